@@ -1,0 +1,48 @@
+"""What the shipped tasks are asked, and the truth that the answers are checked against.
+
+Reads `data/` beside this file, which no bundle carries. A case is `(value, truth)`: what the task is called with, and what is
+right. Rows are split the same way for training (`prepare.py`) and for asking (here), so no task has seen what it is asked.
+"""
+
+import csv
+import gzip
+from pathlib import Path
+
+DATA = Path(__file__).resolve().parent / "data"
+DIGITS_FOR_TRAINING = 1297
+TUMOURS_FOR_TRAINING = 400
+
+
+def read_digits():
+    """1,797 pairs of an image (64 integers, 0..16, row by row) and the digit it shows."""
+    with gzip.open(DATA / "digits.csv.gz", "rt", encoding="ascii", newline="") as file:
+        rows = [[int(number) for number in row] for row in csv.reader(file)]
+    return [(row[:-1], row[-1]) for row in rows]
+
+
+def read_tumours():
+    """569 pairs of 30 measurements and a label: 1 benign, 0 malignant. Measurements stay text, as written in the file."""
+    with open(DATA / "breast_cancer.csv", encoding="ascii", newline="") as file:
+        reader = csv.reader(file)
+        next(reader)
+        return [(row[:-1], int(row[-1])) for row in reader]
+
+
+def cases(name):
+    """The cases of the task `name`: 500 images for digits and neighbours, 169 tumours under eight seeds for forest."""
+    if name in ("digits", "neighbours"):
+        return [({"image": image}, digit) for image, digit in read_digits()[DIGITS_FOR_TRAINING:]]
+    if name == "forest":
+        held_out = read_tumours()[TUMOURS_FOR_TRAINING:]
+        rows = [[float(number) for number in row] for row, _ in held_out]
+        return [({"rows": rows, "seed": seed}, [label for _, label in held_out]) for seed in range(8)]
+    raise KeyError(f"{name}: no cases; there are some for digits, neighbours and forest")
+
+
+def share_right(answer, truth):
+    """The part of `answer` that is right, 0..1: a label against a label, or a list of them against a list."""
+    if not isinstance(truth, list):
+        return float(answer == truth)
+    if len(answer) != len(truth):
+        return 0.0
+    return sum(got == right for got, right in zip(answer, truth)) / len(truth)

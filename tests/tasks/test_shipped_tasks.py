@@ -1,0 +1,125 @@
+"""The shipped tasks as ordinary Python: right answers on data they have not seen, the files they name, their licences."""
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+TASKS = Path(__file__).resolve().parents[2] / "tasks"
+LEARNED = ("digits", "neighbours", "forest")
+
+
+def load_script(name):
+    """`cases` or `prepare` from tasks/, without leaving anything on sys.path."""
+    path = list(sys.path)
+    try:
+        sys.path.insert(0, str(TASKS))
+        return importlib.import_module(name)
+    finally:
+        sys.path[:] = path
+
+
+@pytest.fixture
+def entry():
+    """A function that loads a task's entry module, with setup() called as a VM would: with the task's files at hand."""
+    before = set(sys.modules)
+
+    def load(name):
+        folder = TASKS / name
+        for module in folder.glob("*.py"):
+            sys.modules.pop(module.stem, None)
+        with contextlib.chdir(folder):
+            sys.path.insert(0, str(folder))
+            try:
+                module = importlib.import_module("main")
+            finally:
+                sys.path.remove(str(folder))
+            module.setup()
+        return module
+
+    yield load
+    for name in set(sys.modules) - before:
+        if str(TASKS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "at_least"), [("digits", 500, 0.91), ("neighbours", 40, 0.95), ("forest", 1, 0.95)]
+)
+def test_answers_agree_with_truth_on_held_out_rows(entry, name, count, at_least):
+    cases = load_script("cases")
+    run = entry(name).run
+    asked = cases.cases(name)[:count]
+    if name == "forest":
+        asked = [({**value, "trees": 24}, truth) for value, truth in asked]      # a tenth of the trees, as good here
+    shares = [cases.share_right(run(value), truth) for value, truth in asked]
+    assert len(shares) == count
+    assert sum(shares) / len(shares) >= at_least
+
+
+def test_forest_is_the_same_for_the_same_seed_and_not_for_another(entry):
+    run = entry("forest").run
+    rows = load_script("cases").cases("forest")[0][0]["rows"]
+    first, again, other = (run({"rows": rows, "seed": seed, "trees": 2}) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("digits", {"image": [0] * 63}, "expected 64 integers"),
+        ("digits", {"image": [17] * 64}, "from 0 to 16"),
+        ("neighbours", {"image": []}, "expected 64 numbers"),
+        ("neighbours", {"image": [0] * 64, "count": 0}, "at least 1 neighbour"),
+        ("forest", {"rows": [[1.0] * 30, [1.0]]}, r"rows\[1\]: expected 30 numbers, got 1"),
+    ],
+)
+def test_wrong_values_are_named(entry, name, value, says):
+    with pytest.raises(ValueError, match=says):
+        entry(name).run(value)
+
+
+def test_no_held_out_row_is_in_a_bundle():
+    cases = load_script("cases")
+    pixel = "0123456789abcdefg"
+    known = {line.split()[0] for line in (TASKS / "neighbours/references.txt").read_text().splitlines()}
+    asked = {"".join(pixel[ink] for ink in value["image"]) for value, _ in cases.cases("neighbours")}
+    assert len(known) == cases.DIGITS_FOR_TRAINING and not known & asked
+    training = {tuple(line.split(",")[:-1]) for line in (TASKS / "forest/training.csv").read_text().splitlines()}
+    held_out = {tuple(row) for row, _ in cases.read_tumours()[cases.TUMOURS_FOR_TRAINING :]}
+    assert len(training) == cases.TUMOURS_FOR_TRAINING and not training & held_out
+
+
+def test_committed_files_are_what_prepare_makes():
+    for path, text in load_script("prepare").files().items():
+        committed = (TASKS / path).read_text(encoding="ascii")
+        if path != "digits/model.json":
+            assert committed == text, f"{path}: run python tasks/prepare.py"
+            continue
+        ours, made = json.loads(committed), json.loads(text)
+        assert ours.keys() == made.keys()
+        for one, other in zip([*ours["weights"], ours["biases"]], [*made["weights"], made["biases"]], strict=True):
+            # another machine's linear algebra may round the last digit of an integer weight the other way
+            assert len(one) == len(other) and all(abs(a - b) <= 1 for a, b in zip(one, other))
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_each_folder_names_its_source_and_licence(name):
+    text = (TASKS / name / "README.md").read_text(encoding="utf-8")
+    assert "https://doi.org/10.24432/" in text
+    assert "CC BY 4.0" in text
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent for path in TASKS.glob("*/task.yaml")), ids=lambda path: path.name)
+def test_task_yaml_names_its_folder_and_files_that_exist(folder):
+    spec = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
+    assert spec["name"] == folder.name
+    module, function = spec["entry"].split(":")
+    assert f"def {function}(" in (folder / f"{module}.py").read_text(encoding="utf-8")
+    assert all((folder / file).is_file() for file in spec.get("files", []))

@@ -1,0 +1,77 @@
+"""JSON in and out of the command line: every value that crosses a wall survives, and mistakes are named."""
+
+import array
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vmhost.cli import values
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+    | st.complex_numbers(allow_nan=False)
+)
+hashable = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4)
+crossing = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.sets(hashable, max_size=4)
+        | st.dictionaries(st.text() | st.sampled_from(values.TAGS) | hashable, inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def same(one, other):
+    """Equal, and of the same types throughout: 1, 1.0 and True are three values."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return len(one) == len(other) and all(
+            same(key, other_key) and same(one[key], other[other_key]) for key, other_key in zip(one, other)
+        )
+    return one == other
+
+
+@given(crossing)
+def test_every_value_survives(value):
+    text = values.dumps(value)
+    json.loads(text, parse_constant=pytest.fail)
+    assert same(values.loads(text), value)
+
+
+def test_what_json_cannot_say_is_tagged():
+    assert values.dumps(b"hi") == '{"$bytes": "aGk="}'
+    assert values.dumps((1, {2})) == '{"$tuple": [1, {"$set": [2]}]}'
+    assert values.dumps({"$bytes": 1}) == '{"$dict": [["$bytes", 1]]}'
+    assert math.isnan(values.loads(values.dumps(math.nan)))
+    assert values.dumps(array.array("i", [1, 2])) == "[1, 2]"
+    with pytest.raises(TypeError, match="cannot write a object"):
+        values.dumps([object()])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "line 1 column 2"),
+        ("NaN", r'NaN is not JSON; write \{"\$float": "nan"\}'),
+        ("[-Infinity]", r'write \{"\$float": "-inf"\}'),
+        ('{"$byte": ""}', r"unknown object .*\$bytes, \$complex"),
+        ('{"$bytes": "?"}', "is not what it can hold"),
+        ('{"$bytes": 3}', "is not what it can hold"),
+        ('{"$float": "1"}', "is not what it can hold"),
+        ('{"$set": [[]]}', "is not what it can hold"),
+        ('{"$dict": [1]}', "is not what it can hold"),
+        ('{"$complex": [1]}', "is not what it can hold"),
+    ],
+)
+def test_mistakes_are_named(text, says):
+    with pytest.raises(ValueError, match=says):
+        values.loads(text)

@@ -1,0 +1,93 @@
+"""Where a command's words go: its result on stdout, as text or as one JSON document; progress, remarks and errors on stderr.
+
+A table that does not fit the terminal is printed as one block per row, so nothing is cut off on a narrow one. Colour and motion
+appear on terminals only (NO_COLOR is heeded).
+"""
+
+import os
+import sys
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from vmhost.cli import values
+
+PIPE_COLUMNS = 120
+
+
+class Output:
+    """A command's stdout and stderr.
+
+    `as_json` is what `--json` says: then `document()` prints, and the tables and lines meant for people do not.
+    """
+
+    def __init__(self, as_json=False):
+        self.as_json = as_json
+        self.console = Console(width=_width(sys.stdout), highlight=False, soft_wrap=False)
+        self.remarks = Console(stderr=True, width=_width(sys.stderr), highlight=False)
+
+    def document(self, document):
+        """Prints one JSON document, unless the command is talking to a person."""
+        if self.as_json:
+            self.raw(values.dumps(document, indent=2))
+
+    def raw(self, text):
+        """Prints a line on stdout exactly as given."""
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def line(self, text="", style=None):
+        """Prints a line for a person."""
+        if not self.as_json:
+            self.console.print(Text(text), style=style)
+
+    def remark(self, text, style=None):
+        """Prints a line on stderr, whatever the format of the result."""
+        self.remarks.print(Text(text), style=style)
+
+    def table(self, title, columns, rows):
+        """Prints rows of text under columns; a column whose name ends in `>` is set flush right."""
+        if self.as_json:
+            return
+        self.console.print(fitting(self.console, title, columns, rows))
+
+    def progress(self):
+        """A progress display on stderr: a context manager, still where there is no terminal or JSON is wanted."""
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.remarks,
+            transient=True,
+            disable=not self.remarks.is_terminal or self.as_json,
+        )
+
+
+def fitting(console, title, columns, rows):
+    """The rows as a table where the console is wide enough for it, else as a block of `name: value` lines per row."""
+    names = [column.removesuffix(">") for column in columns]
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+    for column, name in zip(columns, names):
+        table.add_column(name, justify="right" if column.endswith(">") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
+        return table
+    blocks = Text()
+    if title:
+        blocks.append(f"{title}\n", style="bold")
+    for row in rows:
+        blocks.append(f"{row[0]}\n", style="bold")
+        for name, cell in zip(names[1:], row[1:]):
+            blocks.append(f"  {name}: {cell}\n")
+    blocks.rstrip()
+    return blocks
+
+
+def _width(stream):
+    """None where rich should measure the terminal or heed $COLUMNS; a generous width where lines go into a file or pipe."""
+    return None if stream.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS

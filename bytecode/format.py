@@ -1,0 +1,413 @@
+"""What is in a bundle, and how it is written and read.
+
+A bundle is a canonical zip (`archive.py`) of
+
+    manifest.msgpack        who it is, what it may do, and the SHA-256 and size of every other file
+    code/<target>/….pyc     16 bytes of header (magic, flags 1: unchecked hash, 8 zero bytes), then marshalled code
+    files/…                 the task's resources
+    texts/<hex digest>      marshalled code of texts that CPython would compile at run time (`texts.py`)
+    signature               absent, or who signed the manifest (`signing.py`)
+
+Reading checks shape, manifest, signature, target and digests, in that order, and unmarshals nothing. The file is read
+into memory as a whole: a mapped file that someone truncates would kill the process.
+"""
+
+import hashlib
+import importlib.util
+import marshal
+import math
+import os
+import platform
+import sys
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import msgpack
+
+from . import signing
+from .archive import MAX_BYTES, read_archive, write_archive
+from .errors import BundleError
+
+FORMAT_VERSION = 1
+TARGET = f"{sys.version_info.major}.{sys.version_info.minor}"
+MAGIC = importlib.util.MAGIC_NUMBER
+ANY_ARCHITECTURE = "any"
+KINDS = ("task", "stdlib")
+LIMIT_NAMES = ("memory_bytes", "wall_time_s", "cpu_time_s", "stack_bytes", "concurrency")
+PERMISSION_NAMES = ("read", "write", "net", "env", "host")
+
+_MANIFEST, _SIGNATURE = "manifest.msgpack", "signature"
+_HEADER = MAGIC + (1).to_bytes(4, "little") + bytes(8)
+_MARK = "vmhost-bundle"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of a bundle: `code` is its marshalled code object, without the .pyc header."""
+
+    is_package: bool
+    code: bytes
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What the manifest says of one file."""
+
+    sha256: bytes
+    size: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Who a bundle is and what it asks for.
+
+    `entry` is `module:function`, None in a standard-library bundle. `target` is the Python it was compiled for ("3.14"),
+    `magic` that Python's .pyc magic, `exact_python` the one version it works with ("3.14.8") or None for all of the
+    target. `limits` has any of LIMIT_NAMES (bytes as int, seconds as float), `permissions` all of PERMISSION_NAMES (tuples
+    of str), `priority` is an int (0: usual, higher first), `fresh` asks for a new VM for each call. `files` maps each path
+    in the bundle to its FileRecord.
+    """
+
+    name: str
+    version: str
+    entry: str | None = None
+    kind: str = "task"
+    target: str = TARGET
+    magic: bytes = MAGIC
+    exact_python: str | None = None
+    architecture: str = ANY_ARCHITECTURE
+    optimize: int = 0
+    limits: Mapping = field(default_factory=dict)
+    permissions: Mapping = field(default_factory=dict)
+    models: tuple = ()
+    priority: int = 0
+    fresh: bool = False
+    files: Mapping = field(default_factory=dict)
+
+    def __post_init__(self):
+        permissions = {name: tuple(self.permissions.get(name, ())) for name in PERMISSION_NAMES}
+        object.__setattr__(self, "limits", MappingProxyType(dict(self.limits)))
+        object.__setattr__(self, "permissions", MappingProxyType(permissions))
+        object.__setattr__(self, "files", MappingProxyType(dict(self.files)))
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose signature and digests were checked. Nothing in it has been unmarshalled.
+
+    `modules` maps dotted names to Module, `files` the task's own paths to bytes, `texts` 32-byte digests to marshalled
+    code. `digest` is the SHA-256 of the manifest, which covers everything else. `signed_by` is the trusted key's name, None
+    if unsigned or signed by a key that isn't trusted. `where` names the bundle in messages.
+    """
+
+    manifest: Manifest
+    modules: Mapping
+    files: Mapping
+    texts: Mapping
+    digest: bytes
+    signed_by: str | None
+    where: str
+
+    def verify(self):
+        """Unmarshals every code object and checks its structure (`verifier.py`); BundleError at the first that is wrong."""
+        from .verifier import verify      # imports opcode tables that a caller who only inspects doesn't need
+
+        codes = [(f"module {name}", module.code) for name, module in self.modules.items()]
+        codes += [(f"text {digest.hex()[:12]}", code) for digest, code in self.texts.items()]
+        for what, data in codes:
+            where = f"{self.where}: {what}"
+            try:
+                code = marshal.loads(data)
+            except (ValueError, TypeError, EOFError, MemoryError) as error:
+                raise BundleError(f"{where}: not marshalled code: {error}; compile it again") from error
+            if not isinstance(code, types.CodeType):
+                raise BundleError(f"{where}: expected a code object, got {type(code).__name__}; compile it again")
+            verify(code, where=where)
+
+
+def write_bundle(manifest, modules, files=None, texts=None, key=None):
+    """The bytes of a bundle; the same for the same arguments, always.
+
+    `modules` maps dotted names to Module, `files` paths to bytes, `texts` 32-byte digests to marshalled code. The
+    manifest's `files` are filled in here. `key` is a SigningKey, or None for an unsigned bundle. BundleError for names
+    and sizes that a bundle can't hold.
+    """
+    _, encoded, entries = _lay_out(manifest, modules, files or {}, texts or {})
+    entries[_MANIFEST] = encoded
+    if key is not None:
+        entries[_SIGNATURE] = key.sign(encoded)
+    try:
+        return write_archive(entries)
+    except ValueError as error:
+        raise BundleError(f"{manifest.name}: {error}") from error
+
+
+def bundle_in_memory(manifest, modules, files=None, texts=None):
+    """The Bundle that writing and reading the same arguments would give, unsigned, without the detour through a zip."""
+    files, texts = files or {}, texts or {}
+    manifest, encoded, _ = _lay_out(manifest, modules, files, texts)
+    return Bundle(
+        manifest, MappingProxyType(dict(modules)), MappingProxyType(dict(files)), MappingProxyType(dict(texts)),
+        hashlib.sha256(encoded).digest(), None, f"{manifest.name}@{manifest.version}")
+
+
+def read_bundle(source, trust=None, allow_unsigned=False):
+    """The Bundle in `source`, a path or the bytes themselves.
+
+    `trust` is a TrustStore. Unless `allow_unsigned`, only bundles signed with one of its keys are read. BundleError says
+    what is wrong; nothing has been unmarshalled by then, or at all.
+    """
+    data, where = _read_source(source)
+    entries = read_archive(data, where)
+    encoded, signature = entries.pop(_MANIFEST, None), entries.pop(_SIGNATURE, None)
+    if encoded is None:
+        raise BundleError(f"{where}: not a bundle: it has no {_MANIFEST}")
+    fields = _decode_manifest(encoded, where)
+    signed_by = _check_signature(encoded, signature, where, trust, allow_unsigned)
+    manifest = _manifest_from(fields, where)
+    _check_target(manifest, where)
+    _check_files(manifest, entries, where)
+
+    modules, files, texts = {}, {}, {}
+    prefix = f"code/{manifest.target}/"
+    for path, content in entries.items():
+        if path.startswith(prefix) and path.endswith(".pyc"):
+            name, is_package = _module_name(path, prefix, where)
+            if name in modules:
+                raise BundleError(f"{where}: module {name} is there twice, as a module and as a package; compile it again")
+            if content[:len(_HEADER)] != _HEADER:
+                raise BundleError(
+                    f"{where}: {path}: expected the header of a .pyc for Python {TARGET} with an unchecked hash, got "
+                    f"{content[:len(_HEADER)].hex()}; compile it again")
+            modules[name] = Module(is_package, content[len(_HEADER):])
+        elif path.startswith("files/"):
+            files[path.removeprefix("files/")] = content
+        elif path.startswith("texts/"):
+            texts[_text_digest(path, where)] = content
+        else:
+            raise BundleError(f"{where}: {path}: expected {prefix}….pyc, files/… or texts/…; compile it again")
+    if manifest.kind == "task" and manifest.entry.partition(":")[0] not in modules:
+        raise BundleError(f"{where}: entry {manifest.entry}: the bundle has no such module; compile it again")
+    return Bundle(
+        manifest, MappingProxyType(modules), MappingProxyType(files), MappingProxyType(texts),
+        hashlib.sha256(encoded).digest(), signed_by, where)
+
+
+def module_path(name, is_package):
+    """Where the module `name` lies below `code/<target>/`, without the suffix: `a.b` -> `a/b`, or `a/b/__init__`."""
+    return name.replace(".", "/") + ("/__init__" if is_package else "")
+
+
+def _lay_out(manifest, modules, files, texts):
+    entries = {}
+    for name, module in modules.items():
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise BundleError(f"{manifest.name}: module {name!r}: expected a dotted name; rename the file")
+        entries[f"code/{manifest.target}/{module_path(name, module.is_package)}.pyc"] = _HEADER + module.code
+    entries.update((f"files/{path}", content) for path, content in files.items())
+    entries.update((f"texts/{digest.hex()}", code) for digest, code in texts.items())
+    records = {path: FileRecord(hashlib.sha256(content).digest(), len(content)) for path, content in entries.items()}
+    manifest = replace(manifest, files=records)
+    return manifest, _encode_manifest(manifest), entries
+
+
+def _encode_manifest(manifest):
+    return msgpack.packb({
+        "format": _MARK,
+        "format_version": FORMAT_VERSION,
+        "kind": manifest.kind,
+        "name": manifest.name,
+        "version": manifest.version,
+        "entry": manifest.entry,
+        "python": {"target": manifest.target, "magic": manifest.magic, "exact": manifest.exact_python},
+        "architecture": manifest.architecture,
+        "optimize": manifest.optimize,
+        "limits": {name: manifest.limits[name] for name in LIMIT_NAMES if name in manifest.limits},
+        "permissions": {name: list(manifest.permissions[name]) for name in PERMISSION_NAMES},
+        "models": list(manifest.models),
+        "priority": manifest.priority,
+        "fresh": manifest.fresh,
+        "files": {path: [record.sha256, record.size] for path, record in sorted(manifest.files.items())},
+    })
+
+
+def _read_source(source):
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source), "<bundle in memory>"
+    where = os.fspath(source)
+    try:
+        with open(source, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise BundleError(f"{where}: can't read the bundle: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise BundleError(f"{where}: expected at most {MAX_BYTES} bytes, got more; this is no bundle of ours")
+    return data, where
+
+
+def _decode_manifest(encoded, where):
+    try:
+        fields = msgpack.unpackb(encoded, raw=False, strict_map_key=True)
+        canonical = msgpack.packb(fields)
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        raise BundleError(f"{where}: {_MANIFEST}: not MessagePack: {error}; compile it again") from error
+    if not isinstance(fields, dict) or fields.get("format") != _MARK:
+        raise BundleError(f"{where}: {_MANIFEST}: not a bundle's manifest: expected `format` to be {_MARK!r}")
+    found = fields.get("format_version")
+    if found != FORMAT_VERSION or isinstance(found, bool):
+        raise BundleError(
+            f"{where}: bundle format {found!r}, this host reads format {FORMAT_VERSION}; compile it again with this "
+            "host's tools/compile_cloud.py")
+    if canonical != encoded:
+        raise BundleError(f"{where}: {_MANIFEST}: not as the compiler writes it (a key twice?); compile it again")
+    return fields
+
+
+def _check_signature(encoded, signature, where, trust, allow_unsigned):
+    if signature is None:
+        if allow_unsigned:
+            return None
+        raise BundleError(
+            f"{where}: not signed; compile it with --sign KEY, or allow unsigned bundles (allow_unsigned) while developing")
+    public = signing.check_signature(encoded, signature, where)
+    if trust is not None and (not allow_unsigned or public in trust.keys):
+        return trust.verify(encoded, signature, where)
+    if allow_unsigned:
+        return None
+    raise BundleError(
+        f"{where}: signed with the key {signing.fingerprint(public)}, but this host has no trust store; give it one with "
+        "the signer's .pub line in it")
+
+
+def _manifest_from(fields, where):
+    """The Manifest of decoded `fields`, each of which may be anything that MessagePack can say."""
+    check = _Fields(fields, where)
+    python = _Fields(check.get("python", dict), where, "python.")
+    limits = _Fields(check.get("limits", dict), where, "limits.")
+    permissions = _Fields(check.get("permissions", dict), where, "permissions.")
+    kind = check.get("kind", str)
+    if kind not in KINDS:
+        check.refuse("kind", f"one of {', '.join(KINDS)}", kind)
+    entry = check.get("entry", str) if kind == "task" else check.get("entry", type(None))
+    if kind == "task" and (entry.count(":") != 1 or not all(part.isidentifier() for part in entry.split(":")[1:])):
+        check.refuse("entry", "`module:function`", entry)
+    manifest = Manifest(
+        name=check.get("name", str),
+        version=check.get("version", str),
+        entry=entry,
+        kind=kind,
+        target=python.get("target", str),
+        magic=python.get("magic", bytes),
+        exact_python=python.get("exact", str, type(None)),
+        architecture=check.get("architecture", str),
+        optimize=check.get("optimize", int),
+        limits={name: limits.positive(name) for name in LIMIT_NAMES if name in limits.fields},
+        permissions={name: permissions.strings(name) for name in PERMISSION_NAMES},
+        models=check.strings("models"),
+        priority=check.get("priority", int),
+        fresh=check.get("fresh", bool),
+        files={path: _file_record(record, path, where) for path, record in check.get("files", dict).items()},
+    )
+    limits.only(LIMIT_NAMES)
+    permissions.only(PERMISSION_NAMES)
+    python.only(("target", "magic", "exact"))
+    check.only(("format", "format_version", "kind", "name", "version", "entry", "python", "architecture", "optimize",
+                "limits", "permissions", "models", "priority", "fresh", "files"))
+    return manifest
+
+
+class _Fields:
+    """Typed access to one map of a manifest."""
+
+    def __init__(self, fields, where, prefix=""):
+        self.fields, self._where, self._prefix = fields, where, prefix
+
+    def refuse(self, name, expected, got):
+        raise BundleError(
+            f"{self._where}: {_MANIFEST}: {self._prefix}{name}: expected {expected}, got {got!r:.80}; compile it again")
+
+    def get(self, name, *kinds):
+        value = self.fields.get(name)
+        if type(value) not in kinds:
+            self.refuse(name, " or ".join(kind.__name__ for kind in kinds), value)
+        return value
+
+    def positive(self, name):
+        value = self.get(name, int, float) if name.endswith("_s") else self.get(name, int)
+        if not (value > 0 and math.isfinite(value)):
+            self.refuse(name, "a number above 0", value)
+        return value
+
+    def strings(self, name):
+        value = self.get(name, list)
+        if not all(type(item) is str for item in value):
+            self.refuse(name, "a list of strings", value)
+        return tuple(value)
+
+    def only(self, names):
+        for name in self.fields:
+            if name not in names:
+                self.refuse(name, f"one of {', '.join(names)}", name)
+
+
+def _file_record(record, path, where):
+    if (type(path) is not str or type(record) is not list or len(record) != 2 or type(record[0]) is not bytes
+            or len(record[0]) != 32 or type(record[1]) is not int):
+        raise BundleError(f"{where}: {_MANIFEST}: files: {path!r}: expected a SHA-256 and a size; compile it again")
+    return FileRecord(*record)
+
+
+def _check_target(manifest, where):
+    if manifest.target != TARGET:
+        raise BundleError(
+            f"{where}: compiled for Python {manifest.target}, this host runs {TARGET}; compile again with --target {TARGET}")
+    if manifest.magic != MAGIC:
+        raise BundleError(
+            f"{where}: compiled by a Python {manifest.target} with bytecode magic {manifest.magic.hex()}, this host's is "
+            f"{MAGIC.hex()}; compile again with the host's Python")
+    running = platform.python_version()
+    if manifest.exact_python not in (None, running):
+        raise BundleError(
+            f"{where}: made for exactly Python {manifest.exact_python}, this host runs {running}; build it again with "
+            "`python -m bytecode.stdlib`")
+    if manifest.architecture not in (ANY_ARCHITECTURE, platform.machine()):
+        raise BundleError(
+            f"{where}: compiled for {manifest.architecture}, this host is {platform.machine()}; compile it again for this "
+            "architecture")
+
+
+def _check_files(manifest, entries, where):
+    for path, content in entries.items():
+        record = manifest.files.get(path)
+        if record is None:
+            raise BundleError(f"{where}: {path}: in the bundle but not in its manifest; it was added later: get it again")
+        if len(content) != record.size:
+            raise BundleError(
+                f"{where}: {path}: altered: expected {record.size} bytes, got {len(content)}; compile it or get it again")
+        found = hashlib.sha256(content).digest()
+        if found != record.sha256:
+            raise BundleError(
+                f"{where}: {path}: altered: expected SHA-256 {record.sha256.hex()[:16]}…, got {found.hex()[:16]}…; compile "
+                "it or get it again")
+    missing = manifest.files.keys() - entries.keys()
+    if missing:
+        raise BundleError(f"{where}: {min(missing)}: in the manifest but not in the bundle; compile it or get it again")
+
+
+def _module_name(path, prefix, where):
+    parts = path.removeprefix(prefix).removesuffix(".pyc").split("/")
+    is_package = parts[-1] == "__init__" and len(parts) > 1
+    if is_package:
+        parts.pop()
+    if not all(part.isidentifier() for part in parts):
+        raise BundleError(f"{where}: {path}: not the path of a module; compile it again")
+    return ".".join(parts), is_package
+
+
+def _text_digest(path, where):
+    digest = path.removeprefix("texts/")
+    if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+        raise BundleError(f"{where}: {path}: expected texts/ and 64 hex digits; compile it again")
+    return bytes.fromhex(digest)

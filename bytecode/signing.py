@@ -1,0 +1,170 @@
+"""Ed25519 keys, signatures over manifests, and the store of keys that a host trusts.
+
+A private key is a PKCS#8 PEM file with mode 0600. A public key is one line, `ed25519 <base64> <name>`; a trust store is a
+file of such lines, or a folder of `*.pub` files. A bundle's signature is the signer's 32-byte public key followed by the
+64 bytes of Ed25519 over the manifest; the key in it only says which trusted key to look for.
+"""
+
+import base64
+import binascii
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import BundleError, SigningError
+
+PUBLIC_BYTES = 32
+SIGNATURE_BYTES = PUBLIC_BYTES + 64
+
+
+def fingerprint(public):
+    """The name of the public key `public` (32 bytes) for people: `SHA256:` and base64, as ssh writes it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(public).digest()).decode().rstrip("=")
+
+
+class SigningKey:
+    """An Ed25519 private key. `public` is its 32-byte public key."""
+
+    def __init__(self, private):
+        self._private = private
+        self.public = private.public_key().public_bytes_raw()
+
+    def __repr__(self):
+        return f"<SigningKey {fingerprint(self.public)}>"
+
+    def sign(self, manifest):
+        """The content of a bundle's `signature` for the bytes `manifest`."""
+        return self.public + self._private.sign(manifest)
+
+    def save(self, path, name=None):
+        """Writes the private key to `path` (0600, never over an existing file) and the public one to `path` + `.pub`.
+
+        `name` is what trust stores call the key; the file's stem if None. SigningError if either file exists.
+        """
+        from cryptography.hazmat.primitives import serialization
+
+        path = Path(path)
+        public = path.with_name(path.name + ".pub")
+        pem = self._private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        line = format_public_key(name or path.stem, self.public)
+        for target, content, mode in ((path, pem, 0o600), (public, line.encode(), 0o644)):
+            try:
+                descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            except FileExistsError as error:
+                raise SigningError(f"{target}: is there already; choose another name, or remove it") from error
+            except OSError as error:
+                raise SigningError(f"{target}: can't write the key: {error.strerror}") from error
+            with open(descriptor, "wb") as file:
+                file.write(content)
+
+
+def generate_key():
+    """A new SigningKey from the system's random source."""
+    # cryptography takes tens of milliseconds to import; a host that reads only unsigned bundles never pays for it.
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return SigningKey(Ed25519PrivateKey.generate())
+
+
+def load_key(path):
+    """The SigningKey in the file `path`; SigningError if it isn't one, or if others than its owner may read it."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    try:
+        with open(path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            pem = file.read(1 << 16)
+    except OSError as error:
+        raise SigningError(
+            f"{path}: can't read the signing key: {error.strerror}; make one with `vmhost keys`") from error
+    if mode & 0o077:
+        raise SigningError(
+            f"{path}: expected a key that only its owner can read, got mode {mode:04o}; run `chmod 600 {path}`")
+    try:
+        private = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise SigningError(f"{path}: expected an unencrypted Ed25519 private key in PEM, got something else") from error
+    if not isinstance(private, Ed25519PrivateKey):
+        raise SigningError(f"{path}: expected an Ed25519 key, got {type(private).__name__}; make one with `vmhost keys`")
+    return SigningKey(private)
+
+
+@dataclass(frozen=True)
+class TrustStore:
+    """The public keys a host trusts: `keys` maps 32 raw bytes to the key's name."""
+
+    keys: dict
+
+    @classmethod
+    def load(cls, path):
+        """Reads a file of public keys, or a folder of `*.pub` files. SigningError names file and line of what's wrong."""
+        path = Path(path)
+        try:
+            files = sorted(path.glob("*.pub")) if path.is_dir() else [path]
+            texts = [(file, file.read_text(encoding="utf-8")) for file in files]
+        except OSError as error:
+            raise SigningError(f"{error.filename or path}: can't read the trust store: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise SigningError(f"{path}: expected public keys as text, got bytes that are not UTF-8") from error
+        keys = {}
+        for file, text in texts:
+            for number, line in enumerate(text.splitlines(), 1):
+                if line.strip() and not line.lstrip().startswith("#"):
+                    public, name = _parse_public_key(line, f"{file}:{number}")
+                    keys[public] = name
+        return cls(keys)
+
+    @classmethod
+    def of(cls, **names):
+        """A store of the given keys: `TrustStore.of(alice=key.public)`."""
+        return cls({public: name for name, public in names.items()})
+
+    def verify(self, manifest, signature, where):
+        """The name of the trusted key that signed the bytes `manifest`; BundleError, naming `where`, if none did."""
+        public = check_signature(manifest, signature, where)
+        if public not in self.keys:
+            known = ", ".join(sorted(self.keys.values())) or "none"
+            raise BundleError(
+                f"{where}: signed with the key {fingerprint(public)}, which this host does not trust (it trusts: {known}); "
+                "add the signer's .pub line to the trust store, or sign with a trusted key")
+        return self.keys[public]
+
+
+def check_signature(manifest, signature, where):
+    """The public key (32 bytes) whose signature over `manifest` this is; BundleError if the signature doesn't match."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    if len(signature) != SIGNATURE_BYTES:
+        raise BundleError(
+            f"{where}: signature: expected {SIGNATURE_BYTES} bytes, got {len(signature)}; sign and compile it again")
+    public = signature[:PUBLIC_BYTES]
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature[PUBLIC_BYTES:], manifest)
+    except (InvalidSignature, ValueError) as error:
+        raise BundleError(
+            f"{where}: the signature does not belong to this manifest: altered after signing, or the signature is of "
+            "another bundle; get the bundle again from who signed it") from error
+    return public
+
+
+def format_public_key(name, public):
+    """The line for a `.pub` file or a trust store."""
+    return f"ed25519 {base64.b64encode(public).decode()} {name}\n"
+
+
+def _parse_public_key(line, where):
+    parts = line.split(None, 2)
+    try:
+        kind, text, name = parts
+        public = base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        kind, public, name = None, b"", ""
+    if kind != "ed25519" or len(public) != PUBLIC_BYTES:
+        raise SigningError(f"{where}: expected `ed25519 <base64 of 32 bytes> <name>`, got {line.strip()[:60]!r}")
+    return public, name.strip()

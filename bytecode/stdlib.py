@@ -85,6 +85,27 @@ REFUSED = {
     "pkgutil": "a VM imports from bundles only; use importlib.resources for files, plain imports for modules",
 }
 
+_SIGNALS = "signals belong to the whole process; use vmhost.guest.deadline(), or teardown() in the task's module"
+
+# Names that a VM takes out of modules it does offer, where a task is likely to look for them.
+REFUSED_NAMES = {
+    "concurrent.futures.ProcessPoolExecutor": _NO_PROCESSES,
+    "concurrent.futures.InterpreterPoolExecutor": _NO_INTERPRETERS,
+    **{f"signal.{name}": _SIGNALS for name in (
+        "alarm", "pthread_kill", "pthread_sigmask", "raise_signal", "set_wakeup_fd", "setitimer", "siginterrupt", "signal")},
+    **{f"os.{name}": _NO_PROCESSES for name in (
+        "execl", "execle", "execlp", "execlpe", "execv", "execve", "execvp", "execvpe", "fork", "forkpty", "popen",
+        "posix_spawn", "posix_spawnp", "spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp",
+        "spawnvpe", "system")},
+    **{f"os.{name}": _PROCESS_WIDE for name in ("_exit", "abort", "kill", "killpg", "setuid", "setgid", "nice")},
+}
+
+# Modules that exist once another one has been imported, without a file of their own.
+ALIASES = frozenset({
+    "collections.abc", "os.path", "pyexpat.errors", "pyexpat.model", "xml.parsers.expat.errors",
+    "xml.parsers.expat.model",
+})
+
 _GUEST = Path(__file__).resolve().parent.parent / "vmhost" / "guest"
 _STUB = b'"""Inside a VM this package holds the guest runtime only."""\n'
 _NOT_LIBRARY = ("__pycache__", "lib-dynload", "site-packages", "dist-packages")

@@ -1,0 +1,388 @@
+"""Which modules a task needs: the import closure inside its folder, and what in it a sealed VM can't give.
+
+Every import statement counts, wherever it stands, since a bundle can't be completed later. Left aside are those that never
+run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`); allowed to be missing are those that the program
+itself prepares for (`try: import x` with `except ImportError`, `contextlib.suppress(ImportError)`). A name that is both in
+the folder and in the standard library is an error rather than a matter of search order.
+"""
+
+import ast
+import difflib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import CompileError, Diagnostic
+from .source import reporting
+from .spec import find_module
+from .stdlib import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
+
+_REFUSES_VMS = "its C part refuses interpreters with a GIL of their own"
+_THIRD_PARTY = {
+    "numpy": f"{_REFUSES_VMS}; use lists, array, math.sumprod, or compute on the host",
+    "cffi": f"{_REFUSES_VMS}; call the library on the host, as a host function",
+    "cryptography": f"{_REFUSES_VMS}; use hashlib and hmac, or a host function",
+    "msgpack": f"{_REFUSES_VMS}; use json or struct",
+    "psutil": f"{_REFUSES_VMS}; measure on the host",
+    "yaml": f"{_REFUSES_VMS}; use json or tomllib",
+    **dict.fromkeys(
+        ("jax", "matplotlib", "onnxruntime", "pandas", "PIL", "scipy", "sklearn", "tensorflow", "torch"),
+        f"{_REFUSES_VMS}, or NumPy's does; compute on the host, and pass values to the task"),
+}
+_CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+_COMPILES = {
+    "builtins.eval": "use json.loads for data, or a table of functions for choices",
+    "builtins.exec": "write the code into a module of the task",
+    "builtins.compile": "write the code into a module of the task",
+    "ast.parse": "parse on the host",
+    "types.CodeType": "write the code into a module of the task",
+    "importlib.util.spec_from_file_location": "import the module by its name",
+    "importlib.machinery.SourceFileLoader": "import the module by its name",
+}
+_SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One module found: `path` as messages show it, `text` its source (empty for a folder without `__init__.py`)."""
+
+    name: str
+    path: str
+    is_package: bool
+    text: bytes
+
+
+@dataclass(frozen=True)
+class Closure:
+    """`sources` maps dotted names to Source; `errors` and `warnings` are sorted tuples of Diagnostic."""
+
+    sources: dict
+    errors: tuple
+    warnings: tuple
+
+
+def close_over_folder(folder, entry):
+    """The Closure of the module `entry` within the task folder `folder`. Reports problems instead of raising."""
+
+    def find(name):
+        found = find_module(folder, name)
+        return found and _read(name, *found)
+
+    return _Search(find, shadows=True).run(entry)
+
+
+def closure_of_module(module_name, source, roots, filename=None, is_package=False):
+    """The sources that a module of the running program needs, as `compile_sources` takes them.
+
+    `source` is the module's text (bytes or str), `filename` what tracebacks say, `roots` the folders to look for other
+    modules in, first match first. What is neither there nor offered to a VM is refused: CompileError with each place.
+    Returns a dict of dotted name to (source, filename, is_package).
+    """
+    text = source.encode() if isinstance(source, str) else source
+    given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
+
+    def find(name):
+        if name == module_name:
+            return given
+        for root in roots:
+            found = find_module(Path(root), name)
+            if found:
+                return _read(name, *found)
+        if module_name.startswith(name + "."):
+            return Source(name, f"<{name}>", True, b"")      # a package around the module that is not under the roots
+        return None
+
+    closure = _Search(find, shadows=False).run(module_name)
+    if closure.errors:
+        raise CompileError(closure.errors)
+    return {name: (found.text, found.path, found.is_package) for name, found in closure.sources.items()}
+
+
+def _read(name, path, is_package):
+    text = b"" if path.is_dir() else path.read_bytes()
+    return Source(name, str(path), is_package, text)
+
+
+class _Search:
+    """One run over the modules that a first one needs. `find(name)` gives a Source or None."""
+
+    def __init__(self, find, shadows):
+        self._find = find
+        self._shadows = shadows         # whether a module found before the standard library's is an error
+        self._found = {}                # what find has said
+        self.sources = {}
+        self.errors = set()
+        self.warnings = set()
+        self._waiting = []
+
+    def run(self, entry):
+        self.add(entry)
+        while self._waiting:
+            source = self._waiting.pop()
+            try:
+                with reporting(source.path):
+                    tree = ast.parse(source.text, source.path)
+            except CompileError as error:
+                self.errors.update(error.diagnostics)
+                continue
+            _Reader(self, source, tree).visit(tree)
+
+        def order(diagnostic):
+            return diagnostic.file, diagnostic.line, diagnostic.message
+
+        sources = {name: self.sources[name] for name in sorted(self.sources)}
+        return Closure(sources, tuple(sorted(self.errors, key=order)), tuple(sorted(self.warnings, key=order)))
+
+    def find(self, name):
+        if name not in self._found:
+            top = name.partition(".")[0]
+            library = top in sys.stdlib_module_names or top == "vmhost"
+            self._found[name] = None if library and not self._shadows else self._find(name)
+        return self._found[name]
+
+    def add(self, name):
+        """Takes the module `name`, which `find` finds, and the packages around it into the closure."""
+        parts = name.split(".")
+        for length in range(1, len(parts) + 1):
+            prefix = ".".join(parts[:length])
+            if prefix in self.sources:
+                continue
+            source = self.find(prefix)
+            if source is None:
+                continue
+            self.sources[prefix] = source
+            self._waiting.append(source)
+            if length == 1 and self._shadows and (prefix in sys.stdlib_module_names or prefix == "vmhost"):
+                whose = "vmhost's guest runtime" if prefix == "vmhost" else f"the standard library's module {prefix}"
+                self.errors.add(Diagnostic(source.path, 0, f"has the name of {whose}; rename it"))
+
+    def problem(self, name):
+        """Why the module `name` can't be imported in a VM, or None. Does not add it."""
+        top = name.partition(".")[0]
+        if self.find(top) is not None:
+            return self._missing_inside(name)
+        if top == "vmhost":
+            if name in ("vmhost", "vmhost.guest") or name in offered_modules():
+                return None
+            return "a VM has vmhost.guest only, the host's side stays on the host"
+        if name in ALIASES or (name in offered_modules() and name not in REFUSED):
+            return None
+        reason = REFUSED.get(name) or left_out(name)
+        if reason:
+            return f"a VM does not have it: {reason}"
+        if top in sys.stdlib_module_names:
+            if top != name and self.problem(top) is None:
+                return f"the standard library has no such module in Python {sys.version_info[0]}.{sys.version_info[1]}"
+            return "a VM does not have it"
+        if top in _THIRD_PARTY:
+            return f"a VM can't load it: {_THIRD_PARTY[top]}"
+        near = difflib.get_close_matches(top, offered_modules(), 1, 0.85)
+        advice = f"did you mean {near[0]!r}?" if near else (
+            "copy its sources into the folder if they are pure Python, or do this on the host")
+        return f"neither in the task's folder nor in a VM's standard library; {advice}"
+
+    def _missing_inside(self, name):
+        parts = name.split(".")
+        for length in range(2, len(parts) + 1):
+            prefix, outer = ".".join(parts[:length]), self.find(".".join(parts[:length - 1]))
+            if self.find(prefix) is None:
+                if not outer.is_package:
+                    return f"{outer.path} is a module, not a package"
+                return f"the task's folder has no module {prefix}"
+        return None
+
+
+class _Reader(ast.NodeVisitor):
+    """Reads one module: adds what it imports to the search, and notes what a VM can't do."""
+
+    def __init__(self, search, source, tree):
+        self._search, self._source = search, source
+        self._optional = False          # inside code that expects its imports to fail
+        self._bound = {                 # names that this module gives a meaning of its own
+            node.name if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) else node.id
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))}
+        self._imported = {}             # local name -> dotted name it stands for
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    self._imported[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                for alias in node.names:
+                    self._imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+
+    # Imports
+
+    def visit_Import(self, node):
+        for alias in node.names:
+            self._import(alias.name, node, f"import {alias.name}")
+
+    def visit_ImportFrom(self, node):
+        base = self._absolute(node)
+        if base is None:
+            return
+        shown = f"from {'.' * node.level}{node.module or ''} import "
+        if not self._import(base, node, shown + ", ".join(alias.name for alias in node.names)):
+            return
+        ours = self._search.find(base) is not None
+        for alias in node.names:
+            inner = f"{base}.{alias.name}"
+            if alias.name == "*":
+                for name in self._listed(base) if ours else ():
+                    if self._search.find(f"{base}.{name}") is not None:
+                        self._search.add(f"{base}.{name}")
+            elif ours:
+                if self._search.find(inner) is not None:
+                    self._search.add(inner)
+            elif inner in LEFT_OUT or inner in REFUSED:
+                self._import(inner, node, shown + alias.name)
+            elif base == "vmhost" and inner not in offered_modules() and alias.name != "guest":
+                self._refuse(node, f"{shown}{alias.name}: a VM has vmhost.guest only, the host's side stays on the host")
+            elif inner in REFUSED_NAMES:
+                self._refuse(node, f"{shown}{alias.name}: a VM does not have it: {REFUSED_NAMES[inner]}")
+
+    def _import(self, name, node, shown):
+        """Adds the module, or says why it can't be; True if it can be imported."""
+        problem = self._search.problem(name)
+        if problem is None:
+            self._search.add(name)
+        else:
+            self._refuse(node, f"{shown}: {problem}")
+        return problem is None
+
+    def _refuse(self, node, message):
+        if not self._optional:
+            self._search.errors.add(Diagnostic(self._source.path, node.lineno, message))
+
+    def _absolute(self, node):
+        if not node.level:
+            return node.module
+        package = self._source.name.split(".")
+        if not self._source.is_package:
+            package.pop()
+        if node.level > len(package):
+            advice = "write `import x`, a module at the top of the folder is in no package" if not package else (
+                "write the import with fewer dots")
+            self._refuse(node, f"a relative import that leads out of the task's folder; {advice}")
+            return None
+        package = package[:len(package) - node.level + 1]
+        return ".".join(package + ([node.module] if node.module else []))
+
+    def _listed(self, package):
+        """The names in `__all__ = [...]` of a package of the task, as far as they are written out."""
+        try:
+            tree = ast.parse(self._search.find(package).text)
+        except (SyntaxError, ValueError):
+            return []           # reported when its own turn comes
+        values = [node.value for node in tree.body if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign))
+                  and any(isinstance(target, ast.Name) and target.id == "__all__"
+                          for target in getattr(node, "targets", None) or [node.target])]
+        return [item.value for value in values if isinstance(value, (ast.List, ast.Tuple))
+                for item in value.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+
+    # What never runs in a VM, and what may fail
+
+    def visit_If(self, node):
+        test = ast.unparse(node.test)
+        if test in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(node.test):
+            for statement in node.orelse:
+                self.visit(statement)
+        else:
+            self.generic_visit(node)
+
+    def visit_Try(self, node):
+        catches = any(
+            handler.type is None or any(
+                ast.unparse(item).rpartition(".")[2] in _CAUGHT
+                for item in (handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]))
+            for handler in node.handlers)
+        succeeds = catches and self._imports_succeed(node.body)
+        self._visit_all(node.body, catches)
+        for handler in node.handlers:
+            self._visit_all(handler.body, succeeds)
+        self._visit_all(node.orelse, catches)       # runs only where the body's imports worked
+        self._visit_all(node.finalbody, False)
+
+    visit_TryStar = visit_Try
+
+    def visit_With(self, node):
+        suppressed = any(
+            isinstance(item.context_expr, ast.Call)
+            and ast.unparse(item.context_expr.func) in ("suppress", "contextlib.suppress")
+            and any(ast.unparse(argument) in _CAUGHT for argument in item.context_expr.args)
+            for item in node.items)
+        for item in node.items:
+            self.visit(item)
+        self._visit_all(node.body, suppressed)
+
+    def _visit_all(self, statements, optional):
+        before, self._optional = self._optional, self._optional or optional
+        for statement in statements:
+            self.visit(statement)
+        self._optional = before
+
+    def _imports_succeed(self, body):
+        """Whether `body` imports something and all of it is there: then what handles an ImportError never runs."""
+        names = []
+        for statement in body:
+            if isinstance(statement, ast.Import):
+                names += [alias.name for alias in statement.names]
+            elif isinstance(statement, ast.ImportFrom) and not statement.level:
+                names.append(statement.module)
+        return bool(names) and all(self._search.problem(name) is None for name in names)
+
+    # What needs a compiler, a source or a name at run time
+
+    def visit_Call(self, node):
+        name = self._dotted(node.func)
+        if name in _COMPILES:
+            self._warn(node, f"{name.removeprefix('builtins.')}: a VM has no compiler; {_COMPILES[name]}")
+        elif name in _SOURCELESS:
+            self._warn(node, f"{name}: a bundle holds no source; this will raise OSError")
+        elif name in ("importlib.import_module", "builtins.__import__"):
+            self._dynamic_import(node, name.removeprefix("builtins."))
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "replace" and (
+                isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "__code__"):
+            self._warn(node, "code.replace: a VM makes no new code objects; write the variants out as functions")
+        self.generic_visit(node)
+
+    def visit_Attribute(self, node):
+        name = self._dotted(node)
+        if name in REFUSED_NAMES:
+            self._warn(node, f"{name}: a VM does not have it: {REFUSED_NAMES[name]}")
+        self.generic_visit(node)
+
+    def _dynamic_import(self, node, shown):
+        if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+            name = node.args[0].value
+            if len(node.args) == 1 and not node.keywords and not name.startswith("."):
+                self._import(name, node, f"{shown}({name!r})")
+                return
+        self._warn(node, f"{shown}: the compiler can't see which module this imports; import it by name as well, so that it "
+                         "is in the bundle")
+
+    def _warn(self, node, message):
+        self._search.warnings.add(Diagnostic(self._source.path, node.lineno, message))
+
+    def _dotted(self, node):
+        """The dotted name that an expression stands for, through this module's imports; None if it isn't one."""
+        parts = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id in self._bound:
+            return None
+        if node.id in self._imported:
+            parts.append(self._imported[node.id])
+        elif not parts and node.id in ("eval", "exec", "compile", "__import__"):
+            parts.append(f"builtins.{node.id}")
+        else:
+            return None
+        return ".".join(reversed(parts))
+
+
+def _is_main_guard(test):
+    return (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)
+            and sorted(ast.unparse(side) for side in (test.left, test.comparators[0])) == ["'__main__'", "__name__"])

@@ -1,0 +1,91 @@
+"""A task folder, or sources in memory, to a bundle.
+
+Same sources, same Python: same bytes, whatever the machine, the hash seed, the folder's place or what was imported before.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .closure import close_over_folder
+from .errors import CompileError, Diagnostic, TaskSpecError
+from .format import TARGET, Manifest, Module, bundle_in_memory, module_path, write_bundle
+from .source import compile_source
+from .spec import TaskSpec, read_task
+from .texts import collect_texts
+
+
+@dataclass(frozen=True)
+class CompiledTask:
+    """A task ready to be written. `warnings` holds what will not work in a VM if the program gets there."""
+
+    manifest: Manifest
+    modules: Mapping
+    files: Mapping
+    texts: Mapping
+    warnings: tuple
+
+    def to_bytes(self, key=None):
+        """The bundle's bytes, signed with the SigningKey `key` if given."""
+        return write_bundle(self.manifest, self.modules, self.files, self.texts, key)
+
+
+def compile_task(task, *, target=None, optimize=0, strict=False):
+    """The CompiledTask of `task`, a folder or a TaskSpec.
+
+    `target` stands for the Python that task.yaml names; only the running Python's own can be compiled. `optimize` is 0, 1
+    or 2 as CPython's -O means it. With `strict`, warnings are errors. TaskSpecError or CompileError with all findings.
+    """
+    spec = task if isinstance(task, TaskSpec) else read_task(task)
+    _check_target(spec, target)
+    closure = close_over_folder(spec.folder, spec.entry_module)
+    modules, texts, errors, found = {}, {}, list(closure.errors), list(closure.warnings)
+    unparsed = {error.file for error in errors}
+    for name, source in closure.sources.items():
+        if source.path in unparsed:
+            continue
+        filename = f"{spec.name}@{spec.version}/{module_path(name, source.is_package)}.py"
+        try:
+            with warnings.catch_warnings(record=True) as raised:
+                warnings.simplefilter("always", SyntaxWarning)
+                modules[name] = Module(source.is_package, compile_source(source.text, filename, source.path, optimize))
+        except CompileError as error:
+            errors += error.diagnostics
+            continue
+        found += [Diagnostic(source.path, warning.lineno, str(warning.message)) for warning in raised]
+        texts.update(collect_texts(source.text, optimize))
+    if errors or (strict and found):
+        raise CompileError(errors + found if strict else errors)
+    files = {path: (spec.folder / path).read_bytes() for path in (*spec.files, *spec.models)}
+    manifest = Manifest(
+        name=spec.name, version=spec.version, entry=spec.entry, optimize=optimize, limits=spec.limits,
+        permissions=spec.permissions, models=spec.models, priority=spec.priority, fresh=spec.fresh)
+    return CompiledTask(manifest, modules, files, texts, tuple(found))
+
+
+def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, permissions=None, files=None):
+    """An unsigned Bundle in memory.
+
+    `sources` maps dotted names to (source as bytes or str, filename for tracebacks, is_package), as `closure_of_module`
+    gives them; `limits` and `permissions` are as in Manifest. CompileError if a source doesn't compile.
+    """
+    modules, texts = {}, {}
+    for module, (source, filename, is_package) in sources.items():
+        text = source.encode() if isinstance(source, str) else source
+        modules[module] = Module(is_package, compile_source(text, filename, filename, optimize))
+        texts.update(collect_texts(text, optimize))
+    manifest = Manifest(
+        name=name, version=version, entry=entry, optimize=optimize, limits=limits or {}, permissions=permissions or {})
+    return bundle_in_memory(manifest, modules, files, texts)
+
+
+def _check_target(spec, target):
+    wanted = target or spec.python
+    if wanted == TARGET:
+        return
+    message = f"expected Python {TARGET}, the one that compiles, got {wanted}"
+    if target:
+        raise CompileError([Diagnostic("--target", 0, f"{message}; run the compiler with Python {wanted}")])
+    raise TaskSpecError([
+        f"{spec.file}:{spec.lines['python']}: python: {message}; run the compiler with Python {wanted}, or give it "
+        f"--target {TARGET} if the task works there too"])

@@ -1,0 +1,353 @@
+"""`task.yaml`: read, checked against `task.schema.json` and against the folder it lies in.
+
+Every problem found is reported at once, each as `file:line: key: expected …, got …`.
+"""
+
+import ast
+import difflib
+import functools
+import glob
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import jsonschema
+import yaml
+
+from .errors import CompileError, TaskSpecError
+from .source import reporting
+
+SPEC_NAME = "task.yaml"
+MAX_SPEC_BYTES = 1 << 20
+MIN_MEMORY_BYTES = 4 << 20          # a bare VM takes 1.7 MB
+MIN_STACK_BYTES = 96 << 10          # below, calls fail with anything but RecursionError
+MAX_STACK_BYTES = 256 << 20
+MAX_SIZE_BYTES = 1 << 48
+
+_SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_QUANTITY = re.compile(r"([0-9.]+) ?([A-Za-z]+)")
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What a `task.yaml` says. `folder` is the task's; `file` the yaml as messages name it.
+
+    `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are written; `permissions`
+    all of read, write, net, env, host, as tuples of str. `files` and `models` are paths below `folder` with `/`, patterns
+    resolved, sorted. `lines` maps a key's path ("limits.memory") to its line.
+    """
+
+    folder: Path
+    file: str
+    name: str
+    version: str
+    entry_module: str
+    entry_function: str
+    python: str
+    limits: Mapping
+    permissions: Mapping
+    files: tuple
+    models: tuple
+    priority: int
+    fresh: bool
+    lines: Mapping
+
+    @property
+    def entry(self):
+        """`module:function`"""
+        return f"{self.entry_module}:{self.entry_function}"
+
+
+def read_task(folder):
+    """The TaskSpec of the task in `folder` (str or Path); TaskSpecError with all that is wrong with it."""
+    folder = Path(folder)
+    file = str(folder / SPEC_NAME)
+    problems = _Problems(file)
+    values, problems.lines = _load(folder / SPEC_NAME, problems)
+    _check_schema(values, problems)
+    problems.stop()
+
+    limits = _read_limits(values.get("limits") or {}, problems)
+    files = _find_resources(folder, values.get("files", []), "files", problems)
+    models = _find_resources(folder, values.get("models", []), "models", problems)
+    module, function = values["entry"].split(":")
+    _check_entry(folder, module, function, problems)
+    problems.stop()
+    permissions = values.get("permissions") or {}
+    return TaskSpec(
+        folder=folder,
+        file=file,
+        name=values["name"],
+        version=values["version"],
+        entry_module=module,
+        entry_function=function,
+        python=values["python"],
+        limits=MappingProxyType(limits),
+        permissions=MappingProxyType({
+            name: tuple(permissions.get(name) or ()) for name in ("read", "write", "net", "env", "host")}),
+        files=files,
+        models=models,
+        priority=values.get("priority", 0),
+        fresh=values.get("fresh", False),
+        lines=MappingProxyType(problems.lines),
+    )
+
+
+def find_module(folder, name):
+    """The source file of the task's module `name` and whether it is a package: (Path, bool), or None.
+
+    A folder without `__init__.py` that has Python files in it, or below it, counts as a package; its path is the folder.
+    """
+    base = folder.joinpath(*name.split("."))
+    if (base / "__init__.py").is_file():
+        return base / "__init__.py", True
+    if base.with_name(base.name + ".py").is_file():
+        return base.with_name(base.name + ".py"), False
+    if base.is_dir() and next(base.rglob("*.py"), None) is not None:
+        return base, True
+    return None
+
+
+class _Problems:
+    def __init__(self, file):
+        self.file, self.lines, self.found = file, {}, []
+
+    def add(self, key, message, line=None):
+        if line is None:
+            while key not in self.lines and "." in key:
+                key = key.rpartition(".")[0]
+            line = self.lines.get(key, 1)
+        place = f"{self.file}:{line}"
+        self.found.append((line, f"{place}: {message}"))
+
+    def stop(self):
+        if self.found:
+            raise TaskSpecError(text for _, text in sorted(set(self.found)))
+
+
+def _load(path, problems):
+    """The plain value of the yaml file, and the line of each key. Duplicate keys, aliases and tags are refused."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        advice = "" if path.parent.is_dir() else "; there is no such folder"
+        raise TaskSpecError([f"{path}: can't read the task's description: {error.strerror}{advice}"]) from error
+    if len(data) > MAX_SPEC_BYTES:
+        raise TaskSpecError([f"{path}: expected at most {MAX_SPEC_BYTES} bytes, got {len(data)}"])
+    try:
+        text = data.decode()
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                problems.add("", "aliases (*name) are not allowed; write the value again", event.start_mark.line + 1)
+        problems.stop()
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TaskSpecError([f"{path}:{line}: expected UTF-8, got byte {data[error.start]:#04x}"]) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise TaskSpecError([f"{path}:{line}: not YAML: {error.problem or error.context}"]) from error
+    except yaml.YAMLError as error:
+        raise TaskSpecError([f"{path}: not YAML: {str(error).splitlines()[0]}"]) from error
+    except RecursionError as error:
+        raise TaskSpecError([f"{path}: nested too deeply"]) from error
+    if root is None:
+        raise TaskSpecError([f"{path}:1: the file is empty; expected at least name, version, entry and python"])
+    lines = {}
+    try:
+        value = _construct(root, "", lines, problems)
+    except (RecursionError, ValueError, yaml.YAMLError) as error:
+        raise TaskSpecError([f"{path}: not a task's description: {str(error).splitlines()[0]}"]) from error
+    problems.stop()
+    return value, lines
+
+
+def _construct(node, key, lines, problems):
+    lines.setdefault(key, node.start_mark.line + 1)
+    if not isinstance(node, yaml.ScalarNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+        problems.add(key, f"{key + ': ' if key else ''}tags such as {node.tag!r} are not allowed; write a plain value")
+    if isinstance(node, yaml.MappingNode):
+        value = {}
+        for name_node, item in node.value:
+            line = name_node.start_mark.line + 1
+            if not isinstance(name_node, yaml.ScalarNode):
+                problems.add(key, "expected a plain key", line)
+                continue
+            name = name_node.value
+            inner = f"{key}.{name}" if key else name
+            if name in value:
+                problems.add(inner, f"{inner}: is there twice, first on line {lines[inner]}; remove one", line)
+                continue
+            lines[inner] = line
+            value[name] = _construct(item, inner, lines, problems)
+        return value
+    if isinstance(node, yaml.SequenceNode):
+        return [_construct(item, f"{key}[{index}]", lines, problems) for index, item in enumerate(node.value)]
+    constructor = yaml.SafeLoader("")
+    try:
+        return constructor.construct_object(node)
+    except (yaml.YAMLError, ValueError) as error:
+        problems.add(key, f"{key}: can't be read as {node.tag}: {getattr(error, 'problem', None) or error}")
+        return None
+    finally:
+        constructor.dispose()
+
+
+@functools.cache
+def _validator():
+    schema = json.loads(Path(__file__).with_name("task.schema.json").read_text(encoding="utf-8"))
+    return jsonschema.Draft202012Validator(schema)
+
+
+def _check_schema(values, problems):
+    for error in _validator().iter_errors(values):
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path).lstrip(".")
+        expected = error.schema.get("description", error.message)
+        if error.validator == "required":
+            for name in error.validator_value:
+                if name not in error.instance:
+                    meaning = _validator().schema["properties"][name]["description"]
+                    problems.add(path, f"{name}: is missing; expected {meaning}")
+        elif error.validator == "additionalProperties":
+            known = error.schema["properties"]
+            for name in error.instance:
+                if name not in known:
+                    inner = f"{path}.{name}" if path else name
+                    near = difflib.get_close_matches(name, known, 1)
+                    advice = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+                    problems.add(inner, f"{inner}: unknown key; {advice}")
+        elif error.validator == "uniqueItems":
+            problems.add(path, f"{path}: expected each item once")
+        else:
+            prefix = f"{path}: " if path else ""
+            problems.add(path, f"{prefix}expected {expected}, got {_shown(error.instance)}{_advice(path, error.instance)}")
+
+
+def _shown(value):
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _advice(path, value):
+    if path in ("python", "version") and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return "; YAML reads it as a number: put it in quotes"
+    return ""
+
+
+def _read_limits(written, problems):
+    limits = {}
+    for name, units, suffix in (
+            ("memory", _SIZES, "_bytes"), ("wall_time", _TIMES, "_s"), ("cpu_time", _TIMES, "_s"),
+            ("stack", _SIZES, "_bytes")):
+        if name in written:
+            limits[name + suffix] = _quantity(written[name], units)
+    if "concurrency" in written:
+        limits["concurrency"] = written["concurrency"]
+    for name, least, most, shown in (
+            ("memory", MIN_MEMORY_BYTES, MAX_SIZE_BYTES, "4 MiB to 256 TiB"),
+            ("stack", MIN_STACK_BYTES, MAX_STACK_BYTES, "96 KiB to 256 MiB")):
+        if name in written and not least <= limits[name + "_bytes"] <= most:
+            problems.add(f"limits.{name}", f"limits.{name}: expected {shown}, got {_shown(written[name])}")
+    for name in ("wall_time", "cpu_time"):
+        if name in written and not 0 < limits[name + "_s"] < 1e9:
+            problems.add(f"limits.{name}", f"limits.{name}: expected a time above 0, got {_shown(written[name])}")
+    return limits
+
+
+def _quantity(value, units):
+    """Bytes as int, or seconds as float, of `64 MiB`, `2 s`, or a plain number."""
+    if isinstance(value, str):
+        number, unit = _QUANTITY.fullmatch(value).groups()
+        value = float(number) * units[unit]
+    return int(value) if units is _SIZES else float(value)
+
+
+def _find_resources(folder, patterns, key, problems):
+    root = folder.resolve()
+    found = set()
+    for index, pattern in enumerate(patterns):
+        where = f"{key}[{index}]"
+        paths = [Path(path) for path in glob.glob(pattern, root_dir=folder, recursive=True)] \
+            if glob.has_magic(pattern) else [Path(pattern)]
+        if not paths:
+            problems.add(where, f"{where}: expected a file in {folder}, nothing matches {pattern!r}")
+        for path in paths:
+            whole = folder / path
+            if not whole.resolve().is_relative_to(root):
+                problems.add(where, f"{where}: expected a file inside the task's folder, got {str(path)!r}; copy it there")
+            elif whole.is_dir():
+                if not glob.has_magic(pattern):
+                    problems.add(where, f"{where}: {str(path)!r} is a folder; name its files, or write {str(path)}/**")
+            elif not whole.is_file():
+                near = difflib.get_close_matches(path.name, [p.name for p in whole.parent.glob("*")], 1)
+                advice = f"; did you mean {near[0]!r}?" if near else ""
+                problems.add(where, f"{where}: expected a file in {folder}, there is no {str(path)!r}{advice}")
+            else:
+                found.add(whole.resolve().relative_to(root).as_posix() if ".." in path.parts else path.as_posix())
+    return tuple(sorted(found))
+
+
+def _check_entry(folder, module, function, problems):
+    found = find_module(folder, module)
+    if found is None or found[0].is_dir():
+        modules = [path.stem for path in folder.glob("*.py")]
+        near = difflib.get_close_matches(module, modules, 1)
+        advice = f"did you mean {near[0]!r}?" if near else f"add {module.replace('.', '/')}.py, or name another module"
+        problems.add("entry", f"entry: there is no module {module!r} in {folder}; {advice}")
+        return
+    path = found[0]
+    try:
+        with reporting(str(path)):
+            tree = ast.parse(path.read_bytes(), str(path))
+    except CompileError:
+        return        # the compiler reports it, with its own line
+    names, star = _top_level_names(tree.body)
+    if function not in names and not star:
+        near = difflib.get_close_matches(function, names, 1)
+        advice = f"did you mean {near[0]!r}?" if near else f"define `def {function}(value):` in it, or name another one"
+        problems.add("entry", f"entry: {path} has no function {function!r}; {advice}")
+        return
+    node = names.get(function)
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.decorator_list:
+        given, needed = _positional(node.args)
+        if not given >= 1 >= needed or any(default is None for default in node.args.kw_defaults):
+            problems.add(
+                "entry", f"entry: {path}:{node.lineno}: expected a function that takes the caller's one value, "
+                f"such as `def {function}(value):`, got `def {function}({ast.unparse(node.args)}):`")
+    elif isinstance(node, ast.ClassDef):
+        problems.add("entry", f"entry: {path}:{node.lineno}: expected a function, got the class {function!r}")
+
+
+def _positional(arguments):
+    given = len(arguments.posonlyargs) + len(arguments.args)
+    return given + (1 if arguments.vararg else 0), given - len(arguments.defaults)
+
+
+def _top_level_names(body):
+    """Names that a module binds outside functions and classes, each with the node that does, and if it has a star import."""
+    names, star = {}, False
+    for statement in body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names[statement.name] = statement
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            for alias in statement.names:
+                star = star or alias.name == "*"
+                names[alias.asname or alias.name.partition(".")[0]] = statement
+        else:
+            for node in ast.iter_child_nodes(statement):
+                names.update((name.id, statement) for name in ast.walk(node)
+                             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store))
+            for block in ("body", "orelse", "finalbody"):
+                inner, inner_star = _top_level_names(getattr(statement, block, []))
+                names.update(inner)
+                star = star or inner_star
+            for handler in getattr(statement, "handlers", []):
+                inner, inner_star = _top_level_names(handler.body)
+                names.update(inner)
+                star = star or inner_star
+    return names, star

@@ -1,0 +1,214 @@
+"""The changes that the standard library needs to run without a compiler, as edits of its sources.
+
+Used where the standard-library bundle is built: every source goes through `patch(module_name, source)` before it is
+compiled. Each edit names the piece of source that it replaces, which must be there exactly once; a Python whose source
+differs fails the build with the module and the piece, and needs this file looked at again.
+
+`system_texts()` lists the texts that the standard library compiles while it is imported, or that its users ask for most;
+the builder compiles them and puts them into the bundle under their digests (`vmhost.guest.texts.digest`).
+
+This file imports the standard library only: it is loaded by its path, by the builder, in a process that is no VM.
+"""
+
+import sys
+
+
+class PatchError(Exception):
+    """A source is not what an edit expects."""
+
+
+# module -> list of (piece of source, what stands there instead)
+EDITS = {
+    "collections": [
+        ("    __new__ = eval(code, namespace)\n",
+         "    from vmhost.guest import texts\n"
+         "    __new__ = texts.namedtuple_new(code, namespace, field_names)\n"),
+    ],
+    "dataclasses": [
+        ("        self.src = []\n",
+         "        self.src = []\n"
+         "        self.parts = []\n"),
+        ("        args = ','.join(args)\n"
+         "        body = '\\n'.join(body)\n",
+         "        self.parts.append((name, args, body, decorator))\n"
+         "        args = ','.join(args)\n"
+         "        body = '\\n'.join(body)\n"),
+        ("        ns = {}\n"
+         "        exec(txt, self.globals, ns)\n"
+         "        fns = ns['__create_fn__'](**self.locals)\n",
+         "        from vmhost.guest import texts\n"
+         "        fns = texts.dataclass_functions(txt, self.globals, self.locals, self.parts)\n"),
+    ],
+    "types": [
+        ("            co = func.__code__\n"
+         "            # 0x100 == CO_ITERABLE_COROUTINE\n"
+         "            func.__code__ = co.replace(co_flags=co.co_flags | 0x100)\n"
+         "            return func\n",
+         "            from vmhost.guest import texts\n"
+         "            return texts.generator_as_coroutine(func)\n"),
+    ],
+    "annotationlib": [
+        ('                return eval(code, globals=globals, locals=locals)\n',
+         '                return _texts.evaluate(code, globals, locals)\n'),
+        ('                result = eval(code, globals=globals, locals=new_locals)\n',
+         '                result = _texts.evaluate(code, globals, new_locals)\n'),
+        ('            self.__code__ = compile(_rewrite_star_unpack(arg), "<string>", "eval")\n',
+         '            self.__code__ = _texts.expression(_rewrite_star_unpack(arg))\n'),
+        ('        else eval(_rewrite_star_unpack(value), globals, locals)\n',
+         '        else _texts.evaluate_text(_rewrite_star_unpack(value), globals, locals)\n'),
+        ("import types\n\n__all__",
+         "import types\nfrom vmhost.guest import texts as _texts\n\n__all__"),
+    ],
+    "ast": [
+        ("    return compile(source, filename, mode, flags,\n"
+         "                   _feature_version=feature_version, optimize=optimize)\n",
+         "    if isinstance(source, AST):\n"
+         "        return source\n"
+         "    from vmhost.guest import expressions\n"
+         "    return expressions.parse(source, filename, mode)\n"),
+    ],
+    "gettext": [
+        ("        exec('''if True:\n"
+         "            def func(n):\n"
+         "                if not isinstance(n, int):\n"
+         "                    n = _as_int(n)\n"
+         "                return int(%s)\n"
+         "            ''' % result, ns)\n"
+         "        return ns['func']\n",
+         "        from vmhost.guest import texts\n"
+         "        return texts.plural_function('''if True:\n"
+         "            def func(n):\n"
+         "                if not isinstance(n, int):\n"
+         "                    n = _as_int(n)\n"
+         "                return int(%s)\n"
+         "            ''' % result, result, ns)\n"),
+    ],
+    "logging.config": [
+        ("            defaults = eval(defaults, vars(logging))\n",
+         "            defaults = _texts.evaluate_text(defaults, vars(logging))\n"),
+        ("            klass = eval(klass, vars(logging))\n",
+         "            klass = _texts.evaluate_text(klass, vars(logging))\n"),
+        ("        args = eval(args, vars(logging))\n",
+         "        args = _texts.evaluate_text(args, vars(logging))\n"),
+        ("        kwargs = eval(kwargs, vars(logging))\n",
+         "        kwargs = _texts.evaluate_text(kwargs, vars(logging))\n"),
+        ("import logging\n",
+         "import logging\n"
+         "from vmhost.guest import texts as _texts\n"),
+    ],
+    "inspect": [
+        ("            value = eval(s, module_dict)\n",
+         "            value = _texts.evaluate_text(s, module_dict)\n"),
+        ("                value = eval(s, sys_module_dict)\n",
+         "                value = _texts.evaluate_text(s, sys_module_dict)\n"),
+        ("import ast\n",
+         "import ast\n"
+         "from vmhost.guest import texts as _texts\n"),
+    ],
+    "traceback": [
+        # Carets and suggestions that need the parser are left out, as CPython does for sources that it cannot parse.
+        ("        with suppress(SyntaxError, ImportError):\n"
+         "            import ast\n"
+         "            tree = ast.parse('\\n'.join(all_lines))\n",
+         "        with suppress(SyntaxError, ImportError, RuntimeError):\n"
+         "            import ast\n"
+         "            tree = ast.parse('\\n'.join(all_lines))\n"),
+        ("        tree = ast.parse(f\"(\\n{segment}\\n)\")\n"
+         "    except SyntaxError:\n",
+         "        tree = ast.parse(f\"(\\n{segment}\\n)\")\n"
+         "    except (SyntaxError, RuntimeError):\n"),
+        ("        assert self._is_syntax_error\n"
+         "        import codeop\n",
+         "        return  # needs a compiler to try the suggestions with\n"),
+    ],
+}
+
+
+def patch(module_name, source):
+    """`source` of a standard-library module as a VM needs it; PatchError where an edit's place is not there once."""
+    for piece, replacement in EDITS.get(module_name, ()):
+        found = source.count(piece)
+        if found != 1:
+            raise PatchError(f"{module_name}: an edit for Python without a compiler expects this piece of source once, and finds "
+                             f"it {found} times:\n{piece}\nlook at what this Python ({sys.version.split()[0]}) has there, and "
+                             "change EDITS in vmhost/guest/patches.py")
+        source = source.replace(piece, replacement)
+    return source
+
+
+# Plural forms as they stand in message catalogues (gettext's manual and the Unicode plural rules).
+PLURAL_FORMS = (
+    "0", "n != 1", "n > 1", "n>1", "n!=1", "(n != 1)", "(n > 1)", "(n>1)", "(n!=1)", "n == 1 ? 0 : 1", "n==1 ? 0 : 1", "n==0 || n==1 ? 0 : 1",
+    "n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2",
+    "n%10==1 && n%100!=11 ? 0 : n!=0 ? 1 : 2",
+    "n==1 ? 0 : n==2 ? 1 : 2",
+    "n==1 ? 0 : (n==0 || (n%100 > 0 && n%100 < 20)) ? 1 : 2",
+    "n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2",
+    "(n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2)",
+    "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2",
+    "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2",
+    "(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2)",
+    "(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2)",
+    "(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2",
+    "n==1 ? 0 : n>=2 && n<=4 ? 1 : 2",
+    "(n==1 ? 0 : n>=2 && n<=4 ? 1 : 2)",
+    "n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2",
+    "n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2",
+    "(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2)",
+    "n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3",
+    "(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3)",
+    "n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5",
+    "n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 && n%100<=99 ? 4 : 5",
+    "n==1 ? 0 : n==2 ? 1 : n<7 ? 2 : n<11 ? 3 : 4",
+    "n==1 ? 0 : n==0 || ( n%100>1 && n%100<11) ? 1 : (n%100>10 && n%100<20 ) ? 2 : 3",
+    "(n==1) ? 0 : (n==2) ? 1 : (n != 8 && n != 11) ? 2 : 3",
+    "(n==1 || n==11) ? 0 : (n==2 || n==12) ? 1 : (n > 2 && n < 20) ? 2 : 3",
+    "(n%10!=1 || n%100==11)", "n%10!=1 || n%100==11",
+)
+
+_RECORDER = """
+import builtins, marshal, sys
+
+seen = {}
+
+def recorder(mode, run):
+    def recorded(source, /, globals=None, locals=None, **options):
+        if isinstance(source, str):
+            text, source = source, compile(source, "<string>", mode, dont_inherit=True)
+            seen[mode, text] = None
+        if globals is None:
+            caller = sys._getframe(1)
+            globals, locals = caller.f_globals, caller.f_locals if locals is None else locals
+        return run(source, globals, locals, **options)
+    return recorded
+
+builtins.exec, builtins.eval = recorder("exec", exec), recorder("eval", eval)
+modules, plural_forms = marshal.load(sys.stdin.buffer)
+out, sys.stdout = sys.stdout, sys.stderr  # what modules print while they are imported
+for name in modules:
+    try:
+        __import__(name)
+    except Exception as error:
+        print(f"{name}: {error!r}")
+import gettext
+for form in plural_forms:
+    gettext.c2py(form)
+marshal.dump(list(seen), out.buffer)
+"""
+
+
+def system_texts(modules):
+    """(mode, text) of every text that CPython compiles while it imports `modules`, and of well-known plural forms.
+
+    Runs them in a process of its own; a module that cannot be imported there is passed over. Same modules, same list.
+    Compile each with `compile(text, "<string>", mode, dont_inherit=True)`.
+    """
+    import marshal  # here, because patching must not depend on modules that are patched
+    import subprocess
+
+    task = marshal.dumps((sorted(modules), PLURAL_FORMS))
+    done = subprocess.run([sys.executable, "-I", "-S", "-W", "ignore", "-c", _RECORDER], input=task, capture_output=True, check=False)
+    if done.returncode:
+        raise PatchError(f"recording the texts of the standard library failed with status {done.returncode}:\n"
+                         f"{done.stderr.decode()}")
+    return sorted(marshal.loads(done.stdout))

@@ -1,0 +1,147 @@
+"""What the standard library of a VM does where CPython's compiles text at run time.
+
+Three ways, in this order:
+
+1. The cloud compiler has seen the text: its code is in a bundle under the text's digest, and is run as if it had been
+   compiled just now.
+2. The text has a shape that the standard library itself makes (methods of a dataclass, `__new__` of a named tuple):
+   `assembler.py` puts the code together, instruction for instruction what the compiler would have written.
+3. An expression (a forward reference, a plural form, an argument in a logging configuration) is read and evaluated by
+   `expressions.py`.
+
+Nothing else is possible in a VM; it raises NoCompilerError, which names the construct and says what to write instead.
+
+Assumes: the guest's boot calls `install` once, before the first class is defined. The patched modules
+(`patches.py`) call the rest. This module imports nothing that is not built in, because `collections` needs it early.
+"""
+
+from _sha2 import sha256
+
+_ITERABLE_COROUTINE = 0x100
+_FunctionType = type(lambda: None)
+_CodeType = type((lambda: None).__code__)
+_find_text = None
+_make_code = None
+counts = {"precompiled": 0, "assembled": 0, "evaluated": 0}  # since boot, by the way that was taken
+
+
+class NoCompilerError(RuntimeError):
+    """Something in a VM needs a compiler, and there is none."""
+
+
+def install(find_text, make_code):
+    """Give this module its two native functions.
+
+    find_text(digest: bytes) -> code object or None: looks into the task's bundle, then the system's, for the code of the
+    text with that digest (see `digest`).
+    make_code(template: code object, **replacements) -> code object: as `template.replace(**replacements)`. Called by
+    `_Function.code` of the assembler and by `generator_as_coroutine` here, and by nothing else.
+    """
+    global _find_text, _make_code
+    _find_text = find_text
+    _make_code = make_code
+
+
+def digest(mode, text):
+    """The key of a text among the precompiled ones: SHA-256 over mode ("exec", "eval"), a zero byte and the text."""
+    return sha256(f"{mode}\0{text}".encode()).digest()
+
+
+def precompiled(mode, text):
+    """The code object of a text that the cloud compiler has seen, or None."""
+    if _find_text is None:
+        return None
+    code = _find_text(digest(mode, text))
+    if code is not None:
+        counts["precompiled"] += 1
+    return code
+
+
+def namedtuple_new(text, namespace, fields):
+    """What `eval(text, namespace)` gives in `collections.namedtuple`: a function for `__new__`."""
+    code = precompiled("eval", text)
+    if code is not None:
+        return eval(code, namespace)
+    from vmhost.guest import assembler
+
+    code = assembler.namedtuple_new(_maker("namedtuple"), fields)
+    counts["assembled"] += 1
+    return _FunctionType(code, namespace)
+
+
+def dataclass_functions(text, globals, variables, parts):
+    """What running `text` gives in `dataclasses`: the methods of one class, in the order of `parts`."""
+    code = precompiled("exec", text)
+    if code is not None:
+        namespace = {}
+        exec(code, globals, namespace)
+        return namespace["__create_fn__"](**variables)
+    from vmhost.guest import assembler
+
+    functions = assembler.dataclass_functions(_maker("dataclass"), globals, variables, parts)
+    counts["assembled"] += 1
+    return functions
+
+
+def expression(text):
+    """`text` read as an expression, to be given to `evaluate`; SyntaxError where it is none."""
+    code = precompiled("eval", text)
+    if code is not None:
+        return code
+    from vmhost.guest import expressions
+
+    return expressions.parse(text, "<string>", "eval").body
+
+
+def evaluate(read, globals, locals=None):
+    """What `eval` gives for an expression that `expression` has read."""
+    if type(read) is _CodeType:
+        return eval(read, globals, locals)
+    from vmhost.guest import expressions
+
+    counts["evaluated"] += 1
+    return expressions.evaluate(read, globals, globals if locals is None else locals)
+
+
+def evaluate_text(text, globals, locals=None):
+    """What `eval(text, globals, locals)` gives."""
+    return evaluate(expression(text.lstrip(" \t")), {} if globals is None else globals, locals)
+
+
+def plural_function(text, formula, namespace):
+    """What running `text` gives in `gettext.c2py`: a function from a number to the index of its plural form."""
+    code = precompiled("exec", text)
+    if code is not None:
+        exec(code, namespace)
+        return namespace["func"]
+    from vmhost.guest import expressions
+
+    tree = expressions.parse(formula, "<string>", "eval").body
+    as_int = namespace["_as_int"]
+    known = {}  # the answers so far: programs ask for few different numbers, again and again
+
+    def func(n):
+        if not isinstance(n, int):
+            n = as_int(n)
+        index = known.get(n)
+        if index is None:
+            index = int(expressions.evaluate(tree, {"n": n}, {"n": n}))
+            if len(known) < 1000 and type(n) is int:
+                known[n] = index
+        return index
+
+    return func
+
+
+def generator_as_coroutine(function):
+    """Make a generator function awaitable, as `types.coroutine` does by changing its flags."""
+    code = function.__code__
+    function.__code__ = _maker("types.coroutine")(code, co_flags=code.co_flags | _ITERABLE_COROUTINE)
+    return function
+
+
+def _maker(construct):
+    if _make_code is None:
+        raise NoCompilerError(f"{construct}: the guest runtime is not installed in this interpreter; "
+                              "call vmhost.guest.texts.install(find_text, make_code) while it boots")
+    return _make_code

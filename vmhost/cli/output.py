@@ -7,6 +7,7 @@ appear on terminals only (NO_COLOR is heeded).
 import os
 import sys
 
+from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,6 +19,13 @@ from vmhost.cli import values
 PIPE_COLUMNS = 120
 
 
+class _Console(Console):
+    """A console that leaves a reader who went away to the command, which ends quietly with the exit code for it."""
+
+    def on_broken_pipe(self):
+        raise
+
+
 class Output:
     """A command's stdout and stderr.
 
@@ -26,8 +34,8 @@ class Output:
 
     def __init__(self, as_json=False):
         self.as_json = as_json
-        self.console = Console(width=_width(sys.stdout), highlight=False, soft_wrap=False)
-        self.remarks = Console(stderr=True, width=_width(sys.stderr), highlight=False)
+        self.console = _Console(width=_width(sys.stdout), highlight=False)
+        self.remarks = _Console(stderr=True, width=_width(sys.stderr), highlight=False)
 
     def document(self, document):
         """Prints one JSON document, unless the command is talking to a person."""
@@ -42,17 +50,22 @@ class Output:
     def line(self, text="", style=None):
         """Prints a line for a person."""
         if not self.as_json:
-            self.console.print(Text(text), style=style)
+            self.console.print(Text(text), style=style, soft_wrap=True)
 
     def remark(self, text, style=None):
         """Prints a line on stderr, whatever the format of the result."""
-        self.remarks.print(Text(text), style=style)
+        self.remarks.print(Text(text), style=style, soft_wrap=True)
+
+    def error(self, text):
+        """Prints the one line that says what went wrong, on stderr."""
+        self.remarks.print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
 
     def table(self, title, columns, rows):
         """Prints rows of text under columns; a column whose name ends in `>` is set flush right."""
         if self.as_json:
             return
-        self.console.print(fitting(self.console, title, columns, rows))
+        shown = fitting(self.console, title, columns, rows)
+        self.console.print(shown, soft_wrap=True, end="" if isinstance(shown, Text) else "\n")
 
     def progress(self):
         """A progress display on stderr: a context manager, still where there is no terminal or JSON is wanted."""
@@ -70,7 +83,10 @@ class Output:
 def fitting(console, title, columns, rows):
     """The rows as a table where the console is wide enough for it, else as a block of `name: value` lines per row."""
     names = [column.removesuffix(">") for column in columns]
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+    table = Table(
+        title=title, title_justify="left", title_style="bold", header_style="bold", box=box.SIMPLE_HEAD, show_edge=False,
+        pad_edge=False,
+    )
     for column, name in zip(columns, names):
         table.add_column(name, justify="right" if column.endswith(">") else "left", overflow="fold")
     for row in rows:
@@ -84,7 +100,6 @@ def fitting(console, title, columns, rows):
         blocks.append(f"{row[0]}\n", style="bold")
         for name, cell in zip(names[1:], row[1:]):
             blocks.append(f"  {name}: {cell}\n")
-    blocks.rstrip()
     return blocks
 
 

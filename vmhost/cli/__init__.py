@@ -1,0 +1,66 @@
+"""The `vmhost` command: compile, run, inspect, bench, doctor, keys and demo.
+
+One module per command; each is imported when it is asked for, so that `vmhost --help` and completion stay quick. What goes where and
+with which exit code stands in `output.py` and `failures.py`.
+"""
+
+import importlib
+import importlib.metadata
+import os
+import sys
+
+import click
+
+from vmhost.cli import failures
+
+COMMANDS = ("compile", "run", "inspect", "bench", "doctor", "keys", "demo")
+
+
+class _Commands(click.Group):
+    """The commands in the order in which a new user meets them."""
+
+    def list_commands(self, context):
+        return list(COMMANDS)
+
+    def get_command(self, context, name):
+        if name not in COMMANDS:
+            return None
+        return importlib.import_module(f"vmhost.cli.{name}").command
+
+
+def version():
+    """The installed version of vmhost; a checkout that nobody installed has none."""
+    try:
+        return importlib.metadata.version("vmhost")
+    except importlib.metadata.PackageNotFoundError:
+        return "checkout"
+
+
+def _print_version(context, parameter, wanted):
+    if wanted and not context.resilient_parsing:
+        click.echo(f"vmhost {version()}, Python {sys.version.split()[0]}")
+        context.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
+def vmhost_command():
+    """Run compiled task bundles, each in a Python VM of its own on a thread of its own."""
+
+
+def main(arguments=None):
+    """Runs the command line `arguments` (the process's own if None) and returns its exit code."""
+    try:
+        code = vmhost_command.main(arguments, prog_name="vmhost", standalone_mode=False) or failures.DONE
+        sys.stdout.flush()
+        return code
+    except click.ClickException as error:
+        error.show()
+        return failures.WRONG_INPUT
+    except (KeyboardInterrupt, click.Abort):
+        print("vmhost: interrupted", file=sys.stderr)
+        return failures.INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered has no reader: Python must not try again, and complain, when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return failures.PIPE_CLOSED

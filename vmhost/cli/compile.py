@@ -1,0 +1,65 @@
+"""`vmhost compile`: task folders become bundles. The same as `tools/compile_cloud.py`, with key names and a table."""
+
+import os
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures, inspect, keys
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FOLDER...")
+@click.option("-o", "--output", "path", type=click.Path(path_type=Path),
+              help="The bundle to write; a folder if there are several. [default: NAME.vmb here]")
+@click.option("--target", help="The Python to compile for. [default: as task.yaml says]")
+@click.option("--optimize", type=click.IntRange(0, 2), default=0, show_default=True, help="As in python -O.")
+@click.option("--sign", metavar="KEY", help="A key's name, or the file of one (see: vmhost keys).")
+@click.option("--strict", is_flag=True, help="Warnings are errors.")
+@failures.command
+def command(output, folders, path, target, optimize, sign, strict):
+    """Compile task FOLDERs into signed bundles."""
+    from bytecode.compiler import compile_task
+    from bytecode.format import read_bundle
+
+    key = keys.signing_key(sign) if sign else None
+    into_folder = path is not None and (len(folders) > 1 or path.is_dir() or str(path).endswith(os.sep))
+    if len(folders) > 1 and path is not None and path.is_file():
+        raise failures.Failure(f"{path}: is a file; with several task folders -o names a folder")
+    written = []
+    with output.progress() as progress:
+        for folder in progress.track(folders, description="compiling"):
+            if not folder.is_dir():
+                raise failures.Failure(f"{folder}: no such folder; give the folder that holds task.yaml")
+            compiled = compile_task(folder, target=target, optimize=optimize, strict=strict)
+            data = compiled.to_bytes(key)
+            bundle = read_bundle(data, allow_unsigned=True)
+            bundle.verify()         # what was just made must be fit for the host that will get it
+            name = f"{bundle.manifest.name}.vmb"
+            target_path = (path / name if into_folder else path) if path is not None else Path(name)
+            _write(target_path, data)
+            warnings = [str(warning) for warning in compiled.warnings]
+            written.append(inspect.summary(bundle, target_path, len(data)) | {"signed_with": sign, "warnings": warnings})
+    output.document({"bundles": written})
+    for made in written:
+        for warning in made["warnings"]:
+            output.remark(f"warning: {warning}", style="yellow")
+        signed = f"signed with {sign}" if sign else "not signed"
+        output.line(
+            f"{made['path']}: {made['task']}, {inspect.size_text(made['bytes'])}, "
+            f"{len(made['modules'])} {'module' if len(made['modules']) == 1 else 'modules'}, Python {made['target']}, {signed}"
+        )
+
+
+def _write(path, data):
+    """Puts the bundle in place in one step, so that nobody ever reads half of one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.write_bytes(data)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise failures.Failure(f"{path}: cannot write the bundle: {error.strerror}") from error

@@ -1,0 +1,153 @@
+"""`vmhost demo`: runs `vmhost.demo` and shows what it did: a live table on a terminal, plain lines elsewhere, or JSON."""
+
+import dataclasses
+import math
+import threading
+from pathlib import Path
+
+import click
+from rich.live import Live
+
+from vmhost.cli import failures
+from vmhost.cli.inspect import size_text
+from vmhost.cli.output import fitting
+
+STAGES = {
+    "compile": "Compiling and signing the tasks",
+    "together": "All tasks at once, with a runaway and a memory hog among them",
+    "vms": "The same work through VMs",
+    "threads": "The same work through GIL threads",
+}
+REDRAW_S = 0.1
+
+
+@click.command(short_help="Run the shipped tasks side by side, and check them.")
+@click.option("--tasks", "folder", type=click.Path(path_type=Path), help="The folder with the shipped tasks. [default: the checkout's]")
+@failures.command
+def command(output, folder):
+    """Run the shipped tasks side by side in VMs, stop two that misbehave, and check every answer."""
+    from vmhost import demo
+
+    folder = tasks_folder(folder)
+    progress = demo.Progress()
+    with _shown(output, progress):
+        report = demo.run(folder, progress)
+    output.document(_document(report))
+    _show(output, report)
+    return failures.TASK_FAILED if report.wrong else failures.DONE
+
+
+def tasks_folder(given):
+    """The folder with the shipped tasks: `given`, or the one of the checkout that this package or the current folder is in."""
+    candidates = [given] if given else [Path(__file__).resolve().parents[2] / "tasks", Path("tasks")]
+    for folder in candidates:
+        if (folder / "cases.py").is_file():
+            return folder
+    if given:
+        raise failures.Failure(f"{given}: expected the folder of the shipped tasks, with cases.py in it; it is tasks/ in the checkout")
+    raise failures.Failure("the demo runs the tasks of the project's checkout, which is not here; go there, or give --tasks FOLDER")
+
+
+class _shown:
+    """Shows the progress while the block runs: a live table where stderr is a terminal, else a line at the start of each stage."""
+
+    def __init__(self, output, progress):
+        self._output, self._progress = output, progress
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._show, name="vmhost-demo-display")
+
+    def __enter__(self):
+        if not self._output.as_json:
+            self._thread.start()
+
+    def __exit__(self, *_):
+        if not self._output.as_json:
+            self._ended.set()
+            self._thread.join()
+
+    def _show(self):
+        console = self._output.remarks
+        if not console.is_terminal:
+            shown = None
+            while True:
+                ended = self._ended.wait(REDRAW_S)
+                if self._progress.stage != shown:
+                    shown = self._progress.stage
+                    self._output.remark(STAGES[shown])
+                if ended:
+                    return
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            while not self._ended.wait(REDRAW_S):
+                live.update(self._table(console), refresh=True)
+
+    def _table(self, console):
+        done, wanted = self._progress.done, self._progress.wanted
+        rows = [[name, f"{done.get(name, 0)}", f"{count}"] for name, count in wanted.items()]
+        return fitting(console, STAGES[self._progress.stage], ["task", "done>", "of>"], rows)
+
+
+def _show(output, report):
+    calls = sum(task.calls for task in report.tasks)
+    output.table(
+        f"{calls} calls in {report.together_s:.1f} s, all tasks at once",
+        ["task", "cost", "calls>", "errors>", "right>", "p50>", "p99>", "CPU>", "memory>", "VMs>"],
+        [
+            [
+                task.name, task.cost, f"{task.calls}", f"{task.errors}", f"{task.right:.1%}", duration_text(task.p50_s),
+                duration_text(task.p99_s), duration_text(task.cpu_s), size_text(task.peak_bytes), f"{task.vms}",
+            ]
+            for task in report.tasks
+        ],
+    )
+    output.line()
+    output.table(
+        "Stopped on the way",
+        ["task", "ended with", "after>"],
+        [[stop.name, stop.got or "a result", duration_text(stop.after_s)] for stop in report.stops],
+    )
+    output.line()
+    output.table(
+        f"The same work in VMs and in GIL threads, {report.workers} cores",
+        ["task", "VMs>", "threads>", "speed-up>"],
+        [
+            [task.name, duration_text(task.vms_s), duration_text(task.threads_s), f"{task.speed_up:.2f} x"]
+            for task in report.tasks
+        ],
+    )
+    output.line()
+    output.table(
+        f"VMs: {report.booted} booted, {report.quarantined} quarantined",
+        ["VM", "task", "state", "calls>", "errors>", "stops>", "CPU>", "peak memory>"],
+        [
+            [
+                f"{vm.id}", f"{vm.task} {vm.version}", vm.state, f"{vm.calls}", f"{vm.errors}", f"{vm.stops}",
+                duration_text(vm.cpu_s), size_text(vm.peak_bytes),
+            ]
+            for vm in report.vms
+        ],
+    )
+    output.line()
+    for sentence in report.wrong:
+        output.error(sentence)
+    if not report.wrong:
+        output.line(
+            "Every answer was checked against the data's truth, and both misbehaving tasks were stopped while the others ran on.",
+            style="green",
+        )
+
+
+def duration_text(seconds):
+    """A time for people, three digits."""
+    if math.isnan(seconds):
+        return "-"
+    for unit, length in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"
+
+
+def _document(report):
+    document = dataclasses.asdict(report)
+    for task, plain in zip(report.tasks, document["tasks"]):
+        plain["speed_up"] = task.speed_up
+    return document

@@ -1,0 +1,199 @@
+"""`vmhost doctor`: whether this machine and this installation can run bundles, and what to do where they cannot.
+
+Every check is a function that yields Findings. One that goes wrong does not keep the others from being made.
+"""
+
+import os
+import platform
+import resource
+import statistics
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures, keys, version
+from vmhost.cli.inspect import size_text
+
+OK, REMARK, WRONG = "ok", "remark", "wrong"
+MARKS = {OK: "ok", REMARK: "note", WRONG: "WRONG"}
+CALLS = 200
+PROBE_YAML = """\
+name: doctor
+version: 1.0.0
+entry: main:run
+python: "{python}"
+limits: {{memory: 32 MiB, wall_time: 5 s}}
+"""
+PROBE = """\
+def run(value):
+    if value == "compile":
+        return compile("1", "text", "eval") is not None
+    if value == "open":
+        return open("/etc/passwd").read() != ""
+    return value
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: what it is, how it is, and what to do if it is not well (else None)."""
+
+    name: str
+    status: str
+    text: str
+    advice: str | None = None
+
+
+@click.command(short_help="Check this machine and installation.")
+@failures.command
+def command(output):
+    """Check this machine and installation: Python, cores, memory, the native core, a VM from boot to end."""
+    findings = []
+    for check in (python, machine, installation, trust, probe):
+        try:
+            findings += check()
+        except Exception as error:
+            # A doctor that dies of what it was asked to look at is of no use; the error is the finding.
+            findings.append(Finding(check.__name__, WRONG, f"{type(error).__name__}: {error}", "report this, with the text on the left"))
+    healthy = all(finding.status != WRONG for finding in findings)
+    output.document({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
+    output.table(None, ["check", "", "found"], [[finding.name, MARKS[finding.status], finding.text] for finding in findings])
+    for finding in findings:
+        if finding.advice:
+            output.line(f"{finding.name}: {finding.advice}", style="red" if finding.status == WRONG else "yellow")
+    return failures.DONE if healthy else failures.UNHEALTHY
+
+
+def python():
+    """The interpreter that runs this."""
+    version = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
+    fitting = sys.implementation.name == "cpython" and sys.version_info >= (3, 14)
+    yield Finding("Python", OK if fitting else WRONG, version, None if fitting else "vmhost needs CPython 3.14 or newer")
+    for name, present, advice in (
+        ("Py_GIL_DISABLED", "free-threaded", "use a Python with the GIL: each VM brings its own"),
+        ("Py_DEBUG", "debug", "use a release build: a debug build has other structures"),
+    ):
+        if sysconfig.get_config_var(name):
+            yield Finding("Python build", WRONG, present, advice)
+    header = Path(sysconfig.get_path("include")) / "internal" / "pycore_interp.h"
+    found = header.is_file()
+    yield Finding(
+        "Python headers",
+        OK if found else REMARK,
+        str(header.parents[1]) if found else f"none in {header.parents[1]}",
+        None if found else "only needed to build vmhost: install the package that brings them, python3.14-dev or the like",
+    )
+
+
+def machine():
+    """Cores, memory and the process's limits."""
+    usable, present = len(os.sched_getaffinity(0)), os.cpu_count()
+    quota = _cgroup("cpu.max")
+    text = f"{usable} usable of {present}"
+    if quota and quota[0] != "max":
+        text += f", limited to {int(quota[0]) / int(quota[1]):g} by its control group"
+    yield Finding("cores", OK if usable > 1 else REMARK, text, None if usable > 1 else "VMs will take turns on the one core")
+    import psutil
+
+    memory = psutil.virtual_memory()
+    text = f"{size_text(memory.available)} free of {size_text(memory.total)}"
+    limit = _cgroup("memory.max")
+    if limit and limit[0] != "max":
+        text += f", limited to {size_text(int(limit[0]))} by its control group"
+    yield Finding("memory", OK, text)
+    for name, kind, least in (("threads", resource.RLIMIT_NPROC, 256), ("open files", resource.RLIMIT_NOFILE, 256)):
+        soft, _ = resource.getrlimit(kind)
+        enough = soft == resource.RLIM_INFINITY or soft >= least
+        yield Finding(
+            name,
+            OK if enough else REMARK,
+            "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}",
+            None if enough else f"raise it with ulimit; below {least} a host with many VMs may run out",
+        )
+
+
+def installation():
+    """What `pip install` or set-up put in place."""
+    import vmhost
+
+    yield Finding("vmhost", OK, f"{version()}, {Path(vmhost.__file__).parent}")
+    try:
+        from vmhost.isolation import _core
+    except ImportError as error:
+        yield Finding("native core", WRONG, str(error), "build it: make build, or pip install the project again")
+    else:
+        yield Finding("native core", OK, _core.__file__)
+    from bytecode.errors import BundleError
+    from bytecode.format import read_bundle
+    from vmhost.host import SYSTEM_BUNDLE
+
+    path = SYSTEM_BUNDLE
+    try:
+        bundle = read_bundle(path, allow_unsigned=True)
+    except BundleError as error:
+        yield Finding("standard library", WRONG, str(error), f"make it again: python -m bytecode.stdlib {path}")
+    else:
+        size = size_text(path.stat().st_size)
+        yield Finding(
+            "standard library", OK, f"{path}, Python {bundle.manifest.exact_python}, {len(bundle.modules)} modules, {size}"
+        )
+
+
+def trust():
+    """Keys: without any, only unsigned bundles could run."""
+    store = keys.trust_store(())
+    names = ", ".join(sorted(store.keys.values()))
+    yield Finding(
+        "trusted keys",
+        OK if names else REMARK,
+        names or f"none in {keys.home() / 'trusted'}",
+        None if names else "make a key and trust it (vmhost keys new NAME --trust), or run with --allow-unsigned while developing",
+    )
+
+
+def probe():
+    """A task from source to answer, in a VM that must boot, answer, and refuse what a sealed VM refuses."""
+    import vmhost
+    from bytecode.compiler import compile_task
+    from bytecode.format import TARGET
+
+    with tempfile.TemporaryDirectory(prefix="vmhost-doctor-") as folder:
+        (Path(folder) / "task.yaml").write_text(PROBE_YAML.format(python=TARGET), encoding="utf-8")
+        (Path(folder) / "main.py").write_text(PROBE, encoding="utf-8")
+        bundle = Path(folder) / "doctor.vmb"
+        bundle.write_bytes(compile_task(folder).to_bytes())
+        with vmhost.Host(allow_unsigned=True) as host:
+            started = time.perf_counter()
+            task = host.load(bundle)
+            answer = task("hello")
+            first_s = time.perf_counter() - started
+            yield Finding("a VM boots", OK if answer == "hello" else WRONG, f"first answer after {first_s * 1e3:.1f} ms: {answer!r}")
+            times = []
+            for _ in range(CALLS):
+                started = time.perf_counter()
+                task(None)
+                times.append(time.perf_counter() - started)
+            yield Finding("an empty call", OK, f"{statistics.median(times) * 1e6:.1f} us, median of {CALLS}")
+            for attempt, what in (("compile", "compiles nothing"), ("open", "opens no file that was not granted")):
+                try:
+                    task(attempt)
+                except (vmhost.TaskError, vmhost.PermissionDenied) as error:
+                    yield Finding(f"a VM {what}", OK, error.type_name)
+                else:
+                    yield Finding(f"a VM {what}", WRONG, "it did", "do not run bundles here, and report this")
+            started = time.perf_counter()
+        yield Finding("the host closes", OK, f"in {(time.perf_counter() - started) * 1e3:.1f} ms")
+
+
+def _cgroup(name):
+    """The fields of a file of this process's control group (version 2), None where there is none."""
+    try:
+        own = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        return (Path("/sys/fs/cgroup") / own[3:].lstrip("/") / name).read_text().split()
+    except (OSError, StopIteration):
+        return None

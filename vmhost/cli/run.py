@@ -1,0 +1,147 @@
+"""`vmhost run`: one bundle, one call, or one call for each of many values; results as JSON on stdout.
+
+What the task prints or logs goes to stderr, as the host logs it. The call is waited for in a way that Ctrl-C ends.
+"""
+
+import contextlib
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures, inspect, keys, tracebacks, values
+
+
+@click.command(short_help="Call BUNDLE's entry point and print the result.")
+@click.argument("path", type=click.Path(path_type=Path), metavar="BUNDLE")
+@click.option("--input", "given", metavar="FILE|JSON|-", help="The value to call with: a JSON file, JSON itself, or - for stdin. [default: null]")
+@click.option("--each", is_flag=True, help="The input is a list: one call for each item, several at a time, results in order.")
+@click.option("--timeout", metavar="TIME", help='Give up after this long, as in "2 s" or "500 ms". [default: the task\'s limit]')
+@click.option("--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]")
+@click.option("--allow-unsigned", is_flag=True, help="Also run a bundle that nobody signed.")
+@click.option("--host", "host_file", type=click.Path(path_type=Path), help="A host.yaml to set the host up from.")
+@click.option("--source", type=click.Path(path_type=Path), help="The task's folder, for source lines in tracebacks. [default: found]")
+@failures.command
+def command(output, path, given, each, timeout, trust, allow_unsigned, host_file, source):
+    """Call BUNDLE's entry point in a VM and print what it returns."""
+    from vmhost import limits
+
+    inspect.existing(path)
+    timeout_s = limits.seconds(_number_or_text(timeout), "--timeout") if timeout else None
+    value = read_value(given)
+    if each and not isinstance(value, list):
+        raise failures.Failure(f"--each: expected a list of values as input, got {type(value).__name__}")
+    with _guest_log(output), open_host(host_file, trust, allow_unsigned) as host:
+        task = host.load(path)
+        started = time.perf_counter()
+        try:
+            result = _call_each(output, task, value, timeout_s) if each else _call(output, task, value, timeout_s)
+        except Exception as error:
+            _add_source_lines(error, path, source)
+            raise
+        elapsed_s = time.perf_counter() - started
+    try:
+        plain = values.to_plain(result)
+    except TypeError as error:
+        raise failures.Failure(f"{path}: the task returned a value that JSON cannot say: {error}") from error
+    if output.as_json:
+        output.document({"task": f"{task.name} {task.version}", "result": plain, "elapsed_s": elapsed_s})
+    else:
+        output.raw(json.dumps(plain, ensure_ascii=False))
+
+
+def read_value(given):
+    """The value that --input stands for: a JSON file, `-` for stdin, JSON text, or None for none."""
+    if given is None:
+        return None
+    path = Path(given)
+    try:
+        if given == "-":
+            where, text = "stdin", sys.stdin.read()
+        elif path.is_file() or path.is_dir():
+            where, text = given, path.read_text(encoding="utf-8")
+        else:
+            where, text = "--input", given
+    except UnicodeDecodeError as error:
+        raise failures.Failure(f"{given}: expected JSON in UTF-8, got a byte {error.object[error.start]:#04x}") from error
+    except (OSError, ValueError) as error:
+        raise failures.Failure(f"{given[:200]}: cannot read the input: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return values.loads(text)
+    except (ValueError, RecursionError) as error:
+        if where == "--input" and not text.lstrip().startswith(("{", "[", '"')):
+            raise failures.Failure(f"{given[:200]}: no such file, and not JSON either; give a JSON file, JSON, or - for stdin") from error
+        raise failures.Failure(f"{where}: not JSON: {error or 'nested too deeply'}") from error
+
+
+def open_host(host_file, trust, allow_unsigned):
+    """A Host for the command's options."""
+    import vmhost
+
+    if host_file is not None:
+        return vmhost.Host.from_file(host_file)
+    return vmhost.Host(trust=keys.trust_store(trust), allow_unsigned=allow_unsigned)
+
+
+def _call(output, task, value, timeout_s):
+    with _waiting(output, f"running {task.name} {task.version}"):
+        return task.submit(value, timeout_s=timeout_s).result()
+
+
+def _call_each(output, task, items, timeout_s):
+    results = []
+    with output.progress() as progress:
+        called = task.map(items, timeout_s=timeout_s)
+        try:
+            for result in progress.track(called, total=len(items), description=f"{task.name} {task.version}"):
+                results.append(result)
+        except Exception as error:
+            error.item = len(results)
+            raise
+    return results
+
+
+@contextlib.contextmanager
+def _waiting(output, text):
+    """A spinner on stderr while the call runs, where somebody is looking."""
+    if output.as_json or not output.remarks.is_terminal:
+        yield
+    else:
+        with output.remarks.status(text):
+            yield
+
+
+@contextlib.contextmanager
+def _guest_log(output):
+    """Lines that tasks print or log appear on stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    logger = logging.getLogger("vmhost")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _add_source_lines(error, path, source):
+    """Puts the task's source lines into the error's traceback where the folder that the bundle was made from is at hand."""
+    from bytecode.format import read_bundle
+
+    if getattr(error, "guest_traceback", None):
+        folder = tracebacks.source_folder(read_bundle(path, allow_unsigned=True), source)
+        if folder is not None:
+            error.guest_traceback = tracebacks.with_source(error.guest_traceback, folder)
+
+
+def _number_or_text(text):
+    try:
+        return float(text)
+    except ValueError:
+        return text

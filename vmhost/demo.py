@@ -1,0 +1,326 @@
+"""The demonstration: the shipped tasks, compiled, signed, run side by side in VMs, checked against the truth, and timed.
+
+It goes through five stages and prints nothing; `vmhost.cli.demo` shows what it reports.
+
+1. compile: every task folder becomes a bundle, signed with a key made for this run; the host trusts that key only.
+2. together: callers of all three tasks at once, while a runaway and a memory hog are stopped beside them.
+3. check: every answer against the data's truth, which no bundle carries.
+4. vms, 5. threads: the same work through the VMs, then through a ThreadPoolExecutor in this interpreter, which shares its GIL.
+
+Assumes the checkout's `tasks/` folder; promises that nothing is left behind: bundles and key live in a temporary folder.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import math
+import os
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import vmhost
+
+# (task, what a call costs, calls in stage 2, calls in stages 4 and 5)
+WORK = (("digits", "light", 1500, 2000), ("neighbours", "middle", 90, 60), ("forest", "heavy", 4, 4))
+MISBEHAVING = (
+    ("runaway", {"swallow": 3}, vmhost.TimeLimitError),
+    ("hog", {}, vmhost.MemoryLimitError),
+)
+CALLERS = 2             # threads that call each task in stage 2, one call at a time each
+SAMPLE_S = 0.05
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """One task. `right` is the share of right answers (0..1); `p50_s` and `p99_s` are what callers waited in stage 2.
+
+    `cpu_s` and `peak_bytes` are over all its VMs: the sum and the largest. `vms_s` and `threads_s` are the wall times of stages 4
+    and 5.
+    """
+
+    name: str
+    version: str
+    cost: str
+    calls: int
+    errors: int
+    right: float
+    p50_s: float
+    p99_s: float
+    cpu_s: float
+    peak_bytes: int
+    vms: int
+    vms_s: float
+    threads_s: float
+
+    @property
+    def speed_up(self):
+        """How many times faster the VMs were than GIL threads."""
+        return self.threads_s / self.vms_s
+
+
+@dataclass(frozen=True)
+class StopReport:
+    """A misbehaving task: the error it was meant to end with, the one it ended with (None: it returned), after how long."""
+
+    name: str
+    expected: str
+    got: str | None
+    after_s: float
+    message: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole run. `wrong` has a sentence for everything that was not as it should be; empty when all was well."""
+
+    tasks: tuple
+    stops: tuple
+    vms: tuple
+    workers: int
+    compile_s: float
+    together_s: float
+    booted: int
+    quarantined: int
+    wrong: tuple
+
+
+@dataclass
+class Progress:
+    """Where the run is, for a display to look at while it runs: the stage, calls done and wanted by task."""
+
+    stage: str = "compile"
+    done: dict = field(default_factory=dict)
+    wanted: dict = field(default_factory=dict)
+
+    def begin(self, stage, wanted):
+        self.stage, self.wanted, self.done = stage, wanted, dict.fromkeys(wanted, 0)
+
+
+def run(tasks_folder, progress=None):
+    """Runs the demonstration on the task folders in `tasks_folder` and returns a Report. `progress` is kept up to date."""
+    progress = progress or Progress()
+    cases = _load_cases(tasks_folder)
+    asked = {name: cases.cases(name) for name, *_ in WORK}
+    names = [name for name, *_ in WORK] + [name for name, *_ in MISBEHAVING]
+    workers = max(2, len(os.sched_getaffinity(0)))
+    with tempfile.TemporaryDirectory(prefix="vmhost-demo-") as folder:
+        progress.begin("compile", dict.fromkeys(names, 1))
+        started = time.perf_counter()
+        trust = _compile_all(Path(tasks_folder), names, Path(folder), progress)
+        compile_s = time.perf_counter() - started
+        with vmhost.Host(trust=trust) as host:
+            tasks = {name: host.load(Path(folder) / f"{name}.vmb") for name in names}
+            watch = _Watch(host)
+            with watch:
+                progress.begin("together", {name: calls for name, _, calls, _ in WORK} | {name: 1 for name, *_ in MISBEHAVING})
+                started = time.perf_counter()
+                callers, stops = _together(tasks, asked, progress)
+                together_s = time.perf_counter() - started
+                progress.begin("vms", {name: calls for name, _, _, calls in WORK})
+                vms_s = {name: _through_vms(tasks[name], _work(asked[name], calls), progress) for name, _, _, calls in WORK}
+            statistics = host.statistics()
+    progress.begin("threads", {name: calls for name, _, _, calls in WORK})
+    threads_s = {
+        name: _through_threads(Path(tasks_folder) / name, _work(asked[name], calls), min(workers, 4), progress)
+        for name, _, _, calls in WORK
+    }
+    reports = tuple(
+        TaskReport(
+            name=name,
+            version=tasks[name].version,
+            cost=cost,
+            calls=len(callers[name].seconds),
+            errors=len(callers[name].errors),
+            right=_share_right(callers[name].answers, cases),
+            p50_s=percentile(callers[name].seconds, 50),
+            p99_s=percentile(callers[name].seconds, 99),
+            cpu_s=sum(vm.cpu_s for vm in watch.of(name)),
+            peak_bytes=max((vm.peak_bytes for vm in watch.of(name)), default=0),
+            vms=len(watch.of(name)),
+            vms_s=vms_s[name],
+            threads_s=threads_s[name],
+        )
+        for name, cost, _, _ in WORK
+    )
+    return Report(
+        tasks=reports,
+        stops=stops,
+        vms=tuple(sorted(watch.seen.values(), key=lambda vm: vm.id)),
+        workers=workers,
+        compile_s=compile_s,
+        together_s=together_s,
+        booted=statistics.booted,
+        quarantined=len(statistics.quarantined),
+        wrong=tuple(_wrong(reports, stops, callers)),
+    )
+
+
+def percentile(seconds, percent):
+    """The smallest of `seconds` that at least `percent` per cent of them do not exceed; NaN of none."""
+    ordered = sorted(seconds)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else math.nan
+
+
+@dataclass
+class _Calls:
+    """What the callers of one task have seen. Appending to a list is safe from several threads."""
+
+    seconds: list = field(default_factory=list)
+    answers: list = field(default_factory=list)         # (answer, truth)
+    errors: list = field(default_factory=list)
+
+
+class _Watch:
+    """Looks at a host's VMs again and again, since a VM that has ended is not in its statistics any more."""
+
+    def __init__(self, host):
+        self.seen = {}              # VM id -> the last statistics of it that had a task
+        self._host = host
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="vmhost-demo-watch")
+
+    def of(self, task):
+        return [vm for vm in self.seen.values() if vm.task == task]
+
+    def _look(self):
+        while not self._ended.wait(SAMPLE_S):
+            self._sample()
+
+    def _sample(self):
+        self.seen.update({vm.id: vm for vm in self._host.statistics().vms if vm.task is not None})
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._ended.set()
+        self._thread.join()
+        self._sample()
+
+
+def _load_cases(tasks_folder):
+    """The module `cases.py` of the tasks folder, which is no part of this package."""
+    spec = importlib.util.spec_from_file_location("vmhost_demo_cases", Path(tasks_folder) / "cases.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _compile_all(tasks_folder, names, folder, progress):
+    """Writes NAME.vmb for every name into `folder`; returns the trust store for the key that signed them."""
+    from bytecode import signing
+    from bytecode.compiler import compile_task
+    from bytecode.format import TARGET
+
+    key = signing.generate_key()
+    for name in names:
+        (folder / f"{name}.vmb").write_bytes(compile_task(tasks_folder / name, target=TARGET).to_bytes(key))
+        progress.done[name] += 1
+    return signing.TrustStore.of(demo=key.public)
+
+
+def _work(cases, calls):
+    """As many values as there are to be calls, the cases over and over."""
+    return [cases[number % len(cases)] for number in range(calls)]
+
+
+def _together(tasks, asked, progress):
+    """Stage 2: all callers at once. Returns what they saw by task, and the StopReports."""
+    calls = {name: _Calls() for name, *_ in WORK}
+    with ThreadPoolExecutor(len(WORK) * CALLERS + len(MISBEHAVING), "vmhost-demo-caller") as threads:
+        futures = []
+        for name, _, count, _ in WORK:
+            work = iter(_work(asked[name], count))      # shared by the task's callers: next() is atomic under the GIL
+            futures += [threads.submit(_call_all, tasks[name], work, calls[name], progress) for _ in range(CALLERS)]
+        stops = [threads.submit(_stop, tasks[name], value, expected, progress) for name, value, expected in MISBEHAVING]
+        for future in futures:
+            future.result()
+        return calls, tuple(stop.result() for stop in stops)
+
+
+def _call_all(task, work, calls, progress):
+    for value, truth in work:
+        started = time.perf_counter()
+        try:
+            answer = task(value)
+        except vmhost.VMHostError as error:
+            calls.errors.append(error)
+        else:
+            calls.answers.append((answer, truth))
+        calls.seconds.append(time.perf_counter() - started)
+        progress.done[task.name] = len(calls.seconds)
+
+
+def _stop(task, value, expected, progress):
+    started = time.perf_counter()
+    try:
+        task(value)
+    except vmhost.VMHostError as error:
+        got, message = type(error).__name__, str(error)
+    else:
+        got, message = None, "it returned"
+    after_s = time.perf_counter() - started
+    progress.done[task.name] += 1
+    return StopReport(task.name, expected.__name__, got, after_s, message)
+
+
+def _through_vms(task, work, progress):
+    values = [value for value, _ in work]
+    started = time.perf_counter()
+    for _ in task.map(values):
+        progress.done[task.name] += 1
+    return time.perf_counter() - started
+
+
+def _through_threads(folder, work, workers, progress):
+    function = plain_function(folder)
+    values = [value for value, _ in work]
+    with ThreadPoolExecutor(workers) as threads:
+        started = time.perf_counter()
+        for _ in threads.map(function, values):
+            progress.done[folder.name] += 1
+        return time.perf_counter() - started
+
+
+def plain_function(folder):
+    """The entry function `main:run` of the task in `folder`, imported into this interpreter, after its `setup()`.
+
+    Leaves neither the folder on sys.path nor its modules in sys.modules, where the next task's would meet them.
+    """
+    path = list(sys.path)
+    own = [file.stem for file in folder.glob("*.py")]
+    others = {name: sys.modules.pop(name) for name in own if name in sys.modules}
+    try:
+        sys.path.insert(0, str(folder.resolve()))
+        with contextlib.chdir(folder):
+            module = importlib.import_module("main")
+            if hasattr(module, "setup"):
+                module.setup()
+        return module.run
+    finally:
+        sys.path[:] = path
+        for name in own:
+            sys.modules.pop(name, None)
+        sys.modules.update(others)
+
+
+def _share_right(answers, cases):
+    return sum(cases.share_right(answer, truth) for answer, truth in answers) / len(answers) if answers else math.nan
+
+
+def _wrong(reports, stops, callers):
+    """A sentence for each thing that was not as it should be."""
+    for report in reports:
+        if report.errors:
+            yield f"{report.name}: {report.errors} of {report.calls} calls failed; the first: {callers[report.name].errors[0]}"
+        elif not report.right > 0.9:
+            yield f"{report.name}: expected more than 90 % right answers, got {report.right:.1%}"
+    for stop in stops:
+        if stop.got != stop.expected:
+            yield f"{stop.name}: expected {stop.expected}, got {stop.got or 'a result'}: {stop.message}"

@@ -53,7 +53,7 @@ def compile_task(task, *, target=None, optimize=0, strict=False):
             errors += error.diagnostics
             continue
         found += [Diagnostic(source.path, warning.lineno, str(warning.message)) for warning in raised]
-        texts.update(collect_texts(source.text, optimize))
+        texts.update(collect_texts(source.text))
     if errors or (strict and found):
         raise CompileError(errors + found if strict else errors)
     files = {path: (spec.folder / path).read_bytes() for path in (*spec.files, *spec.models)}
@@ -73,7 +73,7 @@ def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, p
     for module, (source, filename, is_package) in sources.items():
         text = source.encode() if isinstance(source, str) else source
         modules[module] = Module(is_package, compile_source(text, filename, filename, optimize))
-        texts.update(collect_texts(text, optimize))
+        texts.update(collect_texts(text))
     manifest = Manifest(
         name=name, version=version, entry=entry, optimize=optimize, limits=limits or {}, permissions=permissions or {})
     return bundle_in_memory(manifest, modules, files, texts)

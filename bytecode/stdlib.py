@@ -6,7 +6,8 @@ Python, same sources: same bytes.
 
 The guest runtime shapes the bundle in two ways, and both are read as files, since this package imports nothing of vmhost's:
 `vmhost/guest/overlays/<dotted name>.py` stands in for that stdlib module, and `vmhost/guest/patches.py` may define
-`patch(module_name, source) -> source`, which sees every other stdlib source as text before it is compiled.
+`patch(module_name, source) -> source`, which sees every other stdlib source as text before it is compiled, and
+`system_texts(module_names) -> [(mode, text)]`, the texts that those modules compile at run time.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from pathlib import Path
 from .errors import BytecodeError
 from .format import Manifest, Module, module_path, write_bundle
 from .source import compile_source
+from .texts import compile_text, text_digest
 
 # Native modules, built in or from lib-dynload, that a VM may load. Which of their names remain, and under which
 # permissions they work, is the business of the isolation layer.
@@ -135,21 +137,24 @@ def build_stdlib(guest=_GUEST):
         is_package = sources.get(path.stem, (None, None, False))[2]
         sources[path.stem] = (path, path.read_bytes(), is_package)
     sources.update(_guest_sources(guest))
-    patch = _load_patch(guest)
+    patches = _load_patches(guest)
 
     modules = {}
     for module, (path, source, is_package) in sorted(sources.items()):
         if source is None:
             source = path.read_bytes()
-            if patch is not None:
-                patched = patch(module, source.decode())
-                source = patched.encode()
+            if "patch" in patches:
+                source = patches["patch"](module, source.decode()).encode()
         filename = f"{name}@{version}/{module_path(module, is_package)}.py"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)      # the library's own affair
             modules[module] = Module(is_package, compile_source(source, filename, str(path), optimize=2))
+    texts = {}
+    if "system_texts" in patches:
+        library = [module for module in modules if module.partition(".")[0] != "vmhost"]
+        texts = {text_digest(mode, text): compile_text(mode, text) for mode, text in patches["system_texts"](library)}
     manifest = Manifest(name=name, version=version, kind="stdlib", exact_python=version, optimize=2)
-    return write_bundle(manifest, modules)
+    return write_bundle(manifest, modules, texts=texts)
 
 
 def _library_sources():
@@ -184,9 +189,10 @@ def _guest_sources(guest=_GUEST):
     return sources
 
 
-def _load_patch(guest):
+def _load_patches(guest):
+    """The names that `patches.py` defines; none if there is no such file."""
     path = guest / "patches.py"
-    return runpy.run_path(str(path))["patch"] if path.exists() else None
+    return runpy.run_path(str(path)) if path.exists() else {}
 
 
 def main(arguments=None):

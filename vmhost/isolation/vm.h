@@ -39,6 +39,12 @@ bool vmh_vm_stopping(const vmh_vm *vm);
 /* An eventfd that is readable while vmh_vm_stopping(); for poll(2) beside a guest's descriptors. -1: none (yet). */
 int vmh_vm_stop_fd(vmh_vm *vm);
 
+struct vmh_image;
+struct vmh_meter;
+struct vmh_image *vmh_vm_system(vmh_vm *vm);    /* standard library and guest runtime */
+struct vmh_image *vmh_vm_task(vmh_vm *vm);      /* NULL until the VM was attached to a lane */
+struct vmh_meter *vmh_vm_meter(vmh_vm *vm);
+
 /* Implemented in waits.c: wake every thread of `vm` that is in a wait of ours. Called by the warden, without any GIL. */
 void vmh_waits_interrupt(vmh_vm *vm);
 

@@ -1,0 +1,31 @@
+/* Every private CPython symbol that the project uses, and nothing else.
+ *
+ * Include it instead of Python.h. A Python where one of these is missing fails here, at build time, by name.
+ */
+#ifndef VMH_COMPAT_H
+#define VMH_COMPAT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#if PY_VERSION_HEX < 0x030E0000
+#error "vmhost needs CPython 3.14 or newer: older ones abort when interpreters with their own GIL end on several threads"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "vmhost runs on the default build of CPython: the free-threaded one has no GIL of its own per interpreter"
+#endif
+
+/* Include/internal/pycore_ceval.h: the only call that reaches another interpreter without holding its GIL. Exported since
+ * 3.13 for the interpreter modules. Declared here so that no internal header (and Py_BUILD_CORE) is needed. */
+typedef int (*vmh_pending_func)(void *);
+PyAPI_FUNC(int) _PyEval_AddPendingCall(PyInterpreterState *interp, vmh_pending_func func, void *arg, int flags);
+
+/* Include/internal/pycore_pystate.h: the configuration of the calling thread's interpreter. */
+PyAPI_FUNC(const PyConfig *) _Py_GetConfig(void);
+
+/* Include/internal/pycore_pymem.h: "pymalloc", "pymalloc_debug", "malloc", …; NULL: unknown. */
+PyAPI_FUNC(const char *) _PyMem_GetCurrentAllocatorName(void);
+
+#define VMH_PENDING_ADDED 0
+
+#endif

@@ -1,0 +1,64 @@
+#include "meter.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+vmh_meter *vmh_meter_new(void)
+{
+    vmh_meter *meter = calloc(1, sizeof *meter);
+    if (meter == NULL)
+        return NULL;
+    atomic_init(&meter->refs, 1);
+    atomic_init(&meter->soft, LLONG_MAX);
+    atomic_init(&meter->hard, LLONG_MAX);
+    return meter;
+}
+
+vmh_meter *vmh_meter_ref(vmh_meter *meter)
+{
+    atomic_fetch_add_explicit(&meter->refs, 1, memory_order_relaxed);
+    return meter;
+}
+
+void vmh_meter_unref(vmh_meter *meter)
+{
+    if (atomic_fetch_sub(&meter->refs, 1) == 1)
+        free(meter);
+}
+
+bool vmh_meter_charge(vmh_meter *meter, size_t bytes)
+{
+    long long hard = atomic_load_explicit(&meter->hard, memory_order_relaxed);
+    if (bytes > (size_t)hard) {
+        atomic_fetch_add_explicit(&meter->refused, 1, memory_order_relaxed);
+        return false;
+    }
+    long long live = atomic_fetch_add_explicit(&meter->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
+    if (live > hard) {
+        atomic_fetch_sub_explicit(&meter->live, (long long)bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&meter->refused, 1, memory_order_relaxed);
+        if (!atomic_exchange(&meter->over, true) && meter->on_soft != NULL)
+            meter->on_soft(meter->context);
+        return false;
+    }
+    if (live > atomic_load_explicit(&meter->soft, memory_order_relaxed)
+        && !atomic_load_explicit(&meter->over, memory_order_relaxed)
+        && !atomic_exchange(&meter->over, true) && meter->on_soft != NULL)
+        meter->on_soft(meter->context);
+    long long peak = atomic_load_explicit(&meter->peak, memory_order_relaxed);
+    while (live > peak
+           && !atomic_compare_exchange_weak_explicit(&meter->peak, &peak, live, memory_order_relaxed,
+                                                     memory_order_relaxed)) {
+    }
+    return true;
+}
+
+void vmh_meter_release(vmh_meter *meter, size_t bytes)
+{
+    atomic_fetch_sub_explicit(&meter->live, (long long)bytes, memory_order_relaxed);
+}
+
+void vmh_meter_rearm(vmh_meter *meter)
+{
+    atomic_store(&meter->over, false);
+}

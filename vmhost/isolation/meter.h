@@ -1,0 +1,36 @@
+/* Who owns how much memory: one meter per VM, charged by the allocator hooks (memory.c), buffers and the gates.
+ *
+ * A meter outlives its VM as long as memory that it paid for lives: it is counted. Two limits: passing `soft` asks for the
+ * running call to be stopped (once per call, through on_soft); what would pass `hard` is refused. No Python in here.
+ */
+#ifndef VMH_METER_H
+#define VMH_METER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct vmh_meter {
+    atomic_int refs;
+    atomic_llong live;          /* bytes; may pass through negative for a moment: frees of another VM's raw memory drift */
+    atomic_llong peak;
+    atomic_llong arenas;        /* pymalloc arenas, a count */
+    atomic_llong buffers;       /* bytes of `live` that are buffers */
+    atomic_llong refused;       /* allocations refused at the hard limit */
+    atomic_llong soft, hard;    /* bytes; LLONG_MAX: none */
+    atomic_bool over;           /* soft limit passed since vmh_meter_rearm */
+    void (*on_soft)(void *context);     /* called once when `over` turns true; must only wake someone */
+    void *context;              /* valid while on_soft is set; cleared by the VM before it goes */
+} vmh_meter;
+
+vmh_meter *vmh_meter_new(void);
+vmh_meter *vmh_meter_ref(vmh_meter *meter);
+void vmh_meter_unref(vmh_meter *meter);
+
+/* False: refused, nothing was charged. */
+bool vmh_meter_charge(vmh_meter *meter, size_t bytes);
+void vmh_meter_release(vmh_meter *meter, size_t bytes);
+void vmh_meter_rearm(vmh_meter *meter);
+
+#endif

@@ -1,0 +1,593 @@
+/* The thread of a VM: boots the interpreter, serves calls from its lane, ends it; and the stops that the warden sends it.
+ *
+ * Stopping. A stop is meant for one generation of the VM: one boot, load, call or ending. The warden adds a pending call; it
+ * runs on some thread of that interpreter, under its GIL, finds out whether the generation still lasts, and only then injects
+ * the exception into the interpreter's threads. A phase ends by raising the generation under the same GIL, so an exception is
+ * never injected for a phase that is over, and one that was injected in time is taken back.
+ */
+#include "vm_private.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "clock.h"
+#include "crash.h"
+#include "warden.h"
+#include "warden_vm.h"
+
+PyConfig *vmh_main_config;
+
+static _Thread_local vmh_vm *current_vm __attribute__((tls_model("initial-exec")));
+static atomic_ullong next_id = 1;
+
+vmh_vm *vmh_current(void) { return current_vm; }
+bool vmh_vm_stopping(const vmh_vm *vm) { return atomic_load_explicit(&vm->stopping, memory_order_acquire); }
+int vmh_vm_stop_fd(vmh_vm *vm) { return vm->stop_fd; }
+vmh_image *vmh_vm_system(vmh_vm *vm) { return vm->system; }
+vmh_meter *vmh_vm_meter(vmh_vm *vm) { return vm->meter; }
+
+vmh_image *vmh_vm_task(vmh_vm *vm)
+{
+    vmh_lane *lane = atomic_load(&vm->lane);
+    return lane == NULL ? NULL : lane->image;
+}
+
+const char *vmh_phase_name(enum vmh_phase phase)
+{
+    static const char *const names[] = {"idle", "boot", "load", "call", "end"};
+    return names[phase];
+}
+
+/* ---- life of the structure ---------------------------------------------------------------------------------------- */
+
+static void on_soft(void *context)
+{
+    (void)context;
+    vmh_warden_arm(0);      /* allocators call this: waking the warden is all that may happen here */
+}
+
+vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events)
+{
+    vmh_vm *vm = calloc(1, sizeof *vm);
+    if (vm == NULL)
+        return NULL;
+    vm->stop_fd = -1;
+    vmh_blob_init(&vm->permissions);
+    vmh_blob_init(&vm->scratch);
+    vm->meter = vmh_meter_new();
+    if (vm->meter == NULL || (vm->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+        goto failed;
+    pthread_mutex_init(&vm->life, NULL);
+    pthread_mutex_init(&vm->log_lock, NULL);
+    atomic_init(&vm->refs, 1);
+    vm->id = atomic_fetch_add(&next_id, 1);
+    vm->system = vmh_image_ref(system);
+    vm->events = vmh_events_ref(events);
+    vm->log_tail = &vm->log_first;
+    vm->deadline_ns = vm->cpu_limit_ns = VMH_FOREVER;
+    vm->stop_generation = -1;
+    atomic_init(&vm->soft_bytes, LLONG_MAX);
+    atomic_init(&vm->hard_bytes, LLONG_MAX);
+    vm->ready_event = (vmh_event){.type = VMH_EVENT_READY, .object = vm};
+    vm->end_event = (vmh_event){.type = VMH_EVENT_ENDED, .object = vm};
+    vm->quarantine_event = (vmh_event){.type = VMH_EVENT_QUARANTINED, .object = vm};
+    vm->stopped_event = (vmh_event){.type = VMH_EVENT_STOPPED, .object = vm};
+    vm->log_event = (vmh_event){.type = VMH_EVENT_LOG, .object = vm};
+    vm->meter->on_soft = on_soft;
+    vmh_warden_add_vm(vm);
+    return vm;
+failed:
+    if (vm->meter != NULL)
+        vmh_meter_unref(vm->meter);
+    free(vm);
+    return NULL;
+}
+
+vmh_vm *vmh_vm_ref(vmh_vm *vm)
+{
+    atomic_fetch_add(&vm->refs, 1);
+    return vm;
+}
+
+void vmh_vm_unref(vmh_vm *vm)
+{
+    if (atomic_fetch_sub(&vm->refs, 1) != 1)
+        return;
+    vmh_warden_remove_vm(vm);
+    vmh_lane *lane = atomic_load(&vm->lane);
+    if (lane != NULL)
+        vmh_lane_unref(lane);
+    while (vm->log_first != NULL) {
+        vmh_log_line *line = vm->log_first;
+        vm->log_first = line->next;
+        free(line);
+    }
+    vmh_blob_clear(&vm->permissions);
+    vmh_blob_clear(&vm->scratch);
+    vmh_meter_unref(vm->meter);
+    vmh_image_unref(vm->system);
+    vmh_events_unref(vm->events);
+    close(vm->stop_fd);
+    pthread_mutex_destroy(&vm->life);
+    pthread_mutex_destroy(&vm->log_lock);
+    free(vm);
+}
+
+void vmh_vm_link(vmh_vm *vm, vmh_vm **list)
+{
+    vm->next_vm = *list;
+    vm->link = list;
+    if (*list != NULL)
+        (*list)->link = &vm->next_vm;
+    *list = vm;
+}
+
+void vmh_vm_unlink(vmh_vm *vm)
+{
+    *vm->link = vm->next_vm;
+    if (vm->next_vm != NULL)
+        vm->next_vm->link = vm->link;
+}
+
+vmh_vm *vmh_vm_next(const vmh_vm *vm) { return vm->next_vm; }
+atomic_int *vmh_vm_refs(vmh_vm *vm) { return &vm->refs; }
+
+void vmh_vm_post(vmh_vm *vm, vmh_event *event)
+{
+    vmh_vm_ref(vm);
+    if (!vmh_events_post(vm->events, event))
+        vmh_vm_unref(vm);
+}
+
+/* ---- CPU ---------------------------------------------------------------------------------------------------------- */
+
+static int64_t clock_ns(clockid_t clock)
+{
+    struct timespec ts;
+    return clock_gettime(clock, &ts) == 0 ? (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec : 0;
+}
+
+/* Life lock held: thread clocks are read while their threads cannot leave. */
+static int64_t cpu_ns_locked(vmh_vm *vm)
+{
+    if (!atomic_load(&vm->cpu_clock_valid))
+        return atomic_load(&vm->cpu_ns_final);
+    int64_t sum = clock_ns(vm->cpu_clock) + vm->threads_cpu_ns;
+    for (int i = 0; vm->thread_count > 0 && i < VMH_GUEST_THREADS_MOST; i++)
+        if (vm->threads[i].used)
+            sum += clock_ns(vm->threads[i].clock);
+    return sum;
+}
+
+int64_t vmh_vm_cpu_ns(vmh_vm *vm)
+{
+    pthread_mutex_lock(&vm->life);
+    int64_t sum = cpu_ns_locked(vm);
+    pthread_mutex_unlock(&vm->life);
+    return sum;
+}
+
+void vmh_thread_enter(vmh_vm *vm)
+{
+    current_vm = vm;
+    vmh_memory_bind(vm->meter);
+    pthread_mutex_lock(&vm->life);
+    vm->thread_count++;
+    for (int i = 0; i < VMH_GUEST_THREADS_MOST; i++)
+        if (!vm->threads[i].used) {
+            vm->threads[i].used = pthread_getcpuclockid(pthread_self(), &vm->threads[i].clock) == 0;
+            break;
+        }
+    pthread_mutex_unlock(&vm->life);
+}
+
+void vmh_thread_leave(vmh_vm *vm)
+{
+    clockid_t clock;
+    bool known = pthread_getcpuclockid(pthread_self(), &clock) == 0;
+    pthread_mutex_lock(&vm->life);
+    vm->thread_count--;
+    vm->threads_cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    for (int i = 0; known && i < VMH_GUEST_THREADS_MOST; i++)
+        if (vm->threads[i].used && vm->threads[i].clock == clock)
+            vm->threads[i].used = false;
+    pthread_mutex_unlock(&vm->life);
+}
+
+/* ---- phases and stops --------------------------------------------------------------------------------------------- */
+
+void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t deadline_ns, int64_t cpu_limit_ns)
+{
+    int64_t now = vmh_now_ns();
+    pthread_mutex_lock(&vm->life);
+    vm->generation++;
+    vm->phase = phase;
+    vm->current = call;
+    vm->phase_start_ns = now;
+    vm->deadline_ns = deadline_ns;
+    vm->cpu_limit_ns = cpu_limit_ns;
+    vm->cpu_start_ns = cpu_limit_ns == VMH_FOREVER ? 0 : cpu_ns_locked(vm);
+    vm->stop_delivered = false;
+    pthread_mutex_unlock(&vm->life);
+    if (call != NULL) {
+        call->started_ns = now;
+        if (atomic_load(&call->stop) || atomic_load(&call->lane->stop))
+            deadline_ns = 0;    /* asked to stop before it began: look at once */
+    }
+    int64_t cpu = vmh_after_ns(now, cpu_limit_ns);
+    int64_t when = deadline_ns < cpu ? deadline_ns : cpu;
+    if (when != VMH_FOREVER)
+        vmh_warden_arm(when);
+}
+
+bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
+{
+    pthread_mutex_lock(&vm->life);
+    bool asked = vm->stop_generation == vm->generation;
+    bool delivered = asked && vm->stop_delivered;
+    vm->generation++;
+    vm->phase = VMH_PHASE_IDLE;
+    vm->current = NULL;
+    *kind = delivered ? vm->stop_kind : VMH_OK;
+    if (asked) {
+        atomic_store(&vm->stopping, false);
+        uint64_t count;
+        while (read(vm->stop_fd, &count, sizeof count) > 0) {
+        }
+    }
+    bool quarantined = vm->quarantined_in != NULL;
+    pthread_mutex_unlock(&vm->life);
+    if (quarantined)
+        vm->doomed = true;      /* its lane has let go of it */
+    if (delivered) {
+        /* what was injected and did not fire yet is taken back */
+        PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
+        atomic_fetch_add(&vm->stops, 1);
+        vm->doomed = true;
+    }
+    return delivered;
+}
+
+/* Sleeps for ever, holding the VM's GIL: what a quarantined VM that cannot be unwound ends in. It burns nothing and, being
+ * inside a pending call, holds no lock of the process. */
+static void park(void)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    for (;;)
+        pause();
+}
+
+/* Runs on a thread of the VM, under its GIL. */
+static int stop_pending(void *argument)
+{
+    vmh_vm *vm = argument;
+    atomic_store(&vm->pending_out, 0);
+    pthread_mutex_lock(&vm->life);
+    bool now = vm->phase != VMH_PHASE_IDLE && vm->stop_generation == vm->generation && vm->interp != NULL;
+    bool give_up = now && vm->quarantined_in != NULL && vm->parked_after-- <= 0;
+    if (now && !give_up) {
+        vm->stop_delivered = true;
+        for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL; ts = PyThreadState_Next(ts))
+            PyThreadState_SetAsyncExc(ts->thread_id, vm->stop_error);
+    }
+    pthread_mutex_unlock(&vm->life);
+    if (give_up)
+        park();
+    return 0;
+}
+
+/* Life lock held. */
+static void inject(vmh_vm *vm, int64_t now)
+{
+    if (vm->interp != NULL && vm->stop_error != NULL && atomic_exchange(&vm->pending_out, 1) == 0
+        && _PyEval_AddPendingCall(vm->interp, stop_pending, vm, 0) != VMH_PENDING_ADDED)
+        atomic_store(&vm->pending_out, 0);
+    vm->next_inject_ns = now + vm->inject_gap_ns;
+    if (vm->inject_gap_ns < 20000000)
+        vm->inject_gap_ns *= 2;
+    vmh_waits_interrupt(vm);
+    if (vm->host_call != NULL) {
+        unsigned waiting = 0;
+        atomic_compare_exchange_strong(&vm->host_call->word, &waiting, 2);
+        vmh_futex_wake(&vm->host_call->word, INT_MAX);
+    }
+}
+
+/* Life lock held. The reason to stop now, or VMH_OK and the next look in *next. */
+static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
+{
+    if (vm->current != NULL && (atomic_load(&vm->current->stop) || atomic_load(&vm->current->lane->stop)))
+        return VMH_CANCELLED;
+    if (vm->phase != VMH_PHASE_END && atomic_load(&vm->meter->over))
+        return VMH_MEMORY_LIMIT;
+    if (now >= vm->deadline_ns)
+        return VMH_TIME_LIMIT;
+    *next = vm->deadline_ns;
+    if (vm->cpu_limit_ns != VMH_FOREVER) {
+        int64_t left = vm->cpu_limit_ns - (cpu_ns_locked(vm) - vm->cpu_start_ns);
+        if (left <= 0)
+            return VMH_CPU_LIMIT;
+        /* several threads may burn at once, so half of what is left is when to look again, and a millisecond at least */
+        int64_t look = now + (vm->thread_count > 0 && left > 2000000 ? left / (1 + vm->thread_count) : left) + 50000;
+        if (look < *next)
+            *next = look;
+    }
+    return VMH_OK;
+}
+
+int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
+{
+    int64_t next = VMH_FOREVER;
+    vmh_call *stolen = NULL;
+    bool quarantined = false;
+    pthread_mutex_lock(&vm->life);
+    if (vm->phase == VMH_PHASE_IDLE)
+        goto done;
+    if (vm->stop_generation != vm->generation) {
+        enum vmh_kind kind = reason(vm, now, &next);
+        if (kind == VMH_OK)
+            goto done;
+        vm->stop_generation = vm->generation;
+        vm->stop_kind = kind;
+        vm->stop_since_ns = now;
+        vm->inject_gap_ns = 1000000;
+        vm->parked_after = 50;
+        atomic_store(&vm->stopping, true);
+        uint64_t one = 1;
+        if (write(vm->stop_fd, &one, sizeof one) < 0) {
+            /* full already: readable, which is all that it is for */
+        }
+        inject(vm, now);
+    } else if (now >= vm->next_inject_ns) {
+        inject(vm, now);
+    }
+    next = vm->next_inject_ns;
+    if (vm->quarantined_in == NULL) {
+        int64_t over = vmh_after_ns(vm->stop_since_ns, vm->grace_ns);
+        if (now >= over) {
+            vm->quarantined_in = vmh_phase_name(vm->phase);
+            quarantined = true;
+            atomic_store(&vm->state, VMH_VM_QUARANTINED);
+            if (vm->current != NULL && vmh_call_claim(vm->current, VMH_RUNNING))
+                stolen = vmh_call_ref(vm->current);
+        } else if (over < next) {
+            next = over;
+        }
+    } else if (vm->parked_after < 0) {
+        next = VMH_FOREVER;
+    }
+done:
+    pthread_mutex_unlock(&vm->life);
+    if (quarantined) {
+        vmh_lane *lane = atomic_load(&vm->lane);
+        if (lane != NULL)
+            vmh_lane_detach(lane, &vm->worker);
+        vmh_vm_post(vm, &vm->quarantine_event);
+    }
+    if (stolen != NULL) {
+        atomic_fetch_add(&vm->errors, 1);
+        vmh_call_finish(stolen, VMH_VM_LOST);
+        vmh_call_unref(stolen);
+    }
+    return next;
+}
+
+void vmh_vm_attach(vmh_vm *vm, vmh_lane *lane)
+{
+    vmh_lane_ref(lane);
+    atomic_store(&vm->lane, lane);
+    vmh_worker_poke(&vm->worker);
+}
+
+void vmh_vm_retire(vmh_vm *vm)
+{
+    atomic_store(&vm->retire, true);
+    vmh_worker_poke(&vm->worker);
+}
+
+/* ---- the thread --------------------------------------------------------------------------------------------------- */
+
+/* `site` is skipped by clearing site_import in the main interpreter's configuration, which new interpreters copy, while at
+ * least one VM boots. Another library's interpreter made in that window (some 3 ms) goes without `site` too. */
+static pthread_mutex_t site_lock = PTHREAD_MUTEX_INITIALIZER;
+static int booting, site_import;
+
+static PyStatus make_interpreter(PyThreadState **tstate)
+{
+    const PyInterpreterConfig config = {
+        .use_main_obmalloc = 0,
+        .allow_fork = 0,
+        .allow_exec = 0,
+        .allow_threads = 1,
+        .allow_daemon_threads = 0,
+        .check_multi_interp_extensions = 1,
+        .gil = PyInterpreterConfig_OWN_GIL,
+    };
+    pthread_mutex_lock(&site_lock);
+    if (booting++ == 0) {
+        site_import = vmh_main_config->site_import;
+        vmh_main_config->site_import = 0;
+    }
+    pthread_mutex_unlock(&site_lock);
+    PyStatus status = Py_NewInterpreterFromConfig(tstate, &config);
+    pthread_mutex_lock(&site_lock);
+    if (--booting == 0)
+        vmh_main_config->site_import = site_import;
+    pthread_mutex_unlock(&site_lock);
+    return status;
+}
+
+static bool boot(vmh_vm *vm)
+{
+    int64_t began = vmh_now_ns();
+    PyStatus status = make_interpreter(&vm->tstate);
+    if (PyStatus_Exception(status)) {
+        snprintf(vm->failure, sizeof vm->failure, "the interpreter could not be made: %s",
+                 status.err_msg == NULL ? "no reason given" : status.err_msg);
+        return false;
+    }
+    pthread_mutex_lock(&vm->life);
+    vm->interp = PyThreadState_GetInterpreter(vm->tstate);
+    pthread_mutex_unlock(&vm->life);
+    enum vmh_kind kind;
+    vmh_phase_begin(vm, VMH_PHASE_BOOT, NULL, vmh_after_ns(began, vm->boot_ns), VMH_FOREVER);
+    int rc = vmh_guest_boot(vm);
+    bool stopped = vmh_phase_end(vm, &kind);
+    if (rc < 0)
+        vmh_error_describe(vm->failure, sizeof vm->failure);
+    else if (stopped)
+        snprintf(vm->failure, sizeof vm->failure, "booting took longer than %.1f s", (double)vm->boot_ns / 1e9);
+    atomic_store(&vm->boot_ns_taken, vmh_now_ns() - began);
+    return rc == 0 && !stopped;
+}
+
+/* The number of thread states of the interpreter; ending it with more than our own would abort the process. */
+static int thread_states(vmh_vm *vm)
+{
+    int count = 0;
+    for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL; ts = PyThreadState_Next(ts))
+        count++;
+    return count;
+}
+
+/* False: threads are left, so the VM must not be ended. */
+static bool end(vmh_vm *vm)
+{
+    enum vmh_kind kind;
+    int64_t now = vmh_now_ns();
+    /* the ending has no memory limit: finalisers of a full VM must be able to run */
+    atomic_store(&vm->meter->soft, LLONG_MAX);
+    atomic_store(&vm->meter->hard, LLONG_MAX);
+    vmh_meter_rearm(vm->meter);
+    vmh_phase_begin(vm, VMH_PHASE_END, NULL, vmh_after_ns(now, vm->end_ns), VMH_FOREVER);
+    vmh_guest_finish(vm);
+    vmh_guest_clear(vm);
+    vmh_phase_end(vm, &kind);
+    pthread_mutex_lock(&vm->life);
+    bool alone = vm->thread_count == 0;
+    pthread_mutex_unlock(&vm->life);
+    /* a thread that left vmhost's count may still be on its way out of CPython; give it the GIL until it is gone */
+    for (int i = 0; alone && thread_states(vm) > 1 && i < 200; i++) {
+        PyThreadState *ts = PyEval_SaveThread();
+        usleep(1000);
+        PyEval_RestoreThread(ts);
+    }
+    if (!alone || thread_states(vm) > 1)
+        return false;
+    pthread_mutex_lock(&vm->life);
+    vm->interp = NULL;
+    pthread_mutex_unlock(&vm->life);
+    PyObject *stop_error = vm->stop_error;
+    vm->stop_error = NULL;
+    Py_XDECREF(stop_error);
+    Py_EndInterpreter(vm->tstate);
+    return true;
+}
+
+static void serve(vmh_vm *vm)
+{
+    vmh_lane *lane = NULL;
+    int served = 0;
+    while (!vm->doomed && !atomic_load(&vm->retire)) {
+        if (lane == NULL && (lane = atomic_load(&vm->lane)) != NULL) {
+            atomic_store(&vm->state, VMH_VM_SERVING);
+            vmh_lane_attach(lane, &vm->worker);
+            vmh_guest_load(vm, lane);
+            continue;
+        }
+        vmh_call *call = lane == NULL ? NULL : vmh_lane_take(lane, &vm->worker);
+        if (call != NULL) {
+            vmh_guest_serve(vm, call);
+            atomic_store_explicit(&vm->idle_since_ns, call->ended_ns, memory_order_relaxed);
+            vmh_call_unref(call);
+            if (lane->calls_per_vm > 0 && ++served >= lane->calls_per_vm)
+                break;
+            continue;
+        }
+        PyThreadState *ts = PyEval_SaveThread();
+        vmh_worker_wait(&vm->worker);
+        PyEval_RestoreThread(ts);
+    }
+    if (lane != NULL && atomic_load(&vm->state) != VMH_VM_QUARANTINED)
+        vmh_lane_detach(lane, &vm->worker);
+    else if (lane == NULL && atomic_load(&vm->lane) != NULL) {
+        vmh_lane_attach(atomic_load(&vm->lane), &vm->worker);   /* attached and retired at once: count it in and out */
+        vmh_lane_detach(atomic_load(&vm->lane), &vm->worker);
+    }
+}
+
+static void *run(void *argument)
+{
+    vmh_vm *vm = argument;
+    current_vm = vm;
+    vmh_memory_bind(vm->meter);
+    vmh_crash_thread_enter();
+    pthread_mutex_lock(&vm->life);
+    atomic_store(&vm->cpu_clock_valid, pthread_getcpuclockid(pthread_self(), &vm->cpu_clock) == 0);
+    pthread_mutex_unlock(&vm->life);
+    bool booted = boot(vm);
+    if (booted) {
+        atomic_store(&vm->meter->soft, atomic_load(&vm->soft_bytes));
+        atomic_store(&vm->meter->hard, atomic_load(&vm->hard_bytes));
+        atomic_store(&vm->idle_since_ns, vmh_now_ns());
+        int booting_state = VMH_VM_BOOTING;
+        atomic_compare_exchange_strong(&vm->state, &booting_state, VMH_VM_READY);
+        vmh_vm_post(vm, &vm->ready_event);
+        serve(vm);
+        if (vm->doomed)
+            vmh_vm_post(vm, &vm->stopped_event);
+    } else if (vm->tstate == NULL) {
+        goto gone;
+    }
+    if (atomic_load(&vm->state) != VMH_VM_QUARANTINED)
+        atomic_store(&vm->state, VMH_VM_ENDING);
+    if (!end(vm)) {
+        pthread_mutex_lock(&vm->life);
+        bool first = vm->quarantined_in == NULL;
+        if (first)
+            vm->quarantined_in = "threads left behind";
+        pthread_mutex_unlock(&vm->life);
+        atomic_store(&vm->state, VMH_VM_QUARANTINED);
+        if (first)
+            vmh_vm_post(vm, &vm->quarantine_event);
+        PyEval_SaveThread();        /* its threads run on; this one waits for ever */
+        park();
+    }
+gone:
+    vmh_memory_bind(NULL);
+    pthread_mutex_lock(&vm->life);
+    atomic_store(&vm->cpu_ns_final, cpu_ns_locked(vm));
+    atomic_store(&vm->cpu_clock_valid, false);
+    pthread_mutex_unlock(&vm->life);
+    vmh_crash_thread_leave();
+    atomic_store(&vm->state, booted ? VMH_VM_ENDED : VMH_VM_FAILED);
+    vm->end_event.type = booted ? VMH_EVENT_ENDED : VMH_EVENT_FAILED;
+    vmh_vm_post(vm, &vm->end_event);
+    current_vm = NULL;
+    vmh_vm_unref(vm);
+    return NULL;
+}
+
+int vmh_vm_start(vmh_vm *vm)
+{
+    pthread_attr_t attributes;
+    int rc = vmh_warden_start();
+    if (rc != 0 || (rc = pthread_attr_init(&attributes)) != 0)
+        return rc;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    rc = pthread_attr_setstacksize(&attributes, vm->stack_bytes);
+    if (rc == 0) {
+        vmh_vm_ref(vm);
+        rc = pthread_create(&vm->thread, &attributes, run, vm);
+        if (rc != 0)
+            vmh_vm_unref(vm);
+    }
+    pthread_attr_destroy(&attributes);
+    return rc;
+}

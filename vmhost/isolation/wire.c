@@ -1,0 +1,461 @@
+#include "wire.h"
+
+#include <string.h>
+
+#include "buffer.h"
+
+/* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves. */
+enum tag {
+    TAG_NONE, TAG_TRUE, TAG_FALSE, TAG_INT, TAG_BIG, TAG_FLOAT, TAG_COMPLEX, TAG_ASCII, TAG_STR, TAG_BYTES, TAG_LIST,
+    TAG_TUPLE, TAG_DICT, TAG_SET, TAG_BUFFER,
+};
+
+enum { DEPTH_MOST = 200 };
+
+/* Where the encoder is, for messages only: one step per container level. */
+typedef struct step {
+    const struct step *up;
+    PyObject *key;          /* borrowed; NULL: an index */
+    Py_ssize_t index;
+} step;
+
+typedef struct {
+    vmh_blob *blob;
+    const char *what;
+    PyTypeObject *buffer_type;
+    vmh_vm *vm;
+    int depth;
+} encoder;
+
+/* "$", "[3]" or ".key" of each step, outermost first. */
+static PyObject *path(const step *at)
+{
+    if (at == NULL)
+        return PyUnicode_FromString("$");
+    PyObject *up = path(at->up), *all = NULL;
+    if (up == NULL)
+        return NULL;
+    if (at->key == NULL)
+        all = PyUnicode_FromFormat("%U[%zd]", up, at->index);
+    else if (PyUnicode_CheckExact(at->key) && PyUnicode_IsIdentifier(at->key))
+        all = PyUnicode_FromFormat("%U.%U", up, at->key);
+    else
+        all = PyUnicode_FromFormat("%U[%R]", up, at->key);
+    Py_DECREF(up);
+    return all;
+}
+
+static int refuse(const encoder *e, const step *at, PyObject *type, const char *format, PyObject *value)
+{
+    PyObject *where = path(at);
+    if (where == NULL)
+        return -1;
+    PyObject *why = PyUnicode_FromFormat(format, Py_TYPE(value)->tp_name);
+    if (why != NULL)
+        PyErr_Format(type, "%s: %U: %U", e->what, where, why);
+    Py_DECREF(where);
+    Py_XDECREF(why);
+    return -1;
+}
+
+static uint8_t *room(encoder *e, size_t size)
+{
+    if (!vmh_blob_reserve(e->blob, size)) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    uint8_t *at = e->blob->data + e->blob->size;
+    e->blob->size += size;
+    return at;
+}
+
+static int put_tag(encoder *e, enum tag tag)
+{
+    uint8_t *at = room(e, 1);
+    if (at == NULL)
+        return -1;
+    *at = (uint8_t)tag;
+    return 0;
+}
+
+static int put_sized(encoder *e, enum tag tag, const void *data, size_t size)
+{
+    uint8_t *at = room(e, 9 + size);
+    if (at == NULL)
+        return -1;
+    uint64_t n = size;
+    *at = (uint8_t)tag;
+    memcpy(at + 1, &n, 8);
+    memcpy(at + 9, data, size);
+    return 0;
+}
+
+static int put_count(encoder *e, enum tag tag, Py_ssize_t count)
+{
+    uint8_t *at = room(e, 9);
+    if (at == NULL)
+        return -1;
+    uint64_t n = (uint64_t)count;
+    *at = (uint8_t)tag;
+    memcpy(at + 1, &n, 8);
+    return 0;
+}
+
+static int put_int(encoder *e, PyObject *value)
+{
+    int overflow;
+    long long small = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (!overflow) {
+        uint8_t *at = room(e, 9);
+        if (at == NULL)
+            return -1;
+        *at = TAG_INT;
+        memcpy(at + 1, &small, 8);
+        return 0;
+    }
+    Py_ssize_t size = PyLong_AsNativeBytes(value, NULL, 0, Py_ASNATIVEBYTES_LITTLE_ENDIAN);
+    if (size < 0 || put_count(e, TAG_BIG, size) < 0)
+        return -1;
+    uint8_t *at = room(e, (size_t)size);
+    if (at == NULL)
+        return -1;
+    return PyLong_AsNativeBytes(value, at, size, Py_ASNATIVEBYTES_LITTLE_ENDIAN) < 0 ? -1 : 0;
+}
+
+static int put_str(encoder *e, PyObject *value)
+{
+    if (PyUnicode_IS_ASCII(value))
+        return put_sized(e, TAG_ASCII, PyUnicode_1BYTE_DATA(value), (size_t)PyUnicode_GET_LENGTH(value));
+    /* surrogatepass: a lone surrogate is a value like any other */
+    PyObject *bytes = PyUnicode_AsEncodedString(value, "utf-8", "surrogatepass");
+    if (bytes == NULL)
+        return -1;
+    int rc = put_sized(e, TAG_STR, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
+    Py_DECREF(bytes);
+    return rc;
+}
+
+/* A reference to storage, with the view on it: format, dimensions. */
+static int put_buffer(encoder *e, vmh_storage *storage, const vmh_view *view)
+{
+    if (put_tag(e, TAG_BUFFER) < 0)
+        return -1;
+    uint8_t *at = room(e, 4 + sizeof *view);
+    if (at == NULL)
+        return -1;
+    uint32_t index = e->blob->storage_count;
+    memcpy(at, &index, 4);
+    memcpy(at + 4, view, sizeof *view);
+    if (!vmh_blob_add_storage(e->blob, storage)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    atomic_store(&storage->frozen, true);
+    return 0;
+}
+
+static int put_foreign_buffer(encoder *e, const step *at, PyObject *value)
+{
+    vmh_view view;
+    vmh_storage *storage = NULL;
+    int rc = vmh_buffer_from_object(value, e->vm, &storage, &view);
+    if (rc < 0) {
+        if (PyErr_ExceptionMatches(PyExc_MemoryError))
+            return -1;
+        PyObject *why = PyErr_GetRaisedException();
+        PyObject *where = path(at);
+        if (where != NULL)
+            PyErr_Format(PyExc_ValueError, "%s: %U: %S", e->what, where, why);
+        Py_XDECREF(where);
+        Py_XDECREF(why);
+        return -1;
+    }
+    rc = put_buffer(e, storage, &view);
+    vmh_storage_unref(storage);
+    return rc;
+}
+
+static int put(encoder *e, PyObject *value, const step *at);
+
+static int put_items(encoder *e, PyObject *const *items, Py_ssize_t count, const step *at)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        step here = {at, NULL, i};
+        if (put(e, items[i], &here) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int put_container(encoder *e, PyObject *value, const step *at)
+{
+    if (e->depth == DEPTH_MOST)
+        return refuse(e, at, PyExc_ValueError, "nested deeper than 200 levels, or holds itself (a `%s`)", value);
+    e->depth++;
+    int rc = -1;
+    if (PyList_CheckExact(value)) {
+        Py_ssize_t count = PyList_GET_SIZE(value);
+        if (put_count(e, TAG_LIST, count) == 0)
+            rc = put_items(e, ((PyListObject *)value)->ob_item, count, at);
+    } else if (PyTuple_CheckExact(value)) {
+        Py_ssize_t count = PyTuple_GET_SIZE(value);
+        if (put_count(e, TAG_TUPLE, count) == 0)
+            rc = put_items(e, ((PyTupleObject *)value)->ob_item, count, at);
+    } else if (PyDict_CheckExact(value)) {
+        Py_ssize_t position = 0;
+        PyObject *key, *item;
+        rc = put_count(e, TAG_DICT, PyDict_GET_SIZE(value));
+        while (rc == 0 && PyDict_Next(value, &position, &key, &item)) {
+            step here = {at, key, 0};
+            rc = put(e, key, &here) < 0 || put(e, item, &here) < 0 ? -1 : 0;
+        }
+    } else {
+        PyObject *iterator = PyObject_GetIter(value), *item;
+        rc = iterator == NULL ? -1 : put_count(e, TAG_SET, PySet_GET_SIZE(value));
+        for (Py_ssize_t i = 0; rc == 0 && (item = PyIter_Next(iterator)) != NULL; i++) {
+            step here = {at, NULL, i};
+            rc = put(e, item, &here);
+            Py_DECREF(item);
+        }
+        Py_XDECREF(iterator);
+        if (PyErr_Occurred())
+            rc = -1;
+    }
+    e->depth--;
+    return rc;
+}
+
+static int put(encoder *e, PyObject *value, const step *at)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == &PyLong_Type)
+        return put_int(e, value);
+    if (type == &PyFloat_Type) {
+        uint8_t *to = room(e, 9);
+        if (to == NULL)
+            return -1;
+        *to = TAG_FLOAT;
+        memcpy(to + 1, &((PyFloatObject *)value)->ob_fval, 8);
+        return 0;
+    }
+    if (type == &PyUnicode_Type)
+        return put_str(e, value);
+    if (value == Py_None)
+        return put_tag(e, TAG_NONE);
+    if (type == &PyBool_Type)
+        return put_tag(e, value == Py_True ? TAG_TRUE : TAG_FALSE);
+    if (type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type || type == &PySet_Type)
+        return put_container(e, value, at);
+    if (type == &PyBytes_Type)
+        return put_sized(e, TAG_BYTES, PyBytes_AS_STRING(value), (size_t)PyBytes_GET_SIZE(value));
+    if (type == &PyComplex_Type)
+        {
+            Py_complex c = PyComplex_AsCComplex(value);
+            uint8_t *to = room(e, 17);
+            if (to == NULL)
+                return -1;
+            *to = TAG_COMPLEX;
+            memcpy(to + 1, &c.real, 8);
+            memcpy(to + 9, &c.imag, 8);
+            return 0;
+        }
+    if (type == e->buffer_type && atomic_load(&vmh_buffer_storage(value)->writers) > 0)
+        return refuse(e, at, PyExc_ValueError, "a writable memoryview on this `%s` is still open; release it first", value);
+    if (type == e->buffer_type)
+        return put_buffer(e, vmh_buffer_storage(value), vmh_buffer_view(value));
+    if (PyObject_CheckBuffer(value) && !PyBytes_Check(value))
+        return put_foreign_buffer(e, at, value);
+    return refuse(e, at, PyExc_TypeError,
+                  "a `%s` cannot cross; what can: None, bool, int, float, complex, str, bytes, list, tuple, dict, set and "
+                  "arrays (exact types; convert it first)", value);
+}
+
+int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
+{
+    encoder e = {blob, what, buffer_type, vm, 0};
+    return put(&e, value, NULL);
+}
+
+/* ---- decoding ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const vmh_blob *blob;
+    size_t at;
+    PyTypeObject *buffer_type;
+} decoder;
+
+static const uint8_t *bite(decoder *d, size_t size)
+{
+    if (size > d->blob->size - d->at) {
+        PyErr_SetString(PyExc_SystemError, "vmhost: a value on the wire ends too early");
+        return NULL;
+    }
+    const uint8_t *from = d->blob->data + d->at;
+    d->at += size;
+    return from;
+}
+
+static const uint8_t *bite_sized(decoder *d, uint64_t *size)
+{
+    const uint8_t *head = bite(d, 8);
+    if (head == NULL)
+        return NULL;
+    memcpy(size, head, 8);
+    return bite(d, *size);
+}
+
+static PyObject *get(decoder *d);
+
+static PyObject *get_list(decoder *d, Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *item = get(d);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+static PyObject *get_tuple(decoder *d, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
+        PyObject *item = get(d);
+        if (item == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, item);
+    }
+    return tuple;
+}
+
+static PyObject *get_dict(decoder *d, Py_ssize_t count)
+{
+    PyObject *dict = PyDict_New();
+    for (Py_ssize_t i = 0; dict != NULL && i < count; i++) {
+        PyObject *key = get(d);
+        PyObject *item = key == NULL ? NULL : get(d);
+        if (item == NULL || PyDict_SetItem(dict, key, item) < 0)
+            Py_CLEAR(dict);
+        Py_XDECREF(key);
+        Py_XDECREF(item);
+    }
+    return dict;
+}
+
+static PyObject *get_set(decoder *d, Py_ssize_t count)
+{
+    PyObject *set = PySet_New(NULL);
+    for (Py_ssize_t i = 0; set != NULL && i < count; i++) {
+        PyObject *item = get(d);
+        if (item == NULL || PySet_Add(set, item) < 0)
+            Py_CLEAR(set);
+        Py_XDECREF(item);
+    }
+    return set;
+}
+
+static PyObject *get_container(decoder *d, enum tag tag)
+{
+    const uint8_t *head = bite(d, 8);
+    if (head == NULL)
+        return NULL;
+    uint64_t count;
+    memcpy(&count, head, 8);
+    if (count > d->blob->size - d->at) {    /* each item takes a byte at least */
+        PyErr_SetString(PyExc_SystemError, "vmhost: a container on the wire is longer than its message");
+        return NULL;
+    }
+    Py_ssize_t n = (Py_ssize_t)count;
+    return tag == TAG_LIST ? get_list(d, n) : tag == TAG_TUPLE ? get_tuple(d, n) : tag == TAG_DICT ? get_dict(d, n)
+        : get_set(d, n);
+}
+
+static PyObject *get_buffer(decoder *d)
+{
+    const uint8_t *from = bite(d, 4 + sizeof(vmh_view));
+    if (from == NULL)
+        return NULL;
+    uint32_t index;
+    vmh_view view;
+    memcpy(&index, from, 4);
+    memcpy(&view, from + 4, sizeof view);
+    if (index >= d->blob->storage_count) {
+        PyErr_SetString(PyExc_SystemError, "vmhost: a buffer on the wire has no storage");
+        return NULL;
+    }
+    return vmh_buffer_new(d->buffer_type, d->blob->storages[index], &view);
+}
+
+static PyObject *get_ascii(const uint8_t *from, Py_ssize_t size)
+{
+    PyObject *text = PyUnicode_New(size, 127);
+    if (text != NULL && size > 0)
+        memcpy(PyUnicode_1BYTE_DATA(text), from, (size_t)size);
+    return text;
+}
+
+static PyObject *get(decoder *d)
+{
+    const uint8_t *from = bite(d, 1);
+    if (from == NULL)
+        return NULL;
+    enum tag tag = *from;
+    uint64_t size;
+    double real, imaginary;
+    long long small;
+    switch (tag) {
+    case TAG_NONE:
+        Py_RETURN_NONE;
+    case TAG_TRUE:
+        Py_RETURN_TRUE;
+    case TAG_FALSE:
+        Py_RETURN_FALSE;
+    case TAG_INT:
+        if ((from = bite(d, 8)) == NULL)
+            return NULL;
+        memcpy(&small, from, 8);
+        return PyLong_FromLongLong(small);
+    case TAG_BIG:
+        if ((from = bite_sized(d, &size)) == NULL)
+            return NULL;
+        return PyLong_FromNativeBytes(from, size, Py_ASNATIVEBYTES_LITTLE_ENDIAN);
+    case TAG_FLOAT:
+        if ((from = bite(d, 8)) == NULL)
+            return NULL;
+        memcpy(&real, from, 8);
+        return PyFloat_FromDouble(real);
+    case TAG_COMPLEX:
+        if ((from = bite(d, 16)) == NULL)
+            return NULL;
+        memcpy(&real, from, 8);
+        memcpy(&imaginary, from + 8, 8);
+        return PyComplex_FromDoubles(real, imaginary);
+    case TAG_ASCII:
+        return (from = bite_sized(d, &size)) == NULL ? NULL : get_ascii(from, (Py_ssize_t)size);
+    case TAG_STR:
+        return (from = bite_sized(d, &size)) == NULL
+            ? NULL : PyUnicode_DecodeUTF8((const char *)from, (Py_ssize_t)size, "surrogatepass");
+    case TAG_BYTES:
+        return (from = bite_sized(d, &size)) == NULL
+            ? NULL : PyBytes_FromStringAndSize((const char *)from, (Py_ssize_t)size);
+    case TAG_LIST:
+    case TAG_TUPLE:
+    case TAG_DICT:
+    case TAG_SET:
+        return get_container(d, tag);
+    case TAG_BUFFER:
+        return get_buffer(d);
+    }
+    PyErr_Format(PyExc_SystemError, "vmhost: tag %d on the wire is unknown", (int)tag);
+    return NULL;
+}
+
+PyObject *vmh_wire_decode(const vmh_blob *blob, PyTypeObject *buffer_type)
+{
+    decoder d = {blob, 0, buffer_type};
+    return get(&d);
+}

@@ -1,0 +1,20 @@
+/* Values on the wire between two interpreters: encode under one GIL, decode under another. Nothing decoded can run code.
+ *
+ * None, bool, int, float, complex, str, bytes, list, tuple, dict, set (exact types), and Buffer by reference to its storage.
+ * The host's objects with a buffer (NumPy arrays, memoryview, bytearray, array.array) are lent; a guest's are copied.
+ */
+#ifndef VMH_WIRE_H
+#define VMH_WIRE_H
+
+#include "compat.h"
+#include "lane.h"
+
+/* Appends `value` to `blob`. `what` begins the error message ("argument", "result"). Returns 0, or -1 with ValueError,
+ * TypeError or MemoryError set: its text names the place, ``argument: $.image[3]: a `Decimal` cannot cross …``. On failure the
+ * blob's content is undefined; clear it. `buffer_type`: this interpreter's Buffer. `vm`: NULL on the host. */
+int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm);
+
+/* A new reference, or NULL with MemoryError (or SystemError for a damaged blob, which is a bug of ours). */
+PyObject *vmh_wire_decode(const vmh_blob *blob, PyTypeObject *buffer_type);
+
+#endif

@@ -1,0 +1,128 @@
+"""Who gets how many VMs: `shares` on its own, then hosts on the fake core that have too few VMs for all."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fake_core import FakeCore
+from vmhost.limits import Policy, TaskPolicy
+from vmhost.scheduler import shares
+
+
+def test_nobody_gets_more_than_it_can_use_and_the_rest_goes_evenly():
+    assert shares({"a": (1, 1, 0, 0), "b": (9, 1, 0, 0), "c": (9, 1, 0, 0)}, 7) == {"a": 1, "b": 3, "c": 3}
+
+
+def test_weights_divide_what_is_scarce():
+    assert shares({"a": (9, 3, 0, 0), "b": (9, 1, 0, 0)}, 8) == {"a": 6, "b": 2}
+
+
+def test_higher_priority_first_but_nobody_is_left_without():
+    assert shares({"a": (9, 1, 1, 0), "b": (9, 1, 0, 0)}, 4) == {"a": 3, "b": 1}
+
+
+def test_with_fewer_vms_than_tasks_those_served_least_are_next():
+    assert shares({"a": (1, 1, 0, 5), "b": (1, 1, 0, 2), "c": (1, 1, 0, 0)}, 2) == {"a": 0, "b": 1, "c": 1}
+
+
+claims = st.dictionaries(st.integers(0, 20), st.tuples(
+    st.integers(0, 12), st.sampled_from((0.5, 1, 2, 4)), st.integers(-1, 1), st.integers(0, 9)), max_size=8)
+
+
+@given(claims, st.integers(0, 24))
+def test_shares_are_complete_bounded_and_fair(claims, capacity):
+    given_out = shares(claims, capacity)
+    assert sum(given_out.values()) == min(capacity, sum(demand for demand, *_ in claims.values()))
+    for a, (demand, weight, priority, _) in claims.items():
+        assert 0 <= given_out[a] <= demand
+        for b, (_, other_weight, other_priority, _) in claims.items():
+            if given_out[a] < demand and priority >= other_priority:
+                # nobody of no higher rank has more for its weight than one VM of rounding, beyond its first
+                assert given_out[b] <= 1 or given_out[b] / other_weight <= (given_out[a] + 1) / weight
+
+
+def idle_core():
+    return FakeCore(guest=None)
+
+
+def running(core, lane_name):
+    return [vm for vm in core.made if vm.state == "serving" and vm.lane.name == lane_name]
+
+
+def test_a_second_task_gets_half_of_the_vms_as_calls_of_the_first_end(fake_host, bundle):
+    host, core = fake_host(idle_core(), policy=Policy(max_vms=4, warm=1, quantum_s=0.0001))
+    a, b = host.load(bundle("a")), host.load(bundle("b"))
+    first = [a.submit(i) for i in range(8)]
+    host._service.events.settle()
+    assert len(running(core, "a")) == 4
+    others = [b.submit(i) for i in range(8)]
+    for _ in range(2):              # it gives them up one by one, each when its call ends
+        host._service.events.settle()
+        next(vm for vm in running(core, "a") if vm.retired).call.end("done")
+    host._service.events.settle()
+    assert len(running(core, "a")) == 2
+    assert len(running(core, "b")) == 2
+    core.guest = lambda value, entry: value
+    for vm in core.in_state("serving"):
+        if vm.call:
+            vm.call.end("done")
+    for future in first + others:
+        future.result(10)
+
+
+def test_an_idle_vm_of_another_task_makes_room_at_once(fake_host, bundle):
+    host, core = fake_host(idle_core(), policy=Policy(max_vms=1, warm=1))
+    a, b = host.load(bundle("a")), host.load(bundle("b"))
+    one = a.submit(1)
+    host._service.events.settle()
+    core.now += 5
+    running(core, "a")[0].call.end("one")
+    core.now += 5
+    two = b.submit(2)
+    host._service.events.settle()
+    host._service.events.settle()
+    assert running(core, "a") == []
+    running(core, "b")[0].call.end("two")
+    assert (one.result(), two.result(10)) == ("one", "two")
+
+
+def test_a_task_never_has_more_vms_than_its_concurrency(fake_host, bundle):
+    host, core = fake_host(idle_core(), policy=Policy(max_vms=8, warm=4, max_warm=4))
+    task = host.load(bundle("a", limits={"concurrency": 2}))
+    futures = [task.submit(i) for i in range(10)]
+    host._service.events.settle()
+    host._service.events.settle()
+    assert len(running(core, "a")) == 2
+    core.guest = lambda value, entry: value
+    for vm in running(core, "a"):
+        vm.call.end(None)
+    for future in futures:
+        future.result(10)
+
+
+def test_tasks_take_turns_when_there_are_more_of_them_than_vms(fake_host, bundle):
+    host, core = fake_host(idle_core(), policy=Policy(max_vms=1, warm=1, quantum_s=0.001))
+    tasks = {name: host.load(bundle(name)) for name in "abc"}
+    for task in tasks.values():
+        for i in range(30):
+            task.submit(i)
+    served = []
+    for _ in range(60):
+        host._service.events.settle()
+        for vm in core.in_state("serving"):
+            if vm.call:
+                served.append(vm.lane.name)
+                vm.call.end(None)
+    assert {name: served.count(name) > 0 for name in "abc"} == {"a": True, "b": True, "c": True}
+
+
+def test_weights_come_from_the_policy_of_the_task(fake_host, bundle):
+    host, core = fake_host(idle_core(), policy=Policy(
+        max_vms=4, warm=4, max_warm=4, tasks={"a": TaskPolicy(weight=3.0)}))
+    with host._service.lock:        # both want VMs before the first is dealt
+        a, b = host.load(bundle("a")), host.load(bundle("b"))
+        for i in range(8):
+            a.submit(i)
+            b.submit(i)
+    host._service.events.settle()
+    host._service.events.settle()
+    assert (len(running(core, "a")), len(running(core, "b"))) == (3, 1)

@@ -1,0 +1,37 @@
+"""vmhost: run cloud-compiled Python tasks, each in a VM (a subinterpreter with a GIL of its own) on a thread of its own.
+
+    with vmhost.Host() as host:
+        digits = host.load("build/digits.vmb")
+        label = digits({"image": pixels})
+"""
+
+from vmhost.errors import (
+    BreakerOpenError,
+    BundleError,
+    ClosedError,
+    ConfigurationError,
+    MemoryLimitError,
+    PermissionDenied,
+    QueueFullError,
+    TaskError,
+    TimeLimitError,
+    VMHostError,
+    VMLostError,
+)
+from vmhost.host import Host
+from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
+from vmhost.task import Task
+
+__all__ = [
+    "BreakerOpenError", "BreakerPolicy", "BundleError", "ClosedError", "ConfigurationError", "Host", "Limits",
+    "MemoryLimitError", "PermissionDenied", "Policy", "QueueFullError", "Task", "TaskError", "TaskPolicy", "TimeLimitError",
+    "VMExecutor", "VMHostError", "VMLostError",
+]
+
+
+def __getattr__(name):
+    if name == "VMExecutor":
+        from vmhost.executor import VMExecutor      # it needs the compiler, which a host of finished bundles does not
+
+        return VMExecutor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,95 @@
+"""The future that `Task.submit` returns: a `concurrent.futures.Future` whose machinery is made only when it is asked for.
+
+`result()` and `done()` go straight to the native call. Callbacks, `concurrent.futures.wait`, `as_completed` and
+`asyncio.wrap_future` use the attributes that the standard Future keeps (`_condition`, `_state`, ...); the first access to
+one of them makes them all and asks the core to tell when the call ends. So a future costs well under a microsecond.
+"""
+
+import concurrent.futures
+
+from vmhost.errors import Kind
+
+_Future = concurrent.futures.Future
+_LAZY = frozenset(("_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"))
+
+
+class TaskFuture(_Future):
+    """One submitted call. All methods of a standard Future, and `stop()`."""
+
+    def __init__(self, call, task):
+        # The standard __init__ is what this class puts off; see __getattr__.
+        self._call = call
+        self._task = task           # keeps the host alive until the call ended
+
+    def __getattr__(self, name):
+        if name not in _LAZY:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        service = self._task._service
+        with service.future_lock:
+            if "_condition" not in self.__dict__:
+                made = _Future()
+                condition = made.__dict__.pop("_condition")
+                self.__dict__.update(made.__dict__)
+                self.__dict__["_condition"] = condition     # last: it is what others look for
+                service.watch(self._call, self._ended)
+        return self.__dict__[name]
+
+    def result(self, timeout=None):
+        """The call's result; raises what went wrong with it, or TimeoutError after `timeout` seconds (the call goes on)."""
+        if timeout is not None and not self._call.wait(timeout):
+            raise TimeoutError(f"the call has not ended within {timeout} s; it goes on, see cancel() and stop()")
+        return self._call.result()
+
+    def exception(self, timeout=None):
+        """What went wrong with the call, None if nothing did. Raises CancelledError, and TimeoutError as `result`."""
+        call = self._call
+        if not call.wait(timeout):
+            raise TimeoutError(f"the call has not ended within {timeout} s; it goes on, see cancel() and stop()")
+        if call.kind == Kind.OK:
+            return None
+        try:
+            call.result()
+        except concurrent.futures.CancelledError:
+            raise
+        except Exception as error:
+            return error
+        return None
+
+    def done(self):
+        return self._call.done()
+
+    def cancelled(self):
+        return self._call.done() and self._call.kind == Kind.CANCELLED
+
+    def running(self):
+        return not self._call.done() and bool(self._call.timings[1])
+
+    def cancel(self):
+        """Take the call out of the queue. False when it already runs or ended; `stop()` stops a running one too."""
+        if not self._call.cancel():
+            return self.cancelled()
+        if "_condition" in self.__dict__:
+            super().cancel()
+        return True
+
+    def stop(self):
+        """End the call, queued or running, as cancelled. Nothing happens when it has ended."""
+        self._call.stop()
+
+    def _ended(self):
+        """The core says that the watched call ended. Runs on the service thread."""
+        call = self._call
+        if call.kind == Kind.CANCELLED:
+            super().cancel()
+            self.set_running_or_notify_cancel()
+            return
+        try:
+            value = call.result()
+        except Exception as error:
+            self.set_exception(error)
+        else:
+            self.set_result(value)
+
+    def _invoke_callbacks(self):
+        if self._done_callbacks:
+            self._task._service.run_callbacks(super()._invoke_callbacks)

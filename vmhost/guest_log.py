@@ -1,0 +1,18 @@
+"""What a guest prints or logs, on its way to the host's loggers.
+
+Whole lines of task `name` go to the logger `vmhost.task.<name>`, with the attributes `version` and `vm` on each record.
+The native core bounds how many lines it keeps; nothing here blocks a VM. With no handler set up, nothing is shown.
+"""
+
+import logging
+
+_root = logging.getLogger("vmhost")
+_root.addHandler(logging.NullHandler())
+
+
+def write(name, version, vm_id, lines):
+    """Log `lines`, pairs of (level, text), of VM `vm_id`. `name` is None for lines from before a task was there."""
+    logger = logging.getLogger(f"vmhost.task.{name}" if name else "vmhost.vm")
+    extra = {"version": version, "vm": vm_id}
+    for level, line in lines:
+        logger.log(level, "%s", line, extra=extra)

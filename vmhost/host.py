@@ -1,0 +1,223 @@
+"""Host: loads bundles and gives the handles that their callers use; owns the VMs and everything around them.
+
+The Host object itself is a thin front: the state lives in a Service, which a thread keeps alive. When the Host is dropped without
+`close()`, or the process exits, the service closes itself: calls still under way end with ClosedError.
+"""
+
+import atexit
+import os
+import threading
+import weakref
+from pathlib import Path
+
+import bytecode.errors
+from bytecode.format import read_bundle
+from bytecode.signing import TrustStore
+
+from vmhost.errors import BundleError, ClosedError, ConfigurationError
+from vmhost.isolation import vm as isolation
+from vmhost.limits import Limits, Policy
+from vmhost.service import Service
+from vmhost.state import StateFolder
+from vmhost.task import Task
+
+_services = weakref.WeakSet()
+_system_images = {}             # native core -> its system image; one for all hosts of the process
+_system_lock = threading.Lock()
+
+
+class Host:
+    """Runs tasks in VMs.
+
+    `trust`: whose bundles are loaded: a TrustStore, or the path of a file or folder of public keys. `allow_unsigned`: load
+    unsigned ones too (while developing). `policy`: a Policy. `state`: a folder for what survives a restart (breakers). `functions`: functions by name that tasks
+    may call whose `permissions.host` names them; each takes one value and returns one, on threads of the host.
+    A context manager: leaving it drains, leaving it through an exception cancels.
+    """
+
+    def __init__(self, *, trust=None, allow_unsigned=False, policy=None, state=None, functions=None):
+        self._closed = False
+        self._trust = _trust_store(trust)
+        self._allow_unsigned = bool(allow_unsigned)
+        self._policy = policy if policy is not None else Policy()
+        self._functions = dict(functions or {})
+        for name, function in self._functions.items():
+            if not callable(function):
+                raise ConfigurationError(f"functions: {name}: expected a callable, got {type(function).__name__}")
+        native = isolation.core()
+        system = _system_image(native)
+        folder = StateFolder(state) if state is not None else None
+        # The service must not keep this object alive, so it gets at the functions, which may refer to it, only through it.
+        self_ref = weakref.ref(self)
+
+        def functions_now():
+            host = self_ref()
+            return host._functions if host is not None else {}
+
+        try:
+            self._service = Service(self._policy, native, system, folder, functions_now)
+        except BaseException:
+            if folder is not None:
+                folder.close()
+            raise
+        _services.add(self._service)
+        self._finalizer = weakref.finalize(self, self._service.abandon)
+        self._finalizer.atexit = False
+
+    @classmethod
+    def from_file(cls, path):
+        """The host that the `host.yaml` at `path` describes, its bundles loaded. ConfigurationError names file, line and key."""
+        from vmhost.host_yaml import read_host_yaml     # schema and YAML are needed by nobody else
+
+        settings = read_host_yaml(path)
+        host = cls(trust=settings.trust, allow_unsigned=settings.allow_unsigned, policy=settings.policy,
+                   state=settings.state, functions=settings.functions)
+        try:
+            for bundle in settings.load:
+                host.load(bundle)
+        except BaseException:
+            host.close(drain=False)
+            raise
+        return host
+
+    # -- tasks ----------------------------------------------------------------------------------------------------
+
+    def load(self, bundle):
+        """Check and load `bundle`: a path, the bytes of a .vmb, or a Bundle in memory (unsigned). Gives a Task.
+
+        A newer version of a task that is loaded takes its place: calls under way end in the old one, the Task that
+        callers hold stays and calls the new one. BundleError, ClosedError.
+        """
+        bundle = self._read(bundle)
+        manifest = bundle.manifest
+        where = f"{bundle.where}: {manifest.name} {manifest.version}"
+        if manifest.kind != "task":
+            raise BundleError(f"{bundle.where}: expected the bundle of a task, got a {manifest.kind} bundle")
+        self._check_permissions(manifest, where)
+        policy = self._policy.for_task(manifest.name)
+        limits = Limits.read(manifest.limits, where).capped_by(self._policy.limits).capped_by(policy.limits)
+        image = isolation.image_of(bundle, self._service.native)
+        return self._service.load(manifest, bundle.digest, image, limits, policy, self._make_handle)
+
+    def _make_handle(self, version):
+        return Task(self, self._service, version)
+
+    def _read(self, bundle):
+        try:
+            if hasattr(bundle, "manifest"):
+                if not self._allow_unsigned and bundle.signed_by is None:
+                    raise BundleError(f"{bundle.where}: not signed by a trusted key; this host does not allow that")
+            else:
+                bundle = read_bundle(bundle, self._trust, self._allow_unsigned)
+            bundle.verify()
+        except bytecode.errors.BundleError as error:
+            raise BundleError(str(error)) from error
+        return bundle
+
+    def _check_permissions(self, manifest, where):
+        for kind, names in manifest.permissions.items():
+            if names and kind not in self._policy.allow:
+                raise BundleError(f"{where}: asks for permissions.{kind} {list(names)}, which this host does not allow; "
+                                  f"take them out of task.yaml, or add {kind} to `allow` in host.yaml")
+        for name in manifest.permissions.get("host", ()):
+            if name not in self._functions:
+                raise BundleError(f"{where}: asks for the host function {name!r}; this host has "
+                                  f"{', '.join(sorted(self._functions)) or 'none'}; name it in `functions` of host.yaml")
+
+    def task(self, name):
+        """The Task of the loaded task `name`. KeyError names those that are loaded."""
+        try:
+            return self._service.handle(name, self._make_handle)
+        except KeyError:
+            raise KeyError(f"{name}: no such task is loaded; there are {', '.join(self.tasks) or 'none'}") from None
+
+    @property
+    def tasks(self):
+        """Names of the loaded tasks."""
+        return self._service.names()
+
+    def unload(self, task, *, drain=True):
+        """Take out a task (a Task or a name). `drain`: its waiting calls still run; else all its calls end with ClosedError."""
+        name = task if isinstance(task, str) else task.name
+        try:
+            self._service.unload(name, drain)
+        except KeyError:
+            raise KeyError(f"{name}: no such task is loaded; there are {', '.join(self.tasks) or 'none'}") from None
+
+    # -- looking and leaving --------------------------------------------------------------------------------------
+
+    def statistics(self):
+        """A HostStatistics: a frozen snapshot of everything that is counted."""
+        return self._service.statistics()
+
+    @property
+    def closed(self):
+        return self._closed
+
+    def close(self, *, drain=True, timeout_s=None):
+        """End all calls and VMs; gives the VMStatistics of what had to be quarantined. May be repeated, from any thread.
+
+        `drain`: calls that were submitted still run, for at most `timeout_s` seconds; then, or without `drain`, they end with
+        ClosedError. New calls get ClosedError at once.
+        """
+        self._closed = True
+        service = self._service
+        service.begin_close(drain)
+        if not service.wait_closed(timeout_s if drain else None):
+            service.begin_close(False)
+            service.wait_closed()
+        self._finalizer.detach()
+        return service.quarantined
+
+    def __enter__(self):
+        if self._closed:
+            raise ClosedError("the host is closed; make a new one")
+        return self
+
+    def __exit__(self, exc_type, exc, traceback):
+        self.close(drain=exc_type is None)
+
+    def __repr__(self):
+        return f"<vmhost.Host {'closed' if self._closed else ', '.join(self.tasks) or 'no tasks'}>"
+
+
+def _trust_store(trust):
+    if trust is None or isinstance(trust, TrustStore):
+        return trust
+    try:
+        return TrustStore.load(trust)
+    except bytecode.errors.SigningError as error:
+        raise ConfigurationError(str(error)) from error
+
+
+SYSTEM_BUNDLE = Path(__file__).parent / "data" / "stdlib.vmb"
+
+
+def _system_image(native):
+    """The image that all VMs boot from: the standard library and the guest runtime, as set-up compiled them."""
+    with _system_lock:
+        image = _system_images.get(native)
+        if image is None:
+            if not SYSTEM_BUNDLE.is_file():
+                raise ConfigurationError(f"{SYSTEM_BUNDLE}: the standard-library bundle is missing; run `make build`")
+            try:
+                # Made by set-up on this machine, beside the code itself: trusted as the code is.
+                bundle = read_bundle(SYSTEM_BUNDLE, allow_unsigned=True)
+            except bytecode.errors.BundleError as error:
+                raise ConfigurationError(f"{error}; run `make build`") from error
+            image = _system_images[native] = isolation.image_of(bundle, native)
+        return image
+
+
+def _close_all(process=os.getpid()):
+    """At exit: whatever hosts are still there end now, so that no VM's thread outlives the interpreter."""
+    if os.getpid() != process:
+        return              # a forked child: the VMs and their threads are the parent's
+    services = list(_services)
+    for service in services:
+        service.begin_close(False)
+    for service in services:
+        service.wait_closed()
+
+
+atexit.register(_close_all)

@@ -1,0 +1,83 @@
+"""The Python owner of one native VM, and the images that VMs run from. Thin: everything that blocks or races is in C.
+
+`core()` gives the native module; it is loaded on first use, so that what only reads bundles works without it.
+"""
+
+import importlib
+from dataclasses import dataclass
+
+
+
+def core():
+    """The native module `vmhost.isolation._core`. ImportError with what to do when it was not built."""
+    try:
+        return importlib.import_module("vmhost.isolation._core")
+    except ModuleNotFoundError as error:
+        raise ImportError("vmhost.isolation._core is not built; run `make build` in the checkout, or install the "
+                          "package with `pip install .`") from error
+
+
+def image_of(bundle, native=None):
+    """A native Image of everything in `bundle` (anything with `modules`, `texts` and `files` as a Bundle has them)."""
+    image = (native or core()).Image()
+    for name, module in bundle.modules.items():
+        image.add_module(name, module.is_package, module.code)
+    for digest, code in bundle.texts.items():
+        image.add_text(digest, code)
+    for path, data in bundle.files.items():
+        image.add_file(path, data)
+    return image
+
+
+DEFAULT_STACK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class VMSpec:
+    """What is fixed when a VM boots: its stack and its permissions (pairs of kind and tuple of names)."""
+
+    stack_bytes: int = DEFAULT_STACK_BYTES
+    permissions: tuple = ()
+
+    @classmethod
+    def of(cls, stack_bytes, permissions):
+        """From a mapping of permissions; kinds that grant nothing do not count."""
+        return cls(stack_bytes, tuple(sorted((kind, tuple(names)) for kind, names in permissions.items() if names)))
+
+
+BOOTING, WARM, SERVING, LEAVING, ENDING = "booting", "warm", "serving", "leaving", "ending"
+
+
+class OwnedVM:
+    """One native VM and what its owner decided about it. Not thread-safe: its pool's lock guards it.
+
+    `phase` is what its owner knows of it; `native.state` is what it really does. LEAVING: it may still be in a call, the last
+    one. ENDING: no call is in it any more. `owner` is the task version that it serves, None while warm. `since` is when the phase began, on the pool's clock.
+    """
+
+    __slots__ = ("native", "spec", "phase", "owner", "since")
+
+    def __init__(self, native, spec, now):
+        self.native = native
+        self.spec = spec
+        self.phase = BOOTING
+        self.owner = None
+        self.since = now
+
+    def move(self, phase, now):
+        self.phase = phase
+        self.since = now
+
+    def serve(self, owner, lane, now, *, soft_bytes, hard_bytes):
+        """Lend the warm VM to `lane` of `owner`, for good."""
+        self.native.set_limits(soft_bytes=soft_bytes, hard_bytes=hard_bytes)
+        self.native.attach(lane)
+        self.owner = owner
+        self.move(SERVING, now)
+
+    def retire(self, now, *, idle=False):
+        """It ends after its current call; `idle` says that it is in none. Repeating it does nothing."""
+        if self.phase not in (LEAVING, ENDING):
+            idle = idle or self.owner is None
+            self.move(ENDING if idle else LEAVING, now)
+            self.native.retire()

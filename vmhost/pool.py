@@ -1,0 +1,241 @@
+"""The VMs of one host: boot ahead, lend, keep, retire.
+
+    booting -> warm -> serving one task version, for good -> leaving -> ending -> gone (ended, failed or quarantined)
+
+A VM is never lent twice: what one task left in it is not seen by another. The pool decides how many VMs are warm and which
+idle ones go; who gets the next one is the scheduler's business. Every method is called with the host's lock held.
+"""
+
+import psutil
+
+from vmhost import statistics
+from vmhost.isolation.vm import BOOTING, ENDING, LEAVING, SERVING, WARM, OwnedVM, VMSpec
+
+PLAIN = VMSpec()
+_OVER = frozenset(("ending", "ended", "quarantined"))       # such a VM takes no calls, whatever its last event said
+_PRESSURE_EVERY_S = 1.0
+_LOOK_AT_MOST_EVERY_S = 0.01
+# The memory limit until a VM is lent: wide enough for any boot, narrow enough to stop one that went wild.
+_BOOT_BYTES = 256 << 20
+
+
+class Pool:
+    """The VMs of one host under `policy`. `native` is the native core, `system` the image all VMs boot from."""
+
+    def __init__(self, policy, native, system, events, clock):
+        self._policy = policy
+        self._native = native
+        self._system = system
+        self._events = events
+        self._clock = clock
+        self._vms = {}
+        self._warm_wanted = policy.warm
+        self._last_miss = clock()
+        self._failed_in_a_row = 0
+        self._broken = False            # boots fail: none ahead until one succeeds
+        self._pressure = (float("-inf"), False)
+        self._memory_bytes = policy.memory_bytes or psutil.virtual_memory().total // 4
+        self.closing = False
+        self.quarantined = []           # statistics of those that could not be ended
+        self.booted = self.boot_failures = self.ended = 0
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def __len__(self):
+        return len(self._vms)
+
+    def owned(self, native):
+        """The OwnedVM of a native one, None when it is gone already."""
+        return self._vms.get(native.id)
+
+    def serving(self, owner):
+        """VMs that serve `owner` and will go on to."""
+        return [vm for vm in self._vms.values()
+                if vm.owner is owner and vm.phase == SERVING and vm.native.state not in _OVER]
+
+    def held_by(self, owner):
+        """VMs that may run a call of `owner`: those that serve it and those that leave after their current call."""
+        return [vm for vm in self._vms.values()
+                if vm.owner is owner and vm.phase in (SERVING, LEAVING) and vm.native.state not in _OVER]
+
+    def is_free_of(self, owner):
+        """True when no VM of `owner` is left, not even one that is ending."""
+        return all(vm.owner is not owner for vm in self._vms.values())
+
+    @property
+    def lent(self):
+        """VMs that may run a call, of all tasks."""
+        return sum(vm.owner is not None and vm.phase in (SERVING, LEAVING) and vm.native.state not in _OVER
+                   for vm in self._vms.values())
+
+    @property
+    def warm(self):
+        return self.count(WARM)
+
+    @property
+    def booting(self):
+        return self.count(BOOTING)
+
+    def count(self, phase):
+        return sum(vm.phase == phase for vm in self._vms.values())
+
+    def snapshot(self):
+        """(VMStatistics of all, memory held by all in bytes)."""
+        all_vms = tuple(
+            statistics.of_vm(vm.native, vm.owner and vm.owner.name, vm.owner and vm.owner.version)
+            for vm in self._vms.values())
+        return all_vms, sum(vm.live_bytes for vm in all_vms)
+
+    # -- lending --------------------------------------------------------------------------------------------------
+
+    def lend(self, owner):
+        """Attach a warm VM to `owner` (a Version). False when none of its spec is warm."""
+        for vm in self._vms.values():
+            if vm.phase == WARM and vm.spec == owner.spec:
+                vm.serve(owner, owner.lane, self._clock(), soft_bytes=owner.limits.memory_bytes,
+                         hard_bytes=owner.limits.hard_bytes)
+                return True
+        return False
+
+    def lacked(self):
+        """A task has to wait because nothing is warm: keep more ahead from now on."""
+        if self.count(BOOTING):
+            return                      # what is on its way is the answer to this lack already
+        self._last_miss = self._clock()
+        self._warm_wanted = min(self._policy.max_warm, self._warm_wanted + 1)
+
+    def boot_for(self, missing, specs=()):
+        """Boot what is needed: `missing` maps specs to VMs wanted now; on top of it come the warm ones to keep.
+
+        Those are `warm` plain ones, more when they were lacked, and one for each other spec in `specs`.
+        """
+        wanted = dict(missing)
+        if self._policy.max_warm and not self.closing and not self._broken and not self.under_pressure():
+            for spec in specs:
+                if spec != PLAIN:
+                    wanted[spec] = wanted.get(spec, 0) + 1
+            wanted[PLAIN] = wanted.get(PLAIN, 0) + self._warm_wanted
+        for spec, number in wanted.items():
+            ahead = sum(vm.phase in (BOOTING, WARM) and vm.spec == spec for vm in self._vms.values())
+            room = self._policy.boots_at_once - self.count(BOOTING)
+            for _ in range(min(number - ahead, room)):
+                self._boot(spec)
+
+    def _boot(self, spec):
+        native = self._native.VM(self._system, self._events, stack_bytes=spec.stack_bytes, soft_bytes=_BOOT_BYTES,
+                                 hard_bytes=_BOOT_BYTES + _BOOT_BYTES // 4, grace_s=self._policy.grace_s,
+                                 permissions={kind: list(names) for kind, names in spec.permissions})
+        self._vms[native.id] = OwnedVM(native, spec, self._clock())
+
+    # -- what happened natively -----------------------------------------------------------------------------------
+
+    def on_ready(self, native):
+        vm = self.owned(native)
+        if vm is None:
+            return
+        self.booted += 1
+        self._failed_in_a_row = 0
+        self._broken = False
+        if self.closing and vm.phase == BOOTING:
+            vm.retire(self._clock())
+        elif vm.phase == BOOTING:
+            vm.move(WARM, self._clock())
+
+    def on_failed(self, native):
+        """A boot failed. True when so many failed in a row that those who wait should be told."""
+        if self._vms.pop(native.id, None) is None:
+            return False
+        self.boot_failures += 1
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row < self._policy.boot_tries:
+            return False
+        self._failed_in_a_row = 0
+        self._broken = True
+        return True
+
+    def on_stopped(self, native):
+        """A call in it was stopped; it ends by itself and takes no more calls."""
+        vm = self.owned(native)
+        if vm is not None:
+            vm.move(ENDING, self._clock())
+
+    def on_ended(self, native):
+        """Gone. Returns its owner, if it had one."""
+        vm = self._vms.pop(native.id, None)
+        if vm is None:
+            return None
+        self.ended += 1
+        return vm.owner
+
+    def on_quarantined(self, native):
+        """It could not be ended; it is out of the pool for good. Returns its owner, if it had one."""
+        vm = self._vms.pop(native.id, None)
+        owner = vm.owner if vm else None
+        self.quarantined.append(statistics.of_vm(native, owner and owner.name, owner and owner.version))
+        return owner
+
+    # -- retiring -------------------------------------------------------------------------------------------------
+
+    def retire_all(self, owner):
+        """Each VM of `owner` ends after its current call."""
+        for vm in self.serving(owner):
+            vm.retire(self._clock())
+
+    def close(self):
+        """No more boots ahead; what is not lent goes."""
+        self.closing = True
+        for vm in self._vms.values():
+            if vm.owner is None:
+                vm.retire(self._clock())
+
+    def idle_of(self, owner):
+        """The VM of `owner` that has been idle longest, with its idle seconds; (None, 0) when all are busy."""
+        best, longest = None, 0.0
+        for vm in self.serving(owner):
+            idle_s = vm.native.statistics()["idle_s"]
+            if idle_s > longest:
+                best, longest = vm, idle_s
+        return best, longest
+
+    def retire_idle(self, keep):
+        """Retire VMs that were idle too long, and more while memory is short. `keep(owner)` VMs of a task stay.
+
+        Returns the seconds until this should be asked again, None when there is nothing to wait for.
+        """
+        now = self._clock()
+        looked_at = [(vm, vm.native.statistics()) for vm in self._vms.values()]
+        memory = sum(counters["live_bytes"] for _, counters in looked_at)
+        pressed = self.under_pressure()
+        lent = [(counters["idle_s"], counters["live_bytes"], vm) for vm, counters in looked_at if vm.phase == SERVING]
+        lent.sort(key=lambda entry: entry[0], reverse=True)
+        again = None
+        for idle_s, live_bytes, vm in lent:
+            over = memory > self._memory_bytes or pressed
+            if idle_s > 0 and (over or idle_s >= self._policy.idle_s) and (
+                    over or len(self.serving(vm.owner)) > keep(vm.owner)):
+                vm.retire(now, idle=True)
+                memory -= live_bytes
+                pressed = False         # one per look: what its end gives back shows only at the next
+            elif len(self.serving(vm.owner)) > keep(vm.owner):
+                left = max(self._policy.idle_s - idle_s, _LOOK_AT_MOST_EVERY_S)
+                again = left if again is None else min(again, left)
+        if self._warm_wanted > self._policy.warm:
+            left = self._last_miss + self._policy.idle_s - now
+            if left <= 0:
+                self._warm_wanted -= 1
+                self._last_miss = now
+                left = self._policy.idle_s
+                spare = [vm for vm in self._vms.values() if vm.phase == WARM and vm.spec == PLAIN]
+                if len(spare) > self._warm_wanted:
+                    spare[0].retire(now)
+            again = left if again is None else min(again, left)
+        return again
+
+    def under_pressure(self):
+        """Is the machine's memory short? Asked at most once a second."""
+        now = self._clock()
+        when, pressed = self._pressure
+        if now - when >= _PRESSURE_EVERY_S:
+            pressed = psutil.virtual_memory().percent >= self._policy.pressure_percent
+            self._pressure = (now, pressed)
+        return pressed

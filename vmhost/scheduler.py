@@ -1,0 +1,115 @@
+"""Which task gets a VM next, and which has to give one up.
+
+Inside a lane the native queue decides (priority of the call, then first come). Between tasks VMs are shared
+max-min fair: nobody gets more than it can use, and what is left goes evenly, by weight, to those who could use more; tasks of a
+higher priority come first. When there are more tasks than VMs, those who had least so far are next, in turns of the policy's quantum.
+Every method is called with the host's lock held, on events; an idle host runs nothing of this.
+"""
+
+
+def shares(claims, capacity):
+    """How many VMs each claimant gets. `claims` maps it to (demand, weight, priority, used); gives a dict of ints.
+
+    Max-min fair: VMs are dealt one by one to whoever has least for its weight, those with less `used` (VM time per weight
+    so far) first among equals. A higher `priority` is served first, yet nobody who demands anything goes
+    without while there is a VM to give: the first of each is dealt before the second of any.
+    """
+    given = dict.fromkeys(claims, 0)
+    for left in range(capacity, 0, -1):
+        waiting = [c for c in claims if given[c] < claims[c][0]]
+        if not waiting:
+            break
+        without = [c for c in waiting if given[c] == 0]
+        pick = min(without or waiting,
+                   key=lambda c: (-claims[c][2], (given[c] + 1) / claims[c][1], claims[c][3]))
+        given[pick] += 1
+    return given
+
+
+class Scheduler:
+    """Deals the VMs of `pool` to the versions that it was told of."""
+
+    def __init__(self, policy, pool, clock):
+        self._policy = policy
+        self._pool = pool
+        self._clock = clock
+        self._used = {}             # version -> [VM seconds per weight, when that was, did it demand anything then]
+        self.starved = 0
+
+    @property
+    def versions(self):
+        return tuple(self._used)
+
+    def add(self, version):
+        self._used[version] = [0.0, self._clock(), False]
+
+    def remove(self, version):
+        self._used.pop(version, None)
+
+    def demand(self, version):
+        """VMs that `version` could use now."""
+        lane = version.lane
+        waiting = lane.queued
+        demand = min(version.limits.concurrency, waiting + lane.running)
+        if not version.draining:
+            demand = max(demand, min(version.policy.ready, version.limits.concurrency))
+        return demand
+
+    def deal(self):
+        """Give VMs to those who should have them. Returns seconds until this must be done again, None: on the next event."""
+        pool = self._pool
+        now = self._clock()
+        demands = {version: self.demand(version) for version in self._used}
+        self._account(demands, now)
+        claims = {version: (demand, version.policy.weight, version.priority,
+                            self._used[version][0] // self._policy.quantum_s)     # whole quanta: holders keep theirs so long
+                  for version, demand in demands.items() if demand}
+        targets = shares(claims, self._policy.max_vms)
+        missing = {}
+        contended = False
+        for version in sorted(targets, key=lambda v: (-v.priority, len(pool.held_by(v)) / v.policy.weight)):
+            lacking = targets[version] - len(pool.held_by(version))
+            while lacking > 0:
+                if pool.lent >= self._policy.max_vms and not self._make_room(version, targets, now):
+                    contended = True
+                    break
+                if not pool.lend(version):
+                    missing[version.spec] = missing.get(version.spec, 0) + lacking
+                    break
+                lacking -= 1
+        if missing:
+            self.starved += 1
+            pool.lacked()
+        pool.boot_for(missing, {version.spec for version in self._used if not version.draining})
+        return self._policy.quantum_s if contended else None
+
+    def _account(self, demands, now):
+        """Bring the VM seconds per weight of all versions up to date."""
+        for version, entry in self._used.items():
+            entry[0] += len(self._pool.held_by(version)) * (now - entry[1]) / version.policy.weight
+            entry[1] = now
+        least = min((entry[0] for entry in self._used.values() if entry[2]), default=0.0)
+        for version, entry in self._used.items():
+            if demands[version] and not entry[2]:
+                entry[0] = max(entry[0], least)     # it is not owed the time when it wanted nothing
+            entry[2] = bool(demands[version])
+
+    def _make_room(self, claimant, targets, now):
+        """All VMs are lent; take one away for `claimant`. True when it went at once, False when it is in a call."""
+        pool = self._pool
+        rich = [version for version in self._used
+                if version is not claimant and len(pool.serving(version)) > targets.get(version, 0)]
+        best, longest = None, 0.0
+        for version in rich:
+            vm, idle_s = pool.idle_of(version)
+            if idle_s > longest:
+                best, longest = vm, idle_s
+        if best is not None:
+            best.retire(now, idle=True)
+            return True
+        leaving = pool.lent - sum(len(pool.serving(version)) for version in self._used)
+        if rich and not leaving:
+            worst = max(rich, key=lambda version: len(pool.serving(version)) - targets.get(version, 0))
+            # It ends after its current call; its "ended" event deals again.
+            min(pool.serving(worst), key=lambda vm: vm.since).retire(now)
+        return False

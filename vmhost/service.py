@@ -1,0 +1,369 @@
+"""The inside of one host: its state, its lock, and the one thread that acts on what happens natively.
+
+    native core --events--> service thread --> pool, scheduler, breakers, futures, logs, host functions
+
+The thread sleeps in `events.wait` with the GIL released; an idle host burns nothing. A call on the fast path never comes
+through here. What user code may block (callbacks of futures, log handlers) runs on a second thread, host functions on a few of
+their own, so neither can hold up the scheduling. The service does not know the Host object strongly: a host that is dropped is
+cleaned up, through `abandon`.
+"""
+
+import logging
+import queue
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+from vmhost import guest_log, statistics
+from vmhost.errors import ClosedError, Kind, from_core
+from vmhost.pool import Pool
+from vmhost.scheduler import Scheduler
+from vmhost.task import Version
+
+_log = logging.getLogger("vmhost")
+# Events after which nobody needs a VM who did not need it before.
+_NO_DEAL = frozenset(("done", "log", "host_call", "failed_call"))
+
+
+class Service:
+    """State of a host under `policy`. `native` is the native core, `system` the image that VMs boot from.
+
+    `state` is a StateFolder or None. `functions` gives the host functions by name (called with no lock held).
+    """
+
+    def __init__(self, policy, native, system, state, functions, *, clock=time.monotonic, wall=time.time):
+        self.policy = policy
+        self.native = native
+        self.events = native.Events()
+        self.lock = threading.RLock()
+        self.future_lock = threading.Lock()
+        self._finished = threading.Condition(self.lock)
+        self._functions = functions
+        self._function_threads = None
+        self._state = state
+        self._clock = clock
+        self._wall = wall
+        self._pool = Pool(policy, native, system, self.events, clock)
+        self._scheduler = Scheduler(policy, self._pool, clock)
+        self._current = {}          # name -> Version that its calls go to
+        self._by_lane = {}          # native lane -> Version, draining ones too
+        self._handles = weakref.WeakValueDictionary()       # name -> Task
+        self._watched = {}          # native call -> functions to run when it ended
+        self._watch_lock = threading.Lock()
+        self._aside = None          # queue of the second thread
+        self._closing = False       # nothing is loaded or called any more
+        self._abandoned = False     # the Host object is gone, or the process exits
+        self._finished_at_all = False
+        native.set_error_factory(from_core)
+        with self.lock:
+            self._scheduler.deal()
+        self._thread = threading.Thread(target=self._run, name="vmhost-service", daemon=True)
+        self._thread.start()
+
+    # -- loading and unloading ------------------------------------------------------------------------------------
+
+    def load(self, manifest, digest, image, limits, policy, make_handle):
+        """A handle on the task; its calls go to this version from now on, and the version before drains.
+
+        `make_handle(version)` makes the handle if none lives. The very same bundle again changes nothing.
+        """
+        with self.lock:
+            self._check_open()
+            old = self._current.get(manifest.name)
+            version = old if old is not None and old.digest == digest else self._new_version(
+                manifest, digest, image, limits, policy)
+            handle = self._handles.get(manifest.name)
+            if handle is None:
+                handle = self._handles[manifest.name] = make_handle(version)
+            else:
+                handle._move(version)
+            if old is not None and old is not version:
+                self._close_version(old, True, f"replaced by {version.version}")
+            self._deal()
+            return handle
+
+    def _new_version(self, manifest, digest, image, limits, policy):
+        version = Version(self, manifest, digest, limits, policy, clock=self._clock, wall=self._wall)
+        version.lane = self.native.Lane(
+            version.name, version.version, image, version.entry, self.events, wall_s=limits.wall_s, cpu_s=limits.cpu_s,
+            grace_s=self.policy.grace_s, capacity=policy.queue, calls_per_vm=1 if version.fresh else 0)
+        saved = self._state.breaker(version.key) if self._state else None
+        if saved is not None:
+            version.breaker.restore(saved)
+        self._current[version.name] = version
+        self._by_lane[version.lane] = version
+        self._scheduler.add(version)
+        return version
+
+    def handle(self, name, make_handle):
+        """The handle of the loaded task `name`; KeyError."""
+        with self.lock:
+            version = self._current[name]
+            handle = self._handles.get(name)
+            if handle is None:
+                handle = self._handles[name] = make_handle(version)
+            return handle
+
+    def names(self):
+        """Names of the loaded tasks."""
+        with self.lock:
+            return tuple(self._current)
+
+    def unload(self, name, drain):
+        """Take the task `name` out; KeyError. Its waiting calls still run when `drain`, else all its calls end now."""
+        with self.lock:
+            version = self._current.pop(name)
+            version.closed_because = "was unloaded; load it again"
+            self._move_handle(version)
+            self._close_version(version, drain, "unloaded")
+            self._deal()
+
+    def _close_version(self, version, drain, why):
+        """No more calls come into `version`; what waits still runs when `drain`."""
+        version.draining = True
+        _log.debug("%s %s: %s", version.name, version.version, why)
+        version.lane.close(drain)
+
+    def _move_handle(self, version):
+        handle = self._handles.get(version.name)
+        if handle is not None and (handle._current is version or self._current.get(version.name) is version):
+            handle._move(version)
+
+    def _check_open(self):
+        if self._closing:
+            raise ClosedError("the host is closed; make a new one")
+
+    # -- closing --------------------------------------------------------------------------------------------------
+
+    def begin_close(self, drain):
+        """Start to close: `drain` lets waiting calls run, else all end now. May be repeated, and sharpened."""
+        with self.lock:
+            if not self._closing:
+                self._closing = True
+                for version in list(self._current.values()):
+                    version.closed_because = "the host is closed"
+                    self._move_handle(version)
+            for version in list(self._by_lane.values()):
+                if not version.draining or not drain:
+                    self._close_version(version, drain, "the host closes")
+            self._deal()
+        self.events.wake()
+
+    def wait_closed(self, timeout_s=None):
+        """Wait until all that `begin_close` began is done. False after `timeout_s`. At once on the service thread."""
+        if threading.current_thread() is self._thread:
+            return self._finished_at_all
+        with self.lock:
+            if not self._finished.wait_for(lambda: self._finished_at_all, timeout_s):
+                return False
+        self._thread.join()
+        return True
+
+    def abandon(self):
+        """The Host object was dropped. Runs inside a garbage collection: takes no lock and does no work."""
+        self._abandoned = True
+        self.events.wake()
+
+    @property
+    def quarantined(self):
+        with self.lock:
+            return tuple(self._pool.quarantined)
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self):
+        look_at = None          # when the scheduler wants to look again without an event
+        while not self._finished_at_all:
+            events = self.events.wait(None if look_at is None else max(0.0, look_at - self._clock()))
+            if self._abandoned and not self._closing:
+                self.begin_close(False)
+            after = []          # what user code may block is done without the lock
+            with self.lock:
+                for event in events:
+                    try:
+                        self._handle(event, after)
+                    except Exception:
+                        _log.exception("vmhost: event %r could not be handled; the host goes on", event[0])
+                if not events or look_at is not None and self._clock() >= look_at or any(
+                        event[0] not in _NO_DEAL for event in events):
+                    again_s = self._deal()
+                    look_at = None if again_s is None else self._clock() + again_s
+            for act in after:
+                try:
+                    act()
+                except Exception:
+                    _log.exception("vmhost: what followed an event could not be done; the host goes on")
+        if self._aside is not None:
+            self._aside.put(None)
+        if self._function_threads is not None:
+            self._function_threads.shutdown(wait=False, cancel_futures=True)
+        if self._state is not None:
+            self._state.close()
+
+    def _deal(self):
+        """Give out VMs, take back what is not needed. Returns seconds until the next look, None: on the next event."""
+        for version in list(self._by_lane.values()):
+            if version.draining and not version.lane.queued:
+                self._pool.retire_all(version)
+                if self._pool.is_free_of(version) and not version.lane.running:
+                    self._scheduler.remove(version)
+                    del self._by_lane[version.lane]
+        if self._closing and not self._by_lane:
+            self._pool.close()
+            if not len(self._pool):
+                self._finished_at_all = True
+                self._finished.notify_all()
+                self.events.wake()
+                return None
+        again = self._scheduler.deal()
+        idle = self._pool.retire_idle(self._keep)
+        return min((s for s in (again, idle) if s is not None), default=None)
+
+    @staticmethod
+    def _keep(version):
+        return 0 if version.draining else version.policy.ready
+
+    def _handle(self, event, after):
+        kind = event[0]
+        pool = self._pool
+        if kind == "done":
+            after.extend(self._take_watchers(event[1]))
+        elif kind == "ready":
+            pool.on_ready(event[1])
+        elif kind == "failed":
+            _log.warning("a VM could not be booted: %s", event[2])
+            if pool.on_failed(event[1]):
+                self._tell_waiting(event[2])
+        elif kind == "stopped":
+            pool.on_stopped(event[1])
+        elif kind == "ended":
+            self._log_lines(event[1], pool.on_ended(event[1]), after)
+        elif kind == "quarantined":
+            owner = pool.on_quarantined(event[1])
+            self._log_lines(event[1], owner, after)
+            where = f"{owner.name} {owner.version}" if owner else "no task"
+            _log.error("VM %s of %s is quarantined: it did not unwind (%s)", event[1].id, where, event[2])
+            if owner is not None:
+                owner.breaker.trip(f"a VM wedged ({event[2]})")
+        elif kind == "failed_call":
+            version = self._by_lane.get(event[1])
+            if version is not None:
+                version.observe()
+        elif kind == "log":
+            owned = pool.owned(event[1])
+            self._log_lines(event[1], owned and owned.owner, after)
+        elif kind == "host_call":
+            after.append(lambda: self._host_call(event[1]))
+        elif kind != "starved":         # starved: dealing out VMs after all events is the answer
+            _log.warning("the native core reports %r, which this version does not know", kind)
+
+    def _tell_waiting(self, reason):
+        """No VM can be booted: calls that wait for the first one of their task end as lost."""
+        for version in list(self._by_lane.values()):
+            if version.lane.queued and not self._pool.held_by(version):
+                lost = version.lane.fail(f"no VM could be booted for it: {reason}; see `vmhost doctor`")
+                version.breaker.forgive(lost)
+
+    # -- breakers -------------------------------------------------------------------------------------------------
+
+    def breaker_changed(self, version):
+        """The breaker of `version` opened, closed, or tries: route its calls, and remember it."""
+        with self.lock:
+            _log.info("%s %s: breaker %s%s", version.name, version.version, version.breaker.state,
+                      f" ({version.breaker.reason})" if version.breaker.reason else "")
+            if self._current.get(version.name) is version:
+                self._move_handle(version)
+            if self._state is not None:
+                self._state.save_breaker(version.key, version.breaker.saved())
+
+    # -- calls that someone watches -------------------------------------------------------------------------------
+
+    def watch(self, call, act):
+        """Run `act` on the service thread, with no lock held, when the native `call` has ended."""
+        with self._watch_lock:
+            self._watched.setdefault(call, []).append(act)
+        call.watch()
+
+    def _take_watchers(self, call):
+        with self._watch_lock:
+            return self._watched.pop(call, ())
+
+    # -- what user code may block ---------------------------------------------------------------------------------
+
+    def run_callbacks(self, act):
+        """Run `act`, which calls user code: aside when this is the service thread, else here."""
+        if threading.current_thread() is self._thread:
+            self._put_aside(act)
+        else:
+            act()
+
+    def _put_aside(self, act):
+        if self._aside is None:
+            self._aside = queue.SimpleQueue()
+            threading.Thread(target=_work_off, args=(self._aside,), name="vmhost-callbacks", daemon=True).start()
+        self._aside.put(act)
+
+    def _log_lines(self, native, owner, after):
+        lines = native.take_logs()
+        if lines:
+            name, version = (owner.name, owner.version) if owner else (None, None)
+            after.append(lambda: self._put_aside(lambda: guest_log.write(name, version, native.id, lines)))
+
+    def _host_call(self, request):
+        if self._function_threads is None:
+            self._function_threads = ThreadPoolExecutor(self.policy.function_threads, "vmhost-function")
+        try:
+            self._function_threads.submit(self._answer, request)
+        except RuntimeError:
+            request.fail("the host is closing")
+
+    def _answer(self, request):
+        """Run the host function that a guest asked for."""
+        with self.lock:
+            version = next((v for v in self._by_lane.values()
+                            if v.name == request.lane_name and v.version == request.lane_version), None)
+        function = self._functions().get(request.name)
+        if version is None or request.name not in version.functions:
+            request.fail(f"PermissionDenied: host function {request.name!r} is not granted; name it in permissions.host "
+                         "of task.yaml")
+        elif function is None:
+            request.fail(f"LookupError: this host has no function {request.name!r}; name it in `functions` of host.yaml")
+        else:
+            try:
+                request.reply(function(request.value))
+            except Exception as error:
+                request.fail(f"{type(error).__name__}: {error}")
+
+    # -- counting -------------------------------------------------------------------------------------------------
+
+    def statistics(self):
+        """A HostStatistics of now."""
+        with self.lock:
+            vms, memory_bytes = self._pool.snapshot()
+            tasks = {name: self._task_statistics(version) for name, version in self._current.items()}
+            draining = tuple(self._task_statistics(version) for version in self._by_lane.values() if version.draining)
+            return statistics.HostStatistics(
+                tasks=tasks, draining=draining, vms=vms, quarantined=tuple(self._pool.quarantined),
+                warm=self._pool.warm, booting=self._pool.booting, booted=self._pool.booted,
+                boot_failures=self._pool.boot_failures, ended=self._pool.ended, starved=self._scheduler.starved,
+                memory_bytes=memory_bytes)
+
+    def _task_statistics(self, version):
+        counters = dict(version.lane.statistics())
+        ends = counters.pop("ends")
+        counts = version.counts()
+        breaker = version.breaker
+        return statistics.TaskStatistics(
+            name=version.name, version=version.version, draining=version.draining, queued=version.lane.queued,
+            running=version.lane.running, vms=len(self._pool.held_by(version)), calls=counts.calls,
+            failures=counts.failures, ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
+            breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips), counters=counters)
+
+
+def _work_off(work):
+    while (act := work.get()) is not None:
+        try:
+            act()
+        except Exception:
+            _log.exception("vmhost: a callback failed")

@@ -1,0 +1,79 @@
+"""Frozen snapshots of everything that a host counts. They hold plain values only and stay as they are."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class VMStatistics:
+    """One VM. `task` and `version` are None while it is not lent to a task. `counters` has what the native core counts beyond this."""
+
+    id: int
+    state: str
+    task: str | None
+    version: str | None
+    live_bytes: int
+    peak_bytes: int
+    arenas: int
+    cpu_s: float
+    calls: int
+    errors: int
+    stops: int
+    threads: int
+    idle_s: float
+    counters: dict
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerStatistics:
+    """One breaker. `state` is "closed", "open" or "half-open"; `reason` says why it opened last, None when closed."""
+
+    state: str
+    reason: str | None
+    trips: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatistics:
+    """One version of a task. `ended` maps how calls ended (names of `vmhost.errors.Kind`) to their number.
+
+    `draining` is true for a version that a newer one replaced and that still ends its calls.
+    """
+
+    name: str
+    version: str
+    draining: bool
+    queued: int
+    running: int
+    vms: int
+    calls: int
+    failures: int
+    ended: dict
+    breaker: BreakerStatistics
+    counters: dict
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatistics:
+    """One host. `tasks` by name (current versions), `draining` the versions that are on their way out."""
+
+    tasks: dict
+    draining: tuple
+    vms: tuple
+    quarantined: tuple
+    warm: int
+    booting: int
+    booted: int
+    boot_failures: int
+    ended: int
+    starved: int
+    memory_bytes: int
+
+
+_KNOWN = ("live_bytes", "peak_bytes", "arenas", "cpu_s", "calls", "errors", "stops", "threads", "idle_s")
+
+
+def of_vm(native, task=None, version=None):
+    """The VMStatistics of a native VM that serves `task` `version`."""
+    counters = dict(native.statistics())
+    known = {name: counters.pop(name, 0) for name in _KNOWN}
+    return VMStatistics(id=native.id, state=native.state, task=task, version=version, counters=counters, **known)

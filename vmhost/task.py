@@ -1,0 +1,285 @@
+"""Task: the handle that a caller uses. Version: one loaded bundle behind it.
+
+    task(value)     blocks           task.submit(value)   a concurrent.futures.Future
+    await task.run(value)            task.map(values)     results in order, as they come
+
+A Task stays the same object when its host loads a newer version; calls made from then on go to the new one. Each way of calling
+goes straight to the native lane while the breaker is closed: opening it swaps the bound methods that the handle holds.
+"""
+
+import asyncio
+import itertools
+import time
+from collections import deque
+
+from vmhost.breaker import CLOSED, Breaker, Counts, Refused
+from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, VMHostError
+from vmhost.future import TaskFuture
+from vmhost.isolation.vm import VMSpec
+
+# Ends that say nothing about the task.
+_NEUTRAL = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
+_FAILURES = tuple(kind for kind in Kind if kind is not Kind.OK and kind not in _NEUTRAL)
+
+_MAP_WINDOW = 1024      # calls of one map() under way; more would only fill the queue
+
+
+class Version:
+    """One loaded bundle: its lane, limits, policy and breaker. Made by the host, known to scheduler and pool."""
+
+    def __init__(self, service, manifest, digest, limits, policy, *, clock, wall):
+        self.service = service
+        self.name = manifest.name
+        self.version = manifest.version
+        self.entry = manifest.entry
+        self.digest = digest
+        self.limits = limits
+        self.policy = policy
+        self.functions = frozenset(manifest.permissions.get("host", ()))
+        self.fresh = manifest.fresh if policy.fresh is None else policy.fresh
+        self.priority = manifest.priority if policy.priority is None else policy.priority
+        self.spec = VMSpec.of(limits.stack_bytes, manifest.permissions)
+        self.draining = False
+        self.closed_because = None      # a sentence once calls are refused
+        self.lane = None                # set by the service, which makes it
+        self.breaker = Breaker(policy.breaker, lambda breaker: service.breaker_changed(self), clock=clock, wall=wall)
+
+    @property
+    def key(self):
+        """What its breaker is saved under."""
+        return (self.name, self.version, self.digest.hex())
+
+    def observe(self):
+        """Let the breaker see how calls ended so far."""
+        self.breaker.observe(self.counts())
+
+    def counts(self):
+        """The lane's totals as the breaker wants them."""
+        ends = self.lane.statistics()["ends"]
+        failures = sum(ends[kind] for kind in _FAILURES)
+        slow = self.lane.statistics().get("slow", 0)
+        return Counts(ends[Kind.OK] + failures, failures, ends[Kind.VM_LOST], slow)
+
+    # -- while the breaker is not closed --------------------------------------------------------------------------
+
+    def _admit(self):
+        try:
+            return self.breaker.admit()
+        except Refused as refused:
+            error = BreakerOpenError(
+                f"{self.name} {self.version}: the breaker is open: {refused.reason}; try again in "
+                f"{refused.retry_in_s:.1f} s, or load a version that works", task=self.name, version=self.version)
+            error.retry_in_s = refused.retry_in_s
+            raise error from None
+
+    def guarded_call(self, value, timeout_s=None, priority=0, entry=None):
+        token = self._admit()
+        if token is None:
+            return self.lane.call(value, timeout_s, priority, entry)
+        call = self._probe(token, value, timeout_s, priority, entry)
+        try:
+            return call.result()
+        finally:
+            if not call.done():
+                call.stop()         # the caller was interrupted
+            self._probe_ended(token, call)
+
+    def guarded_submit(self, value, timeout_s=None, priority=0, entry=None):
+        token = self._admit()
+        if token is None:
+            return self.lane.submit(value, timeout_s, priority, entry)
+        call = self._probe(token, value, timeout_s, priority, entry)
+        self.service.watch(call, lambda: self._probe_ended(token, call))
+        return call
+
+    def guarded_submit_many(self, values, timeout_s=None, priority=0, entry=None):
+        if self.breaker.state == CLOSED:
+            return self.lane.submit_many(values, timeout_s, priority, entry)
+        return [self.guarded_submit(value, timeout_s, priority, entry) for value in values]
+
+    def _probe(self, token, value, timeout_s, priority, entry):
+        try:
+            return self.lane.submit(value, timeout_s, priority, entry)
+        except BaseException:
+            self.breaker.probe_ended(token, None)
+            raise
+
+    def _probe_ended(self, token, call):
+        kind = call.kind if call.done() else Kind.CANCELLED
+        self.breaker.probe_ended(token, None if kind in _NEUTRAL else kind == Kind.OK)
+
+    # -- after it was closed --------------------------------------------------------------------------------------
+
+    def refuse(self, *_):
+        raise ClosedError(f"{self.name} {self.version}: {self.closed_because}", task=self.name, version=self.version)
+
+
+class Task:
+    """A loaded task. `name`, `version`; calls as in the module's text.
+
+    Each call takes one `value` that can cross into a VM (None, bool, int, float, complex, str, bytes, list, tuple, dict,
+    set, arrays) and gives one back. `timeout_s` counts from submission. `priority` (-8 to 7) goes before first come. `entry`
+    ("module:function") calls another function of the bundle than the manifest's.
+    Errors: TaskError, TimeLimitError, MemoryLimitError, PermissionDenied, BreakerOpenError, QueueFullError, VMLostError,
+    ClosedError; TypeError for a value that cannot cross.
+    """
+
+    __slots__ = ("_call", "_submit", "_submit_many", "_current", "_service", "_host", "__weakref__")
+
+    def __init__(self, host, service, current):
+        self._host = host           # a handle keeps its host alive
+        self._service = service
+        self._move(current)
+
+    def _move(self, version):
+        """Calls go to `version` from now on, or through its guard. Called with the host's lock held."""
+        self._current = version
+        if version.closed_because is not None:
+            self._call = self._submit = self._submit_many = version.refuse
+        elif version.breaker.state == CLOSED:
+            lane = version.lane
+            self._call, self._submit, self._submit_many = lane.call, lane.submit, lane.submit_many
+        else:
+            self._call, self._submit = version.guarded_call, version.guarded_submit
+            self._submit_many = version.guarded_submit_many
+
+    def __repr__(self):
+        return f"<vmhost.Task {self.name} {self.version}>"
+
+    @property
+    def name(self):
+        return self._current.name
+
+    @property
+    def version(self):
+        """The version that calls go to now."""
+        return self._current.version
+
+    @property
+    def limits(self):
+        return self._current.limits
+
+    def __call__(self, value=None, *, timeout_s=None, priority=0, entry=None):
+        """Run the task on `value` in a VM and wait for the result."""
+        call = self._call
+        try:
+            return call(value, timeout_s, priority, entry)
+        except ClosedError:
+            if self._call is call or self._current.closed_because is not None:
+                raise
+            return self(value, timeout_s=timeout_s, priority=priority, entry=entry)     # moved to a new version meanwhile
+        except VMHostError:
+            self._current.observe()     # the next call of this thread must find the breaker open already
+            raise
+
+    def submit(self, value=None, *, timeout_s=None, priority=0, entry=None):
+        """Queue a call; gives a concurrent.futures.Future (with `stop()`, which also ends a running call)."""
+        return TaskFuture(self._submitted(value, timeout_s, priority, entry), self)
+
+    def _submitted(self, value, timeout_s, priority, entry):
+        submit = self._submit
+        try:
+            return submit(value, timeout_s, priority, entry)
+        except ClosedError:
+            if self._submit is submit or self._current.closed_because is not None:
+                raise
+            return self._submitted(value, timeout_s, priority, entry)
+
+    async def run(self, value=None, *, timeout_s=None, priority=0, entry=None):
+        """Await a call. Cancelling the asyncio task stops it, even when it runs."""
+        loop = asyncio.get_running_loop()
+        call = self._submitted(value, timeout_s, priority, entry)
+        ended = loop.create_future()
+        self._service.watch(call, lambda: _wake(loop, ended))
+        try:
+            await ended
+        except BaseException:
+            call.stop()
+            raise
+        try:
+            return call.result()
+        except VMHostError:
+            self._current.observe()
+            raise
+
+    def map(self, values, *, timeout_s=None, priority=0, entry=None, window=_MAP_WINDOW):
+        """Call the task on each of `values`; gives an iterator over the results in order.
+
+        Calls start at once, at most `window` ahead of what was taken from the iterator; `values` may be endless. The error of a call
+        is raised at its place and ends the iteration; what was not taken is cancelled, as it is when the iterator is
+        dropped. `timeout_s` counts from this call of map() for all items together: TimeLimitError, a TimeoutError.
+        """
+        if window < 1:
+            raise ValueError(f"window: expected at least 1, got {window!r}")
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        source = _Source(values)
+        calls = deque()
+        self._feed(source, calls, window, end, priority, entry)
+        return self._results(source, calls, window, end, priority, entry)
+
+    def _feed(self, source, calls, number, end, priority, entry):
+        """Submit the next `number` values, fewer when the queue is full and calls of this map will make room."""
+        values = source.take(number)
+        while values:
+            left = None if end is None else max(1e-9, end - time.monotonic())
+            submit_many = self._submit_many
+            try:
+                calls.extend(submit_many(values, left, priority, entry))
+                return
+            except QueueFullError:
+                if len(values) > 1:
+                    source.give_back(values[len(values) // 2:])
+                    del values[len(values) // 2:]
+                elif calls:
+                    source.give_back(values)
+                    return
+                else:
+                    raise
+            except ClosedError:
+                if self._submit_many is submit_many or self._current.closed_because is not None:
+                    raise
+
+    def _results(self, source, calls, window, end, priority, entry):
+        half = window // 2
+        try:
+            while calls:
+                if len(calls) <= half and not source.empty:
+                    self._feed(source, calls, window - len(calls), end, priority, entry)
+                yield calls.popleft().result()
+        except VMHostError:
+            self._current.observe()
+            raise
+        finally:
+            for call in calls:
+                call.cancel()
+
+
+class _Source:
+    """An iterator over the values of a map that takes back what could not be submitted."""
+
+    def __init__(self, values):
+        self._values = iter(values)
+        self._back = []
+        self.empty = False
+
+    def take(self, number):
+        taken, self._back = self._back[:number], self._back[number:]
+        taken.extend(itertools.islice(self._values, number - len(taken)))
+        self.empty = len(taken) < number
+        return taken
+
+    def give_back(self, values):
+        self._back = values + self._back
+        self.empty = False
+
+
+def _wake(loop, ended):
+    try:
+        loop.call_soon_threadsafe(_set, ended)
+    except RuntimeError:
+        pass        # the loop was closed; nobody waits any more
+
+
+def _set(ended):
+    if not ended.done():
+        ended.set_result(None)

@@ -6,7 +6,6 @@ with which exit code stands in `output.py` and `failures.py`.
 
 import importlib
 import importlib.metadata
-import os
 import sys
 
 import click
@@ -51,16 +50,10 @@ def vmhost_command():
 def main(arguments=None):
     """Runs the command line `arguments` (the process's own if None) and returns its exit code."""
     try:
-        code = vmhost_command.main(arguments, prog_name="vmhost", standalone_mode=False) or failures.DONE
-        sys.stdout.flush()
-        return code
+        return vmhost_command.main(arguments, prog_name="vmhost", standalone_mode=False) or failures.DONE
     except click.ClickException as error:
         error.show()
         return failures.WRONG_INPUT
     except (KeyboardInterrupt, click.Abort):
         print("vmhost: interrupted", file=sys.stderr)
         return failures.INTERRUPTED
-    except BrokenPipeError:
-        # What is still buffered has no reader: Python must not try again, and complain, when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return failures.PIPE_CLOSED

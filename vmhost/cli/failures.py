@@ -14,6 +14,8 @@
 """
 
 import functools
+import os
+import sys
 
 import click
 
@@ -60,7 +62,13 @@ def command(function):
     def reported(*args, as_json, **kwargs):
         output = Output(as_json)
         try:
-            return function(output, *args, **kwargs)
+            code = function(output, *args, **kwargs)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            # What is still buffered has no reader: Python must not try again, and complain, when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return PIPE_CLOSED
         except Exception as error:
             code = exit_code(error)
             if code is None:

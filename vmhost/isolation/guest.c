@@ -151,7 +151,6 @@ static PyMethodDef native_methods[] = {
 int vmh_guest_boot(vmh_vm *vm)
 {
     int rc = -1;
-    PyObject *functions = NULL;
     vm->native = PyModule_New("_vmhost");
     vm->buffer_type = vmh_buffer_type_new();
     vm->entries = PyDict_New();
@@ -167,19 +166,14 @@ int vmh_guest_boot(vmh_vm *vm)
     vm->stop_error = stop_error;
     if (PyModule_AddObjectRef(vm->native, "Stopped", stop_error) < 0)
         goto done;
-    functions = vmh_seal_boot(vm, vm->native);
-    if (functions == NULL)
+    /* boot.py leaves its three functions in the module: what this file calls from now on */
+    if (vmh_seal_boot(vm, vm->native) < 0
+        || (vm->entry_for = PyObject_GetAttrString(vm->native, "entry_for")) == NULL
+        || (vm->report = PyObject_GetAttrString(vm->native, "report")) == NULL
+        || (vm->finish = PyObject_GetAttrString(vm->native, "finish")) == NULL)
         goto done;
-    if (!PyTuple_Check(functions) || PyTuple_GET_SIZE(functions) != 3) {
-        PyErr_SetString(PyExc_SystemError, "vmhost.guest.boot returned something else than three functions");
-        goto done;
-    }
-    vm->entry_for = Py_NewRef(PyTuple_GET_ITEM(functions, 0));
-    vm->report = Py_NewRef(PyTuple_GET_ITEM(functions, 1));
-    vm->finish = Py_NewRef(PyTuple_GET_ITEM(functions, 2));
     rc = 0;
 done:
-    Py_XDECREF(functions);
     return rc;
 }
 
@@ -290,6 +284,13 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
     enum vmh_kind kind;
     vmh_phase_begin(vm, VMH_PHASE_LOAD, NULL, vmh_after_ns(vmh_now_ns(), vm->load_ns), VMH_FOREVER);
     /* what fails here fails again in the first call, which then reports it to its caller */
+    PyObject *permissions = vmh_wire_decode(&vm->permissions, vm->buffer_type);
+    vmh_seal_task(vm, lane->image);
+    if (permissions == NULL || vmh_seal_grant(vm, permissions) < 0) {
+        encode_report(vm, false);
+        vm->doomed = true;      /* a VM with half its grants serves nobody; another one is booted */
+    }
+    Py_XDECREF(permissions);
     if (lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL)
         PyErr_Clear();
     vmh_phase_end(vm, &kind);

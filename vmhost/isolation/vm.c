@@ -16,6 +16,7 @@
 
 #include "clock.h"
 #include "crash.h"
+#include "seal.h"
 #include "warden.h"
 #include "warden_vm.h"
 
@@ -561,6 +562,7 @@ static void *run(void *argument)
     }
 gone:
     vmh_memory_bind(NULL);
+    vmh_seal_free(vm);
     pthread_mutex_lock(&vm->life);
     atomic_store(&vm->cpu_ns_final, cpu_ns_locked(vm));
     atomic_store(&vm->cpu_clock_valid, false);

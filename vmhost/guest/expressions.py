@@ -18,7 +18,6 @@ from _ast import (
     NotEq, NotIn, Or, Pass, Pow, RShift, Set, Slice, Starred, Sub, Subscript, Tuple, UAdd, UnaryOp, USub,
     arg, arguments, keyword,
 )
-from codecs import escape_decode
 from keyword import iskeyword
 
 from vmhost.guest.texts import NoCompilerError
@@ -38,6 +37,7 @@ _TOKEN = re.compile(r"""
 
 _ESCAPE = re.compile(
     r"\\(?:\r?\n|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|.)", re.DOTALL)
+_SHORT_ESCAPES = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\n": ""}
 
 _LOAD = Load()
 _BINARY = (  # from the loosest to the tightest
@@ -137,7 +137,7 @@ class _Parser:
     def whole_expression(self):
         while self.kind == "line":
             self._advance()
-        node = self._expressions()
+        node = self._expressions(self._expression)
         while self.kind == "line":
             self._advance()
         if self.kind != "end":
@@ -211,28 +211,36 @@ class _Parser:
             raise self._error(f"invalid character in {self.text!r}")
         return name
 
-    def _expressions(self):
-        """One expression, or several with commas: a tuple."""
+    def _expressions(self, element):
+        """One expression, or several with commas: a tuple. `element` reads one of them."""
         line = self.line
-        first = self._starred()
+        first = element()
         if not self.at(","):
             if type(first) is Starred:
                 raise self._error("can't use starred expression here")
             return first
-        return Tuple(elts=self._more([first]), ctx=_LOAD, lineno=line)
+        return Tuple(elts=self._more([first], element), ctx=_LOAD, lineno=line)
 
-    def _more(self, elements):
+    def _more(self, elements, element):
         """What follows the first element, up to a closing bracket or the end."""
         while self._take(","):
             if self.kind in ("end", "line") or self.kind == "operator" and self.text in ")]}":
                 break
-            elements.append(self._starred())
+            elements.append(element())
         return elements
 
     def _starred(self):
+        """An element of a display: after its star a comparison needs brackets."""
         line = self.line
         if self._take("*"):
             return Starred(value=self._binary(0), ctx=_LOAD, lineno=line)
+        return self._expression()
+
+    def _argument(self):
+        """An argument of a call, or a part of a subscript."""
+        line = self.line
+        if self._take("*"):
+            return Starred(value=self._expression(), ctx=_LOAD, lineno=line)
         return self._expression()
 
     def _expression(self):
@@ -337,7 +345,7 @@ class _Parser:
 
     def _slice(self):
         line = self.line
-        lower = None if self.at(":") else self._starred()
+        lower = None if self.at(":") else self._argument()
         if not self._take(":"):
             return lower
         upper = None if self.at(":") or self.at("]") or self.at(",") else self._expression()
@@ -359,7 +367,7 @@ class _Parser:
                     raise self._error(f"keyword argument repeated: {name}")
                 keywords.append(keyword(arg=name, value=self._expression(), lineno=line))
             else:
-                value = self._starred()
+                value = self._argument()
                 if keywords and type(value) is not Starred:
                     raise self._error("positional argument follows keyword argument")
                 positional.append(value)
@@ -393,12 +401,12 @@ class _Parser:
     def _parenthesised(self, line):
         if self._take(")"):
             return Tuple(elts=[], ctx=_LOAD, lineno=line)
-        node = self._expressions()
+        node = self._expressions(self._starred)
         self._need(")")
         return node
 
     def _list(self, line):
-        elements = [] if self.at("]") else self._more([self._starred()])
+        elements = [] if self.at("]") else self._more([self._starred()], self._starred)
         self._need("]")
         return List(elts=elements, ctx=_LOAD, lineno=line)
 
@@ -408,7 +416,7 @@ class _Parser:
         if not self.at("**"):
             first = self._starred()
             if not self.at(":"):
-                elements = self._more([first])
+                elements = self._more([first], self._starred)
                 self._need("}")
                 return Set(elts=elements, lineno=line)
             self._advance()
@@ -461,19 +469,33 @@ class _Parser:
         if "b" in prefix:
             if not body.isascii():
                 raise self._error("bytes can only contain ASCII literal characters")
-            return body.encode() if "r" in prefix else escape_decode(body.encode())[0]
+            return (body if "r" in prefix else _ESCAPE.sub(self._byte_escape, body)).encode("latin-1")
         return body if "r" in prefix or "\\" not in body else _ESCAPE.sub(self._escape, body)
+
+    def _byte_escape(self, match):
+        text = match.group()
+        if text[1] in "NuU":
+            return text
+        value = self._escape(match)
+        return value if len(value) != 1 else chr(ord(value) & 255)
 
     def _escape(self, match):
         text = match.group()
-        if text[1] in "\n\r":
-            return ""
-        if not text.isascii():
+        kind, digits = text[1], text[2:]
+        if kind in _SHORT_ESCAPES:
+            return _SHORT_ESCAPES[kind]
+        if kind in "01234567":
+            return chr(int(text[1:], 8))
+        if kind not in "xuUN":
             return text
         try:
-            return text.encode().decode("unicode_escape")
-        except UnicodeDecodeError as error:
-            raise self._error(f"(unicode error) {error}") from None
+            if kind != "N":
+                return chr(int(digits, 16))
+            import unicodedata
+
+            return unicodedata.lookup(digits[1:-1])
+        except (ValueError, KeyError):
+            raise self._error(f"(unicode error) {text!r} is no character: truncated or unknown escape") from None
 
 
 _OPERATIONS = {

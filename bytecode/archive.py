@@ -113,10 +113,14 @@ def _read_central(data, at, end, number, where):
     fields = _CENTRAL.unpack_from(data, at)
     if fields[0] != b"PK\1\2":
         raise BundleError(f"{where}: damaged: expected a zip directory record for entry {number}; {_AGAIN}")
-    crc, size, name_bytes = fields[7], fields[9], fields[10]
+    method, crc, size, name_bytes = fields[4], fields[7], fields[9], fields[10]
     name = data[at + _CENTRAL.size:min(at + _CENTRAL.size + name_bytes, end)]
     if len(name) != name_bytes:
         raise BundleError(f"{where}: damaged: the name of entry {number} is cut off; {_AGAIN}")
+    if method:
+        raise BundleError(
+            f"{where}: entry {name.decode(errors='backslashreplace')!r}: expected an entry without compression, got method "
+            f"{method}; another tool packed this file: compile it again")
     return name, crc, size
 
 

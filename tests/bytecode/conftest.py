@@ -1,0 +1,32 @@
+"""Task folders on disk, made from text."""
+
+import textwrap
+
+import pytest
+
+SPEC = """\
+name: sample
+version: 1.2.0
+entry: main:run
+python: "3.14"
+"""
+
+
+@pytest.fixture
+def write_task(tmp_path):
+    """write_task({"main.py": text, ...}, spec=...) writes a task folder and returns it; texts are dedented."""
+
+    def write(files=None, spec=SPEC, name="sample"):
+        folder = tmp_path / name
+        for path, text in {"task.yaml": spec, "main.py": "def run(value):\n    return value\n", **(files or {})}.items():
+            if text is None:
+                continue
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(text, bytes):
+                target.write_bytes(text)
+            else:
+                target.write_text(textwrap.dedent(text), encoding="utf-8")
+        return folder
+
+    return write

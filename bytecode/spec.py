@@ -22,6 +22,7 @@ from .source import reporting
 
 SPEC_NAME = "task.yaml"
 MAX_SPEC_BYTES = 1 << 20
+MAX_DEPTH = 8
 MIN_MEMORY_BYTES = 4 << 20          # a bare VM takes 1.7 MB
 MIN_STACK_BYTES = 96 << 10          # below, calls fail with anything but RecursionError
 MAX_STACK_BYTES = 256 << 20
@@ -140,7 +141,11 @@ def _load(path, problems):
         raise TaskSpecError([f"{path}: expected at most {MAX_SPEC_BYTES} bytes, got {len(data)}"])
     try:
         text = data.decode()
+        depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise TaskSpecError([f"{path}:{event.start_mark.line + 1}: nested too deeply; expected {MAX_DEPTH} levels"])
             if isinstance(event, yaml.AliasEvent):
                 problems.add("", "aliases (*name) are not allowed; write the value again", event.start_mark.line + 1)
         problems.stop()
@@ -154,14 +159,12 @@ def _load(path, problems):
         raise TaskSpecError([f"{path}:{line}: not YAML: {error.problem or error.context}"]) from error
     except yaml.YAMLError as error:
         raise TaskSpecError([f"{path}: not YAML: {str(error).splitlines()[0]}"]) from error
-    except RecursionError as error:
-        raise TaskSpecError([f"{path}: nested too deeply"]) from error
     if root is None:
         raise TaskSpecError([f"{path}:1: the file is empty; expected at least name, version, entry and python"])
     lines = {}
     try:
         value = _construct(root, "", lines, problems)
-    except (RecursionError, ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError) as error:
         raise TaskSpecError([f"{path}: not a task's description: {str(error).splitlines()[0]}"]) from error
     problems.stop()
     return value, lines
@@ -170,7 +173,8 @@ def _load(path, problems):
 def _construct(node, key, lines, problems):
     lines.setdefault(key, node.start_mark.line + 1)
     if not isinstance(node, yaml.ScalarNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-        problems.add(key, f"{key + ': ' if key else ''}tags such as {node.tag!r} are not allowed; write a plain value")
+        message = f"{key + ': ' if key else ''}tags such as {node.tag!r} are not allowed; write a plain value"
+        problems.add(key, message, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         value = {}
         for name_node, item in node.value:
@@ -192,7 +196,8 @@ def _construct(node, key, lines, problems):
     try:
         return constructor.construct_object(node)
     except (yaml.YAMLError, ValueError) as error:
-        problems.add(key, f"{key}: can't be read as {node.tag}: {getattr(error, 'problem', None) or error}")
+        message = f"{key}: can't be read as {node.tag}: {getattr(error, 'problem', None) or error}"
+        problems.add(key, message, node.start_mark.line + 1)
         return None
     finally:
         constructor.dispose()

@@ -1,0 +1,91 @@
+"""host.yaml: all that it can say reaches the host, and what is wrong in it is named with file, line and key."""
+
+import math
+
+import pytest
+
+import vmhost
+from vmhost.host_yaml import read_host_yaml
+from vmhost.limits import BreakerPolicy, Policy
+
+FULL = """\
+trust: keys
+allow_unsigned: true
+state: state
+load: [build/digits.vmb]
+vms: {max: 6, warm: 2, max_warm: 3, idle_time: 5 min, memory: 1 GiB, pressure: 80, boot_tries: 4}
+grace_time: 250 ms
+queue: 500
+limits: {memory: 256 MiB, wall_time: 10 s}
+allow: [read, host]
+functions: {root: "math:sqrt"}
+breaker: {consecutive: 7, open_time: 3 s}
+tasks:
+  digits: {weight: 2, priority: 1, queue: 50, fresh: true, ready: 1, limits: {concurrency: 1}, breaker: {slow: 20 ms}}
+  other:
+"""
+
+
+def write(tmp_path, text):
+    path = tmp_path / "host.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_everything_it_says_arrives(tmp_path):
+    settings = read_host_yaml(write(tmp_path, FULL))
+    assert settings.trust == tmp_path / "keys"
+    assert settings.state == tmp_path / "state"
+    assert settings.load == (tmp_path / "build/digits.vmb",)
+    assert settings.allow_unsigned
+    assert settings.functions == {"root": math.sqrt}
+    policy = settings.policy
+    assert (policy.max_vms, policy.warm, policy.max_warm, policy.idle_s, policy.memory_bytes) == (6, 2, 3, 300, 1 << 30)
+    assert (policy.pressure_percent, policy.boot_tries, policy.grace_s, policy.allow) == (80, 4, 0.25, ("read", "host"))
+    assert policy.limits == {"memory": "256 MiB", "wall_time": "10 s"}
+    digits, other = policy.for_task("digits"), policy.for_task("other")
+    assert (digits.weight, digits.priority, digits.queue, digits.fresh, digits.ready) == (2, 1, 50, True, 1)
+    assert digits.limits == {"concurrency": 1}
+    assert digits.breaker == BreakerPolicy(consecutive=7, open_s=3, slow_s=0.02)
+    assert (other.queue, other.breaker.consecutive) == (500, 7)
+    assert policy.for_task("never named") == policy.task == other
+
+
+def test_an_empty_file_is_a_host_with_the_defaults(tmp_path):
+    settings = read_host_yaml(write(tmp_path, ""))
+    assert (settings.policy, settings.trust, settings.functions) == (Policy(), None, {})
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("a: [", "host.yaml:1: not YAML"),
+    ("vms:\n  max: many\n", "host.yaml:2: vms.max: expected a whole number from 1 to 4096, got 'many'"),
+    ("vms: {warmth: 3}\n", "host.yaml:1: vms.warmth: unknown key; expected one of max, warm"),
+    ("queue: 5\nqueue: 6\n", "host.yaml:2: queue: written twice (first in line 1)"),
+    ("grace_time: soon\n", "host.yaml:1: grace_time: expected a time such as 500 ms, got 'soon'"),
+    ("grace_time: 0 s\n", "host.yaml:1: grace_time: expected a quantity above zero"),
+    ("tasks:\n  digits:\n    limits: {memory: 0 MiB}\n", "host.yaml:3: tasks.digits.limits.memory: expected a quantity above"),
+    ("functions: {f: 'nowhere.at.all:f'}\n", "host.yaml:1: functions.f: nowhere.at.all:f cannot be imported"),
+    ("functions: {f: 'math:pi'}\n", "host.yaml:1: functions.f: expected a function, got math:pi of type float"),
+    ("allow: [read, exec]\n", "host.yaml:1: allow.1: expected one of read, write, net, env, host, got 'exec'"),
+    ("- a list\n", "host.yaml:1: the file: expected a mapping"),
+])
+def test_what_is_wrong_is_named(tmp_path, text, expected):
+    with pytest.raises(vmhost.ConfigurationError) as caught:
+        read_host_yaml(write(tmp_path, text))
+    assert expected in str(caught.value)
+
+
+def test_all_problems_come_at_once(tmp_path):
+    with pytest.raises(vmhost.ConfigurationError) as caught:
+        read_host_yaml(write(tmp_path, "queue: none\nstate: 3\n"))
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(vmhost.ConfigurationError, match="host.yaml: cannot be read"):
+        read_host_yaml(tmp_path / "host.yaml")
+
+
+def test_a_host_from_a_file_without_keys_names_them(tmp_path):
+    with pytest.raises(vmhost.ConfigurationError, match="keys.*trust store"):
+        vmhost.Host.from_file(write(tmp_path, "trust: keys\n"))

@@ -1,0 +1,174 @@
+"""`host.yaml`: read and checked against `host.schema.json`; every problem is reported at once, with file, line and key.
+
+Paths in it are relative to the file's folder. Host functions are imported here, from `module:function`.
+"""
+
+import importlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jsonschema
+import yaml
+
+from vmhost.errors import ConfigurationError
+from vmhost.limits import BreakerPolicy, Policy, TaskPolicy, byte_count, seconds
+
+_SCHEMA = Path(__file__).with_name("host.schema.json")
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """What `Host.from_file` needs; the fields are arguments of Host, and `load` the paths of bundles to load."""
+
+    trust: object
+    allow_unsigned: bool
+    policy: Policy
+    state: Path | None
+    functions: dict
+    load: tuple
+
+
+def read_host_yaml(path):
+    """The HostSettings that the file at `path` describes. ConfigurationError with all that is wrong with it."""
+    path = Path(path)
+    values, lines = _parse(path)
+    problems = _Problems(path, lines)
+    schema = json.loads(_SCHEMA.read_text(encoding="utf-8"))
+    for error in jsonschema.Draft202012Validator(schema).iter_errors(values):
+        problems.add_schema_error(error)
+    problems.stop()
+    policy = _policy(values, problems)
+    functions = {name: _function(name, target, problems) for name, target in values.get("functions", {}).items()}
+    problems.stop()
+    folder = path.parent
+    return HostSettings(
+        trust=folder / values["trust"] if "trust" in values else None,
+        allow_unsigned=values.get("allow_unsigned", False),
+        policy=policy,
+        state=folder / values["state"] if "state" in values else None,
+        functions=functions,
+        load=tuple(folder / bundle for bundle in values.get("load", [])),
+    )
+
+
+def _parse(path):
+    """The values in the file, and the line of each key by its path."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        lines = {}
+        _note_lines(node, (), lines, path)
+        return yaml.safe_load(text) or {}, lines
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigurationError(f"{path}:{line}: not YAML: {error.problem}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: not YAML: {error}") from error
+
+
+def _note_lines(node, where, lines, path):
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = (*where, key.value)
+            if inner in lines:
+                raise ConfigurationError(
+                    f"{path}:{key.start_mark.line + 1}: {'.'.join(inner)}: written twice (first in line {lines[inner]}); "
+                    "remove one")
+            lines[inner] = key.start_mark.line + 1
+            _note_lines(value, inner, lines, path)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            inner = (*where, str(number))
+            lines[inner] = value.start_mark.line + 1
+            _note_lines(value, inner, lines, path)
+
+
+class _Problems:
+    def __init__(self, path, lines):
+        self._path, self._lines, self._found = path, lines, set()
+
+    def add(self, where, message):
+        where = tuple(map(str, where))
+        known = next((where[:n] for n in range(len(where), 0, -1) if where[:n] in self._lines), ())
+        self._found.add((self._lines.get(known, 1), f"{'.'.join(where) or 'the file'}: {message}"))
+
+    def add_schema_error(self, error):
+        where = list(error.absolute_path)
+        if error.validator == "additionalProperties":
+            known = error.schema["properties"]
+            for key in error.instance.keys() - known.keys():
+                self.add([*where, key], f"unknown key; expected one of {', '.join(known)}")
+        else:
+            self.add(where, f"expected {error.schema.get('description', error.validator_value)}, got {error.instance!r:.80}")
+
+    def stop(self):
+        if self._found:
+            raise ConfigurationError("\n".join(f"{self._path}:{line}: {text}" for line, text in sorted(self._found)))
+
+
+def _function(name, target, problems):
+    module, _, attribute = target.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        problems.add(("functions", name), f"{target} cannot be imported: {error}")
+        return None
+    if not callable(function):
+        problems.add(("functions", name), f"expected a function, got {target} of type {type(function).__name__}")
+    return function
+
+
+# yaml key -> (field, conversion)
+_VMS = {"max": ("max_vms", int), "warm": ("warm", int), "max_warm": ("max_warm", int), "idle_time": ("idle_s", seconds),
+        "memory": ("memory_bytes", byte_count), "pressure": ("pressure_percent", float), "boot_tries": ("boot_tries", int)}
+_BREAKER = {"enabled": ("enabled", bool), "consecutive": ("consecutive", int), "window": ("window_s", seconds),
+            "min_calls": ("min_calls", int), "failure_rate": ("failure_rate", float), "slow": ("slow_s", seconds),
+            "slow_rate": ("slow_rate", float), "open_time": ("open_s", seconds), "max_open_time": ("max_open_s", seconds),
+            "probes": ("probes", int)}
+_TASK = {"weight": ("weight", float), "priority": ("priority", int), "queue": ("queue", int), "fresh": ("fresh", bool),
+         "ready": ("ready", int), "limits": ("limits", dict)}
+
+
+def _fields(values, keys, where, problems):
+    fields = {}
+    for key, (name, convert) in keys.items():
+        if key in values:
+            try:
+                fields[name] = convert(values[key])
+            except ConfigurationError as error:
+                problems.add([*where, key], str(error).partition(": ")[2])
+    return fields
+
+
+def _task_policy(base, values, where, problems):
+    breaker = replace(base.breaker, **_fields(values.get("breaker", {}), _BREAKER, [*where, "breaker"], problems))
+    _check_limits(values.get("limits", {}), [*where, "limits"], problems)
+    return replace(base, breaker=breaker, **_fields(values, _TASK, where, problems))
+
+
+def _check_limits(limits, where, problems):
+    from vmhost.limits import Limits
+
+    for key, value in limits.items():
+        try:
+            Limits.read({key: value}, "limits")
+        except ConfigurationError as error:
+            problems.add([*where, key], str(error).rpartition(": ")[2])
+
+
+def _policy(values, problems):
+    fields = _fields(values.get("vms", {}), _VMS, ["vms"], problems)
+    if "grace_time" in values:
+        fields |= _fields(values, {"grace_time": ("grace_s", seconds)}, [], problems)
+    if "allow" in values:
+        fields["allow"] = tuple(values["allow"])
+    _check_limits(values.get("limits", {}), ["limits"], problems)
+    default = {key: values[key] for key in ("queue", "breaker") if key in values}
+    task = _task_policy(TaskPolicy(breaker=BreakerPolicy()), default, [], problems)
+    tasks = {name: _task_policy(task, settings or {}, ["tasks", name], problems)
+             for name, settings in values.get("tasks", {}).items()}
+    return Policy(limits=values.get("limits", {}), task=task, tasks=tasks, **fields)

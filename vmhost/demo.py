@@ -5,7 +5,7 @@ It goes through five stages and prints nothing; `vmhost.cli.demo` shows what it 
 1. compile: every task folder becomes a bundle, signed with a key made for this run; the host trusts that key only.
 2. together: callers of all three tasks at once, while a runaway and a memory hog are stopped beside them.
 3. check: every answer against the data's truth, which no bundle carries.
-4. vms, 5. threads: the same work through the VMs, then through a ThreadPoolExecutor in this interpreter, which shares its GIL.
+4. compare: task by task, the same work through its VMs, then through a ThreadPoolExecutor in this interpreter, whose GIL they share.
 
 Assumes the checkout's `tasks/` folder; promises that nothing is left behind: bundles and key live in a temporary folder.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import vmhost
 
-# (task, what a call costs, calls in stage 2, calls in stages 4 and 5)
+# (task, what a call costs, calls in stage 2, calls each way in stage 4)
 WORK = (("digits", "light", 1500, 2000), ("neighbours", "middle", 90, 60), ("forest", "heavy", 4, 4))
 MISBEHAVING = (
     ("runaway", {"swallow": 3}, vmhost.TimeLimitError),
@@ -33,14 +33,15 @@ MISBEHAVING = (
 )
 CALLERS = 2             # threads that call each task in stage 2, one call at a time each
 SAMPLE_S = 0.05
+VMS, THREADS = "in VMs", "in GIL threads"
 
 
 @dataclass(frozen=True)
 class TaskReport:
     """One task. `right` is the share of right answers (0..1); `p50_s` and `p99_s` are what callers waited in stage 2.
 
-    `cpu_s` and `peak_bytes` are over all its VMs: the sum and the largest. `vms_s` and `threads_s` are the wall times of stages 4
-    and 5.
+    `cpu_s` and `peak_bytes` are over all its VMs: the sum and the largest. `vms_s` and `threads_s` are the wall times of
+    stage 4.
     """
 
     name: str
@@ -121,14 +122,8 @@ def run(tasks_folder, progress=None):
                 started = time.perf_counter()
                 callers, stops = _together(tasks, asked, progress)
                 together_s = time.perf_counter() - started
-                progress.begin("vms", {name: calls for name, _, _, calls in WORK})
-                vms_s = {name: _through_vms(tasks[name], _work(asked[name], calls), progress) for name, _, _, calls in WORK}
+                compared_s = _compare(tasks, Path(tasks_folder), asked, workers, progress)
             statistics = host.statistics()
-    progress.begin("threads", {name: calls for name, _, _, calls in WORK})
-    threads_s = {
-        name: _through_threads(Path(tasks_folder) / name, _work(asked[name], calls), min(workers, 4), progress)
-        for name, _, _, calls in WORK
-    }
     reports = tuple(
         TaskReport(
             name=name,
@@ -142,8 +137,8 @@ def run(tasks_folder, progress=None):
             cpu_s=sum(vm.cpu_s for vm in watch.of(name)),
             peak_bytes=max((vm.peak_bytes for vm in watch.of(name)), default=0),
             vms=len(watch.of(name)),
-            vms_s=vms_s[name],
-            threads_s=threads_s[name],
+            vms_s=compared_s[name, VMS],
+            threads_s=compared_s[name, THREADS],
         )
         for name, cost, _, _ in WORK
     )
@@ -270,22 +265,25 @@ def _stop(task, value, expected, progress):
     return StopReport(task.name, expected.__name__, got, after_s, message)
 
 
-def _through_vms(task, work, progress):
-    values = [value for value, _ in work]
+def _compare(tasks, tasks_folder, asked, workers, progress):
+    """Stage 4. The wall time of each task's work by (name, way)."""
+    progress.begin("compare", {f"{name} {way}": calls for name, _, _, calls in WORK for way in (VMS, THREADS)})
+    seconds = {}
+    for name, _, _, calls in WORK:
+        values = [value for value, _ in _work(asked[name], calls)]
+        function = plain_function(tasks_folder / name)
+        seconds[name, VMS] = _timed(lambda: tasks[name].map(values), progress, f"{name} {VMS}")
+        with ThreadPoolExecutor(min(workers, tasks[name].limits.concurrency)) as threads:
+            seconds[name, THREADS] = _timed(lambda: threads.map(function, values), progress, f"{name} {THREADS}")
+    return seconds
+
+
+def _timed(begin, progress, row):
+    """How long it takes until all results of the iterator that `begin` gives are there."""
     started = time.perf_counter()
-    for _ in task.map(values):
-        progress.done[task.name] += 1
+    for _ in begin():
+        progress.done[row] += 1
     return time.perf_counter() - started
-
-
-def _through_threads(folder, work, workers, progress):
-    function = plain_function(folder)
-    values = [value for value, _ in work]
-    with ThreadPoolExecutor(workers) as threads:
-        started = time.perf_counter()
-        for _ in threads.map(function, values):
-            progress.done[folder.name] += 1
-        return time.perf_counter() - started
 
 
 def plain_function(folder):

@@ -15,8 +15,7 @@ from vmhost.cli.output import fitting
 STAGES = {
     "compile": "Compiling and signing the tasks",
     "together": "All tasks at once, with a runaway and a memory hog among them",
-    "vms": "The same work through VMs",
-    "threads": "The same work through GIL threads",
+    "compare": "The same work through VMs and through GIL threads",
 }
 REDRAW_S = 0.1
 

@@ -8,7 +8,7 @@ import os
 import sys
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -64,8 +64,7 @@ class Output:
         """Prints rows of text under columns; a column whose name ends in `>` is set flush right."""
         if self.as_json:
             return
-        shown = fitting(self.console, title, columns, rows)
-        self.console.print(shown, soft_wrap=True, end="" if isinstance(shown, Text) else "\n")
+        self.console.print(fitting(self.console, title, columns, rows), soft_wrap=True)
 
     def progress(self):
         """A progress display on stderr: a context manager, still where there is no terminal or JSON is wanted."""
@@ -83,24 +82,19 @@ class Output:
 def fitting(console, title, columns, rows):
     """The rows as a table where the console is wide enough for it, else as a block of `name: value` lines per row."""
     names = [column.removesuffix(">") for column in columns]
-    table = Table(
-        title=title, title_justify="left", title_style="bold", header_style="bold", box=box.SIMPLE_HEAD, show_edge=False,
-        pad_edge=False,
-    )
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column, name in zip(columns, names):
         table.add_column(name, justify="right" if column.endswith(">") else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
+    # The title is no part of the table, which would fold it to its own width.
+    parts = [Text(title, style="bold")] if title else []
     if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
-        return table
-    blocks = Text()
-    if title:
-        blocks.append(f"{title}\n", style="bold")
+        return Group(*parts, table)
     for row in rows:
-        blocks.append(f"{row[0]}\n", style="bold")
-        for name, cell in zip(names[1:], row[1:]):
-            blocks.append(f"  {name}: {cell}\n")
-    return blocks
+        parts.append(Text(row[0], style="bold"))
+        parts += [Text(f"  {name}: {cell}") for name, cell in zip(names[1:], row[1:])]
+    return Group(*parts)
 
 
 def _width(stream):

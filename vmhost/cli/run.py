@@ -81,9 +81,12 @@ def open_host(host_file, trust, allow_unsigned):
     """A Host for the command's options."""
     import vmhost
 
-    if host_file is not None:
-        return vmhost.Host.from_file(host_file)
-    return vmhost.Host(trust=keys.trust_store(trust), allow_unsigned=allow_unsigned)
+    try:
+        if host_file is not None:
+            return vmhost.Host.from_file(host_file)
+        return vmhost.Host(trust=keys.trust_store(trust), allow_unsigned=allow_unsigned)
+    except ImportError as error:
+        raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
 
 
 def _call(output, task, value, timeout_s):

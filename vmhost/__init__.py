@@ -10,6 +10,7 @@ from vmhost.errors import (
     BundleError,
     ClosedError,
     ConfigurationError,
+    CrossingError,
     MemoryLimitError,
     PermissionDenied,
     QueueFullError,
@@ -23,8 +24,8 @@ from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
 from vmhost.task import Task
 
 __all__ = [
-    "BreakerOpenError", "BreakerPolicy", "BundleError", "ClosedError", "ConfigurationError", "Host", "Limits",
-    "MemoryLimitError", "PermissionDenied", "Policy", "QueueFullError", "Task", "TaskError", "TaskPolicy", "TimeLimitError",
+    "BreakerOpenError", "BreakerPolicy", "BundleError", "ClosedError", "ConfigurationError", "CrossingError", "Host",
+    "Limits", "MemoryLimitError", "PermissionDenied", "Policy", "QueueFullError", "Task", "TaskError", "TaskPolicy", "TimeLimitError",
     "VMExecutor", "VMHostError", "VMLostError",
 ]
 

@@ -42,7 +42,7 @@ class BundleError(VMHostError):
 
 
 class TaskError(VMHostError):
-    """The task raised, could not be imported, or returned what cannot leave the VM.
+    """The task raised, or could not be imported.
 
     `type_name` is the guest's exception type ("ValueError", "shop.prices.Unknown"), `guest_message` its text,
     `guest_traceback` its traceback with the task's own file names and lines, `report` all that the guest told.
@@ -71,6 +71,10 @@ class PermissionDenied(VMHostError):
     guest_message = None
     guest_traceback = None
     report = None
+
+
+class CrossingError(VMHostError, TypeError):
+    """An argument or a result that cannot cross the wall of a VM; the message says which part of it, and why."""
 
 
 class BreakerOpenError(VMHostError):
@@ -130,7 +134,8 @@ _ADVICE = {
 def from_core(kind, payload, name, version):
     """The exception for a call of task `name` `version` that ended as `kind`.
 
-    `payload` is the guest's report (a dict) for TASK_ERROR and LOAD_ERROR, else a sentence with details, or None.
+    `payload` is the guest's report (a dict) for TASK_ERROR and LOAD_ERROR, the queue's size for QUEUE_FULL, else a sentence
+    with details, or None.
     """
     kind = Kind(kind)
     where = f"{name} {version}"
@@ -142,12 +147,13 @@ def from_core(kind, payload, name, version):
             where += ": the entry point could not be loaded"
         return _of_task(error_type, payload, where, name, version)
     if kind is Kind.VALUE:
-        report = payload if isinstance(payload, dict) else {
-            "type": "TypeError", "builtin": True, "message": payload or "it returned a value that cannot leave a VM"}
-        return _of_task(TaskError, report, f"{where}: the result cannot leave the VM", name, version)
+        return CrossingError(f"{where}: {payload or 'a value cannot cross'}; what crosses is None, bool, int, float, complex, "
+                             "str, bytes, list, tuple, dict, set and arrays", task=name, version=version)
     error_type, what, advice = _ADVICE[kind]
     if isinstance(payload, str) and payload:
         what = payload
+    elif kind is Kind.QUEUE_FULL and payload is not None:
+        what = f"the queue is full ({payload} calls may wait)"
     error = error_type(f"{where}: {what}; {advice}", task=name, version=version)
     if kind is Kind.CPU_LIMIT:
         error.resource = "cpu"

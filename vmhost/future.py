@@ -62,7 +62,7 @@ class TaskFuture(_Future):
         return self._call.done() and self._call.kind == Kind.CANCELLED
 
     def running(self):
-        return not self._call.done() and bool(self._call.timings[1])
+        return self._call.state == "running"
 
     def cancel(self):
         """Take the call out of the queue. False when it already runs or ended; `stop()` stops a running one too."""

@@ -5,6 +5,7 @@ The Host object itself is a thin front: the state lives in a Service, which a th
 """
 
 import atexit
+import functools
 import os
 import threading
 import weakref
@@ -45,6 +46,7 @@ class Host:
             if not callable(function):
                 raise ConfigurationError(f"functions: {name}: expected a callable, got {type(function).__name__}")
         native = isolation.core()
+        _end_hosts_at_exit()
         system = _system_image(native)
         folder = StateFolder(state) if state is not None else None
         # The service must not keep this object alive, so it gets at the functions, which may refer to it, only through it.
@@ -209,7 +211,13 @@ def _system_image(native):
         return image
 
 
-def _close_all(process=os.getpid()):
+@functools.cache
+def _end_hosts_at_exit():
+    # After the core was loaded, so that this runs before the core's own end of all VMs, which knows nothing of breakers and futures.
+    atexit.register(_close_all, os.getpid())
+
+
+def _close_all(process):
     """At exit: whatever hosts are still there end now, so that no VM's thread outlives the interpreter."""
     if os.getpid() != process:
         return              # a forked child: the VMs and their threads are the parent's
@@ -219,5 +227,3 @@ def _close_all(process=os.getpid()):
     for service in services:
         service.wait_closed()
 
-
-atexit.register(_close_all)

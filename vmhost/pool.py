@@ -9,9 +9,8 @@ idle ones go; who gets the next one is the scheduler's business. Every method is
 import psutil
 
 from vmhost import statistics
-from vmhost.isolation.vm import BOOTING, ENDING, LEAVING, SERVING, WARM, OwnedVM, VMSpec
+from vmhost.isolation.vm import BOOTING, DEFAULT_STACK_BYTES, ENDING, LEAVING, SERVING, WARM, OwnedVM
 
-PLAIN = VMSpec()
 _OVER = frozenset(("ending", "ended", "quarantined"))       # such a VM takes no calls, whatever its last event said
 _PRESSURE_EVERY_S = 1.0
 _LOOK_AT_MOST_EVERY_S = 0.01
@@ -89,11 +88,11 @@ class Pool:
     # -- lending --------------------------------------------------------------------------------------------------
 
     def lend(self, owner):
-        """Attach a warm VM to `owner` (a Version). False when none of its spec is warm."""
+        """Attach a warm VM to `owner` (a Version). False when none of its stack size is warm."""
         for vm in self._vms.values():
-            if vm.phase == WARM and vm.spec == owner.spec:
+            if vm.phase == WARM and vm.stack_bytes == owner.stack_bytes:
                 vm.serve(owner, owner.lane, self._clock(), soft_bytes=owner.limits.memory_bytes,
-                         hard_bytes=owner.limits.hard_bytes)
+                         hard_bytes=owner.limits.hard_bytes, permissions=owner.permissions)
                 return True
         return False
 
@@ -104,28 +103,27 @@ class Pool:
         self._last_miss = self._clock()
         self._warm_wanted = min(self._policy.max_warm, self._warm_wanted + 1)
 
-    def boot_for(self, missing, specs=()):
-        """Boot what is needed: `missing` maps specs to VMs wanted now; on top of it come the warm ones to keep.
+    def boot_for(self, missing, stacks=()):
+        """Boot what is needed: `missing` maps stack sizes to VMs wanted now; on top of it come the warm ones to keep.
 
-        Those are `warm` plain ones, more when they were lacked, and one for each other spec in `specs`.
+        Those are `warm` of the usual stack size, more when they were lacked, and one for each other size in `stacks`.
         """
         wanted = dict(missing)
         if self._policy.max_warm and not self.closing and not self._broken and not self.under_pressure():
-            for spec in specs:
-                if spec != PLAIN:
-                    wanted[spec] = wanted.get(spec, 0) + 1
-            wanted[PLAIN] = wanted.get(PLAIN, 0) + self._warm_wanted
-        for spec, number in wanted.items():
-            ahead = sum(vm.phase in (BOOTING, WARM) and vm.spec == spec for vm in self._vms.values())
+            for stack_bytes in stacks:
+                if stack_bytes != DEFAULT_STACK_BYTES:
+                    wanted[stack_bytes] = wanted.get(stack_bytes, 0) + 1
+            wanted[DEFAULT_STACK_BYTES] = wanted.get(DEFAULT_STACK_BYTES, 0) + self._warm_wanted
+        for stack_bytes, number in wanted.items():
+            ahead = sum(vm.phase in (BOOTING, WARM) and vm.stack_bytes == stack_bytes for vm in self._vms.values())
             room = self._policy.boots_at_once - self.count(BOOTING)
             for _ in range(min(number - ahead, room)):
-                self._boot(spec)
+                self._boot(stack_bytes)
 
-    def _boot(self, spec):
-        native = self._native.VM(self._system, self._events, stack_bytes=spec.stack_bytes, soft_bytes=_BOOT_BYTES,
-                                 hard_bytes=_BOOT_BYTES + _BOOT_BYTES // 4, grace_s=self._policy.grace_s,
-                                 permissions={kind: list(names) for kind, names in spec.permissions})
-        self._vms[native.id] = OwnedVM(native, spec, self._clock())
+    def _boot(self, stack_bytes):
+        native = self._native.VM(self._system, self._events, stack_bytes=stack_bytes, soft_bytes=_BOOT_BYTES,
+                                 hard_bytes=_BOOT_BYTES + _BOOT_BYTES // 4, grace_s=self._policy.grace_s)
+        self._vms[native.id] = OwnedVM(native, stack_bytes, self._clock())
 
     # -- what happened natively -----------------------------------------------------------------------------------
 
@@ -225,7 +223,7 @@ class Pool:
                 self._warm_wanted -= 1
                 self._last_miss = now
                 left = self._policy.idle_s
-                spare = [vm for vm in self._vms.values() if vm.phase == WARM and vm.spec == PLAIN]
+                spare = [vm for vm in self._vms.values() if vm.phase == WARM and vm.stack_bytes == DEFAULT_STACK_BYTES]
                 if len(spare) > self._warm_wanted:
                     spare[0].retire(now)
             again = left if again is None else min(again, left)

@@ -74,13 +74,13 @@ class Scheduler:
                     contended = True
                     break
                 if not pool.lend(version):
-                    missing[version.spec] = missing.get(version.spec, 0) + lacking
+                    missing[version.stack_bytes] = missing.get(version.stack_bytes, 0) + lacking
                     break
                 lacking -= 1
         if missing:
             self.starved += 1
             pool.lacked()
-        pool.boot_for(missing, {version.spec for version in self._used if not version.draining})
+        pool.boot_for(missing, {version.stack_bytes for version in self._used if not version.draining})
         return self._policy.quantum_s if contended else None
 
     def _account(self, demands, now):

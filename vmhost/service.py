@@ -86,8 +86,8 @@ class Service:
     def _new_version(self, manifest, digest, image, limits, policy):
         version = Version(self, manifest, digest, limits, policy, clock=self._clock, wall=self._wall)
         version.lane = self.native.Lane(
-            version.name, version.version, image, version.entry, self.events, wall_s=limits.wall_s, cpu_s=limits.cpu_s,
-            grace_s=self.policy.grace_s, capacity=policy.queue, calls_per_vm=1 if version.fresh else 0)
+            version.name, version.version, image, version.entry, self.events, wall_s=_span(limits.wall_s),
+            cpu_s=_span(limits.cpu_s), capacity=policy.queue, calls_per_vm=1 if version.fresh else 0)
         saved = self._state.breaker(version.key) if self._state else None
         if saved is not None:
             version.breaker.restore(saved)
@@ -124,6 +124,8 @@ class Service:
         version.draining = True
         _log.debug("%s %s: %s", version.name, version.version, why)
         version.lane.close(drain)
+        if not drain:
+            version.lane.stop_running()
 
     def _move_handle(self, version):
         handle = self._handles.get(version.name)
@@ -359,6 +361,11 @@ class Service:
             running=version.lane.running, vms=len(self._pool.held_by(version)), calls=counts.calls,
             failures=counts.failures, ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
             breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips), counters=counters)
+
+
+def _span(limit_s):
+    """A limit as the core takes it: below zero is none."""
+    return -1.0 if limit_s is None else limit_s
 
 
 def _work_off(work):

@@ -75,5 +75,7 @@ _KNOWN = ("live_bytes", "peak_bytes", "arenas", "cpu_s", "calls", "errors", "sto
 def of_vm(native, task=None, version=None):
     """The VMStatistics of a native VM that serves `task` `version`."""
     counters = dict(native.statistics())
+    for name in ("id", "state"):
+        counters.pop(name, None)        # told above already
     known = {name: counters.pop(name, 0) for name in _KNOWN}
     return VMStatistics(id=native.id, state=native.state, task=task, version=version, counters=counters, **known)

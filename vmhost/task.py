@@ -15,7 +15,6 @@ from collections import deque
 from vmhost.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, VMHostError
 from vmhost.future import TaskFuture
-from vmhost.isolation.vm import VMSpec
 
 # Ends that say nothing about the task.
 _NEUTRAL = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
@@ -38,7 +37,8 @@ class Version:
         self.functions = frozenset(manifest.permissions.get("host", ()))
         self.fresh = manifest.fresh if policy.fresh is None else policy.fresh
         self.priority = manifest.priority if policy.priority is None else policy.priority
-        self.spec = VMSpec.of(limits.stack_bytes, manifest.permissions)
+        self.stack_bytes = limits.stack_bytes
+        self.permissions = {kind: list(names) for kind, names in manifest.permissions.items()}
         self.draining = False
         self.closed_because = None      # a sentence once calls are refused
         self.lane = None                # set by the service, which makes it
@@ -121,7 +121,7 @@ class Task:
     set, arrays) and gives one back. `timeout_s` counts from submission. `priority` (-8 to 7) goes before first come. `entry`
     ("module:function") calls another function of the bundle than the manifest's.
     Errors: TaskError, TimeLimitError, MemoryLimitError, PermissionDenied, BreakerOpenError, QueueFullError, VMLostError,
-    ClosedError; TypeError for a value that cannot cross.
+    ClosedError, CrossingError.
     """
 
     __slots__ = ("_call", "_submit", "_submit_many", "_current", "_service", "_host", "__weakref__")

@@ -95,10 +95,10 @@ class Events:
 
 
 class VM:
-    def __init__(self, core, system, events, *, stack_bytes, soft_bytes, hard_bytes, grace_s, permissions):
+    def __init__(self, core, system, events, *, stack_bytes, soft_bytes, hard_bytes, grace_s):
         self.core, self.events, self.id = core, events, next(core.ids)
         self.stack_bytes, self.soft_bytes, self.hard_bytes = stack_bytes, soft_bytes, hard_bytes
-        self.permissions = permissions
+        self.permissions = None
         self.state = "booting"
         self.lane = self.call = None
         self.retired = False
@@ -123,9 +123,13 @@ class VM:
         self.state = "failed"
         self.events.post("failed", self, reason)
 
-    def set_limits(self, *, soft_bytes, hard_bytes):
+    def set_limits(self, soft_bytes, hard_bytes):
         assert self.lane is None
         self.soft_bytes, self.hard_bytes = soft_bytes, hard_bytes
+
+    def set_permissions(self, permissions):
+        assert self.lane is None
+        self.permissions = permissions
 
     def attach(self, lane):
         with self.core.lock:
@@ -173,7 +177,7 @@ class VM:
 
 
 class Lane:
-    def __init__(self, core, name, version, image, entry, events, *, wall_s, cpu_s, grace_s, capacity, calls_per_vm):
+    def __init__(self, core, name, version, image, entry, events, *, wall_s, cpu_s, capacity, calls_per_vm):
         self.core, self.name, self.version, self.image, self.entry = core, name, version, image, entry
         self.events, self.wall_s, self.cpu_s, self.capacity = events, wall_s, cpu_s, capacity
         self.calls_per_vm = calls_per_vm
@@ -212,9 +216,9 @@ class Lane:
     def submit_many(self, values, timeout_s=None, priority=0, entry=None):
         with self.core.lock:
             if self.closed:
-                raise self.core.factory(CLOSED, None, self.name, self.version)
+                raise self.core.factory(CLOSED, self.capacity, self.name, self.version)
             if self.queued + len(values) > self.capacity + self.idle:
-                raise self.core.factory(QUEUE_FULL, None, self.name, self.version)
+                raise self.core.factory(QUEUE_FULL, self.capacity, self.name, self.version)
             calls = [Call(self, value, timeout_s, priority, entry) for value in values]
             self.waiting.extend(calls)
         self.pump()
@@ -235,7 +239,6 @@ class Lane:
                 call = max(self.waiting, key=lambda c: c.priority)
                 self.waiting.remove(call)
                 call.vm, vm.call, vm.idle_since = vm, call, None
-                call.timings = (call.timings[0], 1, 0)
             if self.core.guest is None:
                 continue
             try:
@@ -257,14 +260,15 @@ class Lane:
         with self.core.lock:
             self.closed = True
             dropped = [] if drain else list(self.waiting)
-            running = [] if drain else [vm.call for vm in self.attached if vm.call is not None]
             if not drain:
                 self.waiting.clear()
         for call in dropped:
             call.finish(CLOSED)
-        for call in running:
-            call.stop(CLOSED)
         self.pump()
+
+    def stop_running(self):
+        for call in [vm.call for vm in self.attached if vm.call is not None]:
+            call.stop(CLOSED)
 
 
 class Call:
@@ -272,7 +276,6 @@ class Call:
         self.lane, self.value, self.timeout_s, self.priority, self.entry = lane, value, timeout_s, priority, entry
         self.vm = None
         self.kind = None
-        self.timings = (1, 0, 0)
         self._over = threading.Event()
         self._watched = False
         self._payload = self._answer = self._error = None
@@ -306,6 +309,10 @@ class Call:
             self._over.set()
             if self._watched:
                 self.lane.events.post("done", self)
+
+    @property
+    def state(self):
+        return "done" if self.done() else "running" if self.vm is not None else "queued"
 
     def done(self):
         return self._over.is_set()

@@ -56,7 +56,7 @@ def test_a_task_error_tells_what_the_guest_raised_and_where(fake_host, bundle):
 @pytest.mark.parametrize("kind, expected", [
     (fake_core.TIME_LIMIT, vmhost.TimeLimitError), (fake_core.CPU_LIMIT, vmhost.TimeLimitError),
     (fake_core.MEMORY_LIMIT, vmhost.MemoryLimitError), (fake_core.VM_LOST, vmhost.VMLostError),
-    (fake_core.VALUE, vmhost.TaskError), (fake_core.LOAD_ERROR, vmhost.TaskError),
+    (fake_core.VALUE, vmhost.CrossingError), (fake_core.LOAD_ERROR, vmhost.TaskError),
     (fake_core.CLOSED, vmhost.ClosedError), (fake_core.CANCELLED, concurrent.futures.CancelledError)])
 def test_each_end_has_its_error(fake_host, bundle, kind, expected):
     policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))

@@ -4,7 +4,6 @@
 """
 
 import importlib
-from dataclasses import dataclass
 
 
 
@@ -32,19 +31,6 @@ def image_of(bundle, native=None):
 DEFAULT_STACK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class VMSpec:
-    """What is fixed when a VM boots: its stack and its permissions (pairs of kind and tuple of names)."""
-
-    stack_bytes: int = DEFAULT_STACK_BYTES
-    permissions: tuple = ()
-
-    @classmethod
-    def of(cls, stack_bytes, permissions):
-        """From a mapping of permissions; kinds that grant nothing do not count."""
-        return cls(stack_bytes, tuple(sorted((kind, tuple(names)) for kind, names in permissions.items() if names)))
-
-
 BOOTING, WARM, SERVING, LEAVING, ENDING = "booting", "warm", "serving", "leaving", "ending"
 
 
@@ -55,11 +41,11 @@ class OwnedVM:
     one. ENDING: no call is in it any more. `owner` is the task version that it serves, None while warm. `since` is when the phase began, on the pool's clock.
     """
 
-    __slots__ = ("native", "spec", "phase", "owner", "since")
+    __slots__ = ("native", "stack_bytes", "phase", "owner", "since")
 
-    def __init__(self, native, spec, now):
+    def __init__(self, native, stack_bytes, now):
         self.native = native
-        self.spec = spec
+        self.stack_bytes = stack_bytes
         self.phase = BOOTING
         self.owner = None
         self.since = now
@@ -68,9 +54,10 @@ class OwnedVM:
         self.phase = phase
         self.since = now
 
-    def serve(self, owner, lane, now, *, soft_bytes, hard_bytes):
-        """Lend the warm VM to `lane` of `owner`, for good."""
-        self.native.set_limits(soft_bytes=soft_bytes, hard_bytes=hard_bytes)
+    def serve(self, owner, lane, now, *, soft_bytes, hard_bytes, permissions):
+        """Lend the warm VM to `lane` of `owner`, for good. `permissions` maps kinds to lists of names."""
+        self.native.set_limits(soft_bytes, hard_bytes)
+        self.native.set_permissions(permissions)
         self.native.attach(lane)
         self.owner = owner
         self.move(SERVING, now)

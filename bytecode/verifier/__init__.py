@@ -1,0 +1,44 @@
+"""Is a code object one that CPython can run without harm?
+
+`verify` accepts whatever the compiler of the running Python makes and refuses code objects, damaged or built wrong, that
+could crash the interpreter or corrupt its memory: it is the second line of defence, after digests and signatures. What is
+proved, what is taken for granted and what stays out is in `docs/verifier.md`.
+
+    layout.py         counts, flags, names, constants, slots
+    instructions.py   opcodes, caches, operand domains, jump targets
+    tables.py         exception table, source positions
+    flow.py           stack, locals and kinds of values along all paths
+    ../opcodes.py     the table of instructions, one file per Python version
+"""
+
+from types import CodeType
+
+from ..opcodes import table
+from .errors import VerifyError
+from .flow import check_flow
+from .instructions import Instructions
+from .layout import check_layout
+from .tables import check_locations, handlers
+
+__all__ = ["VerifyError", "verify"]
+
+
+def verify(code: CodeType, *, where: str = "") -> None:
+    """Raises VerifyError if `code`, or a code object among its constants, could harm the interpreter when it runs.
+
+    `where` names the bundle and file in messages. `code` must not have run yet: the interpreter rewrites code that runs.
+    Code that this returns for may still raise, loop, or ask for much memory, as any Python may.
+    """
+    instruction_table = table()
+    pending = [code]
+    seen = set()
+    while pending:
+        one = pending.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        check_layout(one, instruction_table.facts, where)
+        instructions = Instructions(one, instruction_table, where)
+        check_locations(one, instructions.end[-1], where)
+        check_flow(instructions, handlers(one, instructions))
+        pending.extend(constant for constant in one.co_consts if type(constant) is CodeType)

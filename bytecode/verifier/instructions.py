@@ -1,0 +1,121 @@
+"""From the bytes of a code object to instructions with checked operands and targets.
+
+Reads the code as the interpreter will run it (`_co_code_adaptive`), not `co_code`, which hides specialised opcodes and
+the contents of inline caches. So a code object is verified before it first runs.
+"""
+
+import opcode
+
+from .errors import VerifyError
+
+
+class Instructions:
+    """The instructions of one code object, by index.
+
+    `start`: code unit of the first prefix; `unit`: of the opcode; `end`: of the next instruction. `target`: index that a
+    jump goes to, or -1. `index_at`: code unit -> index, for units at which an instruction starts.
+    """
+
+    def __init__(self, code, table, where):
+        self.code, self.table, self.where = code, table, where
+        self.ops, self.operands, self.start, self.unit, self.end = [], [], [], [], []
+        self.index_at = {}
+        self._decode(code._co_code_adaptive)
+        self.target = [-1] * len(self.ops)
+        self._check_operands()
+
+    def refuse(self, index, message):
+        """Raises the VerifyError for instruction `index`."""
+        name = self.table.name_of[self.ops[index]] if index < len(self.ops) else None
+        raise VerifyError(self.where, self.code.co_qualname, message, 2 * self.unit[index], name)
+
+    def _refuse_at(self, unit, message):
+        raise VerifyError(self.where, self.code.co_qualname, message, 2 * unit)
+
+    def _decode(self, raw):
+        caches, extended = self.table.caches, self.table.extended_arg
+        if not raw or len(raw) % 2:
+            self._refuse_at(0, f"{len(raw)} bytes of bytecode, expected a positive even number")
+        total = len(raw) // 2
+        place = 0
+        while place < total:
+            start, operand = place, 0
+            while raw[2 * place] == extended:
+                operand = (operand | raw[2 * place + 1]) << 8
+                place += 1
+                if place == total or place - start > 3:
+                    self._refuse_at(start, "EXTENDED_ARG has no instruction to extend")
+            op = raw[2 * place]
+            operand |= raw[2 * place + 1]
+            count = caches[op]
+            if count < 0:
+                name = opcode.opname[op]
+                special = {number: name for name, number in opcode._specialized_opmap.items()}.get(op)
+                if special:
+                    self._refuse_at(place, f"{special} is an instruction that the interpreter makes while it runs; "
+                                           "code is verified before it first runs")
+                self._refuse_at(place, f"opcode {op} ({name}) is not one that the compiler of this Python emits")
+            if operand > 0x7FFFFFFF:
+                self._refuse_at(place, f"operand {operand} does not fit 31 bits")
+            end = place + 1 + count
+            if end > total:
+                self._refuse_at(place, f"the bytecode ends inside the inline cache of {opcode.opname[op]}")
+            if count > 1 and any(raw[2 * place + 4:2 * end]):
+                self._refuse_at(place, f"the inline cache of {opcode.opname[op]} is not empty")
+            self.index_at[start] = len(self.ops)
+            self.ops.append(op)
+            self.operands.append(operand)
+            self.start.append(start)
+            self.unit.append(place)
+            self.end.append(end)
+            place = end
+
+    def _check_operands(self):
+        code = self.code
+        names, constants = len(code.co_names), len(code.co_consts)
+        local_count = code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)) + len(code.co_freevars)
+        limits = {"name": (names, 0), "name>>1": (names, 1), "name>>2": (names, 2), "constant": (constants, 0),
+                  "local": (local_count, 0)}
+        domains = self.table.domain_of
+        for index, (op, operand) in enumerate(zip(self.ops, self.operands)):
+            domain = domains[op]
+            if domain.__class__ is str:
+                limit = limits.get(domain)
+                if limit is not None:
+                    if operand >> limit[1] >= limit[0]:
+                        what = domain.partition(">")[0]
+                        self.refuse(index, f"operand {operand} means {what} {operand >> limit[1]}, and there are {limit[0]}")
+                elif domain == "none":
+                    if operand:
+                        self.refuse(index, f"operand {operand}, expected 0")
+                elif domain == "forward":
+                    self._set_target(index, self.end[index] + operand)
+                elif domain == "backward":
+                    self._set_target(index, self.end[index] - operand)
+                elif domain == "two locals":
+                    if operand > 0xFF or operand >> 4 >= local_count or operand & 15 >= local_count:
+                        self.refuse(index, f"operand {operand} means locals {operand >> 4} and {operand & 15}, "
+                                           f"and there are {local_count}")
+                elif domain == "count":
+                    if operand > code.co_stacksize:
+                        self.refuse(index, f"operand {operand}, and the stack has {code.co_stacksize} slots")
+                elif domain == "unpack":
+                    if (operand & 0xFF) + (operand >> 8) > code.co_stacksize:
+                        self.refuse(index, f"operand {operand} unpacks more than the stack's {code.co_stacksize} slots")
+                elif domain == "free count":
+                    if operand != len(code.co_freevars):
+                        self.refuse(index, f"operand {operand}, and there are {len(code.co_freevars)} free variables")
+                elif domain.startswith("depth>="):
+                    if operand < int(domain[7:]):
+                        self.refuse(index, f"operand {operand}, expected {domain[7:]} or more")
+            elif domain.__class__ is tuple:
+                if not domain[0] <= operand <= domain[1]:
+                    self.refuse(index, f"operand {operand} is outside {domain[0]}..{domain[1]}")
+            elif operand not in domain:
+                self.refuse(index, f"operand {operand} is none of {', '.join(map(str, sorted(domain)))}")
+
+    def _set_target(self, index, unit):
+        target = self.index_at.get(unit, -1)
+        if target < 0:
+            self.refuse(index, f"jumps to offset {2 * unit}, where no instruction starts")
+        self.target[index] = target

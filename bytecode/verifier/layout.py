@@ -1,0 +1,111 @@
+"""The parts of a code object outside its bytecode: counts, flags, names, constants, and which slot holds which variable."""
+
+import marshal
+import re
+
+from .errors import VerifyError
+
+_PLAIN = frozenset({type(None), type(...), bool, int, float, complex, str, bytes})
+_MAX_NESTING = 200  # of tuples and frozensets in constants; the compiler's own limit for source is lower
+_LOCAL, _CELL, _FREE = 0x20, 0x40, 0x80  # bits of co_localspluskinds
+
+
+def check_layout(code, facts, where):
+    """Refuses a code object whose fields contradict each other. Returns the names of its slots."""
+
+    def refuse(message):
+        raise VerifyError(where, code.co_qualname, message)
+
+    for field in ("co_filename", "co_name", "co_qualname"):
+        if type(getattr(code, field)) is not str:
+            raise VerifyError(where, repr(code.co_qualname), f"{field} is {type(getattr(code, field)).__name__}, expected str")
+    for field in ("co_names", "co_varnames", "co_cellvars", "co_freevars"):
+        for name in getattr(code, field):
+            if type(name) is not str:
+                refuse(f"{field} holds {name!r:.60}, expected names")
+    _check_flags(code, facts, refuse)
+    _check_constants(code.co_consts, refuse)
+    slots = _check_slots(code, facts, refuse)
+    if not 0 < code.co_stacksize <= 0xFFFF + 16 * len(code.co_code):
+        refuse(f"a stack of {code.co_stacksize} slots for {len(code.co_code)} bytes of bytecode")
+    return slots
+
+
+def _check_flags(code, facts, refuse):
+    flags = code.co_flags
+    if flags & ~facts.KNOWN_FLAGS:
+        refuse(f"unknown flags {flags & ~facts.KNOWN_FLAGS:#x}")
+    kinds = flags & (facts.GENERATOR | facts.COROUTINE | facts.ASYNC_GENERATOR)
+    if kinds & kinds - 1:
+        refuse(f"flags {flags:#x} make it several of generator, coroutine and asynchronous generator")
+    if flags & facts.ITERABLE_COROUTINE and not flags & facts.GENERATOR:
+        refuse(f"flags {flags:#x} make it an iterable coroutine that is no generator")
+    if flags & facts.HAS_DOCSTRING and (not code.co_consts or type(code.co_consts[0]) is not str):
+        refuse(f"flags {flags:#x} promise a docstring, and the first constant is none")
+
+
+def _check_constants(constants, refuse):
+    pending = [(constants, 0)]
+    code_type = check_layout.__code__.__class__
+    while pending:
+        items, nesting = pending.pop()
+        if nesting > _MAX_NESTING:
+            refuse(f"constants nested deeper than {_MAX_NESTING}")
+        for item in items:
+            kind = type(item)
+            if kind in _PLAIN:
+                continue
+            if kind is tuple or kind is frozenset:
+                pending.append((item, nesting + 1))
+            elif kind is slice:
+                pending.append(((item.start, item.stop, item.step), nesting + 1))
+            elif kind is code_type:
+                if nesting:
+                    refuse("a code object inside a constant tuple")
+            else:
+                refuse(f"a constant of type {kind.__name__}")
+
+
+def _check_slots(code, facts, refuse):
+    positional, keyword = code.co_argcount, code.co_kwonlyargcount
+    if positional < 0 or keyword < 0 or not 0 <= code.co_posonlyargcount <= positional:
+        refuse(f"{positional} arguments of which {code.co_posonlyargcount} positional only, and {keyword} keyword only")
+    arguments = argument_count(code, facts)
+    if arguments > code.co_nlocals or code.co_nlocals != len(code.co_varnames):
+        refuse(f"{arguments} arguments, {code.co_nlocals} locals, {len(code.co_varnames)} names of locals")
+    variables = code.co_varnames
+    held = frozenset(variables)
+    expected = variables + tuple(name for name in code.co_cellvars if name not in held) + code.co_freevars
+    slots = []
+    try:
+        for index in range(len(expected) + 1):
+            slots.append(code._varname_from_oparg(index))
+    except IndexError:
+        pass
+    if tuple(slots) != expected:
+        refuse(f"its slots are named {slots}, expected {list(expected)}")
+    if len(frozenset(expected)) != len(expected):
+        _check_kinds_of_namesakes(code, refuse)
+    return expected
+
+
+def argument_count(code, facts):
+    """How many slots the caller fills."""
+    return (code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & facts.VARARGS)
+            + bool(code.co_flags & facts.VARKEYWORDS))
+
+
+def _check_kinds_of_namesakes(code, refuse):
+    """Two slots of one name (a comprehension's variable beside a free one): names alone don't tell which is which.
+
+    The kinds are not visible to Python, but they are in the marshalled form, as one byte per slot.
+    """
+    held = frozenset(code.co_varnames)
+    cells = frozenset(code.co_cellvars)
+    kinds = [_LOCAL | (_CELL if name in cells else 0) for name in code.co_varnames]
+    kinds += [_CELL for name in code.co_cellvars if name not in held] + [_FREE for _ in code.co_freevars]
+    length = len(kinds).to_bytes(4, "little")
+    # the low five bits say what kind of argument a slot is and whether it is hidden
+    pattern = b"".join(b"[" + re.escape(bytes([kind])) + b"-" + re.escape(bytes([kind | 0x1F])) + b"]" for kind in kinds)
+    if not re.search(re.escape(b"s" + length) + pattern, marshal.dumps(code, 2), re.DOTALL):
+        refuse("its slots are not in the order locals, cells, free variables")

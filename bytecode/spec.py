@@ -162,10 +162,7 @@ def _load(path, problems):
     if root is None:
         raise TaskSpecError([f"{path}:1: the file is empty; expected at least name, version, entry and python"])
     lines = {}
-    try:
-        value = _construct(root, "", lines, problems)
-    except (ValueError, yaml.YAMLError) as error:
-        raise TaskSpecError([f"{path}: not a task's description: {str(error).splitlines()[0]}"]) from error
+    value = _construct(root, "", lines, problems)
     problems.stop()
     return value, lines
 

@@ -29,7 +29,7 @@ from .texts import compile_text, text_digest
 # Native modules, built in or from lib-dynload, that a VM may load. Which of their names remain, and under which
 # permissions they work, is the business of the isolation layer.
 NATIVE_MODULES = frozenset("""
-    _abc _asyncio _bisect _blake2 _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr _codecs_tw
+    _abc _ast _asyncio _bisect _blake2 _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr _codecs_tw
     _collections _contextvars _csv _datetime _decimal _elementtree _functools _hashlib _heapq _hmac _io _json _locale _lzma
     _md5 _multibytecodec _opcode _operator _pickle _queue _random _sha1 _sha2 _sha3 _signal _socket _sqlite3 _sre _ssl _stat
     _statistics _string _struct _suggestions _sysconfig _thread _tokenize _types _typing _uuid _warnings _weakref _zoneinfo
@@ -75,6 +75,7 @@ LEFT_OUT = {
     "_tracemalloc": _PROCESS_WIDE, "tracemalloc": _PROCESS_WIDE, "faulthandler": _PROCESS_WIDE, "fcntl": _PROCESS_WIDE,
     "grp": _PROCESS_WIDE, "pwd": _PROCESS_WIDE, "resource": _PROCESS_WIDE, "syslog": _PROCESS_WIDE,
     "_dbm": "no build of it runs in a VM; use sqlite3", "_gdbm": "no build of it runs in a VM; use sqlite3",
+    "xmlrpc.server": "its pages come from pydoc; use http.server",
     "dbm": "no build of it runs in a VM; use sqlite3", "shelve": "it stores through dbm and pickle; use sqlite3 or json",
 }
 

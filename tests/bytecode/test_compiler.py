@@ -1,0 +1,129 @@
+"""Task folders to bundles: what goes in, what tracebacks say, and which mistakes stop it."""
+
+import dis
+import marshal
+import traceback
+
+import pytest
+
+from bytecode.compiler import compile_sources, compile_task
+from bytecode.errors import CompileError, TaskSpecError
+from bytecode.format import TARGET, read_bundle
+from bytecode.signing import TrustStore, generate_key
+
+SPEC = """\
+name: sample
+version: 1.2.0
+entry: main:run
+python: "3.14"
+limits: {memory: 32 MiB, concurrency: 2}
+permissions: {env: [LANG]}
+files: [data/labels.json]
+models: [net.onnx]
+priority: -2
+"""
+FILES = {
+    "main.py": '"""Doc."""\nfrom pkg import part\n\ndef run(value):\n    """Doc."""\n    assert value\n    return part.go(value)\n',
+    "pkg/__init__.py": "", "pkg/part.py": "def go(value):\n    return 1 / value\n",
+    "data/labels.json": "[1]", "net.onnx": b"\0\1", "not_named.txt": "x",
+}
+
+
+def test_a_task_folder_becomes_a_bundle(write_task):
+    key = generate_key()
+    compiled = compile_task(write_task(FILES, spec=SPEC))
+    bundle = read_bundle(compiled.to_bytes(key), TrustStore.of(ours=key.public))
+    assert (bundle.manifest.name, bundle.manifest.version, bundle.manifest.entry) == ("sample", "1.2.0", "main:run")
+    assert {name: module.is_package for name, module in bundle.modules.items()} == {
+        "main": False, "pkg": True, "pkg.part": False}
+    assert bundle.files == {"data/labels.json": b"[1]", "net.onnx": b"\0\1"}
+    assert dict(bundle.manifest.limits) == {"memory_bytes": 32 << 20, "concurrency": 2}
+    assert bundle.manifest.permissions["env"] == ("LANG",)
+    assert (bundle.manifest.models, bundle.manifest.priority, bundle.manifest.fresh) == (("net.onnx",), -2, False)
+    assert compiled.warnings == ()
+    assert compile_task(write_task(FILES, spec=SPEC, name="elsewhere")).to_bytes(key) == compiled.to_bytes(key)
+
+
+def test_tracebacks_name_task_version_path_and_line(write_task):
+    compiled = compile_task(write_task(FILES, spec=SPEC))
+    codes = {name: marshal.loads(module.code) for name, module in compiled.modules.items()}
+    space = {}
+    exec(codes["pkg.part"], space)
+    with pytest.raises(ZeroDivisionError) as caught:
+        space["go"](0)
+    frame = traceback.extract_tb(caught.tb)[-1]
+    assert (frame.filename, frame.lineno, frame.name) == ("sample@1.2.0/pkg/part.py", 2, "go")
+    assert codes["pkg"].co_filename == "sample@1.2.0/pkg/__init__.py"
+
+
+@pytest.mark.parametrize(("optimize", "asserts", "docstrings"), [(0, True, True), (1, False, True), (2, False, False)])
+def test_optimize_means_what_cpython_means(write_task, optimize, asserts, docstrings):
+    compiled = compile_task(write_task(FILES, spec=SPEC), optimize=optimize)
+    code = marshal.loads(compiled.modules["main"].code)
+    run = next(const for const in code.co_consts if hasattr(const, "co_code"))
+    assert (run.co_consts[0] == "Doc.") == docstrings
+    assert ("AssertionError" in {item.argrepr for item in dis.get_instructions(run)}) == asserts
+    assert read_bundle(compiled.to_bytes(), allow_unsigned=True).manifest.optimize == optimize
+
+
+def test_no_source_and_no_place_of_this_machine_in_the_bundle(write_task):
+    folder = write_task(FILES, spec=SPEC)
+    data = compile_task(folder).to_bytes()
+    assert str(folder).encode() not in data
+    assert b"return part.go" not in data
+    assert b"not_named" not in data
+
+
+def test_warnings_are_reported_and_errors_when_strict(write_task):
+    folder = write_task({"main.py": "def run(value):\n    return eval(value) is 1\n"})
+    compiled = compile_task(folder)
+    shown = [str(found).removeprefix(f"{folder}/") for found in compiled.warnings]
+    assert shown[0].startswith("main.py:2: eval: a VM has no compiler")
+    assert shown[1] == '''main.py:2: "is" with 'int' literal. Did you mean "=="?'''
+    with pytest.raises(CompileError) as caught:
+        compile_task(folder, strict=True)
+    assert len(caught.value.diagnostics) == 2
+
+
+@pytest.mark.parametrize(("source", "message"), [
+    ("import numpy\ndef run(value): pass", "main.py:1: import numpy: a VM can't load it"),
+    ("def run(value):\n    retrun value", "main.py:2: SyntaxError: invalid syntax"),
+    ("def run(value):\n    return 1\nreturn 2", "main.py:3: SyntaxError: 'return' outside function"),
+    ("def run(value):\n    nonlocal x", "main.py:2: SyntaxError: no binding for nonlocal 'x' found"),
+])
+def test_source_errors_stop_the_compilation(write_task, source, message):
+    folder = write_task({"main.py": source})
+    with pytest.raises(CompileError) as caught:
+        compile_task(folder)
+    assert [str(found).removeprefix(f"{folder}/") for found in caught.value.diagnostics][0].startswith(message)
+    assert len(caught.value.diagnostics) == 1
+
+
+def test_other_python_than_the_running_one(write_task):
+    folder = write_task(spec=SPEC.partition("files")[0].replace('"3.14"', '"3.19"'))
+    with pytest.raises(TaskSpecError, match=rf"task.yaml:4: python: expected Python {TARGET}, the one that compiles, got 3.19"):
+        compile_task(folder)
+    assert compile_task(folder, target=TARGET).manifest.target == TARGET
+    with pytest.raises(CompileError, match=f"--target: expected Python {TARGET}, the one that compiles, got 3.19; run"):
+        compile_task(folder, target="3.19")
+
+
+def test_sources_in_memory_become_a_bundle():
+    bundle = compile_sources(
+        {"m": ("import n\ndef go(x): return n.y + x", "/srv/m.py", False), "n": (b"y = 1", "/srv/n.py", False)},
+        entry="m:go", name="m", version="0", permissions={"net": ("*:1",)}, limits={"concurrency": 1})
+    assert (bundle.manifest.entry, bundle.signed_by, bundle.where) == ("m:go", None, "m@0")
+    assert bundle.manifest.permissions["net"] == ("*:1",)
+    assert marshal.loads(bundle.modules["m"].code).co_filename == "/srv/m.py"
+    space = {}
+    exec(marshal.loads(bundle.modules["n"].code), space)
+    assert space["y"] == 1
+    with pytest.raises(CompileError, match="/srv/m.py:1: SyntaxError"):
+        compile_sources({"m": ("x =", "/srv/m.py", False)}, entry="m:go", name="m", version="0")
+
+
+def test_precompiled_texts_travel_in_the_bundle(write_task):
+    folder = write_task({"main.py": "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef run(v): return P(1, v)\n"})
+    bundle = read_bundle(compile_task(folder).to_bytes(), allow_unsigned=True)
+    (code,) = map(marshal.loads, bundle.texts.values())
+    assert eval(code, {"_tuple_new": tuple.__new__})(tuple, 1, 2) == (1, 2)

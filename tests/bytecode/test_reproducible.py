@@ -1,0 +1,73 @@
+"""Same inputs, same bytes: over hash seeds, what else was imported, the folder's place, the umask, the time zone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MAIN = '''\
+"""Constants whose order or identity could vary: sets, big numbers, shared strings, tuples, nested functions."""
+import enum, functools
+from dataclasses import dataclass
+from collections import namedtuple
+
+WORDS = {"alpha", "beta", "gamma", "delta", "epsilon"}
+BIG = 123456789012345678901234567890
+SHARED = ("shared string", "shared string", 1.5, 1.5, BIG, 2j, b"bytes", frozenset({"a", "b", "c"}))
+Point = namedtuple("Point", "x y z")
+
+@dataclass(order=True)
+class Row:
+    alpha: int
+    beta: str = "shared string"
+
+class Colour(enum.Enum):
+    RED = "red"
+
+def run(value):
+    if value in {"alpha", "beta", "gamma", "delta", "epsilon", 1, 2.5, None, ("x", "y")}:
+        return lambda more: (value, more, frozenset(("z", "y", "x")), "shared string")
+    match value:
+        case {"alpha": 1, "beta": 2}: return 1
+    return [Row(item) for item in value if item in {"red", "green", "blue"}]
+'''
+
+COMPILE = """
+import sys
+for name in sys.argv[1].split():
+    __import__(name)
+from bytecode.compiler import compile_task
+sys.stdout.buffer.write(compile_task(sys.argv[2]).to_bytes())
+"""
+
+
+def compiled(folder, imports="sys", **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, imports, folder], cwd=ROOT, check=True, capture_output=True,
+        env={"PYTHONPATH": str(ROOT), **environment})
+    return done.stdout
+
+
+def test_a_task_gives_the_same_bytes_everywhere(write_task, tmp_path):
+    first = write_task({"main.py": MAIN})
+    other = write_task({"main.py": MAIN}, name="elsewhere/deeper")
+    os.utime(other / "main.py", (0, 0))
+    (other / "main.py").chmod(0o700)
+    wanted = compiled(first, PYTHONHASHSEED="0")
+    assert wanted.startswith(b"PK")
+    assert compiled(other, PYTHONHASHSEED="1") == wanted
+    assert compiled(first, imports="asyncio json decimal typing unittest.mock", PYTHONHASHSEED="4242") == wanted
+    assert compiled(first, imports="enum", PYTHONHASHSEED="random", TZ="Asia/Tokyo", PYTHONDONTWRITEBYTECODE="1") == wanted
+    assert compiled(first, PYTHONOPTIMIZE="2") == wanted
+
+
+def test_the_library_gives_the_same_bytes_everywhere(tmp_path):
+    digests = set()
+    for seed in "17":
+        out = tmp_path / f"{seed}.vmb"
+        subprocess.run([sys.executable, "-m", "bytecode.stdlib", out], cwd=ROOT, check=True, capture_output=True,
+                       env={"PYTHONHASHSEED": seed})
+        digests.add(out.read_bytes())
+    assert len(digests) == 1

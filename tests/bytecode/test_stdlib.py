@@ -1,0 +1,145 @@
+"""The standard-library bundle: what is in it, that it loads, and how the guest runtime shapes it."""
+
+import marshal
+import platform
+import sys
+import types
+
+import pytest
+
+from bytecode import stdlib
+from bytecode.errors import BundleError
+from bytecode.format import read_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return read_bundle(stdlib.build_stdlib(tmp_path_factory.mktemp("no_guest")), allow_unsigned=True)
+
+
+@pytest.fixture
+def guest(tmp_path, monkeypatch):
+    """A folder like vmhost/guest, and a standard library of three modules, so that building takes no time."""
+    sources = stdlib._library_sources()
+    few = {name: sources[name] for name in ("keyword", "json", "json.tool")}
+    monkeypatch.setattr(stdlib, "_library_sources", lambda: few)
+    return tmp_path
+
+
+def test_it_is_a_library_for_exactly_this_python(bundle):
+    manifest = bundle.manifest
+    assert (manifest.kind, manifest.name, manifest.version, manifest.exact_python, manifest.optimize, manifest.entry) == (
+        "stdlib", "stdlib", platform.python_version(), platform.python_version(), 2, None)
+
+
+@pytest.mark.parametrize("name", [
+    "asyncio", "collections", "concurrent.futures", "contextlib", "dataclasses", "datetime", "decimal", "enum", "functools",
+    "json", "logging", "re", "sqlite3", "statistics", "typing", "urllib.parse", "encodings.utf_8", "importlib.resources"])
+def test_what_tasks_use_is_in_it(bundle, name):
+    assert name in bundle.modules
+
+
+@pytest.mark.parametrize("name", [
+    "tkinter", "idlelib.idle", "test", "test.support", "ensurepip", "venv", "multiprocessing", "ctypes", "curses", "pip", "site",
+    "pdb", "turtle", "sitecustomize", "json.__main__", "concurrent.futures.process", "lib2to3"])
+def test_what_a_vm_cannot_use_is_not(bundle, name):
+    assert name not in bundle.modules
+
+
+def test_every_module_is_code_named_after_the_library(bundle):
+    for name, module in bundle.modules.items():
+        code = marshal.loads(module.code)
+        path = name.replace(".", "/") + ("/__init__.py" if module.is_package else ".py")
+        assert code.co_filename == f"stdlib@{platform.python_version()}/{path}", name
+    json = marshal.loads(bundle.modules["json"].code)
+    space = types.ModuleType("json").__dict__
+    space["__package__"], space["__name__"] = "json", "json"
+    exec(json, space)
+    assert space["loads"]("[1]") == [1]
+    assert space["loads"].__doc__ is None          # optimize 2
+
+
+def test_what_is_imported_unconditionally_is_offered_too(bundle):
+    """No module of the bundle needs, at its top level, a module that the tables forget."""
+    import ast
+    import warnings
+    warnings.simplefilter("ignore", SyntaxWarning)
+    offered = stdlib.offered_modules() | stdlib.ALIASES | {"_frozen_importlib", "_frozen_importlib_external"}
+    imp = {"_imp"}          # loaded before a VM is sealed, so these find it without an importer
+    needed_anyway = {"zipimport": imp, "importlib": imp, "importlib._bootstrap_external": imp, "importlib.util": imp}
+    for name, (path, is_package) in stdlib._library_sources().items():
+        for node in ast.parse(path.read_bytes()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else (
+                [node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
+            missing = set(names) - offered - needed_anyway.get(name, set())
+            assert not missing, f"{name} imports {missing}"
+
+
+def test_building_twice_gives_the_same_bytes(guest):
+    assert stdlib.build_stdlib(guest) == stdlib.build_stdlib(guest)
+
+
+def test_guest_runtime_overlays_and_patches(guest):
+    (guest / "__init__.py").write_text("import sys")
+    (guest / "boot.py").write_text("ready = True")
+    (guest / "overlays").mkdir()
+    (guest / "overlays" / "json.py").write_text("overlaid = True")
+    (guest / "overlays" / "subprocess.py").write_text("stand_in = True")
+    (guest / "patches.py").write_text(
+        "def patch(name, source):\n    return source + '\\npatched = True\\n' if name == 'keyword' else source\n"
+        "def system_texts(names):\n    assert sorted(names) == ['json', 'json.tool', 'keyword', 'subprocess'], names\n"
+        "    return [('eval', 'lambda: 42')]\n")
+    bundle = read_bundle(stdlib.build_stdlib(guest), allow_unsigned=True)
+    assert set(bundle.modules) == {
+        "json", "json.tool", "keyword", "subprocess", "vmhost", "vmhost.guest", "vmhost.guest.boot"}
+    assert bundle.modules["json"].is_package
+    assert bundle.modules["vmhost"].is_package
+
+    def run(name):
+        space = {}
+        exec(marshal.loads(bundle.modules[name].code), space)
+        return space
+
+    assert run("json")["overlaid"]
+    assert run("subprocess")["stand_in"]
+    assert run("keyword")["patched"]
+    assert run("vmhost.guest.boot")["ready"]
+    assert [eval(marshal.loads(code))() for code in bundle.texts.values()] == [42]
+
+
+def test_command_line_writes_the_file(guest, tmp_path, monkeypatch, capsys):
+    build = stdlib.build_stdlib
+    monkeypatch.setattr(stdlib, "build_stdlib", lambda: build(guest))
+    out = tmp_path / "new" / "stdlib.vmb"
+    assert stdlib.main([str(out)]) == 0
+    assert read_bundle(out, allow_unsigned=True).manifest.kind == "stdlib"
+    assert [path.name for path in out.parent.iterdir()] == ["stdlib.vmb"]
+    assert "stdlib.vmb: " in capsys.readouterr().out
+    (tmp_path / "file").touch()
+    assert stdlib.main([str(tmp_path / "file" / "stdlib.vmb")]) == 1
+    assert "error: " in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        stdlib.main([])
+    assert caught.value.code == 2
+
+
+def test_library_of_another_python_is_refused(guest, monkeypatch):
+    data = stdlib.build_stdlib(guest)
+    monkeypatch.setattr(platform, "python_version", lambda: "3.14.99")
+    with pytest.raises(BundleError, match="made for exactly Python .*, this host runs 3.14.99; build it again with"):
+        read_bundle(data, allow_unsigned=True)
+
+
+def test_native_modules_exist_in_this_python():
+    import importlib.util
+    unknown = {name for name in stdlib.NATIVE_MODULES
+               if name not in sys.builtin_module_names and importlib.util.find_spec(name) is None}
+    assert not unknown
+
+
+def test_tables_do_not_contradict_each_other():
+    assert not stdlib.NATIVE_MODULES & stdlib.LEFT_OUT.keys()
+    assert not stdlib.REFUSED.keys() & stdlib.LEFT_OUT.keys()
+    offered = stdlib.offered_modules()
+    for name in stdlib.REFUSED_NAMES:
+        assert name.rpartition(".")[0] in offered, name

@@ -64,6 +64,14 @@ def parse(source, filename="<unknown>", mode="exec"):
                           'expressions can be read there, with mode="eval"; read programs where the task is compiled')
 
 
+def parse_literal(source):
+    """The tree of an expression for `ast.literal_eval`, to which a construct that needs a compiler is a malformed one."""
+    try:
+        return parse(source, mode="eval")
+    except NoCompilerError as error:
+        raise ValueError(f"malformed node or string: {error}") from None
+
+
 def _shown(source):
     return repr(source if len(source) <= 80 else source[:77] + "...")
 

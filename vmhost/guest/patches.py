@@ -38,6 +38,17 @@ EDITS = {
          "        fns = ns['__create_fn__'](**self.locals)\n",
          "        from vmhost.guest import texts\n"
          "        fns = texts.dataclass_functions(txt, self.globals, self.locals, self.parts)\n"),
+        # inspect is for one line of documentation and for the unwrapping of methods
+        ("import inspect\n", ""),
+        ("            text_sig = str(inspect.signature(\n"
+         "                cls,\n"
+         "                annotation_format=annotationlib.Format.FORWARDREF,\n"
+         "            )).replace(' -> None', '')\n",
+         "            from vmhost.guest import signatures\n"
+         "            text_sig = signatures.of_class(cls).replace(' -> None', '')\n"),
+        ("        member = inspect.unwrap(member)\n",
+         "        from vmhost.guest import signatures\n"
+         "        member = signatures.unwrapped(member)\n"),
     ],
     "types": [
         ("            co = func.__code__\n"
@@ -56,8 +67,41 @@ EDITS = {
          '            self.__code__ = _texts.expression(_rewrite_star_unpack(arg))\n'),
         ('        else eval(_rewrite_star_unpack(value), globals, locals)\n',
          '        else _texts.evaluate_text(_rewrite_star_unpack(value), globals, locals)\n'),
-        ("import types\n\n__all__",
-         "import types\nfrom vmhost.guest import texts as _texts\n\n__all__"),
+        # ast is for the STRING format and for names that are not known yet
+        ("import ast\n",
+         "class _LazyAst:\n"
+         "    def __getattr__(self, name):\n"
+         "        global ast\n"
+         "        import ast\n"
+         "        return getattr(ast, name)\n"
+         "\n"
+         "\n"
+         "ast = _LazyAst()\n"
+         "from vmhost.guest import texts as _texts\n"),
+        ("                ast.BinOp(self.__get_ast(), op, rhs), extra_names\n",
+         "                ast.BinOp(self.__get_ast(), getattr(ast, op)(), rhs), extra_names\n"),
+        ("                ast.BinOp(new_other, op, self.__get_ast()), extra_names\n",
+         "                ast.BinOp(new_other, getattr(ast, op)(), self.__get_ast()), extra_names\n"),
+        ("                    ops=[op],\n",
+         "                    ops=[getattr(ast, op)()],\n"),
+        ("            return self.__make_new(ast.UnaryOp(op, self.__get_ast()))\n",
+         "            return self.__make_new(ast.UnaryOp(getattr(ast, op)(), self.__get_ast()))\n"),
+        *((f"_make_{kind}(ast.{name}())\n", f"_make_{kind}({name!r})\n")
+          for kind, names in {
+              "binop": "Add Sub Mult MatMult Div Mod LShift RShift BitOr BitXor BitAnd FloorDiv Pow",
+              "rbinop": "Add Sub Mult MatMult Div Mod LShift RShift BitOr BitXor BitAnd FloorDiv Pow",
+              "compare": "Lt LtE Eq NotEq Gt GtE",
+              "unary_op": "Invert UAdd USub"}.items()
+          for name in names.split()),
+        ("class _ExtraNameFixer(ast.NodeTransformer):\n",
+         "def _ExtraNameFixer(extra_names):\n"
+         "    fixer = ast.NodeTransformer()\n"
+         "    fixer.visit_Name = lambda node: _FixedName.visit_Name(fixer, node)\n"
+         "    fixer.extra_names = extra_names\n"
+         "    return fixer\n"
+         "\n"
+         "\n"
+         "class _FixedName:\n"),
     ],
     "ast": [
         ("    return compile(source, filename, mode, flags,\n"
@@ -66,6 +110,9 @@ EDITS = {
          "        return source\n"
          "    from vmhost.guest import expressions\n"
          "    return expressions.parse(source, filename, mode)\n"),
+        ("        node_or_string = parse(node_or_string.lstrip(\" \\t\"), mode='eval')\n",
+         "        from vmhost.guest import expressions\n"
+         "        node_or_string = expressions.parse_literal(node_or_string.lstrip(\" \\t\"))\n"),
     ],
     "gettext": [
         ("        exec('''if True:\n"
@@ -104,6 +151,26 @@ EDITS = {
         ("import ast\n",
          "import ast\n"
          "from vmhost.guest import texts as _texts\n"),
+    ],
+    "unittest.mock": [
+        ('    src = """def %s(*args, **kwargs):\n'
+         '    _checksig_(*args, **kwargs)\n'
+         '    return mock(*args, **kwargs)""" % name\n'
+         '    exec (src, context)\n'
+         '    funcopy = context[name]\n',
+         '    def funcopy(*args, **kwargs):\n'
+         '        checksig(*args, **kwargs)\n'
+         '        return mock(*args, **kwargs)\n'
+         '    funcopy.__name__ = funcopy.__qualname__ = name\n'),
+        ('    src = """async def %s(*args, **kwargs):\n'
+         '    _checksig_(*args, **kwargs)\n'
+         '    return await mock(*args, **kwargs)""" % name\n'
+         '    exec (src, context)\n'
+         '    funcopy = context[name]\n',
+         '    async def funcopy(*args, **kwargs):\n'
+         '        checksig(*args, **kwargs)\n'
+         '        return await mock(*args, **kwargs)\n'
+         '    funcopy.__name__ = funcopy.__qualname__ = name\n'),
     ],
     "traceback": [
         # Carets and suggestions that need the parser are left out, as CPython does for sources that it cannot parse.

@@ -1,0 +1,125 @@
+"""The standard library in a process without a compiler: the same results as in CPython."""
+
+import ast
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+
+from bytecode import stdlib
+from vmhost.guest import patches
+
+LIBRARY = Path(__file__).parent / "programs" / "library.py"
+
+
+def offered():
+    """The Python modules of the standard library that VMs have."""
+    return sorted(name for name in stdlib.offered_modules() - stdlib.NATIVE_MODULES if not name.startswith("vmhost"))
+
+
+def test_the_library_does_what_it_does_in_cpython(programs):
+    plain = programs.plain(LIBRARY).splitlines()
+    assert len(plain) > 200
+    assert programs.sealed(LIBRARY).splitlines() == plain
+
+
+def test_with_its_texts_compiled_beforehand_too(programs):
+    texts = [*programs.texts(LIBRARY), *patches.system_texts(["urllib.parse", "functools"])]
+    assert programs.sealed(LIBRARY, texts).splitlines() == programs.plain(LIBRARY).splitlines()
+
+
+IMPORTS = """
+import sys, warnings
+warnings.simplefilter("ignore")
+out, sys.stdout = sys.stdout, sys.stderr
+for name in {names!r}:
+    try:
+        __import__(name)
+        print(name, file=out)
+    except ImportError as error:
+        print(name, "ImportError", error.name, file=out)
+"""
+
+
+def test_every_module_of_a_vm_can_be_imported_without_a_compiler(programs):
+    program = IMPORTS.format(names=offered())
+    plain = programs.plain(program)
+    assert sum("ImportError" not in line for line in plain.splitlines()) > 300
+    assert programs.sealed(program) == plain
+
+
+def test_no_import_makes_code_when_the_texts_of_the_system_are_there(programs):
+    program = IMPORTS.format(names=offered()) + "import vmhost.guest.texts as texts\nprint(texts.counts, file=out)\n"
+    texts = patches.system_texts(offered())
+    counts = programs.sealed(program, texts).splitlines()[-1]
+    assert "'assembled': 0, 'evaluated': 0" in counts and "'precompiled': 0" not in counts, counts
+
+
+def test_every_edit_finds_its_place_in_this_python():
+    for module in patches.EDITS:
+        source = Path(importlib.util.find_spec(module).origin).read_text(encoding="utf-8")
+        patched = patches.patch(module, source)
+        assert patched != source
+        compile(patched, module, "exec")
+
+
+def test_a_source_that_differs_is_refused_with_the_piece_that_is_missing():
+    with pytest.raises(patches.PatchError, match=r"collections: .*finds it 0 times:\n    __new__ = eval\(code, namespace\)\n"):
+        patches.patch("collections", "def namedtuple(): pass\n")
+    piece = patches.EDITS["collections"][0][0]
+    with pytest.raises(patches.PatchError, match="finds it 2 times"):
+        patches.patch("collections", piece + piece)
+
+
+def test_other_sources_are_left_as_they_are():
+    assert patches.patch("json.decoder", "x = 1\n") == "x = 1\n"
+
+
+# What is left in the standard library of a VM that compiles when it is called, and why it may stay.
+STAYS = {
+    ("dis", "compile"): "dis.dis takes functions; a text needs the compiler, and is refused",
+    ("importlib._bootstrap", "exec"): "runs code that the importer gives it",
+    ("importlib._bootstrap_external", "compile"): "imports source files; a VM has none",
+    ("importlib.abc", "compile"): "imports source files; a VM has none",
+    ("optparse", "exec"): "runs a file that its caller names",
+    ("zipimport", "compile"): "imports source files; a VM has none",
+    ("zipimport", "exec"): "runs code that the importer gives it",
+}
+
+
+def test_nothing_else_in_the_library_compiles():
+    found = set()
+    for name, (path, _) in stdlib._library_sources().items():
+        tree = ast.parse(patches.patch(name, path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            if isinstance(node.func, ast.Name) and node.func.id in ("exec", "eval", "compile", "CodeType"):
+                found.add((name, node.func.id))
+            if isinstance(node.func, ast.Attribute) and (
+                    node.func.attr == "CodeType" or any((word.arg or "").startswith("co_") for word in node.keywords)):
+                found.add((name, node.func.attr))
+    assert found == set(STAYS)
+
+
+def test_system_texts_are_the_same_each_time():
+    modules = ["functools", "urllib.parse", "dis", "statistics"]
+    texts = patches.system_texts(modules)
+    assert texts == patches.system_texts(modules[::-1])
+    assert ("eval", "lambda _cls, hits, misses, maxsize, currsize: _tuple_new(_cls, (hits, misses, maxsize, currsize))") in texts
+    assert sum("def func(n)" in text for _, text in texts) >= 20
+
+
+def test_a_module_that_cannot_be_imported_is_passed_over():
+    assert patches.system_texts(["no_such_module"]) == patches.system_texts([])
+
+
+def test_the_guest_imports_the_standard_library_only():
+    for path in Path(inspect.getfile(patches)).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [name.name for name in node.names] if isinstance(node, ast.Import) else (
+                [node.module] if isinstance(node, ast.ImportFrom) else [])
+            for name in names:
+                assert name.partition(".")[0] in sys.stdlib_module_names or name.startswith("vmhost.guest"), (path.name, name)

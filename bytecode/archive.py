@@ -6,6 +6,7 @@ else, so two readers can't disagree about what a bundle holds, nothing can be hi
 unfold to more than its own size. `zipfile` isn't used: what it writes may change with Python, and it reads too much.
 """
 
+import re
 import struct
 import zlib
 
@@ -23,6 +24,7 @@ _MADE_BY = 3 << 8 | 20          # Unix, zip 2.0
 _DATE = 1 << 5 | 1              # 1980-01-01, the first day that zip knows
 _MODE = 0o100644 << 16
 _UTF8 = 1 << 11
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\:]")
 _AGAIN = "copy or compile it again"
 
 
@@ -100,7 +102,7 @@ def path_problem(name):
         text = name.decode()
     except UnicodeDecodeError:
         return "expected a path in UTF-8"
-    if any(ord(letter) < 32 or letter in '\\:\x7f' for letter in text):
+    if _UNSAFE.search(text):
         return "expected a path without backslashes, colons and control characters"
     if any(part in ("", ".", "..") for part in text.split("/")):
         return "expected a relative path without empty, '.' and '..' parts"

@@ -32,6 +32,7 @@ def main(arguments=None):
         data = compiled.to_bytes(key)
         # What was just made must be readable by the host that will get it.
         bundle = read_bundle(data, TrustStore.of(key=key.public) if key else None, allow_unsigned=key is None)
+        bundle.verify()
         _write(out, data)
     except (BytecodeError, OSError) as error:
         problems = _problems(error)

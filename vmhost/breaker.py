@@ -15,7 +15,7 @@ CLOSED, OPEN, HALF_OPEN = "closed", "open", "half-open"
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Totals of one lane since it was made. `failures` includes `lost`; `slow` are calls that took too long but succeeded."""
+    """Totals of one lane since it was made. `failures` includes `lost`; `slow` are calls that took too long."""
 
     calls: int = 0
     failures: int = 0

@@ -66,12 +66,12 @@ class Scheduler:
                   for version, demand in demands.items() if demand}
         targets = shares(claims, self._policy.max_vms)
         missing = {}
-        contended = False
+        contended = set()
         for version in sorted(targets, key=lambda v: (-v.priority, len(pool.held_by(v)) / v.policy.weight)):
             lacking = targets[version] - len(pool.held_by(version))
             while lacking > 0:
                 if pool.lent >= self._policy.max_vms and not self._make_room(version, targets, now):
-                    contended = True
+                    contended.add(version)
                     break
                 if not pool.lend(version):
                     missing[version.stack_bytes] = missing.get(version.stack_bytes, 0) + lacking
@@ -81,7 +81,23 @@ class Scheduler:
             self.starved += 1
             pool.lacked()
         pool.boot_for(missing, {version.stack_bytes for version in self._used if not version.draining})
-        return self._policy.quantum_s if contended else None
+        again = 0.0 if self._mute(targets, contended) else None
+        return self._policy.quantum_s if contended and again is None else again
+
+    def _mute(self, targets, contended):
+        """Lanes that cannot get a VM before something else happens need not say that they are starved.
+
+        A saturated lane would say it at every submission. True when one that may speak again has become starved meanwhile.
+        """
+        missed = False
+        for version in self._used:
+            held = len(self._pool.held_by(version))
+            muted = held >= version.limits.concurrency or held < targets.get(version, 0) or version in contended
+            if muted != version.muted:
+                version.muted = muted
+                version.lane.mute(muted)
+                missed = missed or not muted and version.lane.starved and self.demand(version) > held
+        return missed
 
     def _account(self, demands, now):
         """Bring the VM seconds per weight of all versions up to date."""

@@ -87,7 +87,8 @@ class Service:
         version = Version(self, manifest, digest, limits, policy, clock=self._clock, wall=self._wall)
         version.lane = self.native.Lane(
             version.name, version.version, image, version.entry, self.events, wall_s=_span(limits.wall_s),
-            cpu_s=_span(limits.cpu_s), capacity=policy.queue, calls_per_vm=1 if version.fresh else 0)
+            cpu_s=_span(limits.cpu_s), capacity=policy.queue, calls_per_vm=1 if version.fresh else 0,
+            slow_s=_span(policy.breaker.slow_s))
         saved = self._state.breaker(version.key) if self._state else None
         if saved is not None:
             version.breaker.restore(saved)

@@ -40,6 +40,7 @@ class Version:
         self.stack_bytes = limits.stack_bytes
         self.permissions = {kind: list(names) for kind, names in manifest.permissions.items()}
         self.draining = False
+        self.muted = False              # of its lane: says no more that it is starved
         self.closed_because = None      # a sentence once calls are refused
         self.lane = None                # set by the service, which makes it
         self.breaker = Breaker(policy.breaker, lambda breaker: service.breaker_changed(self), clock=clock, wall=wall)
@@ -55,10 +56,10 @@ class Version:
 
     def counts(self):
         """The lane's totals as the breaker wants them."""
-        ends = self.lane.statistics()["ends"]
+        counters = self.lane.statistics()
+        ends = counters["ends"]
         failures = sum(ends[kind] for kind in _FAILURES)
-        slow = self.lane.statistics().get("slow", 0)
-        return Counts(ends[Kind.OK] + failures, failures, ends[Kind.VM_LOST], slow)
+        return Counts(ends[Kind.OK] + failures, failures, ends[Kind.VM_LOST], counters["slow"])
 
     # -- while the breaker is not closed --------------------------------------------------------------------------
 

@@ -177,13 +177,15 @@ class VM:
 
 
 class Lane:
-    def __init__(self, core, name, version, image, entry, events, *, wall_s, cpu_s, capacity, calls_per_vm):
+    def __init__(self, core, name, version, image, entry, events, *, wall_s, cpu_s, capacity, calls_per_vm, slow_s):
         self.core, self.name, self.version, self.image, self.entry = core, name, version, image, entry
         self.events, self.wall_s, self.cpu_s, self.capacity = events, wall_s, cpu_s, capacity
         self.calls_per_vm = calls_per_vm
         self.attached = []
         self.waiting = collections.deque()
         self.closed = False
+        self.muted = False
+        self.slow_s = slow_s
         self.ends = [0] * 16
         self.slow = 0
         core.lanes.append(self)
@@ -230,7 +232,7 @@ class Lane:
             with self.core.lock:
                 vm = next((vm for vm in self.attached if vm.call is None), None)
                 if vm is None or not self.waiting:
-                    if self.starved:
+                    if self.starved and not self.muted:
                         self.events.post("starved", self)
                     if self.closed and not self.waiting:
                         for idle in [vm for vm in self.attached if vm.call is None]:
@@ -247,6 +249,9 @@ class Lane:
                 call.end(kind=ends.kind, payload=ends.payload)
             else:
                 call.end(value)
+
+    def mute(self, muted):
+        self.muted = muted
 
     def fail(self, message):
         with self.core.lock:

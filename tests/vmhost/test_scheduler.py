@@ -126,3 +126,32 @@ def test_weights_come_from_the_policy_of_the_task(fake_host, bundle):
     host._service.events.settle()
     host._service.events.settle()
     assert (len(running(core, "a")), len(running(core, "b"))) == (3, 1)
+
+
+def test_a_lane_that_has_all_its_vms_does_not_wake_the_service_again(fake_host, bundle):
+    host, core = fake_host(idle_core(), policy=Policy(max_vms=4, max_warm=4))
+    task = host.load(bundle("a", limits={"concurrency": 1}))
+    futures = [task.submit(0)]
+    host._service.events.settle()
+    host._service.events.settle()
+    waits = host._service.events.waits
+    futures += [task.submit(i) for i in range(50)]
+    assert host._service.events.waits == waits
+    assert core.lanes[0].muted
+    core.guest = lambda value, entry: value
+    running(core, "a")[0].call.end(0)
+    assert [f.result(10) for f in futures[1:]] == list(range(50))
+
+
+def test_a_lane_that_lost_its_vm_may_speak_again(fake_host, bundle):
+    host, core = fake_host(idle_core(), policy=Policy(max_vms=4))
+    task = host.load(bundle("a", limits={"concurrency": 1}))
+    task.submit(0)
+    host._service.events.settle()
+    host._service.events.settle()
+    running(core, "a")[0].retire()
+    running(core, "a")[0].call.end(0)
+    host._service.events.settle()
+    assert not core.lanes[0].muted
+    core.guest = lambda value, entry: value
+    assert task(1) == 1

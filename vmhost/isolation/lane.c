@@ -190,7 +190,10 @@ void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
         atomic_fetch_add_explicit(&lane->wall_ns_total, call->ended_ns - call->started_ns, memory_order_relaxed);
         atomic_fetch_sub_explicit(&lane->running, 1, memory_order_relaxed);
     }
-    if (kind != VMH_OK && !call->quiet) {
+    bool slow = call->started_ns != 0 && call->ended_ns - call->started_ns > lane->slow_ns;
+    if (slow)
+        atomic_fetch_add_explicit(&lane->slow_total, 1, memory_order_relaxed);
+    if ((kind != VMH_OK || slow) && !call->quiet) {
         vmh_call_ref(call);
         if (!vmh_events_post(lane->events, &call->failed_event))
             vmh_call_unref(call);
@@ -253,7 +256,7 @@ vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry,
     lane->image = vmh_image_ref(image);
     lane->events = vmh_events_ref(events);
     lane->capacity = SIZE_MAX;
-    lane->next_deadline_ns = lane->wall_ns = lane->cpu_ns = lane->grace_ns = VMH_FOREVER;
+    lane->next_deadline_ns = lane->wall_ns = lane->cpu_ns = lane->grace_ns = lane->slow_ns = VMH_FOREVER;
     lane->starved_event = (vmh_event){.type = VMH_EVENT_STARVED, .object = lane};
     lane->spins = SPIN_MOST;
     vmh_warden_add_lane(lane);
@@ -335,6 +338,8 @@ static void idle_remove(vmh_lane *lane, vmh_worker *worker)
 
 static void post_starved(vmh_lane *lane)
 {
+    if (atomic_load(&lane->muted))
+        return;
     vmh_lane_ref(lane);
     if (!vmh_events_post(lane->events, &lane->starved_event))
         vmh_lane_unref(lane);
@@ -438,8 +443,33 @@ void vmh_lane_close(vmh_lane *lane, bool drop)
     pthread_mutex_lock(&lane->lock);
     lane->closed = true;
     vmh_call *dropped = drop ? collect(lane, VMH_FOREVER) : NULL;
+    for (vmh_worker *worker = lane->idle; worker != NULL; worker = worker->next)
+        vmh_worker_poke(worker);        /* it finds the lane over, and ends */
     pthread_mutex_unlock(&lane->lock);
     finish_all(dropped, VMH_CLOSED);
+}
+
+bool vmh_lane_over(vmh_lane *lane)
+{
+    pthread_mutex_lock(&lane->lock);
+    bool over = lane->closed && lane->levels == 0;
+    pthread_mutex_unlock(&lane->lock);
+    return over;
+}
+
+size_t vmh_lane_fail(vmh_lane *lane, const uint8_t *message, size_t size)
+{
+    pthread_mutex_lock(&lane->lock);
+    vmh_call *all = collect(lane, VMH_FOREVER);
+    pthread_mutex_unlock(&lane->lock);
+    size_t count = 0;
+    for (vmh_call *call = all; call != NULL; call = call->next, count++)
+        if (vmh_blob_reserve(&call->reply, size)) {     /* without memory for it, the error goes without its message */
+            memcpy(call->reply.data, message, size);
+            call->reply.size = size;
+        }
+    finish_all(all, VMH_VM_LOST);
+    return count;
 }
 
 int64_t vmh_lane_expire(vmh_lane *lane, int64_t now_ns)

@@ -51,7 +51,7 @@ typedef struct vmh_call {
     vmh_lane *lane;             /* one reference */
     char *entry;                /* "module:function"; NULL: the lane's own. Owned */
     bool spread;                /* the value is (args, kwargs) */
-    bool quiet;                 /* no FAILED_CALL event */
+    bool quiet;                 /* no FAILED_CALL event (which slow calls post too) */
     atomic_bool stop;           /* its caller wants it stopped */
     int level;                  /* 0 (first) .. VMH_LEVELS - 1 */
     int64_t submitted_ns, started_ns, ended_ns, deadline_ns;
@@ -91,6 +91,9 @@ struct vmh_lane {
     int64_t wall_ns, cpu_ns, grace_ns;      /* limits of a call; VMH_FOREVER: none */
     int calls_per_vm;           /* a worker retires after so many; 0: never */
     unsigned spins;             /* of callers; a racy hint */
+    int64_t slow_ns;            /* a call that took longer counts as slow; VMH_FOREVER: none does */
+    atomic_llong slow_total;
+    atomic_bool muted;          /* no STARVED events: the lane has all the VMs that it may have */
     vmh_events *events;
     vmh_event starved_event;
     void *wrapper;              /* as a call's */
@@ -122,6 +125,10 @@ void vmh_lane_close(vmh_lane *lane, bool drop);
 /* Ends queued calls whose deadline is over; returns when to look again. */
 int64_t vmh_lane_expire(vmh_lane *lane, int64_t now_ns);
 bool vmh_lane_starved(vmh_lane *lane);
+/* Closed, and nothing waits: its workers have nothing to wait for. */
+bool vmh_lane_over(vmh_lane *lane);
+/* Ends what waits with VMH_VM_LOST and an encoded message; how many. */
+size_t vmh_lane_fail(vmh_lane *lane, const uint8_t *message, size_t size);
 
 void vmh_lane_attach(vmh_lane *lane, vmh_worker *worker);
 /* The worker leaves; a call that was handed to it goes back to the head of its level. */

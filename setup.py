@@ -1,0 +1,99 @@
+"""Builds the native parts. What the project is called and needs stands in pyproject.toml.
+
+`vmhost.isolation._core` is made of every C file in vmhost/isolation/. Two environment variables change the build:
+VMHOST_SANITIZE=address|undefined|thread adds that sanitizer, VMHOST_WERROR=1 turns warnings into errors. Object files of
+different settings lie in different folders, so switching between them never mixes them.
+"""
+
+import os
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes"]
+# CPython's own signatures (slots, METH_NOARGS) force parameters that a function does not read.
+WARNINGS.append("-Wno-unused-parameter")
+SANITIZERS = {
+    "address": ["-fsanitize=address", "-fno-omit-frame-pointer"],
+    "undefined": ["-fsanitize=undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"],
+    "thread": ["-fsanitize=thread", "-fno-omit-frame-pointer"],
+}
+HERE = Path(__file__).resolve().parent
+
+
+def extensions():
+    """The project's extension modules; none where their sources are not there."""
+    folder = Path("vmhost", "isolation")
+    sources = sorted(map(str, folder.glob("*.c")))
+    if not sources:
+        return []
+    sanitize = SANITIZERS[_sanitizer()] if _sanitizer() else []
+    werror = ["-Werror"] if os.environ.get("VMHOST_WERROR") == "1" else []
+    return [Extension(
+        "vmhost.isolation._core",
+        sources,
+        depends=sorted(map(str, folder.glob("*.h"))),
+        include_dirs=[str(folder), *_python_headers()],
+        define_macros=[("_GNU_SOURCE", "1")],
+        # Debian's Python asks for -O3 -Wall of its own; ours come last and win.
+        extra_compile_args=["-std=c11", "-O2", "-g", "-fvisibility=hidden", *WARNINGS, *werror, *sanitize],
+        extra_link_args=["-pthread", *sanitize],
+    )]
+
+
+class BuildInParallel(build_ext):
+    """Compiles the C files of an extension side by side, and only those that changed."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        self.build_temp = f"{self.build_temp}-{_sanitizer() or 'plain'}"
+
+    def build_extensions(self):
+        compiler = self.compiler
+        compile_one = compiler.compile
+
+        def compile_all(sources, output_dir=None, depends=None, **options):
+            def compile_source(source):
+                [made] = compiler.object_filenames([source], output_dir=output_dir)
+                newest = max(os.path.getmtime(path) for path in (source, __file__, *(depends or ())))
+                settings = Path(f"{made}.settings")
+                wanted = repr((sys.version, options.get("macros"), options.get("extra_postargs")))
+                if (os.path.exists(made) and os.path.getmtime(made) > newest and settings.exists()
+                        and settings.read_text() == wanted):
+                    return made
+                compile_one([source], output_dir=output_dir, depends=depends, **options)
+                settings.write_text(wanted)
+                return made
+            with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+                return list(pool.map(compile_source, sources))
+
+        compiler.compile = compile_all
+        super().build_extensions()
+
+
+def _sanitizer():
+    chosen = os.environ.get("VMHOST_SANITIZE", "")
+    if chosen and chosen not in SANITIZERS:
+        raise SystemExit(f"VMHOST_SANITIZE: expected one of {', '.join(SANITIZERS)}, got {chosen!r}")
+    return chosen
+
+
+def _python_headers():
+    """The folders of Python.h and of the internal headers; ends the build where the headers are missing."""
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").exists():
+        raise SystemExit(
+            f"{include / 'Python.h'} is missing: {sys.executable} came without its C headers. Install them (python3.14-dev "
+            "on Debian, python3.14-devel on Fedora) or point VMHOST_PYTHON at a Python that has them.")
+    return [str(include), str(include / "internal")]
+
+
+if sys.version_info < (3, 14):
+    raise SystemExit(f"vmhost needs CPython 3.14 or newer, this is {sys.version.split()[0]}: interpreters with their own GIL "
+                     "crash in older ones. `make build` finds or fetches one.")
+os.chdir(HERE)
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildInParallel})

@@ -28,4 +28,7 @@ PyAPI_FUNC(const char *) _PyMem_GetCurrentAllocatorName(void);
 
 #define VMH_PENDING_ADDED 0
 
+/* Takes an interpreter that cannot be ended out of the runtime's list, so that Py_Finalize does not wait for it. */
+void vmh_compat_hide_interpreter(PyInterpreterState *interp);
+
 #endif

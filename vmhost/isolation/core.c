@@ -386,14 +386,14 @@ static PyType_Spec call_spec = {
 static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"name", "version", "image", "entry", "events", "wall_s", "cpu_s", "capacity", "calls_per_vm",
-                            NULL};
+                            "slow_s", NULL};
     const char *name, *version, *entry;
     PyObject *image, *events;
-    double wall_s = -1, cpu_s = -1;
+    double wall_s = -1, cpu_s = -1, slow_s = -1;
     Py_ssize_t capacity = PY_SSIZE_T_MAX;
     int calls_per_vm = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddni:Lane", names, &name, &version, image_type, &image, &entry,
-                                     events_type, &events, &wall_s, &cpu_s, &capacity, &calls_per_vm))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnid:Lane", names, &name, &version, image_type, &image, &entry,
+                                     events_type, &events, &wall_s, &cpu_s, &capacity, &calls_per_vm, &slow_s))
         return NULL;
     if (capacity < 0)
         return PyErr_Format(PyExc_ValueError, "capacity: expected a count from 0 on, got %zd", capacity);
@@ -409,6 +409,7 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->lane->cpu_ns = span_ns(cpu_s);
     self->lane->capacity = capacity == PY_SSIZE_T_MAX ? SIZE_MAX : (size_t)capacity;
     self->lane->calls_per_vm = calls_per_vm;
+    self->lane->slow_ns = span_ns(slow_s);
     self->lane->wrapper = self;
     return (PyObject *)self;
 }
@@ -673,6 +674,26 @@ static PyObject *lane_stop_all(PyObject *object, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+static PyObject *lane_fail(PyObject *object, PyObject *message)
+{
+    vmh_blob blob;
+    vmh_blob_init(&blob);
+    PyObject *result = NULL;
+    if (vmh_wire_encode(&blob, message, "message", buffer_type, NULL) == 0)
+        result = PyLong_FromSize_t(vmh_lane_fail(((lane_object *)object)->lane, blob.data, blob.size));
+    vmh_blob_clear(&blob);
+    return result;
+}
+
+static PyObject *lane_mute(PyObject *object, PyObject *muted)
+{
+    int yes = PyObject_IsTrue(muted);
+    if (yes < 0)
+        return NULL;
+    atomic_store(&((lane_object *)object)->lane->muted, yes);
+    Py_RETURN_NONE;
+}
+
 static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     vmh_lane *lane = ((lane_object *)object)->lane;
@@ -691,10 +712,10 @@ static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
     }
     if (ends == NULL)
         return NULL;
-    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:N}", "queued", (Py_ssize_t)queued, "idle", idle, "vms", workers,
+    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:L,s:N}", "queued", (Py_ssize_t)queued, "idle", idle, "vms", workers,
                          "running", atomic_load(&lane->running), "closed", closed ? Py_True : Py_False, "submitted",
                          atomic_load(&lane->submitted_total), "wall_s", (double)atomic_load(&lane->wall_ns_total) / 1e9,
-                         "ends", ends);
+                         "slow", atomic_load(&lane->slow_total), "ends", ends);
 }
 
 static PyObject *lane_starved(PyObject *object, void *Py_UNUSED(closure))
@@ -733,7 +754,9 @@ static PyMethodDef lane_methods[] = {
      PyDoc_STR("map(values, …) -> list of results; the first error in order is raised and the rest stopped")},
     {"close", (PyCFunction)(void (*)(void))lane_close, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("close(drain=True): takes no more calls; without drain those that wait end with kind CLOSED")},
-    {"stop_running", lane_stop_all, METH_NOARGS, PyDoc_STR("Stops every call that runs.")},
+    {"stop_running", lane_stop_all, METH_NOARGS, PyDoc_STR("Stops every call that runs, with kind CLOSED; for a closed lane.")},
+    {"fail", lane_fail, METH_O, PyDoc_STR("fail(message) -> count: calls that wait end with kind VM_LOST.")},
+    {"mute", lane_mute, METH_O, PyDoc_STR("mute(bool): no 'starved' events while true.")},
     {"statistics", lane_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict; ends: by kind.")},
     {NULL, NULL, 0, NULL},
 };
@@ -1221,6 +1244,8 @@ static PyObject *set_error_factory(PyObject *Py_UNUSED(module), PyObject *factor
 }
 
 static PyMethodDef core_methods[] = {
+    {"end_all", vmh_exit, METH_NOARGS,
+     PyDoc_STR("At exit: stops every call, ends every VM, and sees to it that the process can leave without those that do not.")},
     {"set_error_factory", set_error_factory, METH_O,
      PyDoc_STR("set_error_factory(f): f(kind, payload, lane name, lane version) -> exception to raise for a call's end.")},
     {NULL, NULL, 0, NULL},
@@ -1251,7 +1276,17 @@ static int core_exec(PyObject *module)
         || add_type(module, &call_type, &call_spec) < 0 || add_type(module, &vm_type, &vm_spec) < 0
         || add_type(module, &host_call_type, &host_call_spec) < 0)
         return -1;
-    return add_type(module, &image_type, &image_spec);
+    if (add_type(module, &image_type, &image_spec) < 0)
+        return -1;
+    /* the interpreter must not be finalised while VMs live: their threads would run in freed memory */
+    PyObject *end_all = PyObject_GetAttrString(module, "end_all");
+    PyObject *atexit = end_all == NULL ? NULL : PyImport_ImportModule("atexit");
+    PyObject *registered = atexit == NULL ? NULL : PyObject_CallMethod(atexit, "register", "O", end_all);
+    int rc = registered == NULL ? -1 : 0;
+    Py_XDECREF(end_all);
+    Py_XDECREF(atexit);
+    Py_XDECREF(registered);
+    return rc;
 }
 
 static PyModuleDef_Slot core_slots[] = {

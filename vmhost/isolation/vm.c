@@ -24,6 +24,8 @@ PyConfig *vmh_main_config;
 
 static _Thread_local vmh_vm *current_vm __attribute__((tls_model("initial-exec")));
 static atomic_ullong next_id = 1;
+static atomic_int thread_total;         /* VM threads that exist */
+static atomic_bool ending_all;
 
 vmh_vm *vmh_current(void) { return current_vm; }
 bool vmh_vm_stopping(const vmh_vm *vm) { return atomic_load_explicit(&vm->stopping, memory_order_acquire); }
@@ -303,8 +305,12 @@ static void inject(vmh_vm *vm, int64_t now)
 /* Life lock held. The reason to stop now, or VMH_OK and the next look in *next. */
 static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
 {
-    if (vm->current != NULL && (atomic_load(&vm->current->stop) || atomic_load(&vm->current->lane->stop)))
+    if (atomic_load(&ending_all) && vm->phase != VMH_PHASE_END)
+        return VMH_CLOSED;
+    if (vm->current != NULL && atomic_load(&vm->current->stop))
         return VMH_CANCELLED;
+    if (vm->current != NULL && atomic_load(&vm->current->lane->stop))
+        return VMH_CLOSED;
     if (vm->phase != VMH_PHASE_END && atomic_load(&vm->meter->over))
         return VMH_MEMORY_LIMIT;
     if (now >= vm->deadline_ns)
@@ -390,6 +396,32 @@ void vmh_vm_retire(vmh_vm *vm)
 {
     atomic_store(&vm->retire, true);
     vmh_worker_poke(&vm->worker);
+}
+
+static void end_one(vmh_vm *vm, void *unused)
+{
+    (void)unused;
+    vmh_vm_retire(vm);
+}
+
+void vmh_vm_end_all(void)
+{
+    atomic_store(&ending_all, true);
+    vmh_warden_visit_vms(end_one, NULL);
+    vmh_warden_arm(0);
+}
+
+static void count_quarantined(vmh_vm *vm, void *count)
+{
+    *(int *)count += atomic_load(&vm->state) == VMH_VM_QUARANTINED;
+}
+
+int vmh_vm_threads(bool only_lively)
+{
+    int count = atomic_load(&thread_total), quarantined = 0;
+    if (only_lively)
+        vmh_warden_visit_vms(count_quarantined, &quarantined);
+    return count - quarantined;
 }
 
 /* ---- the thread --------------------------------------------------------------------------------------------------- */
@@ -511,6 +543,8 @@ static void serve(vmh_vm *vm)
                 break;
             continue;
         }
+        if (lane != NULL && vmh_lane_over(lane))
+            break;
         PyThreadState *ts = PyEval_SaveThread();
         vmh_worker_wait(&vm->worker);
         PyEval_RestoreThread(ts);
@@ -573,6 +607,7 @@ gone:
     vmh_vm_post(vm, &vm->end_event);
     current_vm = NULL;
     vmh_vm_unref(vm);
+    atomic_fetch_sub(&thread_total, 1);
     return NULL;
 }
 
@@ -586,9 +621,12 @@ int vmh_vm_start(vmh_vm *vm)
     rc = pthread_attr_setstacksize(&attributes, vm->stack_bytes);
     if (rc == 0) {
         vmh_vm_ref(vm);
+        atomic_fetch_add(&thread_total, 1);
         rc = pthread_create(&vm->thread, &attributes, run, vm);
-        if (rc != 0)
+        if (rc != 0) {
+            atomic_fetch_sub(&thread_total, 1);
             vmh_vm_unref(vm);
+        }
     }
     pthread_attr_destroy(&attributes);
     return rc;

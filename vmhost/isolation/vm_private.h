@@ -107,6 +107,9 @@ void vmh_vm_attach(vmh_vm *vm, vmh_lane *lane);
 void vmh_vm_retire(vmh_vm *vm);
 int64_t vmh_vm_cpu_ns(vmh_vm *vm);
 void vmh_vm_post(vmh_vm *vm, vmh_event *event);
+/* From now on every call and boot is stopped and every VM ends: the process exits. */
+void vmh_vm_end_all(void);
+int vmh_vm_threads(bool only_lively);       /* VM threads that exist; only_lively: those not quarantined */
 const char *vmh_phase_name(enum vmh_phase phase);
 
 /* The warden's look: starts, repeats and escalates stops; when to look again. */
@@ -132,6 +135,9 @@ void vmh_memory_bind(vmh_meter *meter);                 /* allocations of this t
 
 /* main interpreter's configuration, for booting without site; core.c sets it */
 extern PyConfig *vmh_main_config;
+
+/* exit.c: registered with atexit by core.c */
+PyObject *vmh_exit(PyObject *module, PyObject *unused);
 
 void vmh_host_call_unref(vmh_host_call *call);
 

@@ -50,6 +50,14 @@ void vmh_warden_remove_vm(vmh_vm *vm)
     pthread_mutex_unlock(&lock);
 }
 
+void vmh_warden_visit_vms(void (*visit)(vmh_vm *, void *), void *context)
+{
+    pthread_mutex_lock(&lock);
+    for (vmh_vm *vm = vms; vm != NULL; vm = vmh_vm_next(vm))
+        visit(vm, context);
+    pthread_mutex_unlock(&lock);
+}
+
 void vmh_warden_arm(int64_t when_ns)
 {
     long long seen = atomic_load_explicit(&planned, memory_order_relaxed);

@@ -21,4 +21,7 @@ void vmh_warden_remove_lane(struct vmh_lane *lane);
 void vmh_warden_add_vm(struct vmh_vm *vm);
 void vmh_warden_remove_vm(struct vmh_vm *vm);
 
+/* Calls `visit` with each VM under the list's lock. */
+void vmh_warden_visit_vms(void (*visit)(struct vmh_vm *, void *), void *context);
+
 #endif

@@ -5,6 +5,7 @@ VMHOST_SANITIZE=address|undefined|thread adds that sanitizer, VMHOST_WERROR=1 tu
 different settings lie in different folders, so switching between them never mixes them.
 """
 
+import fcntl
 import os
 import sys
 import sysconfig
@@ -51,6 +52,22 @@ class BuildInParallel(build_ext):
     def finalize_options(self):
         super().finalize_options()
         self.build_temp = f"{self.build_temp}-{_sanitizer() or 'plain'}"
+        self.force = True       # links always: what is up to date is decided below, per C file and with the settings
+
+    def run(self):
+        os.makedirs(self.build_temp, exist_ok=True)
+        with open(Path(self.build_temp, "lock"), "w") as lock:      # two builds in one checkout take turns
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            super().run()
+
+    def copy_extensions_to_source(self):
+        """Puts the modules beside their sources in one step each: who imports meanwhile gets the old one or the new."""
+        packages = self.get_finalized_command("build_py")
+        for extension in self.extensions:
+            built = Path(self.get_ext_filename(extension.name))
+            in_place = Path(packages.get_package_dir(extension.name.rpartition(".")[0]), built.name)
+            self.copy_file(str(self.build_lib / built), f"{in_place}.new")
+            os.replace(f"{in_place}.new", in_place)
 
     def build_extensions(self):
         compiler = self.compiler

@@ -55,13 +55,16 @@ class TaskError(VMHostError):
 
 
 class TimeLimitError(VMHostError, TimeoutError):
-    """The call took longer than it may. `resource` is "wall" or "cpu"."""
+    """The call took longer than it may. `resource` is "wall" or "cpu"; `guest_traceback` says where it was, if that is known."""
 
     resource = "wall"
+    guest_traceback = None
 
 
 class MemoryLimitError(VMHostError):
-    """The task needed more memory than its limit."""
+    """The task needed more memory than its limit. `guest_traceback` says where it was, if that is known."""
+
+    guest_traceback = None
 
 
 class PermissionDenied(VMHostError):
@@ -90,9 +93,13 @@ class QueueFullError(VMHostError):
 class VMLostError(VMHostError):
     """The VM wedged, crashed or could not be booted; it has been, or will be, replaced."""
 
+    guest_traceback = None
+
 
 class ClosedError(VMHostError, RuntimeError):
     """The host or the task was closed before the call could end, or before it was submitted."""
+
+    guest_traceback = None
 
 
 def _of_task(error_type, report, where, name, version):
@@ -104,11 +111,15 @@ def _of_task(error_type, report, where, name, version):
     error = error_type(f"{where}: {type_name}: {text}" if text else f"{where}: {type_name}", task=name, version=version)
     error.type_name = type_name
     error.guest_message = text
-    error.guest_traceback = report.get("traceback") or ""
     error.report = report
-    if error.guest_traceback:
-        error.add_note(f"In the guest, {name} {version}:\n{error.guest_traceback.rstrip()}")
+    _add_traceback(error, report, "in the guest")
     return error
+
+
+def _add_traceback(error, report, where):
+    error.guest_traceback = report.get("traceback") or ""
+    if error.guest_traceback:
+        error.add_note(f"{error.task} {error.version}, {where}:\n{error.guest_traceback.rstrip()}")
 
 
 def _is_permission_denied(report):
@@ -147,14 +158,16 @@ def from_core(kind, payload, name, version):
             where += ": the entry point could not be loaded"
         return _of_task(error_type, payload, where, name, version)
     if kind is Kind.VALUE:
-        return CrossingError(f"{where}: {payload or 'a value cannot cross'}; what crosses is None, bool, int, float, complex, "
-                             "str, bytes, list, tuple, dict, set and arrays", task=name, version=version)
+        what = payload.get("message") if isinstance(payload, dict) else payload
+        return CrossingError(f"{where}: {what or 'a value cannot cross'}", task=name, version=version)
     error_type, what, advice = _ADVICE[kind]
     if isinstance(payload, str) and payload:
         what = payload
     elif kind is Kind.QUEUE_FULL and payload is not None:
         what = f"the queue is full ({payload} calls may wait)"
     error = error_type(f"{where}: {what}; {advice}", task=name, version=version)
+    if isinstance(payload, dict):
+        _add_traceback(error, payload, "was stopped here")
     if kind is Kind.CPU_LIMIT:
         error.resource = "cpu"
     return error

@@ -38,6 +38,7 @@ class Host:
 
     def __init__(self, *, trust=None, allow_unsigned=False, policy=None, state=None, functions=None):
         self._closed = False
+        self._process = os.getpid()
         self._trust = _trust_store(trust)
         self._allow_unsigned = bool(allow_unsigned)
         self._policy = policy if policy is not None else Policy()
@@ -163,6 +164,8 @@ class Host:
         ClosedError. New calls get ClosedError at once.
         """
         self._closed = True
+        if os.getpid() != self._process:
+            return ()           # a forked child: the VMs and their threads are the parent's
         service = self._service
         service.begin_close(drain)
         if not service.wait_closed(timeout_s if drain else None):

@@ -7,6 +7,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "vm_private.h"
@@ -14,6 +15,14 @@
 
 /* Ends are bounded by their own deadlines (end_s, grace_s); this bounds the sum of what an overloaded machine makes of them. */
 enum { WAIT_MOST_S = 20 };
+
+/* A forked child has no thread of any VM, and CPython threw their interpreters away: nothing to end there, nobody to wait for. */
+static pid_t owner;
+
+__attribute__((constructor)) static void remember_process(void)
+{
+    owner = getpid();
+}
 
 static void leave(int status, void *unused)
 {
@@ -35,7 +44,7 @@ PyObject *vmh_exit(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    if (vmh_vm_threads(false) == 0)
+    if (getpid() != owner || vmh_vm_threads(false) == 0)
         Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS
     vmh_vm_end_all();

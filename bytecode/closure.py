@@ -68,7 +68,7 @@ def close_over_folder(folder, entry):
         found = find_module(folder, name)
         return found and _read(name, *found)
 
-    return _Search(find, shadows=True).run(entry)
+    return _Search(find, is_task=True).run(entry)
 
 
 def closure_of_module(module_name, source, roots, filename=None, is_package=False):
@@ -92,7 +92,7 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
             return Source(name, f"<{name}>", True, b"")      # a package around the module that is not under the roots
         return None
 
-    closure = _Search(find, shadows=False).run(module_name)
+    closure = _Search(find, is_task=False).run(module_name)
     if closure.errors:
         raise CompileError(closure.errors)
     return {name: (found.text, found.path, found.is_package) for name, found in closure.sources.items()}
@@ -106,9 +106,9 @@ def _read(name, path, is_package):
 class _Search:
     """One run over the modules that a first one needs. `find(name)` gives a Source or None."""
 
-    def __init__(self, find, shadows):
+    def __init__(self, find, is_task):
         self._find = find
-        self._shadows = shadows         # whether a module found before the standard library's is an error
+        self.is_task = is_task          # if not, the modules are a running program's, written for both sides
         self._found = {}                # what find has said
         self.sources = {}
         self.errors = set()
@@ -125,7 +125,7 @@ class _Search:
             except CompileError as error:
                 self.errors.update(error.diagnostics)
                 continue
-            _Reader(self, source, tree).visit(tree)
+            _Reader(self, source, tree).read()
 
         def order(diagnostic):
             return diagnostic.file, diagnostic.line, diagnostic.message
@@ -137,7 +137,7 @@ class _Search:
         if name not in self._found:
             top = name.partition(".")[0]
             library = top in sys.stdlib_module_names or top == "vmhost"
-            self._found[name] = None if library and not self._shadows else self._find(name)
+            self._found[name] = None if library and not self.is_task else self._find(name)
         return self._found[name]
 
     def add(self, name):
@@ -152,7 +152,7 @@ class _Search:
                 continue
             self.sources[prefix] = source
             self._waiting.append(source)
-            if length == 1 and self._shadows and (prefix in sys.stdlib_module_names or prefix == "vmhost"):
+            if length == 1 and self.is_task and (prefix in sys.stdlib_module_names or prefix == "vmhost"):
                 whose = "vmhost's guest runtime" if prefix == "vmhost" else f"the standard library's module {prefix}"
                 self.errors.add(Diagnostic(source.path, 0, f"has the name of {whose}; rename it"))
 
@@ -192,20 +192,25 @@ class _Search:
         return None
 
 
-class _Reader(ast.NodeVisitor):
-    """Reads one module: adds what it imports to the search, and notes what a VM can't do."""
+class _Reader:
+    """Reads one module: adds what it imports to the search, and notes what a VM can't do.
+
+    Nothing here recurses: compilers take sums of thousands of terms and hundreds of elifs, which are as many levels.
+    """
 
     def __init__(self, search, source, tree):
-        self._search, self._source = search, source
+        self._search, self._source, self._tree = search, source, tree
         self._optional = False          # inside code that expects its imports to fail
-        self._bound = {                 # names that this module gives a meaning of its own
-            node.name if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) else node.id
-            for node in ast.walk(tree)
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-            or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))}
+        self._bound = set()             # names that this module gives a meaning of its own
         self._imported = {}             # local name -> dotted name it stands for
         for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                self._bound.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self._bound.add(node.id)
+            elif isinstance(node, ast.arg):
+                self._bound.add(node.arg)
+            elif isinstance(node, ast.Import):
                 for alias in node.names:
                     top = alias.name.partition(".")[0]
                     self._imported[alias.asname or top] = alias.name if alias.asname else top
@@ -213,13 +218,28 @@ class _Reader(ast.NodeVisitor):
                 for alias in node.names:
                     self._imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
 
+    def read(self):
+        """Reads the whole module."""
+        pending = [(statement, False) for statement in self._tree.body]
+        while pending:
+            node, self._optional = pending.pop()
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._import(alias.name, node, f"import {alias.name}")
+            elif isinstance(node, ast.ImportFrom):
+                self._import_from(node)
+            elif isinstance(node, ast.expr):
+                for part in ast.walk(node):
+                    if isinstance(part, ast.Call):
+                        self._call(part)
+                    elif isinstance(part, ast.Attribute):
+                        self._attribute(part)
+            else:
+                pending += self._children(node)
+
     # Imports
 
-    def visit_Import(self, node):
-        for alias in node.names:
-            self._import(alias.name, node, f"import {alias.name}")
-
-    def visit_ImportFrom(self, node):
+    def _import_from(self, node):
         base = self._absolute(node)
         if base is None:
             return
@@ -238,7 +258,7 @@ class _Reader(ast.NodeVisitor):
                     self._search.add(inner)
             elif inner in LEFT_OUT or inner in REFUSED:
                 self._import(inner, node, shown + alias.name)
-            elif base == "vmhost" and inner not in offered_modules() and alias.name != "guest":
+            elif base == "vmhost" and self._search.is_task and inner not in offered_modules() and alias.name != "guest":
                 self._refuse(node, f"{shown}{alias.name}: a VM has vmhost.guest only, the host's side stays on the host")
             elif inner in REFUSED_NAMES:
                 self._refuse(node, f"{shown}{alias.name}: a VM does not have it: {REFUSED_NAMES[inner]}")
@@ -284,44 +304,24 @@ class _Reader(ast.NodeVisitor):
 
     # What never runs in a VM, and what may fail
 
-    def visit_If(self, node):
-        test = ast.unparse(node.test)
-        if test in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(node.test):
-            for statement in node.orelse:
-                self.visit(statement)
-        else:
-            self.generic_visit(node)
-
-    def visit_Try(self, node):
-        catches = any(
-            handler.type is None or any(
-                ast.unparse(item).rpartition(".")[2] in _CAUGHT
-                for item in (handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]))
-            for handler in node.handlers)
-        succeeds = catches and self._imports_succeed(node.body)
-        self._visit_all(node.body, catches)
-        for handler in node.handlers:
-            self._visit_all(handler.body, succeeds)
-        self._visit_all(node.orelse, catches)       # runs only where the body's imports worked
-        self._visit_all(node.finalbody, False)
-
-    visit_TryStar = visit_Try
-
-    def visit_With(self, node):
-        suppressed = any(
-            isinstance(item.context_expr, ast.Call)
-            and ast.unparse(item.context_expr.func) in ("suppress", "contextlib.suppress")
-            and any(ast.unparse(argument) in _CAUGHT for argument in item.context_expr.args)
-            for item in node.items)
-        for item in node.items:
-            self.visit(item)
-        self._visit_all(node.body, suppressed)
-
-    def _visit_all(self, statements, optional):
-        before, self._optional = self._optional, self._optional or optional
-        for statement in statements:
-            self.visit(statement)
-        self._optional = before
+    def _children(self, node):
+        """The nodes in `node` that are to be read, each with whether its imports may fail."""
+        optional = self._optional
+        if isinstance(node, ast.If) and (
+                _plain_name(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(node.test)):
+            return [(statement, optional) for statement in node.orelse]
+        may_fail = optional
+        if isinstance(node, (ast.Try, ast.TryStar)):
+            may_fail = optional or any(_catches_import_error(handler.type) for handler in node.handlers)
+            # What handles the error never runs where the imports work.
+            handled = optional or (may_fail and self._imports_succeed(node.body))
+            return [
+                *((statement, may_fail) for statement in node.body + node.orelse),      # `else` runs after `try` worked
+                *((handler, handled) for handler in node.handlers),
+                *((statement, optional) for statement in node.finalbody)]
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            may_fail = optional or any(_suppresses_import_error(item.context_expr) for item in node.items)
+        return [(child, may_fail) for child in ast.iter_child_nodes(node)]
 
     def _imports_succeed(self, body):
         """Whether `body` imports something and all of it is there: then what handles an ImportError never runs."""
@@ -335,7 +335,7 @@ class _Reader(ast.NodeVisitor):
 
     # What needs a compiler, a source or a name at run time
 
-    def visit_Call(self, node):
+    def _call(self, node):
         name = self._dotted(node.func)
         if name in _COMPILES:
             self._warn(node, f"{name.removeprefix('builtins.')}: a VM has no compiler; {_COMPILES[name]}")
@@ -346,13 +346,11 @@ class _Reader(ast.NodeVisitor):
         elif isinstance(node.func, ast.Attribute) and node.func.attr == "replace" and (
                 isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "__code__"):
             self._warn(node, "code.replace: a VM makes no new code objects; write the variants out as functions")
-        self.generic_visit(node)
 
-    def visit_Attribute(self, node):
+    def _attribute(self, node):
         name = self._dotted(node)
         if name in REFUSED_NAMES:
             self._warn(node, f"{name}: a VM does not have it: {REFUSED_NAMES[name]}")
-        self.generic_visit(node)
 
     def _dynamic_import(self, node, shown):
         if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
@@ -368,21 +366,36 @@ class _Reader(ast.NodeVisitor):
 
     def _dotted(self, node):
         """The dotted name that an expression stands for, through this module's imports; None if it isn't one."""
-        parts = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name) or node.id in self._bound:
+        name = _plain_name(node)
+        first, dot, rest = (name or "").partition(".")
+        if not first or first in self._bound:
             return None
-        if node.id in self._imported:
-            parts.append(self._imported[node.id])
-        elif not parts and node.id in ("eval", "exec", "compile", "__import__"):
-            parts.append(f"builtins.{node.id}")
-        else:
-            return None
-        return ".".join(reversed(parts))
+        if first in self._imported:
+            return self._imported[first] + dot + rest
+        return f"builtins.{name}" if name in ("eval", "exec", "compile", "__import__") else None
+
+
+def _plain_name(node):
+    """`a.b.c` as it is written; None for any other expression."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
 
 
 def _is_main_guard(test):
-    return (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)
-            and sorted(ast.unparse(side) for side in (test.left, test.comparators[0])) == ["'__main__'", "__name__"])
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
+        return False
+    sides = [side.value if isinstance(side, ast.Constant) else _plain_name(side) for side in (test.left, *test.comparators)]
+    return sides in (["__name__", "__main__"], ["__main__", "__name__"])
+
+
+def _catches_import_error(kind):
+    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return kind is None or any((_plain_name(item) or "").rpartition(".")[2] in _CAUGHT for item in kinds)
+
+
+def _suppresses_import_error(call):
+    return isinstance(call, ast.Call) and _plain_name(call.func) in ("suppress", "contextlib.suppress") and any(
+        _plain_name(argument) in _CAUGHT for argument in call.args)

@@ -332,24 +332,17 @@ def _positional(arguments):
 
 def _top_level_names(body):
     """Names that a module binds outside functions and classes, each with the node that does, and if it has a star import."""
-    names, star = {}, False
-    for statement in body:
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names[statement.name] = statement
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            for alias in statement.names:
+    names, star, pending = {}, False, list(reversed(body))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names[node.name] = node
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
                 star = star or alias.name == "*"
-                names[alias.asname or alias.name.partition(".")[0]] = statement
-        else:
-            for node in ast.iter_child_nodes(statement):
-                names.update((name.id, statement) for name in ast.walk(node)
-                             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store))
-            for block in ("body", "orelse", "finalbody"):
-                inner, inner_star = _top_level_names(getattr(statement, block, []))
-                names.update(inner)
-                star = star or inner_star
-            for handler in getattr(statement, "handlers", []):
-                inner, inner_star = _top_level_names(handler.body)
-                names.update(inner)
-                star = star or inner_star
+                names[alias.asname or alias.name.partition(".")[0]] = node
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names[node.id] = node
+        elif not isinstance(node, ast.Lambda):
+            pending += reversed(list(ast.iter_child_nodes(node)))
     return names, star

@@ -133,11 +133,10 @@ def build_stdlib(guest=_GUEST):
     """The bytes of the standard-library bundle, with the guest runtime in the folder `guest` (left out if absent)."""
     name, version = "stdlib", platform.python_version()
     sources = {module: (path, None, is_package) for module, (path, is_package) in _library_sources().items()}
-    overlays = sorted((guest / "overlays").glob("*.py"))
-    for path in overlays:
+    sources.update(_guest_sources(guest))
+    for path in sorted((guest / "overlays").glob("*.py")):
         is_package = sources.get(path.stem, (None, None, False))[2]
         sources[path.stem] = (path, path.read_bytes(), is_package)
-    sources.update(_guest_sources(guest))
     patches = _load_patches(guest)
 
     modules = {}

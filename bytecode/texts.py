@@ -16,6 +16,7 @@ import hashlib
 import importlib.util
 import keyword
 import marshal
+import threading
 import typing
 
 _WORDS = (b"namedtuple", b"NamedTuple", b"dataclass")
@@ -102,19 +103,17 @@ def _dataclass_texts(node, aliases, stubs):
             options = {item.arg: item.value for item in call.keywords} if call else {}
     if options is None:
         return []
-    module, texts = _listening_dataclasses()
+    module, texts, lock = _listening_dataclasses()
     bases = tuple(stubs[name] for name in map(lambda base: _last_name(base, aliases), node.bases) if name in stubs)
-    try:
-        namespace = _stub_namespace(node, aliases, module)
-        options = {name: ast.literal_eval(value) for name, value in options.items()}
-        stub = module.dataclass(**options)(type(node.name, bases, namespace))
-    except (ValueError, TypeError, SyntaxError):
-        return []           # only known at run time, or wrong: then it raises there
-    else:
-        stubs[node.name] = stub
-        return list(texts)
-    finally:
+    with lock:
         texts.clear()
+        try:
+            namespace = _stub_namespace(node, aliases, module)
+            options = {name: ast.literal_eval(value) for name, value in options.items()}
+            stubs[node.name] = module.dataclass(**options)(type(node.name, bases, namespace))
+        except (ValueError, TypeError, SyntaxError):
+            return []       # only known at run time, or wrong: then it raises there
+        return list(texts)
 
 
 def _stub_namespace(node, aliases, module):
@@ -165,7 +164,7 @@ def _stub_field(call, module):
 
 @functools.cache
 def _listening_dataclasses():
-    """A copy of the module `dataclasses` that notes each text before it runs it, and the list that it notes them in."""
+    """A copy of the module `dataclasses` that notes each text before it runs it, the list of notes, and a lock for both."""
     specification = importlib.util.find_spec("dataclasses")
     module = importlib.util.module_from_spec(specification)
     texts = []
@@ -176,4 +175,4 @@ def _listening_dataclasses():
 
     module.exec = listening_exec
     specification.loader.exec_module(module)
-    return module, texts
+    return module, texts, threading.Lock()

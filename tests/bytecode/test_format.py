@@ -204,6 +204,7 @@ def test_wrong_python_format_architecture_say_what_to_do():
     (lambda fields: fields.update(fresh=1), "fresh: expected bool"),
     (lambda fields: fields.update(extra=1), "extra: expected one of format"),
     (lambda fields: fields["files"].update(x=[b"short", 1]), "files: 'x': expected a SHA-256 and a size"),
+    (lambda fields: fields["files"]["files/labels.json"].__setitem__(1, 7), "files/labels.json: altered: expected 7 bytes, got 6"),
     (lambda fields: fields["files"].update({b"x": [bytes(32), 1]}), "expected a SHA-256 and a size"),
     (lambda fields: b"\xde\x00\x10" + msgpack.packb(fields)[1:] + b"\xa4name\xa1x", "not as the compiler writes it (a key twice?)"),
 ])

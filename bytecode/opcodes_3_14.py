@@ -67,7 +67,7 @@ ROWS: dict[str, Row] = {
     "LOAD_DEREF": Row("-- obj", "local", rule="load_deref"),
     "STORE_DEREF": Row("obj --", "local", rule="store_deref", raises=False),
     "DELETE_DEREF": Row("--", "local", rule="deref"),
-    "LOAD_FROM_DICT_OR_DEREF": Row("obj -- obj", "local", rule="deref"),
+    "LOAD_FROM_DICT_OR_DEREF": Row("obj -- obj", "local", rule="load_deref"),
     # the stack itself
     "POP_TOP": Row("poppable --", raises=False),
     "PUSH_NULL": Row("-- null", raises=False),

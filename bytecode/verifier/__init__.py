@@ -17,7 +17,7 @@ from ..opcodes import table
 from .errors import VerifyError
 from .flow import check_flow
 from .instructions import Instructions
-from .layout import check_layout
+from .layout import check_kinds_of_slots, check_layout
 from .tables import check_locations, handlers
 
 __all__ = ["VerifyError", "verify"]
@@ -39,6 +39,7 @@ def verify(code: CodeType, *, where: str = "") -> None:
         seen.add(id(one))
         check_layout(one, instruction_table.facts, where)
         instructions = Instructions(one, instruction_table, where)
+        check_kinds_of_slots(one, where)
         check_locations(one, instructions.end[-1], where)
         check_flow(instructions, handlers(one, instructions))
         pending.extend(constant for constant in one.co_consts if type(constant) is CodeType)

@@ -11,7 +11,7 @@ from types import CodeType
 from . import kinds
 from .kinds import (ALIAS, BARE_FUNC, BOOL, CELL, CELLS, CODE, COMPARED, DICT, EXC, EXC_OR_NONE, EXCEPTIONS, FUNC, INTERPOLATION,
                     INTERPOLATIONS, KINDS, LASTI, LIST, NONE, NULL, OBJ, OBJECTS, SET, SIZED, STR, STRINGS, Effect, borrow)
-from .layout import argument_count
+from .layout import argument_count, slot_names
 
 _LISTS = LIST | EXCEPTIONS
 _MAX_STEPS_PER_INSTRUCTION = 400  # of merging; the lattice is finite, this bounds time on hostile input
@@ -48,8 +48,7 @@ class Flow:
         self.facts = self.table.facts
         self.code = code = instructions.code
         self.ops, self.operands, self.targets = instructions.ops, instructions.operands, instructions.target
-        self.names = code.co_varnames + tuple(name for name in code.co_cellvars if name not in code.co_varnames)
-        self.names += code.co_freevars
+        self.names = slot_names(code)
         self.constants = [_constant_slot(value) for value in code.co_consts]
         self.borrows = kinds.all_borrows(len(self.names))
         self.free = ((1 << len(code.co_freevars)) - 1) << (len(self.names) - len(code.co_freevars))

@@ -7,6 +7,7 @@ the contents of inline caches. So a code object is verified before it first runs
 import opcode
 
 from .errors import VerifyError
+from .layout import slot_names
 
 
 class Instructions:
@@ -37,6 +38,8 @@ class Instructions:
         if not raw or len(raw) % 2:
             self._refuse_at(0, f"{len(raw)} bytes of bytecode, expected a positive even number")
         total = len(raw) // 2
+        if not 0 < self.code.co_stacksize <= 0xFFFF + 8 * len(raw):
+            self._refuse_at(0, f"a stack of {self.code.co_stacksize} slots for {len(raw)} bytes of bytecode")
         place = 0
         while place < total:
             start, operand = place, 0
@@ -73,7 +76,7 @@ class Instructions:
     def _check_operands(self):
         code = self.code
         names, constants = len(code.co_names), len(code.co_consts)
-        local_count = code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)) + len(code.co_freevars)
+        local_count = len(slot_names(code))
         limits = {"name": (names, 0), "name>>1": (names, 1), "name>>2": (names, 2), "constant": (constants, 0),
                   "local": (local_count, 0)}
         domains = self.table.domain_of

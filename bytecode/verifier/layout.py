@@ -11,7 +11,7 @@ _LOCAL, _CELL, _FREE = 0x20, 0x40, 0x80  # bits of co_localspluskinds
 
 
 def check_layout(code, facts, where):
-    """Refuses a code object whose fields contradict each other. Returns the names of its slots."""
+    """Refuses a code object whose fields contradict each other."""
 
     def refuse(message):
         raise VerifyError(where, code.co_qualname, message)
@@ -25,10 +25,19 @@ def check_layout(code, facts, where):
                 refuse(f"{field} holds {name!r:.60}, expected names")
     _check_flags(code, facts, refuse)
     _check_constants(code.co_consts, refuse)
-    slots = _check_slots(code, facts, refuse)
-    if not 0 < code.co_stacksize <= 0xFFFF + 16 * len(code.co_code):
-        refuse(f"a stack of {code.co_stacksize} slots for {len(code.co_code)} bytes of bytecode")
-    return slots
+    _check_slots(code, facts, refuse)
+
+
+def check_kinds_of_slots(code, where):
+    """Refuses slots whose order is not locals, cells, free variables.
+
+    Distinct names prove the order (`check_layout`). Two slots of one name, a comprehension's variable beside a free one,
+    do not; but the marshalled form has a byte for each slot, and is asked then. Decode the instructions first: CPython
+    writes past a buffer when it copies code that ends inside an inline cache.
+    """
+    expected = slot_names(code)
+    if len(frozenset(expected)) != len(expected):
+        _check_kinds_of_namesakes(code, where)
 
 
 def _check_flags(code, facts, refuse):
@@ -73,9 +82,7 @@ def _check_slots(code, facts, refuse):
     arguments = argument_count(code, facts)
     if arguments > code.co_nlocals or code.co_nlocals != len(code.co_varnames):
         refuse(f"{arguments} arguments, {code.co_nlocals} locals, {len(code.co_varnames)} names of locals")
-    variables = code.co_varnames
-    held = frozenset(variables)
-    expected = variables + tuple(name for name in code.co_cellvars if name not in held) + code.co_freevars
+    expected = slot_names(code)
     slots = []
     try:
         for index in range(len(expected) + 1):
@@ -84,9 +91,12 @@ def _check_slots(code, facts, refuse):
         pass
     if tuple(slots) != expected:
         refuse(f"its slots are named {slots}, expected {list(expected)}")
-    if len(frozenset(expected)) != len(expected):
-        _check_kinds_of_namesakes(code, refuse)
-    return expected
+
+
+def slot_names(code):
+    """The names of a frame's slots in order: locals, cells that are no locals, free variables."""
+    held = frozenset(code.co_varnames)
+    return code.co_varnames + tuple(name for name in code.co_cellvars if name not in held) + code.co_freevars
 
 
 def argument_count(code, facts):
@@ -95,11 +105,7 @@ def argument_count(code, facts):
             + bool(code.co_flags & facts.VARKEYWORDS))
 
 
-def _check_kinds_of_namesakes(code, refuse):
-    """Two slots of one name (a comprehension's variable beside a free one): names alone don't tell which is which.
-
-    The kinds are not visible to Python, but they are in the marshalled form, as one byte per slot.
-    """
+def _check_kinds_of_namesakes(code, where):
     held = frozenset(code.co_varnames)
     cells = frozenset(code.co_cellvars)
     kinds = [_LOCAL | (_CELL if name in cells else 0) for name in code.co_varnames]
@@ -108,4 +114,4 @@ def _check_kinds_of_namesakes(code, refuse):
     # the low five bits say what kind of argument a slot is and whether it is hidden
     pattern = b"".join(b"[" + re.escape(bytes([kind])) + b"-" + re.escape(bytes([kind | 0x1F])) + b"]" for kind in kinds)
     if not re.search(re.escape(b"s" + length) + pattern, marshal.dumps(code, 2), re.DOTALL):
-        refuse("its slots are not in the order locals, cells, free variables")
+        raise VerifyError(where, code.co_qualname, "its slots are not in the order locals, cells, free variables")

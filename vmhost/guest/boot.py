@@ -1,0 +1,365 @@
+"""How a VM starts: importer, streams and system module for one task, and the three functions that the C core calls.
+
+Runs once per VM, before the seal is armed, in about a millisecond: so it imports nothing that the interpreter has not loaded
+already. Nothing here is secret from the task: what must hold is held by the C core (gates, importer, audit hook).
+"""
+
+import sys
+from _frozen_importlib import ModuleSpec
+
+_io = sys.modules["_io"]
+_native = None
+_COROUTINE = 0x80
+_ModuleType = type(sys)
+_MODULE, _PACKAGE, _BUILTIN, _DYNAMIC = range(4)
+
+
+def breathe():
+    """Gives the interpreter occasion to run its pending calls and raise what they injected. Called by the waits in C."""
+    for _ in (0, 1):
+        pass
+
+
+class Importer:
+    """The one finder and loader of a VM: modules of the task's bundle, of the standard library's, and native ones."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        kind = _native.find(name)
+        if kind is None:
+            return None
+        if kind >= _BUILTIN:
+            return ModuleSpec(name, Importer, origin="built-in" if kind == _BUILTIN else "native")
+        return ModuleSpec(name, Importer, origin="bundle", is_package=kind == _PACKAGE)
+
+    @staticmethod
+    def create_module(spec):
+        if spec.origin == "bundle":
+            return None
+        return _native.create(spec.name)
+
+    @staticmethod
+    def exec_module(module):
+        spec = module.__spec__
+        if spec.origin != "bundle":
+            _native.exec(module)
+            return
+        name = spec.name
+        code = _native.code(name)
+        module.__file__ = code.co_filename
+        if spec.submodule_search_locations is not None and not module.__path__:
+            module.__path__.append(code.co_filename.rpartition("/")[0])
+        exec(code, module.__dict__)
+        after = _AFTER.get(name)
+        if after is not None:
+            after(module)
+
+    @staticmethod
+    def get_code(name):
+        return _native.code(name)
+
+    @staticmethod
+    def get_source(name):
+        return None
+
+    @staticmethod
+    def is_package(name):
+        return _native.find(name) == _PACKAGE
+
+    @staticmethod
+    def get_resource_reader(name):
+        from vmhost.guest.files import BundleReader
+        return BundleReader(name)
+
+
+class LogStream(_io._TextIOBase):
+    """sys.stdout and sys.stderr: whole lines go to the host's logger, an unfinished one with the next flush of the VM."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+    newlines = None
+    line_buffering = True
+
+    def __init__(self, name, level):
+        self.name = name
+        self.mode = "w"
+        self._level = level
+        self._rest = ""
+
+    def write(self, text):
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        self._rest += text
+        if "\n" in text:
+            *lines, self._rest = self._rest.split("\n")
+            for line in lines:
+                _native.log(self._level, line)
+        elif len(self._rest) > 8192:
+            self.finish()
+        return len(text)
+
+    def finish(self):
+        """Logs the line that has no end yet."""
+        rest, self._rest = self._rest, ""
+        if rest:
+            _native.log(self._level, rest)
+
+    def writable(self):
+        return True
+
+    def isatty(self):
+        return False
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass
+
+    def reconfigure(self, **options):
+        pass
+
+    @property
+    def buffer(self):
+        return _Bytes(self)
+
+
+class _Bytes(_io._BufferedIOBase):
+    """`sys.stdout.buffer`: bytes that are text in UTF-8."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, data):
+        data = bytes(data)
+        self._stream.write(data.decode("utf-8", "backslashreplace"))
+        return len(data)
+
+    def writable(self):
+        return True
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def _install_texts(module):
+    module.install(_native.text, _native.make_code)
+
+
+def _install_logging(module):
+    from vmhost.guest.logging_handler import HostHandler
+    module.root.addHandler(HostHandler())
+    module.root.setLevel(module.INFO)
+
+
+_AFTER = {"vmhost.guest.texts": _install_texts, "logging": _install_logging}
+
+
+# --- what the C core calls
+
+_set_up = []
+_runner = None
+
+
+def entry_for(name):
+    """The callable for an entry point "module:function"; its module is imported, and its setup() run once."""
+    module_name, _, path = name.partition(":")
+    __import__(module_name)
+    module = sys.modules[module_name]
+    function = module
+    for part in path.split("."):
+        function = getattr(function, part)
+    if not callable(function):
+        raise TypeError(f"entry point {name} is {type(function).__name__}, expected a function")
+    if module not in _set_up:
+        _set_up.append(module)
+        setup = getattr(module, "setup", None)
+        if callable(setup):
+            _settle(setup)
+    return _run_to_end(function) if _is_async(function) else function
+
+
+def _is_async(function):
+    code = getattr(function, "__code__", None) or getattr(getattr(function, "__func__", None), "__code__", None)
+    if code is None:
+        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+    return code is not None and bool(code.co_flags & _COROUTINE)
+
+
+def _run_to_end(function):
+    """`function`, a coroutine function, as a plain one: each call runs on the VM's one event loop until it has its result."""
+
+    def entry(*args, **kwargs):
+        global _runner
+        if _runner is None:
+            from asyncio import Runner
+            _runner = Runner()
+        return _runner.run(function(*args, **kwargs))
+
+    return entry
+
+
+def _settle(function):
+    (_run_to_end(function) if _is_async(function) else function)()
+
+
+def report(error):
+    """What the caller learns of an exception: plain values only. Never raises on account of the task's own classes."""
+    kind = type(error)
+    return {
+        "type": _text(kind, "__qualname__"), "module": _text(kind, "__module__"), "message": _message(error),
+        "builtin": kind.__module__ == "builtins", "args": _plain_args(error), "traceback": _format(error, set()),
+        "notes": _notes(error), "chain": _chain(error),
+    }
+
+
+def _text(kind, name):
+    value = getattr(kind, name, "?")
+    return value if type(value) is str else "?"
+
+
+def _message(error):
+    try:
+        return "%s" % (str(error),)
+    except Exception:
+        return "<no message: str() of the exception failed>"
+
+
+def _plain_args(error):
+    args = error.args if type(error.args) is tuple else ()
+    return list(args) if all(value is None or type(value) in (bool, int, float, str, bytes) for value in args) else None
+
+
+def _notes(error):
+    notes = getattr(error, "__notes__", None)
+    return [note for note in notes if type(note) is str] if type(notes) is list else []
+
+
+def _next(error):
+    """(relation, exception) that `error` came from, or None."""
+    if error.__cause__ is not None:
+        return "cause", error.__cause__
+    if error.__context__ is not None and not error.__suppress_context__:
+        return "context", error.__context__
+    return None
+
+
+def _chain(error):
+    chain, seen = [], {id(error)}
+    while (step := _next(error)) is not None and id(step[1]) not in seen and len(chain) < 20:
+        relation, error = step
+        seen.add(id(error))
+        chain.append({"relation": relation, "type": _text(type(error), "__qualname__"),
+                      "module": _text(type(error), "__module__"), "message": _message(error)})
+    return chain
+
+
+_BRIDGES = {
+    "cause": "\nThe above exception was the direct cause of the following exception:\n\n",
+    "context": "\nDuring handling of the above exception, another exception occurred:\n\n",
+}
+
+
+def _format(error, seen, depth=0):
+    """As CPython prints a traceback, without source lines (there is no source in a VM)."""
+    seen.add(id(error))
+    text = ""
+    step = _next(error)
+    if step is not None and id(step[1]) not in seen and len(seen) < 20:
+        text = _format(step[1], seen, depth) + _BRIDGES[step[0]]
+    frames = _frames(error.__traceback__)
+    if frames:
+        text += "Traceback (most recent call last):\n" + frames
+    kind = type(error)
+    name = _text(kind, "__qualname__")
+    if kind.__module__ not in ("builtins", "__main__"):
+        name = f"{_text(kind, '__module__')}.{name}"
+    message = _message(error)
+    text += f"{name}: {message}\n" if message else f"{name}\n"
+    for note in _notes(error):
+        text += note + "\n"
+    if isinstance(error, BaseExceptionGroup) and depth < 5:
+        for number, part in enumerate(error.exceptions[:15], 1):
+            inner = _format(part, seen, depth + 1) if id(part) not in seen else "(shown above)\n"
+            text += f"  +---------------- {number} ----------------\n"
+            text += "".join(f"  | {line}\n" for line in inner.splitlines())
+    return text
+
+
+def _frames(traceback):
+    lines, last, repeated = [], None, 0
+    while traceback is not None and len(lines) < 1000:
+        code = traceback.tb_frame.f_code
+        if code.co_filename != _OWN_FILE:
+            line = f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}\n'
+            repeated = repeated + 1 if line == last else 0
+            if repeated < 3:
+                lines.append(line)
+            elif repeated == 3:
+                lines.append("  [the previous line repeats]\n")
+            last = line
+        traceback = traceback.tb_next
+    if len(lines) > 60:
+        lines[30:-30] = [f"  [{len(lines) - 60} more frames]\n"]
+    return "".join(lines)
+
+
+_OWN_FILE = report.__code__.co_filename
+
+
+def finish():
+    """Ends the task in this VM: teardown(), threads, exit handlers, the event loop. Whatever raises is logged and the rest goes on."""
+    global _runner
+    for module in reversed(_set_up):
+        teardown = getattr(module, "teardown", None)
+        if callable(teardown):
+            _try(_settle, teardown)
+    _set_up.clear()
+    if _runner is not None:
+        runner, _runner = _runner, None
+        _try(runner.close)
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        _try(threading._shutdown)
+    _try(sys.modules["_thread"]._shutdown)
+    if "atexit" in sys.modules:
+        _try(sys.modules["atexit"]._run_exitfuncs)
+    for stream in _streams:
+        stream.finish()
+
+
+def _try(function, *args):
+    try:
+        function(*args)
+    except Exception as error:
+        for line in _format(error, set()).splitlines():
+            _native.log(40, line)
+
+
+_streams = ()
+
+
+def boot(native):
+    """Makes this interpreter a VM; leaves entry_for, report and finish in `native`, for the C core."""
+    global _native, _streams
+    _native = native
+    modules = sys.modules
+    modules["_vmhost"] = native
+    sys.meta_path[:] = [Importer]
+    sys.path[:] = []
+    sys.path_hooks[:] = []
+    sys.path_importer_cache.clear()
+    modules.pop("zipimport", None)
+    for name in ("encodings",):
+        modules[name].__path__ = []
+    sys.argv = [""]
+    sys.orig_argv = []
+    sys.executable = sys._base_executable = ""
+    _streams = LogStream("<stdout>", 20), LogStream("<stderr>", 30)
+    sys.stdin = sys.__stdin__ = None
+    sys.stdout, sys.stderr = _streams
+    sys.__stdout__, sys.__stderr__ = _streams
+    native.entry_for, native.report, native.finish = entry_for, report, finish

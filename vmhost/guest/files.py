@@ -1,0 +1,85 @@
+"""The files of the task's bundle: read whole, opened like files, or found through importlib.resources.
+
+Paths are relative, with "/" between parts. "name@version/path" and "/name@version/path" mean the same file, so that paths
+made from a module's `__file__` work.
+"""
+
+import io
+import posixpath
+
+from _vmhost import file as _file
+from _vmhost import files as names
+
+__all__ = ["names", "open", "read_bytes", "read_text"]
+
+
+def _inside(path):
+    """The path within the bundle that `path` means."""
+    if hasattr(path, "__fspath__"):
+        path = path.__fspath__()
+    if isinstance(path, bytes):
+        path = path.decode("utf-8", "surrogateescape")
+    if not isinstance(path, str):
+        raise TypeError(f"expected a path, got {type(path).__name__}")
+    parts = posixpath.normpath(path).lstrip("/").split("/")
+    if "@" in parts[0] and len(parts) > 1:
+        del parts[0]
+    return "/".join(parts)
+
+
+def read_bytes(path):
+    """The bytes of a file of the bundle. FileNotFoundError, which lists what there is."""
+    data = _file(_inside(path))
+    if data is None:
+        there = ", ".join(names()) or "none"
+        raise FileNotFoundError(2, f"no such file in the bundle (files: {there})", str(path))
+    return data
+
+
+def read_text(path, encoding="utf-8", errors="strict"):
+    return read_bytes(path).decode(encoding, errors)
+
+
+def open(path, mode="r", encoding=None, errors=None, newline=None):
+    """A file of the bundle as a text file, or as a binary one with mode "rb"."""
+    return open_file(path, mode, -1, encoding, errors, newline)
+
+
+def open_file(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
+    """What builtins.open does with a relative path."""
+    if set(mode) - set("rbt"):
+        if set(mode) <= set("rwaxbt+"):
+            from _vmhost import PermissionDenied
+            raise PermissionDenied(13, f"open({str(file)!r}, {mode!r}): the files of a bundle can only be read; to write, name an "
+                                       "absolute path, granted in task.yaml, permissions: {write: [...]}")
+        raise ValueError(f"invalid mode: {mode!r}")
+    raw = io.BytesIO(read_bytes(file))
+    raw.name = str(file)
+    if "b" in mode:
+        return raw
+    text = io.TextIOWrapper(raw, encoding or "utf-8", errors, newline)
+    text.mode = mode
+    return text
+
+
+class BundleReader:
+    """importlib.resources.files(package): the bundle's files below the package's folder."""
+
+    def __init__(self, package):
+        self._folder = package.replace(".", "/")
+
+    def files(self):
+        from vmhost.guest.traversable import BundlePath
+        return BundlePath(self._folder)
+
+    def open_resource(self, resource):
+        return io.BytesIO(read_bytes(f"{self._folder}/{resource}"))
+
+    def resource_path(self, resource):
+        raise FileNotFoundError(resource)
+
+    def is_resource(self, path):
+        return f"{self._folder}/{path}" in names()
+
+    def contents(self):
+        return [entry.name for entry in self.files().iterdir()]

@@ -1,0 +1,362 @@
+/* Gates of `posix`: paths go by the task's permissions, descriptors must be the guest's own, the rest of what a process
+ * shares is refused or virtual. */
+#include "gates.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { KEEP_LAST = 8, OR_FD = 16 };     /* beside VMH_READ, VMH_WRITE */
+
+/* A keyword argument such as dir_fd or src_dir_fd: only None. */
+static int no_folder_fd(vmh_gated *call)
+{
+    for (Py_ssize_t i = 0; call->kwnames != NULL && i < PyTuple_GET_SIZE(call->kwnames); i++) {
+        const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(call->kwnames, i));
+        if (name == NULL)
+            return -1;
+        if (strstr(name, "dir_fd") != NULL && call->args[call->nargs + i] != Py_None) {
+            vmh_deny("paths relative to a descriptor cannot be granted; pass an absolute path", "%s(%s=...)", call->gate->name, name);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int path_argument(vmh_gated *call, PyObject **argument, int access)
+{
+    PyObject *path = NULL, *value = *argument;
+    if ((access & OR_FD) && PyIndex_Check(value)) {
+        PyObject *number = PyNumber_Index(value);
+        if (vmh_gated_replace(call, argument, number) < 0)
+            return -1;
+        return vmh_gated_fd(call, number) < 0 ? -1 : 0;
+    }
+    if (vmh_grant_path(value, access & (VMH_READ | VMH_WRITE), access & KEEP_LAST, call->gate->name, &path) < 0)
+        return -1;
+    if (PyBytes_Check(value))
+        return vmh_gated_replace(call, argument, path);
+    PyObject *text = PyUnicode_DecodeFSDefaultAndSize(PyBytes_AS_STRING(path), PyBytes_GET_SIZE(path));
+    Py_DECREF(path);
+    return vmh_gated_replace(call, argument, text);
+}
+
+static int check_path(vmh_gated *call)
+{
+    PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
+    int access = call->gate->access;
+    if (no_folder_fd(call) < 0)
+        return -1;
+    if (argument == NULL) {
+        vmh_deny("a task has no current folder; pass an absolute path", "%s()", call->gate->name);
+        return -1;
+    }
+    /* lstat through stat(follow_symlinks=False) and its like */
+    for (Py_ssize_t i = 0; call->kwnames != NULL && i < PyTuple_GET_SIZE(call->kwnames); i++)
+        if (PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(call->kwnames, i), "follow_symlinks")) {
+            int follow = PyObject_IsTrue(call->args[call->nargs + i]);
+            if (follow < 0)
+                return -1;
+            if (!follow)
+                access |= KEEP_LAST;
+            call->args[call->nargs + i] = follow ? Py_True : Py_False;
+        }
+    call->pass = VMH_PASS_GATE;
+    return path_argument(call, argument, access);
+}
+
+static int check_two_paths(vmh_gated *call)
+{
+    PyObject **from = vmh_gated_argument(call, 0, "src"), **to = vmh_gated_argument(call, 1, "dst");
+    call->pass = VMH_PASS_GATE;
+    if (no_folder_fd(call) < 0)
+        return -1;
+    if (from == NULL || to == NULL)
+        return 0;       /* CPython raises its own TypeError */
+    return path_argument(call, from, VMH_WRITE | KEEP_LAST) < 0 || path_argument(call, to, VMH_WRITE | KEEP_LAST) < 0 ? -1 : 0;
+}
+
+/* The new descriptor that the original returns becomes the guest's. */
+static int finish_new_fd(vmh_gated *call)
+{
+    call->result = vmh_gated_original(call);
+    if (call->result == NULL)
+        return -1;
+    int fd = PyLong_AsInt(call->result);
+    if (fd < 0 || vmh_fd_own(fd) < 0) {
+        Py_CLEAR(call->result);
+        return -1;
+    }
+    return 1;
+}
+
+static int check_open(vmh_gated *call)
+{
+    PyObject **path = vmh_gated_argument(call, 0, "path"), **flags = vmh_gated_argument(call, 1, "flags");
+    if (no_folder_fd(call) < 0)
+        return -1;
+    if (path == NULL || flags == NULL)
+        return 0;
+    PyObject *number = PyNumber_Index(*flags);
+    if (vmh_gated_replace(call, flags, number) < 0)
+        return -1;
+    long bits = PyLong_AsLong(number);
+    if (bits == -1 && PyErr_Occurred())
+        return -1;
+    int mode = (int)bits & O_ACCMODE;
+    int access = mode == O_RDONLY ? VMH_READ : mode == O_WRONLY ? VMH_WRITE : VMH_READ | VMH_WRITE;
+    if (bits & (O_CREAT | O_TRUNC | O_APPEND | (O_TMPFILE & ~O_DIRECTORY)))
+        access |= VMH_WRITE;
+    if (path_argument(call, path, access) < 0)
+        return -1;
+    call->pass = VMH_PASS_GATE;
+    return finish_new_fd(call);
+}
+
+static int check_fd(vmh_gated *call)
+{
+    PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
+    if (argument == NULL)
+        return 0;
+    int fd = vmh_gated_fd(call, *argument);
+    if (fd < 0)
+        return -1;
+    call->pass = VMH_PASS_GATE;
+    return vmh_gated_replace(call, argument, PyLong_FromLong(fd));
+}
+
+static int check_two_fds(vmh_gated *call)
+{
+    PyObject **first = vmh_gated_argument(call, 0, call->gate->keyword);
+    PyObject **second = vmh_gated_argument(call, 1, strcmp(call->gate->name, "sendfile") == 0 ? "in_fd" : "dst");
+    if (first == NULL || second == NULL)
+        return 0;
+    call->pass = VMH_PASS_GATE;
+    return vmh_gated_fd(call, *first) < 0 || vmh_gated_fd(call, *second) < 0 ? -1 : 0;
+}
+
+/* Reading and writing can block: a stop must end it. gate->access is the poll event. */
+static int check_fd_wait(vmh_gated *call)
+{
+    PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
+    int rc = check_fd(call);
+    if (rc != 0 || argument == NULL)
+        return rc;
+    int fd = PyLong_AsInt(*argument), flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || (flags & O_NONBLOCK))
+        return 0;
+    struct pollfd fds[2] = {{ .fd = fd, .events = (short)call->gate->access }};
+    return vmh_wait_fds(fds, 1, INT64_MAX) < 0 ? -1 : 0;
+}
+
+/* Descriptors 1 and 2 are the task's log, as print is. */
+static int check_write(vmh_gated *call)
+{
+    PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword), **data = vmh_gated_argument(call, 1, "data");
+    if (argument != NULL && data != NULL && PyLong_CheckExact(*argument)) {
+        long fd = PyLong_AsLong(*argument);
+        PyObject *stream = fd != 1 && fd != 2 ? NULL : PySys_GetObject(fd == 1 ? "stdout" : "stderr");
+        if (stream != NULL && stream != Py_None && !vmh_fd_owned((int)fd)) {
+            PyObject *bytes = PyBytes_FromObject(*data), *text = NULL, *count = NULL;
+            if (bytes != NULL)
+                text = PyUnicode_DecodeUTF8(PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes), "backslashreplace");
+            if (text != NULL)
+                count = PyObject_CallMethod(stream, "write", "O", text);
+            if (count != NULL)
+                call->result = PyLong_FromSsize_t(PyBytes_GET_SIZE(bytes));
+            Py_XDECREF(bytes);
+            Py_XDECREF(text);
+            Py_XDECREF(count);
+            return call->result == NULL ? -1 : 1;
+        }
+        PyErr_Clear();
+    }
+    return check_fd_wait(call);
+}
+
+static int check_close(vmh_gated *call)
+{
+    PyObject **argument = vmh_gated_argument(call, 0, "fd");
+    int rc = check_fd(call);
+    if (rc != 0 || argument == NULL)
+        return rc;
+    int fd = PyLong_AsInt(*argument);
+    call->result = vmh_gated_original(call);
+    vmh_fd_closed(fd);
+    return call->result == NULL ? -1 : 1;
+}
+
+static int check_dup(vmh_gated *call)
+{
+    return check_fd(call) < 0 ? -1 : finish_new_fd(call);
+}
+
+static int check_isatty(vmh_gated *call)
+{
+    PyObject **argument = vmh_gated_argument(call, 0, "fd");
+    if (argument == NULL)
+        return 0;
+    int fd = PyObject_AsFileDescriptor(*argument);
+    if (fd < 0)
+        return -1;
+    call->result = Py_NewRef(Py_False);     /* a guest has no terminal */
+    return 1;
+}
+
+static int check_pipe(vmh_gated *call)
+{
+    call->pass = VMH_PASS_GATE;
+    call->result = vmh_gated_original(call);
+    if (call->result == NULL)
+        return -1;
+    for (Py_ssize_t i = 0; i < 2; i++)
+        if (vmh_fd_own(PyLong_AsInt(PyTuple_GET_ITEM(call->result, i))) < 0) {
+            Py_CLEAR(call->result);
+            return -1;
+        }
+    return 1;
+}
+
+/* os.environ is the VM's own dict; the process's environment stays as it is. */
+static int check_putenv(vmh_gated *call)
+{
+    call->result = Py_NewRef(Py_None);
+    return 1;
+}
+
+static int check_getcwd(vmh_gated *call)
+{
+    call->result = PyUnicode_FromString("/");
+    return call->result == NULL ? -1 : 1;
+}
+
+static int check_getcwdb(vmh_gated *call)
+{
+    call->result = PyBytes_FromString("/");
+    return call->result == NULL ? -1 : 1;
+}
+
+static int check_terminal_size(vmh_gated *call)
+{
+    vmh_deny("a task has no terminal", "%s", call->gate->name);
+    return -1;
+}
+
+static int check_device_encoding(vmh_gated *call)
+{
+    call->result = Py_NewRef(Py_None);
+    return 1;
+}
+
+#define GATES(G)                                                        \
+    G(posix, , stat, check_path, VMH_READ | OR_FD, "path")              \
+    G(posix, , lstat, check_path, VMH_READ | KEEP_LAST, "path")         \
+    G(posix, , access, check_path, VMH_READ, "path")                    \
+    G(posix, , listdir, check_path, VMH_READ | OR_FD, "path")           \
+    G(posix, , scandir, check_path, VMH_READ | OR_FD, "path")           \
+    G(posix, , readlink, check_path, VMH_READ | KEEP_LAST, "path")      \
+    G(posix, , statvfs, check_path, VMH_READ | OR_FD, "path")           \
+    G(posix, , chmod, check_path, VMH_WRITE | OR_FD, "path")            \
+    G(posix, , mkdir, check_path, VMH_WRITE | KEEP_LAST, "path")        \
+    G(posix, , rmdir, check_path, VMH_WRITE | KEEP_LAST, "path")        \
+    G(posix, , unlink, check_path, VMH_WRITE | KEEP_LAST, "path")       \
+    G(posix, , remove, check_path, VMH_WRITE | KEEP_LAST, "path")       \
+    G(posix, , utime, check_path, VMH_WRITE | OR_FD, "path")            \
+    G(posix, , truncate, check_path, VMH_WRITE | OR_FD, "path")         \
+    G(posix, , rename, check_two_paths, 0, "src")                       \
+    G(posix, , replace, check_two_paths, 0, "src")                      \
+    G(posix, , open, check_open, 0, "path")                             \
+    G(posix, , close, check_close, 0, "fd")                             \
+    G(posix, , read, check_fd_wait, POLLIN, "fd")                       \
+    G(posix, , readinto, check_fd_wait, POLLIN, "fd")                   \
+    G(posix, , readv, check_fd_wait, POLLIN, "fd")                      \
+    G(posix, , write, check_write, POLLOUT, "fd")                       \
+    G(posix, , writev, check_fd_wait, POLLOUT, "fd")                    \
+    G(posix, , pread, check_fd, 0, "fd")                                \
+    G(posix, , preadv, check_fd, 0, "fd")                               \
+    G(posix, , pwrite, check_fd, 0, "fd")                               \
+    G(posix, , pwritev, check_fd, 0, "fd")                              \
+    G(posix, , lseek, check_fd, 0, "fd")                                \
+    G(posix, , fstat, check_fd, 0, "fd")                                \
+    G(posix, , fstatvfs, check_fd, 0, "fd")                             \
+    G(posix, , ftruncate, check_fd, 0, "fd")                            \
+    G(posix, , fsync, check_fd, 0, "fd")                                \
+    G(posix, , fdatasync, check_fd, 0, "fd")                            \
+    G(posix, , posix_fallocate, check_fd, 0, "fd")                      \
+    G(posix, , get_inheritable, check_fd, 0, "fd")                      \
+    G(posix, , set_inheritable, check_fd, 0, "fd")                      \
+    G(posix, , get_blocking, check_fd, 0, "fd")                         \
+    G(posix, , set_blocking, check_fd, 0, "fd")                         \
+    G(posix, , sendfile, check_two_fds, 0, "out_fd")                    \
+    G(posix, , copy_file_range, check_two_fds, 0, "src")                \
+    G(posix, , dup, check_dup, 0, "fd")                                 \
+    G(posix, , isatty, check_isatty, 0, "fd")                           \
+    G(posix, , pipe, check_pipe, 0, NULL)                               \
+    G(posix, , pipe2, check_pipe, 0, NULL)                              \
+    G(posix, , putenv, check_putenv, 0, NULL)                           \
+    G(posix, , unsetenv, check_putenv, 0, NULL)                         \
+    G(posix, , getcwd, check_getcwd, 0, NULL)                           \
+    G(posix, , getcwdb, check_getcwdb, 0, NULL)                         \
+    G(posix, , device_encoding, check_device_encoding, 0, NULL)         \
+    G(posix, , get_terminal_size, check_terminal_size, 0, NULL)
+
+GATES(VMH_GATE_DEFINE)
+vmh_gate *const vmh_gates_posix[] = { GATES(VMH_GATE_ADDRESS) NULL };
+
+/* --- the environment */
+
+extern char **environ;
+
+/* Adds what is granted; what the task set itself stays. */
+static int environ_add(PyObject *dict)
+{
+    for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
+        const char *equals = strchr(*entry, '=');
+        char name[256];
+        if (equals == NULL || (size_t)(equals - *entry) >= sizeof name)
+            continue;
+        memcpy(name, *entry, (size_t)(equals - *entry));
+        name[equals - *entry] = 0;
+        if (!vmh_grant_environ(name))
+            continue;
+        PyObject *key = PyBytes_FromString(name), *value = PyBytes_FromString(equals + 1);
+        int rc = key == NULL || value == NULL ? -1 : PyDict_SetItem(dict, key, value);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+        if (rc < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int vmh_posix_finish(PyObject *dict)
+{
+    PyObject *held = PyDict_GetItemString(dict, "environ");
+    if (held == NULL || !PyDict_Check(held))
+        return 0;
+    PyDict_Clear(held);
+    return environ_add(held);
+}
+
+/* When the permissions come, `os` may have made its own mapping from posix.environ. */
+int vmh_environ_fill(vmh_seal *seal)
+{
+    if (seal->env.count == 0)
+        return 0;
+    PyObject *posix = PyImport_ImportModule("posix"), *os = NULL, *mapping = NULL;
+    PyObject *dict = posix == NULL ? NULL : PyDict_GetItemString(PyModule_GetDict(posix), "environ");
+    int rc = dict == NULL || !PyDict_Check(dict) ? -1 : environ_add(dict);
+    PyObject *modules = PySys_GetObject("modules");
+    if (rc == 0 && modules != NULL && PyDict_Check(modules) && (os = PyDict_GetItemString(modules, "os")) != NULL
+            && (mapping = PyObject_GetAttrString(os, "environ")) != NULL) {
+        PyObject *data = PyObject_GetAttrString(mapping, "_data");
+        rc = data == NULL || !PyDict_Check(data) ? -1 : environ_add(data);
+        Py_XDECREF(data);
+    }
+    Py_XDECREF(mapping);
+    Py_XDECREF(posix);
+    if (rc < 0 && !PyErr_Occurred())
+        PyErr_SetString(PyExc_SystemError, "os.environ is not as CPython makes it");
+    return rc;
+}

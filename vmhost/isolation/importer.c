@@ -1,0 +1,302 @@
+/* The only way in: finds modules in the images, unmarshals their code, and opens native modules that the policy knows.
+ *
+ * Nothing here trusts its caller: a guest may call these functions as it likes and gets code that its bundle or the standard
+ * library has anyway, or a native module that is already gated. Images were digest-checked before the VM existed.
+ */
+#include "gates.h"
+
+#include <limits.h>
+#include <marshal.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { KIND_MODULE = 0, KIND_PACKAGE = 1, KIND_BUILTIN = 2, KIND_DYNAMIC = 3 };
+
+/* Where CPython keeps its own native modules; the same for every VM, set by the first one that boots. */
+static pthread_mutex_t once_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    bool set;
+    PyMethodDef *create_builtin, *exec_builtin, *create_dynamic, *exec_dynamic;
+    char folders[8][PATH_MAX];
+    int folder_count;
+    char suffix[64];
+} python;
+
+static vmh_image *task_image(void)
+{
+    vmh_seal *seal = vmh_seal_here();
+    return seal == NULL ? NULL : seal->task;
+}
+
+static const vmh_module *module_find(const char *name)
+{
+    vmh_image *task = task_image();
+    const vmh_module *found = NULL;
+    /* a task's module hides one of the standard library, as beside a script; the guest runtime cannot be hidden */
+    if (task != NULL && strncmp(name, "vmhost", 6) != 0)
+        found = vmh_image_find(task, name);
+    return found != NULL ? found : vmh_image_find(vmh_vm_system(vmh_current()), name);
+}
+
+static bool is_builtin(const char *name)
+{
+    for (const struct _inittab *entry = PyImport_Inittab; entry->name != NULL; entry++)
+        if (strcmp(entry->name, name) == 0)
+            return true;
+    return false;
+}
+
+static bool dynamic_path(const char *name, char path[PATH_MAX])
+{
+    for (int i = 0; i < python.folder_count; i++)
+        if (snprintf(path, PATH_MAX, "%s/%s%s", python.folders[i], name, python.suffix) < PATH_MAX && access(path, R_OK) == 0)
+            return true;
+    return false;
+}
+
+static PyObject *native_find(PyObject *Py_UNUSED(native), PyObject *name)
+{
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    if (text == NULL)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "find: expected str, got %T", name);
+    char path[PATH_MAX];
+    const vmh_module *found = module_find(text);
+    if (found != NULL && text[0] != '/' && text[0] != '#')
+        return PyLong_FromLong(found->is_package ? KIND_PACKAGE : KIND_MODULE);
+    if (vmh_policy_knows(text)) {
+        if (is_builtin(text))
+            return PyLong_FromLong(KIND_BUILTIN);
+        if (dynamic_path(text, path))
+            return PyLong_FromLong(KIND_DYNAMIC);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *code_read(const vmh_module *module)
+{
+    unsigned before = vmh_pass_set(VMH_PASS_CODE);
+    PyObject *code = PyMarshal_ReadObjectFromString((const char *)module->code, (Py_ssize_t)module->size);
+    vmh_pass_set(before);
+    if (code != NULL && !PyCode_Check(code)) {
+        PyErr_Format(PyExc_ImportError, "%s: the bundle holds %T where code was expected", module->name, code);
+        Py_CLEAR(code);
+    }
+    return code;
+}
+
+static PyObject *native_code(PyObject *Py_UNUSED(native), PyObject *name)
+{
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    if (text == NULL)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "code: expected str, got %T", name);
+    const vmh_module *found = text[0] == '/' || text[0] == '#' ? NULL : module_find(text);
+    if (found == NULL)
+        return PyErr_Format(PyExc_ModuleNotFoundError, "no module named '%s' in the bundle", text);
+    return code_read(found);
+}
+
+/* The code of a text that the cloud compiled, by its SHA-256; None: not there. */
+static PyObject *native_text(PyObject *Py_UNUSED(native), PyObject *digest)
+{
+    if (!PyBytes_Check(digest) || PyBytes_GET_SIZE(digest) != 32)
+        return PyErr_Format(PyExc_TypeError, "text: expected 32 bytes, got %R", digest);
+    vmh_image *task = task_image();
+    const uint8_t *key = (const uint8_t *)PyBytes_AS_STRING(digest);
+    const vmh_module *found = task == NULL ? NULL : vmh_image_find_text(task, key);
+    if (found == NULL)
+        found = vmh_image_find_text(vmh_vm_system(vmh_current()), key);
+    if (found == NULL)
+        Py_RETURN_NONE;
+    return code_read(found);
+}
+
+static PyObject *native_file(PyObject *Py_UNUSED(native), PyObject *path)
+{
+    const char *text = PyUnicode_Check(path) ? PyUnicode_AsUTF8(path) : NULL;
+    if (text == NULL)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "file: expected str, got %T", path);
+    vmh_image *task = task_image();
+    const vmh_module *found = task == NULL ? NULL : vmh_image_find_file(task, text);
+    if (found == NULL)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)found->code, (Py_ssize_t)found->size);
+}
+
+static int file_visit(const vmh_module *module, void *list)
+{
+    PyObject *name = PyUnicode_FromString(module->name + 1);
+    int rc = name == NULL ? -1 : PyList_Append(list, name);
+    Py_XDECREF(name);
+    return rc;
+}
+
+static PyObject *native_files(PyObject *Py_UNUSED(native), PyObject *Py_UNUSED(unused))
+{
+    vmh_image *task = task_image();
+    PyObject *list = PyList_New(0);
+    if (list != NULL && task != NULL && vmh_image_visit(task, "/", file_visit, list) < 0)
+        Py_CLEAR(list);
+    if (list != NULL && PyList_Sort(list) < 0)
+        Py_CLEAR(list);
+    return list;
+}
+
+static PyObject *call_imp(PyMethodDef *def, PyObject *const *args, Py_ssize_t count)
+{
+    unsigned before = vmh_pass_set(VMH_PASS_NATIVE);
+    PyObject *result = vmh_def_call(def, NULL, NULL, args, count, NULL);
+    vmh_pass_set(before);
+    return result;
+}
+
+/* Which policy a native module is under, by its definition, which a guest cannot change. */
+static struct { PyModuleDef *def; char name[64]; } known[128];
+static int known_count;
+
+static int known_add(PyModuleDef *def, const char *name)
+{
+    int rc = 0, i = 0;
+    pthread_mutex_lock(&once_lock);
+    while (i < known_count && known[i].def != def)
+        i++;
+    if (i == known_count && i < (int)(sizeof known / sizeof *known) && strlen(name) < sizeof known[i].name) {
+        known[i].def = def;
+        strcpy(known[i].name, name);
+        known_count++;
+    } else if (i == known_count)
+        rc = -1;
+    pthread_mutex_unlock(&once_lock);
+    return rc;
+}
+
+static const char *known_name(PyModuleDef *def)
+{
+    const char *name = NULL;
+    pthread_mutex_lock(&once_lock);
+    for (int i = 0; i < known_count && name == NULL; i++)
+        if (known[i].def == def)
+            name = known[i].name;
+    pthread_mutex_unlock(&once_lock);
+    return name;
+}
+
+/* create(name) -> module, gated as far as it exists. */
+static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *name)
+{
+    PyObject *module = NULL, *spec = NULL, *origin = NULL;
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    char path[PATH_MAX];
+    if (text == NULL || !vmh_policy_knows(text))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ModuleNotFoundError, "native module %R is not available in a VM", name);
+    bool builtin = is_builtin(text);
+    if (builtin)
+        origin = PyUnicode_FromString("built-in");
+    else if (dynamic_path(text, path))
+        origin = PyUnicode_DecodeFSDefault(path);
+    else
+        return PyErr_Format(PyExc_ModuleNotFoundError, "native module '%s' does not come with this Python", text);
+    /* a spec of our own: a guest's could give another name at each look */
+    spec = PyModule_NewObject(name);
+    if (spec == NULL || origin == NULL || PyObject_SetAttrString(spec, "name", name) < 0 || PyObject_SetAttrString(spec, "origin", origin) < 0)
+        goto done;
+    module = call_imp(builtin ? python.create_builtin : python.create_dynamic, &spec, 1);
+    if (module == NULL)
+        goto done;
+    PyModuleDef *def = PyModule_Check(module) ? PyModule_GetDef(module) : NULL;
+    if (def == NULL || known_add(def, text) < 0) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_ImportError, "native module '%s' has no definition to gate it by", text);
+        Py_CLEAR(module);
+    } else if (vmh_gate_module(module, text) < 0)
+        Py_CLEAR(module);
+done:
+    Py_XDECREF(origin);
+    Py_XDECREF(spec);
+    return module;
+}
+
+/* exec(module): runs its second phase, then gates all of it. */
+static PyObject *native_exec(PyObject *Py_UNUSED(native), PyObject *module)
+{
+    PyModuleDef *def = PyModule_Check(module) ? PyModule_GetDef(module) : NULL;
+    const char *text = def == NULL ? NULL : known_name(def);
+    if (text == NULL)
+        return PyErr_Format(PyExc_TypeError, "exec: expected a native module that create() made, got %R", module);
+    PyObject *status = call_imp(is_builtin(text) ? python.exec_builtin : python.exec_dynamic, &module, 1);
+    if (status != NULL && vmh_gate_module(module, text) < 0)
+        Py_CLEAR(status);
+    return status;
+}
+
+static PyMethodDef methods[] = {
+    {"find", native_find, METH_O, PyDoc_STR("find(name) -> 0 module, 1 package, 2 builtin, 3 dynamic native module, or None")},
+    {"code", native_code, METH_O, PyDoc_STR("code(name) -> the code object of a module in the bundles")},
+    {"text", native_text, METH_O, PyDoc_STR("text(digest) -> the code object of a precompiled text, or None")},
+    {"file", native_file, METH_O, PyDoc_STR("file(path) -> the bytes of a file of the task's bundle, or None")},
+    {"files", native_files, METH_NOARGS, PyDoc_STR("The paths of the files of the task's bundle, sorted.")},
+    {"create", native_create, METH_O, PyDoc_STR("create(name) -> native module")},
+    {"exec", native_exec, METH_O, PyDoc_STR("exec(module): second phase of a native module")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef *imp_def(PyObject *dict, const char *name)
+{
+    PyObject *function = PyDict_GetItemString(dict, name);
+    if (function == NULL || !PyCFunction_CheckExact(function)) {
+        PyErr_Format(PyExc_SystemError, "_imp.%s is missing in this Python", name);
+        return NULL;
+    }
+    return ((PyCFunctionObject *)function)->m_ml;
+}
+
+/* The first VM of the process learns how this Python opens its native modules, from an `_imp` that is not gated yet. */
+static int python_learn(void)
+{
+    int rc = -1;
+    PyObject *suffixes = NULL, *imp = PyImport_ImportModule("_imp"), *dict = imp == NULL ? NULL : PyModule_GetDict(imp);
+    pthread_mutex_lock(&once_lock);
+    if (python.set) {
+        rc = 0;
+        goto done;
+    }
+    if (dict == NULL || (python.create_builtin = imp_def(dict, "create_builtin")) == NULL || (python.exec_builtin = imp_def(dict, "exec_builtin")) == NULL
+            || (python.create_dynamic = imp_def(dict, "create_dynamic")) == NULL || (python.exec_dynamic = imp_def(dict, "exec_dynamic")) == NULL)
+        goto done;
+    suffixes = PyObject_CallMethod(imp, "extension_suffixes", NULL);
+    if (suffixes == NULL || !PyList_Check(suffixes) || PyList_GET_SIZE(suffixes) == 0)
+        goto done;
+    const char *suffix = PyUnicode_AsUTF8(PyList_GET_ITEM(suffixes, 0));
+    if (suffix == NULL || strlen(suffix) >= sizeof python.suffix)
+        goto done;
+    strcpy(python.suffix, suffix);
+    PyObject *path = PySys_GetObject("path");
+    for (Py_ssize_t i = 0; path != NULL && PyList_Check(path) && i < PyList_GET_SIZE(path) && python.folder_count < 8; i++) {
+        const char *folder = PyUnicode_Check(PyList_GET_ITEM(path, i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(path, i)) : NULL;
+        size_t size = folder == NULL ? 0 : strlen(folder);
+        if (size > 11 && size < PATH_MAX && strcmp(folder + size - 11, "lib-dynload") == 0)
+            strcpy(python.folders[python.folder_count++], folder);
+    }
+    PyErr_Clear();
+    python.set = true;
+    rc = 0;
+done:
+    pthread_mutex_unlock(&once_lock);
+    Py_XDECREF(suffixes);
+    Py_XDECREF(imp);
+    if (rc < 0 && !PyErr_Occurred())
+        PyErr_SetString(PyExc_SystemError, "this Python's _imp is not as expected");
+    return rc;
+}
+
+int vmh_importer_add(PyObject *native)
+{
+    return python_learn() < 0 ? -1 : PyModule_AddFunctions(native, methods);
+}
+
+PyObject *vmh_importer_code(const char *name)
+{
+    const vmh_module *found = vmh_image_find(vmh_vm_system(vmh_current()), name);
+    if (found == NULL)
+        return PyErr_Format(PyExc_ModuleNotFoundError, "the system image has no module '%s'", name);
+    return code_read(found);
+}

@@ -1,0 +1,114 @@
+/* How a fresh interpreter becomes a sealed VM: its native modules are gated, the guest runtime boots, the hook is armed. */
+#include "gates.h"
+
+#include <string.h>
+
+static PyObject *native_make_code(PyObject *Py_UNUSED(native), PyObject *args, PyObject *kwargs)
+{
+    vmh_seal *seal = vmh_seal_here();
+    PyObject *result = NULL, *template, *replace;
+    PyFrameObject *frame = PyEval_GetFrame();
+    PyCodeObject *caller = frame == NULL ? NULL : PyFrame_GetCode(frame);
+    const char *file = caller == NULL ? NULL : PyUnicode_AsUTF8(caller->co_filename);
+    size_t size = seal == NULL ? 0 : strlen(seal->runtime);
+    if (file == NULL || size == 0 || strncmp(file, seal->runtime, size) != 0
+            || (strcmp(file + size, "assembler.py") != 0 && strcmp(file + size, "texts.py") != 0)) {
+        PyErr_Clear();
+        vmh_deny("a task makes no code; it runs what its bundle holds", "make_code");
+        goto done;
+    }
+    if (!PyArg_ParseTuple(args, "O!:make_code", &PyCode_Type, &template))
+        goto done;
+    replace = PyObject_GetAttrString(template, "replace");
+    PyObject *none = PyTuple_New(0);
+    if (replace != NULL && none != NULL) {
+        unsigned before = vmh_pass_set(VMH_PASS_CODE);
+        result = PyObject_Call(replace, none, kwargs);
+        vmh_pass_set(before);
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(replace);
+done:
+    Py_XDECREF(caller);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"make_code", (PyCFunction)(void (*)(void))native_make_code, METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("make_code(template, **replacements) -> code; for vmhost.guest.assembler and texts only")},
+    {NULL, NULL, 0, NULL},
+};
+
+/* Every native module that the interpreter made for itself; builtins last, since its open is _io's. */
+static int gate_present(void)
+{
+    PyObject *modules = PySys_GetObject("modules");
+    PyObject *items = modules == NULL || !PyDict_Check(modules) ? NULL : PyDict_Items(modules);
+    int rc = -1;
+    if (items == NULL)
+        goto done;
+    for (int last = 0; last < 2; last++)
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
+            PyObject *pair = PyList_GET_ITEM(items, i), *module = PyTuple_GET_ITEM(pair, 1);
+            const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(pair, 0));
+            if (name == NULL)
+                goto done;
+            if ((strcmp(name, "builtins") == 0) == last && PyModule_Check(module) && vmh_policy_knows(name)
+                    && vmh_gate_module(module, name) < 0)
+                goto done;
+        }
+    rc = 0;
+done:
+    Py_XDECREF(items);
+    return rc;
+}
+
+static int denied_make(PyObject *native)
+{
+    PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
+    PyObject *denied = PyErr_NewExceptionWithDoc(
+        "vmhost.guest.PermissionDenied", "The task may not do this. The text names what was denied and the key of task.yaml that would grant it.",
+        PyExc_PermissionError, NULL);
+    int rc = dict == NULL || denied == NULL || PyDict_SetItemString(dict, "vmhost.denied", denied) < 0
+        || PyModule_AddObjectRef(native, "PermissionDenied", denied) < 0 ? -1 : 0;
+    Py_XDECREF(denied);
+    return rc;
+}
+
+int vmh_seal_boot(vmh_vm *vm, PyObject *native)
+{
+    PyObject *code = NULL, *module = NULL, *boot = NULL, *breathe = NULL, *result = NULL;
+    int rc = -1;
+    vmh_seal *seal = vmh_seal_new(vm);
+    if (seal == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    vmh_seal_bind(seal);
+    if (denied_make(native) < 0 || vmh_importer_add(native) < 0 || PyModule_AddFunctions(native, methods) < 0 || gate_present() < 0)
+        goto done;
+    code = vmh_importer_code("vmhost.guest.boot");
+    module = code == NULL ? NULL : PyImport_ExecCodeModule("vmhost.guest.boot", code);
+    if (module == NULL)
+        goto done;
+    const char *file = PyUnicode_AsUTF8(((PyCodeObject *)code)->co_filename), *slash = file == NULL ? NULL : strrchr(file, '/');
+    if (file == NULL)
+        goto done;
+    size_t folder = slash == NULL ? 0 : (size_t)(slash - file) + 1;
+    if (folder < sizeof seal->runtime)
+        memcpy(seal->runtime, file, folder);
+    boot = PyObject_GetAttrString(module, "boot");
+    breathe = PyObject_GetAttrString(module, "breathe");
+    if (boot == NULL || breathe == NULL || PyDict_SetItemString(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.breathe", breathe) < 0)
+        goto done;
+    result = PyObject_CallOneArg(boot, native);
+    seal->armed = result != NULL;
+    rc = result == NULL ? -1 : 0;
+done:
+    Py_XDECREF(code);
+    Py_XDECREF(module);
+    Py_XDECREF(boot);
+    Py_XDECREF(breathe);
+    Py_XDECREF(result);
+    return rc;
+}

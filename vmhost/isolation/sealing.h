@@ -1,0 +1,117 @@
+/* The sealing of one VM: what its C files (grants, gates, audit, importer, waits) share.
+ *
+ * A vmh_seal is made when its VM boots and freed after its interpreter has ended. It holds no Python object: what a guest
+ * could find through one (gc, attributes) is nothing. Unless said otherwise it is guarded by the VM's GIL.
+ */
+#ifndef VMH_SEALING_H
+#define VMH_SEALING_H
+
+#include "compat.h"
+#include "image.h"
+#include "seal.h"
+#include "vm.h"
+
+#include <sys/types.h>
+
+/* What the audit hook lets through while one operation of ours runs on this thread. */
+enum {
+    VMH_PASS_CODE = 1,          /* the importer unmarshals code of an image */
+    VMH_PASS_NATIVE = 2,        /* the importer opens a native module of the policy */
+    VMH_PASS_GATE = 4,          /* a gate has checked the arguments, which are plain values from here on */
+};
+
+typedef struct vmh_owned_fd {
+    bool used;
+    dev_t device;
+    ino_t inode;                /* a number that came to another file meanwhile is not the guest's any more */
+} vmh_owned_fd;
+
+typedef struct vmh_resolved {   /* an address that getaddrinfo gave for a granted host */
+    struct vmh_resolved *next;
+    char *address;
+    const char *pattern;        /* of `net` */
+} vmh_resolved;
+
+typedef struct vmh_list {
+    char **items;
+    size_t count;
+} vmh_list;
+
+typedef struct vmh_waiter {     /* one thread in one wait; on its stack */
+    struct vmh_waiter *next, **link;        /* of the VM; guarded by the waits' mutex */
+    struct vmh_waiter *queue_next, **queue_link;    /* of a lock or handle; GIL. queue_link NULL: not queued */
+    atomic_uint word;           /* futex: 0 waits, 1 woken, 2 interrupted */
+} vmh_waiter;
+
+typedef struct vmh_queue {      /* threads that wait for one thing, first come first; GIL */
+    vmh_waiter *first, **tail;
+} vmh_queue;
+
+typedef struct vmh_seal {
+    struct vmh_seal *next;      /* all seals; guarded by their own lock */
+    vmh_vm *vm;
+    vmh_image *task;            /* one reference; NULL until the VM is attached */
+    bool armed;
+    char runtime[256];          /* folder, as code objects name it, of the guest runtime */
+
+    vmh_list read, write, net, env;
+    vmh_resolved *resolved;
+    vmh_owned_fd *fds;
+    size_t fd_room;
+
+    pthread_mutex_t waits_mutex;
+    vmh_waiter *waiters;        /* guarded by waits_mutex */
+    int threads;                /* guest threads that run Python */
+    vmh_queue idle;             /* who waits for threads == 0 */
+    size_t thread_stack_bytes;
+} vmh_seal;
+
+/* The seal of the VM that the calling thread belongs to; NULL on a host thread. */
+vmh_seal *vmh_seal_here(void);
+void vmh_seal_bind(vmh_seal *seal);     /* for the calling thread */
+
+/* The passes of the calling thread; returns the ones before. */
+unsigned vmh_pass_set(unsigned pass);
+unsigned vmh_pass_get(void);
+
+/* --- grants.c: what the task's permissions name. All: 0, or -1 with a Python error set. */
+
+/* Raises PermissionDenied: "<what>: <why>". Returns NULL. */
+PyObject *vmh_deny(const char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+enum { VMH_READ = 1, VMH_WRITE = 2 };
+/* `path` (str, bytes or PathLike) as an absolute one without links, as bytes in *resolved. keep_last: the last part is not
+ * followed. Denied unless all of `access` is granted. `what` names the operation. */
+int vmh_grant_path(PyObject *path, int access, bool keep_last, const char *what, PyObject **resolved);
+int vmh_grant_address(PyObject *address, int family, const char *what);
+int vmh_grant_host(const char *host, const char *what, const char **pattern);
+int vmh_grant_resolved(const char *address, const char *pattern);
+bool vmh_grant_environ(const char *name);
+
+/* Descriptors: a guest uses those that it made. */
+int vmh_fd_own(int fd);                         /* from now on the guest's */
+bool vmh_fd_owned(int fd);
+void vmh_fd_closed(int fd);                     /* forgets `fd` if it is gone */
+int vmh_fd_check(int fd, const char *what);
+
+/* --- the seal itself, grants.c */
+vmh_seal *vmh_seal_of(vmh_vm *vm);              /* NULL before its boot */
+vmh_seal *vmh_seal_new(vmh_vm *vm);             /* NULL: no memory */
+int vmh_seal_permit(vmh_seal *seal, PyObject *permissions);     /* {"read": [...], "write", "net", "env"}, or NULL: nothing */
+
+/* Calls `visit` with the seal of `vm`, which cannot go meanwhile; nothing when there is none. Any thread, no GIL. */
+void vmh_seal_visit(vmh_vm *vm, void (*visit)(vmh_seal *));
+
+/* gates_posix.c: os.environ holds what the permissions name, from now on. */
+int vmh_environ_fill(vmh_seal *seal);
+
+/* What each file adds to `_vmhost`. */
+int vmh_importer_add(PyObject *native);
+PyObject *vmh_importer_code(const char *name);      /* code of the system image */
+
+/* waits.c: waits until a descriptor is ready (poll events), the VM is stopped (error set) or the time is over.
+ * 1 ready, 0 time over, -1 error set. */
+struct pollfd;
+int vmh_wait_fds(struct pollfd *fds, int count, int64_t deadline_ns);   /* room for one more at fds[count] */
+
+#endif

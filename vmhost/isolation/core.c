@@ -1243,7 +1243,47 @@ static PyObject *set_error_factory(PyObject *Py_UNUSED(module), PyObject *factor
     Py_RETURN_NONE;
 }
 
+static PyObject *crash_open(PyObject *Py_UNUSED(module), PyObject *path)
+{
+    PyObject *encoded = NULL, *list = NULL;
+    if (!PyUnicode_FSConverter(path, &encoded))
+        return NULL;
+    vmh_crash_map *before = malloc(sizeof *before);
+    if (before == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if ((errno = vmh_crash_open(PyBytes_AS_STRING(encoded), before)) != 0) {
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
+        goto done;
+    }
+    list = PyList_New(0);
+    for (int i = 0; list != NULL && i < VMH_CRASH_SLOTS; i++) {
+        vmh_crash_slot *slot = &before->slots[i];
+        int number = atomic_load(&slot->signal), phase = atomic_load(&slot->phase);
+        if (number == 0)
+            continue;
+        slot->task[VMH_CRASH_TEXT - 1] = slot->version[VMH_CRASH_TEXT - 1] = 0;
+        PyObject *item = Py_BuildValue(
+            "{s:N,s:N,s:s,s:i,s:i,s:K}",
+            "task", PyUnicode_DecodeUTF8(slot->task, (Py_ssize_t)strlen(slot->task), "replace"),
+            "version", PyUnicode_DecodeUTF8(slot->version, (Py_ssize_t)strlen(slot->version), "replace"),
+            "phase", vmh_phase_name(phase >= VMH_PHASE_IDLE && phase <= VMH_PHASE_END ? phase : VMH_PHASE_IDLE),
+            "signal", number, "pid", (int)before->pid, "vm", (unsigned long long)slot->vm_id);
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+done:
+    free(before);
+    Py_XDECREF(encoded);
+    return list;
+}
+
 static PyMethodDef core_methods[] = {
+    {"crash_open", crash_open, METH_O,
+     PyDoc_STR("crash_open(path) -> list of dicts: keeps this process's breadcrumbs in the file, and tells which VMs were running on "
+               "the crashing thread of the process that had it before. OSError EBUSY: another process has it.")},
     {"end_all", vmh_exit, METH_NOARGS,
      PyDoc_STR("At exit: stops every call, ends every VM, and sees to it that the process can leave without those that do not.")},
     {"set_error_factory", set_error_factory, METH_O,

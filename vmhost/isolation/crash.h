@@ -1,9 +1,40 @@
-/* Which VM was running when the process crashed: breadcrumbs in a file-backed map that outlive the process. */
+/* Which VM was running when the process crashed: breadcrumbs in a file-backed map that outlive the process. No Python in here.
+ *
+ * Each VM thread has a slot: task, version, phase. A handler of fatal signals, on an alternate stack, marks the slot of the
+ * thread that crashed and chains to the handler before it. The file belongs to one process at a time (flock); it is made and
+ * sized by us, so nobody truncates it under the map.
+ */
 #ifndef VMH_CRASH_H
 #define VMH_CRASH_H
 
-/* Each VM thread, at its beginning and end: an alternate signal stack, so that a stack overflow can be recorded. */
-void vmh_crash_thread_enter(void);
-void vmh_crash_thread_leave(void);
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { VMH_CRASH_SLOTS = 1024, VMH_CRASH_TEXT = 96 };
+
+typedef struct vmh_crash_slot {
+    atomic_int used;
+    atomic_int signal;          /* of the crash, on the thread that crashed; 0: none */
+    atomic_int phase;           /* enum vmh_phase */
+    uint64_t vm_id;
+    char task[VMH_CRASH_TEXT], version[VMH_CRASH_TEXT];
+} vmh_crash_slot;
+
+typedef struct vmh_crash_map {
+    char magic[8];
+    int32_t pid;
+    vmh_crash_slot slots[VMH_CRASH_SLOTS];
+} vmh_crash_map;
+
+/* Puts the breadcrumbs into the file at `path`. What the last process left there is copied to *before (pid 0: nothing). 0 or
+ * an errno: EBUSY: another process has it; EEXIST: this one has another file already. Installs the handlers. */
+int vmh_crash_open(const char *path, vmh_crash_map *before);
+
+/* Each VM thread, at its beginning and end. NULL: all slots are taken (then that thread leaves no trace). */
+vmh_crash_slot *vmh_crash_thread_enter(uint64_t vm_id);
+void vmh_crash_thread_leave(vmh_crash_slot *slot);
+/* A further thread of the same VM. */
+void vmh_crash_thread_join(vmh_crash_slot *slot);
+void vmh_crash_name(vmh_crash_slot *slot, const char *task, const char *version);
 
 #endif

@@ -178,6 +178,7 @@ void vmh_thread_enter(vmh_vm *vm)
 {
     current_vm = vm;
     vmh_memory_bind(vm->meter);
+    vmh_crash_thread_join(vm->crash_slot);
     pthread_mutex_lock(&vm->life);
     vm->thread_count++;
     for (int i = 0; i < VMH_GUEST_THREADS_MOST; i++)
@@ -191,6 +192,7 @@ void vmh_thread_enter(vmh_vm *vm)
 void vmh_thread_leave(vmh_vm *vm)
 {
     clockid_t clock;
+    vmh_crash_thread_leave(NULL);
     bool known = pthread_getcpuclockid(pthread_self(), &clock) == 0;
     pthread_mutex_lock(&vm->life);
     vm->thread_count--;
@@ -209,6 +211,8 @@ void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t d
     pthread_mutex_lock(&vm->life);
     vm->generation++;
     vm->phase = phase;
+    if (vm->crash_slot != NULL)
+        atomic_store_explicit(&vm->crash_slot->phase, phase, memory_order_relaxed);
     vm->current = call;
     vm->phase_start_ns = now;
     vm->deadline_ns = deadline_ns;
@@ -234,6 +238,8 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
     bool delivered = asked && vm->stop_delivered;
     vm->generation++;
     vm->phase = VMH_PHASE_IDLE;
+    if (vm->crash_slot != NULL)
+        atomic_store_explicit(&vm->crash_slot->phase, VMH_PHASE_IDLE, memory_order_relaxed);
     vm->current = NULL;
     *kind = delivered ? vm->stop_kind : VMH_OK;
     if (asked) {
@@ -530,6 +536,7 @@ static void serve(vmh_vm *vm)
     while (!vm->doomed && !atomic_load(&vm->retire)) {
         if (lane == NULL && (lane = atomic_load(&vm->lane)) != NULL) {
             atomic_store(&vm->state, VMH_VM_SERVING);
+            vmh_crash_name(vm->crash_slot, lane->name, lane->version);
             vmh_lane_attach(lane, &vm->worker);
             vmh_guest_load(vm, lane);
             continue;
@@ -562,7 +569,7 @@ static void *run(void *argument)
     vmh_vm *vm = argument;
     current_vm = vm;
     vmh_memory_bind(vm->meter);
-    vmh_crash_thread_enter();
+    vm->crash_slot = vmh_crash_thread_enter(vm->id);
     pthread_mutex_lock(&vm->life);
     atomic_store(&vm->cpu_clock_valid, pthread_getcpuclockid(pthread_self(), &vm->cpu_clock) == 0);
     pthread_mutex_unlock(&vm->life);
@@ -601,7 +608,7 @@ gone:
     atomic_store(&vm->cpu_ns_final, cpu_ns_locked(vm));
     atomic_store(&vm->cpu_clock_valid, false);
     pthread_mutex_unlock(&vm->life);
-    vmh_crash_thread_leave();
+    vmh_crash_thread_leave(vm->crash_slot);
     atomic_store(&vm->state, booted ? VMH_VM_ENDED : VMH_VM_FAILED);
     vm->end_event.type = booted ? VMH_EVENT_ENDED : VMH_EVENT_FAILED;
     vmh_vm_post(vm, &vm->end_event);

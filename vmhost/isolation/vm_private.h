@@ -3,6 +3,7 @@
 #define VMH_VM_PRIVATE_H
 
 #include "compat.h"
+#include "crash.h"
 #include "lane.h"
 #include "meter.h"
 #include "vm.h"
@@ -45,6 +46,7 @@ struct vmh_vm {
     atomic_llong cpu_ns_final;  /* when the thread is gone */
 
     /* set before the thread starts, then never changed */
+    vmh_crash_slot *crash_slot; /* of its thread; NULL: none was free */
     size_t stack_bytes;
     int64_t grace_ns, boot_ns, load_ns, end_ns;
     vmh_image *system;

@@ -4,11 +4,13 @@ import textwrap
 
 import pytest
 
-SPEC = """\
+from bytecode.format import TARGET
+
+SPEC = f"""\
 name: sample
 version: 1.2.0
 entry: main:run
-python: "3.14"
+python: "{TARGET}"
 """
 
 

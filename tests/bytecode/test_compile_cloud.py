@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bytecode.format import read_bundle
+from bytecode.format import TARGET, read_bundle
 from bytecode.signing import TrustStore, fingerprint, generate_key
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,5 +86,5 @@ def test_wrong_usage_is_status_2(arguments):
 
 @pytest.mark.parametrize("name", ["digits", "forest", "neighbours", "runaway", "hog"])
 def test_tasks_that_ship_compile_without_a_warning(tmp_path, name):
-    done = run(f"tasks/{name}", "-o", tmp_path / "x.vmb", "--strict")
+    done = run(f"tasks/{name}", "-o", tmp_path / "x.vmb", "--strict", "--target", TARGET)
     assert (done.returncode, done.stderr) == (0, "")

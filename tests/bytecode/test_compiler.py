@@ -11,13 +11,13 @@ from bytecode.errors import CompileError, TaskSpecError
 from bytecode.format import TARGET, read_bundle
 from bytecode.signing import TrustStore, generate_key
 
-SPEC = """\
+SPEC = f"""\
 name: sample
 version: 1.2.0
 entry: main:run
-python: "3.14"
-limits: {memory: 32 MiB, concurrency: 2}
-permissions: {env: [LANG]}
+python: "{TARGET}"
+limits: {{memory: 32 MiB, concurrency: 2}}
+permissions: {{env: [LANG]}}
 files: [data/labels.json]
 models: [net.onnx]
 priority: -2
@@ -100,7 +100,7 @@ def test_source_errors_stop_the_compilation(write_task, source, message):
 
 
 def test_other_python_than_the_running_one(write_task):
-    folder = write_task(spec=SPEC.partition("files")[0].replace('"3.14"', '"3.19"'))
+    folder = write_task(spec=SPEC.partition("files")[0].replace(f'"{TARGET}"', '"3.19"'))
     with pytest.raises(TaskSpecError, match=rf"task.yaml:4: python: expected Python {TARGET}, the one that compiles, got 3.19"):
         compile_task(folder)
     assert compile_task(folder, target=TARGET).manifest.target == TARGET

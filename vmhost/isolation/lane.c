@@ -43,11 +43,13 @@ static inline void cpu_pause(void)
 }
 
 /* Spins until `*word & mask`; true when it came. `*budget` adapts. */
-static bool spin(atomic_uint *word, unsigned mask, unsigned *budget)
+static bool spin(atomic_uint *word, unsigned mask, atomic_uint *budget)
 {
     if (!core_free())
         return false;
-    unsigned most = *budget < SPIN_LEAST ? SPIN_LEAST : *budget;
+    unsigned most = atomic_load_explicit(budget, memory_order_relaxed);
+    if (most < SPIN_LEAST)
+        most = SPIN_LEAST;
     bool came = false;
     vmh_hot_enter();
     for (unsigned i = 0; i < most && !came; i++) {
@@ -55,7 +57,7 @@ static bool spin(atomic_uint *word, unsigned mask, unsigned *budget)
         came = (atomic_load_explicit(word, memory_order_acquire) & mask) != 0;
     }
     vmh_hot_leave();
-    *budget = came ? SPIN_MOST : most / 2;
+    atomic_store_explicit(budget, came ? SPIN_MOST : most / 2, memory_order_relaxed);
     return came;
 }
 

@@ -70,7 +70,7 @@ typedef struct vmh_worker {
     vmh_call *slot;             /* handed over; guarded by the lane's lock */
     bool idle;                  /* on the idle stack; likewise */
     struct vmh_worker *prev, *next;
-    unsigned spins;             /* how long to spin before sleeping; of the worker's own thread */
+    atomic_uint spins;          /* how long to spin before sleeping */
 } vmh_worker;
 
 struct vmh_lane {
@@ -90,7 +90,7 @@ struct vmh_lane {
     vmh_image *image;
     int64_t wall_ns, cpu_ns, grace_ns;      /* limits of a call; VMH_FOREVER: none */
     int calls_per_vm;           /* a worker retires after so many; 0: never */
-    unsigned spins;             /* of callers; a racy hint */
+    atomic_uint spins;          /* of callers, who share it as a hint */
     int64_t slow_ns;            /* a call that took longer counts as slow; VMH_FOREVER: none does */
     atomic_llong slow_total;
     atomic_bool muted;          /* no STARVED events: the lane has all the VMs that it may have */

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Builds the core's plain C parts with the tests beside this file, and runs them.
+#
+#   sh tests/native/run.sh [none|address|undefined|thread] ...     (all four when none is named)
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+core=$here/../../vmhost/isolation
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+sources="$core/lane.c $core/warden.c $core/events.c $core/image.c $core/storage.c $core/meter.c $core/clock.c $here/fake_vm.c"
+wraps="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=aligned_alloc"
+[ $# -gt 0 ] || set -- none address undefined thread
+for sanitizer in "$@"; do
+    flags="-std=c11 -D_GNU_SOURCE=1 -O1 -g -Wall -Wextra -Wshadow -Wmissing-prototypes -Werror -pthread -I$core -I$here"
+    [ "$sanitizer" = none ] || flags="$flags -fsanitize=$sanitizer -fno-sanitize-recover=all"
+    # shellcheck disable=SC2086
+    {
+        ${CC:-gcc} $flags $sources "$here/test_lane.c" -o "$build/test_lane"
+        ${CC:-gcc} $flags $wraps $sources "$here/test_faults.c" "$here/failing_malloc.c" -o "$build/test_faults"
+    }
+    echo "sanitizer: $sanitizer"
+    TSAN_OPTIONS=halt_on_error=1 "$build/test_lane"
+    "$build/test_faults"
+done

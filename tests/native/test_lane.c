@@ -1,0 +1,283 @@
+/* Lanes, calls, events and the warden under many threads: every call ends exactly once, whoever ends it. */
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "clock.h"
+#include "fake_vm.h"
+#include "lane.h"
+
+enum { WORKERS = 4, SUBMITTERS = 4, CALLS = 4000 };
+
+typedef struct {
+    vmh_lane *lane;
+    vmh_worker worker;
+    atomic_bool leave;
+    long served;
+} worker_thread;
+
+static void *serve(void *argument)
+{
+    worker_thread *self = argument;
+    vmh_lane_attach(self->lane, &self->worker);
+    while (!atomic_load(&self->leave)) {
+        vmh_call *call = vmh_lane_take(self->lane, &self->worker);
+        if (call == NULL) {
+            vmh_worker_wait(&self->worker);
+            continue;
+        }
+        call->started_ns = vmh_now_ns();
+        atomic_fetch_add(&self->lane->running, 1);
+        CHECK(vmh_call_claim(call, VMH_RUNNING));
+        CHECK(vmh_blob_reserve(&call->reply, call->request.size));
+        memcpy(call->reply.data, call->request.data, call->request.size);
+        call->reply.size = call->request.size;
+        self->served++;
+        vmh_call_finish(call, VMH_OK);
+        vmh_call_unref(call);
+    }
+    vmh_lane_detach(self->lane, &self->worker);
+    return NULL;
+}
+
+typedef struct {
+    vmh_lane *lane;
+    unsigned seed;
+    long ok, cancelled, expired, closed, full;
+} submitter_thread;
+
+static void *submit(void *argument)
+{
+    submitter_thread *self = argument;
+    for (int i = 0; i < CALLS; i++) {
+        vmh_call *call = vmh_call_new(self->lane);
+        CHECK(call != NULL);
+        size_t size = (size_t)(rand_r(&self->seed) % 400);
+        CHECK(vmh_blob_reserve(&call->request, size));
+        memset(call->request.data, i & 255, size);
+        call->request.size = size;
+        call->level = rand_r(&self->seed) % VMH_LEVELS;
+        if (rand_r(&self->seed) % 4 == 0)
+            call->deadline_ns = vmh_now_ns() + rand_r(&self->seed) % 200000;
+        enum vmh_kind kind = vmh_lane_push(self->lane, &call, 1);
+        if (kind != VMH_OK) {
+            *(kind == VMH_CLOSED ? &self->closed : &self->full) += 1;
+            vmh_call_unref(call);
+            continue;
+        }
+        if (rand_r(&self->seed) % 3 == 0)
+            vmh_call_watch(call);
+        if (rand_r(&self->seed) % 5 == 0)
+            vmh_lane_cancel(call, VMH_CANCELLED);
+        while (vmh_call_wait(call, VMH_FOREVER) != 0) {
+        }
+        if (call->kind == VMH_OK) {
+            CHECK(call->reply.size == size);
+            self->ok++;
+        } else if (call->kind == VMH_CANCELLED) {
+            self->cancelled++;
+        } else if (call->kind == VMH_TIME_LIMIT) {
+            self->expired++;
+        } else {
+            CHECK(call->kind == VMH_CLOSED);
+            self->closed++;
+        }
+        vmh_call_unref(call);
+    }
+    return NULL;
+}
+
+static void drop(vmh_event *node)
+{
+    while (node != NULL) {
+        vmh_event *next = node->next;
+        enum vmh_event_type type = node->type;
+        void *object = node->object;
+        atomic_store(&node->queued, false);
+        if (type == VMH_EVENT_STARVED)
+            vmh_lane_unref(object);
+        else
+            vmh_call_unref(object);
+        node = next;
+    }
+}
+
+typedef struct {
+    vmh_events *events;
+    atomic_bool leave;
+} reader_thread;
+
+static void *read_events(void *argument)
+{
+    reader_thread *self = argument;
+    while (!atomic_load(&self->leave)) {
+        vmh_events_wait(self->events, VMH_FOREVER);
+        drop(vmh_events_take(self->events));
+    }
+    return NULL;
+}
+
+static void many_threads(bool close_in_the_middle)
+{
+    vmh_events *events = vmh_events_new();
+    vmh_image *image = vmh_image_new();
+    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", image, events);
+    CHECK(events != NULL && image != NULL && lane != NULL);
+    lane->capacity = 64;
+    worker_thread workers[WORKERS];
+    submitter_thread submitters[SUBMITTERS];
+    reader_thread reader = {.events = events};
+    pthread_t threads[WORKERS + SUBMITTERS + 1];
+    memset(workers, 0, sizeof workers);
+    memset(submitters, 0, sizeof submitters);
+    for (int i = 0; i < WORKERS; i++) {
+        workers[i].lane = lane;
+        CHECK(pthread_create(&threads[i], NULL, serve, &workers[i]) == 0);
+    }
+    for (int i = 0; i < SUBMITTERS; i++) {
+        submitters[i].lane = lane;
+        submitters[i].seed = (unsigned)i + 1;
+        CHECK(pthread_create(&threads[WORKERS + i], NULL, submit, &submitters[i]) == 0);
+    }
+    CHECK(pthread_create(&threads[WORKERS + SUBMITTERS], NULL, read_events, &reader) == 0);
+    if (close_in_the_middle) {
+        usleep(20000);
+        vmh_lane_close(lane, true);
+    }
+    long ends = 0, ok = 0, served = 0;
+    for (int i = 0; i < SUBMITTERS; i++) {
+        pthread_join(threads[WORKERS + i], NULL);
+        ok += submitters[i].ok;
+        ends += submitters[i].ok + submitters[i].cancelled + submitters[i].expired + submitters[i].closed
+            + submitters[i].full;
+    }
+    for (int i = 0; i < WORKERS; i++) {
+        atomic_store(&workers[i].leave, true);
+        vmh_worker_poke(&workers[i].worker);
+    }
+    for (int i = 0; i < WORKERS; i++) {
+        pthread_join(threads[i], NULL);
+        served += workers[i].served;
+    }
+    atomic_store(&reader.leave, true);
+    vmh_events_wake(events);
+    pthread_join(threads[WORKERS + SUBMITTERS], NULL);
+    drop(vmh_events_take(events));
+    CHECK(ends == (long)SUBMITTERS * CALLS);
+    CHECK(served == ok);
+    CHECK(lane->queued == 0 && lane->idle_count == 0 && lane->workers == 0 && atomic_load(&lane->running) == 0);
+    CHECK(atomic_load(&lane->refs) == 1);
+    vmh_lane_unref(lane);
+    vmh_image_unref(image);
+    vmh_events_unref(events);
+}
+
+/* Highest priority first, then first come; a call handed to a worker that leaves is not lost. */
+static void order(void)
+{
+    vmh_events *events = vmh_events_new();
+    vmh_image *image = vmh_image_new();
+    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", image, events);
+    vmh_worker worker = {0}, other = {0};
+    vmh_call *calls[6];
+    const int levels[6] = {7, 7, 0, 15, 7, 0}, expected[6] = {2, 5, 0, 1, 4, 3};
+    vmh_lane_attach(lane, &worker);
+    for (int i = 0; i < 6; i++) {
+        calls[i] = vmh_call_new(lane);
+        calls[i]->level = levels[i];
+        CHECK(vmh_lane_push(lane, &calls[i], 1) == VMH_OK);
+    }
+    CHECK(vmh_lane_starved(lane));
+    for (int i = 0; i < 6; i++) {
+        vmh_call *call = vmh_lane_take(lane, &worker);
+        CHECK(call == calls[expected[i]]);
+        CHECK(vmh_call_claim(call, VMH_RUNNING));
+        vmh_call_finish(call, VMH_OK);
+        vmh_call_unref(call);
+    }
+    CHECK(vmh_lane_take(lane, &worker) == NULL);
+    for (int i = 0; i < 6; i++)
+        vmh_call_unref(calls[i]);
+
+    vmh_call *call = vmh_call_new(lane);
+    CHECK(vmh_lane_push(lane, &call, 1) == VMH_OK);     /* handed to the idle worker, */
+    vmh_lane_detach(lane, &worker);                     /* which leaves instead */
+    vmh_lane_attach(lane, &other);
+    CHECK(vmh_lane_take(lane, &other) == call);
+    CHECK(vmh_call_claim(call, VMH_RUNNING));
+    CHECK(!vmh_call_claim(call, VMH_RUNNING));          /* one end only */
+    vmh_call_finish(call, VMH_OK);
+    vmh_call_unref(call);
+    vmh_call_unref(call);
+    vmh_lane_detach(lane, &other);
+    drop(vmh_events_take(events));
+    vmh_lane_unref(lane);
+    vmh_image_unref(image);
+    vmh_events_unref(events);
+}
+
+/* A queued call whose time is over is ended by the warden, with nobody else awake. */
+static void expiry(void)
+{
+    vmh_events *events = vmh_events_new();
+    vmh_image *image = vmh_image_new();
+    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", image, events);
+    vmh_call *call = vmh_call_new(lane);
+    call->deadline_ns = vmh_now_ns() + 5000000;
+    CHECK(vmh_lane_push(lane, &call, 1) == VMH_OK);
+    while (vmh_call_wait(call, VMH_FOREVER) != 0) {
+    }
+    CHECK(call->kind == VMH_TIME_LIMIT);
+    vmh_call_unref(call);
+    drop(vmh_events_take(events));
+    vmh_lane_unref(lane);
+    vmh_image_unref(image);
+    vmh_events_unref(events);
+}
+
+static void *come_and_go(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 300; i++) {
+        vmh_vm *vm = calloc(1, sizeof *vm);
+        CHECK(vm != NULL);
+        atomic_init(&vm->refs, 1);
+        vmh_warden_add_vm(vm);
+        vmh_warden_arm(0);
+        usleep(100);
+        vmh_vm_unref(vm);
+    }
+    return NULL;
+}
+
+/* VMs end while the warden looks at them. */
+static void lookers(void)
+{
+    pthread_t threads[4];
+    vmh_vm *steady = calloc(1, sizeof *steady);
+    CHECK(steady != NULL);
+    atomic_init(&steady->refs, 1);
+    vmh_warden_add_vm(steady);
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_create(&threads[i], NULL, come_and_go, NULL) == 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    int seen = atomic_load(&steady->looks);
+    CHECK(seen > 0);
+    while (atomic_load(&steady->looks) == seen)
+        usleep(500);        /* it asked to be looked at again, and is */
+    vmh_vm_unref(steady);
+}
+
+int main(void)
+{
+    CHECK(vmh_warden_start() == 0);
+    order();
+    expiry();
+    many_threads(false);
+    many_threads(true);
+    lookers();
+    puts("test_lane: passed");
+    return 0;
+}

@@ -10,8 +10,10 @@ one that calls it. Promises: a name that no compiler would accept is a SyntaxErr
 shapes is a NoCompilerError, never a wrong function.
 """
 
+import itertools
 import keyword
 import opcode
+import operator
 from types import CellType, FunctionType
 
 from vmhost.guest.texts import NoCompilerError
@@ -19,13 +21,14 @@ from vmhost.guest.texts import NoCompilerError
 _OPCODES = opcode.opmap
 _CACHES = opcode._inline_cache_entries
 _COMPARISONS = {"<": 2, "<=": 42, "==": 72, ">": 132, ">=": 172}  # the operands of COMPARE_OP, with their result masks
+_FUSED = "LOAD_FAST_BORROW_LOAD_FAST_BORROW"
 _REPR = 2  # CONVERT_VALUE's operand for !r
 _FACTORY_MARK = "__dataclass_HAS_DEFAULT_FACTORY__"
 _OBJECT = "__dataclass_builtins_object__"
 
 # How many values an instruction leaves on the stack, more than it takes; those with an operand of their own are below.
 _EFFECTS = {
-    "COPY_FREE_VARS": 0, "RESUME": 0, "LOAD_FAST": 1, "LOAD_FAST_BORROW": 1, "LOAD_CONST": 1, "LOAD_DEREF": 1,
+    _FUSED: 2, "COPY_FREE_VARS": 0, "RESUME": 0, "LOAD_FAST": 1, "LOAD_FAST_BORROW": 1, "LOAD_CONST": 1, "LOAD_DEREF": 1,
     "PUSH_NULL": 1, "STORE_ATTR": -2, "IS_OP": -1, "CONTAINS_OP": -1, "COMPARE_OP": -1, "COPY": 1, "TO_BOOL": 0,
     "POP_JUMP_IF_FALSE": -1, "POP_JUMP_IF_TRUE": -1, "NOT_TAKEN": 0, "POP_TOP": -1, "JUMP_FORWARD": 0,
     "RETURN_VALUE": -1, "CONVERT_VALUE": 0, "FORMAT_SIMPLE": 0, "RAISE_VARARGS": -1,
@@ -41,7 +44,6 @@ _VARIABLE_EFFECTS = {
 
 _OPTIMIZED_NEWLOCALS = 0x3
 _NESTED = 0x10
-_FUSED = "LOAD_FAST_BORROW_LOAD_FAST_BORROW"
 
 
 def identifier(name):
@@ -71,9 +73,13 @@ class _Function:
         self.flags = _OPTIMIZED_NEWLOCALS | (_NESTED if nested else 0)
         self.names = {}
         self.constants = {}
-        self.instructions = []  # [name, operand or label, line]; line None: no location
-        self.marks = {}  # label -> index of the instruction that it stands before
+        self.pieces = []  # the instructions, encoded
+        self.lines = []  # of each; None: no location
+        self.jumps = []  # (index of the piece, instruction, label)
+        self.marks = {}  # label -> index of the piece that it stands before
+        self.last_local = None  # (index of the piece, line, operand) of the last borrowing load
         self.depth = self.deepest = 0
+        self.ended = False
         if self.free:
             self.line = None
             self.emit("COPY_FREE_VARS", len(self.free))
@@ -81,16 +87,33 @@ class _Function:
         self.emit("RESUME")
 
     def emit(self, name, operand=0):
-        effect = _VARIABLE_EFFECTS[name](operand) if name in _VARIABLE_EFFECTS else _EFFECTS[name]
+        piece, effect = _KNOWN.get((name, operand)) or _instruction(name, operand)
         self.depth += effect
-        self.deepest = max(self.deepest, self.depth)
-        self.instructions.append([name, operand, self.line])
+        if self.depth > self.deepest:
+            self.deepest = self.depth
+        self.pieces.append(piece)
+        self.lines.append(self.line)
 
     def _name(self, name):
         return self.names.setdefault(name, len(self.names))
 
     def local(self, name):
-        self.emit("LOAD_FAST_BORROW", self.locals[name])
+        """Two loads in a row on one line, both of the first 16 variables, are one instruction."""
+        operand = self.locals[name]
+        position = len(self.pieces)
+        before = (position - 1, self.line)
+        if operand < 16 and self.last_local is not None and self.last_local[:2] == before and not self.marked(position):
+            self.pieces.pop()
+            self.lines.pop()
+            self.depth -= 1
+            self.emit(_FUSED, self.last_local[2] << 4 | operand)
+            self.last_local = None
+        else:
+            self.emit("LOAD_FAST_BORROW", operand)
+            self.last_local = (position, self.line, operand) if operand < 16 else None
+
+    def marked(self, position):
+        return bool(self.marks) and position in self.marks.values()
 
     def local_across_branches(self, name):
         """A local variable that stays on the stack past a jump, so that it cannot be borrowed."""
@@ -120,22 +143,24 @@ class _Function:
         self.emit("LOAD_CONST", self.constants.setdefault((type(value), value), len(self.constants)))
 
     def jump(self, name, label):
-        self.emit(name, label)
+        self.jumps.append((len(self.pieces), name, label))
+        self.emit(name, 0)
         if name != "JUMP_FORWARD":
             self.emit("NOT_TAKEN")
 
     def mark(self, label, depth=None):
         """The next instruction is where `label` points; `depth` where the one before does not run into it."""
-        self.marks[label] = len(self.instructions)
+        self.marks[label] = len(self.pieces)
         if depth is not None:
             self.depth = depth
 
     def end(self):
+        self.ended = True
         self.constant(None)
         self.emit("RETURN_VALUE")
 
     def code(self, make_code):
-        code, lines = self._encode()
+        self._resolve_jumps()
         return make_code(
             _template.__code__,
             co_argcount=self.positional,
@@ -144,7 +169,7 @@ class _Function:
             co_nlocals=len(self.locals),
             co_stacksize=self.deepest,
             co_flags=self.flags,
-            co_code=code,
+            co_code=b"".join(self.pieces),
             co_consts=tuple(value for _, value in self.constants) or (None,),
             co_names=tuple(self.names),
             co_varnames=tuple(self.locals),
@@ -154,77 +179,73 @@ class _Function:
             co_name=self.name,
             co_qualname=self.qualname,
             co_firstlineno=self.first_line,
-            co_linetable=lines,
+            co_linetable=self._line_table(),
             co_exceptiontable=b"",
         )
 
-    def _fuse(self):
-        """Two loads in a row on one line become one instruction, as in the compiler; marks move with them."""
-        targets = set(self.marks.values())
-        fused, moved, index, count = [], {}, 0, len(self.instructions)
-        while index < count:
-            moved[index] = len(fused)
-            name, operand, line = self.instructions[index]
-            following = self.instructions[index + 1] if index + 1 < count and index + 1 not in targets else ("", 0, 0)
-            if (name == following[0] == "LOAD_FAST_BORROW" and line == following[2]
-                    and operand < 16 and following[1] < 16):
-                fused.append([_FUSED, operand << 4 | following[1], line])
-                index += 2
-            else:
-                fused.append([name, operand, line])
-                index += 1
-        return fused, {label: moved[index] for label, index in self.marks.items()}
+    def _resolve_jumps(self):
+        """A jump's operand may need a prefix, which moves what follows it: repeat until nothing moves."""
+        moved = bool(self.jumps)
+        while moved:
+            moved = False
+            ends = list(itertools.accumulate(map(len, self.pieces)))
+            for index, name, label in self.jumps:
+                distance = (ends[self.marks[label] - 1] - ends[index]) // 2
+                piece = _instruction(name, distance)[0]
+                moved = moved or len(piece) != len(self.pieces[index])
+                self.pieces[index] = piece
 
-    def _encode(self):
-        instructions, marks = self._fuse()
-        # A jump's operand may need a prefix, which moves what follows it: repeat until nothing moves.
-        operands = [operand if isinstance(operand, int) else 0 for _, operand, _ in instructions]
-        while True:
-            starts, position = [], 0
-            for (name, _, _), operand in zip(instructions, operands):
-                starts.append(position)
-                position += _prefixes(operand) + 1 + _CACHES.get(name, 0)
-            ends = [*starts[1:], position]
-            wanted = [starts[marks[operand]] - end if not isinstance(operand, int) else operand
-                      for (_, operand, _), end in zip(instructions, ends)]
-            if wanted == operands:
-                break
-            operands = wanted
-        code, lines, last_line = bytearray(), bytearray(), self.first_line
-        for (name, _, line), operand in zip(instructions, operands):
-            size = _prefixes(operand) + 1 + _CACHES.get(name, 0)
-            for shift in range(_prefixes(operand) * 8, 0, -8):
-                code += bytes((_OPCODES["EXTENDED_ARG"], operand >> shift & 255))
-            code += bytes((_OPCODES[name], operand & 255)) + bytes(2 * _CACHES.get(name, 0))
-            while size:
-                units = min(size, 8)
-                size -= units
-                if line is None:
-                    lines.append(0x80 | 15 << 3 | units - 1)
-                else:
-                    lines.append(0x80 | 13 << 3 | units - 1)
-                    lines += _signed(line - last_line)
-                    last_line = line
-        return bytes(code), bytes(lines)
+    def _line_table(self):
+        """The location table (Objects/locations.md of CPython): how many code units belong to which line; no columns."""
+        table, last_line = [], self.first_line
+        for line, pieces in itertools.groupby(zip(self.lines, self.pieces), key=_first):
+            units = sum(len(piece) for _, piece in pieces) // 2
+            if line is None:
+                table.append(bytes((0x80 | 15 << 3 | units - 1,)))  # COPY_FREE_VARS, the only one
+                continue
+            key = (line - last_line, units)
+            table.append(_LOCATIONS.get(key) or _location(*key))
+            last_line = line
+        return b"".join(table)
 
 
 def _template():
     """The code object whose fields are replaced."""
 
 
-def _prefixes(operand):
-    return 0 if operand < 1 << 8 else 1 if operand < 1 << 16 else 2
+_first = operator.itemgetter(0)
+_KNOWN = {}  # (instruction, operand) -> (encoded, with room for its caches; effect on the stack)
+_LOCATIONS = {}  # (lines further, code units) -> entries of the location table
 
 
-def _signed(number):
-    """A number in the six-bit groups of the location table (Objects/locations.md of CPython)."""
-    number = -number << 1 | 1 if number < 0 else number << 1
-    groups = bytearray()
-    while number >= 64:
-        groups.append(number & 63 | 64)
-        number >>= 6
-    groups.append(number)
-    return groups
+def _instruction(name, operand):
+    """An instruction encoded, with the prefixes that its operand needs, and how it changes the depth of the stack."""
+    effect = _VARIABLE_EFFECTS[name](operand) if name in _VARIABLE_EFFECTS else _EFFECTS[name]
+    prefixes = b"".join(bytes((_OPCODES["EXTENDED_ARG"], operand >> shift & 255)) for shift in (24, 16, 8) if operand >> shift)
+    piece = prefixes + bytes((_OPCODES[name], operand & 255)) + bytes(2 * _CACHES.get(name, 0))
+    known = piece, effect
+    if len(_KNOWN) < 2000:
+        _KNOWN[name, operand] = known
+    return known
+
+
+def _location(lines_further, units):
+    key = lines_further, units
+    entries = bytearray()
+    number = -lines_further << 1 | 1 if lines_further < 0 else lines_further << 1
+    while units:
+        now = min(units, 8)
+        units -= now
+        entries.append(0x80 | 13 << 3 | now - 1)
+        while number >= 64:
+            entries.append(number & 63 | 64)
+            number >>= 6
+        entries.append(number)
+        number = 0
+    made = bytes(entries)
+    if len(_LOCATIONS) < 2000:
+        _LOCATIONS[key] = made
+    return made
 
 
 def namedtuple_new(make_code, fields):
@@ -306,13 +327,14 @@ def _init(name, first_line, body_line, parameters, body):
     function = _Function(name, f"__create_fn__.<locals>.{name}", first_line, names[:count], names[count:], free)
     for offset, (write, _, operands) in enumerate(steps):
         function.line = body_line + offset
-        write(function, *operands)
-    function.end()
+        write(function, offset == len(steps) - 1, *operands)
+    if not function.ended:
+        function.end()
     return function
 
 
 def _init_step(line, names):
-    """(writer, variables of the enclosing function that it needs, operands) of one line of an `__init__`."""
+    """(writer, variables of the enclosing function that it needs, its last operands) of one line of an `__init__`."""
     this = names[0]
     if line == "pass":
         return _write_nothing, (), ()
@@ -343,7 +365,7 @@ def _value(text, names):
     return _write_given_or_made, (factory, _FACTORY_MARK), (factory, identifier(parameter))
 
 
-def _write_nothing(function):
+def _write_nothing(function, last):
     pass
 
 
@@ -353,7 +375,8 @@ def _write_made(function, factory):
     function.emit("CALL", 0)
 
 
-def _write_given_or_made(function, factory, parameter):
+def _write_given_or_made(function, factory, parameter, end=None):
+    """The value of a field with a factory. On the last line, both branches run to their `end`, as the compiler has them."""
     given, done = object(), object()
     function.local(parameter)
     function.variable(_FACTORY_MARK)
@@ -361,34 +384,56 @@ def _write_given_or_made(function, factory, parameter):
     function.jump("POP_JUMP_IF_FALSE", given)
     depth = function.depth
     _write_made(function, factory)
-    function.jump("JUMP_FORWARD", done)
+    if end is None:
+        function.jump("JUMP_FORWARD", done)
+    else:
+        end()
     function.mark(given, depth)
     function.local_across_branches(parameter)
-    function.mark(done)
+    if end is None:
+        function.mark(done)
+    else:
+        end()
 
 
-def _write_field(function, this, field, value):
+def _write_value(function, value, assign, last):
+    """The value of a field, and what assigns it."""
     write, _, operands = value
-    write(function, *operands)
-    function.local(this)
-    function.store(field)
+    if last and write is _write_given_or_made:
+        def end():
+            assign()
+            function.end()
+
+        write(function, *operands, end)
+    else:
+        write(function, *operands)
+        assign()
 
 
-def _write_frozen_field(function, this, field, value):
-    write, _, operands = value
+def _write_field(function, last, this, field, value):
+    def assign():
+        function.local(this)
+        function.store(field)
+
+    _write_value(function, value, assign, last)
+
+
+def _write_frozen_field(function, last, this, field, value):
+    def assign():
+        function.emit("CALL", 3)
+        function.emit("POP_TOP")
+
     function.variable(_OBJECT)
     function.method("__setattr__")
-    if write is _write_given_or_made:
+    if value[0] is _write_given_or_made:
         function.local_across_branches(this)
     else:
         function.local(this)
     function.constant(field)
-    write(function, *operands)
-    function.emit("CALL", 3)
-    function.emit("POP_TOP")
+    _write_value(function, value, assign, last)
 
 
-def _write_post_init(function, this, passed):
+def _write_post_init(function, last, this, passed):
     function.local(this)
     function.method("__post_init__")
     for name in passed:

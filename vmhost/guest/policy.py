@@ -104,7 +104,7 @@ POLICY = {
         major minor makedev strerror WCOREDUMP WIFCONTINUED WIFSTOPPED WIFSIGNALED WIFEXITED WEXITSTATUS WTERMSIG WSTOPSIG
         waitstatus_to_exitcode confstr sysconf getloadavg urandom getrandom cpu_count fspath _path_splitroot_ex
         _path_normpath pathconf_names confstr_names sysconf_names error waitid_result stat_result statvfs_result
-        sched_param terminal_size DirEntry times_result uname_result _have_functions
+        sched_param terminal_size DirEntry times_result uname_result _have_functions register_at_fork
     """, gated="""
         stat lstat access listdir scandir readlink statvfs chmod mkdir rmdir unlink remove rename replace utime truncate open
         close read readinto readv pread preadv write writev pwrite pwritev lseek fstat isatty dup ftruncate fsync fdatasync
@@ -114,7 +114,7 @@ POLICY = {
         chdir fchdir umask system fork forkpty execv execve posix_spawn posix_spawnp kill killpg abort _exit wait waitpid wait3 wait4
         waitid link symlink mkfifo mknod chown fchown lchown chroot setuid setgid dup2 closerange nice
     """, absent="""
-        ttyname fchmod ctermid getpriority setpriority splice register_at_fork sched_get_priority_max
+        ttyname fchmod ctermid getpriority setpriority splice sched_get_priority_max
         sched_get_priority_min sched_getparam sched_getscheduler sched_rr_get_interval sched_setparam sched_setscheduler
         sched_setaffinity posix_openpt grantpt unlockpt ptsname openpty login_tty getgrouplist getlogin seteuid setreuid
         setegid setregid setgroups initgroups getpgid setpgrp pidfd_open getsid setsid setpgid tcgetpgrp tcsetpgrp lockf

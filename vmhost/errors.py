@@ -108,7 +108,8 @@ def _of_task(error_type, report, where, name, version):
     if report.get("module") not in (None, "", "builtins", "__main__") and not report.get("builtin"):
         type_name = f"{report['module']}.{type_name}"
     text = report.get("message") or ""
-    error = error_type(f"{where}: {type_name}: {text}" if text else f"{where}: {type_name}", task=name, version=version)
+    said = text if error_type is PermissionDenied and text else f"{type_name}: {text}" if text else type_name
+    error = error_type(f"{where}: {said}", task=name, version=version)
     error.type_name = type_name
     error.guest_message = text
     error.report = report
@@ -153,10 +154,11 @@ def from_core(kind, payload, name, version):
     if kind is Kind.CANCELLED:
         return concurrent.futures.CancelledError(f"{where}: the call was cancelled")
     if kind in (Kind.TASK_ERROR, Kind.LOAD_ERROR):
-        error_type = PermissionDenied if _is_permission_denied(payload) else TaskError
+        if _is_permission_denied(payload):
+            return _of_task(PermissionDenied, payload, where, name, version)
         if kind is Kind.LOAD_ERROR:
             where += ": the entry point could not be loaded"
-        return _of_task(error_type, payload, where, name, version)
+        return _of_task(TaskError, payload, where, name, version)
     if kind is Kind.VALUE:
         what = payload.get("message") if isinstance(payload, dict) else payload
         return CrossingError(f"{where}: {what or 'a value cannot cross'}", task=name, version=version)

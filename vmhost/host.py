@@ -6,7 +6,9 @@ The Host object itself is a thin front: the state lives in a Service, which a th
 
 import atexit
 import functools
+import logging
 import os
+import signal
 import threading
 import weakref
 from pathlib import Path
@@ -20,8 +22,10 @@ from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy
 from vmhost.service import Service
 from vmhost.state import StateFolder
+from vmhost.statistics import Crash
 from vmhost.task import Task
 
+_log = logging.getLogger("vmhost")
 _services = weakref.WeakSet()
 _system_images = {}             # native core -> its system image; one for all hosts of the process
 _system_lock = threading.Lock()
@@ -33,6 +37,7 @@ class Host:
     `trust`: whose bundles are loaded: a TrustStore, or the path of a file or folder of public keys. `allow_unsigned`: load
     unsigned ones too (while developing). `policy`: a Policy. `state`: a folder for what survives a restart (breakers). `functions`: functions by name that tasks
     may call whose `permissions.host` names them; each takes one value and returns one, on threads of the host.
+    `crashes` tells of which tasks the process that used the state folder before crashed in (a tuple of Crash); their breakers start open.
     A context manager: leaving it drains, leaving it through an exception cancels.
     """
 
@@ -50,6 +55,7 @@ class Host:
         _end_hosts_at_exit()
         system = _system_image(native)
         folder = StateFolder(state) if state is not None else None
+        self.crashes = _crashes_before(native, folder) if folder is not None else ()
         # The service must not keep this object alive, so it gets at the functions, which may refer to it, only through it.
         self_ref = weakref.ref(self)
 
@@ -193,6 +199,23 @@ def _trust_store(trust):
         return TrustStore.load(trust)
     except bytecode.errors.SigningError as error:
         raise ConfigurationError(str(error)) from error
+
+
+def _crashes_before(native, folder):
+    """What the last process with this state folder left in its breadcrumbs; from now on they are this process's."""
+    try:
+        found = native.crash_open(folder.crash_map)
+    except OSError as error:
+        # One process keeps one set of breadcrumbs, in the folder of its first host.
+        _log.info("%s: crashes will not be traced: %s", folder.crash_map, error.strerror)
+        return ()
+    crashes = tuple(Crash(entry["task"], entry["version"], entry["phase"], signal.Signals(entry["signal"]).name, entry["pid"])
+                    for entry in found)
+    for crash in crashes:
+        _log.error("%s: %s", folder.path, crash)
+        if crash.task:
+            folder.add_crash(crash.task, crash.version, str(crash))
+    return crashes
 
 
 SYSTEM_BUNDLE = Path(__file__).parent / "data" / "stdlib.vmb"

@@ -157,7 +157,7 @@ class Policy:
     idle_s: float = 60.0
     memory_bytes: int | None = None
     pressure_percent: float = 95.0
-    grace_s: float = 0.5
+    grace_s: float = 0.25
     quantum_s: float = 0.1
     boot_tries: int = 3
     boots_at_once: int = field(default_factory=lambda: max(2, _cores()))

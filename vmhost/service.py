@@ -89,12 +89,14 @@ class Service:
             version.name, version.version, image, version.entry, self.events, wall_s=_span(limits.wall_s),
             cpu_s=_span(limits.cpu_s), capacity=policy.queue, calls_per_vm=1 if version.fresh else 0,
             slow_s=_span(policy.breaker.slow_s))
-        saved = self._state.breaker(version.key) if self._state else None
-        if saved is not None:
-            version.breaker.restore(saved)
         self._current[version.name] = version
         self._by_lane[version.lane] = version
         self._scheduler.add(version)
+        if self._state is not None:
+            if (saved := self._state.breaker(version.key)) is not None:
+                version.breaker.restore(saved)
+            if (crash := self._state.take_crash(version.name, version.version)) is not None:
+                version.breaker.trip(crash)
         return version
 
     def handle(self, name, make_handle):

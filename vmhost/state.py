@@ -1,7 +1,7 @@
 """The state folder of a host: what must survive a restart. One process at a time may hold it.
 
-Files: `lock` (flock, holds the owner's process id), `breakers.msgpack` (breakers that are not closed), and what the native
-core keeps there for crash attribution. Files are replaced whole, so a crash leaves the old or the new one.
+Files: `lock` (flock, holds the owner's process id), `breakers.msgpack` (breakers that are not closed, and crashes of tasks
+that were not loaded since), and `crash.map`, where the native core keeps what each VM runs, for the case that the process crashes. Files are replaced whole, so a crash leaves the old or the new one.
 """
 
 import fcntl
@@ -36,21 +36,26 @@ class StateFolder:
                                      "give each host a state folder of its own") from error
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
-        self._breakers = self._read()
+        self._breakers, self._crashes = self._read()
+
+    @property
+    def crash_map(self):
+        return self.path / "crash.map"
 
     def _read(self):
-        """Saved breakers by (name, version, digest). A damaged file is put aside: breakers then start closed."""
+        """Saved breakers by (name, version, digest), crashes by (name, version). A damaged file is put aside: nothing is known then."""
         file = self.path / "breakers.msgpack"
         try:
             content = msgpack.unpackb(file.read_bytes())
             if content["format"] != _FORMAT:
                 raise ValueError(f"format {content['format']}")
-            return {tuple(key): saved for key, saved in content["breakers"]}
+            return ({tuple(key): saved for key, saved in content["breakers"]},
+                    {tuple(key): reason for key, reason in content["crashes"]})
         except FileNotFoundError:
-            return {}
+            return {}, {}
         except (ValueError, KeyError, TypeError, msgpack.UnpackException):
             file.replace(file.with_suffix(".damaged"))
-            return {}
+            return {}, {}
 
     def breaker(self, key):
         """What was saved for the breaker `key` (name, version, digest), or None."""
@@ -64,9 +69,26 @@ class StateFolder:
             self._breakers.pop(key, None)
         else:
             self._breakers[key] = saved
+        self._write()
+
+    def add_crash(self, name, version, reason):
+        """The process before this one crashed in task `name` `version`; kept until `take_crash`."""
+        self._crashes[name, version] = reason
+        self._write()
+
+    def take_crash(self, name, version):
+        """Why `name` `version` must start with its breaker open, None: it need not. Forgotten once told."""
+        reason = self._crashes.pop((name, version), None)
+        if reason is not None:
+            self._write()
+        return reason
+
+    def _write(self):
         file = self.path / "breakers.msgpack"
         new = file.with_suffix(".new")
-        new.write_bytes(msgpack.packb({"format": _FORMAT, "breakers": [[list(k), v] for k, v in self._breakers.items()]}))
+        new.write_bytes(msgpack.packb({
+            "format": _FORMAT, "breakers": [[list(key), saved] for key, saved in self._breakers.items()],
+            "crashes": [[list(key), reason] for key, reason in self._crashes.items()]}))
         new.replace(file)
 
     def close(self):

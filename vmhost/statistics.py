@@ -24,6 +24,21 @@ class VMStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Crash:
+    """A crash of the process that used the state folder before. `phase`: what the VM did ("boot", "load", "call", "end", "idle")."""
+
+    task: str
+    version: str
+    phase: str
+    signal: str
+    pid: int
+
+    def __str__(self):
+        what = f"{self.task} {self.version} ({self.phase})" if self.task else f"a VM without a task ({self.phase})"
+        return f"process {self.pid} crashed with {self.signal} while {what} ran"
+
+
+@dataclass(frozen=True, slots=True)
 class BreakerStatistics:
     """One breaker. `state` is "closed", "open" or "half-open"; `reason` says why it opened last, None when closed."""
 

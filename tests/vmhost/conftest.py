@@ -3,7 +3,7 @@
 import pytest
 
 from bytecode.format import Bundle, Manifest, Module
-from fake_core import FakeCore
+from tests.vmhost.fake_core import FakeCore
 from vmhost import host as host_module
 from vmhost.host import Host
 

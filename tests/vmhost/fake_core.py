@@ -30,12 +30,17 @@ class FakeCore:
         self.lanes = []
         self.boots_to_fail = 0
         self.ids = itertools.count(1)
+        self.crashes = []           # what crash_open() tells
         self.now = 0.0              # seconds, for idle times
         bind = lambda cls: lambda *args, **kwargs: cls(self, *args, **kwargs)
         self.Image, self.Events, self.VM, self.Lane = bind(Image), bind(Events), bind(VM), bind(Lane)
 
     def set_error_factory(self, factory):
         self.factory = factory
+
+    def crash_open(self, path):
+        told, self.crashes = self.crashes, []
+        return told
 
     def clock(self):
         return self.now

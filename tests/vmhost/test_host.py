@@ -8,9 +8,9 @@ import weakref
 import msgpack
 import pytest
 
-import fake_core
 import vmhost
-from fake_core import Ends, FakeCore
+from tests.vmhost import fake_core
+from tests.vmhost.fake_core import Ends, FakeCore
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 from vmhost.state import StateFolder
 
@@ -344,6 +344,21 @@ def test_an_open_breaker_survives_a_restart(fake_host, bundle, tmp_path):
     assert host.load(bundle())(1) == 1
 
 
+def test_a_task_that_crashed_the_process_before_starts_with_its_breaker_open(fake_host, bundle, tmp_path):
+    core = FakeCore()
+    core.crashes = [{"task": "echo", "version": "1.0.0", "phase": "call", "signal": 11, "pid": 4711, "vm": 3}]
+    host, _ = fake_host(core, state=tmp_path)
+    assert [str(crash) for crash in host.crashes] == ["process 4711 crashed with SIGSEGV while echo 1.0.0 (call) ran"]
+    host.close()
+    host, _ = fake_host(state=tmp_path)         # the task was not loaded in between
+    assert host.crashes == ()
+    assert host.load(bundle("other"))(1) == 1
+    task = host.load(bundle())
+    with pytest.raises(vmhost.BreakerOpenError, match="SIGSEGV while echo"):
+        task(1)
+    assert host.load(bundle(version="1.0.1"))(1) == 1
+
+
 def test_a_state_folder_has_one_owner(fake_host, tmp_path):
     host, _ = fake_host(state=tmp_path)
     with pytest.raises(vmhost.ConfigurationError, match="already in use"):
@@ -352,7 +367,7 @@ def test_a_state_folder_has_one_owner(fake_host, tmp_path):
     fake_host(state=tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xc1", msgpack.packb(7), msgpack.packb({"format": 99, "breakers": []})])
+@pytest.mark.parametrize("content", [b"", b"\xc1", msgpack.packb(7), msgpack.packb({"format": 99, "breakers": [], "crashes": []})])
 def test_a_damaged_state_file_is_put_aside(tmp_path, content):
     (tmp_path / "breakers.msgpack").write_bytes(content)
     folder = StateFolder(tmp_path)

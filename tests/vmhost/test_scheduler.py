@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_core import FakeCore
+from tests.vmhost.fake_core import FakeCore
 from vmhost.limits import Policy, TaskPolicy
 from vmhost.scheduler import shares
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-import fake_core
 import vmhost
-from fake_core import Ends, FakeCore
+from tests.vmhost import fake_core
+from tests.vmhost.fake_core import Ends, FakeCore
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
 

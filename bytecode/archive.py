@@ -1,9 +1,10 @@
 """The outer shape of a bundle: a zip in one canonical form, that any zip tool can list.
 
 There is exactly one byte string for a given set of names and contents: entries sorted by name, stored without
-compression, dated 1980-01-01, mode 0644, no comments, no extra fields, no gaps. The reader accepts that form and nothing
-else, so two readers can't disagree about what a bundle holds, nothing can be hidden between entries, and nothing can
-unfold to more than its own size. `zipfile` isn't used: what it writes may change with Python, and it reads too much.
+compression, dated 1980-01-01, mode 0644, no comments, no extra fields, no gaps. The reader accepts that form and
+nothing else, so two readers can't disagree about what a bundle holds, nothing can be hidden between entries, and
+nothing can unfold to more than its own size. `zipfile` isn't used: what it writes may change with Python, and it reads
+too much.
 """
 
 import re
@@ -29,7 +30,7 @@ _AGAIN = "copy or compile it again"
 
 
 def write_archive(entries):
-    """The canonical zip of `entries`, a mapping of path to bytes. ValueError for a path or size that the form can't hold."""
+    """The canonical zip of `entries` (path to bytes). ValueError for a path or size that the form can't hold."""
     if len(entries) > MAX_ENTRIES:
         raise ValueError(f"expected at most {MAX_ENTRIES} files in a bundle, got {len(entries)}")
     body, directory, offset = [], [], 0
@@ -49,7 +50,7 @@ def write_archive(entries):
 
 
 def read_archive(data, where):
-    """The entries of the zip `data` (bytes) as a dict of path to bytes; BundleError, naming `where`, unless canonical."""
+    """The entries of the zip `data` as a dict of path to bytes; BundleError, naming `where`, unless it is canonical."""
     if len(data) < _END.size:
         raise BundleError(f"{where}: truncated: expected at least {_END.size} bytes, got {len(data)}; {_AGAIN}")
     if not data.startswith((b"PK\3\4", b"PK\5\6")):
@@ -76,7 +77,8 @@ def read_archive(data, where):
             raise BundleError(f"{where}: entry {label!r} is out of order: expected entries sorted by name; {_AGAIN}")
         header, local = _central_header(name, crc, size, offset), _local_header(name, crc, size)
         if data[at:at + len(header)] != header:
-            raise BundleError(f"{where}: entry {label!r}: its directory record is not as the compiler writes it; {_AGAIN}")
+            raise BundleError(f"{where}: entry {label!r}: its directory record is not as the compiler writes it; "
+                              f"{_AGAIN}")
         if data[offset:offset + len(local)] != local:
             raise BundleError(f"{where}: entry {label!r}: its header does not agree with the directory; {_AGAIN}")
         start = offset + len(local)
@@ -121,8 +123,8 @@ def _read_central(data, at, end, number, where):
         raise BundleError(f"{where}: damaged: the name of entry {number} is cut off; {_AGAIN}")
     if method:
         raise BundleError(
-            f"{where}: entry {name.decode(errors='backslashreplace')!r}: expected an entry without compression, got method "
-            f"{method}; another tool packed this file: compile it again")
+            f"{where}: entry {name.decode(errors='backslashreplace')!r}: expected an entry without compression, got "
+            f"method {method}; another tool packed this file: compile it again")
     return name, crc, size
 
 

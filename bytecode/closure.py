@@ -1,9 +1,9 @@
 """Which modules a task needs: the import closure inside its folder, and what in it a sealed VM can't give.
 
-Every import statement counts, wherever it stands, since a bundle can't be completed later. Left aside are those that never
-run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`); allowed to be missing are those that the program
-itself prepares for (`try: import x` with `except ImportError`, `contextlib.suppress(ImportError)`). A name that is both in
-the folder and in the standard library is an error rather than a matter of search order.
+Every import statement counts, wherever it stands, since a bundle can't be completed later. Left aside are those that
+never run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`); allowed to be missing are those that the
+program itself prepares for (`try: import x` with `except ImportError`, `contextlib.suppress(ImportError)`). A name that
+is both in the folder and in the standard library is an error rather than a matter of search order.
 """
 
 import ast
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import CompileError, Diagnostic
-from .source import reporting
+from .source import parse
 from .spec import find_module
 from .stdlib import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
 
@@ -120,8 +120,7 @@ class _Search:
         while self._waiting:
             source = self._waiting.pop()
             try:
-                with reporting(source.path):
-                    tree = ast.parse(source.text, source.path)
+                tree = parse(source.text, source.path)
             except CompileError as error:
                 self.errors.update(error.diagnostics)
                 continue
@@ -259,7 +258,8 @@ class _Reader:
             elif inner in LEFT_OUT or inner in REFUSED:
                 self._import(inner, node, shown + alias.name)
             elif base == "vmhost" and self._search.is_task and inner not in offered_modules() and alias.name != "guest":
-                self._refuse(node, f"{shown}{alias.name}: a VM has vmhost.guest only, the host's side stays on the host")
+                self._refuse(node, f"{shown}{alias.name}: a VM has vmhost.guest only, the host's side stays on the "
+                                   "host")
             elif inner in REFUSED_NAMES:
                 self._refuse(node, f"{shown}{alias.name}: a VM does not have it: {REFUSED_NAMES[inner]}")
 
@@ -292,9 +292,10 @@ class _Reader:
 
     def _listed(self, package):
         """The names in `__all__ = [...]` of a package of the task, as far as they are written out."""
+        source = self._search.find(package)
         try:
-            tree = ast.parse(self._search.find(package).text)
-        except (SyntaxError, ValueError):
+            tree = parse(source.text, source.path)
+        except CompileError:
             return []           # reported when its own turn comes
         values = [node.value for node in tree.body if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign))
                   and any(isinstance(target, ast.Name) and target.id == "__all__"
@@ -358,8 +359,8 @@ class _Reader:
             if len(node.args) == 1 and not node.keywords and not name.startswith("."):
                 self._import(name, node, f"{shown}({name!r})")
                 return
-        self._warn(node, f"{shown}: the compiler can't see which module this imports; import it by name as well, so that it "
-                         "is in the bundle")
+        self._warn(node, f"{shown}: the compiler can't see which module this imports; import it by name as well, so "
+                         "that it is in the bundle")
 
     def _warn(self, node, message):
         self._search.warnings.add(Diagnostic(self._source.path, node.lineno, message))
@@ -387,7 +388,8 @@ def _plain_name(node):
 def _is_main_guard(test):
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
         return False
-    sides = [side.value if isinstance(side, ast.Constant) else _plain_name(side) for side in (test.left, *test.comparators)]
+    sides = [
+        side.value if isinstance(side, ast.Constant) else _plain_name(side) for side in (test.left, *test.comparators)]
     return sides in (["__name__", "__main__"], ["__main__", "__name__"])
 
 

@@ -1,9 +1,9 @@
 """A task folder, or sources in memory, to a bundle.
 
-Same sources, same Python: same bytes, whatever the machine, the hash seed, the folder's place or what was imported before.
+Same sources, same Python: same bytes, whatever the machine, the hash seed, the folder's place or what was imported
+before.
 """
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,8 +33,9 @@ class CompiledTask:
 def compile_task(task, *, target=None, optimize=0, strict=False):
     """The CompiledTask of `task`, a folder or a TaskSpec.
 
-    `target` stands for the Python that task.yaml names; only the running Python's own can be compiled. `optimize` is 0, 1
-    or 2 as CPython's -O means it. With `strict`, warnings are errors. TaskSpecError or CompileError with all findings.
+    `target` stands for the Python that task.yaml names; only the running Python's own can be compiled. `optimize` is 0,
+    1 or 2 as CPython's -O means it. With `strict`, warnings are errors. TaskSpecError or CompileError with all
+    findings.
     """
     spec = task if isinstance(task, TaskSpec) else read_task(task)
     _check_target(spec, target)
@@ -46,14 +47,13 @@ def compile_task(task, *, target=None, optimize=0, strict=False):
             continue
         filename = f"{spec.name}@{spec.version}/{module_path(name, source.is_package)}.py"
         try:
-            with warnings.catch_warnings(record=True) as raised:
-                warnings.simplefilter("always", SyntaxWarning)
-                modules[name] = Module(source.is_package, compile_source(source.text, filename, source.path, optimize))
+            code = compile_source(source.text, filename, source.path, optimize, found)
         except CompileError as error:
             errors += error.diagnostics
             continue
-        found += [Diagnostic(source.path, warning.lineno, str(warning.message)) for warning in raised]
+        modules[name] = Module(source.is_package, code)
         texts.update(collect_texts(source.text))
+    found = sorted(set(found), key=lambda warning: (warning.file, warning.line, warning.message))
     if errors or (strict and found):
         raise CompileError(errors + found if strict else errors)
     files = {path: (spec.folder / path).read_bytes() for path in (*spec.files, *spec.models)}

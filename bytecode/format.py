@@ -63,11 +63,11 @@ class FileRecord:
 class Manifest:
     """Who a bundle is and what it asks for.
 
-    `entry` is `module:function`, None in a standard-library bundle. `target` is the Python it was compiled for ("3.14"),
-    `magic` that Python's .pyc magic, `exact_python` the one version it works with ("3.14.8") or None for all of the
-    target. `limits` has any of LIMIT_NAMES (bytes as int, seconds as float), `permissions` all of PERMISSION_NAMES (tuples
-    of str), `priority` is an int (0: usual, higher first), `fresh` asks for a new VM for each call. `files` maps each path
-    in the bundle to its FileRecord.
+    `entry` is `module:function`, None in a standard-library bundle. `target` is the Python it was compiled for
+    ("3.14"), `magic` that Python's .pyc magic, `exact_python` the one version it works with ("3.14.8") or None for all
+    of the target. `limits` has any of LIMIT_NAMES (bytes as int, seconds as float), `permissions` all of
+    PERMISSION_NAMES (tuples of str), `priority` is an int (0: usual, higher first), `fresh` asks for a new VM for each
+    call. `files` maps each path in the bundle to its FileRecord.
     """
 
     name: str
@@ -98,8 +98,8 @@ class Bundle:
     """A bundle whose signature and digests were checked. Nothing in it has been unmarshalled.
 
     `modules` maps dotted names to Module, `files` the task's own paths to bytes, `texts` 32-byte digests to marshalled
-    code. `digest` is the SHA-256 of the manifest, which covers everything else. `signed_by` is the trusted key's name, None
-    if unsigned or signed by a key that isn't trusted. `where` names the bundle in messages.
+    code. `digest` is the SHA-256 of the manifest, which covers everything else. `signed_by` is the trusted key's name,
+    None if unsigned or signed by a key that isn't trusted. `where` names the bundle in messages.
     """
 
     manifest: Manifest
@@ -111,7 +111,7 @@ class Bundle:
     where: str
 
     def verify(self):
-        """Unmarshals every code object and checks its structure (`verifier.py`); BundleError at the first that is wrong."""
+        """Unmarshals every code object and checks its structure (`verifier`); BundleError at the first bad one."""
         from .verifier import verify      # imports opcode tables that a caller who only inspects doesn't need
 
         codes = [(f"module {name}", module.code) for name, module in self.modules.items()]
@@ -156,8 +156,8 @@ def bundle_in_memory(manifest, modules, files=None, texts=None):
 def read_bundle(source, trust=None, allow_unsigned=False):
     """The Bundle in `source`, a path or the bytes themselves.
 
-    `trust` is a TrustStore. Unless `allow_unsigned`, only bundles signed with one of its keys are read. BundleError says
-    what is wrong; nothing has been unmarshalled by then, or at all.
+    `trust` is a TrustStore. Unless `allow_unsigned`, only bundles signed with one of its keys are read. BundleError
+    says what is wrong; nothing has been unmarshalled by then, or at all.
     """
     data, where = _read_source(source)
     entries = read_archive(data, where)
@@ -176,7 +176,8 @@ def read_bundle(source, trust=None, allow_unsigned=False):
         if path.startswith(prefix) and path.endswith(".pyc"):
             name, is_package = _module_name(path, prefix, where)
             if name in modules:
-                raise BundleError(f"{where}: module {name} is there twice, as a module and as a package; compile it again")
+                raise BundleError(f"{where}: module {name} is there twice, as a module and as a package; compile it "
+                                  "again")
             if content[:len(_HEADER)] != _HEADER:
                 raise BundleError(
                     f"{where}: {path}: expected the header of a .pyc for Python {TARGET} with an unchecked hash, got "
@@ -270,15 +271,16 @@ def _check_signature(encoded, signature, where, trust, allow_unsigned):
         if allow_unsigned:
             return None
         raise BundleError(
-            f"{where}: not signed; compile it with --sign KEY, or allow unsigned bundles (allow_unsigned) while developing")
+            f"{where}: not signed; compile it with --sign KEY, or allow unsigned bundles (allow_unsigned) while "
+            "developing")
     public = signing.check_signature(encoded, signature, where)
     if trust is not None and (not allow_unsigned or public in trust.keys):
         return trust.verify(encoded, signature, where)
     if allow_unsigned:
         return None
     raise BundleError(
-        f"{where}: signed with the key {signing.fingerprint(public)}, but this host has no trust store; give it one with "
-        "the signer's .pub line in it")
+        f"{where}: signed with the key {signing.fingerprint(public)}, but this host has no trust store; give it one "
+        "with the signer's .pub line in it")
 
 
 def _manifest_from(fields, where):
@@ -362,11 +364,12 @@ def _file_record(record, path, where):
 def _check_target(manifest, where):
     if manifest.target != TARGET:
         raise BundleError(
-            f"{where}: compiled for Python {manifest.target}, this host runs {TARGET}; compile again with --target {TARGET}")
+            f"{where}: compiled for Python {manifest.target}, this host runs {TARGET}; compile again with --target "
+            f"{TARGET}")
     if manifest.magic != MAGIC:
         raise BundleError(
-            f"{where}: compiled by a Python {manifest.target} with bytecode magic {manifest.magic.hex()}, this host's is "
-            f"{MAGIC.hex()}; compile again with the host's Python")
+            f"{where}: compiled by a Python {manifest.target} with bytecode magic {manifest.magic.hex()}, this "
+            f"host's is {MAGIC.hex()}; compile again with the host's Python")
     running = platform.python_version()
     if manifest.exact_python not in (None, running):
         raise BundleError(
@@ -374,23 +377,25 @@ def _check_target(manifest, where):
             "`python -m bytecode.stdlib`")
     if manifest.architecture not in (ANY_ARCHITECTURE, platform.machine()):
         raise BundleError(
-            f"{where}: compiled for {manifest.architecture}, this host is {platform.machine()}; compile it again for this "
-            "architecture")
+            f"{where}: compiled for {manifest.architecture}, this host is {platform.machine()}; compile it again for "
+            "this architecture")
 
 
 def _check_files(manifest, entries, where):
     for path, content in entries.items():
         record = manifest.files.get(path)
         if record is None:
-            raise BundleError(f"{where}: {path}: in the bundle but not in its manifest; it was added later: get it again")
+            raise BundleError(f"{where}: {path}: in the bundle but not in its manifest; it was added later: get it "
+                              "again")
         if len(content) != record.size:
             raise BundleError(
-                f"{where}: {path}: altered: expected {record.size} bytes, got {len(content)}; compile it or get it again")
+                f"{where}: {path}: altered: expected {record.size} bytes, got {len(content)}; compile it or get it "
+                "again")
         found = hashlib.sha256(content).digest()
         if found != record.sha256:
             raise BundleError(
-                f"{where}: {path}: altered: expected SHA-256 {record.sha256.hex()[:16]}…, got {found.hex()[:16]}…; compile "
-                "it or get it again")
+                f"{where}: {path}: altered: expected SHA-256 {record.sha256.hex()[:16]}…, got {found.hex()[:16]}…; "
+                "compile it or get it again")
     missing = manifest.files.keys() - entries.keys()
     if missing:
         raise BundleError(f"{where}: {min(missing)}: in the manifest but not in the bundle; compile it or get it again")

@@ -1,8 +1,8 @@
 """Ed25519 keys, signatures over manifests, and the store of keys that a host trusts.
 
-A private key is a PKCS#8 PEM file with mode 0600. A public key is one line, `ed25519 <base64> <name>`; a trust store is a
-file of such lines, or a folder of `*.pub` files. A bundle's signature is the signer's 32-byte public key followed by the
-64 bytes of Ed25519 over the manifest; the key in it only says which trusted key to look for.
+A private key is a PKCS#8 PEM file with mode 0600. A public key is one line, `ed25519 <base64> <name>`; a trust store is
+a file of such lines, or a folder of `*.pub` files. A bundle's signature is the signer's 32-byte public key followed by
+the 64 bytes of Ed25519 over the manifest; the key in it only says which trusted key to look for.
 """
 
 import base64
@@ -90,7 +90,8 @@ def load_key(path):
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise SigningError(f"{path}: expected an unencrypted Ed25519 private key in PEM, got something else") from error
     if not isinstance(private, Ed25519PrivateKey):
-        raise SigningError(f"{path}: expected an Ed25519 key, got {type(private).__name__}; make one with `vmhost keys`")
+        raise SigningError(f"{path}: expected an Ed25519 key, got {type(private).__name__}; make one with `vmhost "
+                           "keys`")
     return SigningKey(private)
 
 
@@ -102,7 +103,7 @@ class TrustStore:
 
     @classmethod
     def load(cls, path):
-        """Reads a file of public keys, or a folder of `*.pub` files. SigningError names file and line of what's wrong."""
+        """Reads a file of public keys, or a folder of `*.pub` files. SigningError names file and line of a mistake."""
         path = Path(path)
         try:
             files = sorted(path.glob("*.pub")) if path.is_dir() else [path]
@@ -130,8 +131,8 @@ class TrustStore:
         if public not in self.keys:
             known = ", ".join(sorted(self.keys.values())) or "none"
             raise BundleError(
-                f"{where}: signed with the key {fingerprint(public)}, which this host does not trust (it trusts: {known}); "
-                "add the signer's .pub line to the trust store, or sign with a trusted key")
+                f"{where}: signed with the key {fingerprint(public)}, which this host does not trust (it trusts: "
+                f"{known}); add the signer's .pub line to the trust store, or sign with a trusted key")
         return self.keys[public]
 
 

@@ -5,31 +5,46 @@
 name that tracebacks shall show, so no code object is rewritten either.
 """
 
+import ast
 import contextlib
 import marshal
+import threading
+import warnings
 
 from .errors import CompileError, Diagnostic
 
+_warnings_lock = threading.Lock()       # warnings.catch_warnings changes what all threads see
 
-def compile_source(source, filename, shown, optimize=0):
-    """Marshalled code of the module `source` (bytes, or a syntax tree made from them).
 
-    `filename` is what tracebacks will say, `shown` what errors say now. CompileError with file and line for what CPython
-    refuses: syntax, encoding, null bytes, nesting too deep.
+def parse(source, shown):
+    """The syntax tree of `source` (bytes); CompileError with the file `shown` and a line if it isn't Python."""
+    with _reporting(shown, []):
+        return ast.parse(source)
+
+
+def compile_source(source, filename, shown, optimize=0, warned=None):
+    """Marshalled code of the module `source` (bytes).
+
+    `filename` is what tracebacks will say, `shown` what messages say now. CompileError with file and line for what
+    CPython refuses: syntax, encoding, null bytes, nesting too deep. The compiler's warnings are added as Diagnostics to
+    the list `warned`, if given, and shown to nobody else.
     """
-    with reporting(shown):
+    with _reporting(shown, [] if warned is None else warned):
         return marshal.dumps(compile(source, filename, "exec", dont_inherit=True, optimize=optimize))
 
 
 @contextlib.contextmanager
-def reporting(shown):
-    """Turns what `compile` and `ast.parse` raise inside it into CompileError, with the file `shown` and a line."""
+def _reporting(shown, warned):
     try:
-        yield
+        with _warnings_lock, warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always", SyntaxWarning)
+            yield
     except SyntaxError as error:
         message = f"{type(error).__name__}: {error.msg}"
         raise CompileError([Diagnostic(shown, error.lineno or 0, message)]) from error
     except (RecursionError, MemoryError) as error:
-        raise CompileError([Diagnostic(shown, 0, "nested too deeply for the compiler; split the expression")]) from error
+        message = "nested too deeply for the compiler; split the expression"
+        raise CompileError([Diagnostic(shown, 0, message)]) from error
     except ValueError as error:
         raise CompileError([Diagnostic(shown, 0, f"can't be compiled: {error}")]) from error
+    warned += [Diagnostic(shown, warning.lineno, str(warning.message)) for warning in raised]

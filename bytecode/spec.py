@@ -18,7 +18,7 @@ import jsonschema
 import yaml
 
 from .errors import CompileError, TaskSpecError
-from .source import reporting
+from .source import parse
 
 SPEC_NAME = "task.yaml"
 MAX_SPEC_BYTES = 1 << 20
@@ -37,9 +37,9 @@ _QUANTITY = re.compile(r"([0-9.]+) ?([A-Za-z]+)")
 class TaskSpec:
     """What a `task.yaml` says. `folder` is the task's; `file` the yaml as messages name it.
 
-    `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are written; `permissions`
-    all of read, write, net, env, host, as tuples of str. `files` and `models` are paths below `folder` with `/`, patterns
-    resolved, sorted. `lines` maps a key's path ("limits.memory") to its line.
+    `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are written;
+    `permissions` all of read, write, net, env, host, as tuples of str. `files` and `models` are paths below `folder`
+    with `/`, patterns resolved, sorted. `lines` maps a key's path ("limits.memory") to its line.
     """
 
     folder: Path
@@ -101,7 +101,8 @@ def read_task(folder):
 def find_module(folder, name):
     """The source file of the task's module `name` and whether it is a package: (Path, bool), or None.
 
-    A folder without `__init__.py` that has Python files in it, or below it, counts as a package; its path is the folder.
+    A folder without `__init__.py` that has Python files in it, or below it, counts as a package; its path is the
+    folder.
     """
     base = folder.joinpath(*name.split("."))
     if (base / "__init__.py").is_file():
@@ -145,7 +146,8 @@ def _load(path, problems):
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
-                raise TaskSpecError([f"{path}:{event.start_mark.line + 1}: nested too deeply; expected {MAX_DEPTH} levels"])
+                line = event.start_mark.line + 1
+                raise TaskSpecError([f"{path}:{line}: nested too deeply; expected {MAX_DEPTH} levels"])
             if isinstance(event, yaml.AliasEvent):
                 problems.add("", "aliases (*name) are not allowed; write the value again", event.start_mark.line + 1)
         problems.stop()
@@ -227,7 +229,8 @@ def _check_schema(values, problems):
             problems.add(path, f"{path}: expected each item once")
         else:
             prefix = f"{path}: " if path else ""
-            problems.add(path, f"{prefix}expected {expected}, got {_shown(error.instance)}{_advice(path, error.instance)}")
+            problems.add(path, f"{prefix}expected {expected}, got "
+                               f"{_shown(error.instance)}{_advice(path, error.instance)}")
 
 
 def _shown(value):
@@ -281,7 +284,8 @@ def _find_resources(folder, patterns, key, problems):
         for path in paths:
             whole = folder / path
             if not whole.resolve().is_relative_to(root):
-                problems.add(where, f"{where}: expected a file inside the task's folder, got {str(path)!r}; copy it there")
+                problems.add(where, f"{where}: expected a file inside the task's folder, got {str(path)!r}; copy it "
+                                    "there")
             elif whole.is_dir():
                 if not glob.has_magic(pattern):
                     problems.add(where, f"{where}: {str(path)!r} is a folder; name its files, or write {str(path)}/**")
@@ -304,8 +308,7 @@ def _check_entry(folder, module, function, problems):
         return
     path = found[0]
     try:
-        with reporting(str(path)):
-            tree = ast.parse(path.read_bytes(), str(path))
+        tree = parse(path.read_bytes(), str(path))
     except CompileError:
         return        # the compiler reports it, with its own line
     names, star = _top_level_names(tree.body)
@@ -331,7 +334,7 @@ def _positional(arguments):
 
 
 def _top_level_names(body):
-    """Names that a module binds outside functions and classes, each with the node that does, and if it has a star import."""
+    """Names that a module binds outside functions and classes, with the node that does; if it has a star import."""
     names, star, pending = {}, False, list(reversed(body))
     while pending:
         node = pending.pop()

@@ -1,12 +1,12 @@
 """The standard-library bundle, and the tables of what a sealed VM offers.
 
-`python -m bytecode.stdlib OUT.vmb` compiles the running Python's own standard library (its .py sources), minus what has no
-use in a VM, plus the guest runtime of `vmhost/guest/`, into one unsigned bundle that only this exact Python accepts. Same
-Python, same sources: same bytes.
+`python -m bytecode.stdlib OUT.vmb` compiles the running Python's own standard library (its .py sources), minus what has
+no use in a VM, plus the guest runtime of `vmhost/guest/`, into one unsigned bundle that only this exact Python accepts.
+Same Python, same sources: same bytes.
 
-The guest runtime shapes the bundle in two ways, and both are read as files, since this package imports nothing of vmhost's:
-`vmhost/guest/overlays/<dotted name>.py` stands in for that stdlib module, and `vmhost/guest/patches.py` may define
-`patch(module_name, source) -> source`, which sees every other stdlib source as text before it is compiled, and
+The guest runtime shapes the bundle in two ways, and both are read as files, since this package imports nothing of
+vmhost's: `vmhost/guest/overlays/<dotted name>.py` stands in for that stdlib module, and `vmhost/guest/patches.py` may
+define `patch(module_name, source) -> source`, which sees every other stdlib source as text before it is compiled, and
 `system_texts(module_names) -> [(mode, text)]`, the texts that those modules compile at run time.
 """
 
@@ -18,7 +18,6 @@ import runpy
 import sys
 import sysconfig
 import tempfile
-import warnings
 from pathlib import Path
 
 from .errors import BytecodeError
@@ -29,12 +28,12 @@ from .texts import compile_text, text_digest
 # Native modules, built in or from lib-dynload, that a VM may load. Which of their names remain, and under which
 # permissions they work, is the business of the isolation layer.
 NATIVE_MODULES = frozenset("""
-    _abc _ast _asyncio _bisect _blake2 _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr _codecs_tw
-    _collections _contextvars _csv _datetime _decimal _elementtree _functools _hashlib _heapq _hmac _io _json _locale _lzma
-    _md5 _multibytecodec _opcode _operator _pickle _queue _random _sha1 _sha2 _sha3 _signal _socket _sqlite3 _sre _ssl _stat
-    _statistics _string _struct _suggestions _sysconfig _thread _tokenize _types _typing _uuid _warnings _weakref _zoneinfo
-    _zstd array atexit binascii builtins cmath errno gc itertools marshal math mmap posix pyexpat select sys time
-    unicodedata zlib
+    _abc _ast _asyncio _bisect _blake2 _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr
+    _codecs_tw _collections _contextvars _csv _datetime _decimal _elementtree _functools _hashlib _heapq _hmac _io _json
+    _locale _lzma _md5 _multibytecodec _opcode _operator _pickle _queue _random _sha1 _sha2 _sha3 _signal _socket
+    _sqlite3 _sre _ssl _stat _statistics _string _struct _suggestions _sysconfig _thread _tokenize _types _typing _uuid
+    _warnings _weakref _zoneinfo _zstd array atexit binascii builtins cmath errno gc itertools marshal math mmap posix
+    pyexpat select sys time unicodedata zlib
 """.split())
 
 _NO_PROCESSES = "a VM starts no processes; run the work in the task itself, or start the process on the host"
@@ -50,11 +49,13 @@ _NO_GUI = "a VM has no display"
 LEFT_OUT = {
     "__hello__": _HOST_TOOL, "__phello__": _HOST_TOOL, "this": _HOST_TOOL,
     "_aix_support": _OTHER_SYSTEM, "_android_support": _OTHER_SYSTEM, "_apple_support": _OTHER_SYSTEM,
-    "_ios_support": _OTHER_SYSTEM, "_pyio": "module io does the same, faster", "_osx_support": _OTHER_SYSTEM, "nturl2path": _OTHER_SYSTEM,
+    "_ios_support": _OTHER_SYSTEM, "_pyio": "module io does the same, faster", "_osx_support": _OTHER_SYSTEM,
+    "nturl2path": _OTHER_SYSTEM,
     "asyncio.windows_events": _OTHER_SYSTEM, "asyncio.windows_utils": _OTHER_SYSTEM,
     "encodings.mbcs": _OTHER_SYSTEM, "encodings.oem": _OTHER_SYSTEM,
     "msvcrt": _OTHER_SYSTEM, "winreg": _OTHER_SYSTEM, "winsound": _OTHER_SYSTEM, "nt": _OTHER_SYSTEM,
-    "_curses": _NO_TERMINAL, "_pyrepl": _NO_TERMINAL, "curses": _NO_TERMINAL, "getpass": _NO_TERMINAL, "pty": _NO_TERMINAL,
+    "_curses": _NO_TERMINAL, "_pyrepl": _NO_TERMINAL, "curses": _NO_TERMINAL, "getpass": _NO_TERMINAL,
+    "pty": _NO_TERMINAL,
     "readline": _NO_TERMINAL, "rlcompleter": _NO_TERMINAL, "termios": _NO_TERMINAL, "tty": _NO_TERMINAL,
     "cmd": _NO_TERMINAL,
     "_tkinter": _NO_GUI, "idlelib": _NO_GUI, "tkinter": _NO_GUI, "turtle": _NO_GUI, "turtledemo": _NO_GUI,
@@ -62,7 +63,8 @@ LEFT_OUT = {
     "bdb": _HOST_TOOL, "pdb": _HOST_TOOL, "pydoc": _HOST_TOOL, "pydoc_data": _HOST_TOOL, "cProfile": _HOST_TOOL,
     "_lsprof": _HOST_TOOL, "profile": _HOST_TOOL, "pstats": _HOST_TOOL, "trace": _HOST_TOOL, "tabnanny": _HOST_TOOL,
     "pyclbr": _HOST_TOOL, "modulefinder": _HOST_TOOL, "zipapp": _HOST_TOOL, "test": _HOST_TOOL, "venv": _HOST_TOOL,
-    "ensurepip": _HOST_TOOL, "lib2to3": _HOST_TOOL, "pip": _HOST_TOOL, "profiling": _HOST_TOOL, "asyncio.tools": _HOST_TOOL,
+    "ensurepip": _HOST_TOOL, "lib2to3": _HOST_TOOL, "pip": _HOST_TOOL, "profiling": _HOST_TOOL,
+    "asyncio.tools": _HOST_TOOL,
     "_distutils_system_mod": _HOST_TOOL, "_ctypes_test": _HOST_TOOL, "xxlimited": _HOST_TOOL, "xxsubtype": _HOST_TOOL,
     "code": _NO_COMPILER, "codeop": _NO_COMPILER, "compileall": _NO_COMPILER, "doctest": _NO_COMPILER,
     "py_compile": _NO_COMPILER, "runpy": _NO_COMPILER, "symtable": _NO_COMPILER, "_symtable": _NO_COMPILER,
@@ -76,7 +78,8 @@ LEFT_OUT = {
     "grp": _PROCESS_WIDE, "pwd": _PROCESS_WIDE, "resource": _PROCESS_WIDE, "syslog": _PROCESS_WIDE,
     "_dbm": "no build of it runs in a VM; use sqlite3", "_gdbm": "no build of it runs in a VM; use sqlite3",
     "xmlrpc.server": "its pages come from pydoc; use http.server",
-    "dbm": "no build of it runs in a VM; use sqlite3", "shelve": "it stores through dbm and pickle; use sqlite3 or json",
+    "dbm": "no build of it runs in a VM; use sqlite3",
+    "shelve": "it stores through dbm and pickle; use sqlite3 or json",
 }
 
 # In the bundle because other modules of the standard library import them, but a task has no use for them.
@@ -95,7 +98,8 @@ REFUSED_NAMES = {
     "concurrent.futures.ProcessPoolExecutor": _NO_PROCESSES,
     "concurrent.futures.InterpreterPoolExecutor": _NO_INTERPRETERS,
     **{f"signal.{name}": _SIGNALS for name in (
-        "alarm", "pthread_kill", "pthread_sigmask", "raise_signal", "set_wakeup_fd", "setitimer", "siginterrupt", "signal")},
+        "alarm", "pthread_kill", "pthread_sigmask", "raise_signal", "set_wakeup_fd", "setitimer", "siginterrupt",
+        "signal")},
     **{f"os.{name}": _NO_PROCESSES for name in (
         "execl", "execle", "execlp", "execlpe", "execv", "execve", "execvp", "execvpe", "fork", "forkpty", "popen",
         "posix_spawn", "posix_spawnp", "spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp",
@@ -146,9 +150,7 @@ def build_stdlib(guest=_GUEST):
             if "patch" in patches:
                 source = patches["patch"](module, source.decode()).encode()
         filename = f"{name}@{version}/{module_path(module, is_package)}.py"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)      # the library's own affair
-            modules[module] = Module(is_package, compile_source(source, filename, str(path), optimize=2))
+        modules[module] = Module(is_package, compile_source(source, filename, str(path), optimize=2))
     texts = {}
     if "system_texts" in patches:
         library = [module for module in modules if module.partition(".")[0] != "vmhost"]
@@ -182,7 +184,8 @@ def _guest_sources(guest=_GUEST):
     for path in sorted(guest.glob("*.py")):
         if path.name != "patches.py":
             is_package = path.stem == "__init__"
-            sources["vmhost.guest" if is_package else f"vmhost.guest.{path.stem}"] = (path, path.read_bytes(), is_package)
+            name = "vmhost.guest" if is_package else f"vmhost.guest.{path.stem}"
+            sources[name] = (path, path.read_bytes(), is_package)
     if sources:
         sources["vmhost"] = (guest, _STUB, True)
         sources.setdefault("vmhost.guest", (guest, _STUB, True))
@@ -196,7 +199,7 @@ def _load_patches(guest):
 
 
 def main(arguments=None):
-    """`python -m bytecode.stdlib OUT.vmb`; exit status 0, 1 if a source doesn't compile or can't be written, 2 for usage."""
+    """`python -m bytecode.stdlib OUT.vmb`; exit status 0, 1 if it can't be compiled or written, 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m bytecode.stdlib", description="Build the standard-library bundle.")
     parser.add_argument("out", type=Path, metavar="OUT.vmb")
     out = parser.parse_args(arguments).out

@@ -1,8 +1,8 @@
 """Texts that CPython would compile at run time, compiled ahead.
 
 `namedtuple`, `typing.NamedTuple` and `dataclass` write Python text and compile it when a class is defined. A VM has no
-compiler, so for definitions that can be read off the source, the bundle carries the code of exactly that text, under the
-text's digest. What isn't found here is no error: the guest runtime builds the same functions another way.
+compiler, so for definitions that can be read off the source, the bundle carries the code of exactly that text, under
+the text's digest. What isn't found here is no error: the guest runtime builds the same functions another way.
 
 Dataclasses aren't imitated: the running Python's own `dataclasses` writes the text, for a class with the same fields,
 options and methods, and a copy of that module hands the text over instead of keeping it to itself.
@@ -18,6 +18,8 @@ import keyword
 import marshal
 import threading
 import typing
+
+from .source import parse
 
 _WORDS = (b"namedtuple", b"NamedTuple", b"dataclass")
 _ANY = 0        # stands for default values: the text only depends on whether there is one
@@ -37,7 +39,7 @@ def collect_texts(source):
     """Digest to marshalled code, for each text that the module `source` (bytes that parse) is seen to need."""
     if not any(word in source for word in _WORDS):
         return {}
-    tree = ast.parse(source)
+    tree = parse(source, "<text>")
     aliases = {
         alias.asname: alias.name
         for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname}
@@ -117,7 +119,7 @@ def _dataclass_texts(node, aliases, stubs):
 
 
 def _stub_namespace(node, aliases, module):
-    """What a class with the fields and methods of `node` needs in its namespace for `dataclasses` to write the same text."""
+    """The namespace of a class for which `dataclasses` writes the same text as for `node`."""
     namespace = {"__annotations__": {}}
     for item in node.body:
         if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -145,7 +147,8 @@ def _stub_annotation(annotation, aliases):
             return object
     name = _last_name(annotation, aliases)
     # `dataclasses` compares with what sys.modules has, so these are the real ones, not the copy's.
-    return {"ClassVar": typing.ClassVar, "InitVar": dataclasses.InitVar, "KW_ONLY": dataclasses.KW_ONLY}.get(name, object)
+    known = {"ClassVar": typing.ClassVar, "InitVar": dataclasses.InitVar, "KW_ONLY": dataclasses.KW_ONLY}
+    return known.get(name, object)
 
 
 def _stub_field(call, module):
@@ -164,7 +167,7 @@ def _stub_field(call, module):
 
 @functools.cache
 def _listening_dataclasses():
-    """A copy of the module `dataclasses` that notes each text before it runs it, the list of notes, and a lock for both."""
+    """A copy of the module `dataclasses` that notes each text before it runs it; the list of notes; a lock for both."""
     specification = importlib.util.find_spec("dataclasses")
     module = importlib.util.module_from_spec(specification)
     texts = []

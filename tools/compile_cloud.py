@@ -1,10 +1,11 @@
 """Compiles a task folder into a bundle.
 
-    python tools/compile_cloud.py tasks/digits -o build/digits.vmb [--target 3.14] [--sign KEY] [--optimize N] [--strict]
+    python tools/compile_cloud.py tasks/digits -o build/digits.vmb [--target 3.14] [--sign KEY] [--optimize N]
+        [--strict] [--json]
 
-Exit status: 0 the bundle is written; 1 the task, its sources, the key or the output are at fault, with one line for each
-problem on standard error; 2 the command line is wrong. Warnings go to standard error and leave the status at 0, unless
---strict makes them errors. With --json, one JSON object on standard output says what was made or what is wrong.
+Exit status: 0 the bundle is written; 1 the task, its sources, the key or the output are at fault, with one line for
+each problem on standard error; 2 the command line is wrong. Warnings go to standard error and leave the status at 0,
+unless --strict makes them errors. With --json, one JSON object on standard output says what was made or what is wrong.
 """
 
 import argparse
@@ -63,7 +64,8 @@ def _parser():
     parser = argparse.ArgumentParser(prog="compile_cloud.py", description="Compile a task folder into a bundle.")
     parser.add_argument("task", type=Path, help="the task's folder, with its task.yaml")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="the bundle (default: NAME.vmb here)")
-    parser.add_argument("--target", metavar="VERSION", help=f"the Python to compile for, instead of task.yaml's ({TARGET})")
+    parser.add_argument("--target", metavar="VERSION",
+        help=f"the Python to compile for, instead of task.yaml's ({TARGET})")
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with the private key in this file")
     parser.add_argument("--optimize", type=int, choices=(0, 1, 2), default=0, metavar="N",
                         help="as python -O: 1 drops assert, 2 docstrings too (default 0)")

@@ -20,7 +20,8 @@ def write_task(tmp_path):
 
     def write(files=None, spec=SPEC, name="sample"):
         folder = tmp_path / name
-        for path, text in {"task.yaml": spec, "main.py": "def run(value):\n    return value\n", **(files or {})}.items():
+        usual = {"task.yaml": spec, "main.py": "def run(value):\n    return value\n"}
+        for path, text in {**usual, **(files or {})}.items():
             if text is None:
                 continue
             target = folder / path

@@ -90,7 +90,8 @@ def forged(*members):
         central = central[:28] + struct.pack("<H", len(name)) + central[30:42] + struct.pack("<I", len(body)) + name
         body += header + data
         directory += central
-    return body + directory + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, len(members), len(members), len(directory), len(body), 0)
+    count = len(members)
+    return body + directory + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, len(directory), len(body), 0)
 
 
 def test_forged_helper_makes_the_canonical_form():

@@ -10,12 +10,13 @@ from bytecode.errors import CompileError
 
 @pytest.fixture
 def close(write_task):
-    """close(main, other files) gives the names of the closure, its errors and its warnings, without the folder's path."""
+    """close(main, other files) gives the names of the closure, its errors and its warnings, without the folder."""
 
     def run(main, files=None, entry="main"):
         folder = write_task({"main.py": main, **(files or {})})
         closure = close_over_folder(folder, entry)
-        shown = [[str(found).removeprefix(f"{folder}/") for found in kind] for kind in (closure.errors, closure.warnings)]
+        shown = [
+            [str(found).removeprefix(f"{folder}/") for found in kind] for kind in (closure.errors, closure.warnings)]
         return set(closure.sources), *shown
 
     return run
@@ -32,7 +33,8 @@ def test_every_way_to_import_within_the_folder(close):
             return importlib.import_module("named")
         import importlib
         """, {
-        "alpha.py": "", "unused.py": "", "lazy.py": "", "named.py": "", "beta/__init__.py": "value = 1", "beta/one.py": "",
+        "alpha.py": "", "unused.py": "", "lazy.py": "", "named.py": "", "beta/__init__.py": "value = 1",
+        "beta/one.py": "",
         "beta/two.py": "from . import sibling", "beta/three.py": "from .deep.other import x", "beta/sibling.py": "",
         "beta/unused.py": "", "beta/deep/__init__.py": "from .. import parent", "beta/parent.py": "",
         "beta/deep/other.py": "from ..cousin import y", "beta/cousin.py": "y = 1",
@@ -72,7 +74,8 @@ def test_entry_inside_a_package_takes_the_package(close):
 
 def test_standard_library_of_a_vm(close):
     names, errors, warnings = close("""
-        import json, re, os.path, collections.abc, asyncio, sqlite3, xml.etree.ElementTree, math, array, _thread, unicodedata
+        import json, re, os.path, collections.abc, asyncio, sqlite3, xml.etree.ElementTree
+        import math, array, _thread, unicodedata
         from concurrent.futures import ThreadPoolExecutor
         from importlib import resources
         import signal, os
@@ -84,19 +87,24 @@ def test_standard_library_of_a_vm(close):
 
 
 @pytest.mark.parametrize(("statement", "expected"), [
-    ("import numpy as np", "import numpy: a VM can't load it: its C part refuses interpreters with a GIL of their own; use lists"),
+    ("import numpy as np", "import numpy: a VM can't load it: its C part refuses interpreters with a GIL of their "
+                           "own; use lists"),
     ("from numpy.linalg import norm", "from numpy.linalg import norm: a VM can't load it: "),
     ("import torch", "import torch: a VM can't load it: "),
-    ("import requests", "import requests: neither in the task's folder nor in a VM's standard library; copy its sources"),
+    ("import requests", "import requests: neither in the task's folder nor in a VM's standard library; copy its "
+                        "sources"),
     ("import jsn", "did you mean 'json'?"),
     ("import ctypes", "import ctypes: a VM does not have it: it reaches what all VMs of the process share"),
     ("import subprocess", "import subprocess: a VM does not have it: a VM starts no processes"),
     ("import multiprocessing.pool", "import multiprocessing.pool: a VM does not have it: a VM starts no processes"),
-    ("from multiprocessing import Pool", "from multiprocessing import Pool: a VM does not have it: a VM starts no processes"),
+    ("from multiprocessing import Pool",
+     "from multiprocessing import Pool: a VM does not have it: a VM starts no processes"),
     ("from concurrent.futures import ProcessPoolExecutor", "ProcessPoolExecutor: a VM does not have it"),
-    ("from concurrent import interpreters", "from concurrent import interpreters: a VM does not have it: a VM makes no"),
+    ("from concurrent import interpreters",
+     "from concurrent import interpreters: a VM does not have it: a VM makes no"),
     ("import _interpreters", "import _interpreters: a VM does not have it"),
-    ("from signal import signal, SIGTERM", "from signal import signal: a VM does not have it: signals belong to the whole"),
+    ("from signal import signal, SIGTERM",
+     "from signal import signal: a VM does not have it: signals belong to the whole"),
     ("from os import fork", "from os import fork: a VM does not have it: a VM starts no processes"),
     ("import doctest", "import doctest: a VM does not have it: a VM has no compiler"),
     ("import tkinter.ttk", "import tkinter.ttk: a VM does not have it: a VM has no display"),
@@ -177,10 +185,12 @@ def test_names_of_the_standard_library_are_not_taken(close, name):
     ("from types import CodeType\nCodeType()", "main.py:2: types.CodeType: a VM has no compiler"),
     ("import ast\nast.parse('1')", "main.py:2: ast.parse: a VM has no compiler"),
     ("import inspect\ninspect.getsource(inspect)", "main.py:2: inspect.getsource: a bundle holds no source"),
-    ("import importlib\nimportlib.import_module('a' + 'b')", "main.py:2: importlib.import_module: the compiler can't see"),
+    ("import importlib\nimportlib.import_module('a' + 'b')",
+     "main.py:2: importlib.import_module: the compiler can't see"),
     ("import signal\nsignal.signal(2, None)", "main.py:2: signal.signal: a VM does not have it: signals belong"),
     ("import os\nos.fork()", "main.py:2: os.fork: a VM does not have it: a VM starts no processes"),
-    ("import concurrent.futures\nconcurrent.futures.ProcessPoolExecutor()", "main.py:2: concurrent.futures.ProcessPoolExec"),
+    ("import concurrent.futures\nconcurrent.futures.ProcessPoolExecutor()",
+     "main.py:2: concurrent.futures.ProcessPoolExec"),
 ])
 def test_what_needs_a_compiler_or_a_name_that_is_gone_is_a_warning(close, source, expected):
     names, errors, warnings = close(source)

@@ -23,7 +23,8 @@ models: [net.onnx]
 priority: -2
 """
 FILES = {
-    "main.py": '"""Doc."""\nfrom pkg import part\n\ndef run(value):\n    """Doc."""\n    assert value\n    return part.go(value)\n',
+    "main.py": '"""Doc."""\nfrom pkg import part\n\n'
+               'def run(value):\n    """Doc."""\n    assert value\n    return part.go(value)\n',
     "pkg/__init__.py": "", "pkg/part.py": "def go(value):\n    return 1 / value\n",
     "data/labels.json": "[1]", "net.onnx": b"\0\1", "not_named.txt": "x",
 }
@@ -74,15 +75,17 @@ def test_no_source_and_no_place_of_this_machine_in_the_bundle(write_task):
     assert b"not_named" not in data
 
 
-def test_warnings_are_reported_and_errors_when_strict(write_task):
-    folder = write_task({"main.py": "def run(value):\n    return eval(value) is 1\n"})
+def test_warnings_are_reported_and_errors_when_strict(write_task, recwarn):
+    folder = write_task({"main.py": "def run(value):\n    return eval(value) is 1\nx = '\\d namedtuple'\n"})
     compiled = compile_task(folder)
     shown = [str(found).removeprefix(f"{folder}/") for found in compiled.warnings]
-    assert shown[0].startswith("main.py:2: eval: a VM has no compiler")
-    assert shown[1] == '''main.py:2: "is" with 'int' literal. Did you mean "=="?'''
+    assert shown[0] == '''main.py:2: "is" with 'int' literal. Did you mean "=="?'''
+    assert shown[1].startswith("main.py:2: eval: a VM has no compiler")
+    assert shown[2].startswith(r'main.py:3: "\d" is an invalid escape sequence')
+    assert recwarn.list == []
     with pytest.raises(CompileError) as caught:
         compile_task(folder, strict=True)
-    assert len(caught.value.diagnostics) == 2
+    assert len(caught.value.diagnostics) == 3
 
 
 @pytest.mark.parametrize(("source", "message"), [
@@ -101,7 +104,8 @@ def test_source_errors_stop_the_compilation(write_task, source, message):
 
 def test_other_python_than_the_running_one(write_task):
     folder = write_task(spec=SPEC.partition("files")[0].replace(f'"{TARGET}"', '"3.19"'))
-    with pytest.raises(TaskSpecError, match=rf"task.yaml:4: python: expected Python {TARGET}, the one that compiles, got 3.19"):
+    with pytest.raises(TaskSpecError,
+        match=rf"task.yaml:4: python: expected Python {TARGET}, the one that compiles, got 3.19"):
         compile_task(folder)
     assert compile_task(folder, target=TARGET).manifest.target == TARGET
     with pytest.raises(CompileError, match=f"--target: expected Python {TARGET}, the one that compiles, got 3.19; run"):
@@ -123,7 +127,8 @@ def test_sources_in_memory_become_a_bundle():
 
 
 def test_precompiled_texts_travel_in_the_bundle(write_task):
-    folder = write_task({"main.py": "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef run(v): return P(1, v)\n"})
+    folder = write_task({
+        "main.py": "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef run(v): return P(1, v)\n"})
     bundle = read_bundle(compile_task(folder).to_bytes(), allow_unsigned=True)
     (code,) = map(marshal.loads, bundle.texts.values())
     assert eval(code, {"_tuple_new": tuple.__new__})(tuple, 1, 2) == (1, 2)

@@ -79,7 +79,8 @@ def test_same_inputs_same_bytes_and_memory_form_agrees():
 
 
 @given(
-    st.dictionaries(st.from_regex(r"[a-z_]{1,8}(\.[a-z]{1,5})?", fullmatch=True), st.tuples(st.booleans(), st.binary())),
+    st.dictionaries(st.from_regex(r"[a-z_]{1,8}(\.[a-z]{1,5})?", fullmatch=True),
+        st.tuples(st.booleans(), st.binary())),
     st.dictionaries(st.from_regex(r"[a-zäß0-9 .-]{1,8}(/[a-z]{1,5})?", fullmatch=True).filter(
         lambda path: not set(path.split("/")) & {".", ".."}), st.binary()),
     st.dictionaries(st.binary(min_size=32, max_size=32), st.binary()))
@@ -204,17 +205,21 @@ def test_wrong_python_format_architecture_say_what_to_do():
     (lambda fields: fields.update(fresh=1), "fresh: expected bool"),
     (lambda fields: fields.update(extra=1), "extra: expected one of format"),
     (lambda fields: fields["files"].update(x=[b"short", 1]), "files: 'x': expected a SHA-256 and a size"),
-    (lambda fields: fields["files"]["files/labels.json"].__setitem__(1, 7), "files/labels.json: altered: expected 7 bytes, got 6"),
+    (lambda fields: fields["files"]["files/labels.json"].__setitem__(1, 7),
+     "files/labels.json: altered: expected 7 bytes, got 6"),
     (lambda fields: fields["files"].update({b"x": [bytes(32), 1]}), "expected a SHA-256 and a size"),
-    (lambda fields: b"\xde\x00\x10" + msgpack.packb(fields)[1:] + b"\xa4name\xa1x", "not as the compiler writes it (a key twice?)"),
+    (lambda fields: b"\xde\x00\x10" + msgpack.packb(fields)[1:] + b"\xa4name\xa1x",
+     "not as the compiler writes it (a key twice?)"),
 ])
 def test_malformed_manifests_signed_by_a_trusted_key(change, message):
     refused(resigned(change), message)
 
 
 json_like = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5) | st.binary(max_size=40),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.binary(max_size=3), inner, max_size=3),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
+    | st.binary(max_size=40),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.text(max_size=5) | st.binary(max_size=3), inner, max_size=3),
     max_leaves=6)
 
 
@@ -276,7 +281,8 @@ def test_writing_refuses_what_could_not_be_read():
 def test_bundle_is_frozen():
     bundle = read_bundle(written(), TRUST)
     for change in (lambda: bundle.modules.clear(), lambda: setattr(bundle, "digest", b""),
-                   lambda: bundle.manifest.permissions.update(net=["*:*"]), lambda: setattr(bundle.manifest, "name", "x")):
+                   lambda: bundle.manifest.permissions.update(net=["*:*"]),
+                   lambda: setattr(bundle.manifest, "name", "x")):
         with pytest.raises(AttributeError):
             change()
 

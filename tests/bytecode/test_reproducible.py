@@ -59,7 +59,8 @@ def test_a_task_gives_the_same_bytes_everywhere(write_task, tmp_path):
     assert wanted.startswith(b"PK")
     assert compiled(other, PYTHONHASHSEED="1") == wanted
     assert compiled(first, imports="asyncio json decimal typing unittest.mock", PYTHONHASHSEED="4242") == wanted
-    assert compiled(first, imports="enum", PYTHONHASHSEED="random", TZ="Asia/Tokyo", PYTHONDONTWRITEBYTECODE="1") == wanted
+    assert compiled(first, imports="enum", PYTHONHASHSEED="random", TZ="Asia/Tokyo",
+        PYTHONDONTWRITEBYTECODE="1") == wanted
     assert compiled(first, PYTHONOPTIMIZE="2") == wanted
 
 

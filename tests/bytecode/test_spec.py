@@ -41,7 +41,8 @@ def test_everything_that_can_be_written(write_task):
     assert dict(spec.limits) == {
         "memory_bytes": 64 << 20, "wall_time_s": 2.0, "cpu_time_s": 0.5, "stack_bytes": 1 << 20, "concurrency": 4}
     assert dict(spec.permissions) == {
-        "read": ("/var/data/**",), "write": (), "net": ("example.org:443", "[::1]:*"), "env": ("LANG",), "host": ("lookup",)}
+        "read": ("/var/data/**",), "write": (), "net": ("example.org:443", "[::1]:*"), "env": ("LANG",),
+        "host": ("lookup",)}
     assert (spec.files, spec.models) == (("data/a.csv", "data/b.csv", "labels.json"), ("net.onnx",))
     assert (spec.priority, spec.fresh) == (5, True)
     assert spec.lines["permissions.env"] == 9
@@ -56,7 +57,8 @@ def test_what_is_not_written_is_not_granted_and_not_limited(write_task):
 
 @pytest.mark.parametrize(("written", "memory", "time"), [
     ("1 GiB", 1 << 30, None), ("16MB", 16_000_000, None), ("4.5 MiB", 4_718_592, None), ("8388608", 8 << 20, None),
-    (None, None, ("2", 2.0)), (None, None, ("0.25", 0.25)), (None, None, ("1.5 min", 90.0)), (None, None, ("250 us", 0.00025)),
+    (None, None, ("2", 2.0)), (None, None, ("0.25", 0.25)), (None, None, ("1.5 min", 90.0)),
+    (None, None, ("250 us", 0.00025)),
 ])
 def test_units(write_task, written, memory, time):
     limits = f"limits: {{memory: {written}}}" if written else f"limits: {{wall_time: {time[0]}}}"
@@ -75,30 +77,37 @@ def test_units(write_task, written, memory, time):
     ("wall_time: 2 s", "wall_time: 0 s", 'task.yaml:5: limits.wall_time: expected a time above 0, got "0 s"'),
     ("wall_time: 2 s", "walltime: 2 s", "task.yaml:5: limits.walltime: unknown key; did you mean 'wall_time'?"),
     ("stack: 1 MiB", "stack: 64 KiB", 'task.yaml:5: limits.stack: expected 96 KiB to 256 MiB, got "64 KiB"'),
-    ("concurrency: 4", "concurrency: 0", "task.yaml:5: limits.concurrency: expected a whole number from 1 to 1024, got 0"),
-    ("version: 1.2.0", "version: 1.2", "task.yaml:2: version: expected a version in quotes or with two dots, such as 1.2.0, "
+    ("concurrency: 4", "concurrency: 0",
+     "task.yaml:5: limits.concurrency: expected a whole number from 1 to 1024, got 0"),
+    ("version: 1.2.0", "version: 1.2",
+     "task.yaml:2: version: expected a version in quotes or with two dots, such as 1.2.0, "
      "got 1.2; YAML reads it as a number: put it in quotes"),
-    ('python: "3.14"', "python: 3.14", 'task.yaml:4: python: expected a Python version in quotes, such as "3.14", got 3.14; '
+    ('python: "3.14"', "python: 3.14",
+     'task.yaml:4: python: expected a Python version in quotes, such as "3.14", got 3.14; '
      "YAML reads it as a number: put it in quotes"),
-    ("name: sample", "name: ../Sample", "task.yaml:1: name: expected a name of lower-case letters, digits, '-' and '_', such "
+    ("name: sample", "name: ../Sample",
+     "task.yaml:1: name: expected a name of lower-case letters, digits, '-' and '_', such "
      'as digits, got "../Sample"'),
     ("entry: main:run", "entry: main", 'task.yaml:3: entry: expected `module:function`, such as main:run, got "main"'),
     ("entry: main:run\n", "", "task.yaml:1: entry: is missing; expected `module:function`, such as main:run"),
     ("  env: [LANG]", "  emv: [LANG]", "task.yaml:9: permissions.emv: unknown key; did you mean 'env'?"),
-    ("[LANG]", "[A B]", 'task.yaml:9: permissions.env[0]: expected the name of an environment variable, such as LANG, got '
+    ("[LANG]", "[A B]", 'task.yaml:9: permissions.env[0]: expected the name of an environment variable, such as '
+                        'LANG, got '
      '"A B"'),
     ("[LANG]", "LANG", 'task.yaml:9: permissions.env: expected a list of names of environment variables, got "LANG"'),
     ("[LANG]", "[LANG, LANG]", "task.yaml:9: permissions.env: expected each item once"),
-    ("[/var/data/**]", "[data]", 'task.yaml:7: permissions.read[0]: expected an absolute path, such as /var/data/**, got '
+    ("[/var/data/**]", "[data]", 'task.yaml:7: permissions.read[0]: expected an absolute path, such as /var/data/**, '
+                                 'got '
      '"data"'),
     ('"example.org:443"', '"https://example.org"', 'task.yaml:8: permissions.net[0]: expected an address such as '
      '"example.org:443" or "10.0.0.7:*", got "https://example.org"'),
-    ("priority: 5", "priority: high", 'task.yaml:13: priority: expected a whole number from -100 to 100; higher goes first, '
+    ("priority: 5", "priority: high",
+     'task.yaml:13: priority: expected a whole number from -100 to 100; higher goes first, '
      'got "high"'),
     ("fresh: true", "fresh: 1", "task.yaml:14: fresh: expected true (a new VM for each call) or false, got 1"),
     ("fresh: true", "fresh: true\nname: again", "task.yaml:15: name: is there twice, first on line 1; remove one"),
-    ("fresh: true", "colour: red", "task.yaml:14: colour: unknown key; expected one of name, version, entry, python, limits, "
-     "permissions, files, models, priority, fresh"),
+    ("fresh: true", "colour: red", "task.yaml:14: colour: unknown key; expected one of name, version, entry, python, "
+                                   "limits, permissions, files, models, priority, fresh"),
     ("fresh: true", "fresh: *x", "task.yaml:14: aliases (*name) are not allowed; write the value again"),
     ("fresh: true", "fresh: !!python/name:os.system x", "task.yaml:14: fresh: can't be read as "
      "tag:yaml.org,2002:python/name:os.system: could not determine a constructor for the tag "
@@ -110,7 +119,8 @@ def test_units(write_task, written, memory, time):
     ("data/*.csv", "data", "task.yaml:11: files[1]: 'data' is a folder; name its files, or write data/**"),
     ("data/*.csv", "data/*.tsv", "task.yaml:11: files[1]: expected a file in "),
     ("data/*.csv", "../secret", "task.yaml:11: files[1]: expected a file inside the task's folder, got '../secret'"),
-    ("data/*.csv", "/etc/passwd", "task.yaml:11: files[1]: expected a file in the task's folder, such as labels.json or "
+    ("data/*.csv", "/etc/passwd", "task.yaml:11: files[1]: expected a file in the task's folder, such as labels.json "
+                                  "or "
      'data/*.csv, got "/etc/passwd"'),
     ("net.onnx", "gone.onnx", "task.yaml:12: models[0]: expected a file in "),
 ])
@@ -171,7 +181,8 @@ def test_no_such_folder(tmp_path):
     "def run(value): pass", "async def run(value): pass", "def run(value, /, *, fast=False): pass",
     "def run(*values): pass", "def run(value, more=1): pass", "run = lambda value: value", "from other import run",
     "from other import *", "from other import go as run", "if True:\n    def run(value): pass",
-    "try:\n    from other import run\nexcept ImportError:\n    run = None", "import functools\n@functools.cache\ndef run(): pass",
+    "try:\n    from other import run\nexcept ImportError:\n    run = None",
+    "import functools\n@functools.cache\ndef run(): pass",
 ])
 def test_entry_points_that_count(write_task, source):
     assert read_task(write_task({"main.py": source, "other.py": ""})).entry == "main:run"
@@ -199,7 +210,8 @@ def test_entry_in_a_package(write_task):
 
 
 @settings(max_examples=60)
-@given(st.text(max_size=60) | st.lists(st.sampled_from(GOOD.split() + [":", "-", "{", "}", "[", "]", "\n", "  ", "*", "&a", "!!", "<<", "|"]),
+@given(st.text(max_size=60) | st.lists(
+    st.sampled_from(GOOD.split() + [":", "-", "{", "}", "[", "]", "\n", "  ", "*", "&a", "!!", "<<", "|"]),
                                        max_size=25).map(" ".join))
 def test_any_text_gives_a_spec_or_a_task_spec_error(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("any")

@@ -28,19 +28,23 @@ def guest(tmp_path, monkeypatch):
 
 def test_it_is_a_library_for_exactly_this_python(bundle):
     manifest = bundle.manifest
-    assert (manifest.kind, manifest.name, manifest.version, manifest.exact_python, manifest.optimize, manifest.entry) == (
+    assert (
+        manifest.kind, manifest.name, manifest.version, manifest.exact_python, manifest.optimize, manifest.entry) == (
         "stdlib", "stdlib", platform.python_version(), platform.python_version(), 2, None)
 
 
 @pytest.mark.parametrize("name", [
-    "asyncio", "collections", "concurrent.futures", "contextlib", "dataclasses", "datetime", "decimal", "enum", "functools",
-    "json", "logging", "re", "sqlite3", "statistics", "typing", "urllib.parse", "encodings.utf_8", "importlib.resources"])
+    "asyncio", "collections", "concurrent.futures", "contextlib", "dataclasses", "datetime", "decimal", "enum",
+    "functools",
+    "json", "logging", "re", "sqlite3", "statistics", "typing", "urllib.parse", "encodings.utf_8",
+    "importlib.resources"])
 def test_what_tasks_use_is_in_it(bundle, name):
     assert name in bundle.modules
 
 
 @pytest.mark.parametrize("name", [
-    "tkinter", "idlelib.idle", "test", "test.support", "ensurepip", "venv", "multiprocessing", "ctypes", "curses", "pip", "site",
+    "tkinter", "idlelib.idle", "test", "test.support", "ensurepip", "venv", "multiprocessing", "ctypes", "curses",
+    "pip", "site",
     "pdb", "turtle", "sitecustomize", "json.__main__", "concurrent.futures.process", "lib2to3"])
 def test_what_a_vm_cannot_use_is_not(bundle, name):
     assert name not in bundle.modules

@@ -47,10 +47,12 @@ def compiled_by_cpython(monkeypatch):
     "class A(NamedTuple):\n    x: int\n    y: float = 2.0\n    def area(self): return 1",
     "class A(typing.NamedTuple, Generic[TypeVar('T')]):\n    x: int",
     "A = NamedTuple('A', [('i', int), ('j', str)])",
-    "@dataclass\nclass A:\n    a: int\n    b: str = 'x'\n    c: list = field(default_factory=list)\n    k: ClassVar[int] = 3",
+    "@dataclass\nclass A:\n    a: int\n    b: str = 'x'\n    c: list = field(default_factory=list)\n    k: "
+    "ClassVar[int] = 3",
     "@dataclass\nclass A:\n    i: InitVar[int] = 4\n    def __post_init__(self, i): pass",
     "@dataclass(frozen=True, order=True, slots=True)\nclass A:\n    a: int\n    _: KW_ONLY\n    b: 'ClassVar[int]' = 4",
-    "@dataclass\nclass A:\n    c: Any = dataclasses.field(default=None, repr=False, compare=False, hash=True, kw_only=True)",
+    "@dataclass\nclass A:\n    c: Any = dataclasses.field(default=None, repr=False, compare=False, hash=True, "
+    "kw_only=True)",
     "@dataclass\nclass B:\n    b: int\n@dataclass\nclass A(B):\n    a: int = 0\n    __hash__ = None",
     "@dataclasses.dataclass(eq=False, kw_only=True, weakref_slot=True, slots=True)\nclass A(Generic[TypeVar('T')]):\n"
     "    v: int\n    def __repr__(self): return ''",
@@ -67,8 +69,10 @@ def test_same_texts_as_cpython(compiled_by_cpython, source):
 
 
 @pytest.mark.parametrize("source", [
-    "names = 'a b'\ndef f(): return nt('A', names)", "def f(): nt('A', 'class')", "def f(): nt('A', '1x y')", "def f(): nt('A', 7)",
-    "def f(o):\n    @dataclass(order=o)\n    class A:\n        a: int", "def f(o):\n    @dataclass(**o)\n    class A:\n        a: int",
+    "names = 'a b'\ndef f(): return nt('A', names)", "def f(): nt('A', 'class')", "def f(): nt('A', '1x y')",
+    "def f(): nt('A', 7)",
+    "def f(o):\n    @dataclass(order=o)\n    class A:\n        a: int",
+    "def f(o):\n    @dataclass(**o)\n    class A:\n        a: int",
     "def f(o):\n    @dataclass\n    class A:\n        a: int = field(**o)",
     "def f():\n    @dataclass\n    class A:\n        a: int = 0\n        b: int", "x = 'dataclass namedtuple'",
     "def f(): nt()", "def f(): NamedTuple('A', a=1)",

@@ -1,0 +1,538 @@
+"""Hosts on the native core: what a user sees of calls, limits, logs, closing and the end of the process."""
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import vmhost
+from bytecode.compiler import compile_sources
+from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
+
+ROOT = Path(__file__).parents[2]
+
+TASK = """
+import logging
+import threading
+import time
+
+from vmhost import guest
+
+kept = []
+
+
+def run(value):
+    return value
+
+
+def keep(value):
+    kept.append(value)
+    return list(kept)
+
+
+def fail(value):
+    return inner(value)
+
+
+def inner(value):
+    raise ValueError(f"no such pixel: {value}")
+
+
+def forever(value):
+    while True:
+        pass
+
+
+def stubborn(value):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+
+
+def sleep(value):
+    time.sleep(value)
+    return "slept"
+
+
+def hog(value):
+    taken = []
+    while True:
+        taken.append(bytearray(1 << 20))
+
+
+def peek(value):
+    return open(value).read()
+
+
+def talk(value):
+    print("printed", value)
+    logging.getLogger("inside").warning("logged %s", value)
+
+
+def thing(value):
+    return object()
+
+
+def ask(value):
+    return guest.host.price(value)
+"""
+
+
+def build(name="echo", version="1.0.0", source=TASK, limits=None, permissions=None):
+    return compile_sources({"main": (source, f"{name}@{version}/main.py", False)}, entry="main:run", name=name,
+                           version=version, limits=limits, permissions=permissions)
+
+
+@pytest.fixture
+def host():
+    with vmhost.Host(allow_unsigned=True) as host:
+        yield host
+
+
+@pytest.fixture
+def echo(host):
+    return host.load(build())
+
+
+@pytest.mark.parametrize("value", [None, True, -1, 1 << 80, 0.5, 1j, "ü", b"\0", [1, [2]], (1, ()), {"a": {1: None}}, {1, 2}])
+def test_values_go_in_and_come_back(echo, value):
+    assert echo(value) == value
+    assert type(echo(value)) is type(value)
+
+
+def test_all_ways_of_calling_agree(echo):
+    assert echo(1) == 1
+    assert echo.submit(2).result() == 2
+    assert list(echo.map(range(3000))) == list(range(3000))
+    futures = [echo.submit(i) for i in range(500)]
+    assert sorted(f.result() for f in concurrent.futures.as_completed(futures)) == list(range(500))
+
+    async def many():
+        return await asyncio.gather(*(echo.run(i) for i in range(100)), asyncio.wrap_future(echo.submit(100)))
+
+    assert asyncio.run(many()) == list(range(101))
+
+
+def test_a_vm_is_kept_for_its_task(host):
+    task = host.load(build(limits={"concurrency": 1}))
+    assert [task(i, entry="main:keep") for i in range(3)] == [[0], [0, 1], [0, 1, 2]]
+
+
+def test_fresh_gives_each_call_a_new_vm():
+    with vmhost.Host(allow_unsigned=True, policy=Policy(task=TaskPolicy(fresh=True))) as host:
+        task = host.load(build())
+        assert [task(i, entry="main:keep") for i in range(3)] == [[0], [1], [2]]
+
+
+def test_a_task_error_has_the_guests_traceback(echo):
+    with pytest.raises(vmhost.TaskError, match="echo 1.0.0: ValueError: no such pixel: 7") as caught:
+        echo(7, entry="main:fail")
+    line = TASK.splitlines().index('    raise ValueError(f"no such pixel: {value}")') + 1
+    assert f'File "echo@1.0.0/main.py", line {line}, in inner' in caught.value.guest_traceback
+    assert caught.value.guest_traceback in "".join(caught.value.__notes__) + "\n"
+
+
+def test_an_entry_that_is_not_there(echo):
+    with pytest.raises(vmhost.TaskError, match="could not be loaded.*nowhere"):
+        echo(1, entry="main:nowhere")
+
+
+def test_a_module_that_raises_when_it_is_imported(host):
+    task = host.load(build(source="raise RuntimeError('not today')\n"))
+    with pytest.raises(vmhost.TaskError, match="could not be loaded: RuntimeError: not today"):
+        task(1)
+
+
+@pytest.mark.parametrize("entry, value", [("forever", None), ("sleep", 60)])
+def test_a_time_limit_ends_what_runs_too_long_and_nothing_else(host, entry, value):
+    slow, other = host.load(build("slow")), host.load(build("other"))
+    slow(0)
+    waiting = other.submit(0.2, entry="main:sleep")
+    with pytest.raises(vmhost.TimeLimitError, match="did not end within its time") as caught:
+        slow(value, entry=f"main:{entry}", timeout_s=0.5)
+    assert "main.py" in caught.value.guest_traceback
+    assert waiting.result() == "slept"
+    assert slow("again") == "again"
+
+
+def test_limits_of_the_bundle_hold(host):
+    task = host.load(build(limits={"wall_time_s": 0.1, "memory_bytes": 32 << 20}))
+    with pytest.raises(vmhost.TimeLimitError):
+        task(None, entry="main:forever")
+    cpu = host.load(build("cpu", limits={"cpu_time_s": 0.1}))
+    with pytest.raises(vmhost.TimeLimitError) as caught:
+        cpu(None, entry="main:forever")
+    assert caught.value.resource == "cpu"
+
+
+def test_the_deadline_counts_from_submission(host):
+    task = host.load(build(limits={"concurrency": 1}))
+    task(0)
+    blocker = task.submit(0.5, entry="main:sleep")
+    waiting = task.submit(1, timeout_s=0.05)
+    with pytest.raises(vmhost.TimeLimitError):
+        waiting.result()
+    assert not blocker.done()
+    assert blocker.result() == "slept"
+
+
+def test_a_memory_limit_ends_a_hog_and_nothing_else(host):
+    task = host.load(build(limits={"memory_bytes": 32 << 20}))
+    with pytest.raises(vmhost.MemoryLimitError):
+        task(None, entry="main:hog")
+    assert task("again") == "again"
+
+
+def test_what_was_not_granted_is_denied(echo):
+    with pytest.raises(vmhost.PermissionDenied, match="/etc/passwd"):
+        echo("/etc/passwd", entry="main:peek")
+
+
+def test_what_was_granted_is_not(host, tmp_path):
+    (tmp_path / "data.txt").write_text("granted")
+    task = host.load(build(permissions={"read": [str(tmp_path)]}))
+    assert task(str(tmp_path / "data.txt"), entry="main:peek") == "granted"
+
+
+def test_values_that_cannot_cross_are_named(echo):
+    with pytest.raises(vmhost.CrossingError, match=r"echo 1\.0\.0: argument: .*object"):
+        echo([1, object()])
+    with pytest.raises(vmhost.CrossingError, match=r"echo 1\.0\.0: result: .*object"):
+        echo(1, entry="main:thing")
+    assert echo(1) == 1
+
+
+def test_stop_ends_a_running_call_and_cancel_a_waiting_one(host):
+    task = host.load(build(limits={"concurrency": 1}))
+    task(0)
+    running, waiting = task.submit(None, entry="main:forever"), task.submit(1)
+    assert waiting.cancel()
+    while not running.running():
+        time.sleep(0.001)
+    assert not running.cancel()
+    running.stop()
+    with pytest.raises(concurrent.futures.CancelledError):
+        running.result()
+    assert task(2) == 2
+
+
+def test_cancelling_an_await_stops_the_call(echo):
+    async def main():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(echo.run(None, entry="main:forever"), 0.1)
+        return await echo.run(1)
+
+    assert asyncio.run(main()) == 1
+
+
+def test_a_wedged_vm_is_quarantined_and_the_host_goes_on():
+    script = '''
+        policy = Policy(grace_s=0.05)
+        host = vmhost.Host(allow_unsigned=True, policy=policy)
+        bad, good = host.load(build("bad")), host.load(build("good"))
+        bad(0)
+        try:
+            bad(None, entry="main:stubborn", timeout_s=0.05)
+        except vmhost.VMLostError as error:
+            print(type(error).__name__)
+        try:
+            bad(1)
+        except vmhost.BreakerOpenError as error:
+            print(type(error).__name__)
+        print(good(1))
+        print([(vm.task, vm.state) for vm in host.close()])
+        sys.exit(5)
+    '''
+    done = in_a_process(script)
+    assert done.stdout.splitlines() == ["VMLostError", "BreakerOpenError", "1", "[('bad', 'quarantined')]"]
+    assert done.returncode == 5, done.stderr
+
+
+def in_a_process(script, **options):
+    prologue = "import os, signal, sys, threading, time\nimport vmhost\nfrom tests.vmhost.test_real_host import *\n"
+    return subprocess.run([sys.executable, "-c", prologue + textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True,
+                          timeout=60, **options)
+
+
+class Lines(logging.Handler):
+    """Collects records until there are `number` of them."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.records, self.number, self.full = [], number, threading.Event()
+
+    def emit(self, record):
+        self.records.append(record)
+        if len(self.records) >= self.number:
+            self.full.set()
+
+
+def test_what_a_guest_prints_and_logs_reaches_its_logger_and_not_stdout(echo, capfd):
+    handler = Lines(2)
+    logger = logging.getLogger("vmhost.task.echo")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        echo("this", entry="main:talk")
+        assert handler.full.wait(10)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    lines = [record.getMessage() for record in handler.records]
+    assert any("printed this" in line for line in lines)
+    assert any("logged this" in line for line in lines)
+    assert {record.version for record in handler.records} == {"1.0.0"}
+    assert capfd.readouterr().out == ""
+
+
+def test_host_functions_answer_the_guest_that_was_granted_them():
+    with vmhost.Host(allow_unsigned=True, functions={"price": {"apple": 3}.__getitem__}) as host:
+        task = host.load(build(permissions={"host": ["price"]}))
+        assert task("apple", entry="main:ask") == 3
+        with pytest.raises(vmhost.TaskError, match="HostFunctionError: KeyError: 'pear'"):
+            task("pear", entry="main:ask")
+        other = host.load(build("other"))
+        with pytest.raises((vmhost.TaskError, vmhost.PermissionDenied), match="price"):
+            other("apple", entry="main:ask")
+        assert other(1) == 1
+
+
+def test_a_host_function_that_takes_too_long_does_not_hold_up_the_deadline():
+    release = threading.Event()
+    with vmhost.Host(allow_unsigned=True, functions={"price": lambda value: release.wait(20)}) as host:
+        task = host.load(build(permissions={"host": ["price"]}))
+        task(0)
+        with pytest.raises(vmhost.TimeLimitError):
+            task("apple", entry="main:ask", timeout_s=0.3)
+        release.set()
+        assert task(1) == 1
+
+
+def test_a_newer_version_takes_over_while_calls_run(host):
+    old = build(source="import time\ndef run(value):\n    time.sleep(value)\n    return 'old'\n")
+    new = build(version="2.0.0", source="def run(value):\n    return 'new'\n")
+    task = host.load(old)
+    futures = [task.submit(0.05) for _ in range(8)]
+    assert host.load(new) is task
+    assert task(0) == "new"
+    assert [future.result() for future in futures] == ["old"] * 8
+    assert task.version == "2.0.0"
+
+
+def test_callers_never_notice_a_change_of_version(host):
+    task = host.load(build())
+    failures = []
+    over = threading.Event()
+
+    def call():
+        try:
+            while not over.is_set():
+                assert task(1) == 1
+                assert task.submit(2).result() == 2
+        except BaseException as error:
+            failures.append(error)
+
+    callers = [threading.Thread(target=call) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    for number in range(6):
+        host.load(build(version=f"1.0.{number + 1}"))
+        task(number)
+    over.set()
+    for caller in callers:
+        caller.join()
+    assert failures == []
+
+
+def test_tasks_run_at_the_same_time(host):
+    task = host.load(build(limits={"concurrency": 4}))
+    futures = [task.submit(0.3, entry="main:sleep") for _ in range(4)]
+    while not all(future.running() for future in futures):
+        assert not any(future.done() for future in futures), "one ended before all ran"
+    assert [future.result() for future in futures] == ["slept"] * 4
+
+
+def test_a_queue_that_is_full_says_so_and_loses_nothing():
+    with vmhost.Host(allow_unsigned=True, policy=Policy(task=TaskPolicy(queue=5))) as host:
+        task = host.load(build(limits={"concurrency": 1}))
+        task(0)
+        blocker = task.submit(0.2, entry="main:sleep")
+        while not blocker.running():
+            time.sleep(0.001)
+        waiting = [task.submit(i) for i in range(5)]
+        with pytest.raises(vmhost.QueueFullError, match=r"the queue is full \(5 calls may wait\)"):
+            task.submit(9)
+        assert [future.result() for future in waiting] == list(range(5))
+
+
+def test_priorities_go_first(host):
+    task = host.load(build(limits={"concurrency": 1}))
+    task(0)
+    blocker = task.submit(0.2, entry="main:sleep")
+    while not blocker.running():
+        time.sleep(0.001)
+    low = task.submit("low", entry="main:keep", priority=-1)
+    high = task.submit("high", entry="main:keep", priority=1)
+    assert low.result() == ["high", "low"]
+    assert high.result() == ["high"]
+
+
+def test_a_breaker_opens_half_opens_and_closes():
+    breaker = BreakerPolicy(consecutive=3, open_s=0.05, probes=2)
+    with vmhost.Host(allow_unsigned=True, policy=Policy(task=TaskPolicy(breaker=breaker))) as host:
+        task = host.load(build())
+        for _ in range(3):
+            with pytest.raises(vmhost.TaskError):
+                task(1, entry="main:fail")
+        with pytest.raises(vmhost.BreakerOpenError) as caught:
+            task(1)
+        time.sleep(caught.value.retry_in_s)
+        assert [task(i) for i in range(3)] == [0, 1, 2]
+        assert host.statistics().tasks["echo"].breaker.state == "closed"
+
+
+def test_slow_calls_open_the_breaker():
+    breaker = BreakerPolicy(slow_s=0.01, slow_rate=0.5, min_calls=5, open_s=60)
+    with vmhost.Host(allow_unsigned=True, policy=Policy(task=TaskPolicy(breaker=breaker))) as host:
+        task = host.load(build())
+        with pytest.raises(vmhost.BreakerOpenError, match="took longer than 0.01 s"):
+            for _ in range(100):
+                task(0.02, entry="main:sleep")
+
+
+def test_statistics_show_each_vm(host, echo):
+    echo(1)
+    with pytest.raises(vmhost.TaskError):
+        echo(1, entry="main:fail")
+    now = host.statistics()
+    [vm] = [vm for vm in now.vms if vm.task == "echo"]
+    assert (vm.version, vm.calls, vm.errors) == ("1.0.0", 2, 1)
+    assert 0 < vm.live_bytes <= vm.peak_bytes
+    assert vm.cpu_s > 0
+    assert now.tasks["echo"].ended == {"OK": 1, "TASK_ERROR": 1}
+
+
+def test_close_ends_every_call_and_leaves_nothing_behind():
+    before = set(threading.enumerate())
+    for drain in (True, False):
+        host = vmhost.Host(allow_unsigned=True)
+        task = host.load(build(limits={"concurrency": 2}))
+        futures = [task.submit(0.02, entry="main:sleep") for _ in range(20)]
+        assert host.close(drain=drain) == ()
+        ends = [future.exception(timeout=0) for future in futures]
+        if drain:
+            assert ends == [None] * 20
+        else:
+            assert all(end is None or type(end) is vmhost.ClosedError for end in ends)
+            assert ends[-1] is not None
+        with pytest.raises(vmhost.ClosedError):
+            task(1)
+    assert set(threading.enumerate()) == before
+
+
+def test_close_stops_a_runaway():
+    host = vmhost.Host(allow_unsigned=True)
+    task = host.load(build())
+    future = task.submit(None, entry="main:forever")
+    while not future.running():
+        time.sleep(0.001)
+    assert host.close(timeout_s=0.1) == ()
+    with pytest.raises(vmhost.ClosedError):
+        future.result(timeout=0)
+
+
+def test_calls_race_with_close():
+    for _ in range(5):
+        host = vmhost.Host(allow_unsigned=True)
+        task = host.load(build())
+        task(0)
+        counts = {"answers": 0, "closed": 0}
+
+        def call():
+            while True:
+                try:
+                    assert task(1) == 1
+                    counts["answers"] += 1
+                except vmhost.ClosedError:
+                    counts["closed"] += 1
+                    return
+
+        callers = [threading.Thread(target=call) for _ in range(3)]
+        for caller in callers:
+            caller.start()
+        host.close(drain=False)
+        for caller in callers:
+            caller.join(10)
+            assert not caller.is_alive()
+        assert counts["closed"] == 3
+
+
+@pytest.mark.parametrize("what", ["idle", "forever", "stubborn"])
+def test_the_process_leaves_with_its_own_status_when_the_host_was_not_closed(what):
+    done = in_a_process(f'''
+        host = vmhost.Host(allow_unsigned=True)
+        task = host.load(build())
+        print(task(1), flush=True)
+        if {what!r} != "idle":
+            future = task.submit(None, entry="main:{what}")
+            while not future.running():
+                time.sleep(0.001)
+        sys.exit(3)
+    ''')
+    assert (done.returncode, done.stdout) == (3, "1\n"), done.stderr
+
+
+def test_ctrl_c_ends_a_call_and_the_host_goes_on():
+    done = in_a_process('''
+        host = vmhost.Host(allow_unsigned=True)
+        task = host.load(build())
+        task(0)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            task(None, entry="main:forever")
+        except KeyboardInterrupt:
+            print("interrupted", task(2), host.close())
+    ''')
+    assert (done.returncode, done.stdout) == (0, "interrupted 2 ()\n"), done.stderr
+
+
+def test_ctrl_c_in_close_can_be_followed_by_a_harder_close():
+    done = in_a_process('''
+        host = vmhost.Host(allow_unsigned=True)
+        task = host.load(build())
+        future = task.submit(None, entry="main:forever")
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            host.close()
+        except KeyboardInterrupt:
+            host.close(drain=False)
+            print(type(future.exception(timeout=0)).__name__)
+    ''')
+    assert (done.returncode, done.stdout) == (0, "ClosedError\n"), done.stderr
+
+
+def test_an_idle_host_burns_no_cpu(host, echo):
+    echo(1)
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.05
+
+
+def test_two_hosts_live_side_by_side(host):
+    with vmhost.Host(allow_unsigned=True) as second:
+        first_task, second_task = host.load(build()), second.load(build(source="def run(value):\n    return -value\n"))
+        assert [first_task(1), second_task(1)] == [1, -1]
+    assert host.task("echo")(2) == 2

@@ -30,7 +30,7 @@ from .texts import compile_text, text_digest
 NATIVE_MODULES = frozenset("""
     _abc _ast _asyncio _bisect _blake2 _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr
     _codecs_tw _collections _contextvars _csv _datetime _decimal _elementtree _functools _hashlib _heapq _hmac _io _json
-    _locale _lzma _md5 _multibytecodec _opcode _operator _pickle _queue _random _sha1 _sha2 _sha3 _signal _socket
+    _locale _lzma _md5 _multibytecodec _opcode _operator _pickle _random _sha1 _sha2 _sha3 _signal _socket
     _sqlite3 _sre _ssl _stat _statistics _string _struct _suggestions _sysconfig _thread _tokenize _types _typing _uuid
     _warnings _weakref _zoneinfo _zstd array atexit binascii builtins cmath errno gc itertools marshal math mmap posix
     pyexpat select sys time unicodedata zlib
@@ -77,6 +77,7 @@ LEFT_OUT = {
     "_tracemalloc": _PROCESS_WIDE, "tracemalloc": _PROCESS_WIDE, "faulthandler": _PROCESS_WIDE, "fcntl": _PROCESS_WIDE,
     "grp": _PROCESS_WIDE, "pwd": _PROCESS_WIDE, "resource": _PROCESS_WIDE, "syslog": _PROCESS_WIDE,
     "_dbm": "no build of it runs in a VM; use sqlite3", "_gdbm": "no build of it runs in a VM; use sqlite3",
+    "_queue": "its waits can't be stopped; use queue, which does without it",
     "xmlrpc.server": "its pages come from pydoc; use http.server",
     "dbm": "no build of it runs in a VM; use sqlite3",
     "shelve": "it stores through dbm and pickle; use sqlite3 or json",
@@ -88,7 +89,6 @@ REFUSED = {
     "marshal": "only the importer of a VM may unmarshal code; use json, struct or array",
     "imp": "Python has no module imp any more; use plain imports",
     "zipimport": "a VM imports from bundles only",
-    "pkgutil": "a VM imports from bundles only; use importlib.resources for files, plain imports for modules",
 }
 
 _SIGNALS = "signals belong to the whole process; use vmhost.guest.deadline(), or teardown() in the task's module"
@@ -115,6 +115,7 @@ ALIASES = frozenset({
 
 _GUEST = Path(__file__).resolve().parent.parent / "vmhost" / "guest"
 _STUB = b'"""Inside a VM this package holds the guest runtime only."""\n'
+_FOR_THE_BUILD = ("patches.py", "policy.py")        # in vmhost/guest/, but never inside a VM
 _NOT_LIBRARY = ("__pycache__", "lib-dynload", "site-packages", "dist-packages")
 
 
@@ -182,7 +183,7 @@ def _library_sources():
 def _guest_sources(guest=_GUEST):
     sources = {}
     for path in sorted(guest.glob("*.py")):
-        if path.name != "patches.py":
+        if path.name not in _FOR_THE_BUILD:
             is_package = path.stem == "__init__"
             name = "vmhost.guest" if is_package else f"vmhost.guest.{path.stem}"
             sources[name] = (path, path.read_bytes(), is_package)

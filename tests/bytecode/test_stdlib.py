@@ -2,6 +2,7 @@
 
 import marshal
 import platform
+import runpy
 import sys
 import types
 
@@ -86,6 +87,7 @@ def test_building_twice_gives_the_same_bytes(guest):
 def test_guest_runtime_overlays_and_patches(guest):
     (guest / "__init__.py").write_text("import sys")
     (guest / "boot.py").write_text("ready = True")
+    (guest / "policy.py").write_text("a table for the build")
     (guest / "overlays").mkdir()
     (guest / "overlays" / "json.py").write_text("overlaid = True")
     (guest / "overlays" / "subprocess.py").write_text("stand_in = True")
@@ -139,6 +141,13 @@ def test_native_modules_exist_in_this_python():
     unknown = {name for name in stdlib.NATIVE_MODULES
                if name not in sys.builtin_module_names and importlib.util.find_spec(name) is None}
     assert not unknown
+
+
+def test_native_modules_are_those_that_the_walls_know():
+    """What the compiler lets a task import is what the isolation layer has filed, and nothing else."""
+    policy = runpy.run_path(str(stdlib._GUEST / "policy.py"))["POLICY"]
+    only_for_the_library = {name for name in policy if stdlib.left_out(name)}
+    assert set(policy) - only_for_the_library == stdlib.NATIVE_MODULES
 
 
 def test_tables_do_not_contradict_each_other():

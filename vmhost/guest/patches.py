@@ -142,6 +142,11 @@ EDITS = {
         ("import logging\n",
          "import logging\n"
          "from vmhost.guest import texts as _texts\n"),
+        # sockets are for configurations that come over the network
+        ("from socketserver import ThreadingTCPServer, StreamRequestHandler\n", ""),
+        ("    class ConfigStreamHandler(StreamRequestHandler):\n",
+         "    from socketserver import ThreadingTCPServer, StreamRequestHandler\n"
+         "    class ConfigStreamHandler(StreamRequestHandler):\n"),
     ],
     "inspect": [
         ("            value = eval(s, module_dict)\n",

@@ -2,7 +2,6 @@
 
 import annotationlib
 import ast
-import asyncio
 import collections
 import concurrent.futures
 import configparser
@@ -149,7 +148,7 @@ def literals():
 def signatures():
     for one in (len, print, dict.get, "".split, int, object, sorted, re.compile, datetime.datetime.now, datetime.date, sqlite3.connect, list.sort,
                 collections.deque, collections.OrderedDict.move_to_end, Exception, type, super, open, json.dumps, functools.partial(int, base=2),
-                memoryview, io.BytesIO.read, staticmethod, enum.Enum, Shape, asyncio.Future, decimal.Decimal, collections.namedtuple):
+                memoryview, io.BytesIO.read, staticmethod, enum.Enum, Shape, decimal.Decimal, collections.namedtuple):
         show(getattr(one, "__name__", str(one)), attempt(inspect.signature, one))
 
 
@@ -208,6 +207,8 @@ def logs():
 
 
 def coroutines():
+    import asyncio
+
     @types.coroutine
     def pause():
         return (yield "paused")
@@ -284,6 +285,8 @@ def others():
 def mocks():
     def add(a, b=2, *, c=3):
         return a + b + c
+
+    import asyncio
 
     async def wait(a):
         return a

@@ -147,7 +147,8 @@ class Policy:
     to wait for a boot. `idle_s`: an idle VM is retired after this time. `memory_bytes`: idle VMs are retired when all VMs
     together hold more; None is a quarter of the machine's memory. `pressure_percent`: the same when so much of the machine's memory is
     in use. `grace_s`: the time a stopped call has to unwind before its VM is quarantined. `quantum_s`: how long a task may keep
-    VMs that another task with as good a claim waits for. `boot_tries`: boots that may fail in a row before waiting calls
+    VMs that another task with as good a claim waits for. `cores`: processors that VMs may count on: a task of short calls gets no
+    more VMs than that. `boot_tries`: boots that may fail in a row before waiting calls
     get their error. `allow`: the kinds of permissions that a bundle may ask for.
     """
 
@@ -159,6 +160,7 @@ class Policy:
     pressure_percent: float = 95.0
     grace_s: float = 0.25
     quantum_s: float = 0.1
+    cores: int = field(default_factory=lambda: _cores())
     boot_tries: int = 3
     boots_at_once: int = field(default_factory=lambda: max(2, _cores()))
     function_threads: int = 4

@@ -6,6 +6,9 @@ higher priority come first. When there are more tasks than VMs, those who had le
 Every method is called with the host's lock held, on events; an idle host runs nothing of this.
 """
 
+# Calls shorter than this gain nothing from more VMs than cores: waking them costs more than what they take over.
+_SHORT_CALL_S = 0.001
+
 
 def shares(claims, capacity):
     """How many VMs each claimant gets. `claims` maps it to (demand, weight, priority, used); gives a dict of ints.
@@ -51,6 +54,8 @@ class Scheduler:
         lane = version.lane
         waiting = lane.queued
         demand = min(version.limits.concurrency, waiting + lane.running)
+        if demand > self._policy.cores and version.recent_call_s() < _SHORT_CALL_S:
+            demand = self._policy.cores
         if not version.draining:
             demand = max(demand, min(version.policy.ready, version.limits.concurrency))
         return demand

@@ -43,6 +43,7 @@ class Version:
         self.muted = False              # of its lane: says no more that it is starved
         self.closed_because = None      # a sentence once calls are refused
         self.lane = None                # set by the service, which makes it
+        self._recent = (0, 0.0, float("inf"))       # calls and their seconds at the last look, mean seconds since the look before
         self.breaker = Breaker(policy.breaker, lambda breaker: service.breaker_changed(self), clock=clock, wall=wall)
 
     @property
@@ -60,6 +61,16 @@ class Version:
         ends = counters["ends"]
         failures = sum(ends[kind] for kind in _FAILURES)
         return Counts(ends[Kind.OK] + failures, failures, ends[Kind.VM_LOST], counters["slow"])
+
+    def recent_call_s(self):
+        """Mean seconds that a call ran, of the last 64 or more; infinite while too few have ended."""
+        counters = self.lane.statistics()
+        calls, wall_s = sum(counters["ends"]), counters["wall_s"]
+        seen_calls, seen_s, mean_s = self._recent
+        if calls - seen_calls >= 64:
+            mean_s = (wall_s - seen_s) / (calls - seen_calls)
+            self._recent = calls, wall_s, mean_s
+        return mean_s
 
     # -- while the breaker is not closed --------------------------------------------------------------------------
 

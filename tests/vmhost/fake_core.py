@@ -193,6 +193,7 @@ class Lane:
         self.slow_s = slow_s
         self.ends = [0] * 16
         self.slow = 0
+        self.wall_s_total = 0.0
         core.lanes.append(self)
 
     @property
@@ -212,7 +213,7 @@ class Lane:
         return bool(self.waiting) and not self.idle
 
     def statistics(self):
-        return {"ends": tuple(self.ends), "slow": self.slow, "submitted": sum(self.ends) + self.queued + self.running}
+        return {"ends": tuple(self.ends), "slow": self.slow, "wall_s": self.wall_s_total, "submitted": sum(self.ends) + self.queued + self.running}
 
     def call(self, value, timeout_s=None, priority=0, entry=None):
         return self.submit(value, timeout_s, priority, entry).result()

@@ -155,3 +155,21 @@ def test_a_lane_that_lost_its_vm_may_speak_again(fake_host, bundle):
     assert not core.lanes[0].muted
     core.guest = lambda value, entry: value
     assert task(1) == 1
+
+
+def test_short_calls_get_no_more_vms_than_cores_and_long_ones_do(fake_host, bundle):
+    for seconds, expected in ((0.0001, 2), (0.1, 4)):
+        host, core = fake_host(FakeCore(), policy=Policy(max_vms=8, warm=4, max_warm=4, cores=2))
+        task = host.load(bundle("a"))
+        assert [task(i) for i in range(100)] == list(range(100))
+        core.lanes[0].wall_s_total = 100 * seconds
+        core.guest = None
+        futures = [task.submit(i) for i in range(8)]
+        host._service.events.settle()
+        host._service.events.settle()
+        assert len(running(core, "a")) == expected
+        core.guest = lambda value, entry: value
+        for vm in running(core, "a"):
+            vm.call.end(None)
+        for future in futures:
+            future.result(10)

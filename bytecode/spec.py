@@ -104,7 +104,10 @@ def find_module(folder, name):
     A folder without `__init__.py` that has Python files in it, or below it, counts as a package; its path is the
     folder.
     """
-    base = folder.joinpath(*name.split("."))
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return None         # from import_module("../x"), say
+    base = folder.joinpath(*parts)
     if (base / "__init__.py").is_file():
         return base / "__init__.py", True
     if base.with_name(base.name + ".py").is_file():

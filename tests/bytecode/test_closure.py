@@ -124,6 +124,14 @@ def test_what_a_vm_cannot_import_is_refused_with_file_and_line(close, statement,
     assert expected in errors[0]
 
 
+def test_names_that_are_no_names_lead_nowhere(close, tmp_path):
+    (tmp_path / "outside.py").write_text("")
+    for name in ("../outside", f"{tmp_path}/outside", ""):
+        names, errors, _ = close(f"import importlib\nimportlib.import_module({name!r})")
+        assert names == {"main"}
+        assert len(errors) <= 1
+
+
 def test_all_refusals_at_once_in_order(close):
     _, errors, _ = close("import other\nimport numpy\nimport ctypes", {"other.py": "\nimport torch"})
     assert [error.split(": a VM")[0] for error in errors] == [

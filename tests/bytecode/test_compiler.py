@@ -3,6 +3,7 @@
 import dis
 import marshal
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -132,3 +133,17 @@ def test_precompiled_texts_travel_in_the_bundle(write_task):
     bundle = read_bundle(compile_task(folder).to_bytes(), allow_unsigned=True)
     (code,) = map(marshal.loads, bundle.texts.values())
     assert eval(code, {"_tuple_new": tuple.__new__})(tuple, 1, 2) == (1, 2)
+
+
+def test_threads_of_a_host_may_compile_at_the_same_time():
+    sources = {
+        f"m{index}": ("from dataclasses import dataclass\n" + "".join(
+            f"@dataclass\nclass C{number}:\n    f{index}_{number}: int\n" for number in range(5)), f"m{index}.py", False)
+        for index in range(8)}
+
+    def digest(name):
+        return compile_sources({name: sources[name]}, entry=f"{name}:C0", name="m", version="0").digest
+
+    alone = [digest(name) for name in sources]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(digest, list(sources) * 4)) == alone * 4

@@ -27,20 +27,23 @@ class Importer:
     def find_spec(name, path=None, target=None):
         kind = _native.find(name)
         if kind is None:
-            return None
+            return ModuleSpec(name, Importer, origin="empty") if name.startswith("_sysconfigdata_") else None
         if kind >= _BUILTIN:
             return ModuleSpec(name, Importer, origin="built-in" if kind == _BUILTIN else "native")
         return ModuleSpec(name, Importer, origin="bundle", is_package=kind == _PACKAGE)
 
     @staticmethod
     def create_module(spec):
-        if spec.origin == "bundle":
+        if spec.origin in ("bundle", "empty"):
             return None
         return _native.create(spec.name)
 
     @staticmethod
     def exec_module(module):
         spec = module.__spec__
+        if spec.origin == "empty":
+            module.build_time_vars = {"TZPATH": "/usr/share/zoneinfo:/usr/lib/zoneinfo:/usr/share/lib/zoneinfo:/etc/zoneinfo"}
+            return
         if spec.origin != "bundle":
             _native.exec(module)
             return

@@ -109,7 +109,7 @@ POLICY = {
         stat lstat access listdir scandir readlink statvfs chmod mkdir rmdir unlink remove rename replace utime truncate open
         close read readinto readv pread preadv write writev pwrite pwritev lseek fstat isatty dup ftruncate fsync fdatasync
         posix_fallocate fstatvfs get_inheritable set_inheritable get_blocking set_blocking sendfile copy_file_range
-        device_encoding pipe pipe2 putenv unsetenv getcwd getcwdb environ get_terminal_size
+        device_encoding pipe pipe2 putenv unsetenv register_at_fork getcwd getcwdb environ get_terminal_size
     """, refused="""
         chdir fchdir umask system fork forkpty execv execve posix_spawn posix_spawnp kill killpg abort _exit wait waitpid wait3 wait4
         waitid link symlink mkfifo mknod chown fchown lchown chroot setuid setgid dup2 closerange nice
@@ -123,28 +123,26 @@ POLICY = {
         timerfd_gettime_ns _inputhook _is_inputhook_installed _create_environ
     """),
     "_posixsubprocess": Rules(refused="fork_exec"),
-    "fcntl": Rules(gated="fcntl", refused="ioctl flock lockf"),
     "mmap": Rules(allowed="error", gated="mmap"),
 
     # --- network
-    "select": Rules(allowed="error epoll poll", gated="select epoll.poll epoll.register epoll.modify epoll.unregister epoll.fromfd", absent=""),
+    "select": Rules(allowed="error epoll", gated="select epoll.poll epoll.register epoll.modify", refused="epoll.fromfd", absent="poll"),
     "_socket": Rules(allowed="""
         getservbyname getservbyport getprotobyname ntohs ntohl htons htonl inet_aton inet_ntoa inet_pton inet_ntop
-        getdefaulttimeout setdefaulttimeout CMSG_LEN CMSG_SPACE herror gaierror error timeout
+        getdefaulttimeout setdefaulttimeout CMSG_LEN CMSG_SPACE herror gaierror error timeout CAPI
     """, gated="""
         socket SocketType socketpair close dup getaddrinfo gethostbyname gethostbyname_ex gethostname
         socket.recv socket.recv_into socket.recvfrom socket.recvfrom_into socket.recvmsg socket.recvmsg_into socket.send
-        socket.sendall socket.sendto socket.sendmsg socket.accept socket._accept socket.connect socket.connect_ex socket.close socket.detach
+        socket.sendall socket.sendto socket.sendmsg socket._accept socket.connect socket.connect_ex socket.close socket.detach
         socket.bind
-    """, refused="sethostname gethostbyaddr getnameinfo", absent="if_nameindex if_nametoindex if_indextoname CAPI"),
+    """, refused="sethostname gethostbyaddr getnameinfo socket.sendmsg_afalg", absent="if_nameindex if_nametoindex if_indextoname"),
     "_ssl": Rules(allowed="""
         RAND_add RAND_bytes RAND_status txt2obj nid2obj _SSLSocket MemoryBIO SSLSession Certificate
         SSLError SSLCertVerificationError SSLZeroReturnError SSLWantWriteError SSLWantReadError SSLSyscallError SSLEOFError
-        _SSLContext
+        _SSLContext get_default_verify_paths
     """, gated="""
-        get_default_verify_paths
-        _SSLContext.load_verify_locations _SSLContext.load_cert_chain _SSLContext.load_dh_params _SSLContext.set_default_verify_paths
-    """, absent="_test_decode_cert"),
+        _SSLContext.load_verify_locations _SSLContext.load_cert_chain _SSLContext.load_dh_params
+    """, refused="_SSLContext.keylog_filename", absent="_test_decode_cert"),
 
     # --- databases
     "_sqlite3": Rules(allowed="""
@@ -323,7 +321,7 @@ ABSENT = {
     "_queue": "SimpleQueue.get cannot be stopped; queue.py brings one that can", "_symtable": "compiles",
     "_tracemalloc": "the process's allocators", "_lsprof": "hooks into the evaluation loop", "_remote_debugging": "reads the process's memory",
     "faulthandler": "the process's signal handlers", "resource": "the process's limits", "termios": "the host's terminal",
-    "readline": "the host's terminal", "syslog": "the process's log", "grp": "reads files of the system", "pwd": "reads files of the system",
+    "fcntl": "locks and flags of the process's files", "readline": "the host's terminal", "syslog": "the process's log", "grp": "reads files of the system", "pwd": "reads files of the system",
     "_multiprocessing": "other processes", "_posixshmem": "other processes", "_curses": "the host's terminal",
     "_curses_panel": "the host's terminal", "_dbm": "opens files by itself",
 }

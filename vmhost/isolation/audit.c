@@ -1,16 +1,17 @@
 /* The audit hook: the backstop behind the importer and the gates. It sees every interpreter of the process and acts only on
- * threads of a sealed VM. Events on its list pass; everything else needs a pass of the importer's or a gate's. */
+ * threads of a sealed VM. Events on its list pass; everything else needs
+ * a pass of the importer's or a gate's. */
 #include "sealing.h"
 
 #include <string.h>
 
-/* What may happen without a pass. Net events are judged by their arguments, below. Names that end in a dot are prefixes, of
+/* What may happen without a pass.  Names that end in a dot are prefixes, of
  * events that pure Python modules raise: what they then do meets the gates. Sorted. */
 static const char *const harmless[] = {
     "_thread.start_joinable_thread", "_thread.start_new_thread", "array.__new__", "builtins.id", "email.", "exec", "ftplib.",
     "function.__new__", "glob.", "http.client.", "imaplib.", "object.__delattr__", "object.__getattr__", "object.__setattr__", "pathlib.",
     "pickle.find_class", "poplib.", "shutil.", "smtplib.", "socket.__new__", "sqlite3.connect/handle", "sys._getframe", "sys._getframemodulename",
-    "sys.excepthook", "sys.unraisablehook", "tempfile.", "time.sleep", "urllib.",
+    "sys.excepthook", "sys.set_asyncgen_hook_finalizer", "sys.set_asyncgen_hook_firstiter", "sys.set_asyncgen_hooks", "sys.unraisablehook", "tempfile.", "time.sleep", "urllib.",
 };
 
 static bool is_harmless(const char *event)
@@ -21,22 +22,6 @@ static bool is_harmless(const char *event)
             return true;
     }
     return false;
-}
-
-static int socket_event(const char *event, PyObject *args)
-{
-    if ((strcmp(event, "socket.connect") == 0 || strcmp(event, "socket.bind") == 0 || strcmp(event, "socket.sendto") == 0
-         || strcmp(event, "socket.sendmsg") == 0) && PyTuple_GET_SIZE(args) == 2) {
-        PyObject *family = PyObject_GetAttrString(PyTuple_GET_ITEM(args, 0), "family"), *address = PyTuple_GET_ITEM(args, 1);
-        int number = family == NULL ? -1 : PyLong_AsInt(family);
-        Py_XDECREF(family);
-        if (number < 0 && PyErr_Occurred())
-            return -1;
-        if (address == Py_None && strcmp(event, "socket.sendmsg") == 0)
-            return 0;       /* to where it is connected */
-        return vmh_grant_address(address, number, event);
-    }
-    return 1;
 }
 
 static int hook(const char *event, PyObject *args, void *Py_UNUSED(data))
@@ -69,11 +54,6 @@ static int hook(const char *event, PyObject *args, void *Py_UNUSED(data))
     }
     if (pass & VMH_PASS_GATE)
         return 0;
-    if (strncmp(event, "socket.", 7) == 0) {
-        int rc = socket_event(event, args);
-        if (rc <= 0)
-            return rc;
-    }
     vmh_deny("not granted to this task", "%s", event);
     return -1;
 }

@@ -338,6 +338,8 @@ int vmh_gate_module(PyObject *module, const char *name)
         rc = vmh_time_finish(dict);
     else if (strcmp(name, "_socket") == 0)
         rc = vmh_socket_finish(dict);
+    else if (strcmp(name, "select") == 0)
+        rc = vmh_select_finish(dict);
     else
         rc = vmh_other_finish(name, dict);
 done:

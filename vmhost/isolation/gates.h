@@ -80,6 +80,7 @@ extern vmh_gate *const vmh_gates_posix[], *const vmh_gates_io[], *const vmh_gate
 int vmh_posix_finish(PyObject *dict);
 int vmh_io_finish(PyObject *dict);
 int vmh_socket_finish(PyObject *dict);
+int vmh_select_finish(PyObject *dict);
 int vmh_other_finish(const char *module, PyObject *dict);
 int vmh_thread_finish(PyObject *dict);      /* waits.c */
 int vmh_time_finish(PyObject *dict);        /* waits.c */

@@ -218,8 +218,8 @@ static int check_pipe(vmh_gated *call)
     return 1;
 }
 
-/* os.environ is the VM's own dict; the process's environment stays as it is. */
-static int check_putenv(vmh_gated *call)
+/* putenv: os.environ is the VM's own dict, the process's environment stays as it is. register_at_fork: nothing forks. */
+static int check_nothing(vmh_gated *call)
 {
     call->result = Py_NewRef(Py_None);
     return 1;
@@ -294,8 +294,9 @@ static int check_device_encoding(vmh_gated *call)
     G(posix, , isatty, check_isatty, 0, "fd")                           \
     G(posix, , pipe, check_pipe, 0, NULL)                               \
     G(posix, , pipe2, check_pipe, 0, NULL)                              \
-    G(posix, , putenv, check_putenv, 0, NULL)                           \
-    G(posix, , unsetenv, check_putenv, 0, NULL)                         \
+    G(posix, , putenv, check_nothing, 0, NULL)                          \
+    G(posix, , unsetenv, check_nothing, 0, NULL)                        \
+    G(posix, , register_at_fork, check_nothing, 0, NULL)                \
     G(posix, , getcwd, check_getcwd, 0, NULL)                           \
     G(posix, , getcwdb, check_getcwdb, 0, NULL)                         \
     G(posix, , device_encoding, check_device_encoding, 0, NULL)         \

@@ -8,6 +8,7 @@
 #include "gates.h"
 
 #include "clock.h"
+#include "vm_private.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -777,7 +778,15 @@ static PyType_Spec handle_spec = {
     .name = "_thread._ThreadHandle", .basicsize = sizeof(handle_object), .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, .slots = handle_slots,
 };
 
-/* Waits for all guest threads; called by threading._shutdown when the VM ends. */
+static int threads_counted(vmh_vm *vm)
+{
+    pthread_mutex_lock(&vm->life);
+    int count = vm->thread_count;
+    pthread_mutex_unlock(&vm->life);
+    return count;
+}
+
+/* Waits for all guest threads; called by threading._shutdown and when the VM ends, which must find none. */
 static PyObject *shutdown_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     vmh_seal *seal = vmh_seal_here();
@@ -787,6 +796,14 @@ static PyObject *shutdown_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
         int rc = wait_on(seal, &waiter, INT64_MAX);
         queue_remove(&seal->idle, &waiter);
         if (rc < 0)
+            return NULL;
+    }
+    /* what is left has let go of the interpreter and is about to return to the system */
+    while (seal != NULL && threads_counted(seal->vm) > 0) {
+        PyThreadState *ts = PyEval_SaveThread();
+        usleep(100);
+        PyEval_RestoreThread(ts);
+        if (breathe() < 0)
             return NULL;
     }
     Py_RETURN_NONE;

@@ -82,6 +82,7 @@ class BuildInParallel(build_ext):
                 if (os.path.exists(made) and os.path.getmtime(made) > newest and settings.exists()
                         and settings.read_text() == wanted):
                     return made
+                settings.unlink(missing_ok=True)        # an object file that an interruption cut short is never taken
                 compile_one([source], output_dir=output_dir, depends=depends, **options)
                 settings.write_text(wanted)
                 return made

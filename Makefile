@@ -1,0 +1,44 @@
+# Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
+# ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
+.DEFAULT_GOAL := help
+.PHONY: help build demo test stress sanitize sanitize-address sanitize-undefined sanitize-thread bench lock clean distclean
+PYTHON := .venv/bin/python
+
+help:             ## this list
+	@sed -n 's/^\([a-z-]*\): .*## /\1|/p; s/^\([a-z-]*\):  *## /\1|/p' Makefile | awk -F '|' '{printf "make %-20s %s\n", $$1, $$2}'
+
+build:            ## set up everything: Python, .venv, dependencies, native core, standard-library bundle
+	@sh tools/setup.sh
+
+demo: build       ## compile the shipped tasks and run them side by side in VMs
+	@.venv/bin/vmhost demo $(ARGS)
+
+test: build       ## the test suite
+	@$(PYTHON) -m pytest -q $(ARGS)
+
+stress: build     ## the long runs: many hosts and VMs in several processes
+	@$(PYTHON) -m pytest -q -m stress -n 2 $(ARGS)
+
+sanitize: sanitize-address sanitize-undefined sanitize-thread  ## the native core under all three sanitizers
+
+sanitize-address: build    ## the native core under the address sanitizer
+	@sh tests/native/run.sh address
+
+sanitize-undefined: build  ## the native core under the undefined-behaviour sanitizer
+	@sh tests/native/run.sh undefined
+
+sanitize-thread: build     ## the parts that build without CPython under the thread sanitizer
+	@sh tests/native/run.sh thread
+
+bench: build      ## measure against threads, interpreters and processes
+	@.venv/bin/vmhost bench $(ARGS)
+
+lock:             ## pin the newest dependencies in requirements.lock and tools/bootstrap.lock (needs uv)
+	@sh tools/lock.sh
+
+clean:            ## remove what was built; keep the Python and the environment
+	rm -rf build dist vmhost.egg-info vmhost/data .venv/core.stamp .venv/stdlib.stamp
+	rm -f vmhost/isolation/*.so vmhost/isolation/*.so.new
+
+distclean: clean  ## remove the environment and the private Python too
+	rm -rf .venv .python

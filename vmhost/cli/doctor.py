@@ -21,6 +21,7 @@ from vmhost.cli.inspect import size_text
 
 OK, REMARK, WRONG = "ok", "remark", "wrong"
 MARKS = {OK: "ok", REMARK: "note", WRONG: "WRONG"}
+STYLES = {OK: None, REMARK: "yellow", WRONG: "bold red"}
 CALLS = 200
 PROBE_YAML = """\
 name: doctor
@@ -59,13 +60,13 @@ def command(output):
             findings += check()
         except Exception as error:
             # A doctor that dies of what it was asked to look at is of no use; the error is the finding.
-            findings.append(Finding(check.__name__, WRONG, f"{type(error).__name__}: {error}", "report this, with the text on the left"))
+            findings.append(Finding(check.__name__, WRONG, f"{type(error).__name__}: {error}", "report this, with all that doctor prints"))
     healthy = all(finding.status != WRONG for finding in findings)
     output.document({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
-    output.table(None, ["check", "", "found"], [[finding.name, MARKS[finding.status], finding.text] for finding in findings])
     for finding in findings:
+        output.line(f"{MARKS[finding.status]:6} {finding.name}: {finding.text}", style=STYLES[finding.status])
         if finding.advice:
-            output.line(f"{finding.name}: {finding.advice}", style="red" if finding.status == WRONG else "yellow")
+            output.line(f"       {finding.advice}")
     return failures.DONE if healthy else failures.UNHEALTHY
 
 
@@ -130,13 +131,18 @@ def installation():
         yield Finding("native core", OK, _core.__file__)
     from bytecode.errors import BundleError
     from bytecode.format import read_bundle
+    from vmhost.errors import ConfigurationError
     from vmhost.host import SYSTEM_BUNDLE
+    from vmhost.system_bundle import system_bundle
 
     path = SYSTEM_BUNDLE
     try:
+        path = system_bundle(SYSTEM_BUNDLE)
         bundle = read_bundle(path, allow_unsigned=True)
     except BundleError as error:
         yield Finding("standard library", WRONG, str(error), f"make it again: python -m bytecode.stdlib {path}")
+    except ConfigurationError as error:
+        yield Finding("standard library", WRONG, str(error), None)
     else:
         size = size_text(path.stat().st_size)
         yield Finding(

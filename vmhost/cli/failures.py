@@ -41,7 +41,7 @@ def exit_code(error):
     if isinstance(error, Failure):
         return error.exit_code
     for kinds, code in (
-        ((vmhost.TaskError, vmhost.PermissionDenied), TASK_FAILED),
+        ((vmhost.TaskError, vmhost.PermissionDenied, vmhost.CrossingError), TASK_FAILED),
         ((vmhost.TimeLimitError, vmhost.MemoryLimitError), LIMIT),
         ((vmhost.BundleError, bytecode.errors.BundleError, bytecode.errors.CompileError), REFUSED),
         ((bytecode.errors.TaskSpecError,), REFUSED),

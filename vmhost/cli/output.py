@@ -4,6 +4,7 @@ A table that does not fit the terminal is printed as one block per row, so nothi
 appear on terminals only (NO_COLOR is heeded).
 """
 
+import json
 import os
 import sys
 
@@ -13,8 +14,6 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
-
-from vmhost.cli import values
 
 PIPE_COLUMNS = 120
 
@@ -40,7 +39,7 @@ class Output:
     def document(self, document):
         """Prints one JSON document, unless the command is talking to a person."""
         if self.as_json:
-            self.raw(values.dumps(document, indent=2))
+            self.raw(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2))
 
     def raw(self, text):
         """Prints a line on stdout exactly as given."""

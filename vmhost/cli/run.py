@@ -4,7 +4,6 @@ What the task prints or logs goes to stderr, as the host logs it. The call is wa
 """
 
 import contextlib
-import json
 import logging
 import sys
 import time
@@ -44,13 +43,13 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
             raise
         elapsed_s = time.perf_counter() - started
     try:
-        plain = values.to_plain(result)
+        plain, text = values.to_plain(result), values.dumps(result)
     except TypeError as error:
         raise failures.Failure(f"{path}: the task returned a value that JSON cannot say: {error}") from error
     if output.as_json:
         output.document({"task": f"{task.name} {task.version}", "result": plain, "elapsed_s": elapsed_s})
     else:
-        output.raw(json.dumps(plain, ensure_ascii=False))
+        output.raw(text)
 
 
 def read_value(given):

@@ -12,9 +12,9 @@ import math
 TAGS = ("$bytes", "$complex", "$dict", "$float", "$set", "$tuple")
 
 
-def dumps(value, indent=None):
-    """The value as JSON text. Raises TypeError for what cannot be written."""
-    return json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
+def dumps(value):
+    """The value as JSON text on one line. Raises TypeError for what cannot be written."""
+    return json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False)
 
 
 def loads(text):

@@ -1,0 +1,242 @@
+"""The command line with VMs: calls, values, tracebacks, limits, Ctrl-C, doctor and the demo."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from bytecode.compiler import compile_task
+from vmhost import demo as demonstration
+from vmhost import host
+from vmhost.cli import failures, keys, main
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-c", "import sys; from vmhost.cli import main; sys.exit(main())"]
+
+
+@pytest.fixture(autouse=True)
+def own_keys(tmp_path, monkeypatch):
+    monkeypatch.setenv("VMHOST_KEYS", str(tmp_path / "own keys"))
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture
+def vmhost(capfd):
+    """Runs a command line: gives (exit code, stdout, stderr), the process's own: what a task wrote there would be seen."""
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """A function that compiles source text as the module `main` of a task and gives the bundle's path."""
+
+    def compile_text(source, sign=None, limits="{memory: 32 MiB, wall_time: 20 s}", name="sample"):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "task.yaml").write_text(
+            f'name: {name}\nversion: 1.0.0\nentry: main:run\npython: "3.{sys.version_info[1]}"\nlimits: {limits}\n'
+        )
+        (folder / "main.py").write_text(textwrap.dedent(source))
+        path = tmp_path / f"{name}.vmb"
+        path.write_bytes(compile_task(folder).to_bytes(keys.signing_key(sign) if sign else None))
+        return path
+
+    return compile_text
+
+
+ECHO = "def run(value):\n    return value\n"
+
+
+def test_a_signed_bundle_runs_and_its_result_is_all_of_stdout(vmhost, bundle):
+    vmhost("keys", "new", "me", "--trust")
+    path = bundle("def run(value):\n    print('thinking')\n    return {'name': value['name'], 'seen': (1, b'x')}\n", "me")
+    code, out, err = vmhost("run", path, "--input", '{"name": "Ada"}')
+    assert code == 0
+    assert json.loads(out) == {"name": "Ada", "seen": {"$tuple": [1, {"$bytes": "eA=="}]}}
+    assert out.count("\n") == 1
+    assert "vmhost.task.sample: thinking" in err
+
+
+def test_an_unsigned_or_untrusted_bundle_needs_a_flag(vmhost, bundle):
+    path = bundle(ECHO)
+    code, out, err = vmhost("run", path)
+    assert code == failures.REFUSED and "not signed" in err
+    assert vmhost("run", path, "--allow-unsigned")[:2] == (0, "null\n")
+    vmhost("keys", "new", "stranger")
+    path = bundle(ECHO, "stranger")
+    code, out, err = vmhost("run", path)
+    assert code == failures.REFUSED and "does not trust" in err
+
+
+def test_input_comes_from_a_file_or_stdin_or_the_command_line(vmhost, bundle, tmp_path, monkeypatch):
+    path = bundle(ECHO)
+    (tmp_path / "value.json").write_text('{"a": {"$set": [1]}}')
+    assert json.loads(vmhost("run", path, "--allow-unsigned", "--input", tmp_path / "value.json")[1]) == {"a": {"$set": [1]}}
+    ended = subprocess.run(
+        [*COMMAND, "run", path, "--allow-unsigned", "--input", "-", "--json"], input=b"[1.5]", capture_output=True, cwd=ROOT, timeout=60
+    )
+    document = json.loads(ended.stdout)
+    assert (ended.returncode, document["result"], document["task"]) == (0, [1.5], "sample 1.0.0")
+    assert 0 < document["elapsed_s"] < 60
+
+
+def test_each_item_is_a_call_and_results_keep_their_order(vmhost, bundle):
+    path = bundle("def run(value):\n    return 10 // value\n")
+    code, out, _ = vmhost("run", path, "--allow-unsigned", "--each", "--input", "[1, 2, 5]")
+    assert (code, json.loads(out)) == (0, [10, 5, 2])
+    code, out, err = vmhost("run", path, "--allow-unsigned", "--each", "--input", "[1, 0, 5]")
+    assert (code, out) == (failures.TASK_FAILED, "") and "error: item 1: sample 1.0.0: ZeroDivisionError" in err
+    code, out, err = vmhost("run", path, "--allow-unsigned", "--each", "--input", "[1, 0, 5]", "--json")
+    assert json.loads(out)["error"]["item"] == 1
+
+
+def test_a_traceback_has_the_tasks_own_lines(vmhost, bundle, tmp_path, monkeypatch):
+    path = bundle("def run(value):\n    return deeper(value)\n\ndef deeper(value):\n    return value['missing']\n")
+    code, out, err = vmhost("run", path, "--allow-unsigned", "--input", "{}")
+    assert (code, out) == (failures.TASK_FAILED, "")
+    assert 'File "sample@1.0.0/main.py", line 5, in deeper' in err
+    assert "value['missing']" not in err, "a bundle has no source"
+    assert "error: sample 1.0.0: KeyError: 'missing'" in err
+    assert "vmhost/" not in err, "frames of the host are no business of the task's author"
+    _, _, err = vmhost("run", path, "--allow-unsigned", "--input", "{}", "--source", tmp_path / "sample")
+    assert 'line 5, in deeper\n    return value[\'missing\']\n' in err
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = vmhost("run", path, "--allow-unsigned", "--input", "{}", "--json")
+    error = json.loads(out)["error"]
+    assert (error["type"], error["exit_code"]) == ("TaskError", failures.TASK_FAILED)
+    assert "return value['missing']" in error["traceback"], "the folder is in the current one"
+
+
+@pytest.mark.parametrize(
+    ("source", "limits", "code", "says"),
+    [
+        ("def run(value):\n    while True: pass\n", "{wall_time: 300 ms}", failures.LIMIT, "wall_time"),
+        ("def run(value):\n    x = []\n    while True: x.append(bytes(65536))\n", "{memory: 16 MiB}", failures.LIMIT, "limits.memory"),
+        ("def run(value):\n    open('/etc/passwd')\n", "{}", failures.TASK_FAILED, "open('/etc/passwd'): not granted"),
+        ("def run(value):\n    return object()\n", "{}", failures.TASK_FAILED, "a `object` cannot cross"),
+        ("import json\nraise RuntimeError('no start')\ndef run(value): pass\n", "{}", failures.TASK_FAILED, "no start"),
+    ],
+    ids=["time", "memory", "permission", "result", "import"],
+)
+def test_each_way_to_fail_has_its_exit_code(vmhost, bundle, source, limits, code, says):
+    got, out, err = vmhost("run", bundle(source, limits=limits), "--allow-unsigned")
+    assert (got, out) == (code, "")
+    assert says in err
+
+
+def test_a_timeout_on_the_command_line_counts(vmhost, bundle):
+    path = bundle("def run(value):\n    while True: pass\n")
+    code, _, err = vmhost("run", path, "--allow-unsigned", "--timeout", "200 ms")
+    assert code == failures.LIMIT and "error: sample 1.0.0:" in err
+
+
+@pytest.mark.parametrize("each", [(), ("--each", "--input", "[1, 2, 3, 4]")], ids=["one", "each"])
+def test_ctrl_c_ends_the_command_at_once(bundle, each):
+    path = bundle("def run(value):\n    print('begun')\n    while True: pass\n", limits="{wall_time: 60 s}")
+    command = [*COMMAND, "run", str(path), "--allow-unsigned", *each]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            assert "begun" in running.stderr.readline()
+            running.send_signal(signal.SIGINT)
+            out, err = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    assert running.returncode == failures.INTERRUPTED
+    assert out == "" and "Traceback" not in err
+    assert err.splitlines()[-1] == "vmhost: interrupted"
+
+
+def test_doctor_finds_this_machine_fit(vmhost):
+    code, out, _ = vmhost("doctor", "--json")
+    document = json.loads(out)
+    assert (code, document["healthy"]) == (0, True), [f for f in document["findings"] if f["status"] == "wrong"]
+    names = {finding["name"] for finding in document["findings"]}
+    assert {"Python", "cores", "memory", "native core", "standard library", "a VM boots", "a VM compiles nothing"} <= names
+
+
+def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):
+    (tmp_path / "stdlib.vmb").write_bytes(b"cut short")
+    monkeypatch.setattr(host, "SYSTEM_BUNDLE", tmp_path / "stdlib.vmb")
+    monkeypatch.setattr(host, "_system_images", {})
+    code, out, _ = vmhost("doctor")
+    assert code == failures.UNHEALTHY
+    assert "stdlib.vmb: can't read the bundle" in out
+    assert "make it again: python -m bytecode.stdlib" in out
+    assert "trusted keys" in out, "the checks after it were made"
+
+
+@pytest.fixture
+def short_demo(monkeypatch):
+    """The demonstration with less work: each way of running each task, seconds in all."""
+    monkeypatch.setattr(demonstration, "WORK", (("digits", "light", 500, 50), ("neighbours", "middle", 6, 4), ("forest", "heavy", 1, 1)))
+    monkeypatch.setattr(demonstration, "ROUNDS", 1)
+
+
+def test_the_demo_checks_answers_and_stops_what_misbehaves(vmhost, short_demo):
+    code, out, _ = vmhost("demo", "--json")
+    document = json.loads(out)
+    assert (code, document["wrong"]) == (0, [])
+    assert {task["name"]: (task["calls"], task["errors"]) for task in document["tasks"]} == {
+        "digits": (500, 0), "neighbours": (6, 0), "forest": (1, 0)
+    }
+    assert all(task["right"] > 0.9 and task["speed_up"] > 0 and task["vms"] >= 1 for task in document["tasks"])
+    assert {stop["name"]: stop["got"] for stop in document["stops"]} == {"runaway": "TimeLimitError", "hog": "MemoryLimitError"}
+
+
+def test_the_demo_says_what_was_wrong(vmhost, monkeypatch):
+    monkeypatch.setattr(demonstration, "WORK", (("digits", "light", 500, 50),))
+    monkeypatch.setattr(demonstration, "_load_cases", wrong_truth(demonstration._load_cases))
+    code, out, err = vmhost("demo")
+    assert code == failures.TASK_FAILED
+    assert "error: digits: expected more than 90 % right answers" in err
+
+
+def wrong_truth(load):
+    def load_wrong(folder):
+        module = load(folder)
+        right = module.cases
+        module.cases = lambda name: [(value, 11 if name == "digits" else truth) for value, truth in right(name)]
+        return module
+
+    return load_wrong
+
+
+def test_the_demo_on_a_terminal_shows_its_tables_and_leaves_the_screen_tidy(tmp_path):
+    script = (
+        "import sys; from vmhost import demo; from vmhost.cli import main\n"
+        "demo.WORK = (('digits', 'light', 500, 50), ('neighbours', 'middle', 6, 4))\n"
+        "sys.exit(main(['demo']))"
+    )
+    control, terminal = pty.openpty()
+    environment = os.environ | {"COLUMNS": "100", "LINES": "40", "TERM": "xterm"}
+    shown = b""
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=terminal, stderr=terminal, env=environment) as running:
+        os.close(terminal)
+        try:
+            while True:
+                try:
+                    shown += os.read(control, 65536)
+                except OSError:         # the last writer closed the terminal
+                    break
+            assert running.wait(timeout=60) == 0, shown.decode()
+        finally:
+            running.kill()
+            os.close(control)
+    text = shown.decode()
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h"), "the cursor is shown again"
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    for words in ("calls in", "Stopped on the way", "TimeLimitError", "speed-up", "Every answer was checked"):
+        assert words in plain

@@ -155,9 +155,9 @@ install() {         # install ARGUMENTS: pip's, into .venv; with uv where there 
 
 running() { "$python" -I -S -c 'import sys; print(sys.version, sys.base_prefix)' 2>/dev/null; }
 
-# The executable's own address is in the stamp (scripts and .venv hold absolute paths), so a checkout that moved starts anew.
-wanted="$here ${VMHOST_PYTHON:-} $(digest requirements.lock pyproject.toml tools/setup.sh tools/python_probe.py)"
-if ! is_stamped .venv/set-up.stamp "$wanted
+# The checkout's own address is in the stamp (scripts and .venv hold absolute paths), so a checkout that moved starts anew.
+environment="$here ${VMHOST_PYTHON:-} $(digest requirements.lock tools/python_probe.py)"
+if ! is_stamped .venv/dependencies.stamp "$environment
 $(running)"; then
     find_python
     say "making .venv with $accepted ($("$accepted" -I -S -c 'import platform; print(platform.python_version())'))"
@@ -165,6 +165,8 @@ $(running)"; then
     "$accepted" -I -m venv --without-pip .venv || fail "the virtual environment could not be made with $accepted"
     say "installing the dependencies of requirements.lock"
     install --require-hashes -r requirements.lock || fail "the dependencies could not be installed (see above)"
+    stamp .venv/dependencies.stamp "$environment
+$(running)"
 fi
 
 # ---- the native core ----------------------------------------------------------------------------------------------------
@@ -177,12 +179,11 @@ if ! is_stamped .venv/core.stamp "$sources $(state "$core")"; then
     stamp .venv/core.stamp "$sources $(state "$core")"
 fi
 
-if ! is_stamped .venv/set-up.stamp "$wanted
-$(running)"; then
+packaging=$(digest pyproject.toml setup.py)
+if ! is_stamped .venv/command.stamp "$packaging"; then
     say "installing the vmhost command"
     install --no-deps --no-build-isolation --no-index -e . || fail "the checkout could not be installed in .venv (see above)"
-    stamp .venv/set-up.stamp "$wanted
-$(running)"
+    stamp .venv/command.stamp "$packaging"
 fi
 
 # ---- the standard-library bundle ----------------------------------------------------------------------------------------

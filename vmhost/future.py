@@ -28,17 +28,21 @@ class TaskFuture(_Future):
         with service.future_lock:
             if "_condition" not in self.__dict__:
                 made = _Future()
+                ended = self._call.done()
+                if ended:
+                    self._settle(made)
                 condition = made.__dict__.pop("_condition")
                 self.__dict__.update(made.__dict__)
                 self.__dict__["_condition"] = condition     # last: it is what others look for
-                service.watch(self._call, self._ended)
+                if not ended:
+                    service.watch(self._call, self._ended)
         return self.__dict__[name]
 
     def result(self, timeout=None):
         """The call's result; raises what went wrong with it, or TimeoutError after `timeout` seconds (the call goes on)."""
         if timeout is not None and not self._call.wait(timeout):
             raise TimeoutError(f"the call has not ended within {timeout} s; it goes on, see cancel() and stop()")
-        return self._call.result()
+        return self._outcome()
 
     def exception(self, timeout=None):
         """What went wrong with the call, None if nothing did. Raises CancelledError, and TimeoutError as `result`."""
@@ -48,7 +52,7 @@ class TaskFuture(_Future):
         if call.kind == Kind.OK:
             return None
         try:
-            call.result()
+            self._outcome()
         except concurrent.futures.CancelledError:
             raise
         except Exception as error:
@@ -59,7 +63,7 @@ class TaskFuture(_Future):
         return self._call.done()
 
     def cancelled(self):
-        return self._call.done() and self._call.kind == Kind.CANCELLED
+        return self._call.done() and self._was_cancelled()
 
     def running(self):
         return self._call.state == "running"
@@ -78,17 +82,28 @@ class TaskFuture(_Future):
 
     def _ended(self):
         """The core says that the watched call ended. Runs on the service thread."""
-        call = self._call
-        if call.kind == Kind.CANCELLED:
-            super().cancel()
-            self.set_running_or_notify_cancel()
+        self._settle(super())
+
+    def _settle(self, future):
+        """Give the standard machinery in `future` the end of the call."""
+        if self._was_cancelled():
+            future.cancel()
+            future.set_running_or_notify_cancel()
             return
         try:
-            value = call.result()
+            value = self._outcome()
         except Exception as error:
-            self.set_exception(error)
+            future.set_exception(error)
         else:
-            self.set_result(value)
+            future.set_result(value)
+
+    def _outcome(self):
+        """The result of the call, which has ended or is waited for, or its error raised."""
+        return self._call.result()
+
+    def _was_cancelled(self):
+        """Is that how the call ended?"""
+        return self._call.kind == Kind.CANCELLED
 
     def _invoke_callbacks(self):
         if self._done_callbacks:

@@ -11,7 +11,6 @@ import os
 import signal
 import threading
 import weakref
-from pathlib import Path
 
 import bytecode.errors
 from bytecode.format import read_bundle
@@ -23,6 +22,7 @@ from vmhost.limits import Limits, Policy
 from vmhost.service import Service
 from vmhost.state import StateFolder
 from vmhost.statistics import Crash
+from vmhost.system_bundle import IN_CHECKOUT, system_bundle
 from vmhost.task import Task
 
 _log = logging.getLogger("vmhost")
@@ -218,7 +218,7 @@ def _crashes_before(native, folder):
     return crashes
 
 
-SYSTEM_BUNDLE = Path(__file__).parent / "data" / "stdlib.vmb"
+SYSTEM_BUNDLE = IN_CHECKOUT
 
 
 def _system_image(native):
@@ -226,11 +226,9 @@ def _system_image(native):
     with _system_lock:
         image = _system_images.get(native)
         if image is None:
-            if not SYSTEM_BUNDLE.is_file():
-                raise ConfigurationError(f"{SYSTEM_BUNDLE}: the standard-library bundle is missing; run `make build`")
             try:
-                # Made by set-up on this machine, beside the code itself: trusted as the code is.
-                bundle = read_bundle(SYSTEM_BUNDLE, allow_unsigned=True)
+                # Made on this machine by set-up or by this user: trusted as the code is.
+                bundle = read_bundle(system_bundle(SYSTEM_BUNDLE), allow_unsigned=True)
             except bytecode.errors.BundleError as error:
                 raise ConfigurationError(f"{error}; run `make build`") from error
             image = _system_images[native] = isolation.image_of(bundle, native)

@@ -159,7 +159,7 @@ class Policy:
     memory_bytes: int | None = None
     pressure_percent: float = 95.0
     grace_s: float = 0.25
-    quantum_s: float = 0.1
+    quantum_s: float = 0.25
     cores: int = field(default_factory=lambda: _cores())
     boot_tries: int = 3
     boots_at_once: int = field(default_factory=lambda: max(2, _cores()))

@@ -134,9 +134,7 @@ class Pool:
         self.booted += 1
         self._failed_in_a_row = 0
         self._broken = False
-        if self.closing and vm.phase == BOOTING:
-            vm.retire(self._clock())
-        elif vm.phase == BOOTING:
+        if vm.phase == BOOTING:
             vm.move(WARM, self._clock())
 
     def on_failed(self, native):

@@ -6,25 +6,41 @@ higher priority come first. When there are more tasks than VMs, those who had le
 Every method is called with the host's lock held, on events; an idle host runs nothing of this.
 """
 
+from dataclasses import dataclass
+
 # Calls shorter than this gain nothing from more VMs than cores: waking them costs more than what they take over.
 _SHORT_CALL_S = 0.001
 
 
-def shares(claims, capacity):
-    """How many VMs each claimant gets. `claims` maps it to (demand, weight, priority, used); gives a dict of ints.
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one task wants. `demand`: VMs it could use. `used`: VM time per weight that it had so far, in quanta. `held`: VMs it has."""
 
-    Max-min fair: VMs are dealt one by one to whoever has least for its weight, those with less `used` (VM time per weight
-    so far) first among equals. A higher `priority` is served first, yet nobody who demands anything goes
-    without while there is a VM to give: the first of each is dealt before the second of any.
+    demand: int
+    weight: float = 1.0
+    priority: int = 0
+    used: float = 0.0
+    held: int = 0
+
+
+def shares(claims, capacity):
+    """How many of `capacity` VMs each claimant gets. `claims` maps it to its Claim; gives a dict of ints.
+
+    The first VM goes to everyone who demands any; when there are not enough for that, to those of the highest `priority`, then
+    to those who `used` least. What is left is dealt max-min fair: one by one, by `priority`, then to whoever has least for its
+    weight. Among equals those come first who hold VMs already, since moving one costs a boot.
     """
     given = dict.fromkeys(claims, 0)
-    for left in range(capacity, 0, -1):
-        waiting = [c for c in claims if given[c] < claims[c][0]]
+    first = sorted((c for c in claims if claims[c].demand),
+                   key=lambda c: (-claims[c].priority, claims[c].used, -claims[c].held))
+    for claimant in first[:capacity]:
+        given[claimant] = 1
+    for _ in range(capacity - len(first)):
+        waiting = [c for c in first if given[c] < claims[c].demand]
         if not waiting:
             break
-        without = [c for c in waiting if given[c] == 0]
-        pick = min(without or waiting,
-                   key=lambda c: (-claims[c][2], (given[c] + 1) / claims[c][1], claims[c][3]))
+        pick = min(waiting, key=lambda c: (-claims[c].priority, (given[c] + 1) / claims[c].weight,
+                                           given[c] >= claims[c].held))
         given[pick] += 1
     return given
 
@@ -66,12 +82,12 @@ class Scheduler:
         now = self._clock()
         demands = {version: self.demand(version) for version in self._used}
         self._account(demands, now)
-        claims = {version: (demand, version.policy.weight, version.priority,
-                            self._used[version][0] // self._policy.quantum_s)     # whole quanta: holders keep theirs so long
+        claims = {version: Claim(demand, version.policy.weight, version.priority,
+                                 self._used[version][0] // self._policy.quantum_s, len(pool.held_by(version)))
                   for version, demand in demands.items() if demand}
         targets = shares(claims, self._policy.max_vms)
         missing = {}
-        contended = set()
+        contended = {version for version, target in targets.items() if not target}     # its turn comes with time
         for version in sorted(targets, key=lambda v: (-v.priority, len(pool.held_by(v)) / v.policy.weight)):
             lacking = targets[version] - len(pool.held_by(version))
             while lacking > 0:

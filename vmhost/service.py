@@ -52,8 +52,9 @@ class Service:
         self._watched = {}          # native call -> functions to run when it ended
         self._watch_lock = threading.Lock()
         self._aside = None          # queue of the second thread
+        self._aside_thread = None
         self._closing = False       # nothing is loaded or called any more
-        self._abandoned = False     # the Host object is gone, or the process exits
+        self._abandoned = None      # what to do with waiting calls, once the Host object is gone: drain them?
         self._finished_at_all = False
         native.set_error_factory(from_core)
         with self.lock:
@@ -165,9 +166,9 @@ class Service:
         self._thread.join()
         return True
 
-    def abandon(self):
+    def abandon(self, drain=False):
         """The Host object was dropped. Runs inside a garbage collection: takes no lock and does no work."""
-        self._abandoned = True
+        self._abandoned = drain
         self.events.wake()
 
     @property
@@ -181,8 +182,8 @@ class Service:
         look_at = None          # when the scheduler wants to look again without an event
         while not self._finished_at_all:
             events = self.events.wait(None if look_at is None else max(0.0, look_at - self._clock()))
-            if self._abandoned and not self._closing:
-                self.begin_close(False)
+            if self._abandoned is not None and not self._closing:
+                self.begin_close(self._abandoned)
             after = []          # what user code may block is done without the lock
             with self.lock:
                 for event in events:
@@ -303,10 +304,17 @@ class Service:
         else:
             act()
 
+    def wait_callbacks(self):
+        """After `wait_closed`: wait until all callbacks and log handlers have run. At once when called from one."""
+        thread = self._aside_thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
     def _put_aside(self, act):
         if self._aside is None:
             self._aside = queue.SimpleQueue()
-            threading.Thread(target=_work_off, args=(self._aside,), name="vmhost-callbacks", daemon=True).start()
+            self._aside_thread = threading.Thread(target=_work_off, args=(self._aside,), name="vmhost-callbacks", daemon=True)
+            self._aside_thread.start()
         self._aside.put(act)
 
     def _log_lines(self, native, owner, after):

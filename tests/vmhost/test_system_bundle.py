@@ -1,0 +1,61 @@
+"""Where the standard-library bundle of an installed vmhost comes from."""
+
+import pytest
+
+from bytecode import stdlib
+from vmhost import system_bundle as module
+from vmhost.errors import ConfigurationError
+from vmhost.system_bundle import system_bundle
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache folder of the test's own, and a standard library that compiles in no time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = []
+
+    def build():
+        made.append(1)
+        return b"bundle %d" % len(made)
+
+    monkeypatch.setattr(stdlib, "build_stdlib", build)
+    return tmp_path / "cache" / "vmhost"
+
+
+def test_a_checkout_s_own_bundle_comes_first(tmp_path, cache):
+    own = tmp_path / "stdlib.vmb"
+    own.write_bytes(b"own")
+    assert system_bundle(own) == own
+    assert not cache.exists()
+
+
+def test_an_installation_makes_it_once_and_keeps_it(tmp_path, cache):
+    path = system_bundle(tmp_path / "missing")
+    assert path.parent == cache
+    assert system_bundle(tmp_path / "missing") == path
+    assert path.read_bytes() == b"bundle 1"
+    assert list(cache.iterdir()) == [path], "nothing half made is left"
+
+
+def test_other_sources_make_another_bundle(tmp_path, cache, monkeypatch):
+    first = system_bundle(tmp_path / "missing")
+    monkeypatch.setattr(module, "_sources_digest", lambda: "other")
+    assert system_bundle(tmp_path / "missing") != first
+
+
+def test_a_bundle_that_others_could_have_written_is_refused(tmp_path, cache):
+    path = system_bundle(tmp_path / "missing")
+    path.chmod(0o666)
+    with pytest.raises(ConfigurationError, match=r"writable by others; set XDG_CACHE_HOME"):
+        system_bundle(tmp_path / "missing")
+    path.chmod(0o600)
+    cache.chmod(0o777)
+    with pytest.raises(ConfigurationError, match=r"writable by others"):
+        system_bundle(tmp_path / "missing")
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, cache, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigurationError, match=r"file/vmhost/stdlib-.*cannot be kept here \(Not a directory\); set XDG_CACHE_HOME"):
+        system_bundle(tmp_path / "missing")

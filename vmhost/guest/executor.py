@@ -1,0 +1,75 @@
+"""What `vmhost.VMExecutor` calls inside a VM.
+
+Its entry points are attributes of this module that no module has: `vmhost.guest.executor:<flags> <module>:<path>`, with `/` for
+each dot, since the core splits entry points at dots. So an entry point of the executor never takes a user's function `setup`
+for the one that a task may have, and the initializer has its place. Flags: `i`, run the initializer first if this VM has not;
+`r`, the call brings many rows of arguments.
+"""
+
+import sys
+
+import _vmhost
+
+_initialized = False
+_failure = None
+
+
+class InitializerError(Exception):
+    """The initializer of the executor failed in this VM."""
+
+
+def __getattr__(name):
+    flags, space, target = name.partition(" ")
+    if not space:
+        raise AttributeError(f"module 'vmhost.guest.executor' has no attribute {name!r}")
+    if "i" in flags:
+        _initialize()
+    if "r" in flags:
+        return _over_rows(_vmhost.entry_for(f"{__name__}: {target}"))
+    return _find(target.replace("/", "."))
+
+
+def _find(target):
+    """The callable "module:path"."""
+    name, _, path = target.partition(":")
+    __import__(name)
+    found = sys.modules[name]
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _over_rows(function):
+    """`function` on each row; gives (results, None), or (results before the error, report of it)."""
+
+    def call_rows(rows, keywords):
+        results = []
+        try:
+            for row in rows:
+                results.append(function(*row, **keywords))
+        except Exception as error:
+            error.__traceback__ = error.__traceback__.tb_next       # without this frame
+            return results, _vmhost.report(error)
+        return results, None
+
+    return call_rows
+
+
+def _initialize():
+    """Run the executor's initializer, once; tell the host when it fails. Raises InitializerError then, and ever after."""
+    global _initialized, _failure
+    if _initialized:
+        return
+    if _failure is not None:
+        raise InitializerError(_failure)
+    given, answer = _vmhost.host_call("initializer", None)
+    if not given:
+        raise InitializerError(answer)
+    target, arguments = answer
+    try:
+        _vmhost.entry_for(f"{__name__}: {target}")(*arguments)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        _failure = f"{type(error).__name__}: {error}"
+        _vmhost.host_call("initializer failed", _vmhost.report(error))
+        raise InitializerError(_failure) from error
+    _initialized = True

@@ -1,0 +1,74 @@
+"""Where the standard-library bundle is that all VMs boot from.
+
+A checkout has it in `vmhost/data/`, made by set-up. An installed vmhost has none: the bundle fits one exact Python only, and an
+installation outlives updates of its Python. There it is made at first use, which takes two seconds, and kept in the user's
+cache folder, under a name that tells the Python and the sources it was made from.
+"""
+
+import hashlib
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+import bytecode
+from bytecode.errors import BytecodeError
+from vmhost.errors import ConfigurationError
+
+IN_CHECKOUT = Path(__file__).parent / "data" / "stdlib.vmb"
+
+
+def system_bundle(in_checkout=IN_CHECKOUT):
+    """The path of the bundle; made first where neither the checkout nor the cache has one.
+
+    ConfigurationError: the cache folder can't be written, is open to other users, or the library doesn't compile.
+    """
+    if in_checkout.is_file():
+        return in_checkout
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "vmhost")
+    path = folder / f"stdlib-{platform.python_version()}-{_sources_digest()}.vmb"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_owner(folder)
+        if not path.is_file():
+            _make(path)
+        _check_owner(path)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: the standard-library bundle cannot be kept here ({error.strerror}); "
+                                 "set XDG_CACHE_HOME to a folder that you own") from error
+    return path
+
+
+def _make(path):
+    from bytecode.stdlib import build_stdlib
+
+    try:
+        data = build_stdlib()
+    except BytecodeError as error:
+        raise ConfigurationError(f"the standard library of {sys.prefix} does not compile for VMs: {error}") from error
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.name)       # who reads sees none or all of it
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(unfinished, path)
+    except BaseException:
+        os.unlink(unfinished)
+        raise
+
+
+def _sources_digest():
+    """What shapes the bundle beside the Python: the compiler and the guest runtime."""
+    digest = hashlib.sha256(sys.version.encode())
+    for root in (Path(bytecode.__file__).parent, Path(__file__).parent / "guest"):
+        for source in sorted(root.rglob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _check_owner(path):
+    """What lies here is run in every VM unsigned, so nobody else may have put it there."""
+    found = path.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ConfigurationError(f"{path} belongs to another user or is writable by others; set XDG_CACHE_HOME to a folder "
+                                 "that only you can write")

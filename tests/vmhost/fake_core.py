@@ -30,6 +30,7 @@ class FakeCore:
         self.lanes = []
         self.boots_to_fail = 0
         self.ids = itertools.count(1)
+        self.lingers = False        # a VM that was stopped says so at once, and ends when the test calls its leave()
         self.crashes = []           # what crash_open() tells
         self.now = 0.0              # seconds, for idle times
         bind = lambda cls: lambda *args, **kwargs: cls(self, *args, **kwargs)
@@ -107,6 +108,7 @@ class VM:
         self.state = "booting"
         self.lane = self.call = None
         self.retired = False
+        self.retiring = threading.Event()
         self.live_bytes = 1 << 20
         self.idle_since = None
         self.logs = []
@@ -122,7 +124,7 @@ class VM:
         self.state = "ready"
         self.events.post("ready", self)
         if self.retired:
-            self._end()
+            self.leave()
 
     def fail_boot(self, reason):
         self.state = "failed"
@@ -147,8 +149,9 @@ class VM:
     def retire(self):
         with self.core.lock:
             self.retired = True
+            self.retiring.set()
             if self.call is None and self.state in ("ready", "serving"):
-                self._end()
+                self.leave()
 
     def log(self, level, line):
         self.logs.append((level, line))
@@ -176,7 +179,7 @@ class VM:
         if self.lane is not None and self in self.lane.attached:
             self.lane.attached.remove(self)
 
-    def _end(self):
+    def leave(self):
         self._leave("ended")
         self.events.post("ended", self)
 
@@ -242,7 +245,7 @@ class Lane:
                         self.events.post("starved", self)
                     if self.closed and not self.waiting:
                         for idle in [vm for vm in self.attached if vm.call is None]:
-                            idle._end()
+                            idle.leave()
                     return
                 call = max(self.waiting, key=lambda c: c.priority)
                 self.waiting.remove(call)
@@ -303,8 +306,10 @@ class Call:
             stopped = kind in (TIME_LIMIT, CPU_LIMIT, MEMORY_LIMIT, CANCELLED, CLOSED)
             if stopped:
                 vm.events.post("stopped", vm)
-            if vm.retired or stopped or vm.served == self.lane.calls_per_vm:
-                vm._end()
+            if stopped and self.lane.core.lingers:
+                self.lane.attached.remove(vm)
+            elif vm.retired or stopped or vm.served == self.lane.calls_per_vm:
+                vm.leave()
         self._answer = value
         self.finish(kind, payload)
         self.lane.pump()

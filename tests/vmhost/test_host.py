@@ -185,6 +185,19 @@ def test_a_stopped_vm_is_replaced(fake_host, bundle):
     assert len([vm for vm in core.made if vm.lane]) == 2
 
 
+def test_a_stopped_vm_that_takes_its_time_to_end_holds_nobody_up(fake_host, bundle):
+    core = FakeCore(failing(fake_core.TIME_LIMIT))
+    core.lingers = True
+    host, _ = fake_host(core, policy=Policy(max_vms=1))
+    task = host.load(bundle(limits={"concurrency": 1}))
+    with pytest.raises(vmhost.TimeLimitError):
+        task("bad")
+    assert task("good") == "good"
+    stopped, replacement = [vm for vm in core.made if vm.lane]
+    assert stopped.state == "serving", "it has not ended yet"
+    stopped.leave()
+
+
 def test_boots_that_fail_are_tried_again(fake_host, bundle):
     core = FakeCore()
     core.boots_to_fail = 2
@@ -316,6 +329,16 @@ def test_a_wedged_vm_opens_the_breaker_and_is_replaced(fake_host, bundle):
         task(1)
     quarantined = host.close()
     assert [(vm.task, vm.version, vm.state) for vm in quarantined] == [("echo", "1.0.0", "quarantined")]
+
+
+def test_a_vm_that_wedges_outside_of_a_call_opens_the_breaker_too(fake_host, bundle):
+    host, core = fake_host()
+    task = host.load(bundle())
+    task(1)
+    next(vm for vm in core.made if vm.lane).quarantine("end")
+    settle(host)
+    with pytest.raises(vmhost.BreakerOpenError, match="a VM wedged .end."):
+        task(1)
 
 
 def test_a_new_version_starts_with_a_closed_breaker(fake_host, bundle):
@@ -556,7 +579,7 @@ def test_a_dropped_host_cleans_up_after_itself(monkeypatch, bundle):
 
     core = FakeCore()
     monkeypatch.setattr(host_module.isolation, "core", lambda: core)
-    monkeypatch.setattr(host_module, "_system_image", lambda native: native.Image())
+    monkeypatch.setattr(host_module, "system_image", lambda native: native.Image())
     host = host_module.Host(allow_unsigned=True, functions={"me": lambda value: host})
     task = host.load(bundle())
     assert task(1) == 1
@@ -578,7 +601,7 @@ def test_a_future_keeps_its_host_until_the_call_ended(monkeypatch, bundle):
 
     core = FakeCore(guest=None)
     monkeypatch.setattr(host_module.isolation, "core", lambda: core)
-    monkeypatch.setattr(host_module, "_system_image", lambda native: native.Image())
+    monkeypatch.setattr(host_module, "system_image", lambda native: native.Image())
     future = host_module.Host(allow_unsigned=True).load(bundle()).submit(1)
     service = future._task._service
     gc.collect()

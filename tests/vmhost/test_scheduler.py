@@ -5,39 +5,45 @@ from hypothesis import strategies as st
 
 from tests.vmhost.fake_core import FakeCore
 from vmhost.limits import Policy, TaskPolicy
-from vmhost.scheduler import shares
+from vmhost.scheduler import Claim, shares
 
 
 def test_nobody_gets_more_than_it_can_use_and_the_rest_goes_evenly():
-    assert shares({"a": (1, 1, 0, 0), "b": (9, 1, 0, 0), "c": (9, 1, 0, 0)}, 7) == {"a": 1, "b": 3, "c": 3}
+    assert shares({"a": Claim(1), "b": Claim(9), "c": Claim(9)}, 7) == {"a": 1, "b": 3, "c": 3}
 
 
 def test_weights_divide_what_is_scarce():
-    assert shares({"a": (9, 3, 0, 0), "b": (9, 1, 0, 0)}, 8) == {"a": 6, "b": 2}
+    assert shares({"a": Claim(9, weight=3), "b": Claim(9)}, 8) == {"a": 6, "b": 2}
 
 
 def test_higher_priority_first_but_nobody_is_left_without():
-    assert shares({"a": (9, 1, 1, 0), "b": (9, 1, 0, 0)}, 4) == {"a": 3, "b": 1}
+    assert shares({"a": Claim(9, priority=1), "b": Claim(9)}, 4) == {"a": 3, "b": 1}
 
 
 def test_with_fewer_vms_than_tasks_those_served_least_are_next():
-    assert shares({"a": (1, 1, 0, 5), "b": (1, 1, 0, 2), "c": (1, 1, 0, 0)}, 2) == {"a": 0, "b": 1, "c": 1}
+    assert shares({"a": Claim(1, used=5), "b": Claim(1, used=2), "c": Claim(1)}, 2) == {"a": 0, "b": 1, "c": 1}
 
 
-claims = st.dictionaries(st.integers(0, 20), st.tuples(
-    st.integers(0, 12), st.sampled_from((0.5, 1, 2, 4)), st.integers(-1, 1), st.integers(0, 9)), max_size=8)
+def test_an_odd_vm_stays_where_it_is():
+    assert shares({"a": Claim(9, held=1), "b": Claim(9, held=2, used=7)}, 3) == {"a": 1, "b": 2}
+    assert shares({"a": Claim(9, held=2), "b": Claim(9, held=1)}, 3) == {"a": 2, "b": 1}
+
+
+claims = st.dictionaries(st.integers(0, 20), st.builds(
+    Claim, demand=st.integers(0, 12), weight=st.sampled_from((0.5, 1, 2, 4)), priority=st.integers(-1, 1),
+    used=st.integers(0, 9), held=st.integers(0, 3)), max_size=8)
 
 
 @given(claims, st.integers(0, 24))
 def test_shares_are_complete_bounded_and_fair(claims, capacity):
     given_out = shares(claims, capacity)
-    assert sum(given_out.values()) == min(capacity, sum(demand for demand, *_ in claims.values()))
-    for a, (demand, weight, priority, _) in claims.items():
-        assert 0 <= given_out[a] <= demand
-        for b, (_, other_weight, other_priority, _) in claims.items():
-            if given_out[a] < demand and priority >= other_priority:
+    assert sum(given_out.values()) == min(capacity, sum(claim.demand for claim in claims.values()))
+    for a, mine in claims.items():
+        assert 0 <= given_out[a] <= mine.demand
+        for b, other in claims.items():
+            if given_out[a] < mine.demand and mine.priority >= other.priority:
                 # nobody of no higher rank has more for its weight than one VM of rounding, beyond its first
-                assert given_out[b] <= 1 or given_out[b] / other_weight <= (given_out[a] + 1) / weight
+                assert given_out[b] <= 1 or given_out[b] / other.weight <= (given_out[a] + 1) / mine.weight
 
 
 def idle_core():
@@ -83,6 +89,32 @@ def test_an_idle_vm_of_another_task_makes_room_at_once(fake_host, bundle):
     assert running(core, "a") == []
     running(core, "b")[0].call.end("two")
     assert (one.result(), two.result(10)) == ("one", "two")
+
+
+def test_of_idle_vms_the_one_idle_longest_makes_room(fake_host, bundle):
+    host, core = fake_host(FakeCore(), policy=Policy(max_vms=2, warm=1))
+    tasks = {name: host.load(bundle(name)) for name in "bac"}
+    core.now = 10
+    tasks["a"](1)
+    core.now = 20
+    tasks["b"](1)
+    core.now = 30
+    tasks["c"](1)
+    host._service.events.settle()
+    assert [vm.lane.name for vm in core.made if vm.lane and vm.state == "ended"] == ["a"]
+
+
+def test_a_holder_gives_way_after_its_quantum_without_any_event(fake_host, bundle):
+    host, core = fake_host(idle_core(), policy=Policy(max_vms=1, warm=1, quantum_s=0.001))
+    a, b = host.load(bundle("a")), host.load(bundle("b"))
+    first = a.submit(1)
+    host._service.events.settle()
+    second = b.submit(2)
+    [holder] = running(core, "a")
+    assert holder.retiring.wait(10)
+    core.guest = lambda value, entry: value
+    holder.call.end("first")
+    assert (first.result(10), second.result(10)) == ("first", 2)
 
 
 def test_a_task_never_has_more_vms_than_its_concurrency(fake_host, bundle):

@@ -148,12 +148,12 @@ def test_cancel_takes_a_waiting_call_out_and_leaves_a_running_one(fake_host, bun
         waiting.add_done_callback(seen.append)
     assert not running.cancel()
     assert waiting.cancel() and waiting.cancel() and waiting.cancelled() and waiting.done()
+    assert seen == ([waiting] if watched else [])
     with pytest.raises(concurrent.futures.CancelledError):
         waiting.result()
     with pytest.raises(concurrent.futures.CancelledError):
         waiting.exception()
     assert concurrent.futures.wait([waiting], timeout=10).done == {waiting}
-    assert seen == ([waiting] if watched else [])
     running.stop()
     assert running.cancelled()
     assert concurrent.futures.wait([running], timeout=10).done == {running}
@@ -170,13 +170,14 @@ def test_the_error_of_a_watched_future_reaches_its_waiters(fake_host, bundle):
     assert isinstance(future.exception(), vmhost.TaskError)
 
 
-def test_a_callback_may_call_the_task_itself(fake_host, bundle):
+def test_a_callback_may_call_tasks(fake_host, bundle):
     host, core, task = manual(fake_host, bundle, policy=Policy(max_vms=2))
+    other = host.load(bundle("other"))          # it has no VM yet: the service thread must be free to give it one
     answers = []
     called = threading.Event()
 
     def call_again(future):
-        answers.append(task(future.result() + 1))
+        answers.append(other(future.result() + 1))
         called.set()
 
     future = task.submit(1)

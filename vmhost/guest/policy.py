@@ -6,7 +6,7 @@ Each name of a native module that is not a plain constant (int, float, str, byte
   refused   stays callable, and raises PermissionDenied: the standard library looks it up while importing
   absent    is deleted from the module when it is loaded
 A name that is in none of them is deleted too; the test of the table (tests/guest/test_sealing_policy.py) fails on it. A module that is not here cannot be
-imported. "Type.method" files a method of a native type; types without such lines are allowed, gated or refused as a whole.
+imported. "Type.method" files a method of a native type; where a type has such lines, all its methods have. Other types are filed as a whole.
 
 `python vmhost/guest/policy.py > vmhost/isolation/policy_table.h` writes the table for the C core; a test holds the two equal.
 Not imported inside a VM.
@@ -98,6 +98,8 @@ POLICY = {
     "_io": Rules(allowed="""
         text_encoding UnsupportedOperation BlockingIOError IncrementalNewlineDecoder _BytesIOBuffer _IOBase _TextIOBase
         _BufferedIOBase _RawIOBase BytesIO BufferedWriter BufferedReader BufferedRWPair BufferedRandom StringIO TextIOWrapper
+        FileIO._dealloc_warn FileIO._isatty_open_only FileIO.fileno FileIO.isatty FileIO.read FileIO.readable FileIO.readall
+        FileIO.readinto FileIO.seek FileIO.seekable FileIO.tell FileIO.truncate FileIO.writable FileIO.write
     """, gated="open open_code FileIO FileIO.close"),
     "posix": Rules(allowed="""
         getegid geteuid getgid getgroups getpid getppid getpgrp getuid getresuid getresgid times uname sched_yield sched_getaffinity
@@ -123,13 +125,18 @@ POLICY = {
         timerfd_gettime_ns _inputhook _is_inputhook_installed _create_environ
     """),
     "_posixsubprocess": Rules(refused="fork_exec"),
-    "mmap": Rules(allowed="error", gated="mmap"),
+    "mmap": Rules(allowed="""
+        error mmap.close mmap.find mmap.flush mmap.madvise mmap.move mmap.read mmap.read_byte mmap.readline
+        mmap.rfind mmap.seek mmap.seekable mmap.size mmap.tell mmap.write mmap.write_byte
+    """, gated="mmap", refused="mmap.resize"),
 
     # --- network
-    "select": Rules(allowed="error epoll", gated="select epoll.poll epoll.register epoll.modify", refused="epoll.fromfd", absent="poll"),
+    "select": Rules(allowed="error epoll epoll.close epoll.fileno epoll.unregister", gated="select epoll.poll epoll.register epoll.modify", refused="epoll.fromfd", absent="poll"),
     "_socket": Rules(allowed="""
         getservbyname getservbyport getprotobyname ntohs ntohl htons htonl inet_aton inet_ntoa inet_pton inet_ntop
         getdefaulttimeout setdefaulttimeout CMSG_LEN CMSG_SPACE herror gaierror error timeout CAPI
+        socket.fileno socket.getblocking socket.getpeername socket.getsockname socket.getsockopt socket.gettimeout socket.listen
+        socket.setblocking socket.setsockopt socket.settimeout socket.shutdown
     """, gated="""
         socket SocketType socketpair close dup getaddrinfo gethostbyname gethostbyname_ex gethostname
         socket.recv socket.recv_into socket.recvfrom socket.recvfrom_into socket.recvmsg socket.recvmsg_into socket.send
@@ -140,6 +147,10 @@ POLICY = {
         RAND_add RAND_bytes RAND_status txt2obj nid2obj _SSLSocket MemoryBIO SSLSession Certificate
         SSLError SSLCertVerificationError SSLZeroReturnError SSLWantWriteError SSLWantReadError SSLSyscallError SSLEOFError
         _SSLContext get_default_verify_paths
+        _SSLContext._set_alpn_protocols _SSLContext._wrap_bio _SSLContext._wrap_socket _SSLContext.cert_store_stats
+        _SSLContext.get_ca_certs _SSLContext.get_ciphers _SSLContext.session_stats _SSLContext.set_ciphers
+        _SSLContext.set_default_verify_paths _SSLContext.set_ecdh_curve _SSLContext.set_psk_client_callback
+        _SSLContext.set_psk_server_callback
     """, gated="""
         _SSLContext.load_verify_locations _SSLContext.load_cert_chain _SSLContext.load_dh_params
     """, refused="_SSLContext.keylog_filename", absent="_test_decode_cert"),
@@ -149,7 +160,14 @@ POLICY = {
         adapt complete_statement enable_callback_tracebacks register_adapter register_converter Blob Cursor
         PrepareProtocol Row Error Warning InterfaceError DatabaseError InternalError OperationalError ProgrammingError
         IntegrityError DataError NotSupportedError adapters converters connect
-    """, gated="Connection Connection.setlimit", refused="Connection.load_extension Connection.enable_load_extension"),
+        Connection.backup Connection.blobopen Connection.close Connection.commit Connection.create_aggregate
+        Connection.create_collation Connection.create_function Connection.create_window_function Connection.cursor
+        Connection.deserialize Connection.execute Connection.executemany Connection.executescript Connection.getconfig
+        Connection.getlimit Connection.interrupt Connection.iterdump Connection.rollback Connection.serialize
+        Connection.set_progress_handler Connection.set_trace_callback
+    """, gated="Connection Connection.setlimit", refused="""
+        Connection.load_extension Connection.enable_load_extension Connection.setconfig Connection.set_authorizer
+    """),
 
     # --- computation and data: nothing in them reaches outside the VM
     "_abc": Rules(allowed="""

@@ -300,6 +300,33 @@ static int file_method(PyObject *dict, const vmh_filing *filing, vmh_gate *gate)
     return rc;
 }
 
+/* Deletes the methods of a type that are not filed, where others of it are. `name` begins with the type's name. */
+static int drop_unfiled(const vmh_module_policy *policy, PyObject *dict, const char *name, size_t size)
+{
+    char filing[256];
+    snprintf(filing, sizeof filing, "%.*s", (int)size, name);
+    PyObject *type = PyDict_GetItemString(dict, filing);
+    if (type == NULL || !PyType_Check(type))
+        return 0;
+    PyObject *methods = ((PyTypeObject *)type)->tp_dict, *items = PyDict_Items(methods);
+    int rc = items == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; rc == 0 && i < PyList_GET_SIZE(items); i++) {
+        PyObject *key = PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 0), *value = PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 1);
+        const char *method = PyUnicode_AsUTF8(key);
+        if (method == NULL)
+            rc = -1;
+        else if (strncmp(method, "__", 2) != 0 && (Py_IS_TYPE(value, &PyMethodDescr_Type) || Py_IS_TYPE(value, &PyClassMethodDescr_Type))) {
+            snprintf(filing, sizeof filing, "%.*s.%s", (int)size, name, method);
+            if (filing_index(policy, filing) < 0) {
+                rc = PyDict_DelItem(methods, key);
+                PyType_Modified((PyTypeObject *)type);
+            }
+        }
+    }
+    Py_XDECREF(items);
+    return rc;
+}
+
 int vmh_gate_module(PyObject *module, const char *name)
 {
     pthread_once(&bind_once, bind_all);
@@ -325,9 +352,17 @@ int vmh_gate_module(PyObject *module, const char *name)
         if (file_name(policy, m, dict, module, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1)) < 0)
             goto done;
     }
-    for (size_t i = 0; i < policy->count; i++)
-        if (strchr(policy->filings[i].name, '.') != NULL && file_method(dict, &policy->filings[i], bound[m].gates[i]) < 0)
+    const char *type_name = "";
+    for (size_t i = 0; i < policy->count; i++) {
+        const char *method = policy->filings[i].name, *dot = strchr(method, '.');
+        if (dot == NULL)
+            continue;
+        if (policy->filings[i].verdict != 'a' && file_method(dict, &policy->filings[i], bound[m].gates[i]) < 0)
             goto done;
+        if (strncmp(type_name, method, (size_t)(dot - method) + 1) != 0 && drop_unfiled(policy, dict, method, (size_t)(dot - method)) < 0)
+            goto done;
+        type_name = method;
+    }
     if (strcmp(name, "posix") == 0)
         rc = vmh_posix_finish(dict);
     else if (strcmp(name, "_io") == 0)

@@ -1,6 +1,9 @@
 /* Gates of builtins, `_locale`, `_signal`, `mmap` and `_sqlite3`. */
 #include "gates.h"
 
+#include "meter.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 /* --- builtins */
@@ -35,41 +38,125 @@ static int check_getsignal(vmh_gated *call)
 /* --- mmap: anonymous maps only. A file that shrinks under its map would kill every VM of the process. */
 
 static _Atomic(newfunc) mmap_new;
+static _Atomic(destructor) mmap_dealloc;
+
+typedef struct vmh_map {        /* what a map has been charged */
+    struct vmh_map *next;
+    PyObject *object;           /* by address only */
+    size_t bytes;
+} map_charge;
 
 static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
+    vmh_seal *seal = vmh_seal_here();
     PyObject *fileno = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, "fileno");
-    if (fileno == NULL || !PyLong_CheckExact(fileno) || PyLong_AsInt(fileno) != -1) {
+    PyObject *length = PyTuple_GET_SIZE(args) > 1 ? PyTuple_GET_ITEM(args, 1) : kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, "length");
+    if (seal == NULL || fileno == NULL || !PyLong_CheckExact(fileno) || PyLong_AsInt(fileno) != -1 || length == NULL || !PyLong_CheckExact(length)) {
         PyErr_Clear();
-        return vmh_deny("a task maps anonymous memory only (fileno -1)", "mmap");
+        return vmh_deny("a task maps anonymous memory only (fileno -1, an int as length)", "mmap");
+    }
+    size_t bytes = PyLong_AsSize_t(length);
+    if (PyErr_Occurred())
+        return NULL;
+    map_charge *charge = malloc(sizeof *charge);
+    if (charge == NULL || !vmh_meter_charge(vmh_vm_meter(seal->vm), bytes)) {
+        free(charge);
+        return PyErr_NoMemory();
     }
     unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
     PyObject *result = atomic_load(&mmap_new)(type, args, kwargs);
     vmh_pass_set(before);
+    if (result == NULL) {
+        vmh_meter_release(vmh_vm_meter(seal->vm), bytes);
+        free(charge);
+        return NULL;
+    }
+    *charge = (map_charge){ .next = seal->maps, .object = result, .bytes = bytes };
+    seal->maps = charge;
     return result;
 }
 
-/* --- sqlite: databases in memory, or in files that may be read and written; nothing attached to them */
+/* The charge lasts as long as the object, though it may be closed before. */
+static void mmap_dealloc_gate(PyObject *self)
+{
+    vmh_seal *seal = vmh_seal_here();
+    map_charge **link = seal == NULL ? NULL : &seal->maps;
+    while (link != NULL && *link != NULL && (*link)->object != self)
+        link = &(*link)->next;
+    if (link != NULL && *link != NULL) {
+        map_charge *charge = *link;
+        *link = charge->next;
+        vmh_meter_release(vmh_vm_meter(seal->vm), charge->bytes);
+        free(charge);
+    }
+    atomic_load(&mmap_dealloc)(self);
+}
+
+/* --- sqlite: databases in memory, or in files that may be read and written; nothing attached to them, and none of the
+ * pragmas that change the whole process. The authorizer and the configuration of a connection are ours. */
+
+enum { SQLITE_OK_ = 0, SQLITE_DENY_ = 1, SQLITE_PRAGMA_ = 19, SQLITE_ATTACH_ = 24, SQLITE_FUNCTION_ = 31 };
+enum { SQLITE_LIMIT_ATTACHED_ = 7, SQLITE_CONFIG_FTS3_TOKENIZER_ = 1004, SQLITE_CONFIG_DEFENSIVE_ = 1010 };
 
 static _Atomic(initproc) connection_init;
-static _Atomic(PyMethodDef *) connection_setlimit, connection_execute;
-enum { SQLITE_LIMIT_ATTACHED_ = 7 };
+static _Atomic(PyMethodDef *) connection_execute, connection_progress;
+static vmh_gate *connection_gate(const char *name);
 
-static int connection_settle(PyObject *self, PyTypeObject *owner)
+/* (action, first, second, database, trigger) -> SQLITE_OK or SQLITE_DENY */
+static PyObject *authorize(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *limit[2] = { PyLong_FromLong(SQLITE_LIMIT_ATTACHED_), PyLong_FromLong(0) };
-    PyObject *text[1] = { PyUnicode_FromString("PRAGMA temp_store=MEMORY") }, *was = NULL, *cursor = NULL;
-    if (limit[0] != NULL && limit[1] != NULL && text[0] != NULL)
-        was = vmh_def_call(atomic_load(&connection_setlimit), self, owner, limit, 2, NULL);
-    if (was != NULL)
-        cursor = vmh_def_call(atomic_load(&connection_execute), self, owner, text, 1, NULL);
-    int rc = cursor == NULL ? -1 : 0;
-    Py_XDECREF(limit[0]);
-    Py_XDECREF(limit[1]);
-    Py_XDECREF(text[0]);
-    Py_XDECREF(was);
-    Py_XDECREF(cursor);
-    return rc;
+    static const char *const refused[] = { "data_store_directory", "hard_heap_limit", "mmap_size", "soft_heap_limit", "temp_store",
+                                           "temp_store_directory", "writable_schema", "load_extension", "fts3_tokenizer" };
+    int action = nargs >= 3 ? PyLong_AsInt(args[0]) : -1, answer = SQLITE_OK_;
+    if (action == -1 && PyErr_Occurred())
+        return NULL;
+    if (action == SQLITE_ATTACH_)
+        answer = SQLITE_DENY_;
+    if (action == SQLITE_PRAGMA_ || action == SQLITE_FUNCTION_) {
+        PyObject *name = args[action == SQLITE_PRAGMA_ ? 1 : 2];
+        const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+        for (size_t i = 0; text != NULL && i < sizeof refused / sizeof *refused; i++)
+            if (strcasecmp(text, refused[i]) == 0)
+                answer = SQLITE_DENY_;
+    }
+    return PyLong_FromLong(answer);
+}
+
+/* Called every few thousand steps of a query: a stop ends it. */
+static PyObject *progress(PyObject *Py_UNUSED(self), PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs))
+{
+    vmh_seal *seal = vmh_seal_here();
+    return PyLong_FromLong(seal != NULL && vmh_vm_stopping(seal->vm));
+}
+
+static PyMethodDef authorize_def = {"authorize", (PyCFunction)(void (*)(void))authorize, METH_FASTCALL, NULL};
+static PyMethodDef progress_def = {"progress", (PyCFunction)(void (*)(void))progress, METH_FASTCALL, NULL};
+
+/* Calls `def` and releases the arguments, which may be NULL. */
+static int settle(PyMethodDef *def, PyObject *self, PyTypeObject *owner, PyObject *first, PyObject *second)
+{
+    PyObject *args[2] = { first, second }, *result = NULL;
+    if (first != NULL && (second != NULL || def == NULL || !PyErr_Occurred()))
+        result = def == NULL ? NULL : vmh_def_call(def, self, owner, args, second == NULL ? 1 : 2, NULL);
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static int connection_settle(PyObject *self)
+{
+    PyTypeObject *owner = Py_TYPE(self);
+    while (owner->tp_base != &PyBaseObject_Type)
+        owner = owner->tp_base;
+    PyMethodDef *setconfig = atomic_load(&connection_gate("setconfig")->original);
+    if (settle(atomic_load(&connection_execute), self, owner, PyUnicode_FromString("PRAGMA temp_store=MEMORY"), NULL) < 0
+            || settle(atomic_load(&connection_gate("setlimit")->original), self, owner, PyLong_FromLong(SQLITE_LIMIT_ATTACHED_), PyLong_FromLong(0)) < 0
+            || settle(setconfig, self, owner, PyLong_FromLong(SQLITE_CONFIG_FTS3_TOKENIZER_), Py_NewRef(Py_False)) < 0
+            || settle(setconfig, self, owner, PyLong_FromLong(SQLITE_CONFIG_DEFENSIVE_), Py_NewRef(Py_True)) < 0
+            || settle(atomic_load(&connection_progress), self, owner, PyCFunction_New(&progress_def, NULL), PyLong_FromLong(20000)) < 0)
+        return -1;
+    return settle(atomic_load(&connection_gate("set_authorizer")->original), self, owner, PyCFunction_New(&authorize_def, NULL), NULL);
 }
 
 static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -115,7 +202,7 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
     rc = atomic_load(&connection_init)(self, copy, named);
     vmh_pass_set(before);
     if (rc == 0)
-        rc = connection_settle(self, NULL);
+        rc = connection_settle(self);
 done:
     Py_XDECREF(copy);
     Py_XDECREF(named);
@@ -142,12 +229,23 @@ static int check_setlimit(vmh_gated *call)
     G(builtins, , eval, check_run, 0, NULL)                         \
     G(_locale, , setlocale, check_setlocale, 0, NULL)               \
     G(_signal, , getsignal, check_getsignal, 0, NULL)               \
+    G(mmap, mmap, resize, vmh_gate_refuse, 0, NULL)                 \
     G(_sqlite3, Connection, setlimit, check_setlimit, 0, NULL)      \
+    G(_sqlite3, Connection, setconfig, vmh_gate_refuse, 0, NULL)    \
+    G(_sqlite3, Connection, set_authorizer, vmh_gate_refuse, 0, NULL)           \
     G(_sqlite3, Connection, load_extension, vmh_gate_refuse, 0, NULL)           \
     G(_sqlite3, Connection, enable_load_extension, vmh_gate_refuse, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
 vmh_gate *const vmh_gates_other[] = { GATES(VMH_GATE_ADDRESS) NULL };
+
+static vmh_gate *connection_gate(const char *name)
+{
+    for (vmh_gate *const *gate = vmh_gates_other; *gate != NULL; gate++)
+        if (strcmp((*gate)->type, "Connection") == 0 && strcmp((*gate)->name, name) == 0)
+            return *gate;
+    return NULL;
+}
 
 static int mmap_finish(PyObject *dict)
 {
@@ -155,6 +253,8 @@ static int mmap_finish(PyObject *dict)
     if (type == NULL || type->tp_new == mmap_new_gate)
         return 0;
     atomic_store(&mmap_new, type->tp_new);
+    atomic_store(&mmap_dealloc, type->tp_dealloc);
+    type->tp_dealloc = mmap_dealloc_gate;
     return vmh_slot_replace(type, "__new__", (void **)&type->tp_new, (void *)mmap_new_gate);
 }
 
@@ -163,13 +263,11 @@ static int sqlite_finish(PyObject *dict)
     PyTypeObject *type = (PyTypeObject *)PyDict_GetItemString(dict, "Connection");
     if (type == NULL || type->tp_init == connection_init_gate)
         return 0;
-    PyMethodDef *execute = vmh_method_def(type, "execute");
-    if (execute == NULL)
+    PyMethodDef *execute = vmh_method_def(type, "execute"), *set_progress = vmh_method_def(type, "set_progress_handler");
+    if (execute == NULL || set_progress == NULL)
         return -1;
-    for (vmh_gate *const *gate = vmh_gates_other; *gate != NULL; gate++)
-        if (strcmp((*gate)->name, "setlimit") == 0)
-            atomic_store(&connection_setlimit, atomic_load(&(*gate)->original));
     atomic_store(&connection_execute, execute);
+    atomic_store(&connection_progress, set_progress);
     atomic_store(&connection_init, type->tp_init);
     return vmh_slot_replace(type, "__init__", (void **)&type->tp_init, (void *)connection_init_gate);
 }

@@ -58,6 +58,7 @@ typedef struct vmh_seal {
     vmh_resolved *resolved;
     vmh_owned_fd *fds;
     size_t fd_room;
+    struct vmh_map *maps;       /* anonymous memory that mmap took; gates_other.c */
 
     pthread_mutex_t waits_mutex;
     vmh_waiter *waiters;        /* guarded by waits_mutex */

@@ -63,7 +63,7 @@ ROWS: dict[str, Row] = {
     "STORE_FAST_LOAD_FAST": Row("obj|null -- obj", "two locals", rule="store_fast_load_fast", raises=False),
     "STORE_FAST_STORE_FAST": Row("obj|null obj|null --", "two locals", rule="store_fast_store_fast", raises=False),
     "DELETE_FAST": Row("--", "local", rule="delete_fast"),
-    "MAKE_CELL": Row("--", "local", rule="make_cell", raises=False),  # raises MemoryError only; see flow.make_cell
+    "MAKE_CELL": Row("--", "local", rule="make_cell", raises=False),  # MemoryError apart; see flow
     "LOAD_DEREF": Row("-- obj", "local", rule="load_deref"),
     "STORE_DEREF": Row("obj --", "local", rule="store_deref", raises=False),
     "DELETE_DEREF": Row("--", "local", rule="deref"),

@@ -5,19 +5,20 @@ a cell. Straight runs of instructions are followed at once; where paths meet, st
 nothing changes. Every instruction that can raise leads to its handler with the part of the stack that the handler keeps.
 """
 
-from functools import cache
+from functools import lru_cache
 from types import CodeType
 
 from . import kinds
 from .kinds import (ALIAS, BARE_FUNC, BOOL, CELL, CELLS, CODE, COMPARED, DICT, EXC, EXC_OR_NONE, EXCEPTIONS, FUNC, INTERPOLATION,
                     INTERPOLATIONS, KINDS, LASTI, LIST, NONE, NULL, OBJ, OBJECTS, SET, SIZED, STR, STRINGS, Effect, borrow)
+from .instructions import Instructions
 from .layout import argument_count, slot_names
 
 _LISTS = LIST | EXCEPTIONS
 _MAX_STEPS_PER_INSTRUCTION = 400  # of merging; the lattice is finite, this bounds time on hostile input
 
 
-@cache
+@lru_cache(4096)
 def _effect(text, operand):
     effect = Effect(text, operand)
     return tuple(effect.forbidden), tuple(effect.outputs), effect.popped
@@ -39,6 +40,23 @@ def _constant_slot(value):
     return OBJ
 
 
+def _typed_slots(instructions, names):
+    """{slot: kinds it always has} of slots that the compiler alone can name.
+
+    A generic function with keyword defaults alone gets them under the name `.defaults` (the compiler names its first
+    argument so): then the last function made in it, the generic one, is given no defaults.
+    """
+    facts, table, code = instructions.table.facts, instructions.table, instructions.code
+    typed = {index: kinds.NAMES[facts.TYPED_SLOTS[name]] for index, name in enumerate(names) if name in facts.TYPED_SLOTS}
+    if code.co_argcount == 1 and names[0] == ".defaults":
+        made = [table.name_of[op] for op in instructions.ops]
+        last = max((index for index, name in enumerate(made) if name == "MAKE_FUNCTION"), default=0)
+        given = {instructions.operands[index] for index in range(last + 1, len(made)) if made[index] == "SET_FUNCTION_ATTRIBUTE"}
+        if facts.DEFAULTS not in given:
+            typed[0] = kinds.NAMES["dict"]
+    return typed
+
+
 class Flow:
     """One code object's abstract interpretation. `run` raises VerifyError or returns the deepest stack seen."""
 
@@ -52,8 +70,7 @@ class Flow:
         self.constants = [_constant_slot(value) for value in code.co_consts]
         self.borrows = kinds.all_borrows(len(self.names))
         self.free = ((1 << len(code.co_freevars)) - 1) << (len(self.names) - len(code.co_freevars))
-        self.typed = {index: kinds.NAMES[self.facts.TYPED_SLOTS[name]] for index, name in enumerate(self.names)
-                      if name in self.facts.TYPED_SLOTS}
+        self.typed = _typed_slots(instructions, self.names)
         number = self.table.number
         self.op_resume, self.op_yield, self.op_load_const = number("RESUME"), number("YIELD_VALUE"), number("LOAD_CONST")
         self.op_make_function, self.op_set_attribute = number("MAKE_FUNCTION"), number("SET_FUNCTION_ATTRIBUTE")
@@ -96,6 +113,9 @@ class Flow:
         if self.code.co_stacksize < self.deepest:
             self.index = first
             self.refuse(f"its stack grows to {self.deepest} slots, and it has {self.code.co_stacksize}")
+        if self.code.co_stacksize > 2 * self.deepest + 64:  # the compiler asks for at most a few slots more than it uses
+            self.index = first
+            self.refuse(f"its stack grows to {self.deepest} slots, and it asks for {self.code.co_stacksize}")
         return self.deepest
 
     def _check_loops(self):
@@ -268,13 +288,15 @@ class Flow:
                                 f"expected {kinds.words(KINDS & ~kinds_forbidden)}")
             if free and (self.unassigned | self.objects) & free and self.table.name_of[op] not in self.quiet:
                 self.refuse("a free variable's slot may not hold its cell here")
-            if raises[op]:
-                handler = handler_of[index]
-                if handler:
+            handler = handler_of[index]
+            if handler:
+                if raises[op]:
                     sent = self._raise_to(handler, gone, sent)
-                handler = callee_handler_of.get(index)
-                if handler:
-                    self._raise_to(handler, gone, None)
+                elif base + taken < handler.depth:  # it can't raise, but a trace function may, before it
+                    self.refuse(f"has {base + taken} slots on the stack, and its handler keeps {handler.depth}")
+            handler = callee_handler_of.get(index)
+            if handler:
+                self._raise_to(handler, gone, None)
             popped = stack[base:]
             if taken:
                 del stack[base:]
@@ -595,15 +617,15 @@ class Flow:
             _, code = self._function_made()
             self.index += 1
             self._straight(self.index - 1)
-            wanted = code.co_varnames[:argument_count(code, self.facts)]
-            given = popped[1:] if not popped[1] & NULL else popped[2:]
-            if popped[0] & KINDS != BARE_FUNC or popped[1] & KINDS & ~OBJECTS or len(given) != len(wanted):
+            wanted = argument_count(code, self.facts)
+            given = popped[1:]
+            if popped[0] & KINDS != BARE_FUNC or popped[1] & KINDS & ~OBJECTS or len(given) != wanted:
                 self.refuse(f"calls {code.co_qualname} with the wrong arguments")
-            for name, slot in zip(wanted, given):
-                allowed = kinds.NAMES[self.facts.TYPED_SLOTS.get(name, "obj")]
-                if slot & KINDS & ~allowed:
-                    self.refuse(f"gives {kinds.words(slot)} for {name!r} of {code.co_qualname}, "
-                                f"expected {kinds.words(allowed)}")
+            typed = _typed_slots(Instructions(code, self.table, self.instructions.where), code.co_varnames)
+            for place, slot in enumerate(given):
+                if slot & KINDS & ~typed.get(place, OBJECTS):
+                    self.refuse(f"gives {kinds.words(slot)} for {code.co_varnames[place]!r} of {code.co_qualname}, "
+                                f"expected {kinds.words(typed[place])}")
 
     # leaving and jumping
 

@@ -113,5 +113,5 @@ def _check_kinds_of_namesakes(code, where):
     length = len(kinds).to_bytes(4, "little")
     # the low five bits say what kind of argument a slot is and whether it is hidden
     pattern = b"".join(b"[" + re.escape(bytes([kind])) + b"-" + re.escape(bytes([kind | 0x1F])) + b"]" for kind in kinds)
-    if not re.search(re.escape(b"s" + length) + pattern, marshal.dumps(code, 2), re.DOTALL):
+    if not re.search(b"[s\xf3]" + re.escape(length) + pattern, marshal.dumps(code), re.DOTALL):  # \xf3: an s that is referred to
         raise VerifyError(where, code.co_qualname, "its slots are not in the order locals, cells, free variables")

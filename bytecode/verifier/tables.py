@@ -78,9 +78,9 @@ def handlers(code, instructions):
             refuse("an empty range")
         if start < past_before:
             refuse(f"range from offset {2 * start} begins before the one before it ends")
-        if target <= start:
-            # a handler before its range could loop without ever looking at the eval breaker: no stop would reach it
-            refuse(f"range from offset {2 * start} has its handler at {2 * target}, expected a later one")
+        if target < start + length:
+            # a handler within or before its range could loop without looking at the eval breaker: no stop would reach it
+            refuse(f"range from offset {2 * start} has its handler at {2 * target}, expected one after the range")
         if target >= units:
             refuse(f"handler at offset {2 * target}, and the code has {2 * units} bytes")
         past_before = start + length

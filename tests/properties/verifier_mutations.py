@@ -41,7 +41,7 @@ DEFAULT_SEED = 20261121
 REJECTED, RAN, STUCK, UNREADABLE = "rejected", "ran", "stuck", "unreadable"
 _STUCK_STATUS = 77
 _ALARM_S, _GIVE_UP_S = 0.25, 1.5
-_LIMIT_SIGNALS = {signal.SIGXCPU, signal.SIGKILL}
+_LIMIT_SIGNALS = {signal.SIGXCPU, signal.SIGKILL, signal.SIGALRM}
 
 
 # -- mutating
@@ -497,8 +497,8 @@ _LIMITS = ((resource.RLIMIT_AS, 2 << 30), (resource.RLIMIT_CORE, 0), (resource.R
            (resource.RLIMIT_NPROC, 0))
 
 
-def _run_in_child(module, traced):
-    """The child's whole life. `module` is code, or marshalled bytes that are verified here since reading them may crash too."""
+def _run_in_child(module, traced, verified):
+    """The child's whole life. `module` is code, or marshalled bytes: read and verified here, since reading may crash too."""
     for what, amount in _LIMITS:
         resource.setrlimit(what, (amount, amount))
     null = os.open(os.devnull, os.O_RDWR)
@@ -512,7 +512,8 @@ def _run_in_child(module, traced):
                 module = marshal.loads(module)
                 if type(module) is not types.CodeType:
                     os._exit(3)
-                verify(module, where="mutant")
+                if verified:
+                    verify(module, where="mutant")
             except VerifyError:
                 os._exit(2)
             except (ValueError, TypeError, EOFError, SystemError, MemoryError, OverflowError, RecursionError):
@@ -532,11 +533,14 @@ def _run_in_child(module, traced):
     os._exit(status)
 
 
-def run_accepted(module, traced):
-    """Runs a module's code in a child; gives RAN, STUCK, REJECTED, UNREADABLE or the name of the signal that killed it."""
+def run_accepted(module, traced, verified=True):
+    """Runs a module's code in a child; gives RAN, STUCK, REJECTED, UNREADABLE or the name of the signal that killed it.
+
+    With `verified` false, marshalled bytes run unverified: to see that what crashed still would.
+    """
     child = os.fork()
     if child == 0:
-        _run_in_child(module, traced)
+        _run_in_child(module, traced, verified)
     deadline = time.monotonic() + 30
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -581,6 +585,16 @@ def work(seed, indices, output):
         os.chdir("/")
 
 
+def judge_files(paths, verified):
+    """Prints a line of JSON, [file name, outcome], for each mutant that `keep` wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [(Path(path).name, base64.decodebytes(Path(path).read_bytes().partition(b"\n")[2])) for path in paths]
+        os.chdir(folder)
+        for name, data in files:
+            print(json.dumps([name, run_accepted(data, False, verified)]), flush=True)
+        os.chdir("/")
+
+
 def keep(seed, index):
     """Writes a mutant that crashed to `tests/crashers/`; returns the path."""
     name, done, module = mutant(load_specimens(), seed, index)
@@ -589,19 +603,23 @@ def keep(seed, index):
     path = CRASHERS / f"verifier-{version}-{seed}-{index}.txt"
     path.parent.mkdir(exist_ok=True)
     lines = base64.encodebytes(data).decode()
-    path.write_text(f"# marshalled module {name}, mutated by {', '.join(done)}; the verifier accepted it and it crashed Python {version}\n{lines}")
+    path.write_text(f"# marshalled module {name}, mutated by {', '.join(done)}; crashes Python {version} when it runs unverified\n{lines}")
     return path
 
 
-def measure(seed, count, jobs, progress=False):
-    """Judges `count` mutants in `jobs` workers; returns {outcome: number}, {mutation: [accepted, all]} and the crashes."""
+def start(arguments, **streams):
+    """This program in a process of its own, with the allocator's checks on; a Popen."""
     environment = os.environ | {"PYTHONMALLOC": "debug", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen([sys.executable, "-m", "tests.properties.verifier_mutations", *arguments], cwd=ROOT, env=environment, **streams)
+
+
+def measure(seed, count, jobs):
+    """Judges `count` mutants in `jobs` workers; returns {outcome: number}, {mutation: [accepted, all]} and the crashes."""
     workers = []
     for job in range(jobs):
-        command = [sys.executable, "-m", "tests.properties.verifier_mutations", "--worker", f"{job}:{jobs}", "--count", str(count),
-                   "--seed", str(seed)]
         output = tempfile.TemporaryFile("w+")
-        workers.append((subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output), output))
+        arguments = ["--worker", f"{job}:{jobs}", "--count", str(count), "--seed", str(seed)]
+        workers.append((start(arguments, stdout=output), output))
     outcomes, kinds, crashes, failed = {}, {}, [], []
     for process, output in workers:
         if process.wait():
@@ -642,11 +660,16 @@ def main(arguments=None):
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", type=int, help="judge this one mutant, and disassemble the code object that was changed")
+    parser.add_argument("--files", nargs="+", help="judge mutants that were kept in these files")
+    parser.add_argument("--unverified", action="store_true", help="with --files: run them without asking the verifier")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         job, jobs = map(int, options.worker.split(":"))
         work(options.seed, range(job, options.count, jobs), sys.stdout)
+        return 0
+    if options.files:
+        judge_files(options.files, not options.unverified)
         return 0
     if options.only is not None:
         specimens = load_specimens()

@@ -63,6 +63,8 @@ CALLS = {
     "define ordered, frozen, slots": ("", "define_ordered()"),
 }
 
+SLICE_S = 0.001  # short, so that most slices run without being interrupted
+
 
 def patched(name):
     """A copy of a standard-library module as VMs have it."""
@@ -101,10 +103,12 @@ def measure(rounds):
             exec(setup, names)
             timers[column] = timeit.Timer(statement, globals=names)
         enter("cpython", columns["cpython"], finders)
-        number = max(1, timers["cpython"].autorange()[0] // 5)
+        number = max(1, int(SLICE_S * 100 / timers["cpython"].timeit(100)))
         found[case] = {column: [] for column in columns}
+        order = list(timers.items())
         for _ in range(rounds):
-            for column, timer in timers.items():
+            order.append(order.pop(0))
+            for column, timer in order:
                 enter(column, columns[column], finders)
                 found[case][column].append(timer.timeit(number) / number)
         enter("cpython", columns["cpython"], finders)
@@ -116,15 +120,21 @@ def enter(column, modules, finders):
     texts.install(finders[column], make_code)
 
 
+def spread(values):
+    """From the first to the third quartile, as a part of the median."""
+    first, middle, third = statistics.quantiles(values, n=4)
+    return (third - first) / middle
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=201)
     arguments = parser.parse_args()
     rows = []
     for case, columns in measure(arguments.rounds).items():
         medians = {column: statistics.median(values) * 1e9 for column, values in columns.items()}
-        spreads = {column: (max(values) - min(values)) / statistics.median(values) for column, values in columns.items()}
+        spreads = {column: spread(values) for column, values in columns.items()}
         rows.append({"case": case, "median_ns": medians, "spread": spreads,
                      "ratio_ahead": medians["cpython"] / medians["ahead"], "ratio_assembled": medians["cpython"] / medians["assembled"]})
     if arguments.json:

@@ -9,7 +9,6 @@ Covers every expression but those that contain code of their own: lambda, compre
 and `:=`; these raise NoCompilerError. What is no expression at all raises SyntaxError.
 """
 
-import builtins
 import operator
 import re
 from _ast import (
@@ -20,7 +19,7 @@ from _ast import (
 )
 from keyword import iskeyword
 
-from vmhost.guest.texts import NoCompilerError
+from vmhost.guest.texts import NoCompilerError, name_value
 
 _MAX_DEPTH = 90  # of nested brackets and operators; the compiler's own limit is near 200, and a VM's stack is small
 
@@ -40,10 +39,12 @@ _ESCAPE = re.compile(
 _SHORT_ESCAPES = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\n": ""}
 
 _LOAD = Load()
-_BINARY = (  # from the loosest to the tightest
-    {"|": BitOr()}, {"^": BitXor()}, {"&": BitAnd()}, {"<<": LShift(), ">>": RShift()}, {"+": Add(), "-": Sub()},
-    {"*": Mult(), "/": Div(), "//": FloorDiv(), "%": Mod(), "@": MatMult()},
-)
+_BINARY = {  # operator -> (how tightly it binds, node)
+    "|": (0, BitOr()), "^": (1, BitXor()), "&": (2, BitAnd()), "<<": (3, LShift()), ">>": (3, RShift()), "+": (4, Add()),
+    "-": (4, Sub()), "*": (5, Mult()), "/": (5, Div()), "//": (5, FloorDiv()), "%": (5, Mod()), "@": (5, MatMult()),
+}
+_NO_OPERATOR = (-1, None)
+_ATOMS = ("name", "number", "string")
 _UNARY = {"-": USub(), "+": UAdd(), "~": Invert()}
 _COMPARISONS = {"<": Lt(), ">": Gt(), "<=": LtE(), ">=": GtE(), "==": Eq(), "!=": NotEq(), "in": In(), "is": Is()}
 _NAMED_CONSTANTS = {"True": True, "False": False, "None": None}
@@ -252,6 +253,10 @@ class _Parser:
         return self._expression()
 
     def _expression(self):
+        if self.kind in _ATOMS:
+            following_kind, following, _ = self.tokens[self.index + 1]
+            if following_kind == "end" or following_kind == "operator" and following in ",)]}:":
+                return self._atom()
         self._deeper()
         line = self.line
         node = self._or()
@@ -263,14 +268,20 @@ class _Parser:
         return node
 
     def _or(self):
-        return self._boolean("or", Or, lambda: self._boolean("and", And, self._not))
+        return self._boolean("or", Or, self._and)
+
+    def _and(self):
+        return self._boolean("and", And, self._not)
 
     def _boolean(self, word, kind, operand):
         line = self.line
-        values = [operand()]
+        node = operand()
+        if not self.at(word):
+            return node
+        values = [node]
         while self._take(word):
             values.append(operand())
-        return values[0] if len(values) == 1 else BoolOp(op=kind(), values=values, lineno=line)
+        return BoolOp(op=kind(), values=values, lineno=line)
 
     def _not(self):
         line = self.line
@@ -294,14 +305,14 @@ class _Parser:
             operands.append(self._binary(0))
         return Compare(left=left, ops=comparisons, comparators=operands, lineno=line) if operands else left
 
-    def _binary(self, level):
-        if level == len(_BINARY):
-            return self._unary()
+    def _binary(self, loosest):
+        """Operators that bind at least as tightly as `loosest`; those of one level from left to right."""
         line = self.line
-        node = self._binary(level + 1)
-        operators = _BINARY[level]
-        while self.kind == "operator" and self.text in operators:
-            operation = operators[self.text]
+        node = self._unary()
+        while self.kind == "operator":
+            level, operation = _BINARY.get(self.text, _NO_OPERATOR)
+            if level < loosest:
+                break
             self._advance()
             node = BinOp(left=node, op=operation, right=self._binary(level + 1), lineno=line)
         return node
@@ -527,20 +538,7 @@ def _constant(node, globals, locals):
 
 
 def _name(node, globals, locals):
-    name = node.id
-    try:
-        return locals[name]
-    except KeyError:
-        pass
-    try:
-        return globals[name]
-    except KeyError:
-        pass
-    known = globals.get("__builtins__", builtins)
-    try:
-        return (known if type(known) is dict else known.__dict__)[name]
-    except KeyError:
-        raise NameError(f"name {name!r} is not defined", name=name) from None
+    return name_value(node.id, globals, locals)
 
 
 def _attribute(node, globals, locals):

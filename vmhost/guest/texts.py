@@ -12,16 +12,19 @@ Three ways, in this order:
 Nothing else is possible in a VM; it raises NoCompilerError, which names the construct and says what to write instead.
 
 Assumes: the guest's boot calls `install` once, before the first class is defined. The patched modules
-(`patches.py`) call the rest. This module imports nothing that is not built in, because `collections` needs it early.
+(`patches.py`) call the rest. This module imports nothing that is not built in, or nearly so, because `collections` needs it early.
 """
 
+import builtins
 from _sha2 import sha256
+from keyword import iskeyword
 
 _ITERABLE_COROUTINE = 0x100
 _FunctionType = type(lambda: None)
 _CodeType = type((lambda: None).__code__)
 _find_text = None
 _make_code = None
+_read = {}  # expressions read before: the same annotations come again and again
 counts = {"precompiled": 0, "assembled": 0, "evaluated": 0}  # since boot, by the way that was taken
 
 
@@ -85,22 +88,47 @@ def dataclass_functions(text, globals, variables, parts):
 
 def expression(text):
     """`text` read as an expression, to be given to `evaluate`; SyntaxError where it is none."""
-    code = precompiled("eval", text)
-    if code is not None:
-        return code
-    from vmhost.guest import expressions
+    if text.isidentifier() and text.isascii() and not iskeyword(text):
+        return text  # most forward references are a name
+    read = _read.get(text)
+    if read is None:
+        read = precompiled("eval", text)
+        if read is None:
+            from vmhost.guest import expressions
 
-    return expressions.parse(text, "<string>", "eval").body
+            read = expressions.parse(text, "<string>", "eval").body
+        if len(_read) < 500:
+            _read[text] = read
+    return read
 
 
 def evaluate(read, globals, locals=None):
     """What `eval` gives for an expression that `expression` has read."""
     if type(read) is _CodeType:
         return eval(read, globals, locals)
+    if type(read) is str:
+        return name_value(read, globals, globals if locals is None else locals)
     from vmhost.guest import expressions
 
     counts["evaluated"] += 1
     return expressions.evaluate(read, globals, globals if locals is None else locals)
+
+
+def name_value(name, globals, locals):
+    """What a name stands for: looked up in `locals`, `globals` and the builtins, in this order."""
+    try:
+        return locals[name]
+    except KeyError:
+        pass
+    try:
+        return globals[name]
+    except KeyError:
+        pass
+    known = globals.get("__builtins__", builtins)
+    try:
+        return (known if type(known) is dict else known.__dict__)[name]
+    except KeyError:
+        raise NameError(f"name {name!r} is not defined", name=name) from None
 
 
 def evaluate_text(text, globals, locals=None):

@@ -34,6 +34,8 @@ class Pool:
         self._broken = False            # boots fail: none ahead until one succeeds
         self._pressure = (float("-inf"), False)
         self._memory_bytes = policy.memory_bytes or psutil.virtual_memory().total // 4
+        self._of = {}                   # owner -> its OwnedVMs
+        self.changed = True             # VMs came, went or were lent since the owner of the pool last set this to False
         self.closing = False
         self.quarantined = []           # statistics of those that could not be ended
         self.booted = self.boot_failures = self.ended = 0
@@ -49,23 +51,20 @@ class Pool:
 
     def serving(self, owner):
         """VMs that serve `owner` and will go on to."""
-        return [vm for vm in self._vms.values()
-                if vm.owner is owner and vm.phase == SERVING and vm.native.state not in _OVER]
+        return [vm for vm in self._of.get(owner, ()) if vm.phase == SERVING and vm.native.state not in _OVER]
 
     def held_by(self, owner):
         """VMs that may run a call of `owner`: those that serve it and those that leave after their current call."""
-        return [vm for vm in self._vms.values()
-                if vm.owner is owner and vm.phase in (SERVING, LEAVING) and vm.native.state not in _OVER]
+        return [vm for vm in self._of.get(owner, ()) if vm.phase in (SERVING, LEAVING) and vm.native.state not in _OVER]
 
     def is_free_of(self, owner):
         """True when no VM of `owner` is left, not even one that is ending."""
-        return all(vm.owner is not owner for vm in self._vms.values())
+        return owner not in self._of
 
     @property
     def lent(self):
         """VMs that may run a call, of all tasks."""
-        return sum(vm.owner is not None and vm.phase in (SERVING, LEAVING) and vm.native.state not in _OVER
-                   for vm in self._vms.values())
+        return sum(len(self.held_by(owner)) for owner in self._of)
 
     @property
     def warm(self):
@@ -93,6 +92,8 @@ class Pool:
             if vm.phase == WARM and vm.stack_bytes == owner.stack_bytes:
                 vm.serve(owner, owner.lane, self._clock(), soft_bytes=owner.limits.memory_bytes,
                          hard_bytes=owner.limits.hard_bytes, permissions=owner.permissions)
+                self._of.setdefault(owner, []).append(vm)
+                self.changed = True
                 return True
         return False
 
@@ -124,6 +125,19 @@ class Pool:
         native = self._native.VM(self._system, self._events, stack_bytes=stack_bytes, soft_bytes=_BOOT_BYTES,
                                  hard_bytes=_BOOT_BYTES + _BOOT_BYTES // 4, grace_s=self._policy.grace_s)
         self._vms[native.id] = OwnedVM(native, stack_bytes, self._clock())
+        self.changed = True
+
+    def _remove(self, native):
+        """The OwnedVM of `native`, which is out of the pool now; None when it was not in it."""
+        vm = self._vms.pop(native.id, None)
+        if vm is not None:
+            self.changed = True
+            if vm.owner is not None:
+                others = self._of[vm.owner]
+                others.remove(vm)
+                if not others:
+                    del self._of[vm.owner]
+        return vm
 
     # -- what happened natively -----------------------------------------------------------------------------------
 
@@ -139,7 +153,7 @@ class Pool:
 
     def on_failed(self, native):
         """A boot failed. True when so many failed in a row that those who wait should be told."""
-        if self._vms.pop(native.id, None) is None:
+        if self._remove(native) is None:
             return False
         self.boot_failures += 1
         self._failed_in_a_row += 1
@@ -157,7 +171,7 @@ class Pool:
 
     def on_ended(self, native):
         """Gone. Returns its owner, if it had one."""
-        vm = self._vms.pop(native.id, None)
+        vm = self._remove(native)
         if vm is None:
             return None
         self.ended += 1
@@ -165,7 +179,7 @@ class Pool:
 
     def on_quarantined(self, native):
         """It could not be ended; it is out of the pool for good. Returns its owner, if it had one."""
-        vm = self._vms.pop(native.id, None)
+        vm = self._remove(native)
         owner = vm.owner if vm else None
         self.quarantined.append(statistics.of_vm(native, owner and owner.name, owner and owner.version))
         return owner

@@ -51,8 +51,11 @@ class Service:
         self._handles = weakref.WeakValueDictionary()       # name -> Task
         self._watched = {}          # native call -> functions to run when it ended
         self._watch_lock = threading.Lock()
+        self._gone = False          # the thread serves no watchers any more
         self._aside = None          # queue of the second thread
         self._aside_thread = None
+        self._logging = set()       # ids of VMs whose lines are about to be taken
+        self._idle_at = None        # when to look for idle VMs next
         self._closing = False       # nothing is loaded or called any more
         self._abandoned = None      # what to do with waiting calls, once the Host object is gone: drain them?
         self._finished_at_all = False
@@ -200,6 +203,7 @@ class Service:
                     act()
                 except Exception:
                     _log.exception("vmhost: what followed an event could not be done; the host goes on")
+        self._serve_late_watchers()
         if self._aside is not None:
             self._aside.put(None)
         if self._function_threads is not None:
@@ -223,7 +227,12 @@ class Service:
                 self.events.wake()
                 return None
         again = self._scheduler.deal()
-        idle = self._pool.retire_idle(self._keep)
+        now = self._clock()
+        if self._pool.changed or self._idle_at is not None and now >= self._idle_at or self._pool.under_pressure():
+            self._pool.changed = False
+            idle = self._pool.retire_idle(self._keep)
+            self._idle_at = None if idle is None else now + idle
+        idle = None if self._idle_at is None else max(0.0, self._idle_at - now)
         return min((s for s in (again, idle) if s is not None), default=None)
 
     @staticmethod
@@ -281,15 +290,36 @@ class Service:
             if self._current.get(version.name) is version:
                 self._move_handle(version)
             if self._state is not None:
-                self._state.save_breaker(version.key, version.breaker.saved())
+                try:
+                    self._state.save_breaker(version.key, version.breaker.saved())
+                except OSError as error:
+                    _log.error("%s: the breaker of %s %s cannot be saved, a restart will not know of it: %s",
+                               self._state.path, version.name, version.version, error)
 
     # -- calls that someone watches -------------------------------------------------------------------------------
 
     def watch(self, call, act):
         """Run `act` on the service thread, with no lock held, when the native `call` has ended."""
         with self._watch_lock:
-            self._watched.setdefault(call, []).append(act)
-        call.watch()
+            gone = self._gone
+            if not gone:
+                self._watched.setdefault(call, []).append(act)
+        if gone:
+            act()           # the thread is gone, and with it every call has ended
+        else:
+            call.watch()
+
+    def _serve_late_watchers(self):
+        """The thread goes: what was watched in its last moment is served now, what comes later at once."""
+        with self._watch_lock:
+            self._gone = True
+            late = [act for acts in self._watched.values() for act in acts]
+            self._watched.clear()
+        for act in late:
+            try:
+                act()
+            except Exception:
+                _log.exception("vmhost: what followed a call's end could not be done")
 
     def _take_watchers(self, call):
         with self._watch_lock:
@@ -318,10 +348,17 @@ class Service:
         self._aside.put(act)
 
     def _log_lines(self, native, owner, after):
-        lines = native.take_logs()
-        if lines:
-            name, version = (owner.name, owner.version) if owner else (None, None)
-            after.append(lambda: self._put_aside(lambda: guest_log.write(name, version, native.id, lines)))
+        """Have the lines of a VM logged, on the second thread. Until they are taken the core bounds how many it keeps."""
+        if native.id in self._logging:
+            return
+        self._logging.add(native.id)
+        name, version = (owner.name, owner.version) if owner else (None, None)
+
+        def write():
+            self._logging.discard(native.id)
+            guest_log.write(name, version, native.id, native.take_logs())
+
+        after.append(lambda: self._put_aside(write))
 
     def _host_call(self, request):
         if self._function_threads is None:

@@ -1,5 +1,6 @@
 """A host's life on the fake core: loading, newer versions, closing in every way, breakers, logs, host functions."""
 
+import concurrent.futures
 import gc
 import logging
 import threading
@@ -426,6 +427,58 @@ def test_lines_of_a_guest_reach_the_logger_of_its_task(fake_host, bundle, caplog
         logger.setLevel(logging.NOTSET)
     record = handler.record
     assert (record.getMessage(), record.levelno, record.version, record.vm) == ("50 % done", logging.INFO, "1.0.0", vm.id)
+
+
+def test_lines_pile_up_in_the_core_where_they_are_bounded_while_a_handler_is_slow(fake_host, bundle):
+    host, core = fake_host()
+    host.load(bundle())(1)
+    vm = next(vm for vm in core.made if vm.lane)
+    entered, release = threading.Event(), threading.Event()
+
+    class Slow(logging.Handler):
+        def emit(self, record):
+            entered.set()
+            release.wait(10)
+
+    handler = Slow()
+    logger = logging.getLogger("vmhost.task.echo")
+    logger.addHandler(handler)
+    try:
+        vm.log(logging.WARNING, "first")
+        assert entered.wait(10)
+        for number in range(10):
+            vm.log(logging.WARNING, f"line {number}")
+            settle(host)
+        assert len(vm.logs) == 10
+        assert host._service._aside.qsize() <= 1
+        assert host.task("echo")(2) == 2, "a slow handler holds up nobody else"
+    finally:
+        release.set()
+        host.close()
+        logger.removeHandler(handler)
+    assert vm.logs == []
+
+
+def test_a_future_that_is_watched_when_the_host_is_gone_already_has_its_end(fake_host, bundle):
+    host, core = fake_host(FakeCore(guest=None))
+    future = host.load(bundle()).submit(1)
+    settle(host)
+    watched = future._call.watch
+    future._call.watch = lambda: (host.close(drain=False), watched())     # the host ends between the two steps of watching
+    assert concurrent.futures.wait([future], timeout=10).done == {future}
+    assert isinstance(future.exception(), vmhost.ClosedError)
+
+
+def test_close_waits_for_callbacks_of_the_last_calls(fake_host, bundle):
+    host, core = fake_host(FakeCore(guest=None))
+    future = host.load(bundle()).submit(1)
+    release, called = threading.Event(), []
+    future.add_done_callback(lambda f: (release.wait(10), called.append(f)))
+    settle(host)
+    the_running(core)[0].end(1)
+    threading.Timer(0.05, release.set).start()
+    host.close()
+    assert called == [future]
 
 
 class Request:

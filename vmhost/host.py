@@ -52,8 +52,6 @@ class Host:
             if not callable(function):
                 raise ConfigurationError(f"functions: {name}: expected a callable, got {type(function).__name__}")
         native = isolation.core()
-        _end_hosts_at_exit()
-        system = _system_image(native)
         folder = StateFolder(state) if state is not None else None
         self.crashes = _crashes_before(native, folder) if folder is not None else ()
         # The service must not keep this object alive, so it gets at the functions, which may refer to it, only through it.
@@ -64,12 +62,11 @@ class Host:
             return host._functions if host is not None else {}
 
         try:
-            self._service = Service(self._policy, native, system, folder, functions_now)
+            self._service = start_service(self._policy, native, folder, functions_now)
         except BaseException:
             if folder is not None:
                 folder.close()
             raise
-        _services.add(self._service)
         self._finalizer = weakref.finalize(self, self._service.abandon)
         self._finalizer.atexit = False
 
@@ -177,6 +174,7 @@ class Host:
         if not service.wait_closed(timeout_s if drain else None):
             service.begin_close(False)
             service.wait_closed()
+        service.wait_callbacks()
         self._finalizer.detach()
         return service.quarantined
 
@@ -190,6 +188,14 @@ class Host:
 
     def __repr__(self):
         return f"<vmhost.Host {'closed' if self._closed else ', '.join(self.tasks) or 'no tasks'}>"
+
+
+def start_service(policy, native, folder=None, functions=dict):
+    """A Service on the native core, as Host and VMExecutor have one; closed at exit at the latest."""
+    _end_hosts_at_exit()
+    service = Service(policy, native, system_image(native), folder, functions)
+    _services.add(service)
+    return service
 
 
 def _trust_store(trust):
@@ -221,7 +227,7 @@ def _crashes_before(native, folder):
 SYSTEM_BUNDLE = IN_CHECKOUT
 
 
-def _system_image(native):
+def system_image(native):
     """The image that all VMs boot from: the standard library and the guest runtime, as set-up compiled them."""
     with _system_lock:
         image = _system_images.get(native)

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from bytecode.compiler import compile_task
 from vmhost import demo as demonstration
-from vmhost import host
+from vmhost import Host, host
 from vmhost.cli import failures, keys, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,12 +44,14 @@ def vmhost(capfd):
 def bundle(tmp_path):
     """A function that compiles source text as the module `main` of a task and gives the bundle's path."""
 
-    def compile_text(source, sign=None, limits="{memory: 32 MiB, wall_time: 20 s}", name="sample"):
+    def compile_text(source, sign=None, limits="{memory: 32 MiB, wall_time: 20 s}", name="sample", more="", files=()):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         (folder / "task.yaml").write_text(
-            f'name: {name}\nversion: 1.0.0\nentry: main:run\npython: "3.{sys.version_info[1]}"\nlimits: {limits}\n'
+            f'name: {name}\nversion: 1.0.0\nentry: main:run\npython: "3.{sys.version_info[1]}"\nlimits: {limits}\n' + more
         )
+        for file, text in dict(files).items():
+            (folder / file).write_text(text)
         (folder / "main.py").write_text(textwrap.dedent(source))
         path = tmp_path / f"{name}.vmb"
         path.write_bytes(compile_task(folder).to_bytes(keys.signing_key(sign) if sign else None))
@@ -159,6 +162,27 @@ def test_ctrl_c_ends_the_command_at_once(bundle, each):
     assert err.splitlines()[-1] == "vmhost: interrupted"
 
 
+def test_the_first_task_of_the_docs_runs_as_written(vmhost, tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "writing-tasks.md").read_text(encoding="utf-8")
+    spec, source, commands = re.findall(r"```\w*\n(.*?)```", page, re.DOTALL)[:3]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hello").mkdir()
+    (tmp_path / "hello" / "task.yaml").write_text(spec.replace('"3.14"', f'"3.{sys.version_info[1]}"'))
+    (tmp_path / "hello" / "main.py").write_text(source)
+    results = [vmhost(*shlex.split(command)[1:]) for command in commands.strip().splitlines()]
+    assert [code for code, *_ in results] == [0, 0]
+    assert results[1][1] == '"Hello, Ada"\n'
+
+
+def test_what_the_docs_say_a_task_can_ask_for_is_there(bundle):
+    page = (ROOT / "docs" / "writing-tasks.md").read_text(encoding="utf-8")
+    source = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "vmhost.guest" in block)
+    path = bundle(source, more="permissions: {host: [lookup]}\nfiles: [table.csv]\n", files={"table.csv": "1,2"})
+    with Host(allow_unsigned=True, functions={"lookup": sum}) as runs:
+        assert runs.load(path)([1, 2]) == 3
+        assert runs.load(path)([1, 2], timeout_s=0.05) is None, "less than a tenth of a second is left"
+
+
 def test_doctor_finds_this_machine_fit(vmhost):
     code, out, _ = vmhost("doctor", "--json")
     document = json.loads(out)
@@ -168,12 +192,12 @@ def test_doctor_finds_this_machine_fit(vmhost):
 
 
 def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):
-    (tmp_path / "stdlib.vmb").write_bytes(b"not a bundle")
+    (tmp_path / "stdlib.vmb").write_bytes(b"PK")
     monkeypatch.setattr(host, "SYSTEM_BUNDLE", tmp_path / "stdlib.vmb")
     monkeypatch.setattr(host, "_system_images", {})
     code, out, _ = vmhost("doctor")
     assert code == failures.UNHEALTHY
-    assert "stdlib.vmb: " in out
+    assert "WRONG  standard library:" in out and "stdlib.vmb: truncated" in out
     assert "make it again: python -m bytecode.stdlib" in out
     assert "trusted keys" in out, "the checks after it were made"
 
@@ -212,6 +236,18 @@ def wrong_truth(load):
         return module
 
     return load_wrong
+
+
+def test_ctrl_c_ends_the_demo_in_the_middle():
+    with subprocess.Popen([*COMMAND, "demo"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            while "All tasks at once" not in running.stderr.readline():
+                assert running.poll() is None
+            running.send_signal(signal.SIGINT)
+            out, err = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert (running.returncode, out, err.strip()) == (failures.INTERRUPTED, "", "vmhost: interrupted")
 
 
 def test_the_demo_on_a_terminal_shows_its_tables_and_leaves_the_screen_tidy(tmp_path):

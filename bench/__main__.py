@@ -1,0 +1,51 @@
+"""python -m bench [--quick] [--only SUBJECT …] [--json] [--out FOLDER]
+
+Runs every subject of bench/cases, ours and the peers' in turn, and prints medians, quartiles and ratios. It asserts nothing.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import contenders, report
+
+SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="vmhost bench", description=__doc__.split("\n\n")[1])
+    parser.add_argument("--quick", action="store_true", help="few rounds: does it run, not how fast")
+    parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=SUBJECTS, metavar="SUBJECT", help=", ".join(SUBJECTS))
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder for results.json and results.svg")
+    options = parser.parse_args()
+    progress = Console(stderr=True)
+    results = []
+    try:
+        for subject in options.only:
+            progress.print(f"measuring {subject} …", style="dim")
+            results += importlib.import_module(f"bench.cases.{subject}").run(options.quick)
+    finally:
+        contenders.remove_bundles()
+    options.out.mkdir(parents=True, exist_ok=True)
+    report.write_json(results, options.out / "results.json")
+    try:
+        report.draw(results, options.out / "results.svg")
+    except ImportError:
+        progress.print("no picture: matplotlib is not installed (pip install 'vmhost[bench]')", style="dim")
+    if options.json:
+        print(json.dumps(report.as_dict(results), indent=1))
+    else:
+        report.show(results)
+        progress.print(f"written: {options.out / 'results.json'}, {options.out / 'results.svg'}", style="dim")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,190 @@
+"""Booting, lending and ending VMs; the memory of an idle one; many cycles without a trend."""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import InterpreterPoolExecutor, ProcessPoolExecutor
+
+import psutil
+
+from vmhost.host import system_image
+from vmhost.isolation.vm import core, image_of
+
+from bytecode.compiler import compile_sources
+
+from bench.functions import import_all
+from bench.measure import Result, interleaved, seconds
+
+IMPORTS = {
+    "bare": [],
+    "json, re, dataclasses, functools, typing": ["json", "re", "dataclasses", "functools", "typing"],
+    "… and asyncio, sqlite3": ["json", "re", "dataclasses", "functools", "typing", "asyncio", "sqlite3"],
+}
+SOURCE = b"def run(names):\n    for name in names:\n        __import__(name)\n    return len(names)\n"
+
+
+class Bench:
+    """Native VMs without a host: what a pool does, and nothing else."""
+
+    def __init__(self):
+        self.native = core()
+        self.system = system_image(self.native)
+        self.image = image_of(compile_sources({"main": (SOURCE, "imports/main.py", False)}, entry="main:run",
+                                              name="imports", version="1"), self.native)
+
+    def boot(self):
+        """A VM that is ready, and its events."""
+        events = self.native.Events()
+        vm = self.native.VM(self.system, events, end_s=30)
+        self.until(events, "ready")
+        return vm, events
+
+    def lane(self, events):
+        return self.native.Lane("imports", "1", self.image, "main:run", events)
+
+    def until(self, events, kind):
+        while True:
+            for event in events.wait(60):
+                if event[0] == kind:
+                    return
+                if event[0] in ("failed", "quarantined"):
+                    raise RuntimeError(f"a VM {event[0]}: {event[2]}")
+
+    def end(self, vm, events):
+        vm.retire()
+        self.until(events, "ended")
+
+
+def _boot(rounds):
+    bench = Bench()
+    alive = []
+
+    def boot_ms():
+        began = time.perf_counter()
+        alive.append(bench.boot())
+        return (time.perf_counter() - began) * 1000
+
+    def lend_us():
+        vm, events = bench.boot()
+        alive.append((vm, events))
+        lane = bench.lane(events)
+        began = time.perf_counter()
+        vm.attach(lane)
+        lane.call([])
+        return (time.perf_counter() - began) * 1e6
+
+    def pool_ms(pool):
+        with pool(max_workers=1) as one:
+            return seconds(lambda: one.submit(os.getpid).result()) * 1000
+
+    def process_ms():
+        return seconds(lambda: subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=True)) * 1000
+
+    boots = interleaved({"VM, booted and sealed": boot_ms, "interpreter pool worker": lambda: pool_ms(InterpreterPoolExecutor),
+                         "process pool worker": lambda: pool_ms(ProcessPoolExecutor), "python -I -S": process_ms},
+                        rounds, "ms", "less")
+    lends = interleaved({"warm VM: attach and first call": lend_us}, rounds, "us", "less")
+    for vm, events in alive:
+        bench.end(vm, events)
+    return [
+        Result("boot", boots, promises=(("VM under 5 ms", boots["VM, booted and sealed"].median < 5),)),
+        Result("lending a warm VM", lends,
+               promises=(("under 200 us", lends["warm VM: attach and first call"].median < 200),)),
+    ]
+
+
+def _per_second(rounds, count):
+    bench = Bench()
+
+    def cycles():
+        left = [count]
+        lock = threading.Lock()
+
+        def work():
+            while True:
+                with lock:
+                    if left[0] == 0:
+                        return
+                    left[0] -= 1
+                bench.end(*bench.boot())
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        taken = seconds(lambda: ([t.start() for t in threads], [t.join() for t in threads]))
+        return count / taken
+    figures = interleaved({"VMs booted and ended": cycles}, rounds, "VMs/s", "more")
+    return Result("boot and end, four at a time", figures,
+                  promises=(("200/s", figures["VMs booted and ended"].median >= 200),))
+
+
+def _private_bytes(pid=None):
+    return psutil.Process(pid).memory_full_info().uss
+
+
+def _memory(count):
+    """MB that each further idle VM, or worker, adds."""
+    results = []
+    bench = Bench()
+    for title, names in IMPORTS.items():
+        alive = []
+
+        def grow(number, names=names, alive=alive):
+            for _ in range(number):
+                vm, events = bench.boot()
+                lane = bench.lane(events)
+                vm.attach(lane)
+                lane.call(names)
+                alive.append((vm, events, lane))
+        grow(2)
+        before = _private_bytes()
+        grow(count)
+        ours = (_private_bytes() - before) / count / 1e6
+        for vm, events, _ in alive:
+            bench.end(vm, events)
+        with ProcessPoolExecutor(max_workers=1) as pool:
+            theirs = _private_bytes(pool.submit(import_all, names).result()) / 1e6
+        figures = interleaved({"VM": lambda ours=ours: ours, "process pool worker": lambda theirs=theirs: theirs}, 1, "MB", "less")
+        promises = [(f"{theirs / ours:.1f}x less (reach 3x)", theirs >= 3 * ours)]
+        if not names:
+            promises.insert(0, ("under 2 MB", ours < 2))
+        results.append(Result(f"memory of one idle VM, {title}", figures, promises=tuple(promises)))
+    return results
+
+
+def _cycles(count):
+    """Resident memory while VMs come and go on eight threads, in a mix of imports."""
+    bench = Bench()
+    mixes = [["datetime"], ["decimal"], ["sqlite3"], ["json", "re"], ["asyncio"], ["dataclasses", "typing"], []]
+    sizes, done, lock = [], [0], threading.Lock()
+    process = psutil.Process()
+
+    def work(seed):
+        choose = random.Random(seed)
+        while True:
+            with lock:
+                if done[0] >= count:
+                    return
+                done[0] += 1
+                if done[0] % max(1, count // 20) == 0:
+                    sizes.append(process.memory_info().rss / 1e6)
+            vm, events = bench.boot()
+            lane = bench.lane(events)
+            vm.attach(lane)
+            lane.call(choose.choice(mixes))
+            bench.end(vm, events)
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    taken = seconds(lambda: ([t.start() for t in threads], [t.join() for t in threads]))
+    settled = sizes[len(sizes) // 10:]
+    half = len(settled) // 2
+    trend = sum(settled[half:]) / len(settled[half:]) - sum(settled[:half]) / half
+    figures = interleaved({"RSS, second half against first": lambda: trend}, 1, "MB", "less")
+    return Result(f"{count:,} boot-run-end cycles on 8 threads", figures,
+                  promises=(("no trend (within 10 MB)", abs(trend) < 10),),
+                  note=f"{count / taken:.0f} cycles/s; RSS {min(sizes):.0f} to {max(sizes):.0f} MB")
+
+
+def run(quick):
+    rounds = 5 if quick else 31
+    return [*_boot(rounds), _per_second(1 if quick else 5, 40 if quick else 400), *_memory(4 if quick else 20),
+            _cycles(200 if quick else 10_000)]

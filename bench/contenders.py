@@ -1,0 +1,58 @@
+"""Who is measured: vmhost, and what a user would pick instead, each with the same number of workers."""
+
+import contextlib
+import os
+import tempfile
+from concurrent.futures import InterpreterPoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import vmhost
+from bytecode.compiler import compile_task
+
+from bench.functions import ROOT
+
+THREADS, INTERPRETERS, PROCESSES = "threads", "interpreter pool", "process pool"
+EXECUTORS = {THREADS: ThreadPoolExecutor, INTERPRETERS: InterpreterPoolExecutor, PROCESSES: ProcessPoolExecutor}
+
+
+@contextlib.contextmanager
+def host(**limits):
+    """A Host for unsigned bundles, with `limits` as keyword arguments of Policy. No breaker: runaways are measured too."""
+    policy = vmhost.Policy(task=vmhost.TaskPolicy(breaker=vmhost.BreakerPolicy(enabled=False)), **limits)
+    with vmhost.Host(allow_unsigned=True, policy=policy) as running:
+        yield running
+
+
+def bundle(name, folder=None):
+    """The path of a freshly compiled bundle of `tasks/name` (or of `folder`)."""
+    target = Path(tempfile.gettempdir()) / f"vmhost-bench-{os.getpid()}-{name}.vmb"
+    if not target.exists():
+        target.write_bytes(compile_task(folder or ROOT / "tasks" / name).to_bytes())
+    return target
+
+
+def empty_bundle():
+    return bundle("empty", ROOT / "bench" / "tasks" / "empty")
+
+
+def remove_bundles():
+    for path in Path(tempfile.gettempdir()).glob(f"vmhost-bench-{os.getpid()}-*.vmb"):
+        path.unlink()
+
+
+@contextlib.contextmanager
+def executors(workers, names=tuple(EXECUTORS)):
+    """{name: executor} with `workers` workers each, started."""
+    with contextlib.ExitStack() as stack:
+        yield {name: stack.enter_context(EXECUTORS[name](max_workers=workers)) for name in names}
+
+
+@contextlib.contextmanager
+def one_core():
+    """This process, and what it starts meanwhile, on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

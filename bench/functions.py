@@ -1,0 +1,62 @@
+"""The same work for every contender: module-level functions that pools can import, and tasks as a peer's worker runs them.
+
+A peer runs the very sources of `tasks/NAME`: `load(name)` makes the folder importable, opens its files and calls setup().
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_loaded = {}
+
+
+def empty(value):
+    return value
+
+
+def load(name):
+    """The entry function of the task folder `name`, ready to be called."""
+    if name not in _loaded:
+        folder = ROOT / "tasks" / name
+        sys.path.insert(0, str(folder))
+        try:
+            spec = importlib.util.spec_from_file_location(f"bench_task_{name}", folder / "main.py")
+            module = importlib.util.module_from_spec(spec)
+            # a task opens its files by relative name; chdir is the whole process's, so two interpreters would race
+            module.open = lambda path, *args, **kwargs: open(folder / path, *args, **kwargs)
+            spec.loader.exec_module(module)
+            if hasattr(module, "setup"):
+                module.setup()
+        finally:
+            sys.path.remove(str(folder))
+        _loaded[name] = module.run
+    return _loaded[name]
+
+
+def digits(value):
+    return load("digits")(value)
+
+
+def neighbours(value):
+    return load("neighbours")(value)
+
+
+def forest(value):
+    return load("forest")(value)
+
+
+def import_all(names):
+    for name in names:
+        importlib.import_module(name)
+    return os.getpid()
+
+
+def size_of(data):
+    return len(data)
+
+
+def give_bytes(size):
+    return bytes(size)

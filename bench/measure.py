@@ -1,0 +1,79 @@
+"""Interleaved timing: contenders take turns within a round, so that a drifting machine drifts for all of them.
+
+A figure is the median over the rounds; its spread is the interquartile range. Ratios are taken round by round.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`median`, `low` and `high` quartile of `values`, in `unit`. `better` is "less" or "more"."""
+
+    values: tuple
+    unit: str
+    better: str
+
+    @property
+    def median(self):
+        return statistics.median(self.values)
+
+    @property
+    def low(self):
+        return statistics.quantiles(self.values, n=4)[0] if len(self.values) > 1 else self.values[0]
+
+    @property
+    def high(self):
+        return statistics.quantiles(self.values, n=4)[2] if len(self.values) > 1 else self.values[0]
+
+    def advantage_over(self, other):
+        """How many times better than `other`, as the median of the ratios round by round."""
+        pairs = zip(self.values, other.values)
+        return statistics.median(b / a if self.better == "less" else a / b for a, b in pairs)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One measurement: a Figure for each contender, ours first, and the ratio that the project promises (None: none)."""
+
+    name: str
+    figures: dict
+    promises: tuple = ()        # (text, met)
+    note: str = ""
+
+
+def interleaved(contenders, rounds, unit, better):
+    """`contenders` maps names to functions that return one value in `unit`; {name: Figure}. One warm-up round first."""
+    values = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name, contender in contenders.items():
+            value = contender()
+            if number:
+                values[name].append(value)
+    return {name: Figure(tuple(found), unit, better) for name, found in values.items()}
+
+
+def per_call_us(function, count):
+    """Median time of one of `count` calls of `function`, in microseconds."""
+    clock = time.perf_counter_ns
+    times = []
+    for _ in range(count):
+        began = clock()
+        function()
+        times.append(clock() - began)
+    return statistics.median(times) / 1000
+
+
+def per_second(function, count):
+    """`count` divided by the seconds that `function` takes."""
+    began = time.perf_counter()
+    function()
+    return count / (time.perf_counter() - began)
+
+
+def seconds(function):
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began

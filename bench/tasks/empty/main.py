@@ -1,0 +1,23 @@
+"""What the benchmarks call when the call itself is what they measure."""
+
+import threading
+import time
+
+
+def run(value):
+    return value
+
+
+def spin(_):
+    while True:
+        pass
+
+
+def sleep(_):
+    time.sleep(60)
+
+
+def wait(_):
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()

@@ -122,7 +122,7 @@ def run(tasks_folder, progress=None):
             with watch:
                 progress.begin("together", {name: calls for name, _, calls, _ in WORK} | {name: 1 for name, *_ in MISBEHAVING})
                 started = time.perf_counter()
-                callers, stops = _together(tasks, asked, watch, progress)
+                callers, stops = _together(host, tasks, asked, watch, progress)
                 together_s = time.perf_counter() - started
                 compared_s = _compare(tasks, Path(tasks_folder), asked, workers, progress)
             statistics = host.statistics()
@@ -227,18 +227,24 @@ def _work(cases, calls):
     return [cases[number % len(cases)] for number in range(calls)]
 
 
-def _together(tasks, asked, watch, progress):
+def _together(host, tasks, asked, watch, progress):
     """Stage 2: all callers at once. Returns what they saw by task, and the StopReports."""
     calls = {name: _Calls() for name, *_ in WORK}
     with ThreadPoolExecutor(len(WORK) * CALLERS + len(MISBEHAVING), "vmhost-demo-caller") as threads:
-        futures = []
-        for name, _, count, _ in WORK:
-            work = iter(_work(asked[name], count))      # shared by the task's callers: next() is atomic under the GIL
-            futures += [threads.submit(_call_all, tasks[name], work, calls[name], progress) for _ in range(CALLERS)]
-        stops = [threads.submit(_stop, tasks[name], value, expected, watch, progress) for name, value, expected in MISBEHAVING]
-        for future in futures:
-            future.result()
-        return calls, tuple(stop.result() for stop in stops)
+        try:
+            futures = []
+            for name, _, count, _ in WORK:
+                work = iter(_work(asked[name], count))      # shared by the task's callers: next() is atomic under the GIL
+                futures += [threads.submit(_call_all, tasks[name], work, calls[name], progress) for _ in range(CALLERS)]
+            stops = [
+                threads.submit(_stop, tasks[name], value, expected, watch, progress) for name, value, expected in MISBEHAVING
+            ]
+            for future in futures:
+                future.result()
+            return calls, tuple(stop.result() for stop in stops)
+        except BaseException:
+            host.close(drain=False)         # else the callers would go on to the end of their work, and be waited for
+            raise
 
 
 def _call_all(task, work, calls, progress):
@@ -246,6 +252,8 @@ def _call_all(task, work, calls, progress):
         started = time.perf_counter()
         try:
             answer = task(value)
+        except vmhost.ClosedError:
+            return
         except vmhost.VMHostError as error:
             calls.errors.append(error)
         else:

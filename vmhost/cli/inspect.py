@@ -24,7 +24,10 @@ def command(output, path, trust, verify):
     document["signature"] = signature(path, store)
     document["verified"] = verify
     output.document(document)
-    output.table(document["task"], ["property", "value"], [[name, text] for name, text in _properties(document)])
+    output.line(document["task"], style="bold")
+    for name, text in _properties(document):
+        output.line(f"{name:11} {text}")
+    output.line()
     rows = [
         [kind, item["name"], size_text(item["bytes"]), item["sha256"][:16]]
         for kind in ("modules", "files", "texts")

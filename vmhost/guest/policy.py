@@ -106,7 +106,7 @@ POLICY = {
         major minor makedev strerror WCOREDUMP WIFCONTINUED WIFSTOPPED WIFSIGNALED WIFEXITED WEXITSTATUS WTERMSIG WSTOPSIG
         waitstatus_to_exitcode confstr sysconf getloadavg urandom getrandom cpu_count fspath _path_splitroot_ex
         _path_normpath pathconf_names confstr_names sysconf_names error waitid_result stat_result statvfs_result
-        sched_param terminal_size DirEntry times_result uname_result _have_functions register_at_fork
+        sched_param terminal_size DirEntry times_result uname_result _have_functions
     """, gated="""
         stat lstat access listdir scandir readlink statvfs chmod mkdir rmdir unlink remove rename replace utime truncate open
         close read readinto readv pread preadv write writev pwrite pwritev lseek fstat isatty dup ftruncate fsync fdatasync
@@ -277,7 +277,6 @@ POLICY = {
     "_statistics": Rules(allowed="_normal_dist_inv_cdf"),
     "_string": Rules(allowed="formatter_field_name_split formatter_parser"),
     "_struct": Rules(allowed="Struct _clearcache calcsize error iter_unpack pack pack_into unpack unpack_from"),
-    "_suggestions": Rules(allowed="_generate_suggestions"),
     "_sysconfig": Rules(allowed="config_vars"),
     "_tokenize": Rules(allowed="TokenizerIter"),
     "_types": Rules(allowed="""
@@ -337,6 +336,7 @@ ABSENT = {
     "_ctypes": "calls any function of the process", "_ctypes_test": "for tests", "_testcapi": "for tests",
     "_interpreters": "runs code in other VMs", "_interpchannels": "reaches other VMs", "_interpqueues": "reaches other VMs",
     "_queue": "SimpleQueue.get cannot be stopped; queue.py brings one that can", "_symtable": "compiles",
+    "_suggestions": "CPython does not load it in an interpreter with its own GIL",
     "_tracemalloc": "the process's allocators", "_lsprof": "hooks into the evaluation loop", "_remote_debugging": "reads the process's memory",
     "faulthandler": "the process's signal handlers", "resource": "the process's limits", "termios": "the host's terminal",
     "fcntl": "locks and flags of the process's files", "readline": "the host's terminal", "syslog": "the process's log", "grp": "reads files of the system", "pwd": "reads files of the system",

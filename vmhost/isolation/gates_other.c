@@ -40,12 +40,6 @@ static int check_getsignal(vmh_gated *call)
 static _Atomic(newfunc) mmap_new;
 static _Atomic(destructor) mmap_dealloc;
 
-typedef struct vmh_map {        /* what a map has been charged */
-    struct vmh_map *next;
-    PyObject *object;           /* by address only */
-    size_t bytes;
-} map_charge;
-
 static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -58,7 +52,7 @@ static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwa
     size_t bytes = PyLong_AsSize_t(length);
     if (PyErr_Occurred())
         return NULL;
-    map_charge *charge = malloc(sizeof *charge);
+    vmh_map *charge = malloc(sizeof *charge);
     if (charge == NULL || !vmh_meter_charge(vmh_vm_meter(seal->vm), bytes)) {
         free(charge);
         return PyErr_NoMemory();
@@ -71,7 +65,7 @@ static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwa
         free(charge);
         return NULL;
     }
-    *charge = (map_charge){ .next = seal->maps, .object = result, .bytes = bytes };
+    *charge = (vmh_map){ .next = seal->maps, .object = result, .bytes = bytes };
     seal->maps = charge;
     return result;
 }
@@ -80,11 +74,11 @@ static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwa
 static void mmap_dealloc_gate(PyObject *self)
 {
     vmh_seal *seal = vmh_seal_here();
-    map_charge **link = seal == NULL ? NULL : &seal->maps;
+    vmh_map **link = seal == NULL ? NULL : &seal->maps;
     while (link != NULL && *link != NULL && (*link)->object != self)
         link = &(*link)->next;
     if (link != NULL && *link != NULL) {
-        map_charge *charge = *link;
+        vmh_map *charge = *link;
         *link = charge->next;
         vmh_meter_release(vmh_vm_meter(seal->vm), charge->bytes);
         free(charge);

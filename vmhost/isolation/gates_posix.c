@@ -331,8 +331,27 @@ static int environ_add(PyObject *dict)
     return 0;
 }
 
+/* Which functions take dir_fd: none here. The standard library looks at this list and goes by paths instead. */
+static int drop_folder_functions(PyObject *dict)
+{
+    PyObject *names = PyDict_GetItemString(dict, "_have_functions");
+    if (names == NULL || !PyList_Check(names))
+        return 0;
+    for (Py_ssize_t i = PyList_GET_SIZE(names) - 1; i >= 0; i--) {
+        const char *name = PyUnicode_AsUTF8(PyList_GET_ITEM(names, i));
+        size_t size = name == NULL ? 0 : strlen(name);
+        if (name == NULL)
+            return -1;
+        if (size > 2 && strcmp(name + size - 2, "AT") == 0 && strcmp(name, "HAVE_LSTAT") != 0 && PyList_SetSlice(names, i, i + 1, NULL) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 int vmh_posix_finish(PyObject *dict)
 {
+    if (drop_folder_functions(dict) < 0)
+        return -1;
     PyObject *held = PyDict_GetItemString(dict, "environ");
     if (held == NULL || !PyDict_Check(held))
         return 0;

@@ -5,6 +5,8 @@
  */
 #include "sealing.h"
 
+#include "meter.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -118,13 +120,12 @@ int vmh_grant_path(PyObject *path, int access, bool keep_last, const char *what,
         real = realpath(text, NULL);
     if (real == NULL && (keep_last || errno == ENOENT))
         real = resolve_folder(text);
-    struct stat status;
-    if (real != NULL && !keep_last && lstat(real, &status) == 0 && S_ISLNK(status.st_mode)) {
-        free(real);     /* a link to nothing: made through it, a file would be anywhere */
-        real = NULL;
-    }
     int error = real == NULL ? errno : 0;
-    const char *seen = real == NULL ? text : real;
+    /* what is not there is told apart from what is not granted by its text alone */
+    const char *seen = real != NULL ? real : strstr(text, "/..") != NULL ? "" : text;
+    struct stat status;
+    if (real != NULL && !keep_last && lstat(real, &status) == 0 && S_ISLNK(status.st_mode))
+        seen = "";      /* a link to nothing: made through it, a file would be anywhere */
     if ((access & VMH_WRITE) && !path_in(seen, &seal->write)) {
         vmh_deny("not granted; a task that may write there names it in task.yaml, permissions: {write: [...]}", "%s('%s')", what, text);
         goto done;
@@ -134,7 +135,7 @@ int vmh_grant_path(PyObject *path, int access, bool keep_last, const char *what,
         goto done;
     }
     if (real == NULL) {
-        errno = error == 0 ? ENOENT : error;
+        errno = error;
         PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
         goto done;
     }
@@ -371,6 +372,12 @@ void vmh_seal_free(vmh_vm *vm)
     list_clear(&seal->env);
     resolved_clear(seal);
     free(seal->fds);
+    while (seal->maps != NULL) {    /* of objects that outlived their interpreter */
+        vmh_map *next = seal->maps->next;
+        vmh_meter_release(vmh_vm_meter(vm), seal->maps->bytes);
+        free(seal->maps);
+        seal->maps = next;
+    }
     if (seal->task != NULL)
         vmh_image_unref(seal->task);
     pthread_mutex_destroy(&seal->waits_mutex);

@@ -847,10 +847,6 @@ static const vmh_filing filings_of__struct[] = {
     {"unpack_from", 'a'},
     {0, 0},
 };
-static const vmh_filing filings_of__suggestions[] = {
-    {"_generate_suggestions", 'a'},
-    {0, 0},
-};
 static const vmh_filing filings_of__sysconfig[] = {
     {"config_vars", 'a'},
     {0, 0},
@@ -1646,7 +1642,6 @@ static const vmh_module_policy vmh_policy[] = {
     {"_statistics", filings_of__statistics, 1},
     {"_string", filings_of__string, 2},
     {"_struct", filings_of__struct, 9},
-    {"_suggestions", filings_of__suggestions, 1},
     {"_sysconfig", filings_of__sysconfig, 1},
     {"_thread", filings_of__thread, 27},
     {"_tokenize", filings_of__tokenize, 1},

@@ -32,6 +32,12 @@ typedef struct vmh_resolved {   /* an address that getaddrinfo gave for a grante
     const char *pattern;        /* of `net` */
 } vmh_resolved;
 
+typedef struct vmh_map {        /* what an anonymous map of a guest has been charged */
+    struct vmh_map *next;
+    PyObject *object;           /* by its address only */
+    size_t bytes;
+} vmh_map;
+
 typedef struct vmh_list {
     char **items;
     size_t count;
@@ -58,7 +64,7 @@ typedef struct vmh_seal {
     vmh_resolved *resolved;
     vmh_owned_fd *fds;
     size_t fd_room;
-    struct vmh_map *maps;       /* anonymous memory that mmap took; gates_other.c */
+    vmh_map *maps;
 
     pthread_mutex_t waits_mutex;
     vmh_waiter *waiters;        /* guarded by waits_mutex */

@@ -1,0 +1,243 @@
+"""What a sealed VM refuses, tried from inside one: each way out is denied with a PermissionDenied or is not there, and the process is as it was."""
+
+import os
+import signal
+import time
+
+import pytest
+
+import vmhost
+from bytecode.compiler import compile_sources
+
+# name -> the body of a function that tries something; what it does in the end is told by the tests below
+DENIED = {
+    # code
+    "compile_text": "compile('1', 'text', 'eval')",
+    "eval_text": "eval('1 + 1')",
+    "exec_text": "exec('pass')",
+    "code_constructor": "type(tries['eval_text'].__code__)(0, 0, 0, 0, 0, 0, b'', (), (), (), '', '', '', 0, b'', b'')",
+    "code_replace": "tries['eval_text'].__code__.replace(co_name='other')",
+    "code_copy_replace": "import copy; copy.replace(tries['eval_text'].__code__, co_name='other')",
+    "make_code": "import _vmhost; _vmhost.make_code(tries['eval_text'].__code__, co_name='other')",
+    "marshal_loads": "import marshal; marshal.loads(b'N')",
+    "marshal_dumps": "import marshal; marshal.dumps(1)",
+    "pickled_eval": "import pickle; pickle.loads(b'cbuiltins\\neval\\n(V1+1\\ntR.')",
+    # processes and what they share
+    "fork": "import os; os.fork()",
+    "system": "import os; os.system('true')",
+    "exec_program": "import os; os.execv('/bin/true', ['true'])",
+    "spawn": "import os; os.posix_spawn('/bin/true', ['true'], {})",
+    "popen": "import subprocess; subprocess.run(['true'])",
+    "exit_process": "import os; os._exit(3)",
+    "abort": "import os; os.abort()",
+    "kill": "import os; os.kill(os.getpid(), 9)",
+    "raise_signal": "import signal; signal.raise_signal(9)",
+    "alarm": "import signal; signal.alarm(1)",
+    "signal_handler": "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)",
+    "interrupt_main": "import _thread; _thread.interrupt_main()",
+    "chdir": "import os; os.chdir('/')",
+    "umask": "import os; os.umask(0)",
+    "setuid": "import os; os.setuid(os.getuid())",
+    "nice": "import os; os.nice(1)",
+    "locale": "import locale; locale.setlocale(locale.LC_ALL, 'C')",
+    # descriptors of the host
+    "close_stdout": "import os; os.close(1)",
+    "dup2": "import os; os.dup2(1, 2)",
+    "read_descriptor": "import os; os.read(0, 1)",
+    "write_descriptor": "import os; os.write(5, b'x')",
+    "fstat_descriptor": "import os; os.fstat(0)",
+    "open_descriptor": "open(1, 'wb')",
+    "open_closed_descriptor": "open(9999)",
+    "file_descriptor": "import io; io.FileIO(2, 'w')",
+    "file_unbound": "import io; io.FileIO.__init__(io.FileIO.__new__(io.FileIO), 1, 'w')",
+    "opener": "open('/anything', opener=lambda path, flags: 1)",
+    "socket_descriptor": "import socket; socket.socket(fileno=0)",
+    "socket_unbound": "import _socket; _socket.socket.__init__(_socket.socket.__new__(_socket.socket), fileno=0)",
+    "select_descriptor": "import select; select.select([0], [], [], 0)",
+    "epoll_descriptor": "import select; select.epoll().register(0)",
+    "map_descriptor": "import mmap; mmap.mmap(0, 4096)",
+    # files
+    "read_file": "open('/etc/passwd')",
+    "read_file_bytes": "open(b'/etc/passwd')",
+    "read_file_pathlib": "import pathlib; pathlib.Path('/etc/passwd').read_text()",
+    "read_file_codecs": "import codecs; codecs.open('/etc/passwd')",
+    "read_file_io": "import _io; _io.open('/etc/passwd')",
+    "open_code": "import io; io.open_code('/etc/passwd')",
+    "read_file_posix": "import os; os.open('/etc/passwd', os.O_RDONLY)",
+    "read_proc": "open('/proc/self/environ')",
+    "write_file": "open('/tmp/made-by-a-guest', 'w')",
+    "write_bundle": "open('data.txt', 'w')",
+    "stat_file": "import os; os.stat('/etc/passwd')",
+    "list_folder": "import os; os.listdir('/')",
+    "scan_folder": "import os; os.scandir('/')",
+    "current_folder": "import os; os.listdir()",
+    "make_folder": "import os; os.mkdir('/tmp/made-by-a-guest')",
+    "remove_file": "import os; os.remove('/tmp/made-by-a-guest')",
+    "rename_file": "import os; os.rename('/tmp/a', '/tmp/b')",
+    "link": "import os; os.symlink('/etc', '/tmp/made-by-a-guest')",
+    "folder_descriptor": "import os; os.stat('passwd', dir_fd=3)",
+    # databases and memory
+    "database_file": "import sqlite3; sqlite3.connect('/tmp/made-by-a-guest')",
+    "database_uri": "import sqlite3; sqlite3.connect('file:x?mode=memory&cache=shared', uri=True)",
+    "database_limit": "import sqlite3; sqlite3.connect(':memory:').setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 5)",
+    "database_extension": "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)",
+    "database_settings": "import sqlite3; sqlite3.connect(':memory:').setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, False)",
+    "database_authorizer": "import sqlite3; sqlite3.connect(':memory:').set_authorizer(None)",
+    # network
+    "connect": "import socket; socket.create_connection(('127.0.0.1', 1))",
+    "unix_socket": "import socket; socket.socket(socket.AF_UNIX)",
+    "raw_socket": "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW)",
+    "resolve": "import socket; socket.getaddrinfo('example.org', 80)",
+    "pass_descriptor": "import socket; a, b = socket.socketpair(); a.sendmsg([b'x'], [(1, 1, b'')])",
+    "unix_elsewhere": "import socket; a, b = socket.socketpair(type=socket.SOCK_DGRAM); a.sendto(b'x', '/run/some.sock')",
+    # the host's terminal
+    "input": "input()",
+    "breakpoint": "breakpoint()",
+}
+
+GONE = {
+    "objects_of_all": "import gc; gc.get_objects",
+    "referrers": "import gc; gc.get_referrers",
+    "referents": "import gc; gc.get_referents",
+    "frames_of_all": "import sys; sys._current_frames",
+    "trace": "import sys; sys.settrace",
+    "audit_hook": "import sys; sys.addaudithook",
+    "monitoring": "import sys; sys.monitoring",
+    "native_loader": "import _imp; _imp.create_dynamic",
+    "frozen_code": "import _imp; _imp.get_frozen_object",
+    "event_descriptor": "import os; os.eventfd",
+    "memory_file": "import os; os.memfd_create",
+    "terminal": "import os; os.openpty",
+    "clock": "import time; time.clock_settime",
+    "zone": "import time; time.tzset",
+}
+
+MODULES = ["ctypes", "_ctypes", "_interpreters", "_interpqueues", "_testcapi", "faulthandler", "_tracemalloc", "resource", "_queue",
+           "readline", "termios", "fcntl", "pwd", "multiprocessing.shared_memory", "symtable", "_remote_debugging"]
+
+SOURCE = """
+import sys
+tries = {}
+
+def run(name):
+    try:
+        value = tries[name]()
+    except BaseException as error:
+        return type(error).__name__, str(error), isinstance(error, PermissionError)
+    return "nothing", repr(value), False
+
+def load(name):
+    try:
+        __import__(name)
+    except ImportError as error:
+        return str(error)
+    return None
+
+def shared(value):
+    import os
+    return os.getpid(), sorted(os.environ), os.getcwd()
+
+def instances(value):
+    '''Modules that were made again from their native definition are gated like the first.'''
+    import _vmhost, importlib
+    made = _vmhost.create("posix")
+    _vmhost.exec(made)
+    del sys.modules["posix"]
+    import posix
+    found = []
+    for module in (made, posix):
+        try:
+            module._exit(3)
+        except PermissionError as error:
+            found.append(str(error))
+    return found
+
+def rooted(value):
+    '''Every function object in reach of the classes of this VM that opens files is the gated one.'''
+    import _io
+    found = []
+    for kind in object.__subclasses__():
+        for name in ("open", "system", "_exit", "create_dynamic"):
+            function = getattr(kind, name, None)
+            if type(function).__name__ == "builtin_function_or_method" and function is not _io.open:
+                found.append((kind.__name__, name))
+    return found
+
+def reach(value):
+    '''What a function gives away through its attributes.'''
+    import os, builtins
+    given = []
+    for function in (os.open, os.stat, os._exit, builtins.open, builtins.compile):
+        owner = getattr(function, "__self__", None)
+        given.append(type(owner).__name__)
+        if type(owner).__name__ == "module":
+            assert owner.__dict__[function.__name__] is function or owner.__name__ == "posix"
+    return given
+"""
+
+
+@pytest.fixture(scope="module")
+def host():
+    with vmhost.Host(allow_unsigned=True) as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def task(host):
+    source = SOURCE
+    for name, body in {**DENIED, **GONE}.items():
+        lines = body.split("; ")
+        lines[-1] = f"return {lines[-1]}"
+        source += f"\ndef _{name}():\n" + "".join(f"    {line}\n" for line in lines) + f"tries[{name!r}] = _{name}\n"
+    return host.load(compile_sources({"main": (source, "main.py", False)}, entry="main:run", name="escape", version="1",
+                                     limits={"wall_time_s": 30.0}, files={"data.txt": b"bundled"}))
+
+
+@pytest.mark.parametrize("name", DENIED)
+def test_it_is_denied_in_words(task, name):
+    kind, text, is_permission_error = task(name)
+    assert kind == "PermissionDenied", text
+    assert is_permission_error and ": " in text and text.startswith("[Errno 13] ")
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_it_is_not_there(task, name):
+    assert task(name)[0] == "AttributeError"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_module_is_not_there(task, module):
+    assert task(module, entry="main:load") is not None
+
+
+def test_a_grant_is_named_with_its_key(task):
+    assert "permissions: {read: [...]}" in task("read_file")[1]
+    assert "permissions: {write: [...]}" in task("make_folder")[1]
+    assert 'permissions: {net: ["host:port"]}' in task("connect")[1]
+
+
+def test_modules_made_again_are_gated(task):
+    first, second = task(None, entry="main:instances")
+    assert "posix._exit" in first and "posix._exit" in second
+
+
+def test_classes_lead_to_no_original(task):
+    assert task(None, entry="main:rooted") == []
+
+
+def test_functions_lead_to_no_original(task):
+    assert set(task(None, entry="main:reach")) <= {"module", "str"}
+
+
+def test_the_process_is_as_before(task):
+    before = os.getcwd(), os.umask(0o77), signal.getsignal(signal.SIGINT), time.tzname, dict(os.environ)
+    os.umask(before[1])
+    for name in ("chdir", "umask", "signal_handler", "close_stdout", "locale"):
+        task(name)
+    pid, names, folder = task(None, entry="main:shared")
+    assert (pid, folder) == (os.getpid(), "/") and names == []
+    after = os.getcwd(), os.umask(0o77), signal.getsignal(signal.SIGINT), time.tzname, dict(os.environ)
+    os.umask(after[1])
+    assert before == after
+    os.fstat(1)
+    assert not os.path.exists("/tmp/made-by-a-guest")

@@ -1,0 +1,117 @@
+"""The policy's table against the native modules: every callable of every module that a VM can load is filed, and the VM has exactly what is filed."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vmhost
+from bytecode.compiler import compile_sources
+
+ROOT = Path(__file__).parents[2]
+TABLE = runpy.run_path(str(ROOT / "vmhost" / "guest" / "policy.py"))
+POLICY, ABSENT = TABLE["POLICY"], TABLE["ABSENT"]
+
+# Lists the names of a native module that are not plain constants, and the methods of types whose methods are filed one by one.
+LISTING = """
+PLAIN = (int, float, complex, str, bytes, tuple, frozenset, type(None))
+
+def listing(module, types):
+    names = {name for name, value in vars(module).items() if not isinstance(value, PLAIN)} - {"__loader__", "__spec__"}
+    for name in types:
+        kind = vars(module).get(name)
+        if isinstance(kind, type):
+            names |= {f"{name}.{method}" for method, value in vars(kind).items()
+                      if not method.startswith("__") and type(value).__name__ in ("method_descriptor", "classmethod_descriptor")}
+    return sorted(names)
+"""
+
+SOURCE = LISTING + """
+import importlib
+
+def run(asked):
+    module, types = asked
+    try:
+        return listing(importlib.import_module(module), types)
+    except ImportError:
+        return None
+
+def refused(name):
+    import vmhost.guest
+    module, name = name
+    try:
+        getattr(importlib.import_module(module), name)()
+    except vmhost.guest.PermissionDenied as error:
+        return str(error)
+"""
+
+
+def types_of(rules):
+    names = rules.allowed | rules.gated | rules.refused | rules.absent
+    return sorted({name.partition(".")[0] for name in names if "." in name})
+
+
+@pytest.fixture(scope="module")
+def task():
+    with vmhost.Host(allow_unsigned=True) as host:
+        yield host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="policy", version="1"))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """What CPython itself has: {module: names}, asked in a process that nothing was imported into."""
+    asked = {module: types_of(rules) for module, rules in POLICY.items()}
+    program = LISTING + f"""
+import importlib
+found = {{}}
+for module, types in {asked!r}.items():
+    try:
+        found[module] = listing(importlib.import_module(module), types)
+    except ImportError:
+        pass
+print(found)
+"""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+    return eval(done.stdout)
+
+
+def test_the_header_of_the_core_is_the_table():
+    assert (ROOT / "vmhost" / "isolation" / "policy_table.h").read_text() == TABLE["header"]()
+
+
+def test_no_name_is_filed_twice():
+    for module, rules in POLICY.items():
+        parts = [rules.allowed, rules.gated, rules.refused, rules.absent]
+        assert sum(map(len, parts)) == len(frozenset().union(*parts)), module
+
+
+def test_no_module_is_both_there_and_absent():
+    assert not POLICY.keys() & ABSENT.keys()
+
+
+@pytest.mark.parametrize("module", POLICY)
+def test_every_callable_is_filed(plain, module):
+    unfiled = [name for name in plain.get(module, ()) if POLICY[module].verdict(name) is None]
+    assert not unfiled, f"{module}: new in this Python; file them in vmhost/guest/policy.py: {' '.join(unfiled)}"
+
+
+@pytest.mark.parametrize("module", POLICY)
+def test_a_vm_has_what_is_filed_and_nothing_else(task, plain, module):
+    if module not in plain:
+        return      # this Python was built without it
+    names = task((module, types_of(POLICY[module])))
+    assert names is not None, f"{module} cannot be imported in a VM"
+    rules = POLICY[module]
+    wanted = {name for name in plain[module] if rules.verdict(name) in ("allowed", "gated", "refused")}
+    if module == "sys":
+        wanted -= {"stdin", "__stdin__"}    # None in a VM
+    assert set(names) == wanted
+
+
+@pytest.mark.parametrize("module, name", [(module, name) for module, rules in POLICY.items() for name in sorted(rules.refused)
+                                          if "." not in name])
+def test_what_is_refused_raises(task, plain, module, name):
+    if name in plain.get(module, ()):
+        assert f"{module}.{name}" in task((module, name), entry="main:refused")

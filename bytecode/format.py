@@ -14,12 +14,10 @@ into memory as a whole: a mapped file that someone truncates would kill the proc
 
 import hashlib
 import importlib.util
-import marshal
 import math
 import os
 import platform
 import sys
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -112,19 +110,13 @@ class Bundle:
 
     def verify(self):
         """Unmarshals every code object and checks its structure (`verifier`); BundleError at the first bad one."""
-        from .verifier import verify      # imports opcode tables that a caller who only inspects doesn't need
+        from .verifier import load, verify    # imports opcode tables that a caller who only inspects doesn't need
 
         codes = [(f"module {name}", module.code) for name, module in self.modules.items()]
         codes += [(f"text {digest.hex()[:12]}", code) for digest, code in self.texts.items()]
         for what, data in codes:
             where = f"{self.where}: {what}"
-            try:
-                code = marshal.loads(data)
-            except (ValueError, TypeError, EOFError, MemoryError) as error:
-                raise BundleError(f"{where}: not marshalled code: {error}; compile it again") from error
-            if not isinstance(code, types.CodeType):
-                raise BundleError(f"{where}: expected a code object, got {type(code).__name__}; compile it again")
-            verify(code, where=where)
+            verify(load(data, where=where), where=where)
 
 
 def write_bundle(manifest, modules, files=None, texts=None, key=None):

@@ -1,9 +1,10 @@
 """Is a code object one that CPython can run without harm?
 
-`verify` accepts whatever the compiler of the running Python makes and refuses code objects, damaged or built wrong, that
+`load` reads a marshalled code object after a look at its bytes, `verify` accepts whatever the compiler of the running Python makes and refuses code objects, damaged or built wrong, that
 could crash the interpreter or corrupt its memory: it is the second line of defence, after digests and signatures. What is
 proved, what is taken for granted and what stays out is in `docs/verifier.md`.
 
+    marshalled.py     the bytes, before CPython reads them
     layout.py         counts, flags, names, constants, slots
     instructions.py   opcodes, caches, operand domains, jump targets
     tables.py         exception table, source positions
@@ -18,9 +19,10 @@ from .errors import VerifyError
 from .flow import check_flow
 from .instructions import Instructions
 from .layout import check_kinds_of_slots, check_layout
+from .marshalled import load
 from .tables import check_locations, handlers
 
-__all__ = ["VerifyError", "verify"]
+__all__ = ["VerifyError", "load", "verify"]
 
 
 def verify(code: CodeType, *, where: str = "") -> None:

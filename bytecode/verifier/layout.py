@@ -2,6 +2,7 @@
 
 import marshal
 import re
+from types import CodeType
 
 from .errors import VerifyError
 
@@ -55,22 +56,24 @@ def _check_flags(code, facts, refuse):
 
 def _check_constants(constants, refuse):
     pending = [(constants, 0)]
-    code_type = check_layout.__code__.__class__
+    deepest = {}  # id of a tuple -> how deep it was met: one met again no deeper needs no second look, a cycle gets too deep
     while pending:
         items, nesting = pending.pop()
         if nesting > _MAX_NESTING:
-            refuse(f"constants nested deeper than {_MAX_NESTING}")
+            refuse(f"constants nested deeper than {_MAX_NESTING}, or within themselves")
         for item in items:
             kind = type(item)
             if kind in _PLAIN:
                 continue
-            if kind is tuple or kind is frozenset:
-                pending.append((item, nesting + 1))
-            elif kind is slice:
-                pending.append(((item.start, item.stop, item.step), nesting + 1))
-            elif kind is code_type:
+            if kind is CodeType:
                 if nesting:
                     refuse("a code object inside a constant tuple")
+            elif kind is slice:
+                pending.append(((item.start, item.stop, item.step), nesting + 1))
+            elif kind is tuple or kind is frozenset:
+                if deepest.get(id(item), -1) < nesting:
+                    deepest[id(item)] = nesting
+                    pending.append((item, nesting + 1))
             else:
                 refuse(f"a constant of type {kind.__name__}")
 

@@ -12,7 +12,8 @@ import pytest
 
 from bytecode import opcodes
 from bytecode.errors import BundleError
-from bytecode.verifier import VerifyError, verify
+from bytecode.verifier import VerifyError, load, verify
+from bytecode.verifier.marshalled import check_marshalled
 
 SPECIMENS = sorted((Path(__file__).parents[1] / "properties" / "specimens").glob("*.py"))
 LIBRARY = sorted(Path(importlib.util.find_spec("os").origin).parent.rglob("*.py"))
@@ -295,6 +296,71 @@ def test_flags_counts_and_names():
 def test_refuses_constants_that_marshal_does_not_make(constant):
     code = function("def f(a): return 'x'")
     assert "constant of type" in refusal(code.replace(co_consts=code.co_consts + (constant,)))
+
+
+def nested(depth):
+    """A tuple in a tuple in a tuple, every one twice in its outer one: 2**depth ways lead to the innermost."""
+    inner = ()
+    for _ in range(depth):
+        inner = (inner, inner)
+    return inner
+
+
+def test_nested_constants_are_looked_at_once_and_to_a_bound():
+    code = function("def f(a): return 'x'")
+    verify(code.replace(co_consts=code.co_consts + (nested(15),)))
+    deep = ()
+    for _ in range(210):
+        deep = (deep,)
+    assert "nested deeper than 200" in refusal(code.replace(co_consts=code.co_consts + (deep,)))
+
+
+# -- marshalled bytes, before CPython reads them
+
+def marshalled():
+    return marshal.dumps(compiled("def f(a, b=(1, 2.5, 'x', b'y', 2 ** 99)):\n return [a, b], {1, 2, 3, 4} - {b}, a[1:2]\n"))
+
+
+def test_load_gives_the_code_object():
+    for path in SPECIMENS:
+        data = marshal.dumps(compiled(path.read_text()))
+        assert load(data) == marshal.loads(data)
+
+
+def test_a_tuple_that_holds_itself_is_refused_before_it_overflows_the_stack():
+    plain = marshal.dumps(compiled("x = (None, 7)"))
+    referring = [plain.replace(b")\x02N\xe9\x07\0\0\0", b"\xa9\x02Nr" + bytes((number, 0, 0, 0))) for number in (0, 1, 2)]
+    assert (None, b"") != load(referring[0]).co_consts[1] != (None, 7)  # object 0 is the bytecode: odd, and harmless
+    for damaged in referring[1:]:  # object 1 is the tuple itself, object 2 comes later
+        with pytest.raises(VerifyError, match="refers to object [12], which is not there yet"):
+            load(damaged)
+
+
+@pytest.mark.parametrize("damage, said", [
+    (lambda data: data[:-1], "beyond the end"),
+    (lambda data: data[:-5], "the data ends too early"),
+    (lambda data: data + b"N", "1 bytes follow the code object"),
+    (lambda data: b"(" + data[1:], "no code object begins here"),
+    (lambda data: b"", "no code object begins here"),
+    (lambda data: data.replace(b"g", b"f", 1), "is none that code objects hold"),
+    (lambda data: data.replace(b")\x06", b"(\xff\xff\xff\x7f"), "beyond the end"),
+    (lambda data: data[:21] + b"s\xff\xff\xff\x7f" + data[26:], "beyond the end"),
+    (lambda data: data[:21] + b")\x01" * 600 + data[21:], "nested deeper than 500"),
+])
+def test_refuses_damaged_bytes(damage, said):
+    with pytest.raises(VerifyError) as caught:
+        load(damage(marshalled()), where="t.vmb: main")
+    assert said in str(caught.value) and str(caught.value).startswith("t.vmb: main: not marshalled code: byte ")
+
+
+def test_what_cpython_cannot_read_is_a_verify_error():
+    data = bytearray(marshalled())
+    assert data[21] & 0x7F == ord("s")
+    data[21] = ord("a") | data[21] & 0x80  # the bytecode becomes a str
+    with pytest.raises(VerifyError, match="CPython can't read it"):
+        load(bytes(data))
+
+
 
 
 def test_names_the_innermost_function_and_the_bundle():

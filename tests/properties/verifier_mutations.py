@@ -28,7 +28,7 @@ import time
 import types
 from pathlib import Path
 
-from bytecode.verifier import VerifyError, verify
+from bytecode.verifier import VerifyError, load, verify
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECIMENS = Path(__file__).with_name("specimens")
@@ -341,6 +341,10 @@ def mutant(specimens, seed, index):
     name, module = chance.choice(library) if chance.random() < LIBRARY_SHARE else chance.choice(small)
     if chance.random() < 0.05:  # damage to the marshalled form, as in a bundle that was signed after it
         data = bytearray(marshal.dumps(module))
+        if chance.random() < 0.3:  # another reference: to itself, to what is not there yet, to another kind of object
+            places = [place for place in range(len(data) - 5) if data[place] == ord("r") and data[place + 3:place + 5] == b"\0\0"]
+            data[chance.choice(places) + 1] = chance.randrange(64) if chance.random() < 0.7 else chance.randrange(4)
+            return name, ["change_marshalled_reference"], bytes(data)
         for _ in range(chance.choice((1, 1, 2))):
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         return name, ["flip_marshalled_bit"], bytes(data)
@@ -509,9 +513,7 @@ def _run_in_child(module, traced, verified):
     try:
         if type(module) is bytes:
             try:
-                module = marshal.loads(module)
-                if type(module) is not types.CodeType:
-                    os._exit(3)
+                module = load(module, where="mutant") if verified else marshal.loads(module)
                 if verified:
                     verify(module, where="mutant")
             except VerifyError:

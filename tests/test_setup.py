@@ -128,9 +128,15 @@ def test_a_chosen_python_that_is_unfit_is_refused_and_no_other_is_taken(checkout
     machine("python3.14", GOOD)
     status, said = set_up(checkout, machine, VMHOST_PYTHON=str(tmp_path / "missing"))
     assert status == 1
-    assert "$VMHOST_PYTHON cannot be used" in said and "missing" in said
+    assert "$VMHOST_PYTHON cannot be used" in said and "missing: there is no such program" in said
     assert not (checkout / ".venv").exists()
-    assert set_up(checkout, machine, VMHOST_PYTHON=str(machine.folder / "python3.14"))[0] == 0
+    other = machine("chosen", GOOD)
+    status, said = set_up(checkout, machine, VMHOST_PYTHON=str(other))
+    assert status == 0 and f"making .venv with {other}" in said
+    assert set_up(checkout, machine, VMHOST_PYTHON=str(other)) == (0, "")
+    assert set_up(checkout, machine) == (0, ""), "what was made with a chosen Python stays good"
+    assert set_up(checkout, machine, VMHOST_PYTHON=str(tmp_path / "missing"))[0] == 1
+    assert (checkout / ".venv").exists(), "a refusal costs nothing"
 
 
 def test_only_what_changed_is_made_again(checkout, machine):

@@ -33,13 +33,15 @@ flock -n 9 || { say "another set-up runs in this checkout; waiting for it"; floc
 refused=            # what was tried and why not, one line each
 accepted=
 accept() {          # accept CANDIDATE: sets `accepted`, or adds the reason to `refused`
-    if answer=$("$1" -I -S tools/python_probe.py 2>&1 9>&-) && [ -n "$answer" ]; then
+    if ! command -v "$1" >/dev/null 2>&1; then
+        answer="there is no such program"
+    elif answer=$("$1" -I -S tools/python_probe.py 2>&1 9>&-) && [ -n "$answer" ]; then
         accepted=${answer#*	}
-    else
-        refused="$refused
-  $1: $(printf '%s\n' "${answer:-it does not run}" | head -n 1)"
-        return 1
+        return 0
     fi
+    refused="$refused
+  $1: $(printf '%s\n' "${answer:-it does not run}" | head -n 1)"
+    return 1
 }
 
 on_path() {         # every python3.14 and python3.15 of PATH, one a line
@@ -156,15 +158,17 @@ install() {         # install ARGUMENTS: pip's, into .venv; with uv where there 
 running() { "$python" -I -S -c 'import sys; print(sys.version, sys.base_prefix)' 2>/dev/null; }
 
 # The checkout's own address is in the stamp (scripts and .venv hold absolute paths), so a checkout that moved starts anew.
-environment="$here ${VMHOST_PYTHON:-} $(digest requirements.lock tools/python_probe.py)"
+# $VMHOST_PYTHON counts where it is set; unset, any environment that was made will do.
+environment="$here $(digest requirements.lock tools/python_probe.py)"
 if ! is_stamped .venv/dependencies.stamp "$environment
-$(running)"; then
+$(running)" || { [ -n "${VMHOST_PYTHON:-}" ] && ! is_stamped .venv/chosen.stamp "$VMHOST_PYTHON"; }; then
     find_python
     say "making .venv with $accepted ($("$accepted" -I -S -c 'import platform; print(platform.python_version())'))"
     rm -rf .venv
     "$accepted" -I -m venv --without-pip .venv || fail "the virtual environment could not be made with $accepted"
     say "installing the dependencies of requirements.lock"
     install --require-hashes -r requirements.lock || fail "the dependencies could not be installed (see above)"
+    stamp .venv/chosen.stamp "${VMHOST_PYTHON:-}"
     stamp .venv/dependencies.stamp "$environment
 $(running)"
 fi

@@ -65,9 +65,9 @@ def _initialize():
     given, answer = _vmhost.host_call("initializer", None)
     if not given:
         raise InitializerError(answer)
-    target, arguments = answer
+    target, arguments, keywords = answer
     try:
-        _vmhost.entry_for(f"{__name__}: {target}")(*arguments)
+        _vmhost.entry_for(f"{__name__}: {target}")(*arguments, **keywords)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         _failure = f"{type(error).__name__}: {error}"
         _vmhost.host_call("initializer failed", _vmhost.report(error))

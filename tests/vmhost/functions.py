@@ -1,0 +1,165 @@
+"""Functions that the executor's tests send to VMs: a module such as a user has, of the standard library's makings only."""
+
+import functools
+import os
+import threading
+import time
+from pathlib import Path
+
+OFFSET = 100
+seen = []
+
+
+def add(x, y=0, *more, scale=1):
+    return (x + y + sum(more)) * scale
+
+
+def echo(value=None):
+    return value
+
+
+def shifted(x):
+    return x + OFFSET
+
+
+def inverse(x):
+    return 1 / x
+
+
+def nap(seconds):
+    time.sleep(seconds)
+    return seconds
+
+
+def wait_for_file(path):
+    """Give `path` once it exists."""
+    while not os.path.exists(path):
+        time.sleep(0.001)
+    return path
+
+
+def meet(folder, number, others):
+    """Return once all of the `others` are in a call of this function as well."""
+    Path(folder, str(number)).touch()
+    while len(os.listdir(folder)) < others:
+        time.sleep(0.001)
+    return number
+
+
+def append_line(path, line):
+    with open(path, "a") as file:
+        file.write(f"{line}\n")
+
+
+def raise_error(error, *args):
+    raise getattr(__import__("builtins"), error)(*args)
+
+
+def raise_noted():
+    error = ValueError("noted")
+    error.add_note("a note")
+    raise error
+
+
+class Unheard(Exception):
+    """An exception that no one else knows."""
+
+
+def raise_unheard():
+    raise Unheard("of")
+
+
+def raise_from_cause():
+    try:
+        inverse(0)
+    except ZeroDivisionError as error:
+        raise KeyError("outer") from error
+
+
+def raise_with_object():
+    raise ValueError(object())
+
+
+def return_object():
+    return object()
+
+
+def remember(value):
+    seen.append(value)
+
+
+def recall():
+    return list(seen)
+
+
+def fail_to_start(text):
+    raise RuntimeError(text)
+
+
+def name():
+    return __name__
+
+
+def thread_name():
+    return threading.current_thread().name
+
+
+def doubled(function):
+    @functools.wraps(function)
+    def twice(*args):
+        return 2 * function(*args)
+    return twice
+
+
+@doubled
+def decorated(x):
+    return x + 1
+
+
+@functools.lru_cache
+def cached(x):
+    return x * 3
+
+
+async def later(x):
+    return x * 5
+
+
+triple = lambda x: x * 3        # noqa: E731  lambdas that have a name travel
+
+
+def make_closure(y):
+    def inner(x):
+        return x + y
+    return inner
+
+
+class Shop:
+    """Functions that are attributes of a class."""
+
+    rate = 7
+
+    def __init__(self, name="shop"):
+        self.name = name
+
+    @staticmethod
+    def price(x):
+        return x * Shop.rate
+
+    @classmethod
+    def rated(cls, x):
+        return x + cls.rate
+
+    def greet(self):
+        return self.name
+
+    def __call__(self):
+        return self.name
+
+    class Till:
+        @staticmethod
+        def count(items):
+            return len(items)
+
+
+shop = Shop()

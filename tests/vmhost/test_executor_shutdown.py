@@ -1,0 +1,275 @@
+"""How a VMExecutor ends, in every order, and what becomes of what was submitted."""
+
+import concurrent.futures
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+import vmhost
+from tests.vmhost import functions
+
+ROOT = Path(__file__).parents[2]
+LONG_S = 60
+
+
+def run_script(tmp_path, text, status=0):
+    """Run `text` as a script in a process of its own; gives what it printed."""
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(text))
+    done = subprocess.run([sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=LONG_S,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path)
+    assert done.returncode == status, done.stderr
+    if status == 0:
+        assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.fixture
+def gate(tmp_path):
+    path = tmp_path / "gate"
+    yield path
+    path.touch()
+
+
+def running_call(executor, gate):
+    future = executor.submit(functions.wait_for_file, str(gate))
+    while not future.running():
+        pass
+    return future
+
+
+def test_submit_and_map_after_shutdown_raise_runtime_error():
+    executor = vmhost.VMExecutor(1)
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="^cannot schedule new futures after shutdown$"):
+        executor.submit(functions.echo)
+    with pytest.raises(RuntimeError, match="^cannot schedule new futures after shutdown$"):
+        executor.map(functions.echo, [1])
+
+
+def test_shutdown_may_be_repeated_and_leaves_no_thread_behind():
+    with vmhost.VMExecutor(1) as first:
+        first.submit(functions.echo).result()       # the core's own thread stays
+    before = threading.active_count(), len(os.listdir("/proc/self/task"))
+    executor = vmhost.VMExecutor(2)
+    assert sorted(executor.map(functions.echo, range(4))) == [0, 1, 2, 3]
+    for _ in range(3):
+        executor.shutdown()
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert (threading.active_count(), len(os.listdir("/proc/self/task"))) <= before
+
+
+def test_leaving_with_waits_for_what_was_submitted(tmp_path):
+    with vmhost.VMExecutor(2) as executor:
+        futures = [executor.submit(functions.append_line, str(tmp_path / "lines"), i) for i in range(20)]
+    assert all(future.done() for future in futures)
+    assert len((tmp_path / "lines").read_text().split()) == 20
+
+
+def test_leaving_with_through_an_error_waits_too():
+    with pytest.raises(KeyError):
+        with vmhost.VMExecutor(2) as executor:
+            futures = [executor.submit(functions.echo, i) for i in range(20)]
+            raise KeyError
+    assert [future.result() for future in futures] == list(range(20))
+
+
+def test_shutdown_without_wait_lets_what_was_submitted_run(gate):
+    executor = vmhost.VMExecutor(1)
+    futures = [running_call(executor, gate), *(executor.submit(functions.echo, i) for i in range(5))]
+    executor.shutdown(wait=False)
+    with pytest.raises(RuntimeError):
+        executor.submit(functions.echo)
+    assert not any(future.done() for future in futures)
+    gate.touch()
+    assert [future.result(LONG_S) for future in futures] == [str(gate), *range(5)]
+    executor.shutdown()
+
+
+def test_shutdown_can_cancel_what_waits_but_not_what_runs(gate):
+    executor = vmhost.VMExecutor(1)
+    running = running_call(executor, gate)
+    waiting = [executor.submit(functions.echo, i) for i in range(20)]
+    got = []
+    waiting[0].add_done_callback(lambda future: got.append(future.cancelled()))
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert all(future.cancelled() for future in waiting)
+    with pytest.raises(concurrent.futures.CancelledError):
+        waiting[3].result()
+    with pytest.raises(concurrent.futures.CancelledError):
+        waiting[3].exception()
+    assert concurrent.futures.wait(waiting, timeout=LONG_S).not_done == set()
+    assert not running.done()
+    gate.touch()
+    assert running.result(LONG_S) == str(gate)
+    executor.shutdown()
+    assert got == [True]
+
+
+def test_cancelling_after_a_shutdown_that_drains(gate):
+    executor = vmhost.VMExecutor(1)
+    running = running_call(executor, gate)
+    waiting = executor.submit(functions.echo)
+    executor.shutdown(wait=False)
+    assert not waiting.done()
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert waiting.cancelled()
+    gate.touch()
+    executor.shutdown()
+    assert running.result() == str(gate)
+
+
+def test_a_map_whose_executor_cancels_raises_cancelled_error(gate):
+    executor = vmhost.VMExecutor(1)
+    running_call(executor, gate)
+    results = executor.map(functions.echo, range(5))
+    executor.shutdown(wait=False, cancel_futures=True)
+    with pytest.raises(concurrent.futures.CancelledError):
+        next(results)
+    gate.touch()
+    executor.shutdown()
+
+
+def test_shutdown_from_a_callback():
+    executor = vmhost.VMExecutor(2)
+    closed = threading.Event()
+
+    def close(future):
+        executor.shutdown()
+        closed.set()
+
+    executor.submit(functions.echo).add_done_callback(close)
+    others = [executor.submit(functions.echo, i) for i in range(10)] if not closed.is_set() else []
+    assert closed.wait(LONG_S)
+    assert [future.result(LONG_S) for future in others] == list(range(len(others)))
+    executor.shutdown()
+
+
+def test_shutdown_from_several_threads(gate):
+    executor = vmhost.VMExecutor(2)
+    futures = [executor.submit(functions.echo, i) for i in range(50)]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda cancel: executor.shutdown(cancel_futures=cancel), [False, False, True, False]))
+    assert all(future.done() for future in futures)
+    assert all(future.cancelled() or future.result() == i for i, future in enumerate(futures))
+
+
+def test_submitting_while_another_thread_shuts_down():
+    for _ in range(10):
+        executor = vmhost.VMExecutor(1)
+        executor.submit(functions.echo).result()
+        futures, refused = [], threading.Event()
+
+        def submit():
+            try:
+                while True:
+                    futures.append(executor.submit(functions.echo, len(futures)))
+            except RuntimeError:
+                refused.set()
+
+        thread = threading.Thread(target=submit)
+        thread.start()
+        executor.shutdown()
+        thread.join()
+        assert refused.is_set()
+        assert [future.result(LONG_S) for future in futures] == list(range(len(futures)))
+
+
+def test_an_executor_that_is_dropped_runs_what_was_submitted(tmp_path):
+    executor = vmhost.VMExecutor(2)
+    futures = [executor.submit(functions.echo, i) for i in range(20)]
+    executor.submit(functions.append_line, str(tmp_path / "lines"), "ran")
+    service = executor._workers._service
+    del executor
+    gc.collect()
+    assert [future.result(LONG_S) for future in futures] == list(range(20))
+    assert service.wait_closed(LONG_S)
+    assert (tmp_path / "lines").read_text() == "ran\n"
+
+
+def test_an_executor_that_was_never_used():
+    vmhost.VMExecutor(2).shutdown()
+    with vmhost.VMExecutor():
+        pass
+    vmhost.VMExecutor(3)
+    gc.collect()
+
+
+PROGRAM = """
+    import sys, time, threading
+    from vmhost import VMExecutor
+
+    def note(path, line):
+        time.sleep(0.05)
+        with open(path, "a") as file:
+            file.write(f"{line} ")
+
+    if __name__ == "__main__":
+        executor = VMExecutor(1)
+        futures = [executor.submit(note, %r, i) for i in range(3)]
+"""
+
+
+@pytest.mark.parametrize("end", [
+    "", "executor.shutdown(wait=False)", "del executor", "del executor, futures", "sys.exit(0)",
+    "threading.Thread(target=lambda: futures[2].result()).start()", "import atexit; atexit.register(executor.shutdown)",
+])
+def test_at_exit_what_was_submitted_still_runs(tmp_path, end):
+    lines = tmp_path / "lines"
+    run_script(tmp_path, PROGRAM % str(lines) + f"        {end}\n")
+    assert lines.read_text() == "0 1 2 "
+
+
+def test_an_uncaught_error_of_the_program_keeps_its_status_and_waits(tmp_path):
+    lines = tmp_path / "lines"
+    run_script(tmp_path, PROGRAM % str(lines) + "        1 / 0\n", status=1)
+    assert lines.read_text() == "0 1 2 "
+
+
+def test_submitting_at_exit_is_refused_once_the_executor_was_drained(tmp_path):
+    out = run_script(tmp_path, """
+        import atexit
+        from vmhost import VMExecutor
+
+        def late():
+            try:
+                executor.submit(abs, -1)
+            except RuntimeError as error:
+                print(error)
+
+        if __name__ == "__main__":
+            atexit.register(late)
+            executor = VMExecutor(1)
+            print(executor.submit(abs, -1).result())
+    """)
+    assert out == "1\ncannot schedule new futures after shutdown\n"
+
+
+def test_an_executor_with_a_call_that_never_ends_can_be_interrupted(tmp_path):
+    out = run_script(tmp_path, """
+        import os, signal, threading
+        from vmhost import VMExecutor
+
+        def spin():
+            while True:
+                pass
+
+        if __name__ == "__main__":
+            executor = VMExecutor(1)
+            future = executor.submit(spin)
+            while not future.running():
+                pass
+            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+            try:
+                future.result()
+            except KeyboardInterrupt:
+                print("interrupted")
+            future.stop()
+    """)
+    assert out == "interrupted\n"

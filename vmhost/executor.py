@@ -1,0 +1,405 @@
+"""VMExecutor: a `concurrent.futures.Executor` whose workers are VMs.
+
+    with vmhost.VMExecutor(max_workers=2) as pool:
+        list(pool.map(function, items))
+
+A function is called by its name, in VMs that find its module's bytecode in one growing image; arguments and results cross as
+values. It is a Service with one lane, so VMs, calls, futures and closing are those of a Host.
+"""
+
+import atexit
+import builtins
+import concurrent.futures
+import functools
+import itertools
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+
+from bytecode.format import Manifest
+
+from vmhost import travel
+from vmhost.errors import ClosedError, CrossingError, Kind, TaskError, VMHostError, VMLostError, from_core
+from vmhost.future import TaskFuture
+from vmhost.host import start_service
+from vmhost.isolation import vm as isolation
+from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
+
+_log = logging.getLogger("vmhost")
+_GUEST = "vmhost.guest.executor"        # the module in each VM that takes the calls
+_UNLIMITED_BYTES = 1 << 60
+_BATCH = 256                            # calls of one map() that are queued under one lock
+# What the host process may do itself, and so may functions that it sends to its own VMs.
+_EVERYTHING = {"read": ["/"], "write": ["/"], "net": ["*:*"], "env": ["*"]}
+_workers_alive = weakref.WeakSet()
+
+
+class BrokenVMExecutor(concurrent.futures.BrokenExecutor):
+    """The initializer of the executor failed in a VM; no call is taken any more."""
+
+
+class VMExecutor(concurrent.futures.Executor):
+    """Runs functions in at most `max_workers` VMs (as many as the process has CPUs), which boot when they are needed.
+
+    `thread_name_prefix` names the executor in logs (`vmhost.task.<name>`). `initializer(*initargs)` runs once in each VM before
+    its first call. `permissions` are as in task.yaml, by default all that the host process may do itself; `limits` as well, by
+    default none but `max_workers`. ValueError, TypeError, ConfigurationError, CrossingError.
+    """
+
+    def __init__(self, max_workers=None, thread_name_prefix="", initializer=None, initargs=(), *, permissions=None, limits=None):
+        if max_workers is None:
+            max_workers = os.process_cpu_count() or 1
+        if max_workers <= 0:
+            raise ValueError("max_workers must be greater than 0")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        self._max_workers = max_workers
+        self._workers = _Workers(thread_name_prefix or "executor", max_workers, permissions, limits, initializer, tuple(initargs))
+        # Dropped without shutdown(), what was submitted still runs, as with the standard executors.
+        weakref.finalize(self, self._workers._service.abandon, True).atexit = False
+
+    def submit(self, fn, /, *args, **kwargs):
+        """Queue `fn(*args, **kwargs)`; gives a Future, which also has `stop()`.
+
+        CrossingError (a TypeError) when `fn` or an argument cannot travel, RuntimeError after shutdown(), BrokenVMExecutor.
+        """
+        workers = self._workers
+        submit = workers.submit
+        try:
+            entry = workers.entries[fn]
+        except (KeyError, TypeError):
+            function, fill, keywords = _unfold(fn)
+            args, kwargs = fill(args), keywords | kwargs
+            entry = workers.entry_for(function)
+        try:
+            return _VMFuture(submit((args, kwargs), None, 0, entry, True), workers)
+        except ClosedError:
+            # By shutdown(), which says so, or by an edition of the image that took the place of this one.
+            return _VMFuture(workers.submit((args, kwargs), None, 0, entry, True), workers)
+
+    def map(self, fn, *iterables, timeout=None, chunksize=1, buffersize=None):
+        """Call `fn` on the items of `iterables` in step; an iterator over the results in order.
+
+        `chunksize` items go to a VM as one call. `timeout` seconds from now on, the next result that is not there raises
+        TimeoutError. With `buffersize`, at most that many calls are queued ahead of the results taken.
+        """
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError("buffersize must be an integer or None")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
+        end = None if timeout is None else time.monotonic() + timeout
+        values, entry, in_rows = self._map_values(fn, zip(*iterables), chunksize)
+        calls = deque()
+        try:
+            self._feed(calls, values, buffersize, entry, in_rows)
+        except BaseException:
+            _cancel(calls)
+            raise
+        return self._map_results(calls, values, buffersize is not None, entry, in_rows, end)
+
+    def _map_values(self, fn, rows, chunksize):
+        function, fill, keywords = _unfold(fn)
+        entry = self._workers.entry_for(function, in_rows=chunksize > 1)
+        if fill is not tuple:
+            rows = map(fill, rows)
+        if chunksize == 1:
+            return ((row, keywords) for row in rows), entry, False
+        return (((chunk, keywords), {}) for chunk in itertools.batched(rows, chunksize)), entry, True
+
+    def _feed(self, calls, values, most, entry, in_rows):
+        """Queue the next `most` of `values`, all of them when that is None."""
+        while batch := list(itertools.islice(values, _BATCH if most is None else min(_BATCH, most))):
+            submit_many = self._workers.submit_many
+            try:
+                calls.extend(submit_many(batch, None, 0, entry, True))
+            except ClosedError:     # as in submit()
+                calls.extend(self._workers.submit_many(batch, None, 0, entry, True))
+            if most is not None:
+                most -= len(batch)
+                if most == 0:
+                    break
+
+    def _map_results(self, calls, values, refill, entry, in_rows, end):
+        outcome = self._workers.outcome
+        try:
+            while calls:
+                call = calls[0]
+                if end is not None and not call.wait(max(0.0, end - time.monotonic())):
+                    raise TimeoutError()
+                calls.popleft()
+                if refill:
+                    self._feed(calls, values, 1, entry, in_rows)
+                result = outcome(call)
+                if not in_rows:
+                    yield result
+                    continue
+                results, report = result
+                yield from results
+                if report is not None:
+                    self._workers.raise_report(report)
+        finally:
+            _cancel(calls)
+
+    def shutdown(self, wait=True, *, cancel_futures=False):
+        """No calls are taken any more; what was submitted still runs, or is cancelled as far as it waits. May be repeated.
+
+        `wait`: return when all calls have ended, their callbacks have run and the VMs are gone.
+        """
+        self._workers.close(cancel_futures)
+        if wait:
+            self._workers.wait_closed()
+
+    def statistics(self):
+        """A HostStatistics of now: the executor's calls, its VMs with memory and CPU time."""
+        return self._workers._service.statistics()
+
+    def __repr__(self):
+        return f"<vmhost.VMExecutor of {self._max_workers} VMs{', shut down' if self._workers.closed else ''}>"
+
+
+class _VMFuture(TaskFuture):
+    """The Future of one call of a VMExecutor: its errors are those that the function raised, where they are builtin ones."""
+
+    def _outcome(self):
+        return self._task.outcome(self._call)
+
+    def _was_cancelled(self):
+        return self._task.was_cancelled(self._call)
+
+
+class _Workers:
+    """What is behind an executor, and outlives it while calls are under way: service, lane, image and the ways in.
+
+    `submit` and `submit_many` are those of the native lane until something speaks against it.
+    """
+
+    def __init__(self, name, max_workers, permissions, limits, initializer, initargs):
+        self.closed = False
+        self.entries = {}               # function -> entry point
+        self._lock = threading.Lock()   # of the image and what is known of it
+        self._rows = {}                 # function -> entry point that takes many rows of arguments
+        self._name = name
+        self._process = os.getpid()
+        self._cancelling = False        # what waits when it closes counts as cancelled
+        self._broken = None
+        self._lanes = []
+        self._edition = 0
+        self._modules, self._texts = {}, {}     # what the image has
+        self._initializer = None
+        self._permissions = dict(_EVERYTHING if permissions is None else permissions)
+        self._permissions["host"] = ["initializer", "initializer failed"] if initializer is not None else []
+        self._limits = _limits(limits, max_workers)
+        self._task_policy = TaskPolicy(queue=sys.maxsize, breaker=BreakerPolicy(enabled=False))
+        policy = Policy(max_vms=max_workers, warm=0, max_warm=0, idle_s=float("inf"), memory_bytes=_UNLIMITED_BYTES,
+                        boots_at_once=max_workers, task=self._task_policy)
+        native = isolation.core()
+        self._native = native
+        self._image = native.Image()
+        if initializer is not None:
+            self._initializer, fill, self._initkeywords = _unfold(initializer)
+            self._initargs = fill(initargs)
+            self.entry_for(self._initializer)
+        self._service = start_service(policy, native, functions=lambda: {
+            "initializer": self._tell_initializer, "initializer failed": self._break})
+        _drain_at_exit()
+        _workers_alive.add(self)
+        self._load()
+
+    # -- the ways in ----------------------------------------------------------------------------------------------
+
+    def entry_for(self, function, in_rows=False):
+        """The entry point for `function`, whose module is in the image from now on. CrossingError."""
+        known = self._rows if in_rows else self.entries
+        try:
+            if function in known:
+                return known[function]
+        except TypeError:
+            raise CrossingError(f"{function!r} cannot travel to a VM: an unhashable object is no function") from None
+        module, path = travel.place_of(function)
+        luggage = travel.compile_module(module, function)
+        with self._lock:
+            self._pack(luggage)
+            flags = ("i" if self._initializer is not None else "") + ("r" if in_rows else "")
+            entry = known[function] = f"{_GUEST}:{flags} {_target(luggage.name, path)}"
+        return entry
+
+    def _pack(self, luggage):
+        """Add the modules to the image; to a new one, for VMs of their own, when it has another module of that name."""
+        new = {name: module for name, module in luggage.modules.items() if name not in self._modules}
+        texts = {digest: code for digest, code in luggage.texts.items() if digest not in self._texts}
+        again = any(self._modules[name] != module for name, module in luggage.modules.items() if name not in new)
+        self._modules.update(luggage.modules)
+        self._texts.update(texts)
+        if again:
+            self._image = self._native.Image()
+            self.entries.clear()
+            self._rows.clear()
+            new, texts = self._modules, self._texts
+        for name, module in new.items():
+            self._image.add_module(name, module.is_package, module.code)
+        for digest, code in texts.items():
+            self._image.add_text(digest, code)
+        if again:
+            self._load()
+
+    def _load(self):
+        """Serve the image from now on; VMs of the one before end when its calls have."""
+        self._edition += 1
+        manifest = Manifest(name=self._name, version=str(self._edition), entry="", permissions=self._permissions)
+        self._service.load(manifest, str(self._edition).encode(), self._image, self._limits, self._task_policy, self._move)
+
+    def _move(self, version):
+        """Calls go to `version` from now on. The service asks, with its lock held."""
+        self._current = version
+        if version.lane not in self._lanes:
+            self._lanes.append(version.lane)
+        if version.closed_because is None and self._broken is None:
+            self.submit, self.submit_many = version.lane.submit, version.lane.submit_many
+        else:
+            self.submit = self.submit_many = self._refuse
+        return self
+
+    def _refuse(self, *_):
+        if self._broken is not None:
+            raise BrokenVMExecutor(self._broken)
+        raise ClosedError("cannot schedule new futures after shutdown", task=self._name)
+
+    # -- how calls end --------------------------------------------------------------------------------------------
+
+    def outcome(self, call):
+        """The result of the native `call`, or its error as the standard executors would raise it."""
+        try:
+            return call.result()
+        except VMHostError as error:
+            standard = self._as_standard(error, call)
+            if standard is None:
+                raise
+            raise standard from error
+
+    def raise_report(self, report):
+        """Raise the error that a guest reported."""
+        error = from_core(Kind.TASK_ERROR, report, self._name, self._current.version)
+        standard = _builtin_of(error)
+        if standard is None:
+            raise error
+        raise standard from error
+
+    def _as_standard(self, error, call):
+        """What the standard executors raise in the place of `error`; None when they know nothing like it."""
+        if isinstance(error, ClosedError) and self._cancelling:
+            return concurrent.futures.CancelledError()
+        if self._broken is not None and (isinstance(error, VMLostError) or call.kind == Kind.LOAD_ERROR):
+            return BrokenVMExecutor(self._broken)
+        return _builtin_of(error)
+
+    def was_cancelled(self, call):
+        """Did the `call`, which has ended, end by being cancelled?"""
+        return call.kind == Kind.CANCELLED or call.kind == Kind.CLOSED and self._cancelling
+
+    # -- the initializer ------------------------------------------------------------------------------------------
+
+    def _tell_initializer(self, _):
+        entry = self.entry_for(self._initializer)
+        return entry.partition(" ")[2], self._initargs, self._initkeywords
+
+    def _break(self, report):
+        """The initializer failed in a VM: as with the standard executors, that is the end of all."""
+        self._broken = "A VM initializer failed, the executor is not usable anymore"
+        _log.critical("Exception in initializer:\n%s", report.get("traceback"))
+        self.submit = self.submit_many = self._refuse
+        for lane in self._lanes:
+            lane.fail(self._broken)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def close(self, cancel):
+        """No more calls; those that wait are cancelled when `cancel`, else they still run."""
+        self.closed = True
+        if os.getpid() != self._process:
+            return              # a forked child: the VMs are the parent's
+        self._service.begin_close(True)
+        if cancel:
+            self._cancelling = True
+            for lane in self._lanes:
+                lane.close(False)
+
+    def wait_closed(self):
+        """Wait until all calls have ended and all VMs are gone."""
+        if os.getpid() == self._process:
+            self._service.wait_closed()
+            self._service.wait_callbacks()
+
+
+def _limits(limits, max_workers):
+    """The Limits that `limits`, a mapping as in task.yaml, leave: none where it says nothing."""
+    given = dict(limits or {})
+    if not given.keys() & {"stack", "stack_bytes"}:
+        given["stack"] = Limits().stack_bytes
+    none = Limits(memory_bytes=_UNLIMITED_BYTES, stack_bytes=_UNLIMITED_BYTES, concurrency=max_workers)
+    return none.capped_by(given)
+
+
+def _unfold(function):
+    """(function, fill, keywords) of a function or a partial: calling it is `function(*fill(args), **keywords, ...)`."""
+    if not isinstance(function, functools.partial):
+        return function, tuple, {}
+    inner, fill_inner, keywords = _unfold(function.func)
+    fixed = function.args
+    gaps = sum(value is functools.Placeholder for value in fixed)
+
+    def fill(args):
+        if len(args) < gaps:
+            raise TypeError(f"missing positional arguments in 'partial' call; expected at least {gaps}, got {len(args)}")
+        left = iter(args)
+        return fill_inner((*(next(left) if value is functools.Placeholder else value for value in fixed), *left))
+
+    return inner, fill, keywords | function.keywords
+
+
+def _target(module, path):
+    return f"{module}:{path}".replace(".", "/")
+
+
+def _builtin_of(error):
+    """The builtin exception that the guest raised, made again; None when it was none, or its arguments did not cross."""
+    report = error.report if isinstance(error, TaskError) else None
+    if not report or not report.get("builtin") or report.get("args") is None:
+        return None
+    kind = getattr(builtins, report["type"], None)
+    if not isinstance(kind, type) or not issubclass(kind, Exception):
+        return None             # SystemExit of a guest must not end its host
+    try:
+        made = kind(*report["args"])
+    except TypeError:
+        return None
+    for note in report.get("notes") or ():
+        made.add_note(note)
+    return made
+
+
+def _cancel(calls):
+    for call in calls:
+        call.cancel()
+
+
+@functools.cache
+def _drain_at_exit():
+    # After the first service, whose own exit handler ends what this one has not drained.
+    atexit.register(_drain_all, os.getpid())
+
+
+def _drain_all(process):
+    """At exit: what was submitted still runs, as with the standard executors."""
+    if os.getpid() != process:
+        return
+    alive = list(_workers_alive)
+    for workers in alive:
+        workers.close(False)
+    for workers in alive:
+        workers.wait_closed()

@@ -1,0 +1,206 @@
+"""How a function of the running program gets into a VM: where it is to be found, and the bytecode of its module.
+
+A function travels as a name, "module:path", and its module as bytecode, compiled here from the source that the running program
+was imported from, with the modules that it imports. Nothing is pickled, so what is only reachable as an object (a closure, a bound
+method) cannot travel; CrossingError says what, where and why.
+"""
+
+import functools
+import importlib.machinery
+import os
+import sys
+import sysconfig
+import threading
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bytecode.closure import closure_of_module
+from bytecode.compiler import compile_sources
+from bytecode.errors import BytecodeError
+from bytecode.stdlib import REFUSED, left_out, offered_modules
+
+from vmhost.errors import CrossingError
+
+# What the program's own module is called in a VM, so that its `if __name__ == "__main__":` does not run there.
+MAIN = "__mp_main__"
+_ERRORS_SHOWN = 5
+_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+
+_compiled = {}                      # what _Source was compiled to, see compile_module
+_compiled_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Luggage:
+    """What a module is in a VM: `name`, and `modules` and `texts` of a bundle, empty for a module that every VM has."""
+
+    name: str
+    modules: Mapping
+    texts: Mapping
+
+
+@dataclass(frozen=True)
+class _Source:
+    name: str
+    text: bytes
+    path: str
+    is_package: bool
+    root: str
+
+
+def place_of(function):
+    """(module name, path) where the running program finds `function`, as `path` attributes from the module. CrossingError."""
+    module, path = _said_place(function)
+    home = sys.modules.get(module)
+    if home is None:
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: it says that it is of module {module!r}, which is not "
+                            "imported")
+    if _is_at(home, path, function):
+        return module, path
+    for name, value in list(vars(home).items()):
+        if value is function or isinstance(function, (types.MethodType, types.BuiltinMethodType)) and value == function:
+            return module, name
+    raise CrossingError(f"{_shown(function)} cannot travel to a VM: {_why_unreachable(function, module, path)}")
+
+
+def _said_place(function):
+    """Where `function` says that it is; for bound methods, where the object that they are bound to may be a global."""
+    if isinstance(function, functools.partial):
+        raise TypeError("a partial has no place of its own")
+    owner = getattr(function, "__self__", None)
+    if isinstance(function, _DESCRIPTORS):
+        owner = function.__objclass__
+    if isinstance(owner, type):
+        return owner.__module__, f"{owner.__qualname__}.{function.__name__}"
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        return type(owner).__module__, function.__name__
+    module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(path, str):
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: it is an object of class {type(function).__qualname__}; "
+                            "functions travel by name: put the call into a function at the top of a module")
+    return module, path
+
+
+def _is_at(home, path, function):
+    found = home
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found is function or isinstance(function, (types.MethodType, types.BuiltinMethodType)) and found == function
+
+
+def _why_unreachable(function, module, path):
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not isinstance(owner, (type, types.ModuleType)):
+        return (f"it is bound to an object of class {type(owner).__qualname__}, which stays on the host; pass what it needs as "
+                "arguments to a function at the top of a module")
+    if path.endswith("<lambda>") and "<locals>" not in path:
+        return f"a lambda has no name to find it by; bind it to a name at the top of {module}, or use def"
+    if "<locals>" in path:
+        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+        closes = f" and closes over {', '.join(names)}" if names else ""
+        return (f"it was made inside {path.rpartition('.<locals>')[0]}(){closes}, where no VM can find it; define it at the top of "
+                f"{module} and pass what it needs as arguments")
+    return f"{module}.{path} is not this object any more (decorated, or defined again); submit what the module has under that name"
+
+
+def _shown(function):
+    path = getattr(function, "__qualname__", None) or repr(function)
+    code = getattr(function, "__code__", None)
+    where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    return f"{path}{where}"
+
+
+def compile_module(module_name, function):
+    """The Luggage of the imported module `module_name`, which `function` (for messages) is of. CrossingError.
+
+    The same module in the same state is compiled once in a process.
+    """
+    if _is_the_vms_own(module_name, function):
+        return Luggage(module_name, {}, {})
+    source = _source_of(module_name, function)
+    roots = tuple(_roots(source.root))
+    with _compiled_lock:
+        known = _compiled.get((source, roots))
+        if known is not None and _stamps(known[0]) == known[0]:
+            return known[1]
+    try:
+        sources = closure_of_module(source.name, source.text, roots, source.path, source.is_package)
+        bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0")
+    except BytecodeError as error:
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM with its module {module_name}:\n"
+                            f"{_first_lines(str(error))}") from error
+    luggage = Luggage(source.name, bundle.modules, bundle.texts)
+    files = _stamps({path: None for _, path, _ in sources.values() if path != source.path})
+    with _compiled_lock:
+        _compiled[source, roots] = files, luggage
+    return luggage
+
+
+def _is_the_vms_own(name, function):
+    """Does every VM have the module? CrossingError for one of the standard library that no VM has."""
+    if name in offered_modules() and name not in REFUSED:
+        return True
+    if name.partition(".")[0] in sys.stdlib_module_names:
+        reason = REFUSED.get(name) or left_out(name) or "it is not among the modules that VMs are given"
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: a VM does not have the module {name}: {reason}")
+    return False
+
+
+def _source_of(name, function):
+    module = sys.modules[name]
+    spec = getattr(module, "__spec__", None)
+    known_as = spec.name if spec is not None else name
+    target = MAIN if known_as == "__main__" else known_as
+    path = getattr(module, "__file__", None)
+    is_package = hasattr(module, "__path__")
+    text = None
+    if path is not None and path.endswith((".py", ".pyw")):
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise CrossingError(f"{_shown(function)} cannot travel to a VM: the source of its module {name} cannot be read: "
+                                f"{error}") from error
+    if text is None and hasattr(getattr(spec, "loader", None), "get_source"):
+        try:
+            text = (spec.loader.get_source(known_as) or "").encode() or None    # from a zip file, say
+        except (ImportError, OSError, SyntaxError):
+            text = None
+    if text is None:
+        kind = "is a native module" if path is not None and not path.endswith(".pyc") else "has no source"
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: its module {name} {kind}; VMs run what is compiled "
+                            "from Python source")
+    folder = Path(path or ".").absolute().parent
+    for _ in range(target.count(".") + is_package):
+        folder = folder.parent
+    return _Source(target, text, path or f"<{name}>", is_package, str(folder))
+
+
+def _roots(own):
+    """The folders where the modules that a travelling module imports are looked for, first match first."""
+    library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    yield own
+    for entry in dict.fromkeys(sys.path):
+        folder = os.path.realpath(entry or os.getcwd())
+        if folder not in library and folder != own and os.path.isdir(folder) and Path(folder).name != "lib-dynload":
+            yield folder
+
+
+def _stamps(files):
+    """`files`, paths as keys, with what changes when a file is written as values."""
+    return {path: _stamp(path) for path in files}
+
+
+def _stamp(path):
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _first_lines(text):
+    lines = text.splitlines()
+    more = len(lines) - _ERRORS_SHOWN
+    return "\n".join(lines[:_ERRORS_SHOWN]) + (f"\n... and {more} more" if more > 0 else "")

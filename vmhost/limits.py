@@ -152,7 +152,7 @@ class Policy:
     get their error. `allow`: the kinds of permissions that a bundle may ask for.
     """
 
-    max_vms: int = field(default_factory=lambda: max(8, 4 * _cores()))
+    max_vms: int = 1000
     warm: int = 1
     max_warm: int = field(default_factory=lambda: max(2, _cores()))
     idle_s: float = 60.0

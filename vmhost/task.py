@@ -10,6 +10,7 @@ goes straight to the native lane while the breaker is closed: opening it swaps t
 import asyncio
 import itertools
 import time
+import weakref
 from collections import deque
 
 from vmhost.breaker import CLOSED, Breaker, Counts, Refused
@@ -44,7 +45,8 @@ class Version:
         self.closed_because = None      # a sentence once calls are refused
         self.lane = None                # set by the service, which makes it
         self._recent = (0, 0.0, float("inf"))       # calls and their seconds at the last look, mean seconds since the look before
-        self.breaker = Breaker(policy.breaker, lambda breaker: service.breaker_changed(self), clock=clock, wall=wall)
+        self_ref = weakref.ref(self)    # a version that is through takes its code with it at once, not at some collection
+        self.breaker = Breaker(policy.breaker, lambda breaker: service.breaker_changed(self_ref()), clock=clock, wall=wall)
 
     @property
     def key(self):

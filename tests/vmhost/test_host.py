@@ -55,6 +55,22 @@ def test_the_handle_moves_to_a_newer_version_and_the_old_one_drains(fake_host, b
     assert [vm for vm in core.made if vm.lane and vm.lane.version == "1.0.0" and vm.state != "ended"] == []
 
 
+def test_an_old_version_is_freed_when_it_has_drained(fake_host, bundle):
+    host, core = fake_host()
+    task = host.load(bundle())
+    task(1)
+    old = weakref.ref(task._current)
+    gc.disable()
+    try:
+        host.load(bundle(version="2.0.0"))
+        settle(host)
+        core.lanes.clear()
+        settle(host)
+        assert old() is None
+    finally:
+        gc.enable()
+
+
 def test_a_call_that_meets_the_closed_lane_of_an_old_version_goes_to_the_new_one(fake_host, bundle):
     host, core = fake_host()
     task = host.load(bundle())

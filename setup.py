@@ -51,7 +51,8 @@ class BuildInParallel(build_ext):
 
     def finalize_options(self):
         super().finalize_options()
-        self.build_temp = f"{self.build_temp}-{_sanitizer() or 'plain'}"
+        # one place for all ways to build, editable installations included, so that none compiles what another has compiled
+        self.build_temp = f"build/objects-{sysconfig.get_platform()}-{sys.implementation.cache_tag}-{_sanitizer() or 'plain'}"
         self.force = True       # links always: what is up to date is decided below, per C file and with the settings
 
     def run(self):

@@ -163,7 +163,8 @@ _AFTER = {"vmhost.guest.texts": _install_texts, "logging": _install_logging}
 
 # --- what the C core calls
 
-_set_up = []
+_set_up = []        # modules whose setup() has run
+_failed = {}        # module name -> what its setup() raised, for every later call of the same VM
 _runner = None
 
 
@@ -177,11 +178,18 @@ def entry_for(name):
         function = getattr(function, part)
     if not callable(function):
         raise TypeError(f"entry point {name} is {type(function).__name__}, expected a function")
+    if module_name in _failed:
+        error, traceback = _failed[module_name]
+        raise error.with_traceback(traceback)
     if module not in _set_up:
-        _set_up.append(module)
         setup = getattr(module, "setup", None)
-        if callable(setup):
-            _settle(setup)
+        try:
+            if callable(setup):
+                _settle(setup)
+        except Exception as error:
+            _failed[module_name] = error, error.__traceback__
+            raise
+        _set_up.append(module)
     return _run_to_end(function) if _is_async(function) else function
 
 

@@ -36,5 +36,11 @@ class BundlePath(Traversable):
             return io.BytesIO(files.read_bytes(self._path))
         return files.open(self._path, mode, *args, **kwargs)
 
+    def read_bytes(self):
+        return files.read_bytes(self._path)
+
+    def read_text(self, encoding=None, errors=None):
+        return files.read_text(self._path, encoding or "utf-8", errors or "strict")
+
     def __repr__(self):
         return f"BundlePath({self._path!r})"

@@ -52,7 +52,7 @@ class Host:
             if not callable(function):
                 raise ConfigurationError(f"functions: {name}: expected a callable, got {type(function).__name__}")
         native = isolation.core()
-        folder = StateFolder(state) if state is not None else None
+        folder = _state_folder(state) if state is not None else None
         self.crashes = _crashes_before(native, folder) if folder is not None else ()
         # The service must not keep this object alive, so it gets at the functions, which may refer to it, only through it.
         self_ref = weakref.ref(self)
@@ -205,6 +205,14 @@ def _trust_store(trust):
         return TrustStore.load(trust)
     except bytecode.errors.SigningError as error:
         raise ConfigurationError(str(error)) from error
+
+
+def _state_folder(path):
+    """The StateFolder at `path`. Hosts of this process that were dropped, and are about to let go of theirs, are waited for."""
+    for service in list(_services):
+        if service.abandoned:
+            service.wait_closed()
+    return StateFolder(path)
 
 
 def _crashes_before(native, folder):

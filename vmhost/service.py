@@ -175,6 +175,11 @@ class Service:
         self.events.wake()
 
     @property
+    def abandoned(self):
+        """The Host object is gone; the service ends by itself."""
+        return self._abandoned is not None
+
+    @property
     def quarantined(self):
         with self.lock:
             return tuple(self._pool.quarantined)

@@ -32,8 +32,9 @@ class StateFolder:
             owner = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._lock)
             self._lock = None
-            raise ConfigurationError(f"{self.path}: already in use as the state of another host (process {owner}); "
-                                     "give each host a state folder of its own") from error
+            whose = "this process: close() it first" if owner == str(os.getpid()) else f"process {owner}"
+            raise ConfigurationError(f"{self.path}: already in use as the state of another host of {whose}, or give each "
+                                     "host a state folder of its own") from error
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
         self._breakers, self._crashes = self._read()

@@ -401,10 +401,21 @@ def test_a_task_that_crashed_the_process_before_starts_with_its_breaker_open(fak
 
 def test_a_state_folder_has_one_owner(fake_host, tmp_path):
     host, _ = fake_host(state=tmp_path)
-    with pytest.raises(vmhost.ConfigurationError, match="already in use"):
+    with pytest.raises(vmhost.ConfigurationError, match="already in use .* of this process: close.. it first"):
         fake_host(state=tmp_path)
     host.close()
     fake_host(state=tmp_path)
+
+
+def test_the_state_folder_of_a_dropped_host_can_be_taken_up_at_once(monkeypatch, tmp_path):
+    from vmhost import host as host_module
+
+    monkeypatch.setattr(host_module, "system_image", lambda native: native.Image())
+    for _ in range(20):
+        core = FakeCore()
+        monkeypatch.setattr(host_module.isolation, "core", lambda: core)
+        host = host_module.Host(state=tmp_path)
+        del host
 
 
 @pytest.mark.parametrize("content", [b"", b"\xc1", msgpack.packb(7), msgpack.packb({"format": 99, "breakers": [], "crashes": []})])

@@ -85,6 +85,24 @@ def thing(value):
     return object()
 
 
+def leave_a_thread(value):
+    def spin():
+        while True:
+            try:
+                while True:
+                    pass
+            except BaseException:
+                pass
+
+    threading.Thread(target=spin).start()
+    return "left"
+
+
+def flood(value):
+    for number in range(value):
+        print("line", number)
+
+
 def ask(value):
     return guest.host.price(value)
 """
@@ -266,6 +284,46 @@ def in_a_process(script, **options):
                           timeout=60, **options)
 
 
+def test_a_vm_with_a_thread_left_in_it_is_quarantined_and_the_process_leaves():
+    done = in_a_process('''
+        host = vmhost.Host(allow_unsigned=True)
+        task = host.load(build())
+        print(task(None, entry="main:leave_a_thread"), task(1))
+        print([vm.task for vm in host.close()])
+        sys.exit(6)
+    ''')
+    assert (done.returncode, done.stdout) == (6, "left 1\n['echo']\n"), done.stderr
+
+
+def test_a_crash_is_laid_at_the_task_that_ran_on_the_crashing_thread(tmp_path):
+    crashing = in_a_process(f'''
+        import ctypes
+        host = vmhost.Host(allow_unsigned=True, state={str(tmp_path)!r})
+        good, bad = host.load(build("good")), host.load(build("bad"))
+        good(1), bad(1)
+        threads = set(os.listdir("/proc/self/task"))
+        def cpu(thread):
+            return int(open(f"/proc/self/task/{{thread}}/stat").read().rpartition(")")[2].split()[11])
+        future = bad.submit(None, entry="main:forever")
+        while not (busy := [t for t in threads if t != str(os.getpid()) and cpu(t) > 20]):
+            time.sleep(0.01)
+        ctypes.CDLL(None).tgkill(os.getpid(), int(busy[0]), signal.SIGSEGV)
+        time.sleep(20)
+    ''')
+    assert crashing.returncode == -signal.SIGSEGV, crashing.stderr
+    after = in_a_process(f'''
+        with vmhost.Host(allow_unsigned=True, state={str(tmp_path)!r}) as host:
+            print([(crash.task, crash.version, crash.phase, crash.signal) for crash in host.crashes])
+            good, bad = host.load(build("good")), host.load(build("bad"))
+            print(good(1))
+            try:
+                bad(1)
+            except vmhost.BreakerOpenError as error:
+                print("SIGSEGV" in str(error))
+    ''')
+    assert after.stdout == "[('bad', '1.0.0', 'call', 'SIGSEGV')]\n1\nTrue\n", after.stderr
+
+
 class Lines(logging.Handler):
     """Collects records until there are `number` of them."""
 
@@ -295,6 +353,29 @@ def test_what_a_guest_prints_and_logs_reaches_its_logger_and_not_stdout(echo, ca
     assert any("logged this" in line for line in lines)
     assert {record.version for record in handler.records} == {"1.0.0"}
     assert capfd.readouterr().out == ""
+
+
+def test_a_flood_of_lines_is_bounded_and_says_so(echo):
+    handler = Lines(10**9)
+    logger = logging.getLogger("vmhost.task.echo")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    gate = threading.Lock()
+    gate.acquire()
+    handler.addFilter(lambda record: gate.acquire(timeout=30) and (gate.release() or True))
+    try:
+        echo(20_000, entry="main:flood")        # the logger stands still meanwhile
+        gate.release()
+        echo(1)
+        deadline = time.monotonic() + 30
+        while not any("lines were dropped" in record.getMessage() for record in handler.records):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    assert len(handler.records) < 20_000
+    assert handler.records[0].getMessage() == "line 0"
 
 
 def test_host_functions_answer_the_guest_that_was_granted_them():

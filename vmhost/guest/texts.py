@@ -158,7 +158,8 @@ def plural_function(text, formula, namespace):
                 known[n] = index
         return index
 
-    return func
+    # gettext's warnings look for the first caller that is not gettext's own
+    return _FunctionType(func.__code__, namespace, "func", None, func.__closure__)
 
 
 def generator_as_coroutine(function):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -123,6 +124,24 @@ def test_a_failed_compile_leaves_the_old_bundle(vmhost, task_folder, tmp_path):
     assert code == failures.REFUSED and "other.py:1" in err and "SyntaxError" in err
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.glob("*greet.vmb*")] == ["greet.vmb"]
+
+
+def test_a_bundle_that_cannot_be_put_in_place_leaves_nothing_half_written(vmhost, task_folder, tmp_path):
+    (tmp_path / "out" / "greet.vmb").mkdir(parents=True)
+    code, _, err = vmhost("compile", task_folder, "-o", tmp_path / "out")
+    assert code == failures.WRONG_INPUT and "cannot write the bundle: Is a directory" in err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["greet.vmb"]
+
+
+def test_what_needs_the_checkout_says_so(tmp_path):
+    """As an installed package sees it: no tasks/ and no bench/ beside it, nor in the current folder."""
+    for package in ("vmhost", "bytecode"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("data", "__pycache__", "*.so", "*.c"))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    (tmp_path / "elsewhere").mkdir()
+    for name, says in (("demo", "the demo runs the tasks of the project's checkout"), ("bench", "in bench/ of the project's checkout")):
+        ended = subprocess.run([*COMMAND, name], cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True, timeout=60)
+        assert (ended.returncode, ended.stdout) == (failures.WRONG_INPUT, "") and says in ended.stderr
 
 
 @pytest.mark.parametrize(

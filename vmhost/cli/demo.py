@@ -89,11 +89,11 @@ def _show(output, report):
     calls = sum(task.calls for task in report.tasks)
     output.table(
         f"{calls} calls in {report.together_s:.1f} s, all tasks at once",
-        ["task", "cost", "calls>", "errors>", "right>", "p50>", "p99>", "CPU>", "memory>", "VMs>"],
+        ["task", "calls>", "errors>", "right>", "p50>", "p99>", "CPU>", "memory>", "speed-up>"],
         [
             [
-                task.name, task.cost, f"{task.calls}", f"{task.errors}", f"{task.right:.1%}", duration_text(task.p50_s),
-                duration_text(task.p99_s), duration_text(task.cpu_s), size_text(task.peak_bytes), f"{task.vms}",
+                task.name, f"{task.calls}", f"{task.errors}", f"{task.right:.1%}", duration_text(task.p50_s),
+                duration_text(task.p99_s), duration_text(task.cpu_s), size_text(task.peak_bytes), f"{task.speed_up:.2f} x",
             ]
             for task in report.tasks
         ],
@@ -106,10 +106,10 @@ def _show(output, report):
     )
     output.line()
     output.table(
-        f"The same work in VMs and in GIL threads, {report.workers} cores",
-        ["task", "VMs>", "threads>", "speed-up>"],
+        f"Speed-up: the same work in VMs and in GIL threads, {report.workers} cores",
+        ["task", "cost", "in VMs>", "in GIL threads>", "speed-up>"],
         [
-            [task.name, duration_text(task.vms_s), duration_text(task.threads_s), f"{task.speed_up:.2f} x"]
+            [task.name, task.cost, duration_text(task.vms_s), duration_text(task.threads_s), f"{task.speed_up:.2f} x"]
             for task in report.tasks
         ],
     )

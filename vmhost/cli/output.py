@@ -81,7 +81,7 @@ class Output:
 def fitting(console, title, columns, rows):
     """The rows as a table where the console is wide enough for it, else as a block of `name: value` lines per row."""
     names = [column.removesuffix(">") for column in columns]
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column, name in zip(columns, names):
         table.add_column(name, justify="right" if column.endswith(">") else "left", overflow="fold")
     for row in rows:

@@ -1,7 +1,7 @@
 """The instruction table of the running Python, indexed by opcode number.
 
-`bytecode/opcodes_3_14.py` holds the facts of one Python version. Another version gets a file of its own beside it and a line
-in `_MODULES`; nothing else here knows version numbers.
+`bytecode/opcodes_3_14.py` holds the facts of one Python version. Another version gets a file of its own beside it and a
+line in `_MODULES`; nothing else here knows version numbers.
 """
 
 import importlib
@@ -15,8 +15,9 @@ _MODULES = {(3, 14): "opcodes_3_14"}
 
 
 class Table:
-    """Facts about opcodes: `name_of`, `caches` (code units of inline cache, -1: not emitted by the compiler), `domain_of`,
-    `effect_of` (text), `rule_of`, `raises`, `inlines_calls`; all lists indexed by opcode. `facts` is the version's module."""
+    """Facts about opcodes: `name_of`, `caches` (code units of inline cache, -1: not emitted by the compiler),
+    `domain_of`, `effect_of` (text), `rule_of`, `raises`, `inlines_calls`; all lists indexed by opcode. `facts` is the
+    version's module."""
 
     def __init__(self, facts):
         self.facts = facts
@@ -43,6 +44,8 @@ def table():
     version = sys.version_info[:2]
     if version not in _MODULES:
         known = ", ".join(".".join(map(str, each)) for each in _MODULES)
-        raise BundleError(f"no verifier table for Python {version[0]}.{version[1]}, only for {known}: "
-                          f"run the host on one of these, or add bytecode/opcodes_{version[0]}_{version[1]}.py")
+        raise BundleError(
+            f"no verifier table for Python {version[0]}.{version[1]}, only for {known}: "
+            f"run the host on one of these, or add bytecode/opcodes_{version[0]}_{version[1]}.py"
+        )
     return Table(importlib.import_module("." + _MODULES[version], __package__))

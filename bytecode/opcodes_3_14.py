@@ -1,12 +1,14 @@
-"""CPython 3.14's instructions as the verifier sees them: operand domain, stack effect with kinds, and whether one can raise.
+"""CPython 3.14's instructions as the verifier sees them: operand domain, stack effect with kinds, and whether one can
+raise.
 
 One row per instruction that 3.14's compiler emits; an opcode without a row is refused. The rows follow
 `Python/bytecodes.c` of the 3.14 branch: what the interpreter takes on trust (a NULL marker, a list, a tagged integer)
 is a kind here, what it checks itself is plain `obj`.
 
 Effects read `inputs -- outputs`, deepest slot first. `obj*oparg` repeats a slot, `=0` leaves input 0 as it was (with
-what it borrows), `a|b` allows either kind. Rows whose `rule` is set have an effect that depends on more than the operand;
-`bytecode.verifier.flow` has a function of that name, and the text then says what is popped and pushed at least.
+what it borrows), `a|b` allows either kind. Rows whose `rule` is set have an effect that depends on more than the
+operand; `bytecode.verifier.flow` has a function of that name, and the text then says what is popped and pushed at
+least.
 """
 
 from typing import NamedTuple
@@ -24,7 +26,12 @@ class Row(NamedTuple):
 
 
 _COMPARISONS = {  # operator index -> the mask of outcomes that the compiler stores with it (pycore_opcode_utils.h)
-    0: 0b0010, 1: 0b1010, 2: 0b1000, 3: 0b0111, 4: 0b0100, 5: 0b1100,
+    0: 0b0010,
+    1: 0b1010,
+    2: 0b1000,
+    3: 0b0111,
+    4: 0b0100,
+    5: 0b1100,
 }
 COMPARE_OPERANDS = frozenset(index << 5 | mask | flag for index, mask in _COMPARISONS.items() for flag in (0, 16))
 INTERPOLATION_OPERANDS = frozenset(conversion << 2 | 2 | spec for conversion in range(4) for spec in range(2))
@@ -120,7 +127,9 @@ ROWS: dict[str, Row] = {
     "CALL_INTRINSIC_1": Row("see INTRINSIC_1", (1, 11)),
     "CALL_INTRINSIC_2": Row("see INTRINSIC_2", (1, 5)),
     "MAKE_FUNCTION": Row("code -- func", rule="make_function"),
-    "SET_FUNCTION_ATTRIBUTE": Row("obj func|bare_func -- func", frozenset({1, 2, 4, 8, 16}), rule="set_function_attribute"),
+    "SET_FUNCTION_ATTRIBUTE": Row(
+        "obj func|bare_func -- func", frozenset({1, 2, 4, 8, 16}), rule="set_function_attribute"
+    ),
     "RETURN_VALUE": Row("obj --", rule="return_value", raises=False),
     # jumps and loops; the operand counts code units from the end of the instruction
     "JUMP_FORWARD": Row("--", "forward", rule="jump", raises=False),
@@ -159,8 +168,8 @@ ROWS: dict[str, Row] = {
     "MATCH_CLASS": Row("obj obj tuple -- obj", "count"),
 }
 
-# Instructions that run a Python callee in the same C frame. When that callee raises, 3.14 looks for a handler at the code
-# unit before the instruction, not at the instruction's own: both handlers must fit.
+# Instructions that run a Python callee in the same C frame. When that callee raises, 3.14 looks for a handler at the
+# code unit before the instruction, not at the instruction's own: both handlers must fit.
 INLINES_CALLS = frozenset({"BINARY_OP", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "FOR_ITER", "LOAD_ATTR", "SEND"})
 
 # the interpreter keeps the distance past FOR_ITER and SEND in 16 bits while it runs a generator
@@ -205,8 +214,20 @@ OPTIMIZED, NEWLOCALS, VARARGS, VARKEYWORDS, NESTED, GENERATOR = 1, 2, 4, 8, 0x10
 COROUTINE, ITERABLE_COROUTINE, ASYNC_GENERATOR = 0x80, 0x100, 0x200
 FUTURES = 0x20000 | 0x40000 | 0x80000 | 0x100000 | 0x200000 | 0x400000 | 0x800000 | 0x1000000
 HAS_DOCSTRING, METHOD = 0x4000000, 0x8000000
-KNOWN_FLAGS = (OPTIMIZED | NEWLOCALS | VARARGS | VARKEYWORDS | NESTED | GENERATOR | COROUTINE | ITERABLE_COROUTINE
-               | ASYNC_GENERATOR | FUTURES | HAS_DOCSTRING | METHOD)
+KNOWN_FLAGS = (
+    OPTIMIZED
+    | NEWLOCALS
+    | VARARGS
+    | VARKEYWORDS
+    | NESTED
+    | GENERATOR
+    | COROUTINE
+    | ITERABLE_COROUTINE
+    | ASYNC_GENERATOR
+    | FUTURES
+    | HAS_DOCSTRING
+    | METHOD
+)
 
 # Instructions that run no Python code while a comprehension moves a free variable's cell out of its slot and back.
 QUIET = frozenset({"LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "NOP", "STORE_FAST", "STORE_FAST_LOAD_FAST"})

@@ -1,8 +1,9 @@
 """Is a code object one that CPython can run without harm?
 
-`load` reads a marshalled code object after a look at its bytes, `verify` accepts whatever the compiler of the running Python makes and refuses code objects, damaged or built wrong, that
-could crash the interpreter or corrupt its memory: it is the second line of defence, after digests and signatures. What is
-proved, what is taken for granted and what stays out is in `docs/verifier.md`.
+`load` reads a marshalled code object after a look at its bytes, `verify` accepts whatever the compiler of the running
+Python makes and refuses code objects, damaged or built wrong, that could crash the interpreter or corrupt its memory:
+it is the second line of defence, after digests and signatures. What is proved, what is taken for granted and what stays
+out is in `docs/verifier.md`.
 
     marshalled.py     the bytes, before CPython reads them
     layout.py         counts, flags, names, constants, slots
@@ -28,8 +29,8 @@ __all__ = ["VerifyError", "load", "verify"]
 def verify(code: CodeType, *, where: str = "") -> None:
     """Raises VerifyError if `code`, or a code object among its constants, could harm the interpreter when it runs.
 
-    `where` names the bundle and file in messages. `code` must not have run yet: the interpreter rewrites code that runs.
-    Code that this returns for may still raise, loop, or ask for much memory, as any Python may.
+    `where` names the bundle and file in messages. `code` must not have run yet: the interpreter rewrites code that
+    runs. Code that this returns for may still raise, loop, or ask for much memory, as any Python may.
     """
     instruction_table = table()
     pending = [code]

@@ -6,8 +6,8 @@ from ..errors import BundleError
 class VerifyError(BundleError):
     """A code object that CPython could not run safely.
 
-    `where` is the bundle and file as the caller named them, `qualname` the function (None: there is no code object yet),
-    `offset` the byte offset of the instruction or None where the object as a whole is wrong.
+    `where` is the bundle and file as the caller named them, `qualname` the function (None: there is no code object
+    yet), `offset` the byte offset of the instruction or None where the object as a whole is wrong.
     """
 
     def __init__(self, where, qualname, message, offset=None, instruction=None):
@@ -18,4 +18,6 @@ class VerifyError(BundleError):
             if offset is not None:
                 place += f" @ offset {offset}" + (f" ({instruction})" if instruction else "")
             place += ": "
-        super().__init__(f"{place}{message}; the bundle is damaged or was not made by CPython's compiler: compile the task again")
+        super().__init__(
+            f"{place}{message}; the bundle is damaged or was not made by CPython's compiler: compile the task again"
+        )

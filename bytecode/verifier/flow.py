@@ -1,17 +1,45 @@
 """Abstract interpretation: what lies on the stack and in the locals at every instruction, along all paths.
 
-The state is a stack of slots (`kinds.py`) and, for locals, three bit sets: may be unassigned, may hold an object, may hold
-a cell. Straight runs of instructions are followed at once; where paths meet, states are merged and runs repeated until
-nothing changes. Every instruction that can raise leads to its handler with the part of the stack that the handler keeps.
+The state is a stack of slots (`kinds.py`) and, for locals, three bit sets: may be unassigned, may hold an object, may
+hold a cell. Straight runs of instructions are followed at once; where paths meet, states are merged and runs repeated
+until nothing changes. Every instruction that can raise leads to its handler with the part of the stack that the handler
+keeps.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import CodeType
 
 from . import kinds
-from .kinds import (ALIAS, BARE_FUNC, BOOL, CELL, CELLS, CODE, COMPARED, DICT, EXC, EXC_OR_NONE, EXCEPTIONS, FUNC, INTERPOLATION,
-                    INTERPOLATIONS, KINDS, LASTI, LIST, NONE, NULL, OBJ, OBJECTS, SET, SIZED, STR, STRINGS, Effect, borrow)
 from .instructions import Instructions
+from .kinds import (
+    ALIAS,
+    BARE_FUNC,
+    BOOL,
+    CELL,
+    CELLS,
+    CODE,
+    COMPARED,
+    DICT,
+    EXC,
+    EXC_OR_NONE,
+    EXCEPTIONS,
+    FUNC,
+    INTERPOLATION,
+    INTERPOLATIONS,
+    KINDS,
+    LASTI,
+    LIST,
+    NONE,
+    NULL,
+    OBJ,
+    OBJECTS,
+    SET,
+    SIZED,
+    STR,
+    STRINGS,
+    Effect,
+    borrow,
+)
 from .layout import argument_count, slot_names
 
 _LISTS = LIST | EXCEPTIONS
@@ -47,11 +75,17 @@ def _typed_slots(instructions, names):
     argument so): then the last function made in it, the generic one, is given no defaults.
     """
     facts, table, code = instructions.table.facts, instructions.table, instructions.code
-    typed = {index: kinds.NAMES[facts.TYPED_SLOTS[name]] for index, name in enumerate(names) if name in facts.TYPED_SLOTS}
+    typed = {
+        index: kinds.NAMES[facts.TYPED_SLOTS[name]] for index, name in enumerate(names) if name in facts.TYPED_SLOTS
+    }
     if code.co_argcount == 1 and names[0] == ".defaults":
         made = [table.name_of[op] for op in instructions.ops]
         last = max((index for index, name in enumerate(made) if name == "MAKE_FUNCTION"), default=0)
-        given = {instructions.operands[index] for index in range(last + 1, len(made)) if made[index] == "SET_FUNCTION_ATTRIBUTE"}
+        given = {
+            instructions.operands[index]
+            for index in range(last + 1, len(made))
+            if made[index] == "SET_FUNCTION_ATTRIBUTE"
+        }
         if facts.DEFAULTS not in given:
             typed[0] = kinds.NAMES["dict"]
     return typed
@@ -72,11 +106,15 @@ class Flow:
         self.free = ((1 << len(code.co_freevars)) - 1) << (len(self.names) - len(code.co_freevars))
         self.typed = _typed_slots(instructions, self.names)
         number = self.table.number
-        self.op_resume, self.op_yield, self.op_load_const = number("RESUME"), number("YIELD_VALUE"), number("LOAD_CONST")
+        self.op_resume, self.op_yield, self.op_load_const = (
+            number("RESUME"),
+            number("YIELD_VALUE"),
+            number("LOAD_CONST"),
+        )
         self.op_make_function, self.op_set_attribute = number("MAKE_FUNCTION"), number("SET_FUNCTION_ATTRIBUTE")
         self.op_end_for, self.op_copy, self.op_swap = number("END_FOR"), number("COPY"), number("SWAP")
         self.quiet = self.facts.QUIET
-        self.rules = [getattr(self, "_" + name) if name else None for name in self.table.rule_of]
+        self.rules = _rules(self.table)
         self.effects = self._effects()
         self.states = {}
         self.pending = []
@@ -90,7 +128,9 @@ class Flow:
         for op, operand in zip(self.ops, self.operands):
             text = texts[op]
             if text.startswith("see "):
-                text = (self.facts.INTRINSIC_1 if name_of[op] == "CALL_INTRINSIC_1" else self.facts.INTRINSIC_2)[operand]
+                text = (self.facts.INTRINSIC_1 if name_of[op] == "CALL_INTRINSIC_1" else self.facts.INTRINSIC_2)[
+                    operand
+                ]
             effects.append(_effect(text, operand if "*" in text else 0))
         return effects
 
@@ -113,7 +153,9 @@ class Flow:
         if self.code.co_stacksize < self.deepest:
             self.index = first
             self.refuse(f"its stack grows to {self.deepest} slots, and it has {self.code.co_stacksize}")
-        if self.code.co_stacksize > 2 * self.deepest + 64:  # the compiler asks for at most a few slots more than it uses
+        if (
+            self.code.co_stacksize > 2 * self.deepest + 64
+        ):  # the compiler asks for at most a few slots more than it uses
             self.index = first
             self.refuse(f"its stack grows to {self.deepest} slots, and it asks for {self.code.co_stacksize}")
         return self.deepest
@@ -121,8 +163,9 @@ class Flow:
     def _check_loops(self):
         """Refuses a loop without an instruction at which a stop can land.
 
-        Handlers lie after their ranges and every jump but two leads forward, so only JUMP_BACKWARD_NO_INTERRUPT can close
-        such a loop; the compiler uses it in loops that yield and to come back from code that it moved out of the way.
+        Handlers lie after their ranges and every jump but two leads forward, so only JUMP_BACKWARD_NO_INTERRUPT can
+        close such a loop; the compiler uses it in loops that yield and to come back from code that it moved out of the
+        way.
         """
         name_of, ops, targets = self.table.name_of, self.ops, self.targets
         starts = [index for index, op in enumerate(ops) if name_of[op] == "JUMP_BACKWARD_NO_INTERRUPT"]
@@ -182,7 +225,7 @@ class Flow:
             self.refuse(f"cells are made for slots {sorted(made)}, expected {sorted(expected_cells)}")
         makes_generator = code.co_flags & (self.facts.GENERATOR | self.facts.COROUTINE | self.facts.ASYNC_GENERATOR)
         if makes_generator:
-            if [names[op] for op in ops[place:place + 2]] != ["RETURN_GENERATOR", "POP_TOP"]:
+            if [names[op] for op in ops[place : place + 2]] != ["RETURN_GENERATOR", "POP_TOP"]:
                 self.refuse(f"flags {code.co_flags:#x} promise a generator, and RETURN_GENERATOR, POP_TOP are not here")
             place += 2
             self.deepest = 1
@@ -218,14 +261,19 @@ class Flow:
                 self.index = handler.first
                 self.refuse("its handler is before the first instruction of the body")
             leaders.add(handler.target)
-            self.handler_of[handler.first:handler.past] = [handler] * (handler.past - handler.first)
+            self.handler_of[handler.first : handler.past] = [handler] * (handler.past - handler.first)
         # a callee that runs in the same C frame raises as if at the code unit before (see opcodes_3_14.INLINES_CALLS)
         inlines = self.table.inlines_calls
         self.callee_handler_of = {}
         start, unit = self.instructions.start, self.instructions.unit
         for index in range(1, len(self.ops)):
             before = self.handler_of[index - 1]
-            if before is not self.handler_of[index] and before and inlines[self.ops[index]] and start[index] == unit[index]:
+            if (
+                before is not self.handler_of[index]
+                and before
+                and inlines[self.ops[index]]
+                and start[index] == unit[index]
+            ):
                 self.callee_handler_of[index] = before
         self.leaders = leaders
 
@@ -241,8 +289,10 @@ class Flow:
             return
         known = state[0]
         if len(known) != depth:
-            self.refuse(f"instruction at offset {2 * self.instructions.unit[index]} is reached with {depth} and with "
-                        f"{len(known)} slots on the stack")
+            self.refuse(
+                f"instruction at offset {2 * self.instructions.unit[index]} is reached with {depth} and with "
+                f"{len(known)} slots on the stack"
+            )
         changed = False
         for place, slot in enumerate(stack):
             both = known[place] | slot
@@ -272,7 +322,12 @@ class Flow:
         stack, self.unassigned, self.objects, self.cells = self.states[index]
         self.stack = stack = list(stack)
         ops, operands, effects, rules, leaders = self.ops, self.operands, self.effects, self.rules, self.leaders
-        handler_of, callee_handler_of, raises, free = self.handler_of, self.callee_handler_of, self.table.raises, self.free
+        handler_of, callee_handler_of, raises, free = (
+            self.handler_of,
+            self.callee_handler_of,
+            self.table.raises,
+            self.free,
+        )
         begin, sent, total = index, None, len(ops)
         while True:
             self.index = index
@@ -284,8 +339,10 @@ class Flow:
                 self.refuse(f"takes {taken} slots, and the stack holds {len(stack)}")
             for place, kinds_forbidden in enumerate(forbidden, base):
                 if stack[place] & kinds_forbidden:
-                    self.refuse(f"finds {kinds.words(stack[place])} at depth {len(stack) - place}, "
-                                f"expected {kinds.words(KINDS & ~kinds_forbidden)}")
+                    self.refuse(
+                        f"finds {kinds.words(stack[place])} at depth {len(stack) - place}, "
+                        f"expected {kinds.words(KINDS & ~kinds_forbidden)}"
+                    )
             if free and (self.unassigned | self.objects) & free and self.table.name_of[op] not in self.quiet:
                 self.refuse("a free variable's slot may not hold its cell here")
             handler = handler_of[index]
@@ -303,7 +360,7 @@ class Flow:
             for output in outputs:
                 stack.append(output if output >= 0 else popped[~output])
             rule = rules[op]
-            if rule and rule(operands[index], popped):
+            if rule and rule(self, operands[index], popped):
                 break
             if len(stack) > self.deepest:
                 self.deepest = len(stack)
@@ -379,8 +436,11 @@ class Flow:
 
     def _load_fast_and_clear(self, operand, popped):
         bit = 1 << operand
-        self.stack[-1] = ((NULL if self.unassigned & bit else 0) | (OBJ if self.objects & bit else 0)
-                          | (CELL if self.cells & bit else 0))
+        self.stack[-1] = (
+            (NULL if self.unassigned & bit else 0)
+            | (OBJ if self.objects & bit else 0)
+            | (CELL if self.cells & bit else 0)
+        )
         self._release(operand)
         self.unassigned |= bit
         self.objects &= ~bit
@@ -440,7 +500,9 @@ class Flow:
 
     def _check_typed(self, local, value):
         if self.typed and local in self.typed and value & KINDS & ~self.typed[local]:
-            self.refuse(f"stores {kinds.words(value)} in {self.names[local]!r}, expected {kinds.words(self.typed[local])}")
+            self.refuse(
+                f"stores {kinds.words(value)} in {self.names[local]!r}, expected {kinds.words(self.typed[local])}"
+            )
 
     # the stack
 
@@ -503,8 +565,12 @@ class Flow:
         strings, interpolations = popped
         ok = strings & KINDS == STRINGS and interpolations & KINDS in (INTERPOLATIONS, SIZED)
         counts = kinds.sizes(strings), kinds.sizes(interpolations)
-        if not ok or counts[0] != [count + 1 for count in counts[1]] or len(counts[0]) != 1 or (
-                interpolations & KINDS == SIZED and counts[1] != [0]):
+        if (
+            not ok
+            or counts[0] != [count + 1 for count in counts[1]]
+            or len(counts[0]) != 1
+            or (interpolations & KINDS == SIZED and counts[1] != [0])
+        ):
             self.refuse("expected a tuple of strings and a tuple with one interpolation fewer")
 
     def _container(self, operand, allowed, what):
@@ -545,8 +611,12 @@ class Flow:
             self.refuse("LOAD_CONST with the keywords' names expected before it")
         self._straight(before)
         names = self.code.co_consts[self.operands[before]]
-        if (type(names) is not tuple or len(names) > operand or len(set(names)) != len(names)
-                or any(type(name) is not str for name in names)):
+        if (
+            type(names) is not tuple
+            or len(names) > operand
+            or len(set(names)) != len(names)
+            or any(type(name) is not str for name in names)
+        ):
             self.refuse(f"keyword names {names!r:.80} for {operand} arguments")
 
     def _function_made(self):
@@ -564,7 +634,9 @@ class Flow:
 
     def _make_function(self, operand, popped):
         _, code = self._function_made()
-        if code.co_freevars or not self.facts.TYPED_SLOTS.keys().isdisjoint(code.co_varnames[:argument_count(code, self.facts)]):
+        if code.co_freevars or not self.facts.TYPED_SLOTS.keys().isdisjoint(
+            code.co_varnames[: argument_count(code, self.facts)]
+        ):
             self.stack[-1] = BARE_FUNC
 
     def _set_function_attribute(self, operand, popped):
@@ -582,7 +654,7 @@ class Flow:
             ok = kind == DICT or not kind & ~kinds.SIZED_TUPLES and not any(count & 1 for count in counts)
         elif operand == facts.CLOSURE:
             ok = kind == CELLS and self._loaded_names(first) == code.co_freevars
-            if facts.TYPED_SLOTS.keys().isdisjoint(code.co_varnames[:argument_count(code, facts)]):
+            if facts.TYPED_SLOTS.keys().isdisjoint(code.co_varnames[: argument_count(code, facts)]):
                 self.stack[-1] = FUNC
         else:
             ok = True
@@ -590,7 +662,8 @@ class Flow:
             self.refuse(f"{kinds.words(attribute)} does not fit function {code.co_qualname}")
 
     def _loaded_names(self, load_const):
-        """The names of the variables whose cells make up the closure tuple built right before instruction `load_const`."""
+        """The names of the variables whose cells make up the closure tuple built right before instruction
+        `load_const`."""
         build = load_const - 1
         name_of, ops = self.table.name_of, self.ops
         if name_of[ops[build]] != "BUILD_TUPLE":
@@ -609,7 +682,7 @@ class Flow:
             else:
                 return None
             missing = self.operands[build] - len(names)
-        return tuple(reversed(names[:self.operands[build]]))
+        return tuple(reversed(names[: self.operands[build]]))
 
     def _call(self, operand, popped):
         if popped[0] & BARE_FUNC:
@@ -624,8 +697,10 @@ class Flow:
             typed = _typed_slots(Instructions(code, self.table, self.instructions.where), code.co_varnames)
             for place, slot in enumerate(given):
                 if slot & KINDS & ~typed.get(place, OBJECTS):
-                    self.refuse(f"gives {kinds.words(slot)} for {code.co_varnames[place]!r} of {code.co_qualname}, "
-                                f"expected {kinds.words(typed[place])}")
+                    self.refuse(
+                        f"gives {kinds.words(slot)} for {code.co_varnames[place]!r} of {code.co_qualname}, "
+                        f"expected {kinds.words(typed[place])}"
+                    )
 
     # leaving and jumping
 
@@ -641,8 +716,10 @@ class Flow:
         if operand:
             place = self._reach(operand)
             if self.stack[place] & KINDS != LASTI:
-                self.refuse(f"finds {kinds.words(self.stack[place])} {operand} slots below the exception, "
-                            "expected the saved instruction offset")
+                self.refuse(
+                    f"finds {kinds.words(self.stack[place])} {operand} slots below the exception, "
+                    "expected the saved instruction offset"
+                )
         return True
 
     def _jump(self, operand, popped):
@@ -656,8 +733,9 @@ class Flow:
         """After COPY 1 the slot below is the one that was tested: it is None on one way and not on the other."""
         stack = self.stack
         before = self.index - 1
-        tested = (stack and self.index not in self.leaders and self.ops[before] == self.op_copy
-                  and self.operands[before] == 1)
+        tested = (
+            stack and self.index not in self.leaders and self.ops[before] == self.op_copy and self.operands[before] == 1
+        )
         if not tested or not stack[-1] & (EXC_OR_NONE | NONE):
             self._merge(self.targets[self.index], stack)
             return
@@ -706,6 +784,12 @@ class Flow:
         # the operand only tells tools where the loop's SEND ends; nothing jumps there
         if self.targets[self.index] >= self.index:
             self.refuse("does not point back into its loop")
+
+
+@cache
+def _rules(table):
+    """For each opcode the function that does what its row does not say, or None."""
+    return [getattr(Flow, "_" + name) if name else None for name in table.rule_of]
 
 
 def check_flow(instructions, handlers):

@@ -13,8 +13,8 @@ from .layout import slot_names
 class Instructions:
     """The instructions of one code object, by index.
 
-    `start`: code unit of the first prefix; `unit`: of the opcode; `end`: of the next instruction. `target`: index that a
-    jump goes to, or -1. `index_at`: code unit -> index, for units at which an instruction starts.
+    `start`: code unit of the first prefix; `unit`: of the opcode; `end`: of the next instruction. `target`: index that
+    a jump goes to, or -1. `index_at`: code unit -> index, for units at which an instruction starts.
     """
 
     def __init__(self, code, table, where):
@@ -55,15 +55,18 @@ class Instructions:
                 name = opcode.opname[op]
                 special = {number: name for name, number in opcode._specialized_opmap.items()}.get(op)
                 if special:
-                    self._refuse_at(place, f"{special} is an instruction that the interpreter makes while it runs; "
-                                           "code is verified before it first runs")
+                    self._refuse_at(
+                        place,
+                        f"{special} is an instruction that the interpreter makes while it runs; "
+                        "code is verified before it first runs",
+                    )
                 self._refuse_at(place, f"opcode {op} ({name}) is not one that the compiler of this Python emits")
             if operand > 0x7FFFFFFF:
                 self._refuse_at(place, f"operand {operand} does not fit 31 bits")
             end = place + 1 + count
             if end > total:
                 self._refuse_at(place, f"the bytecode ends inside the inline cache of {opcode.opname[op]}")
-            if count > 1 and any(raw[2 * place + 4:2 * end]):
+            if count > 1 and any(raw[2 * place + 4 : 2 * end]):
                 self._refuse_at(place, f"the inline cache of {opcode.opname[op]} is not empty")
             self.index_at[start] = len(self.ops)
             self.ops.append(op)
@@ -77,8 +80,13 @@ class Instructions:
         code = self.code
         names, constants = len(code.co_names), len(code.co_consts)
         local_count = len(slot_names(code))
-        limits = {"name": (names, 0), "name>>1": (names, 1), "name>>2": (names, 2), "constant": (constants, 0),
-                  "local": (local_count, 0)}
+        limits = {
+            "name": (names, 0),
+            "name>>1": (names, 1),
+            "name>>2": (names, 2),
+            "constant": (constants, 0),
+            "local": (local_count, 0),
+        }
         domains = self.table.domain_of
         for index, (op, operand) in enumerate(zip(self.ops, self.operands)):
             domain = domains[op]
@@ -87,7 +95,9 @@ class Instructions:
                 if limit is not None:
                     if operand >> limit[1] >= limit[0]:
                         what = domain.partition(">")[0]
-                        self.refuse(index, f"operand {operand} means {what} {operand >> limit[1]}, and there are {limit[0]}")
+                        self.refuse(
+                            index, f"operand {operand} means {what} {operand >> limit[1]}, and there are {limit[0]}"
+                        )
                 elif domain == "none":
                     if operand:
                         self.refuse(index, f"operand {operand}, expected 0")
@@ -97,8 +107,11 @@ class Instructions:
                     self._set_target(index, self.end[index] - operand)
                 elif domain == "two locals":
                     if operand > 0xFF or operand >> 4 >= local_count or operand & 15 >= local_count:
-                        self.refuse(index, f"operand {operand} means locals {operand >> 4} and {operand & 15}, "
-                                           f"and there are {local_count}")
+                        self.refuse(
+                            index,
+                            f"operand {operand} means locals {operand >> 4} and {operand & 15}, "
+                            f"and there are {local_count}",
+                        )
                 elif domain == "count":
                     if operand > code.co_stacksize:
                         self.refuse(index, f"operand {operand}, and the stack has {code.co_stacksize} slots")

@@ -1,33 +1,88 @@
 """What can lie in one slot of a frame's stack, as bits, and the effects of instructions written with them.
 
 A slot is an int: the low bits say which kinds it may be (several after paths met), the bits above carry sizes of tuples
-and which locals a borrowed reference depends on. Two paths meet by `|`; a slot fits a place when it has no kind that the
-place forbids.
+and which locals a borrowed reference depends on. Two paths meet by `|`; a slot fits a place when it has no kind that
+the place forbids.
 """
 
 from functools import cache
 
-(OBJ, NULL, LASTI, EXC, EXC_OR_NONE, BOOL, LIST, EXCEPTIONS, SET, DICT, TUPLE, SIZED, STRINGS, CELLS, INTERPOLATIONS, ALIAS,
- STR, CODE, FUNC, BARE_FUNC, CELL, INTERPOLATION, NONE, COMPARED) = (1 << bit for bit in range(24))
+(
+    OBJ,
+    NULL,
+    LASTI,
+    EXC,
+    EXC_OR_NONE,
+    BOOL,
+    LIST,
+    EXCEPTIONS,
+    SET,
+    DICT,
+    TUPLE,
+    SIZED,
+    STRINGS,
+    CELLS,
+    INTERPOLATIONS,
+    ALIAS,
+    STR,
+    CODE,
+    FUNC,
+    BARE_FUNC,
+    CELL,
+    INTERPOLATION,
+    NONE,
+    COMPARED,
+) = (1 << bit for bit in range(24))
 _BITS = 24
 KINDS = (1 << _BITS) - 1
 SIZED_TUPLES = SIZED | STRINGS | CELLS | INTERPOLATIONS | ALIAS
 OBJECTS = KINDS & ~(NULL | LASTI | BARE_FUNC)  # what any code may take for an ordinary object
 
 NAMES = {
-    "obj": OBJECTS, "null": NULL, "any": KINDS & ~BARE_FUNC, "poppable": OBJECTS | NULL | LASTI, "lasti": LASTI, "exc": EXC,
-    "exc_or_none": EXC_OR_NONE, "bool": BOOL, "list": LIST | EXCEPTIONS, "exceptions": EXCEPTIONS, "set": SET, "dict": DICT,
-    "tuple": TUPLE | SIZED_TUPLES, "sized": SIZED_TUPLES, "alias": ALIAS, "str": STR, "code": CODE,
-    "func": FUNC, "none": NONE, "compared": COMPARED, "bare_func": BARE_FUNC, "interpolation": INTERPOLATION,
+    "obj": OBJECTS,
+    "null": NULL,
+    "any": KINDS & ~BARE_FUNC,
+    "poppable": OBJECTS | NULL | LASTI,
+    "lasti": LASTI,
+    "exc": EXC,
+    "exc_or_none": EXC_OR_NONE,
+    "bool": BOOL,
+    "list": LIST | EXCEPTIONS,
+    "exceptions": EXCEPTIONS,
+    "set": SET,
+    "dict": DICT,
+    "tuple": TUPLE | SIZED_TUPLES,
+    "sized": SIZED_TUPLES,
+    "alias": ALIAS,
+    "str": STR,
+    "code": CODE,
+    "func": FUNC,
+    "none": NONE,
+    "compared": COMPARED,
+    "bare_func": BARE_FUNC,
+    "interpolation": INTERPOLATION,
 }
 # what a pushed name means: one kind, where as an input it allows several
 PUSHED = NAMES | {"obj": OBJ, "any": OBJ | NULL | CELL, "list": LIST, "tuple": TUPLE}
 
 _WORDS = (
-    (NULL, "NULL marker"), (LASTI, "saved instruction offset"), (BARE_FUNC, "function that lacks its closure or its arguments"),
-    (EXC, "exception"), (EXC_OR_NONE, "exception or None"), (BOOL, "bool"), (LIST | EXCEPTIONS, "list"), (SET, "set"),
-    (DICT, "dict"), (TUPLE | SIZED_TUPLES, "tuple"), (STR, "str"), (CODE, "code object"), (FUNC, "function"),
-    (CELL, "cell"), (INTERPOLATION, "interpolation"), (NONE, "None"), (OBJ | COMPARED, "some object"),
+    (NULL, "NULL marker"),
+    (LASTI, "saved instruction offset"),
+    (BARE_FUNC, "function that lacks its closure or its arguments"),
+    (EXC, "exception"),
+    (EXC_OR_NONE, "exception or None"),
+    (BOOL, "bool"),
+    (LIST | EXCEPTIONS, "list"),
+    (SET, "set"),
+    (DICT, "dict"),
+    (TUPLE | SIZED_TUPLES, "tuple"),
+    (STR, "str"),
+    (CODE, "code object"),
+    (FUNC, "function"),
+    (CELL, "cell"),
+    (INTERPOLATION, "interpolation"),
+    (NONE, "None"),
+    (OBJ | COMPARED, "some object"),
 )
 
 
@@ -69,8 +124,8 @@ def _count(expression, operand):
 class Effect:
     """An effect as `inputs -- outputs` made ready for use.
 
-    `forbidden`: for each input, deepest first, the kinds that it must not have. `outputs`: kinds, or ~index of the input
-    that stays. `popped`: how many slots are gone, at most, when the instruction raises.
+    `forbidden`: for each input, deepest first, the kinds that it must not have. `outputs`: kinds, or ~index of the
+    input that stays. `popped`: how many slots are gone, at most, when the instruction raises.
     """
 
     __slots__ = ("forbidden", "outputs", "popped")

@@ -1,4 +1,5 @@
-"""The parts of a code object outside its bytecode: counts, flags, names, constants, and which slot holds which variable."""
+"""The parts of a code object outside its bytecode: counts, flags, names, constants, and which slot holds which
+variable."""
 
 import marshal
 import re
@@ -19,7 +20,9 @@ def check_layout(code, facts, where):
 
     for field in ("co_filename", "co_name", "co_qualname"):
         if type(getattr(code, field)) is not str:
-            raise VerifyError(where, repr(code.co_qualname), f"{field} is {type(getattr(code, field)).__name__}, expected str")
+            raise VerifyError(
+                where, repr(code.co_qualname), f"{field} is {type(getattr(code, field)).__name__}, expected str"
+            )
     for field in ("co_names", "co_varnames", "co_cellvars", "co_freevars"):
         for name in getattr(code, field):
             if type(name) is not str:
@@ -32,9 +35,9 @@ def check_layout(code, facts, where):
 def check_kinds_of_slots(code, where):
     """Refuses slots whose order is not locals, cells, free variables.
 
-    Distinct names prove the order (`check_layout`). Two slots of one name, a comprehension's variable beside a free one,
-    do not; but the marshalled form has a byte for each slot, and is asked then. Decode the instructions first: CPython
-    writes past a buffer when it copies code that ends inside an inline cache.
+    Distinct names prove the order (`check_layout`). Two slots of one name, a comprehension's variable beside a free
+    one, do not; but the marshalled form has a byte for each slot, and is asked then. Decode the instructions first:
+    CPython writes past a buffer when it copies code that ends inside an inline cache.
     """
     expected = slot_names(code)
     if len(frozenset(expected)) != len(expected):
@@ -56,7 +59,8 @@ def _check_flags(code, facts, refuse):
 
 def _check_constants(constants, refuse):
     pending = [(constants, 0)]
-    deepest = {}  # id of a tuple -> how deep it was met: one met again no deeper needs no second look, a cycle gets too deep
+    # id of a tuple -> how deep it was met: one met again no deeper needs no second look, a cycle gets too deep
+    deepest = {}
     while pending:
         items, nesting = pending.pop()
         if nesting > _MAX_NESTING:
@@ -104,8 +108,12 @@ def slot_names(code):
 
 def argument_count(code, facts):
     """How many slots the caller fills."""
-    return (code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & facts.VARARGS)
-            + bool(code.co_flags & facts.VARKEYWORDS))
+    return (
+        code.co_argcount
+        + code.co_kwonlyargcount
+        + bool(code.co_flags & facts.VARARGS)
+        + bool(code.co_flags & facts.VARKEYWORDS)
+    )
 
 
 def _check_kinds_of_namesakes(code, where):
@@ -115,6 +123,10 @@ def _check_kinds_of_namesakes(code, where):
     kinds += [_CELL for name in code.co_cellvars if name not in held] + [_FREE for _ in code.co_freevars]
     length = len(kinds).to_bytes(4, "little")
     # the low five bits say what kind of argument a slot is and whether it is hidden
-    pattern = b"".join(b"[" + re.escape(bytes([kind])) + b"-" + re.escape(bytes([kind | 0x1F])) + b"]" for kind in kinds)
-    if not re.search(b"[s\xf3]" + re.escape(length) + pattern, marshal.dumps(code), re.DOTALL):  # \xf3: an s that is referred to
+    pattern = b"".join(
+        b"[" + re.escape(bytes([kind])) + b"-" + re.escape(bytes([kind | 0x1F])) + b"]" for kind in kinds
+    )
+    if not re.search(
+        b"[s\xf3]" + re.escape(length) + pattern, marshal.dumps(code), re.DOTALL
+    ):  # \xf3: an s that is referred to
         raise VerifyError(where, code.co_qualname, "its slots are not in the order locals, cells, free variables")

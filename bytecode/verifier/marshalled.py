@@ -1,8 +1,8 @@
 """Marshalled code objects, looked through before CPython reads them.
 
-`marshal.loads` takes on trust what a damaged file can break: a tuple that refers to itself overflows the C stack when the
-code object around it is made, and a count of 2**31 items is believed before one of them is there. Format: Python/marshal.c
-of CPython 3.14, version 5, as far as code objects use it.
+`marshal.loads` takes on trust what a damaged file can break: a tuple that refers to itself overflows the C stack when
+the code object around it is made, and a count of 2**31 items is believed before one of them is there. Format:
+Python/marshal.c of CPython 3.14, version 5, as far as code objects use it.
 """
 
 import marshal
@@ -15,7 +15,12 @@ _LONG_STRINGS = frozenset(b"stuaA")  # four bytes of length
 _SHORT_STRINGS = frozenset(b"zZ")  # one byte of length
 _INTEGER, _REFERENCE, _CODE, _SLICE = b"lrc:"
 _COUNTED, _SMALL_TUPLE = frozenset(b"(>"), b")"[0]
-_CODE_NUMBERS, _CODE_OBJECTS, _LINE_NUMBER, _CODE_TABLES = 20, 8, 4, 2  # bytes, objects, bytes, objects of a code object
+_CODE_NUMBERS, _CODE_OBJECTS, _LINE_NUMBER, _CODE_TABLES = (
+    20,
+    8,
+    4,
+    2,
+)  # bytes, objects, bytes, objects of a code object
 _FLAG = 0x80  # the object is referred to later
 
 
@@ -27,7 +32,8 @@ def check_marshalled(data, where=""):
 
     place, total = 0, len(data)
     complete = []  # for each flagged object, in order: may it be referred to?
-    # one entry for each container that is open: [objects missing, its number among the flagged or -1, is it a code object?]
+    # one entry for each container that is open: [objects missing, its number among the flagged or -1, is it a code
+    # object?]
     open_containers = []
     if not data or data[0] & ~_FLAG != _CODE:
         refuse("no code object begins here")
@@ -47,20 +53,20 @@ def check_marshalled(data, where=""):
         elif kind in _SHORT_STRINGS:
             place += 1 + (data[place] if place < total else 0)
         elif kind == _REFERENCE:
-            target = int.from_bytes(data[place:place + 4], "little")
+            target = int.from_bytes(data[place : place + 4], "little")
             place += 4
             if number >= 0 or target >= len(complete) or not complete[target]:
                 refuse(f"refers to object {target}, which is not there yet")
         elif kind in _LONG_STRINGS:
-            place += 4 + int.from_bytes(data[place:place + 4], "little")
+            place += 4 + int.from_bytes(data[place : place + 4], "little")
         elif kind == _SMALL_TUPLE:
             count = data[place] if place < total else 0
             place += 1
         elif kind in _COUNTED:
-            count = int.from_bytes(data[place:place + 4], "little")
+            count = int.from_bytes(data[place : place + 4], "little")
             place += 4
         elif kind == _INTEGER:
-            place += 4 + 2 * abs(int.from_bytes(data[place:place + 4], "little", signed=True))
+            place += 4 + 2 * abs(int.from_bytes(data[place : place + 4], "little", signed=True))
         elif kind == _CODE:
             count = _CODE_OBJECTS
             place += _CODE_NUMBERS
@@ -96,7 +102,8 @@ def check_marshalled(data, where=""):
 
 
 def load(data, *, where=""):
-    """The code object that `data`, marshalled, is; VerifyError where it is damaged. Its structure is not verified yet."""
+    """The code object that `data`, marshalled, is; VerifyError where it is damaged. Its structure is not verified
+    yet."""
     check_marshalled(data, where)
     try:
         return marshal.loads(data)

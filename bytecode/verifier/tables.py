@@ -13,11 +13,16 @@ _VARINT = rb"[\x40-\x7f]{0,4}[\x00-\x3f]"
 _LOCATIONS = re.compile(
     rb"(?:[\x80-\xcf][\x00-\x7f]"  # short: columns in one byte
     rb"|[\xd0-\xe7][\x00-\x7f]{2}"  # one line: two columns
-    rb"|[\xe8-\xef]" + _VARINT +  # line only
-    rb"|[\xf0-\xf7](?:" + _VARINT + rb"){4}"  # long: line, end line, two columns
+    rb"|[\xe8-\xef]"
+    + _VARINT  # line only
+    + rb"|[\xf0-\xf7](?:"
+    + _VARINT
+    + rb"){4}"  # long: line, end line, two columns
     rb"|[\xf8-\xff])*+"  # no location
 )
-_ENTRY = re.compile(rb"([\x80-\xbf]|[\xc0-\xff][\x40-\x7f]{0,3}[\x00-\x3f])(" + _VARINT + rb")(" + _VARINT + rb")(" + _VARINT + rb")")
+_ENTRY = re.compile(
+    rb"([\x80-\xbf]|[\xc0-\xff][\x40-\x7f]{0,3}[\x00-\x3f])(" + _VARINT + rb")(" + _VARINT + rb")(" + _VARINT + rb")"
+)
 _LENGTHS = bytes((head & 7) + 1 for head in range(256))
 _CONTINUATIONS = bytes(range(128))
 
@@ -42,8 +47,9 @@ def check_locations(code, units, where):
         raise VerifyError(where, code.co_qualname, "its table of source positions is not well formed")
     covered = sum(table.translate(_LENGTHS, _CONTINUATIONS))
     if covered != units:
-        raise VerifyError(where, code.co_qualname,
-                          f"its table of source positions covers {covered} code units, and there are {units}")
+        raise VerifyError(
+            where, code.co_qualname, f"its table of source positions covers {covered} code units, and there are {units}"
+        )
 
 
 def _number(packed):
@@ -79,7 +85,8 @@ def handlers(code, instructions):
         if start < past_before:
             refuse(f"range from offset {2 * start} begins before the one before it ends")
         if target < start + length:
-            # a handler within or before its range could loop without looking at the eval breaker: no stop would reach it
+            # a handler within or before its range could loop without looking at the eval breaker: no stop would reach
+            # it
             refuse(f"range from offset {2 * start} has its handler at {2 * target}, expected one after the range")
         if target >= units:
             refuse(f"handler at offset {2 * target}, and the code has {2 * units} bytes")

@@ -13,7 +13,6 @@ import pytest
 from bytecode import opcodes
 from bytecode.errors import BundleError
 from bytecode.verifier import VerifyError, load, verify
-from bytecode.verifier.marshalled import check_marshalled
 
 SPECIMENS = sorted((Path(__file__).parents[1] / "properties" / "specimens").glob("*.py"))
 LIBRARY = sorted(Path(importlib.util.find_spec("os").origin).parent.rglob("*.py"))
@@ -49,7 +48,7 @@ def blanked(code, name, nth=0):
     data = bytearray(code.co_code)
     offset = find(code, name, nth)
     width = 2 + 2 * dis._inline_cache_entries.get(name, 0)
-    data[offset:offset + width] = bytes((opcode.opmap["NOP"], 0)) * (width // 2)
+    data[offset : offset + width] = bytes((opcode.opmap["NOP"], 0)) * (width // 2)
     return code.replace(co_code=bytes(data))
 
 
@@ -60,6 +59,7 @@ def refusal(code, where=""):
 
 
 # -- what the compiler makes
+
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("path", SPECIMENS, ids=lambda path: path.stem)
@@ -88,43 +88,52 @@ def test_accepts_large_operands_and_far_jumps():
     names = ", ".join(f"n{i}" for i in range(700))
     body = "\n".join(f"        x = [n{i}, {i + 1000}, 'c{i}', g{i}.a{i}]" for i in range(700))
     verify(compiled(f"def f({names}):\n    while n0:\n{body}\n    return n699, {{n5: n6}}, (lambda: n600)\n"))
-    verify(compiled("x = [" + ",".join(map(str, range(5000))) + "]\n" + "y = {" + ",".join(f"{i}: a" for i in range(500)) + "}"))
+    verify(
+        compiled(
+            "x = [" + ",".join(map(str, range(5000))) + "]\n" + "y = {" + ",".join(f"{i}: a" for i in range(500)) + "}"
+        )
+    )
 
 
 # -- what would crash, measured on CPython 3.14.8
+
 
 def test_operand_domains():
     code = function("def f(a, b): return a + b")
     assert refusal(patched(code, "BINARY_OP", 200), "digits.vmb: main") == (
         f"digits.vmb: main: function f @ offset {find(code, 'BINARY_OP')} (BINARY_OP): operand 200 is outside 0..26; "
-        "the bundle is damaged or was not made by CPython's compiler: compile the task again")
+        "the bundle is damaged or was not made by CPython's compiler: compile the task again"
+    )
     code = function("def f(*a): return [*a], (*a,)")
     assert "(CALL_INTRINSIC_1): operand 200 is outside 1..11" in refusal(patched(code, "CALL_INTRINSIC_1", 200))
     assert "operand 0 is outside 1..11" in refusal(patched(code, "CALL_INTRINSIC_1", 0))
 
 
-@pytest.mark.parametrize("source, name, operand, said", [
-    ("def f(a): return a < 1", "COMPARE_OP", 255, "is none of"),
-    ("def f(a): return 1 in a", "CONTAINS_OP", 2, "outside 0..1"),
-    ("def f(a): return f'{a!r}'", "CONVERT_VALUE", 9, "outside 1..3"),
-    ("def f(a):\n with a: pass", "LOAD_SPECIAL", 4, "outside 0..3"),
-    ("def f(a): assert a", "LOAD_COMMON_CONSTANT", 5, "outside 0..4"),
-    ("def f(a): raise a", "RAISE_VARARGS", 3, "outside 0..2"),
-    ("def f(a): return a.b", "LOAD_ATTR", 2, "means name 1, and there are 1"),
-    ("def f(a): return 'x'", "LOAD_CONST", 7, "means constant 7"),
-    ("def f(a): return a", "LOAD_FAST_BORROW", 1, "means local 1, and there are 1"),
-    ("def f(a, b): return a + b", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", 0x21, "locals 2 and 1"),
-    ("def f(a): return (a, a)", "BUILD_TUPLE", 200, "the stack has"),
-    ("def f(a): return [(a, a), (a, a, a)]", "BUILD_TUPLE", 3, "takes 3 slots, and the stack holds 2"),
-    ("def f(a): return a(1)", "CALL", 2, "takes 4 slots"),
-    ("def f(a):\n if a: return 1\n return 2", "POP_JUMP_IF_FALSE", 40, "where no instruction starts"),
-    ("def f(a):\n while a: pass", "JUMP_BACKWARD", 200, "where no instruction starts"),
-    ("def f(a): return lambda: a", "SET_FUNCTION_ATTRIBUTE", 3, "is none of"),
-    ("def f(a): return -a", "UNARY_NEGATIVE", 1, "expected 0"),
-    ("def f(a): return [x for x in a]", "LIST_APPEND", 3, "expected list"),
-    ("def f(a): return [x for x in a]", "LIST_APPEND", 9, "reaches 9 slots"),
-    ("def f(a): return a[1:2] if a else a", "COPY_FREE_VARS", None, None),
-])
+@pytest.mark.parametrize(
+    "source, name, operand, said",
+    [
+        ("def f(a): return a < 1", "COMPARE_OP", 255, "is none of"),
+        ("def f(a): return 1 in a", "CONTAINS_OP", 2, "outside 0..1"),
+        ("def f(a): return f'{a!r}'", "CONVERT_VALUE", 9, "outside 1..3"),
+        ("def f(a):\n with a: pass", "LOAD_SPECIAL", 4, "outside 0..3"),
+        ("def f(a): assert a", "LOAD_COMMON_CONSTANT", 5, "outside 0..4"),
+        ("def f(a): raise a", "RAISE_VARARGS", 3, "outside 0..2"),
+        ("def f(a): return a.b", "LOAD_ATTR", 2, "means name 1, and there are 1"),
+        ("def f(a): return 'x'", "LOAD_CONST", 7, "means constant 7"),
+        ("def f(a): return a", "LOAD_FAST_BORROW", 1, "means local 1, and there are 1"),
+        ("def f(a, b): return a + b", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", 0x21, "locals 2 and 1"),
+        ("def f(a): return (a, a)", "BUILD_TUPLE", 200, "the stack has"),
+        ("def f(a): return [(a, a), (a, a, a)]", "BUILD_TUPLE", 3, "takes 3 slots, and the stack holds 2"),
+        ("def f(a): return a(1)", "CALL", 2, "takes 4 slots"),
+        ("def f(a):\n if a: return 1\n return 2", "POP_JUMP_IF_FALSE", 40, "where no instruction starts"),
+        ("def f(a):\n while a: pass", "JUMP_BACKWARD", 200, "where no instruction starts"),
+        ("def f(a): return lambda: a", "SET_FUNCTION_ATTRIBUTE", 3, "is none of"),
+        ("def f(a): return -a", "UNARY_NEGATIVE", 1, "expected 0"),
+        ("def f(a): return [x for x in a]", "LIST_APPEND", 3, "expected list"),
+        ("def f(a): return [x for x in a]", "LIST_APPEND", 9, "reaches 9 slots"),
+        ("def f(a): return a[1:2] if a else a", "COPY_FREE_VARS", None, None),
+    ],
+)
 def test_refuses_operands(source, name, operand, said):
     code = function(source)
     if operand is None:
@@ -139,7 +148,9 @@ def test_cells_are_made_before_use():
     assert "cells are made for slots [], expected [0]" in refusal(blanked(code, "MAKE_CELL"))
     inner = next(each for each in code.co_consts if isinstance(each, types.CodeType))
     assert "does not begin with COPY_FREE_VARS" in refusal(blanked(inner, "COPY_FREE_VARS"))
-    assert "may not hold a cell" in refusal(patched(function("def f(a, b):\n def g(): return a\n return a, b"), "LOAD_DEREF", 1))
+    assert "may not hold a cell" in refusal(
+        patched(function("def f(a, b):\n def g(): return a\n return a, b"), "LOAD_DEREF", 1)
+    )
 
 
 def test_locals_are_assigned_before_use():
@@ -151,7 +162,9 @@ def test_locals_are_assigned_before_use():
 
 def test_borrowed_references_do_not_outlive_their_local():
     code = function("def f(x):\n x = g(x, x := 1)\n return x")
-    assert "changes while the stack holds a reference borrowed from it" in refusal(patched(code, "LOAD_FAST", new="LOAD_FAST_BORROW"))
+    assert "changes while the stack holds a reference borrowed from it" in refusal(
+        patched(code, "LOAD_FAST", new="LOAD_FAST_BORROW")
+    )
     code = function("def f(x):\n y = x\n return y")
     assert "stores a borrowed reference in local 'y'" in refusal(patched(code, "LOAD_FAST", new="LOAD_FAST_BORROW"))
 
@@ -160,8 +173,11 @@ def test_values_have_the_kind_that_the_interpreter_takes_on_trust():
     code = function("def f(a): return {x for x in a}")
     assert "expected list" in refusal(patched(code, "SET_ADD", new="LIST_APPEND"))
     code = function("def f(a): return a()")
-    assert "finds NULL marker" in refusal(patched(code, "PUSH_NULL", new="NOP", nth=0).replace(
-        co_code=patched(code, "LOAD_FAST_BORROW", new="PUSH_NULL", operand=0).co_code))
+    assert "finds NULL marker" in refusal(
+        patched(code, "PUSH_NULL", new="NOP", nth=0).replace(
+            co_code=patched(code, "LOAD_FAST_BORROW", new="PUSH_NULL", operand=0).co_code
+        )
+    )
     code = function("def f(a):\n try: a()\n except E: pass")
     assert "finds exception at depth 1, expected" not in refusal(patched(code, "PUSH_EXC_INFO", new="NOP"))
     assert "expected exception" in refusal(patched(code, "POP_TOP", new="POP_EXCEPT"))
@@ -170,7 +186,7 @@ def test_values_have_the_kind_that_the_interpreter_takes_on_trust():
     code = function("def f(a): return a(b=1)")
     place = code.co_consts.index(("b",))
     for names in (("b", 1), ("b", "c", "d"), ["b"], None, ("b", "b")):
-        constants = code.co_consts[:place] + (names,) + code.co_consts[place + 1:]
+        constants = code.co_consts[:place] + (names,) + code.co_consts[place + 1 :]
         refusal(code.replace(co_consts=constants))
 
 
@@ -197,7 +213,9 @@ def test_every_path_ends():
     code = function("def f(a):\n while a: pass")
     data = bytearray(code.co_code)
     offset = find(code, "JUMP_BACKWARD")
-    data[offset:offset + 4] = bytes((opcode.opmap["NOP"], 0, opcode.opmap["JUMP_BACKWARD_NO_INTERRUPT"], data[offset + 1]))
+    data[offset : offset + 4] = bytes(
+        (opcode.opmap["NOP"], 0, opcode.opmap["JUMP_BACKWARD_NO_INTERRUPT"], data[offset + 1])
+    )
     assert "never looks at the eval breaker" in refusal(code.replace(co_code=bytes(data)))
 
 
@@ -211,11 +229,19 @@ def test_stack_depth():
 
 # -- opcodes and caches
 
-@pytest.mark.parametrize("name", ["BINARY_OP_ADD_INT", "LOAD_ATTR_SLOT", "LOAD_CONST_IMMORTAL", "CALL_PY_EXACT_ARGS", "RESUME_CHECK"])
+
+@pytest.mark.parametrize(
+    "name", ["BINARY_OP_ADD_INT", "LOAD_ATTR_SLOT", "LOAD_CONST_IMMORTAL", "CALL_PY_EXACT_ARGS", "RESUME_CHECK"]
+)
 def test_refuses_specialised_opcodes_that_co_code_hides(name):
     base = next(each for each, members in opcode._specializations.items() if name in members)
-    source = {"BINARY_OP": "def f(a): return a + a", "LOAD_ATTR": "def f(a): return a.b", "LOAD_CONST": "def f(a): return 'x'",
-              "CALL": "def f(a): return a()", "RESUME": "def f(a): return a"}[base]
+    source = {
+        "BINARY_OP": "def f(a): return a + a",
+        "LOAD_ATTR": "def f(a): return a.b",
+        "LOAD_CONST": "def f(a): return 'x'",
+        "CALL": "def f(a): return a()",
+        "RESUME": "def f(a): return a",
+    }[base]
     code = function(source)
     data = bytearray(code.co_code)
     data[find(code, base)] = opcode._specialized_opmap[name]
@@ -224,7 +250,9 @@ def test_refuses_specialised_opcodes_that_co_code_hides(name):
     assert f"{name} is an instruction that the interpreter makes while it runs" in refusal(damaged)
 
 
-@pytest.mark.parametrize("name", ["CACHE", "RESERVED", "INTERPRETER_EXIT", "ENTER_EXECUTOR", "INSTRUMENTED_CALL", "EXIT_INIT_CHECK"])
+@pytest.mark.parametrize(
+    "name", ["CACHE", "RESERVED", "INTERPRETER_EXIT", "ENTER_EXECUTOR", "INSTRUMENTED_CALL", "EXIT_INIT_CHECK"]
+)
 def test_refuses_internal_opcodes(name):
     assert "is not one that the compiler" in refusal(patched(function("def f(a): return a"), "RETURN_VALUE", new=name))
 
@@ -238,7 +266,9 @@ def test_refuses_filled_caches():
 
 def test_refuses_code_that_ends_early():
     code = function("def f(a): return a + a")
-    assert "ends inside the inline cache of BINARY_OP" in refusal(code.replace(co_code=code.co_code[:find(code, "BINARY_OP") + 4]))
+    assert "ends inside the inline cache of BINARY_OP" in refusal(
+        code.replace(co_code=code.co_code[: find(code, "BINARY_OP") + 4])
+    )
     assert "no instruction to extend" in refusal(code.replace(co_code=code.co_code + bytes((opcode.EXTENDED_ARG, 1))))
 
 
@@ -252,6 +282,7 @@ def test_code_that_ran_is_refused_with_the_reason():
 
 # -- tables
 
+
 def test_exception_table():
     code = function("def f(a):\n try: a()\n except E: pass")
     table = code.co_exceptiontable
@@ -259,20 +290,34 @@ def test_exception_table():
     assert "not a well-formed entry" in refusal(code.replace(co_exceptiontable=bytes((table[0] & 0x7F,)) + table[1:]))
     assert "begins before" in refusal(code.replace(co_exceptiontable=table + table[:4]))
     assert "and its handler keeps" in refusal(code.replace(co_exceptiontable=table[:3] + bytes((6,)) + table[4:]))
-    assert "no instruction starts" in refusal(code.replace(co_exceptiontable=table[:1] + bytes((table[1] - 3,)) + table[2:]))
-    assert "expected one after the range" in refusal(code.replace(co_exceptiontable=table[:2] + bytes((1,)) + table[3:]))
+    assert "no instruction starts" in refusal(
+        code.replace(co_exceptiontable=table[:1] + bytes((table[1] - 3,)) + table[2:])
+    )
+    assert "expected one after the range" in refusal(
+        code.replace(co_exceptiontable=table[:2] + bytes((1,)) + table[3:])
+    )
 
 
 def test_a_callee_in_the_same_frame_raises_at_the_instruction_before():
-    """3.14 looks one code unit early when an inlined call raises: the handler of the instruction before must fit too."""
+    """3.14 looks one code unit early when an inlined call raises: the handler of the instruction before must fit
+    too."""
     code = function("def f(a):\n try: a(1, 2)\n except E: pass")
     call = find(code, "CALL") // 2
-    first, past, target = code.co_exceptiontable[0] & 0x3F, sum(code.co_exceptiontable[:2]) & 0x3F, code.co_exceptiontable[2]
-    split = bytes((0x80 | first, call - first, target, 0, 0x80 | call, past - call, target, 0)) + code.co_exceptiontable[4:]
+    first, past, target = (
+        code.co_exceptiontable[0] & 0x3F,
+        sum(code.co_exceptiontable[:2]) & 0x3F,
+        code.co_exceptiontable[2],
+    )
+    split = (
+        bytes((0x80 | first, call - first, target, 0, 0x80 | call, past - call, target, 0)) + code.co_exceptiontable[4:]
+    )
     verify(code.replace(co_exceptiontable=split))
-    deeper = bytes((0x80 | call - 1, 1, target, 1 << 1, 0x80 | call, past - call, target, 0)) + code.co_exceptiontable[4:]
+    deeper = (
+        bytes((0x80 | call - 1, 1, target, 1 << 1, 0x80 | call, past - call, target, 0)) + code.co_exceptiontable[4:]
+    )
     assert f"@ offset {2 * call} (CALL): raises with 0 slots on the stack, and its handler keeps 1" in refusal(
-        code.replace(co_exceptiontable=deeper))
+        code.replace(co_exceptiontable=deeper)
+    )
 
 
 def test_source_positions():
@@ -283,6 +328,7 @@ def test_source_positions():
 
 
 # -- layout
+
 
 def test_flags_counts_and_names():
     code = function("def f(a, *b, c=1, **d):\n 'doc'\n return a")
@@ -317,8 +363,11 @@ def test_nested_constants_are_looked_at_once_and_to_a_bound():
 
 # -- marshalled bytes, before CPython reads them
 
+
 def marshalled():
-    return marshal.dumps(compiled("def f(a, b=(1, 2.5, 'x', b'y', 2 ** 99)):\n return [a, b], {1, 2, 3, 4} - {b}, a[1:2]\n"))
+    return marshal.dumps(
+        compiled("def f(a, b=(1, 2.5, 'x', b'y', 2 ** 99)):\n return [a, b], {1, 2, 3, 4} - {b}, a[1:2]\n")
+    )
 
 
 def test_load_gives_the_code_object():
@@ -329,24 +378,29 @@ def test_load_gives_the_code_object():
 
 def test_a_tuple_that_holds_itself_is_refused_before_it_overflows_the_stack():
     plain = marshal.dumps(compiled("x = (None, 7)"))
-    referring = [plain.replace(b")\x02N\xe9\x07\0\0\0", b"\xa9\x02Nr" + bytes((number, 0, 0, 0))) for number in (0, 1, 2)]
+    referring = [
+        plain.replace(b")\x02N\xe9\x07\0\0\0", b"\xa9\x02Nr" + bytes((number, 0, 0, 0))) for number in (0, 1, 2)
+    ]
     assert (None, b"") != load(referring[0]).co_consts[1] != (None, 7)  # object 0 is the bytecode: odd, and harmless
     for damaged in referring[1:]:  # object 1 is the tuple itself, object 2 comes later
         with pytest.raises(VerifyError, match="refers to object [12], which is not there yet"):
             load(damaged)
 
 
-@pytest.mark.parametrize("damage, said", [
-    (lambda data: data[:-1], "beyond the end"),
-    (lambda data: data[:-5], "the data ends too early"),
-    (lambda data: data + b"N", "1 bytes follow the code object"),
-    (lambda data: b"(" + data[1:], "no code object begins here"),
-    (lambda data: b"", "no code object begins here"),
-    (lambda data: data.replace(b"g", b"f", 1), "is none that code objects hold"),
-    (lambda data: data.replace(b")\x06", b"(\xff\xff\xff\x7f"), "beyond the end"),
-    (lambda data: data[:21] + b"s\xff\xff\xff\x7f" + data[26:], "beyond the end"),
-    (lambda data: data[:21] + b")\x01" * 600 + data[21:], "nested deeper than 500"),
-])
+@pytest.mark.parametrize(
+    "damage, said",
+    [
+        (lambda data: data[:-1], "beyond the end"),
+        (lambda data: data[:-5], "the data ends too early"),
+        (lambda data: data + b"N", "1 bytes follow the code object"),
+        (lambda data: b"(" + data[1:], "no code object begins here"),
+        (lambda data: b"", "no code object begins here"),
+        (lambda data: data.replace(b"g", b"f", 1), "is none that code objects hold"),
+        (lambda data: data.replace(b")\x06", b"(\xff\xff\xff\x7f"), "beyond the end"),
+        (lambda data: data[:21] + b"s\xff\xff\xff\x7f" + data[26:], "beyond the end"),
+        (lambda data: data[:21] + b")\x01" * 600 + data[21:], "nested deeper than 500"),
+    ],
+)
 def test_refuses_damaged_bytes(damage, said):
     with pytest.raises(VerifyError) as caught:
         load(damage(marshalled()), where="t.vmb: main")
@@ -361,14 +415,14 @@ def test_what_cpython_cannot_read_is_a_verify_error():
         load(bytes(data))
 
 
-
-
 def test_names_the_innermost_function_and_the_bundle():
     module = compiled("class A:\n def f(self):\n  def g(a): return a + 1\n  return g")
+
     def damage(code):
         inner = tuple(damage(each) if isinstance(each, types.CodeType) else each for each in code.co_consts)
         code = code.replace(co_consts=inner)
         return patched(code, "BINARY_OP", 99) if code.co_name == "g" else code
+
     with pytest.raises(VerifyError) as caught:
         verify(damage(module), where="t.vmb: main.py")
     assert str(caught.value).startswith("t.vmb: main.py: function A.f.<locals>.g @ offset ")

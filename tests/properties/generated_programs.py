@@ -1,4 +1,5 @@
-"""Random Python programs: nested statements of every kind, to see that the verifier accepts what the compiler makes of them.
+"""Random Python programs: nested statements of every kind, to see that the verifier accepts what the compiler makes of
+them.
 
     python -m tests.properties.generated_programs --count 20000 [--seed N]
 
@@ -37,21 +38,49 @@ class Program:
     def expression(self, depth=0):
         chance = self.chance
         if depth > 2 or chance.random() < 0.35:
-            return chance.choice((self.name(), self.name(), self.name(), "1", "257", "-3", "1.5", "'s'", "b'b'", "None", "True", "...", "()"))
+            return chance.choice(
+                (
+                    self.name(),
+                    self.name(),
+                    self.name(),
+                    "1",
+                    "257",
+                    "-3",
+                    "1.5",
+                    "'s'",
+                    "b'b'",
+                    "None",
+                    "True",
+                    "...",
+                    "()",
+                )
+            )
         e = lambda: self.expression(depth + 1)
         kinds = [
-            lambda: f"({e()} {chance.choice(('+', '-', '*', '/', '//', '%', '**', '@', '&', '|', '^', '<<', '>>'))} {e()})",
-            lambda: f"({e()} {chance.choice(('<', '<=', '==', '!=', '>', '>=', 'in', 'not in', 'is', 'is not'))} {e()})",
+            lambda: (
+                f"({e()} {chance.choice(('+', '-', '*', '/', '//', '%', '**', '@', '&', '|', '^', '<<', '>>'))} {e()})"
+            ),
+            lambda: (
+                f"({e()} {chance.choice(('<', '<=', '==', '!=', '>', '>=', 'in', 'not in', 'is', 'is not'))} {e()})"
+            ),
             lambda: f"({e()} < {e()} <= {e()})",
             lambda: f"({e()} {chance.choice(('and', 'or'))} {e()})",
-            lambda: f"(not {e()})", lambda: f"(-{e()})", lambda: f"(~{e()})", lambda: f"(+{e()})",
+            lambda: f"(not {e()})",
+            lambda: f"(-{e()})",
+            lambda: f"(~{e()})",
+            lambda: f"(+{e()})",
             lambda: f"({e()} if {e()} else {e()})",
             lambda: f"{self.name()}({', '.join(self.arguments(depth))})",
             lambda: f"{self.name()}.{self.name()}({', '.join(self.arguments(depth))})",
             lambda: f"{self.name()}.{self.name()}",
-            lambda: f"{self.name()}[{e()}]", lambda: f"{self.name()}[{e()}:{e()}]", lambda: f"{self.name()}[{e()}:{e()}:{e()}, {e()}]",
-            lambda: f"[{e()}, *{e()}, {e()}]", lambda: f"({e()}, {e()})", lambda: f"{{{e()}, {e()}}}",
-            lambda: f"{{{e()}: {e()}, **{e()}}}", lambda: f"{{*{e()}, {e()}}}",
+            lambda: f"{self.name()}[{e()}]",
+            lambda: f"{self.name()}[{e()}:{e()}]",
+            lambda: f"{self.name()}[{e()}:{e()}:{e()}, {e()}]",
+            lambda: f"[{e()}, *{e()}, {e()}]",
+            lambda: f"({e()}, {e()})",
+            lambda: f"{{{e()}, {e()}}}",
+            lambda: f"{{{e()}: {e()}, **{e()}}}",
+            lambda: f"{{*{e()}, {e()}}}",
             lambda: f"f'{{{e()}}}t{{{self.name()}!r:>{{{self.name()}}}}}'",
             lambda: f"t'{{{self.name()}}}t{{{self.name()}!s:x}}'",
             lambda: self.comprehension(depth),
@@ -68,20 +97,37 @@ class Program:
         return chance.choice(kinds)()
 
     def arguments(self, depth):
-        kinds = (lambda: self.expression(depth + 1), lambda: f"*{self.name()}", lambda: f"k{self.chance.randrange(99)}={self.expression(depth + 1)}",
-                 lambda: f"**{self.name()}")
+        kinds = (
+            lambda: self.expression(depth + 1),
+            lambda: f"*{self.name()}",
+            lambda: f"k{self.chance.randrange(99)}={self.expression(depth + 1)}",
+            lambda: f"**{self.name()}",
+        )
         picked = sorted(self.chance.choices(range(4), (6, 1, 2, 1), k=self.chance.randrange(4)))
         return [kinds[kind]() for kind in picked]
 
     def comprehension(self, depth):
         chance = self.chance
-        saved, self.kinds = self.kinds, self.kinds[:-1] + ["class"] if self.kinds else ["class"]  # no walrus, no yield inside
+        saved, self.kinds = (
+            self.kinds,
+            self.kinds[:-1] + ["class"] if self.kinds else ["class"],
+        )  # no walrus, no yield inside
         name, inner = chance.choice("abxyz"), chance.choice("abxyz")
         part = f"for {name} in {self.name()}" + chance.choice(("", f" if {name}", f" for {inner} in {name} if {inner}"))
-        value = chance.choice((name, f"(lambda: {name})", f"[{inner} for {inner} in {name}]", f"({name}, {self.expression(depth + 2)})"))
+        value = chance.choice(
+            (name, f"(lambda: {name})", f"[{inner} for {inner} in {name}]", f"({name}, {self.expression(depth + 2)})")
+        )
         self.kinds = saved
-        return chance.choice((f"[{value} {part}]", f"{{{value} {part}}}", f"{{{name}: {value} {part}}}", f"any({value} {part})",
-                              f"tuple({value} {part})", f"list({value} {part})"))
+        return chance.choice(
+            (
+                f"[{value} {part}]",
+                f"{{{value} {part}}}",
+                f"{{{name}: {value} {part}}}",
+                f"any({value} {part})",
+                f"tuple({value} {part})",
+                f"list({value} {part})",
+            )
+        )
 
     # -- statements
 
@@ -93,8 +139,16 @@ class Program:
             self.statement(indent, depth + 1)
 
     def target(self):
-        return self.chance.choice((self.name(), self.name(), f"{self.name()}.{self.name()}", f"{self.name()}[{self.name()}]",
-                                   f"{self.name()}, *{self.name()}", f"[{self.name()}, ({self.name()}, {self.name()})]"))
+        return self.chance.choice(
+            (
+                self.name(),
+                self.name(),
+                f"{self.name()}.{self.name()}",
+                f"{self.name()}[{self.name()}]",
+                f"{self.name()}, *{self.name()}",
+                f"[{self.name()}, ({self.name()}, {self.name()})]",
+            )
+        )
 
     def statement(self, indent, depth):
         self.budget -= 1
@@ -102,21 +156,43 @@ class Program:
         simple = depth > 5 or chance.random() < 0.5
         if simple:
             choices = [
-                lambda: f"{self.target()} = {self.expression()}", lambda: f"{self.name()} = {self.name()} = {self.expression()}",
+                lambda: f"{self.target()} = {self.expression()}",
+                lambda: f"{self.name()} = {self.name()} = {self.expression()}",
                 lambda: f"{self.name()} {chance.choice(('+', '-', '*', '|', '@'))}= {self.expression()}",
-                lambda: f"{self.name()}[{self.name()}] += {self.expression()}", lambda: f"{self.name()}.{self.name()} -= {self.expression()}",
-                lambda: self.expression(), lambda: f"del {self.name()}", lambda: f"del {self.name()}[{self.name()}], {self.name()}.{self.name()}",
-                lambda: f"assert {self.expression()}, {self.name()}", lambda: "pass", lambda: f"raise {self.name()}",
-                lambda: f"raise {self.name()} from {self.expression()}", lambda: "raise", lambda: f"import {self.name()}.m as {self.name()}",
-                lambda: f"from {self.name()} import {self.name()} as {self.name()}", lambda: f"{self.name()}: {self.name()} = {self.expression(2)}",
+                lambda: f"{self.name()}[{self.name()}] += {self.expression()}",
+                lambda: f"{self.name()}.{self.name()} -= {self.expression()}",
+                lambda: self.expression(),
+                lambda: f"del {self.name()}",
+                lambda: f"del {self.name()}[{self.name()}], {self.name()}.{self.name()}",
+                lambda: f"assert {self.expression()}, {self.name()}",
+                lambda: "pass",
+                lambda: f"raise {self.name()}",
+                lambda: f"raise {self.name()} from {self.expression()}",
+                lambda: "raise",
+                lambda: f"import {self.name()}.m as {self.name()}",
+                lambda: f"from {self.name()} import {self.name()} as {self.name()}",
+                lambda: f"{self.name()}: {self.name()} = {self.expression(2)}",
             ]
             if kinds and kinds[-1] != "class":
-                choices += [lambda: "return", lambda: f"return {self.expression()}" if not self._asynchronous_generator() else "return"]
+                choices += [
+                    lambda: "return",
+                    lambda: f"return {self.expression()}" if not self._asynchronous_generator() else "return",
+                ]
             if self.loops:
                 choices += [lambda: "break", lambda: "continue"]
             self.put(indent, chance.choice(choices)())
             return
-        choices = [self._if, self._while, self._for, self._try, self._with, self._def, self._class, self._match, self._group]
+        choices = [
+            self._if,
+            self._while,
+            self._for,
+            self._try,
+            self._with,
+            self._def,
+            self._class,
+            self._match,
+            self._group,
+        ]
         chance.choice(choices)(indent, depth)
 
     def _asynchronous_generator(self):
@@ -179,7 +255,10 @@ class Program:
         self.loops, self.kinds = saved, kinds
 
     def _with(self, indent, depth):
-        items = ", ".join(f"{self.expression(1)}{self.chance.choice(('', f' as {self.name()}'))}" for _ in range(self.chance.randrange(1, 3)))
+        items = ", ".join(
+            f"{self.expression(1)}{self.chance.choice(('', f' as {self.name()}'))}"
+            for _ in range(self.chance.randrange(1, 3))
+        )
         self.put(indent, f"{self._prefix()}with {items}:")
         self.block(indent + 1, depth)
 
@@ -188,7 +267,9 @@ class Program:
         kind = chance.choice(("def", "def", "async"))
         generic = chance.choice(("", "", "[T]", "[T: int, *U, **V]", "[T = int]"))
         names = chance.sample(_NAMES, chance.randrange(4))
-        arguments = ", ".join([*names, *(["e=1"] if chance.random() < 0.5 else []), *(["*", "k=2"] if chance.random() < 0.4 else [])])
+        arguments = ", ".join(
+            [*names, *(["e=1"] if chance.random() < 0.5 else []), *(["*", "k=2"] if chance.random() < 0.4 else [])]
+        )
         if chance.random() < 0.2:
             self.put(indent, f"@{self.name()}")
         self.put(indent, f"{'async ' if kind == 'async' else ''}def {chance.choice('fgh')}{generic}({arguments}):")
@@ -208,13 +289,27 @@ class Program:
         self.kinds.append("class")
         self.block(indent + 1, depth)
         if self.chance.random() < 0.5:
-            self.put(indent + 1, "def __init__(self): super().__init__(); self.x = __class__; [self for self in (lambda: self)()]")
+            self.put(
+                indent + 1,
+                "def __init__(self): super().__init__(); self.x = __class__; [self for self in (lambda: self)()]",
+            )
         self.kinds.pop()
         self.loops = saved
 
     def _match(self, indent, depth):
         self.put(indent, f"match {self.expression()}:")
-        patterns = ["1 | 2", "'s' | None", "[a, *b]", "(x, y)", "{'k': c, **d}", "A(a, x=b)", "A.b", "str() as y", "[{'k': [a, _]}, *_]", "-1.5"]
+        patterns = [
+            "1 | 2",
+            "'s' | None",
+            "[a, *b]",
+            "(x, y)",
+            "{'k': c, **d}",
+            "A(a, x=b)",
+            "A.b",
+            "str() as y",
+            "[{'k': [a, _]}, *_]",
+            "-1.5",
+        ]
         for pattern in self.chance.sample(patterns, self.chance.randrange(1, 4)):
             guard = f" if {self.expression(2)}" if self.chance.random() < 0.3 else ""
             self.put(indent + 1, f"case {pattern}{guard}:")
@@ -230,7 +325,7 @@ def measure(seed, count):
         try:
             with warnings.catch_warnings(action="ignore"):
                 code = compile(text, "generated.py", "exec", dont_inherit=True, optimize=index % 3)
-        except (SyntaxError, RecursionError):
+        except SyntaxError, RecursionError:
             invalid += 1
             continue
         compiled += 1
@@ -252,8 +347,10 @@ def main():
         return 0
     begun = time.perf_counter()
     compiled, invalid, refusals = measure(options.seed, options.count)
-    print(f"seed {options.seed}: {compiled} programs verified, {len(refusals)} refused, {invalid} were no valid Python, "
-          f"{time.perf_counter() - begun:.1f} s")
+    print(
+        f"seed {options.seed}: {compiled} programs verified, {len(refusals)} refused, {invalid} were no valid Python, "
+        f"{time.perf_counter() - begun:.1f} s"
+    )
     for each, message in refusals[:20]:
         print("   ", each, message)
     return 1 if refusals else 0

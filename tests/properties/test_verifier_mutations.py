@@ -1,4 +1,5 @@
-"""No mutant that the verifier accepts may crash the interpreter; some thousands here, 100,000 by the command in the module."""
+"""No mutant that the verifier accepts may crash the interpreter; some thousands here, 100,000 by the command in the
+module."""
 
 import json
 import os
@@ -18,7 +19,9 @@ def test_accepted_mutants_do_not_crash(capsys):
         print("\n".join(verifier_mutations.report(seed, outcomes, kinds, crashes)))
     assert not crashes
     assert sum(outcomes.values()) == 2000
-    assert outcomes[verifier_mutations.RAN] >= 200, "fewer than a tenth were accepted: the mutations no longer test much"
+    assert outcomes[verifier_mutations.RAN] >= 200, (
+        "fewer than a tenth were accepted: the mutations no longer test much"
+    )
 
 
 def outcomes_of_kept(*options):
@@ -32,7 +35,11 @@ def outcomes_of_kept(*options):
 def test_what_crashes_python_is_refused():
     outcomes = outcomes_of_kept()
     assert len(outcomes) == len(CRASHERS) > 5
-    assert set(outcomes.values()) <= {verifier_mutations.REJECTED, verifier_mutations.RAN, verifier_mutations.UNREADABLE}
+    assert set(outcomes.values()) <= {
+        verifier_mutations.REJECTED,
+        verifier_mutations.RAN,
+        verifier_mutations.UNREADABLE,
+    }
 
 
 def test_crashes_are_seen():

@@ -2,9 +2,9 @@
 
     python -m tests.properties.verifier_library [FOLDER ...] [--optimize 0 --optimize 2]
 
-Compiles and verifies every module below the folders (the running Python's library if none is named; give the folder of the
-`test` package too where it is installed apart). Prints what was verified and how fast; the exit status is 1 if anything
-was refused.
+Compiles and verifies every module below the folders (the running Python's library if none is named; give the folder of
+the `test` package too where it is installed apart). Prints what was verified and how fast; the exit status is 1 if
+anything was refused.
 """
 
 import argparse
@@ -27,7 +27,8 @@ def modules(folders):
 
 
 def measure(folders, levels):
-    """{level: (modules, code objects, bytes of bytecode, seconds, [refusals])}; what is no Python source is left out."""
+    """{level: (modules, code objects, bytes of bytecode, seconds, [refusals])}; what is no Python source is left
+    out."""
     found = {}
     for level in levels:
         count = objects = size = 0
@@ -36,7 +37,7 @@ def measure(folders, levels):
             try:
                 with warnings.catch_warnings(action="ignore"):
                     code = compile(source, str(path), "exec", dont_inherit=True, optimize=level)
-            except (SyntaxError, ValueError, RecursionError):
+            except SyntaxError, ValueError, RecursionError:
                 continue
             begun = time.perf_counter()
             try:
@@ -61,9 +62,13 @@ def main():
     parser.add_argument("--optimize", type=int, action="append", choices=(0, 1, 2))
     options = parser.parse_args()
     refused = 0
-    for level, (count, objects, size, seconds, refusals) in measure(options.folders, options.optimize or [0, 2]).items():
-        print(f"optimize {level}: {count} modules, {objects} code objects, {size} bytes of bytecode in {seconds:.1f} s "
-              f"({size / 1000 / seconds:.0f} kB/s), {len(refusals)} refused")
+    for level, (count, objects, size, seconds, refusals) in measure(
+        options.folders, options.optimize or [0, 2]
+    ).items():
+        print(
+            f"optimize {level}: {count} modules, {objects} code objects, {size} bytes of bytecode in {seconds:.1f} s "
+            f"({size / 1000 / seconds:.0f} kB/s), {len(refusals)} refused"
+        )
         for each in refusals:
             print("   ", each)
         refused += len(refusals)

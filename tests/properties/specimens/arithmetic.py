@@ -5,12 +5,32 @@ TOTAL = 0
 
 def operators(a, b):
     out = []
-    for op in (lambda: a + b, lambda: a - b, lambda: a * 2, lambda: a / b, lambda: a // b, lambda: a % b, lambda: a & b,
-               lambda: a | b, lambda: a ^ b, lambda: ~a, lambda: -a, lambda: +a, lambda: not a, lambda: a @ b,
-               lambda: a < b, lambda: a <= b, lambda: a == b, lambda: a != b, lambda: a >= b, lambda: a > b, lambda: a is b):
+    for op in (
+        lambda: a + b,
+        lambda: a - b,
+        lambda: a * 2,
+        lambda: a / b,
+        lambda: a // b,
+        lambda: a % b,
+        lambda: a & b,
+        lambda: a | b,
+        lambda: a ^ b,
+        lambda: ~a,
+        lambda: -a,
+        lambda: +a,
+        lambda: not a,
+        lambda: a @ b,
+        lambda: a < b,
+        lambda: a <= b,
+        lambda: a == b,
+        lambda: a != b,
+        lambda: a >= b,
+        lambda: a > b,
+        lambda: a is b,
+    ):
         try:
             out.append(op())
-        except (TypeError, ZeroDivisionError):
+        except TypeError, ZeroDivisionError:
             out.append(None)
     return out
 
@@ -69,4 +89,5 @@ def many(a, b, c):
 def module_like():
     import math
     from math import floor, pi as ratio
+
     return math.sqrt(4), floor(ratio)

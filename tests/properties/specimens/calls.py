@@ -7,8 +7,17 @@ def every(a, b=2, /, c=3, *rest, d, e=5, **more):
 
 def callers():
     args, named = (1, 2, 3, 4), {"d": 4, "z": 9}
-    return (every(1, d=2), every(*args, **named), every(1, *args, d=1, e=2), every(1, 2, 3, 4, d=5, x=6, **{"y": 7}),
-            "a,b".split(","), "{:>4}".format(3), sorted([3, 1], key=lambda v: -v), print("x", end=""), [].append(1))
+    return (
+        every(1, d=2),
+        every(*args, **named),
+        every(1, *args, d=1, e=2),
+        every(1, 2, 3, 4, d=5, x=6, **{"y": 7}),
+        "a,b".split(","),
+        "{:>4}".format(3),
+        sorted([3, 1], key=lambda v: -v),
+        print("x", end=""),
+        [].append(1),
+    )
 
 
 def wrong():
@@ -32,6 +41,7 @@ def fibs():
 def wrap(function):
     def inner(*args, **named):
         return function(*args, **named)
+
     return inner
 
 

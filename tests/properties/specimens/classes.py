@@ -72,4 +72,14 @@ def use():
     for attribute in ("x", "double"):
         getattr(d, attribute)
     del b.x
-    return d.describe(), d == d, d != e, Made.extra, first([1]), Stack().push(2), str(Pair), d[1], [d[i] for i in range(9)]
+    return (
+        d.describe(),
+        d == d,
+        d != e,
+        Made.extra,
+        first([1]),
+        Stack().push(2),
+        str(Pair),
+        d[1],
+        [d[i] for i in range(9)],
+    )

@@ -18,13 +18,16 @@ def deep(a):
     def one(b):
         def two(c):
             return a, b, c
+
         return two
+
     return one(1)(2)
 
 
 def late(flag):
     def inner():
         return value
+
     if flag:
         value = 3
     try:
@@ -54,4 +57,5 @@ def adders():
 def me(self):
     def inner():
         return self
+
     return inner(), [self for self in (1, 2)], {k: (lambda: k)() for k in "ab"}

@@ -6,7 +6,7 @@ def divide(a, b):
         return a // b
     except ZeroDivisionError as error:
         return str(error)
-    except (TypeError, ValueError):
+    except TypeError, ValueError:
         return None
     else:
         return 0
@@ -42,7 +42,7 @@ def group(kind):
         raise ExceptionGroup("g", [ValueError(1), TypeError(2), ExceptionGroup("h", [KeyError(3)])])
     except* ValueError as errors:
         caught.append(len(errors.exceptions))
-    except* (TypeError, KeyError):
+    except* TypeError, KeyError:
         caught.append("t")
     return caught
 

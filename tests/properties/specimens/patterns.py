@@ -31,5 +31,22 @@ def describe(value):
 
 
 def each():
-    return [describe(v) for v in (0, None, "ab", "abcd", [1, 2], (), {"a": 1, "b": [2, 3], "c": 4}, {"a": 1},
-                                  Point(0, 0), Point(1, 1), Point(1, 2), Point("p", 2), -1.5, 9)]
+    return [
+        describe(v)
+        for v in (
+            0,
+            None,
+            "ab",
+            "abcd",
+            [1, 2],
+            (),
+            {"a": 1, "b": [2, 3], "c": 4},
+            {"a": 1},
+            Point(0, 0),
+            Point(1, 1),
+            Point(1, 2),
+            Point("p", 2),
+            -1.5,
+            9,
+        )
+    ]

@@ -2,7 +2,12 @@
 
 
 def formats(x, y):
-    return f"{x}", f"{x!r}{y!s}{x!a}", f"{x:>{y}}" if isinstance(y, int) and isinstance(x, (int, str)) else f"{y=}", f"{x}" "b" f"{{}}"
+    return (
+        f"{x}",
+        f"{x!r}{y!s}{x!a}",
+        f"{x:>{y}}" if isinstance(y, int) and isinstance(x, (int, str)) else f"{y=}",
+        f"{x}b{{}}",
+    )
 
 
 def templates(x):
@@ -15,7 +20,7 @@ def walrus(x):
 
 
 def table():
-    return {"alpha": 1, "beta": (1, 2.5, 3j, b"x", "s", None, ..., frozenset({1, 2})), "gamma": -1, "delta": 10 ** 5}
+    return {"alpha": 1, "beta": (1, 2.5, 3j, b"x", "s", None, ..., frozenset({1, 2})), "gamma": -1, "delta": 10**5}
 
 
 def texts():

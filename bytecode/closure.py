@@ -8,8 +8,10 @@ is both in the folder and in the standard library is an error rather than a matt
 
 import ast
 import difflib
+import functools
 import sys
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from .errors import CompileError, Diagnostic
@@ -39,6 +41,7 @@ _COMPILES = {
     "importlib.util.spec_from_file_location": "import the module by its name",
     "importlib.machinery.SourceFileLoader": "import the module by its name",
 }
+_INSTALLED = ("site-packages", "dist-packages")     # folders of what others wrote
 _SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
 
 
@@ -75,8 +78,9 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
     """The sources that a module of the running program needs, as `compile_sources` takes them.
 
     `source` is the module's text (bytes or str), `filename` what tracebacks say, `roots` the folders to look for other
-    modules in, first match first. What is neither there nor offered to a VM is refused: CompileError with each place.
-    Returns a dict of dotted name to (source, filename, is_package).
+    modules in, first match first. What is neither there nor offered to a VM, and installed packages that are not pure
+    Python, are refused: CompileError with each place. An import inside a function is no error: it raises if the program
+    gets there. Returns a dict of dotted name to (source, filename, is_package).
     """
     text = source.encode() if isinstance(source, str) else source
     given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
@@ -92,7 +96,16 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
             return Source(name, f"<{name}>", True, b"")      # a package around the module that is not under the roots
         return None
 
-    closure = _Search(find, is_task=False).run(module_name)
+    @functools.cache
+    def native_part(top):
+        for root in map(Path, roots):
+            if root.name in _INSTALLED:
+                for path in (*sorted(root.glob(f"{top}.*")), *(root / top).rglob("*")):
+                    if path.name.endswith(tuple(EXTENSION_SUFFIXES)):
+                        return path
+        return None
+
+    closure = _Search(find, is_task=False, native_part=native_part).run(module_name)
     if closure.errors:
         raise CompileError(closure.errors)
     return {name: (found.text, found.path, found.is_package) for name, found in closure.sources.items()}
@@ -104,10 +117,14 @@ def _read(name, path, is_package):
 
 
 class _Search:
-    """One run over the modules that a first one needs. `find(name)` gives a Source or None."""
+    """One run over the modules that a first one needs. `find(name)` gives a Source or None.
 
-    def __init__(self, find, is_task):
+    `native_part(top)` gives the path of a native module in the installed package `top`, or None.
+    """
+
+    def __init__(self, find, is_task, native_part=lambda top: None):
         self._find = find
+        self._native_part = native_part
         self.is_task = is_task          # if not, the modules are a running program's, written for both sides
         self._found = {}                # what find has said
         self.sources = {}
@@ -158,6 +175,10 @@ class _Search:
     def problem(self, name):
         """Why the module `name` can't be imported in a VM, or None. Does not add it."""
         top = name.partition(".")[0]
+        native_part = None if top in sys.stdlib_module_names else self._native_part(top)
+        if native_part is not None:
+            reason = _THIRD_PARTY.get(top) or f"it is not pure Python ({native_part}); use it on the host"
+            return f"a VM can't load it: {reason}"
         if self.find(top) is not None:
             return self._missing_inside(name)
         if top == "vmhost":
@@ -177,8 +198,10 @@ class _Search:
             return f"a VM can't load it: {_THIRD_PARTY[top]}"
         near = difflib.get_close_matches(top, offered_modules(), 1, 0.85)
         advice = f"did you mean {near[0]!r}?" if near else (
-            "copy its sources into the folder if they are pure Python, or do this on the host")
-        return f"neither in the task's folder nor in a VM's standard library; {advice}"
+            "copy its sources into the folder if they are pure Python, or do this on the host" if self.is_task else
+            "VMs take pure Python modules that the program can import")
+        where = "in the task's folder" if self.is_task else "beside the program, nor on sys.path,"
+        return f"neither {where} nor in a VM's standard library; {advice}"
 
     def _missing_inside(self, name):
         parts = name.split(".")
@@ -187,7 +210,9 @@ class _Search:
             if self.find(prefix) is None:
                 if not outer.is_package:
                     return f"{outer.path} is a module, not a package"
-                return f"the task's folder has no module {prefix}"
+                if self.is_task:
+                    return f"the task's folder has no module {prefix}"
+                return f"{outer.path} is of a package that has no Python module {prefix}"
         return None
 
 
@@ -307,7 +332,8 @@ class _Reader:
 
     def _children(self, node):
         """The nodes in `node` that are to be read, each with whether its imports may fail."""
-        optional = self._optional
+        optional = self._optional or (
+            not self._search.is_task and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
         if isinstance(node, ast.If) and (
                 _plain_name(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(node.test)):
             return [(statement, optional) for statement in node.orelse]

@@ -70,8 +70,10 @@ class VMExecutor(concurrent.futures.Executor):
         workers = self._workers
         submit = workers.submit
         try:
-            entry = workers.entries[fn]
-        except (KeyError, TypeError):
+            entry = workers.entries.get(fn)
+        except TypeError:       # unhashable; entry_for() says so
+            entry = None
+        if entry is None:
             function, fill, keywords = _unfold(fn)
             args, kwargs = fill(args), keywords | kwargs
             entry = workers.entry_for(function)
@@ -222,7 +224,7 @@ class _Workers:
         except TypeError:
             raise CrossingError(f"{function!r} cannot travel to a VM: an unhashable object is no function") from None
         module, path = travel.place_of(function)
-        luggage = travel.compile_module(module, function)
+        luggage = travel.compile_module(module, path, function)
         with self._lock:
             self._pack(luggage)
             flags = ("i" if self._initializer is not None else "") + ("r" if in_rows else "")

@@ -6,7 +6,8 @@ method) cannot travel; CrossingError says what, where and why.
 """
 
 import functools
-import importlib.machinery
+import hashlib
+import inspect
 import os
 import sys
 import sysconfig
@@ -14,6 +15,7 @@ import threading
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from bytecode.closure import closure_of_module
@@ -22,6 +24,7 @@ from bytecode.errors import BytecodeError
 from bytecode.stdlib import REFUSED, left_out, offered_modules
 
 from vmhost.errors import CrossingError
+from vmhost.interactive import sketch
 
 # What the program's own module is called in a VM, so that its `if __name__ == "__main__":` does not run there.
 MAIN = "__mp_main__"
@@ -112,14 +115,17 @@ def _shown(function):
     return f"{path}{where}"
 
 
-def compile_module(module_name, function):
-    """The Luggage of the imported module `module_name`, which `function` (for messages) is of. CrossingError.
+def compile_module(module_name, path, function):
+    """The Luggage of the imported module `module_name`, where `function` is at `path`. CrossingError.
 
     The same module in the same state is compiled once in a process.
     """
     if _is_the_vms_own(module_name, function):
         return Luggage(module_name, {}, {})
-    source = _source_of(module_name, function)
+    if module_name == "__main__" and _is_typed_in(path):
+        source = _typed_in(path)
+    else:
+        source = _source_of(module_name, function)
     roots = tuple(_roots(source.root))
     with _compiled_lock:
         known = _compiled.get((source, roots))
@@ -155,26 +161,41 @@ def _source_of(name, function):
     target = MAIN if known_as == "__main__" else known_as
     path = getattr(module, "__file__", None)
     is_package = hasattr(module, "__path__")
-    text = None
-    if path is not None and path.endswith((".py", ".pyw")):
+    text, reason = None, "it has none"
+    if path is not None and not path.endswith((".pyc", *EXTENSION_SUFFIXES)):
         try:
             text = Path(path).read_bytes()
         except OSError as error:
-            raise CrossingError(f"{_shown(function)} cannot travel to a VM: the source of its module {name} cannot be read: "
-                                f"{error}") from error
+            reason = str(error)
     if text is None and hasattr(getattr(spec, "loader", None), "get_source"):
         try:
             text = (spec.loader.get_source(known_as) or "").encode() or None    # from a zip file, say
-        except (ImportError, OSError, SyntaxError):
-            text = None
+        except (ImportError, OSError, SyntaxError) as error:
+            reason = str(error)
     if text is None:
-        kind = "is a native module" if path is not None and not path.endswith(".pyc") else "has no source"
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: its module {name} {kind}; VMs run what is compiled "
-                            "from Python source")
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: VMs run what is compiled from Python source, and that of "
+                            f"its module {name} is not to be had: {reason}")
     folder = Path(path or ".").absolute().parent
     for _ in range(target.count(".") + is_package):
         folder = folder.parent
     return _Source(target, text, path or f"<{name}>", is_package, str(folder))
+
+
+def _is_typed_in(path):
+    """Does the program's own module have `path` from a prompt, a cell or a command, rather than from its file?"""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or file.startswith("<"):
+        return getattr(main, "__spec__", None) is None
+    code = getattr(inspect.unwrap(getattr(main, path.partition(".")[0])), "__code__", None)
+    return code is not None and code.co_filename != file and not os.path.exists(code.co_filename)
+
+
+def _typed_in(path):
+    text, shown = sketch(sys.modules["__main__"], path.partition(".")[0])
+    text = text.encode()
+    name = f"{MAIN}_{hashlib.sha256(text).hexdigest()[:12]}"        # what is typed in again has another name
+    return _Source(name, text, shown, False, os.getcwd())
 
 
 def _roots(own):

@@ -92,7 +92,13 @@ def recall():
     return list(seen)
 
 
-def fail_to_start(text):
+def recall_slowly(seconds):
+    time.sleep(seconds)
+    return list(seen)
+
+
+def fail_once_there(path, text):
+    wait_for_file(path)
     raise RuntimeError(text)
 
 

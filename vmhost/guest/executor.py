@@ -32,7 +32,13 @@ def __getattr__(name):
 def _find(target):
     """The callable "module:path"."""
     name, _, path = target.partition(":")
-    __import__(name)
+    try:
+        __import__(name)
+    except Exception as error:
+        if name == "__mp_main__":
+            error.add_note("a VM imports the program's own module to find the function; what the program does, and must not do "
+                           'again there, stands under `if __name__ == "__main__":`')
+        raise
     found = sys.modules[name]
     for part in path.split("."):
         found = getattr(found, part)

@@ -1,0 +1,393 @@
+"""Which functions travel to a VM, from where, and what is said of those that cannot."""
+
+import functools
+import importlib
+import math
+import operator
+import os
+import random
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import vmhost
+from tests.vmhost import functions
+
+ROOT = Path(__file__).parents[2]
+LONG_S = 60
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with vmhost.VMExecutor(1) as executor:
+        yield executor
+
+
+@pytest.fixture
+def write_module(tmp_path, monkeypatch):
+    """write_module(name, text) writes a module, imports it, and forgets it in the end."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = set()
+
+    def write(name, text, load=True):
+        path = tmp_path / (name.replace(".", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        names.add(name)
+        importlib.invalidate_caches()
+        return importlib.import_module(name) if load else None
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def run_python(tmp_path, *arguments, text=None):
+    """Run Python in a process of its own; gives what it printed."""
+    done = subprocess.run([sys.executable, "-W", "error", *arguments], capture_output=True, text=True, timeout=LONG_S, input=text,
+                          env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHON_COLORS": "0", "TERM": "dumb"}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# -- what travels -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function, arguments, result", [
+    (pow, (2, 5), 32), (math.sqrt, (9,), 3.0), (str.upper, ("a",), "A"), (dict.fromkeys, ("ab",), {"a": None, "b": None}),
+    (operator.add, (1, 2), 3), (int, ("7",), 7), (len, ("abc",), 3), (sorted, ([3, 1],), [1, 3]), (re.escape, ("*",), r"\*"),
+    (time.sleep, (0,), None), (bytes.fromhex, ("ff",), b"\xff"), (random.randint, (4, 4), 4), (object.__eq__, (1, 1), True),
+])
+def test_functions_of_the_standard_library(pool, function, arguments, result):
+    if function is object.__eq__:
+        assert pool.submit(function, 1, 2).exception() is not None      # NotImplemented does not cross
+        return
+    assert pool.submit(function, *arguments).result() == result
+
+
+def test_static_and_class_methods_and_classes_inside_classes(pool):
+    assert pool.submit(functions.Shop.price, 2).result() == 14
+    assert pool.submit(functions.Shop.rated, 2).result() == 9
+    assert pool.submit(functions.Shop.Till.count, [1, 2]).result() == 2
+
+
+def test_decorated_functions_and_named_lambdas(pool):
+    assert pool.submit(functions.decorated, 1).result() == 4
+    assert pool.submit(functions.cached, 2).result() == 6
+    assert pool.submit(functions.triple, 2).result() == 6
+
+
+def test_partials_of_what_travels(pool):
+    assert pool.submit(functools.partial(functions.add, 1), 2).result() == 3
+    assert pool.submit(functools.partial(functools.partial(functions.add, 1, scale=2), 5), scale=3).result() == 18
+    gap = functools.partial(pow, functools.Placeholder, 3)
+    assert pool.submit(gap, 2).result() == 8
+    with pytest.raises(TypeError, match="missing positional"):
+        pool.submit(gap)
+
+
+def test_a_function_named_setup_is_not_taken_for_a_tasks(pool, write_module):
+    module = write_module("with_setup", """
+        ran = []
+        def setup(): ran.append("setup")
+        def teardown(): ran.append("teardown")
+        def get(): return ran
+    """)
+    assert pool.submit(module.get).result() == []
+
+
+def test_modules_come_with_what_they_import(pool, write_module):
+    write_module("shop.__init__", "", load=False)
+    write_module("shop.rates", "RATE = 3\n", load=False)
+    module = write_module("shop.prices", """
+        from . import rates
+        import shop.rates as again
+        def price(x):
+            import late_helper
+            return x * rates.RATE * again.RATE * late_helper.one
+    """, load=False)
+    write_module("late_helper", "one = 1\n", load=False)
+    module = importlib.import_module("shop.prices")
+    assert pool.submit(module.price, 2).result() == 18
+
+
+def test_a_module_that_imports_vmhost(pool, write_module):
+    module = write_module("program", """
+        import vmhost
+        from vmhost import VMExecutor
+
+        def work(x):
+            return x + 1
+
+        def run():
+            with VMExecutor(1) as executor:
+                return executor.submit(work, 1).result()
+    """)
+    assert module.run() == 2
+    with pytest.raises(RuntimeError, match="on the host"):
+        pool.submit(module.run).result()
+
+
+def test_imports_inside_functions_that_are_not_called_do_no_harm(pool, write_module):
+    module = write_module("plots", """
+        def plot():
+            import numpy
+            return numpy.zeros(1)
+
+        def light(x):
+            return x
+    """)
+    assert pool.submit(module.light, 1).result() == 1
+    with pytest.raises(ModuleNotFoundError, match="numpy"):
+        pool.submit(module.plot).result()
+
+
+def test_a_module_that_is_loaded_again_travels_again(write_module, tmp_path):
+    module = write_module("changing", "def version(): return 1\ndef slow(path):\n    import os\n    while not os.path.exists(path): pass\n"
+                                      "    return version()\n")
+    gate = tmp_path / "gate"
+    with vmhost.VMExecutor(2) as executor:
+        before = executor.submit(module.slow, str(gate))
+        assert executor.submit(module.version).result() == 1
+        old = module.version
+        Path(module.__file__).write_text("def version(): return 2 # the second\n")
+        importlib.invalidate_caches()
+        importlib.reload(module)
+        assert executor.submit(module.version).result() == 2
+        assert executor.submit(functions.add, 1, 1).result() == 2
+        with pytest.raises(vmhost.CrossingError, match="defined again"):
+            executor.submit(old)
+        gate.touch()
+        assert before.result() == 1         # what was submitted runs as it was
+
+
+def test_two_executors_have_vms_of_their_own(pool):
+    with vmhost.VMExecutor(1) as other:
+        other.submit(functions.remember, 1).result()
+        assert pool.submit(functions.recall).result() == []
+
+
+# -- what does not ------------------------------------------------------------------------------------------------------
+
+
+def refusal(pool, function):
+    with pytest.raises(vmhost.CrossingError) as caught:
+        pool.submit(function)
+    with pytest.raises(vmhost.CrossingError):
+        pool.map(function, [])
+    return str(caught.value)
+
+
+def test_lambdas_and_closures(pool):
+    assert "lambda" in refusal(pool, lambda: 1)
+    here = f"({__file__}:{test_lambdas_and_closures.__code__.co_firstlineno + 1})"
+    assert here in refusal(pool, lambda: 1) or "test_executor_travel.py" in refusal(pool, lambda: 1)
+    text = refusal(pool, functions.make_closure(1))
+    assert "made inside make_closure()" in text and "closes over y" in text and functions.__file__ in text
+
+
+def test_bound_methods_and_callable_objects(pool):
+    assert "bound to an object of class Shop" in refusal(pool, functions.shop.greet)
+    assert "an object of class Shop" in refusal(pool, functions.shop)
+    assert "bound to an object of class list" in refusal(pool, [].append)
+    assert "an object of class itemgetter" in refusal(pool, operator.itemgetter(1))
+    assert "an object of class int" in refusal(pool, 3)
+    assert "unhashable" in refusal(pool, {})
+
+
+def test_what_has_been_replaced_under_its_name(pool):
+    assert "not this object" in refusal(pool, functions.decorated.__wrapped__)
+
+
+def test_functions_of_native_and_refused_modules(pool):
+    import numpy
+
+    assert "numpy" in refusal(pool, numpy.linalg.norm)
+    assert "subprocess" in refusal(pool, subprocess.run)
+
+
+def test_a_module_that_needs_a_native_one_is_refused_with_file_and_line(pool, write_module):
+    module = write_module("needs_numpy", "import math\n\nimport numpy as np\ndef total(x): return float(np.sum(x))\n")
+    text = refusal(pool, module.total)
+    assert f"{module.__file__}:3: import numpy: a VM can't load it" in text
+    assert "total" in text and "needs_numpy" in text
+
+
+def test_a_module_whose_helper_needs_a_native_one_is_refused_with_the_helpers_line(pool, write_module, tmp_path):
+    write_module("native_helper", "x = 1\nfrom yaml import safe_load\n", load=False)
+    module = write_module("needs_helper", "import native_helper\ndef run(): return native_helper.x\n")
+    assert f"{tmp_path / 'native_helper.py'}:2: from yaml import safe_load" in refusal(pool, module.run)
+
+
+def test_a_program_may_prepare_for_what_a_vm_has_not(pool, write_module):
+    module = write_module("prepared", """
+        try:
+            import numpy
+        except ImportError:
+            numpy = None
+        def has_numpy(): return numpy is not None
+    """)
+    assert module.has_numpy() is True
+    assert pool.submit(module.has_numpy).result() is False
+
+
+def test_an_error_at_import_is_the_functions_error(pool, write_module, monkeypatch):
+    monkeypatch.setenv("ON_THE_HOST", "1")
+    module = write_module("fails_in_vm", """
+        import sys
+        if not sys.executable:
+            raise ValueError("not here")
+        def run(): return 1
+    """)
+    future = pool.submit(module.run)
+    with pytest.raises(ValueError, match="not here") as caught:
+        future.result()
+    assert "could not be loaded" in str(caught.value.__cause__)
+    with pytest.raises(ValueError, match="not here"):
+        pool.submit(module.run).result()
+
+
+# -- the program's own module -------------------------------------------------------------------------------------------
+
+SCRIPT = """
+from vmhost import VMExecutor
+
+def square(x):
+    return x * x
+
+def name():
+    return __name__
+
+if __name__ == "__main__":
+    with VMExecutor(2) as pool:
+        print(list(pool.map(square, range(4))), pool.submit(name).result())
+"""
+
+
+def test_functions_of_a_script(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert run_python(tmp_path, "script.py") == "[0, 1, 4, 9] __mp_main__\n"
+
+
+def test_functions_of_a_module_run_with_m(tmp_path):
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").write_text("")
+    (tmp_path / "app" / "base.py").write_text("def square(x): return x * x\n")
+    (tmp_path / "app" / "tool.py").write_text(SCRIPT.replace("def square(x):\n    return x * x", "from .base import square"))
+    assert run_python(tmp_path, "-m", "app.tool") == "[0, 1, 4, 9] app.tool\n"
+
+
+def test_functions_of_a_package_run_with_m(tmp_path):
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").write_text("")
+    (tmp_path / "app" / "__main__.py").write_text(SCRIPT)
+    assert run_python(tmp_path, "-m", "app") == "[0, 1, 4, 9] app.__main__\n"
+
+
+def test_functions_of_a_folder_and_of_a_zip(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text(SCRIPT)
+    assert run_python(tmp_path, "folder") == "[0, 1, 4, 9] __mp_main__\n"
+    import zipapp
+
+    zipapp.create_archive(tmp_path / "folder", tmp_path / "app.pyz")
+    assert run_python(tmp_path, "app.pyz") == "[0, 1, 4, 9] __mp_main__\n"
+
+
+def test_a_script_without_a_main_guard_is_told_of_it(tmp_path):
+    (tmp_path / "script.py").write_text("from vmhost import VMExecutor\ndef f(): return 1\npool = VMExecutor(1)\n"
+                                        "print(pool.submit(f).exception().__notes__)\n")
+    assert "__name__ ==" in run_python(tmp_path, "script.py")
+
+
+TYPED = """
+import math
+import vmhost
+from collections import Counter
+SCALE = {"by": [2.5]}
+def helper(x):
+    return math.floor(x * SCALE["by"][0])
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+    @classmethod
+    def double(cls, x):
+        return cls(x).x * 2
+
+def work(x, by=SCALE):
+    return helper(x) + len(Counter("aab")) + Point.double(x)
+
+lazy = lambda x: helper(x)
+pool = vmhost.VMExecutor(1)
+print(pool.submit(work, 3).result(), pool.submit(Point.double, 4).result(), pool.submit(lazy, 2).result())
+print(list(pool.map(work, [1, 2])))
+"""
+
+
+def test_functions_of_a_command(tmp_path):
+    assert run_python(tmp_path, "-c", TYPED) == "15 8 5\n[6, 11]\n"
+
+
+def test_functions_typed_at_the_prompt(tmp_path):
+    out = run_python(tmp_path, "-i", "-q", text=TYPED.replace("\nlazy", "\n\nlazy").replace("\nclass", "\n\nclass")
+                     .replace("self.x = x\n\n", "self.x = x\n") + "\npool.shutdown()\n")
+    assert "15 8 5" in out and "[6, 11]" in out
+
+
+CELLS = """
+import sys, types, linecache, itertools
+main = sys.modules["__main__"] = types.ModuleType("__main__")
+numbers = itertools.count(1)
+
+def run_cell(text):
+    # as ipykernel does it
+    name = f"/tmp/ipykernel_{next(numbers)}/cell.py"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), vars(main))
+"""
+
+
+def test_functions_of_cells_that_are_run_again(tmp_path):
+    (tmp_path / "notebook.py").write_text(CELLS + textwrap.dedent('''
+        run_cell("import vmhost\\npool = vmhost.VMExecutor(1)\\n")
+        run_cell("N = 1\\n\\ndef add(x):\\n    return x + N\\n")
+        run_cell("print(pool.submit(add, 1).result())")
+        run_cell("N = 2\\n\\ndef add(x):\\n    return x + N\\n")
+        run_cell("print(pool.submit(add, 1).result())")
+        run_cell("""
+        from dataclasses import dataclass
+
+        @dataclass
+        class Point:
+            x: int
+
+        def norm(x):
+            return abs(Point(x).x)
+
+        def fail(x):
+
+            return x / 0
+        """.replace("\\n        ", "\\n"))
+        run_cell("print(pool.submit(norm, -7).result())")
+        run_cell("e = pool.submit(fail, 1).exception(); print(type(e).__name__, e.__cause__.guest_traceback)")
+        run_cell("model = object()\\ndef use(): return model\\n")
+        run_cell("try: pool.submit(use)\\nexcept vmhost.CrossingError as e: print(e)")
+        run_cell("pool.shutdown()")
+    '''))
+    out = run_python(tmp_path, "notebook.py").splitlines()
+    assert out[:4] == ["2", "3", "7", "ZeroDivisionError Traceback (most recent call last):"]
+    assert re.fullmatch(r'  File "/tmp/ipykernel_\d+/cell.py", line 13, in fail', out[4])
+    assert "use cannot travel to a VM: it uses the global model, an object of class object" in out[-1]
+
+
+def test_functions_from_a_pipe_are_refused_with_the_reason(tmp_path):
+    out = run_python(tmp_path, "-", text="import vmhost\ndef f(): pass\n\nwith vmhost.VMExecutor(1) as pool:\n    try:\n"
+                                         "        pool.submit(f)\n    except vmhost.CrossingError as error:\n        print(error)\n")
+    assert "the source of f is not to be had" in out

@@ -1,4 +1,5 @@
-"""vmhost: run cloud-compiled Python tasks, each in a VM (a subinterpreter with a GIL of its own) on a thread of its own.
+"""vmhost: run cloud-compiled Python tasks, each in a VM (a subinterpreter with a GIL of its own) on a thread of its
+own.
 
     with vmhost.Host() as host:
         digits = host.load("build/digits.vmb")
@@ -25,7 +26,8 @@ from vmhost.task import Task
 
 __all__ = [
     "BreakerOpenError", "BreakerPolicy", "BundleError", "ClosedError", "ConfigurationError", "CrossingError", "Host",
-    "Limits", "MemoryLimitError", "PermissionDenied", "Policy", "QueueFullError", "Task", "TaskError", "TaskPolicy", "TimeLimitError",
+    "Limits", "MemoryLimitError", "PermissionDenied", "Policy", "QueueFullError", "Task", "TaskError", "TaskPolicy",
+    "TimeLimitError",
     "VMExecutor", "VMHostError", "VMLostError",
 ]
 

@@ -1,8 +1,8 @@
 """The circuit breaker of one task version: closed, open, half-open.
 
-A closed breaker costs a call nothing: it reads the native counters of the task's lane (`observe`) when a call went wrong.
-All methods may be called from any thread. The clock is injected. State can be saved and restored; times are saved
-as wall-clock seconds, since a monotonic clock means nothing after a restart.
+A closed breaker costs a call nothing: it reads the native counters of the task's lane (`observe`) when a call went
+wrong. All methods may be called from any thread. The clock is injected. State can be saved and restored; times are
+saved as wall-clock seconds, since a monotonic clock means nothing after a restart.
 """
 
 import threading
@@ -52,7 +52,10 @@ class Breaker:
     # -- closed ---------------------------------------------------------------------------------------------------
 
     def observe(self, counts):
-        """Take in the lane's totals `counts`; opens when they say so. Cheap to repeat: totals already seen count once."""
+        """Take in the lane's totals `counts`; opens when they say so.
+
+        Cheap to repeat: totals already seen count once.
+        """
         with self._lock:
             new_calls = counts.calls - self._seen.calls
             if new_calls <= 0:
@@ -79,7 +82,8 @@ class Breaker:
         now = self._clock()
         if lost:
             return "a VM of this task was lost"
-        self._in_a_row = self._in_a_row + failures if failures >= new_calls else min(failures, self._in_a_row + failures)
+        row = self._in_a_row + failures
+        self._in_a_row = row if failures >= new_calls else min(failures, row)
         if self._in_a_row >= policy.consecutive:
             return f"{self._in_a_row} calls in a row failed"
         for window, number, rate, what in ((self._bad, failures, policy.failure_rate, "failed"),

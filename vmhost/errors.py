@@ -1,7 +1,8 @@
 """The errors that a caller sees, and how an ended call of the native core becomes one of them.
 
-Every error of this package is a `VMHostError`. A message says what happened, where, what was expected, what was found and
-what to do. `from_core` is handed to the native core (`set_error_factory`); it runs on the thread that asks for a result.
+Every error of this package is a `VMHostError`. A message says what happened, where, what was expected, what was found
+and what to do. `from_core` is handed to the native core (`set_error_factory`); it runs on the thread that asks for a
+result.
 """
 
 import concurrent.futures
@@ -25,7 +26,10 @@ class Kind(IntEnum):
 
 
 class VMHostError(Exception):
-    """The base of every error of vmhost. `task` and `version` name the task where one is concerned, else they are None."""
+    """The base of every error of vmhost.
+
+    `task` and `version` name the task where one is concerned, else they are None.
+    """
 
     def __init__(self, message, *, task=None, version=None):
         super().__init__(message)
@@ -38,7 +42,7 @@ class ConfigurationError(VMHostError):
 
 
 class BundleError(VMHostError):
-    """A bundle that is unsigned, altered, malformed, made for another Python, or asks for what this host does not give."""
+    """A bundle that is unsigned, altered, malformed, made for another Python, or asks for what is not given here."""
 
 
 class TaskError(VMHostError):
@@ -55,7 +59,10 @@ class TaskError(VMHostError):
 
 
 class TimeLimitError(VMHostError, TimeoutError):
-    """The call took longer than it may. `resource` is "wall" or "cpu"; `guest_traceback` says where it was, if that is known."""
+    """The call took longer than it may.
+
+    `resource` is "wall" or "cpu"; `guest_traceback` says where it was, if that is known.
+    """
 
     resource = "wall"
     guest_traceback = None
@@ -68,7 +75,10 @@ class MemoryLimitError(VMHostError):
 
 
 class PermissionDenied(VMHostError):
-    """The task did what its permissions do not name and did not catch the PermissionError. Attributes as in TaskError."""
+    """The task did what its permissions do not name and did not catch the PermissionError.
+
+    Attributes as in TaskError.
+    """
 
     type_name = None
     guest_message = None
@@ -146,8 +156,8 @@ _ADVICE = {
 def from_core(kind, payload, name, version):
     """The exception for a call of task `name` `version` that ended as `kind`.
 
-    `payload` is the guest's report (a dict) for TASK_ERROR and LOAD_ERROR, the queue's size for QUEUE_FULL, else a sentence
-    with details, or None.
+    `payload` is the guest's report (a dict) for TASK_ERROR and LOAD_ERROR, the queue's size for QUEUE_FULL, else a
+    sentence with details, or None.
     """
     kind = Kind(kind)
     where = f"{name} {version}"

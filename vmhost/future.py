@@ -1,8 +1,9 @@
-"""The future that `Task.submit` returns: a `concurrent.futures.Future` whose machinery is made only when it is asked for.
+"""The future that `Task.submit` returns: a `concurrent.futures.Future` that makes its machinery when it is asked for.
 
 `result()` and `done()` go straight to the native call. Callbacks, `concurrent.futures.wait`, `as_completed` and
-`asyncio.wrap_future` use the attributes that the standard Future keeps (`_condition`, `_state`, ...); the first access to
-one of them makes them all and asks the core to tell when the call ends. So a future costs well under a microsecond.
+`asyncio.wrap_future` use the attributes that the standard Future keeps (`_condition`, `_state`, ...); the first
+access to one of them makes them all and asks the core to tell when the call ends. So a future costs well under a
+microsecond.
 """
 
 import concurrent.futures
@@ -39,7 +40,7 @@ class TaskFuture(_Future):
         return self.__dict__[name]
 
     def result(self, timeout=None):
-        """The call's result; raises what went wrong with it, or TimeoutError after `timeout` seconds (the call goes on)."""
+        """The call's result; raises what went wrong with it, or TimeoutError after `timeout` seconds: the call goes on."""
         if timeout is not None and not self._call.wait(timeout):
             raise TimeoutError(f"the call has not ended within {timeout} s; it goes on, see cancel() and stop()")
         return self._outcome()

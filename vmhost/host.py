@@ -1,7 +1,8 @@
 """Host: loads bundles and gives the handles that their callers use; owns the VMs and everything around them.
 
-The Host object itself is a thin front: the state lives in a Service, which a thread keeps alive. When the Host is dropped without
-`close()`, or the process exits, the service closes itself: calls still under way end with ClosedError.
+The Host object itself is a thin front: the state lives in a Service, which a thread keeps alive. When the Host is
+dropped without `close()`, or the process exits, the service closes itself: calls still under way end with
+ClosedError.
 """
 
 import atexit
@@ -34,11 +35,12 @@ _system_lock = threading.Lock()
 class Host:
     """Runs tasks in VMs.
 
-    `trust`: whose bundles are loaded: a TrustStore, or the path of a file or folder of public keys. `allow_unsigned`: load
-    unsigned ones too (while developing). `policy`: a Policy. `state`: a folder for what survives a restart (breakers). `functions`: functions by name that tasks
-    may call whose `permissions.host` names them; each takes one value and returns one, on threads of the host.
-    `crashes` tells of which tasks the process that used the state folder before crashed in (a tuple of Crash); their breakers start open.
-    A context manager: leaving it drains, leaving it through an exception cancels.
+    `trust`: whose bundles are loaded: a TrustStore, or the path of a file or folder of public keys. `allow_unsigned`:
+    load unsigned ones too (while developing). `policy`: a Policy. `state`: a folder for what survives a restart
+    (breakers). `functions`: functions by name that tasks may call whose `permissions.host` names them; each takes one
+    value and returns one, on threads of the host. `crashes` tells of which tasks the process that used the state
+    folder before crashed in (a tuple of Crash); their breakers start open. A context manager: leaving it drains,
+    leaving it through an exception cancels.
     """
 
     def __init__(self, *, trust=None, allow_unsigned=False, policy=None, state=None, functions=None):
@@ -54,7 +56,7 @@ class Host:
         native = isolation.core()
         folder = _state_folder(state) if state is not None else None
         self.crashes = _crashes_before(native, folder) if folder is not None else ()
-        # The service must not keep this object alive, so it gets at the functions, which may refer to it, only through it.
+        # The service must not keep this object alive, and so not the functions either, which may refer to it.
         self_ref = weakref.ref(self)
 
         def functions_now():
@@ -72,7 +74,10 @@ class Host:
 
     @classmethod
     def from_file(cls, path):
-        """The host that the `host.yaml` at `path` describes, its bundles loaded. ConfigurationError names file, line and key."""
+        """The host that the `host.yaml` at `path` describes, its bundles loaded.
+
+        ConfigurationError names file, line and key.
+        """
         from vmhost.host_yaml import read_host_yaml     # schema and YAML are needed by nobody else
 
         settings = read_host_yaml(path)
@@ -123,12 +128,14 @@ class Host:
     def _check_permissions(self, manifest, where):
         for kind, names in manifest.permissions.items():
             if names and kind not in self._policy.allow:
-                raise BundleError(f"{where}: asks for permissions.{kind} {list(names)}, which this host does not allow; "
-                                  f"take them out of task.yaml, or add {kind} to `allow` in host.yaml")
+                raise BundleError(
+                    f"{where}: asks for permissions.{kind} {list(names)}, which this host does not allow; take them "
+                    f"out of task.yaml, or add {kind} to `allow` in host.yaml")
         for name in manifest.permissions.get("host", ()):
             if name not in self._functions:
-                raise BundleError(f"{where}: asks for the host function {name!r}; this host has "
-                                  f"{', '.join(sorted(self._functions)) or 'none'}; name it in `functions` of host.yaml")
+                known = ", ".join(sorted(self._functions)) or "none"
+                raise BundleError(f"{where}: asks for the host function {name!r}; this host has {known}; name it in "
+                                  "`functions` of host.yaml")
 
     def task(self, name):
         """The Task of the loaded task `name`. KeyError names those that are loaded."""
@@ -143,7 +150,10 @@ class Host:
         return self._service.names()
 
     def unload(self, task, *, drain=True):
-        """Take out a task (a Task or a name). `drain`: its waiting calls still run; else all its calls end with ClosedError."""
+        """Take out a task (a Task or a name).
+
+        `drain`: its waiting calls still run; else all its calls end with ClosedError.
+        """
         name = task if isinstance(task, str) else task.name
         try:
             self._service.unload(name, drain)
@@ -161,10 +171,10 @@ class Host:
         return self._closed
 
     def close(self, *, drain=True, timeout_s=None):
-        """End all calls and VMs; gives the VMStatistics of what had to be quarantined. May be repeated, from any thread.
+        """End all calls and VMs; gives the VMStatistics of what had to be quarantined. May be repeated.
 
-        `drain`: calls that were submitted still run, for at most `timeout_s` seconds; then, or without `drain`, they end with
-        ClosedError. New calls get ClosedError at once.
+        `drain`: calls that were submitted still run, for at most `timeout_s` seconds; then, or without `drain`, they
+        end with ClosedError. New calls get ClosedError at once.
         """
         self._closed = True
         if os.getpid() != self._process:
@@ -208,7 +218,10 @@ def _trust_store(trust):
 
 
 def _state_folder(path):
-    """The StateFolder at `path`. Hosts of this process that were dropped, and are about to let go of theirs, are waited for."""
+    """The StateFolder at `path`.
+
+    Hosts of this process that were dropped, and are about to let go of theirs, are waited for.
+    """
     for service in list(_services):
         if service.abandoned:
             service.wait_closed()
@@ -223,8 +236,9 @@ def _crashes_before(native, folder):
         # One process keeps one set of breadcrumbs, in the folder of its first host.
         _log.info("%s: crashes will not be traced: %s", folder.crash_map, error.strerror)
         return ()
-    crashes = tuple(Crash(entry["task"], entry["version"], entry["phase"], signal.Signals(entry["signal"]).name, entry["pid"])
-                    for entry in found)
+    crashes = tuple(
+        Crash(entry["task"], entry["version"], entry["phase"], signal.Signals(entry["signal"]).name, entry["pid"])
+        for entry in found)
     for crash in crashes:
         _log.error("%s: %s", folder.path, crash)
         if crash.task:
@@ -251,7 +265,7 @@ def system_image(native):
 
 @functools.cache
 def _end_hosts_at_exit():
-    # After the core was loaded, so that this runs before the core's own end of all VMs, which knows nothing of breakers and futures.
+    # After the core was loaded, so that this runs before the core's own end of all VMs, which knows nothing of futures.
     atexit.register(_close_all, os.getpid())
 
 

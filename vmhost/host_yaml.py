@@ -75,9 +75,9 @@ def _note_lines(node, where, lines, path):
         for key, value in node.value:
             inner = (*where, key.value)
             if inner in lines:
+                line = key.start_mark.line + 1
                 raise ConfigurationError(
-                    f"{path}:{key.start_mark.line + 1}: {'.'.join(inner)}: written twice (first in line {lines[inner]}); "
-                    "remove one")
+                    f"{path}:{line}: {'.'.join(inner)}: written twice (first in line {lines[inner]}); remove one")
             lines[inner] = key.start_mark.line + 1
             _note_lines(value, inner, lines, path)
     elif isinstance(node, yaml.SequenceNode):
@@ -103,7 +103,8 @@ class _Problems:
             for key in error.instance.keys() - known.keys():
                 self.add([*where, key], f"unknown key; expected one of {', '.join(known)}")
         else:
-            self.add(where, f"expected {error.schema.get('description', error.validator_value)}, got {error.instance!r:.80}")
+            expected = error.schema.get("description", error.validator_value)
+            self.add(where, f"expected {expected}, got {error.instance!r:.80}")
 
     def stop(self):
         if self._found:
@@ -124,11 +125,12 @@ def _function(name, target, problems):
 
 # yaml key -> (field, conversion)
 _VMS = {"max": ("max_vms", int), "warm": ("warm", int), "max_warm": ("max_warm", int), "idle_time": ("idle_s", seconds),
-        "memory": ("memory_bytes", byte_count), "pressure": ("pressure_percent", float), "boot_tries": ("boot_tries", int)}
+        "memory": ("memory_bytes", byte_count), "pressure": ("pressure_percent", float),
+        "boot_tries": ("boot_tries", int)}
 _BREAKER = {"enabled": ("enabled", bool), "consecutive": ("consecutive", int), "window": ("window_s", seconds),
             "min_calls": ("min_calls", int), "failure_rate": ("failure_rate", float), "slow": ("slow_s", seconds),
-            "slow_rate": ("slow_rate", float), "open_time": ("open_s", seconds), "max_open_time": ("max_open_s", seconds),
-            "probes": ("probes", int)}
+            "slow_rate": ("slow_rate", float), "open_time": ("open_s", seconds),
+            "max_open_time": ("max_open_s", seconds), "probes": ("probes", int)}
 _TASK = {"weight": ("weight", float), "priority": ("priority", int), "queue": ("queue", int), "fresh": ("fresh", bool),
          "ready": ("ready", int), "limits": ("limits", dict)}
 

@@ -1,7 +1,7 @@
 """Limits of a task and policies of a host, as `task.yaml` and `host.yaml` write them.
 
-Quantities are numbers in the unit that the field's name says, or text with a unit ("64 MiB", "500 ms"). A host only ever
-narrows what a bundle asks for: `Limits.capped_by` takes the smaller of each.
+Quantities are numbers in the unit that the field's name says, or text with a unit ("64 MiB", "500 ms"). A host only
+ever narrows what a bundle asks for: `Limits.capped_by` takes the smaller of each.
 """
 
 import os
@@ -96,10 +96,10 @@ _LIMIT_KEYS = {
 class BreakerPolicy:
     """When a task version's breaker opens and how it closes again.
 
-    It opens at once when a VM of the task wedges or crashes, after `consecutive` failures in a row, and when of the calls
-    of the last `window_s` seconds (at least `min_calls`) more than `failure_rate` failed, or more than `slow_rate` took
-    longer than `slow_s` (None: slowness is not looked at). It stays open for `open_s`, doubled each time a probe
-    fails up to `max_open_s`; then `probes` calls are admitted, and closes when all of them succeed.
+    It opens at once when a VM of the task wedges or crashes, after `consecutive` failures in a row, and when of the
+    calls of the last `window_s` seconds (at least `min_calls`) more than `failure_rate` failed, or more than
+    `slow_rate` took longer than `slow_s` (None: slowness is not looked at). It stays open for `open_s`, doubled each
+    time a probe fails up to `max_open_s`; then `probes` calls are admitted, and closes when all of them succeed.
     """
 
     consecutive: int = 20
@@ -118,9 +118,10 @@ class BreakerPolicy:
 class TaskPolicy:
     """What a host decides about one task.
 
-    `weight`: its share of VMs against other tasks when they are scarce. `priority`: tasks of a higher one are served first (None: as the bundle says).
-    `queue`: calls that may wait. `fresh`: a new VM for each call (None: as the bundle says). `ready`: VMs attached before
-    the first call comes. `limits`: caps on the bundle's own, as in host.yaml.
+    `weight`: its share of VMs against other tasks when they are scarce. `priority`: tasks of a higher one are served
+    first (None: as the bundle says). `queue`: calls that may wait. `fresh`: a new VM for each call (None: as the
+    bundle says). `ready`: VMs attached before the first call comes. `limits`: caps on the bundle's own, as in
+    host.yaml.
     """
 
     weight: float = 1.0
@@ -143,13 +144,13 @@ def _cores():
 class Policy:
     """What a host decides for all its tasks.
 
-    `max_vms`: VMs that serve at once. `warm`, `max_warm`: VMs booted ahead, and how far that number may grow when tasks had
-    to wait for a boot. `idle_s`: an idle VM is retired after this time. `memory_bytes`: idle VMs are retired when all VMs
-    together hold more; None is a quarter of the machine's memory. `pressure_percent`: the same when so much of the machine's memory is
-    in use. `grace_s`: the time a stopped call has to unwind before its VM is quarantined. `quantum_s`: how long a task may keep
-    VMs that another task with as good a claim waits for. `cores`: processors that VMs may count on: a task of short calls gets no
-    more VMs than that. `boot_tries`: boots that may fail in a row before waiting calls
-    get their error. `allow`: the kinds of permissions that a bundle may ask for.
+    `max_vms`: VMs that serve at once. `warm`, `max_warm`: VMs booted ahead, and how far that number may grow when
+    tasks had to wait for a boot. `idle_s`: an idle VM is retired after this time. `memory_bytes`: idle VMs are
+    retired when all VMs together hold more; None is a quarter of the machine's memory. `pressure_percent`: the same
+    when so much of the machine's memory is in use. `grace_s`: the time a stopped call has to unwind before its VM is
+    quarantined. `quantum_s`: how long a task may keep VMs that another task with as good a claim waits for. `cores`:
+    processors that VMs may count on: a task of short calls gets no more VMs than that. `boot_tries`: boots that may
+    fail in a row before waiting calls get their error. `allow`: the kinds of permissions that a bundle may ask for.
     """
 
     max_vms: int = 1000

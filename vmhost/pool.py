@@ -2,8 +2,9 @@
 
     booting -> warm -> serving one task version, for good -> leaving -> ending -> gone (ended, failed or quarantined)
 
-A VM is never lent twice: what one task left in it is not seen by another. The pool decides how many VMs are warm and which
-idle ones go; who gets the next one is the scheduler's business. Every method is called with the host's lock held.
+A VM is never lent twice: what one task left in it is not seen by another. The pool decides how many VMs are warm and
+which idle ones go; who gets the next one is the scheduler's business. Every method is called with the host's lock
+held.
 """
 
 import psutil

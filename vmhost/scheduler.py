@@ -1,9 +1,9 @@
 """Which task gets a VM next, and which has to give one up.
 
-Inside a lane the native queue decides (priority of the call, then first come). Between tasks VMs are shared
-max-min fair: nobody gets more than it can use, and what is left goes evenly, by weight, to those who could use more; tasks of a
-higher priority come first. When there are more tasks than VMs, those who had least so far are next, in turns of the policy's quantum.
-Every method is called with the host's lock held, on events; an idle host runs nothing of this.
+Inside a lane the native queue decides (priority of the call, then first come). Between tasks VMs are shared max-min
+fair: nobody gets more than it can use, and what is left goes evenly, by weight, to those who could use more; tasks of
+a higher priority come first. When there are more tasks than VMs, those who had least so far are next, in turns of the
+policy's quantum. Every method is called with the host's lock held, on events; an idle host runs nothing of this.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,10 @@ _SHORT_CALL_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one task wants. `demand`: VMs it could use. `used`: VM time per weight that it had so far, in quanta. `held`: VMs it has."""
+    """What one task wants.
+
+    `demand`: VMs it could use. `used`: VM time per weight that it had so far, in quanta. `held`: VMs it has.
+    """
 
     demand: int
     weight: float = 1.0
@@ -26,9 +29,10 @@ class Claim:
 def shares(claims, capacity):
     """How many of `capacity` VMs each claimant gets. `claims` maps it to its Claim; gives a dict of ints.
 
-    The first VM goes to everyone who demands any; when there are not enough for that, to those of the highest `priority`, then
-    to those who `used` least. What is left is dealt max-min fair: one by one, by `priority`, then to whoever has least for its
-    weight. Among equals those come first who hold VMs already, since moving one costs a boot.
+    The first VM goes to everyone who demands any; when there are not enough for that, to those of the highest
+    `priority`, then to those who `used` least. What is left is dealt max-min fair: one by one, by `priority`, then to
+    whoever has least for its weight. Among equals those come first who hold VMs already, since moving one costs a
+    boot.
     """
     given = dict.fromkeys(claims, 0)
     first = sorted((c for c in claims if claims[c].demand),
@@ -77,7 +81,10 @@ class Scheduler:
         return demand
 
     def deal(self):
-        """Give VMs to those who should have them. Returns seconds until this must be done again, None: on the next event."""
+        """Give VMs to those who should have them.
+
+        Returns seconds until this must be done again, None: on the next event.
+        """
         pool = self._pool
         now = self._clock()
         demands = {version: self.demand(version) for version in self._used}
@@ -108,7 +115,8 @@ class Scheduler:
     def _mute(self, targets, contended):
         """Lanes that cannot get a VM before something else happens need not say that they are starved.
 
-        A saturated lane would say it at every submission. True when one that may speak again has become starved meanwhile.
+        A saturated lane would say it at every submission. True when one that may speak again has become starved
+        meanwhile.
         """
         missed = False
         for version in self._used:

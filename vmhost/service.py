@@ -2,10 +2,10 @@
 
     native core --events--> service thread --> pool, scheduler, breakers, futures, logs, host functions
 
-The thread sleeps in `events.wait` with the GIL released; an idle host burns nothing. A call on the fast path never comes
-through here. What user code may block (callbacks of futures, log handlers) runs on a second thread, host functions on a few of
-their own, so neither can hold up the scheduling. The service does not know the Host object strongly: a host that is dropped is
-cleaned up, through `abandon`.
+The thread sleeps in `events.wait` with the GIL released; an idle host burns nothing. A call on the fast path never
+comes through here. What user code may block (callbacks of futures, log handlers) runs on a second thread, host
+functions on a few of their own, so neither can hold up the scheduling. The service does not know the Host object
+strongly: a host that is dropped is cleaned up, through `abandon`.
 """
 
 import logging
@@ -348,12 +348,16 @@ class Service:
     def _put_aside(self, act):
         if self._aside is None:
             self._aside = queue.SimpleQueue()
-            self._aside_thread = threading.Thread(target=_work_off, args=(self._aside,), name="vmhost-callbacks", daemon=True)
+            self._aside_thread = threading.Thread(
+                target=_work_off, args=(self._aside,), name="vmhost-callbacks", daemon=True)
             self._aside_thread.start()
         self._aside.put(act)
 
     def _log_lines(self, native, owner, after):
-        """Have the lines of a VM logged, on the second thread. Until they are taken the core bounds how many it keeps."""
+        """Have the lines of a VM logged, on the second thread.
+
+        Until they are taken the core bounds how many it keeps.
+        """
         if native.id in self._logging:
             return
         self._logging.add(native.id)
@@ -380,10 +384,11 @@ class Service:
                             if v.name == request.lane_name and v.version == request.lane_version), None)
         function = self._functions().get(request.name)
         if version is None or request.name not in version.functions:
-            request.fail(f"PermissionDenied: host function {request.name!r} is not granted; name it in permissions.host "
-                         "of task.yaml")
+            request.fail(f"PermissionDenied: host function {request.name!r} is not granted; name it in "
+                         "permissions.host of task.yaml")
         elif function is None:
-            request.fail(f"LookupError: this host has no function {request.name!r}; name it in `functions` of host.yaml")
+            request.fail(
+                f"LookupError: this host has no function {request.name!r}; name it in `functions` of host.yaml")
         else:
             try:
                 request.reply(function(request.value))

@@ -1,7 +1,8 @@
 """The state folder of a host: what must survive a restart. One process at a time may hold it.
 
-Files: `lock` (flock, holds the owner's process id), `breakers.msgpack` (breakers that are not closed, and crashes of tasks
-that were not loaded since), and `crash.map`, where the native core keeps what each VM runs, for the case that the process crashes. Files are replaced whole, so a crash leaves the old or the new one.
+Files: `lock` (flock, holds the owner's process id), `breakers.msgpack` (breakers that are not closed, and crashes of
+tasks that were not loaded since), and `crash.map`, where the native core keeps what each VM runs, for the case that
+the process crashes. Files are replaced whole, so a crash leaves the old or the new one.
 """
 
 import fcntl
@@ -16,7 +17,10 @@ _FORMAT = 1
 
 
 class StateFolder:
-    """The folder `path`, made if missing and locked until `close()`. ConfigurationError when another process holds it."""
+    """The folder `path`, made if missing and locked until `close()`.
+
+    ConfigurationError when another process holds it.
+    """
 
     def __init__(self, path):
         self.path = Path(path)
@@ -33,8 +37,8 @@ class StateFolder:
             os.close(self._lock)
             self._lock = None
             whose = "this process: close() it first" if owner == str(os.getpid()) else f"process {owner}"
-            raise ConfigurationError(f"{self.path}: already in use as the state of another host of {whose}, or give each "
-                                     "host a state folder of its own") from error
+            raise ConfigurationError(f"{self.path}: already in use as the state of another host of {whose}, or give "
+                                     "each host a state folder of its own") from error
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
         self._breakers, self._crashes = self._read()
@@ -44,7 +48,10 @@ class StateFolder:
         return self.path / "crash.map"
 
     def _read(self):
-        """Saved breakers by (name, version, digest), crashes by (name, version). A damaged file is put aside: nothing is known then."""
+        """Saved breakers by (name, version, digest), crashes by (name, version).
+
+        A damaged file is put aside: nothing is known then.
+        """
         file = self.path / "breakers.msgpack"
         try:
             content = msgpack.unpackb(file.read_bytes())

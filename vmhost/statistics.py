@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class VMStatistics:
-    """One VM. `task` and `version` are None while it is not lent to a task. `counters` has what the native core counts beyond this."""
+    """One VM.
+
+    `task` and `version` are None while it is not lent to a task. `counters` has what the native core counts beyond
+    this.
+    """
 
     id: int
     state: str
@@ -25,7 +29,10 @@ class VMStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A crash of the process that used the state folder before. `phase`: what the VM did ("boot", "load", "call", "end", "idle")."""
+    """A crash of the process that used the state folder before.
+
+    `phase`: what the VM did ("boot", "load", "call", "end", "idle").
+    """
 
     task: str
     version: str

@@ -3,8 +3,9 @@
     task(value)     blocks           task.submit(value)   a concurrent.futures.Future
     await task.run(value)            task.map(values)     results in order, as they come
 
-A Task stays the same object when its host loads a newer version; calls made from then on go to the new one. Each way of calling
-goes straight to the native lane while the breaker is closed: opening it swaps the bound methods that the handle holds.
+A Task stays the same object when its host loads a newer version; calls made from then on go to the new one. Each way
+of calling goes straight to the native lane while the breaker is closed: opening it swaps the bound methods that the
+handle holds.
 """
 
 import asyncio
@@ -44,9 +45,12 @@ class Version:
         self.muted = False              # of its lane: says no more that it is starved
         self.closed_because = None      # a sentence once calls are refused
         self.lane = None                # set by the service, which makes it
-        self._recent = (0, 0.0, float("inf"))       # calls and their seconds at the last look, mean seconds since the look before
-        self_ref = weakref.ref(self)    # a version that is through takes its code with it at once, not at some collection
-        self.breaker = Breaker(policy.breaker, lambda breaker: service.breaker_changed(self_ref()), clock=clock, wall=wall)
+        # Calls and their seconds at the last look, and the mean seconds between that and the look before.
+        self._recent = (0, 0.0, float("inf"))
+        # No cycle: a version that is through takes its code with it at once, not at some collection.
+        self_ref = weakref.ref(self)
+        self.breaker = Breaker(
+            policy.breaker, lambda breaker: service.breaker_changed(self_ref()), clock=clock, wall=wall)
 
     @property
     def key(self):
@@ -131,11 +135,11 @@ class Version:
 class Task:
     """A loaded task. `name`, `version`; calls as in the module's text.
 
-    Each call takes one `value` that can cross into a VM (None, bool, int, float, complex, str, bytes, list, tuple, dict,
-    set, arrays) and gives one back. `timeout_s` counts from submission. `priority` (-8 to 7) goes before first come. `entry`
-    ("module:function") calls another function of the bundle than the manifest's.
-    Errors: TaskError, TimeLimitError, MemoryLimitError, PermissionDenied, BreakerOpenError, QueueFullError, VMLostError,
-    ClosedError, CrossingError.
+    Each call takes one `value` that can cross into a VM (None, bool, int, float, complex, str, bytes, list, tuple,
+    dict, set, arrays) and gives one back. `timeout_s` counts from submission. `priority` (-8 to 7) goes before first
+    come. `entry` ("module:function") calls another function of the bundle than the manifest's. Errors: TaskError,
+    TimeLimitError, MemoryLimitError, PermissionDenied, BreakerOpenError, QueueFullError, VMLostError, ClosedError,
+    CrossingError.
     """
 
     __slots__ = ("_call", "_submit", "_submit_many", "_current", "_service", "_host", "__weakref__")
@@ -181,7 +185,8 @@ class Task:
         except ClosedError:
             if self._call is call or self._current.closed_because is not None:
                 raise
-            return self(value, timeout_s=timeout_s, priority=priority, entry=entry)     # moved to a new version meanwhile
+            # The handle moved to a new version in this very moment.
+            return self(value, timeout_s=timeout_s, priority=priority, entry=entry)
         except VMHostError:
             self._current.observe()     # the next call of this thread must find the breaker open already
             raise
@@ -219,9 +224,10 @@ class Task:
     def map(self, values, *, timeout_s=None, priority=0, entry=None, window=_MAP_WINDOW):
         """Call the task on each of `values`; gives an iterator over the results in order.
 
-        Calls start at once, at most `window` ahead of what was taken from the iterator; `values` may be endless. The error of a call
-        is raised at its place and ends the iteration; what was not taken is cancelled, as it is when the iterator is
-        dropped. `timeout_s` counts from this call of map() for all items together: TimeLimitError, a TimeoutError.
+        Calls start at once, at most `window` ahead of what was taken from the iterator; `values` may be endless. The
+        error of a call is raised at its place and ends the iteration; what was not taken is cancelled, as it is when
+        the iterator is dropped. `timeout_s` counts from this call of map() for all items together: TimeLimitError, a
+        TimeoutError.
         """
         if window < 1:
             raise ValueError(f"window: expected at least 1, got {window!r}")

@@ -1,6 +1,8 @@
-"""Many callers, many tasks, few VMs: good, slow, failing, greedy, endless and stubborn ones at once. Every call has one end.
+"""Many callers, many tasks, few VMs: good, slow, failing, greedy, endless and stubborn ones at once. Every call has
+one end.
 
-`make stress` runs this in several workers. The seed is printed; VMHOST_STRESS_SEED repeats a run, VMHOST_STRESS_S sets its length.
+`make stress` runs this in several workers. The seed is printed; VMHOST_STRESS_SEED repeats a run, VMHOST_STRESS_S
+sets its length.
 """
 
 import collections
@@ -57,8 +59,9 @@ NAMES = ("light", "other", "fresh", "single", "endless", "greedy")
 
 
 def build(name, version="1"):
-    return compile_sources({"main": (SOURCE, f"{name}@{version}/main.py", False)}, entry="main:run", name=name, version=version,
-                           limits={"memory_bytes": 32 << 20, "concurrency": 1 if name == "single" else 4})
+    limits = {"memory_bytes": 32 << 20, "concurrency": 1 if name == "single" else 4}
+    return compile_sources({"main": (SOURCE, f"{name}@{version}/main.py", False)}, entry="main:run", name=name,
+                           version=version, limits=limits)
 
 
 class Caller(threading.Thread):
@@ -71,8 +74,8 @@ class Caller(threading.Thread):
         self.submitted, self.ends, self.wrong = 0, collections.Counter(), []
 
     def run(self):
-        ways = (self.good, self.good, self.many, self.mapped, self.failing, self.working, self.sleeping, self.endless, self.greedy,
-                self.cancelled, self.newer)
+        ways = (self.good, self.good, self.many, self.mapped, self.failing, self.working, self.sleeping, self.endless,
+                self.greedy, self.cancelled, self.newer)
         while time.monotonic() < self.until:
             try:
                 self.random.choice(ways)(self.tasks[self.random.choice(NAMES)])

@@ -44,7 +44,7 @@ def bundle():
 
     def make(name="echo", version="1.0.0", digest=None, **fields):
         manifest = Manifest(name=name, version=version, entry="main:run", **fields)
-        return _Bundle(manifest, {"main": Module(False, b"")}, {}, {}, digest or f"{name}@{version}".encode().ljust(32, b"."),
-                       None, f"{name}.vmb")
+        digest = digest or f"{name}@{version}".encode().ljust(32, b".")
+        return _Bundle(manifest, {"main": Module(False, b"")}, {}, {}, digest, None, f"{name}.vmb")
 
     return make

@@ -1,15 +1,16 @@
 """A stand-in for `vmhost.isolation._core` without native threads, whose every step a test decides.
 
-`FakeCore()` has the classes of the native module. With `boots` True a VM is ready at once, else `boot(vm)` or `fail_boot(vm)`
-says when. `guest` is what runs for a call: a function of (value, entry) that returns the result or raises `Ends`. With
-`guest` None a call that got a VM stays running until the test calls `call.end(...)`.
+`FakeCore()` has the classes of the native module. With `boots` True a VM is ready at once, else `boot(vm)` or
+`fail_boot(vm)` says when. `guest` is what runs for a call: a function of (value, entry) that returns the result or
+raises `Ends`. With `guest` None a call that got a VM stays running until the test calls `call.end(...)`.
 """
 
 import collections
 import itertools
 import threading
 
-OK, TASK_ERROR, TIME_LIMIT, CPU_LIMIT, MEMORY_LIMIT, VM_LOST, CLOSED, CANCELLED, QUEUE_FULL, VALUE, LOAD_ERROR = range(11)
+OK, TASK_ERROR, TIME_LIMIT, CPU_LIMIT, MEMORY_LIMIT, VM_LOST, CLOSED, CANCELLED = range(8)
+QUEUE_FULL, VALUE, LOAD_ERROR = range(8, 11)
 
 
 class Ends(Exception):
@@ -97,7 +98,8 @@ class Events:
             seen = self.waits
             self._woken = True
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self.waits > seen and not self._queue, 10), "the service thread is stuck"
+            settled = self._changed.wait_for(lambda: self.waits > seen and not self._queue, 10)
+            assert settled, "the service thread is stuck"
 
 
 class VM:
@@ -163,8 +165,8 @@ class VM:
 
     def statistics(self):
         idle_s = self.core.now - self.idle_since if self.idle_since is not None else 0.0
-        return {"live_bytes": self.live_bytes, "peak_bytes": self.live_bytes, "arenas": 1, "cpu_s": 0.0, "calls": self.served,
-                "errors": 0, "stops": 0, "threads": 0, "idle_s": idle_s}
+        return {"live_bytes": self.live_bytes, "peak_bytes": self.live_bytes, "arenas": 1, "cpu_s": 0.0,
+                "calls": self.served, "errors": 0, "stops": 0, "threads": 0, "idle_s": idle_s}
 
     def quarantine(self, phase):
         """The call in it wedged: its caller gets VM_LOST, the VM is out."""
@@ -216,7 +218,8 @@ class Lane:
         return bool(self.waiting) and not self.idle
 
     def statistics(self):
-        return {"ends": tuple(self.ends), "slow": self.slow, "wall_s": self.wall_s_total, "submitted": sum(self.ends) + self.queued + self.running}
+        return {"ends": tuple(self.ends), "slow": self.slow, "wall_s": self.wall_s_total,
+                "submitted": sum(self.ends) + self.queued + self.running}
 
     def call(self, value, timeout_s=None, priority=0, entry=None):
         return self.submit(value, timeout_s, priority, entry).result()

@@ -418,7 +418,8 @@ def test_the_state_folder_of_a_dropped_host_can_be_taken_up_at_once(monkeypatch,
         del host
 
 
-@pytest.mark.parametrize("content", [b"", b"\xc1", msgpack.packb(7), msgpack.packb({"format": 99, "breakers": [], "crashes": []})])
+@pytest.mark.parametrize("content", [
+    b"", b"\xc1", msgpack.packb(7), msgpack.packb({"format": 99, "breakers": [], "crashes": []})])
 def test_a_damaged_state_file_is_put_aside(tmp_path, content):
     (tmp_path / "breakers.msgpack").write_bytes(content)
     folder = StateFolder(tmp_path)
@@ -453,7 +454,8 @@ def test_lines_of_a_guest_reach_the_logger_of_its_task(fake_host, bundle, caplog
         logger.removeHandler(handler)
         logger.setLevel(logging.NOTSET)
     record = handler.record
-    assert (record.getMessage(), record.levelno, record.version, record.vm) == ("50 % done", logging.INFO, "1.0.0", vm.id)
+    assert (record.getMessage(), record.levelno) == ("50 % done", logging.INFO)
+    assert (record.version, record.vm) == ("1.0.0", vm.id)
 
 
 def test_lines_pile_up_in_the_core_where_they_are_bounded_while_a_handler_is_slow(fake_host, bundle):
@@ -491,7 +493,8 @@ def test_a_future_that_is_watched_when_the_host_is_gone_already_has_its_end(fake
     future = host.load(bundle()).submit(1)
     settle(host)
     watched = future._call.watch
-    future._call.watch = lambda: (host.close(drain=False), watched())     # the host ends between the two steps of watching
+    # the host ends between the two steps of watching
+    future._call.watch = lambda: (host.close(drain=False), watched())
     assert concurrent.futures.wait([future], timeout=10).done == {future}
     assert isinstance(future.exception(), vmhost.ClosedError)
 

@@ -124,7 +124,8 @@ def echo(host):
     return host.load(build())
 
 
-@pytest.mark.parametrize("value", [None, True, -1, 1 << 80, 0.5, 1j, "ü", b"\0", [1, [2]], (1, ()), {"a": {1: None}}, {1, 2}])
+@pytest.mark.parametrize("value", [
+    None, True, -1, 1 << 80, 0.5, 1j, "ü", b"\0", [1, [2]], (1, ()), {"a": {1: None}}, {1, 2}])
 def test_values_go_in_and_come_back(echo, value):
     assert echo(value) == value
     assert type(echo(value)) is type(value)
@@ -278,10 +279,10 @@ def test_a_wedged_vm_is_quarantined_and_the_host_goes_on():
     assert done.returncode == 5, done.stderr
 
 
-def in_a_process(script, **options):
+def in_a_process(script):
     prologue = "import os, signal, sys, threading, time\nimport vmhost\nfrom tests.vmhost.test_real_host import *\n"
-    return subprocess.run([sys.executable, "-c", prologue + textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True,
-                          timeout=60, **options)
+    return subprocess.run([sys.executable, "-c", prologue + textwrap.dedent(script)], cwd=ROOT, capture_output=True,
+                          text=True, timeout=60)
 
 
 def test_a_vm_with_a_thread_left_in_it_is_quarantined_and_the_process_leaves():

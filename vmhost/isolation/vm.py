@@ -37,8 +37,9 @@ BOOTING, WARM, SERVING, LEAVING, ENDING = "booting", "warm", "serving", "leaving
 class OwnedVM:
     """One native VM and what its owner decided about it. Not thread-safe: its pool's lock guards it.
 
-    `phase` is what its owner knows of it; `native.state` is what it really does. LEAVING: it may still be in a call, the last
-    one. ENDING: no call is in it any more. `owner` is the task version that it serves, None while warm. `since` is when the phase began, on the pool's clock.
+    `phase` is what its owner knows of it; `native.state` is what it really does. LEAVING: it may still be in a call,
+    the last one. ENDING: no call is in it any more. `owner` is the task version that it serves, None while warm.
+    `since` is when the phase began, on the pool's clock.
     """
 
     __slots__ = ("native", "stack_bytes", "phase", "owner", "since")

@@ -16,6 +16,8 @@ import pytest
 
 import vmhost
 from bytecode.compiler import compile_sources
+from bytecode.format import write_bundle
+from bytecode.signing import generate_key
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
 ROOT = Path(__file__).parents[2]
@@ -223,6 +225,36 @@ def test_what_was_granted_is_not(host, tmp_path):
     (tmp_path / "data.txt").write_text("granted")
     task = host.load(build(permissions={"read": [str(tmp_path)]}))
     assert task(str(tmp_path / "data.txt"), entry="main:peek") == "granted"
+
+
+def signed(bundle, key):
+    return write_bundle(bundle.manifest, bundle.modules, bundle.files, bundle.texts, key)
+
+
+def test_a_host_from_a_file_runs_what_its_keys_signed(tmp_path):
+    mine, other = generate_key(), generate_key()
+    mine.save(tmp_path / "mine")
+    (tmp_path / "echo.vmb").write_bytes(signed(build(), mine))
+    (tmp_path / "other.vmb").write_bytes(signed(build("other"), other))
+    (tmp_path / "host.yaml").write_text("trust: mine.pub\nload: [echo.vmb]\nstate: state\nlimits: {wall_time: 200 ms}\n")
+    with vmhost.Host.from_file(tmp_path / "host.yaml") as host:
+        task = host.task("echo")
+        assert task(1) == 1
+        with pytest.raises(vmhost.TimeLimitError):
+            task(None, entry="main:forever")
+        with pytest.raises(vmhost.BundleError, match="other.vmb: signed with the key .* does not trust"):
+            host.load(tmp_path / "other.vmb")
+        with pytest.raises(vmhost.BundleError, match="not signed"):
+            host.load(build("unsigned"))
+        assert host.tasks == ("echo",)
+
+
+def test_an_altered_bundle_is_refused_and_nothing_changes(host, echo, tmp_path):
+    content = bytearray(signed(build(version="2.0.0"), None))
+    content[len(content) // 2] ^= 1
+    with pytest.raises(vmhost.BundleError):
+        host.load(bytes(content))
+    assert (echo.version, echo(1)) == ("1.0.0", 1)
 
 
 def test_values_that_cannot_cross_are_named(echo):

@@ -41,7 +41,6 @@ def files():
         lines = list(file)
     with open(os.path.join(here, "data", "lines.txt"), "rb") as file:
         binary = file.read()
-    packaged = importlib.resources.files("data") / "lines.txt" if False else importlib.resources.files("main")
     return [lines, binary, resources.names(), resources.read_text("data/lines.txt"), resources.read_bytes("other.bin"),
             pathlib.Path(__file__).parent.joinpath("other.bin").read_bytes(), io.open("./data/../other.bin", "rb").read()]
 
@@ -111,8 +110,16 @@ entry = Entry()
 def at_exit():
     atexit.register(log.info, "exit handler")
 
-def wrong_entry(value):
-    raise ImportError("not this")
+class Finalised:
+    def __del__(self):
+        log.info("finaliser of %s", self.name)
+
+def finalise():
+    kept = Finalised()
+    kept.name, kept.itself = "a cycle", kept
+    globals()["kept"] = Finalised()
+    globals()["kept"].name = "a global"
+
 number = 5
 '''
 
@@ -175,13 +182,14 @@ def test_output_and_logs_reach_the_host_as_lines(host, lines, capfd):
     task = load(host)
     task("talk")
     task("at_exit")
-    task("order")
+    task("finalise")
     host.close()
     out, err = capfd.readouterr()
     assert "printed" not in out + err
     got = lines()
-    for line in [(20, "printed 1 2"), (20, "two"), (20, "lines"), (30, "to stderr"), (20, "bytes é"), (20, "descriptor"), (30, "warned at 3"),
-                 (40, "part: failed: x"), (20, "root"), (20, "teardown after 3 calls"), (20, "exit handler")]:
+    for line in [(20, "printed 1 2"), (20, "two"), (20, "lines"), (30, "to stderr"), (20, "no endbytes é"), (20, "descriptor"), (30, "warned at 3"),
+                 (40, "part: failed: x"), (20, "root"), (20, "teardown after 3 calls"), (20, "exit handler"),
+                 (20, "finaliser of a cycle"), (20, "finaliser of a global")]:
         assert [text for text in got if text[1].endswith(line[1]) and text[0] == line[0]], (line, got)
     assert sum("not shown twice" in text for _, text in got) <= 1
 

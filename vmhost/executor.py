@@ -23,7 +23,7 @@ from collections import deque
 from bytecode.format import Manifest
 
 from vmhost import travel
-from vmhost.errors import ClosedError, CrossingError, Kind, TaskError, VMHostError, VMLostError, from_core
+from vmhost.errors import ClosedError, ConfigurationError, CrossingError, Kind, TaskError, VMHostError, VMLostError, from_core
 from vmhost.future import TaskFuture
 from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
@@ -168,8 +168,21 @@ class VMExecutor(concurrent.futures.Executor):
 class _VMFuture(TaskFuture):
     """The Future of one call of a VMExecutor: its errors are those that the function raised, where they are builtin ones."""
 
+    _end = None         # (result, error), kept: a Future gives the same objects each time
+
     def _outcome(self):
-        return self._task.outcome(self._call)
+        if self._end is None:
+            try:
+                self._end = self._task.outcome(self._call), None
+            except Exception as error:
+                self._end = None, error
+        result, error = self._end
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del self, error     # the error's traceback has this frame
 
     def _was_cancelled(self):
         return self._task.was_cancelled(self._call)
@@ -194,7 +207,7 @@ class _Workers:
         self._edition = 0
         self._modules, self._texts = {}, {}     # what the image has
         self._initializer = None
-        self._permissions = dict(_EVERYTHING if permissions is None else permissions)
+        self._permissions = _permissions(permissions)
         self._permissions["host"] = ["initializer", "initializer failed"] if initializer is not None else []
         self._limits = _limits(limits, max_workers)
         self._task_policy = TaskPolicy(queue=sys.maxsize, breaker=BreakerPolicy(enabled=False))
@@ -341,10 +354,25 @@ class _Workers:
 def _limits(limits, max_workers):
     """The Limits that `limits`, a mapping as in task.yaml, leave: none where it says nothing."""
     given = dict(limits or {})
+    Limits.read(given, "limits")            # says what is wrong with them
     if not given.keys() & {"stack", "stack_bytes"}:
         given["stack"] = Limits().stack_bytes
     none = Limits(memory_bytes=_UNLIMITED_BYTES, stack_bytes=_UNLIMITED_BYTES, concurrency=max_workers)
     return none.capped_by(given)
+
+
+def _permissions(permissions):
+    """What `permissions`, a mapping as in task.yaml, grant, with absolute paths; ConfigurationError."""
+    if permissions is None:
+        return dict(_EVERYTHING)
+    granted = {}
+    for kind, names in permissions.items():
+        if kind not in _EVERYTHING:
+            raise ConfigurationError(f"permissions: unknown kind {kind!r}; expected {', '.join(_EVERYTHING)}")
+        if isinstance(names, (str, bytes)) or not all(isinstance(name, (str, os.PathLike)) for name in names):
+            raise ConfigurationError(f"permissions: {kind}: expected a list of names, got {names!r}")
+        granted[kind] = [os.path.abspath(name) if kind in ("read", "write") else str(name) for name in names]
+    return granted
 
 
 def _unfold(function):

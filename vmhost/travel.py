@@ -145,13 +145,34 @@ def compile_module(module_name, path, function):
 
 
 def _is_the_vms_own(name, function):
-    """Does every VM have the module? CrossingError for one of the standard library that no VM has."""
+    """Does every VM have the module? CrossingError for one of the standard library, or of vmhost's, that no VM has."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names and not _is_of_the_library(sys.modules.get(top)):
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: its module {name} ({sys.modules[top].__file__}) has the "
+                            "name of one of the standard library; rename it")
+    if top == "vmhost":
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: vmhost's own modules stay on the host")
     if name in offered_modules() and name not in REFUSED:
         return True
-    if name.partition(".")[0] in sys.stdlib_module_names:
+    if top in sys.stdlib_module_names:
         reason = REFUSED.get(name) or left_out(name) or "it is not among the modules that VMs are given"
         raise CrossingError(f"{_shown(function)} cannot travel to a VM: a VM does not have the module {name}: {reason}")
     return False
+
+
+def _is_of_the_library(module):
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return True
+    path = os.path.realpath(file)
+    return path.startswith(tuple(folder + os.sep for folder in _library())) and not {"site-packages", "dist-packages"} & {
+        *Path(path).parts}
+
+
+@functools.cache
+def _library():
+    """The folders of the standard library; native modules lie in a folder of one of them."""
+    return frozenset(os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 
 
 def _source_of(name, function):
@@ -200,11 +221,10 @@ def _typed_in(path):
 
 def _roots(own):
     """The folders where the modules that a travelling module imports are looked for, first match first."""
-    library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     yield own
     for entry in dict.fromkeys(sys.path):
         folder = os.path.realpath(entry or os.getcwd())
-        if folder not in library and folder != own and os.path.isdir(folder) and Path(folder).name != "lib-dynload":
+        if folder not in _library() and folder != own and os.path.isdir(folder) and Path(folder).name != "lib-dynload":
             yield folder
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -49,6 +50,15 @@ def meet(folder, number, others):
 def append_line(path, line):
     with open(path, "a") as file:
         file.write(f"{line}\n")
+
+
+def environment(name):
+    return os.environ.get(name)
+
+
+def connect(host, port):
+    with socket.create_connection((host, port)):
+        return True
 
 
 def raise_error(error, *args):

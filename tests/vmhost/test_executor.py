@@ -4,6 +4,8 @@ import asyncio
 import concurrent.futures
 import functools
 import itertools
+import os
+import socket
 import threading
 import traceback
 import weakref
@@ -133,10 +135,24 @@ def test_permissions_are_the_hosts_own_unless_given(pool, tmp_path):
     file = tmp_path / "lines"
     pool.submit(functions.append_line, str(file), "hello").result()
     assert file.read_text() == "hello\n"
-    with vmhost.VMExecutor(1, permissions={}) as executor:
-        with pytest.raises(vmhost.PermissionDenied, match="lines"):
-            executor.submit(functions.append_line, str(file), "again").result()
+    assert pool.submit(functions.environment, "PATH").result() == os.environ["PATH"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert pool.submit(functions.connect, *server.getsockname()).result() is True
+        with vmhost.VMExecutor(1, permissions={"write": [tmp_path / "other"]}) as executor:
+            for call in ((functions.append_line, str(file), "again"), (functions.connect, *server.getsockname())):
+                with pytest.raises(vmhost.PermissionDenied, match="not granted"):
+                    executor.submit(*call).result()
+            assert executor.submit(functions.environment, "PATH").result() is None
+            (tmp_path / "other").mkdir()
+            executor.submit(functions.append_line, str(tmp_path / "other" / "lines"), "granted").result()
     assert file.read_text() == "hello\n"
+
+
+@pytest.mark.parametrize("settings", [{"permissions": {"read": "/tmp"}}, {"permissions": {"rad": []}}, {"limits": {"memry": 1}},
+                                      {"limits": {"memory": "a lot"}}])
+def test_wrong_settings_are_said(settings):
+    with pytest.raises(vmhost.ConfigurationError, match="permissions|limit"):
+        vmhost.VMExecutor(1, **settings)
 
 
 # -- map ----------------------------------------------------------------------------------------------------------------
@@ -251,6 +267,16 @@ def test_stop_ends_a_running_call():
             future.result(LONG_S)
         assert future.cancelled()
         assert executor.submit(functions.echo, 1).result() == 1
+
+
+def test_a_future_gives_the_same_objects_each_time(pool):
+    future = pool.submit(functions.echo, [1])
+    assert future.result() is future.result()
+    failed = pool.submit(functions.inverse, 0)
+    assert failed.exception() is failed.exception()
+    with pytest.raises(ZeroDivisionError) as caught:
+        failed.result()
+    assert caught.value is failed.exception()
 
 
 def test_result_and_exception_time_out(pool, gate):

@@ -211,6 +211,12 @@ def test_functions_of_native_and_refused_modules(pool):
     assert "subprocess" in refusal(pool, subprocess.run)
 
 
+def test_a_module_with_the_name_of_a_library_module(pool, write_module, monkeypatch):
+    monkeypatch.delitem(sys.modules, "antigravity", raising=False)
+    module = write_module("antigravity", "def up(x): return x\n")
+    assert "rename it" in refusal(pool, module.up)
+
+
 def test_a_module_that_needs_a_native_one_is_refused_with_file_and_line(pool, write_module):
     module = write_module("needs_numpy", "import math\n\nimport numpy as np\ndef total(x): return float(np.sum(x))\n")
     text = refusal(pool, module.total)

@@ -193,7 +193,7 @@ INTRINSIC_2 = {
     1: "exc exceptions -- exc_or_none",  # what except* raises again
     2: "str obj -- obj",  # TypeVar with a bound
     3: "str obj -- obj",  # TypeVar with constraints
-    4: "func tuple -- =0",  # type parameters of a function
+    4: "func tuple -- func",  # type parameters of a function
     5: "obj obj -- obj",  # default of a type parameter
 }
 

@@ -10,6 +10,7 @@ out is in `docs/verifier.md`.
     instructions.py   opcodes, caches, operand domains, jump targets
     tables.py         exception table, source positions
     flow.py           stack, locals and kinds of values along all paths
+    rules.py          what single instructions do to them beyond their row in the table
     ../opcodes.py     the table of instructions, one file per Python version
 """
 
@@ -19,7 +20,7 @@ from ..opcodes import table
 from .errors import VerifyError
 from .flow import check_flow
 from .instructions import Instructions
-from .layout import check_kinds_of_slots, check_layout
+from .layout import argument_count, check_kinds_of_slots, check_layout
 from .marshalled import load
 from .tables import check_locations, handlers
 
@@ -33,6 +34,10 @@ def verify(code: CodeType, *, where: str = "") -> None:
     runs. Code that this returns for may still raise, loop, or ask for much memory, as any Python may.
     """
     instruction_table = table()
+    facts = instruction_table.facts
+    typed = facts.TYPED_SLOTS.keys() & set(code.co_varnames[: argument_count(code, facts)])
+    if typed:  # code that is called with them by the function around it, which is not here
+        raise VerifyError(where, code.co_qualname, f"takes {', '.join(typed)} and stands alone")
     pending = [code]
     seen = set()
     while pending:
@@ -40,7 +45,7 @@ def verify(code: CodeType, *, where: str = "") -> None:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        check_layout(one, instruction_table.facts, where)
+        check_layout(one, facts, where)
         instructions = Instructions(one, instruction_table, where)
         check_kinds_of_slots(one, where)
         check_locations(one, instructions.end[-1], where)

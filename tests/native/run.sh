@@ -3,8 +3,9 @@
 #
 #   sh tests/native/run.sh [none|address|undefined|thread] ...     (all four when none is named)
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
-core=$here/../../vmhost/isolation
+cd -- "$(dirname -- "$0")/../.."       # relative from here on: the checkout's path may hold spaces
+here=tests/native
+core=vmhost/isolation
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 sources="$core/lane.c $core/warden.c $core/events.c $core/image.c $core/storage.c $core/meter.c $core/clock.c $here/fake_vm.c"

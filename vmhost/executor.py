@@ -99,7 +99,7 @@ class VMExecutor(concurrent.futures.Executor):
         values, entry, in_rows = self._map_values(fn, zip(*iterables), chunksize)
         calls = deque()
         try:
-            self._feed(calls, values, buffersize, entry, in_rows)
+            self._feed(calls, values, buffersize, entry)
         except BaseException:
             _cancel(calls)
             raise
@@ -114,7 +114,7 @@ class VMExecutor(concurrent.futures.Executor):
             return ((row, keywords) for row in rows), entry, False
         return (((chunk, keywords), {}) for chunk in itertools.batched(rows, chunksize)), entry, True
 
-    def _feed(self, calls, values, most, entry, in_rows):
+    def _feed(self, calls, values, most, entry):
         """Queue the next `most` of `values`, all of them when that is None."""
         while batch := list(itertools.islice(values, _BATCH if most is None else min(_BATCH, most))):
             submit_many = self._workers.submit_many
@@ -131,18 +131,17 @@ class VMExecutor(concurrent.futures.Executor):
         outcome = self._workers.outcome
         try:
             while calls:
-                call = calls[0]
-                if end is not None and not call.wait(max(0.0, end - time.monotonic())):
-                    raise TimeoutError()
-                calls.popleft()
+                if end is not None and not calls[0].wait(max(0.0, end - time.monotonic())):
+                    raise TimeoutError(f"map: the next result was not there in time; {len(calls)} calls are left")
                 if refill:
-                    self._feed(calls, values, 1, entry, in_rows)
-                result = outcome(call)
+                    self._feed(calls, values, 1, entry)
                 if not in_rows:
-                    yield result
+                    yield outcome(calls.popleft())      # not kept: it may be large
                     continue
-                results, report = result
-                yield from results
+                results, report = outcome(calls.popleft())
+                results.reverse()
+                while results:
+                    yield results.pop()
                 if report is not None:
                     self._workers.raise_report(report)
         finally:

@@ -368,6 +368,11 @@ def test_as_completed_gives_futures_as_they_end(pool, gate):
     assert list(ended) == []
 
 
+def test_as_completed_gives_a_future_once(pool):
+    future = pool.submit(functions.echo)
+    assert list(concurrent.futures.as_completed(itertools.repeat(future, 3))) == [future]
+
+
 def test_as_completed_with_no_time_gives_what_is_done(pool, gate):
     path, open_gate = gate
     done, late = pool.submit(functions.echo), pool.submit(functions.wait_for_file, path)

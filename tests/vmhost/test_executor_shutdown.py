@@ -125,6 +125,29 @@ def test_cancelling_after_a_shutdown_that_drains(gate):
     assert running.result() == str(gate)
 
 
+def test_a_call_cancelled_right_before_the_end():
+    executor = vmhost.VMExecutor(1)
+    executor.submit(int).result()
+    executor.submit(int).cancel()
+    executor.shutdown()
+
+
+def test_cancelling_when_no_vm_has_booted_yet():
+    executor = vmhost.VMExecutor(1)
+    futures = [executor.submit(functions.nap, 0.001) for _ in range(50)]
+    executor.shutdown(cancel_futures=True)
+    assert all(future.cancelled() or future.result() == 0.001 for future in futures)
+
+
+def test_a_map_outlives_its_executor():
+    executor = vmhost.VMExecutor(2)
+    dropped, closed = executor.map(functions.echo, range(20)), executor.map(functions.echo, range(20), chunksize=3)
+    executor.shutdown(wait=False)
+    del executor
+    gc.collect()
+    assert list(dropped) == list(closed) == list(range(20))
+
+
 def test_a_map_whose_executor_cancels_raises_cancelled_error(gate):
     executor = vmhost.VMExecutor(1)
     running_call(executor, gate)

@@ -37,6 +37,7 @@ class Pool:
         self._memory_bytes = policy.memory_bytes or psutil.virtual_memory().total // 4
         self._of = {}                   # owner -> its OwnedVMs
         self.changed = True             # VMs came, went or were lent since the owner of the pool last set this to False
+        self.cannot_boot = None         # why not even the beginning of a boot worked, until someone reads it
         self.closing = False
         self.quarantined = []           # statistics of those that could not be ended
         self.booted = self.boot_failures = self.ended = 0
@@ -120,9 +121,16 @@ class Pool:
             ahead = sum(vm.phase in (BOOTING, WARM) and vm.stack_bytes == stack_bytes for vm in self._vms.values())
             room = self._policy.boots_at_once - self.count(BOOTING)
             for _ in range(min(number - ahead, room)):
-                self._boot(stack_bytes)
+                try:
+                    self._boot(stack_bytes)
+                except (OSError, MemoryError) as error:
+                    self.boot_failures += 1
+                    self._broken = True
+                    self.cannot_boot = f"{type(error).__name__}: {error}"
+                    return
 
     def _boot(self, stack_bytes):
+        """Begin to boot a VM. OSError or MemoryError when the machine has no thread or memory left for one."""
         native = self._native.VM(self._system, self._events, stack_bytes=stack_bytes, soft_bytes=_BOOT_BYTES,
                                  hard_bytes=_BOOT_BYTES + _BOOT_BYTES // 4, grace_s=self._policy.grace_s)
         self._vms[native.id] = OwnedVM(native, stack_bytes, self._clock())

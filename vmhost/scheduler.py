@@ -123,8 +123,7 @@ class Scheduler:
             held = len(self._pool.held_by(version))
             muted = held >= version.limits.concurrency or held < targets.get(version, 0) or version in contended
             if muted != version.muted:
-                version.muted = muted
-                version.lane.mute(muted)
+                version.mute(muted)
                 missed = missed or not muted and version.lane.starved and self.demand(version) > held
         return missed
 

@@ -24,6 +24,7 @@ from vmhost.task import Version
 _log = logging.getLogger("vmhost")
 # Events after which nobody needs a VM who did not need it before.
 _NO_DEAL = frozenset(("done", "log", "host_call", "failed_call"))
+_AFTER_A_FAULT_S = 1.0
 
 
 class Service:
@@ -201,7 +202,11 @@ class Service:
                         _log.exception("vmhost: event %r could not be handled; the host goes on", event[0])
                 if not events or look_at is not None and self._clock() >= look_at or any(
                         event[0] not in _NO_DEAL for event in events):
-                    again_s = self._deal()
+                    try:
+                        again_s = self._deal()
+                    except Exception:
+                        _log.exception("vmhost: VMs could not be dealt out; the host goes on")
+                        again_s = _AFTER_A_FAULT_S
                     look_at = None if again_s is None else self._clock() + again_s
             for act in after:
                 try:
@@ -232,6 +237,11 @@ class Service:
                 self.events.wake()
                 return None
         again = self._scheduler.deal()
+        if self._pool.cannot_boot is not None:
+            reason, self._pool.cannot_boot = self._pool.cannot_boot, None
+            _log.warning("a VM could not be booted: %s", reason)
+            self._tell_waiting(reason)
+            again = self.policy.quantum_s       # nothing else would say when another try is worth it
         now = self._clock()
         if self._pool.changed or self._idle_at is not None and now >= self._idle_at or self._pool.under_pressure():
             self._pool.changed = False
@@ -284,6 +294,7 @@ class Service:
             if version.lane.queued and not self._pool.held_by(version):
                 lost = version.lane.fail(f"no VM could be booted for it: {reason}; see `vmhost doctor`")
                 version.breaker.forgive(lost)
+                version.mute(False)             # the next call must be heard
 
     # -- breakers -------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from collections import deque
 from vmhost.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, VMHostError
 from vmhost.future import TaskFuture
+from vmhost.isolation.vm import LEAST_STACK_BYTES
 
 # Ends that say nothing about the task.
 _NEUTRAL = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
@@ -39,7 +40,7 @@ class Version:
         self.functions = frozenset(manifest.permissions.get("host", ()))
         self.fresh = manifest.fresh if policy.fresh is None else policy.fresh
         self.priority = manifest.priority if policy.priority is None else policy.priority
-        self.stack_bytes = limits.stack_bytes
+        self.stack_bytes = max(limits.stack_bytes, LEAST_STACK_BYTES)
         self.permissions = {kind: list(names) for kind, names in manifest.permissions.items()}
         self.draining = False
         self.muted = False              # of its lane: says no more that it is starved
@@ -67,6 +68,11 @@ class Version:
         ends = counters["ends"]
         failures = sum(ends[kind] for kind in _FAILURES)
         return Counts(ends[Kind.OK] + failures, failures, ends[Kind.VM_LOST], counters["slow"])
+
+    def mute(self, muted):
+        """Whether the lane keeps quiet about being starved."""
+        self.muted = muted
+        self.lane.mute(muted)
 
     def recent_call_s(self):
         """Mean seconds that a call ran, of the last 64 or more; infinite while too few have ended."""

@@ -30,6 +30,7 @@ class FakeCore:
         self.made = []              # every VM
         self.lanes = []
         self.boots_to_fail = 0
+        self.threads_left = 10**9   # below one, a VM cannot even begin to boot
         self.ids = itertools.count(1)
         self.lingers = False        # a VM that was stopped says so at once, and ends when the test calls its leave()
         self.crashes = []           # what crash_open() tells
@@ -104,6 +105,9 @@ class Events:
 
 class VM:
     def __init__(self, core, system, events, *, stack_bytes, soft_bytes, hard_bytes, grace_s):
+        core.threads_left -= 1
+        if core.threads_left < 0:
+            raise OSError(11, "Resource temporarily unavailable")
         self.core, self.events, self.id = core, events, next(core.ids)
         self.stack_bytes, self.soft_bytes, self.hard_bytes = stack_bytes, soft_bytes, hard_bytes
         self.permissions = None

@@ -240,6 +240,34 @@ def test_when_no_vm_can_be_booted_waiting_calls_get_their_error(fake_host, bundl
     assert task(2) == 2
 
 
+def test_when_the_machine_has_no_thread_left_waiting_calls_get_their_error(fake_host, bundle):
+    core = FakeCore()
+    core.threads_left = 0
+    host, _ = fake_host(core)
+    task = host.load(bundle())
+    with pytest.raises(vmhost.VMLostError, match="Resource temporarily unavailable"):
+        task(1)
+    core.threads_left = 10
+    assert task(2) == 2
+
+
+def test_a_fault_in_the_scheduling_does_not_end_the_host(fake_host, bundle, monkeypatch, caplog):
+    host, core = fake_host()
+    task = host.load(bundle())
+    monkeypatch.setattr("vmhost.service._AFTER_A_FAULT_S", 0.01)
+    deal, faults = host._service._scheduler.deal, iter([RuntimeError("a bug")])
+
+    def faulty():
+        for fault in faults:
+            raise fault
+        return deal()
+
+    host._service._scheduler.deal = faulty
+    settle(host)
+    assert task(1) == 1
+    assert "a bug" in caplog.text
+
+
 def test_idle_vms_go_after_their_time_and_an_idle_host_does_not_wake(fake_host, bundle):
     host, core = fake_host(policy=Policy(idle_s=60, warm=1))
     host.load(bundle())(1)

@@ -29,6 +29,7 @@ def image_of(bundle, native=None):
 
 
 DEFAULT_STACK_BYTES = 1 << 20
+LEAST_STACK_BYTES = 128 << 10      # the native core boots none with less
 
 
 BOOTING, WARM, SERVING, LEAVING, ENDING = "booting", "warm", "serving", "leaving", "ending"

@@ -1,8 +1,9 @@
-"""Named tuples and dataclasses made without a compiler, against CPython's own: `python bench/textfree.py [--json] [--rounds N]`.
+"""Named tuples and dataclasses made without a compiler, against CPython's: `python bench/textfree.py [--json]`.
 
-Three columns, in one process and interleaved: `cpython` compiles text when a class is defined; `ahead` finds that text compiled
-by the cloud compiler; `assembled` is for classes that exist only at run time. Medians over the rounds, in nanoseconds; a
-ratio above 1 means faster than CPython. It needs no VM, since the methods' bytecode is all that differs.
+Three columns, in one process and interleaved: `cpython` compiles text when a class is defined; `ahead` finds that text
+compiled by the cloud compiler; `assembled` is for classes that exist only at run time. Medians over the rounds, in
+nanoseconds; a ratio above 1 means faster than CPython; the spread is that between the quartiles. It needs no VM, since
+the methods' bytecode is all that differs.
 """
 
 import argparse
@@ -79,7 +80,12 @@ def patched(name):
 
 def namespace(tuples, classes):
     # dataclasses looks its own name up in sys.modules, where a VM has the edited module
-    names = {"__name__": "definitions", "namedtuple": tuples.namedtuple, "dataclass": classes.dataclass, "field": classes.field}
+    names = {
+        "__name__": "definitions",
+        "namedtuple": tuples.namedtuple,
+        "dataclass": classes.dataclass,
+        "field": classes.field,
+    }
     exec(compile(DEFINITIONS, "definitions.py", "exec"), names)
     return names
 
@@ -135,15 +141,25 @@ def main():
     for case, columns in measure(arguments.rounds).items():
         medians = {column: statistics.median(values) * 1e9 for column, values in columns.items()}
         spreads = {column: spread(values) for column, values in columns.items()}
-        rows.append({"case": case, "median_ns": medians, "spread": spreads,
-                     "ratio_ahead": medians["cpython"] / medians["ahead"], "ratio_assembled": medians["cpython"] / medians["assembled"]})
+        rows.append(
+            {
+                "case": case,
+                "median_ns": medians,
+                "spread": spreads,
+                "ratio_ahead": medians["cpython"] / medians["ahead"],
+                "ratio_assembled": medians["cpython"] / medians["assembled"],
+            }
+        )
     if arguments.json:
         print(json.dumps({"python": sys.version, "rounds": arguments.rounds, "rows": rows}, indent=1))
         return
     print(f"{'':32}{'cpython':>12}{'ahead':>12}{'assembled':>12}{'ratios':>16}{'spread':>9}")
     for row in rows:
         medians = "".join(f"{value:>9,.0f} ns" for value in row["median_ns"].values())
-        print(f"{row['case']:32}{medians}{row['ratio_ahead']:>10.2f}{row['ratio_assembled']:>6.2f}{max(row['spread'].values()):>8.0%}")
+        print(
+            f"{row['case']:32}{medians}{row['ratio_ahead']:>10.2f}{row['ratio_assembled']:>6.2f}"
+            f"{max(row['spread'].values()):>8.0%}"
+        )
 
 
 if __name__ == "__main__":

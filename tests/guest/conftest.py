@@ -11,8 +11,8 @@ import pytest
 
 HERE = Path(__file__).parent
 
-# What is tested here needs no VM, but its package does: it asks the C core for what it offers to tasks. So these tests see the
-# package without its own __init__.
+# Much of what is tested here needs no VM, but its package does: it asks the C core for what it offers to tasks. So
+# these tests see the package without its own __init__.
 if "vmhost.guest" not in sys.modules:
     package = sys.modules["vmhost.guest"] = types.ModuleType("vmhost.guest")
     package.__path__ = [str(HERE.parent.parent / "vmhost" / "guest")]
@@ -31,8 +31,15 @@ class Programs:
         return path
 
     def _run(self, *arguments, check=True):
-        done = subprocess.run([sys.executable, *SWITCHES, *map(str, arguments)], capture_output=True, text=True, encoding="utf-8",
-                              env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}, cwd=self.folder, timeout=300)
+        done = subprocess.run(
+            [sys.executable, *SWITCHES, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
+            cwd=self.folder,
+            timeout=300,
+        )
         if check:
             assert done.returncode == 0, done.stderr[-4000:]
         return done

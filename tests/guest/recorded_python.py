@@ -1,4 +1,7 @@
-"""`python recorded_python.py PROGRAM OUT` runs PROGRAM and writes (mode, text) of each text it has exec and eval compile, marshalled, to OUT."""
+"""`python recorded_python.py PROGRAM OUT` runs PROGRAM, and writes what it has exec and eval compile to OUT.
+
+OUT is a marshalled list of (mode, text).
+"""
 
 import builtins
 import marshal

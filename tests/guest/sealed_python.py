@@ -1,15 +1,21 @@
 """A CPython process that stands in for a sealed VM: no compiler after the seal, and the patched standard library.
 
-`python -S -P sealed_python.py PROGRAM [TEXTS]` compiles PROGRAM, seals the process, then runs it. Importing may still compile
-files of the standard library and the guest (a VM has them as bytecode); everything else that compiles text or builds a code
-object fails. With SEALED_EXCEPT=folder:folder in the environment, files below these may compile, and the standard library's own
-_colorize is used: for CPython's tests, which compile what they test (`cpython_suite.py`). TEXTS is a marshalled list of (mode, text) to compile beforehand, as the cloud compiler would.
+`python -S -P sealed_python.py PROGRAM [TEXTS]` compiles PROGRAM, seals the process, then runs it. Importing may still
+compile files of the standard library and the guest (a VM has them as bytecode); everything else that compiles text or
+builds a code object fails. TEXTS is a marshalled list of (mode, text) to compile beforehand, as the cloud compiler
+would.
+
+With SEALED_EXCEPT=folder:folder in the environment, files below these may compile, and the standard library's own
+_colorize is used: for CPython's tests, which compile what they test (`cpython_suite.py`).
 """
 
 import marshal
 import os
 import sys
-from _frozen_importlib import ModuleSpec, spec_from_loader  # importlib.machinery would import modules that are to be edited
+from _frozen_importlib import (
+    ModuleSpec,
+    spec_from_loader,
+)  # importlib.machinery would import modules that are to be edited
 from _frozen_importlib_external import PathFinder
 
 ROOT = __file__.rpartition("/tests/")[0]
@@ -54,8 +60,12 @@ class Finder:
         if name not in self.edits:
             return None
         found = PathFinder.find_spec(name, path)
-        return spec_from_loader(name, Patched(found.origin, self.patch), origin=found.origin,
-                                is_package=found.submodule_search_locations is not None)
+        return spec_from_loader(
+            name,
+            Patched(found.origin, self.patch),
+            origin=found.origin,
+            is_package=found.submodule_search_locations is not None,
+        )
 
 
 class Seal:
@@ -94,7 +104,9 @@ seal = Seal()
 
 
 def main(program, texts_file=None):
-    assert not {"collections", "types", "dataclasses"} & set(sys.modules), "a module was imported before it could be edited"
+    assert not {"collections", "types", "dataclasses"} & set(sys.modules), (
+        "a module was imported before it could be edited"
+    )
     patches = {}
     with open(f"{GUEST}/patches.py", encoding="utf-8") as file:
         exec(compile(file.read(), "patches.py", "exec"), patches)

@@ -21,13 +21,22 @@ def make_code(template, **replacements):
 def seen(code):
     """All of a code object but its columns, the order of its constants and how its names are numbered."""
     # The compiler loses track of variables after the 64th, and checks parameters that are always there.
-    instructions = [("LOAD_FAST_BORROW" if one.opname == "LOAD_FAST_CHECK" else one.opname, one.argval, one.line_number)
-                    for one in dis.get_instructions(code)]
+    instructions = [
+        ("LOAD_FAST_BORROW" if one.opname == "LOAD_FAST_CHECK" else one.opname, one.argval, one.line_number)
+        for one in dis.get_instructions(code)
+    ]
     return {
-        "instructions": instructions, "stack": code.co_stacksize, "flags": code.co_flags, "variables": code.co_varnames,
-        "free": code.co_freevars, "cells": code.co_cellvars, "arguments": (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
-        "names": (code.co_name, code.co_qualname, code.co_filename, code.co_firstlineno), "exceptions": code.co_exceptiontable,
-        "lines": list(lines_by_offset(code))}
+        "instructions": instructions,
+        "stack": code.co_stacksize,
+        "flags": code.co_flags,
+        "variables": code.co_varnames,
+        "free": code.co_freevars,
+        "cells": code.co_cellvars,
+        "arguments": (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
+        "names": (code.co_name, code.co_qualname, code.co_filename, code.co_firstlineno),
+        "exceptions": code.co_exceptiontable,
+        "lines": list(lines_by_offset(code)),
+    }
 
 
 def lines_by_offset(code):
@@ -49,7 +58,11 @@ class Recording(dataclasses._FuncBuilder):
         super().add_fn(name, args, body, locals=locals, decorator=decorator, **options)
 
     def add_fns_to_class(self, cls):
-        text = f"def __create_fn__({','.join(self.locals)}):\n" + "\n".join(self.src) + f"\n return ({','.join(self.names)},)"
+        text = (
+            f"def __create_fn__({','.join(self.locals)}):\n"
+            + "\n".join(self.src)
+            + f"\n return ({','.join(self.names)},)"
+        )
         self.kept.append((text, dict(self.locals), self.parts))
         super().add_fns_to_class(cls)
 
@@ -63,7 +76,9 @@ def functions_of(*arguments, **options):
     ((text, variables, parts),) = kept
     namespace = {}
     exec(compile(text, "<string>", "exec"), namespace)
-    return namespace["__create_fn__"](**variables), assembler.dataclass_functions(make_code, namespace, variables, parts)
+    return namespace["__create_fn__"](**variables), assembler.dataclass_functions(
+        make_code, namespace, variables, parts
+    )
 
 
 def assert_same(compiled, assembled):
@@ -78,8 +93,13 @@ def assert_same(compiled, assembled):
 
 
 names = st.text(string.ascii_lowercase + "_", min_size=1, max_size=6).filter(
-    lambda name: name.isidentifier() and not name.startswith("__") and name not in ("super", "_") and not keyword.iskeyword(name))
-options = st.fixed_dictionaries({}, optional={name: st.booleans() for name in ("init", "repr", "compare", "kw_only", "hash")})
+    lambda name: (
+        name.isidentifier() and not name.startswith("__") and name not in ("super", "_") and not keyword.iskeyword(name)
+    )
+)
+options = st.fixed_dictionaries(
+    {}, optional={name: st.booleans() for name in ("init", "repr", "compare", "kw_only", "hash")}
+)
 
 
 @st.composite
@@ -100,7 +120,7 @@ def fields(draw, most=12):
     return [field for _, field in sorted(made, key=lambda each: each[0])]
 
 
-# Above 30 values CPython's compiler saves stack by building lists; the assembler writes the shorter code of fewer fields.
+# Above 30 values CPython's compiler saves stack by building lists; the assembler writes the short code always.
 @settings(max_examples=150, deadline=None)
 @given(fields(), st.booleans(), st.booleans(), st.booleans(), st.booleans())
 @example([], True, True, True, True)
@@ -108,7 +128,9 @@ def fields(draw, most=12):
 @example(["self", "other", "value"], True, False, False, True)
 def test_dataclasses_are_what_the_compiler_writes(fields, frozen, slots, post_init, kw_only):
     namespace = {"__post_init__": lambda *passed: None} if post_init else {}
-    compiled, assembled = functions_of(fields, frozen=frozen, slots=slots, order=True, unsafe_hash=True, kw_only=kw_only, namespace=namespace)
+    compiled, assembled = functions_of(
+        fields, frozen=frozen, slots=slots, order=True, unsafe_hash=True, kw_only=kw_only, namespace=namespace
+    )
     assert len(compiled) == len(assembled) >= 8
     for one, other in zip(compiled, assembled, strict=True):
         assert_same(one, other)
@@ -135,7 +157,10 @@ def test_named_tuples_are_what_the_compiler_writes(fields):
 def test_methods_share_the_cell_of_the_class():
     """dataclass(slots=True) makes a new class and puts it into the one cell that it finds."""
     _, assembled = functions_of(["a"], frozen=True)
-    cells = {function.__name__: dict(zip(function.__code__.co_freevars, function.__closure__ or ())) for function in assembled}
+    cells = {
+        function.__name__: dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+        for function in assembled
+    }
     assert cells["__setattr__"]["__class__"] is cells["__delattr__"]["__class__"]
 
 
@@ -145,12 +170,23 @@ def test_what_cannot_be_a_name_is_a_syntax_error(name):
         assembler.namedtuple_new(make_code, [name])
 
 
-@pytest.mark.parametrize(("name", "parameters", "body"), [
-    ("__init__", ["self", "a"], ["  self.a=a+1"]), ("__init__", ["self", "a"], ["  import os"]), ("__init__", ["self"], ["  self.a.b=c()[0]"]),
-    ("__init__", ["self", "a"], ["  self.a=f() if a is MARK else a"]), ("__repr__", ["self"], ["  return 'x'"]),
-    ("__repr__", ["self", "a"], ['  return f"{self.__class__.__qualname__}()"']),
-    ("__eq__", ["self", "other"], ["  return True"]), ("__lt__", ["self", "other"], ["  pass"]), ("__hash__", ["self"], ["  return 3"]),
-    ("__setattr__", ["self", "name", "value"], ["  if x:", "   pass", "  pass"]), ("__delattr__", ["self"], ["  pass"] * 3), ("__call__", [], [])])
+@pytest.mark.parametrize(
+    ("name", "parameters", "body"),
+    [
+        ("__init__", ["self", "a"], ["  self.a=a+1"]),
+        ("__init__", ["self", "a"], ["  import os"]),
+        ("__init__", ["self"], ["  self.a.b=c()[0]"]),
+        ("__init__", ["self", "a"], ["  self.a=f() if a is MARK else a"]),
+        ("__repr__", ["self"], ["  return 'x'"]),
+        ("__repr__", ["self", "a"], ['  return f"{self.__class__.__qualname__}()"']),
+        ("__eq__", ["self", "other"], ["  return True"]),
+        ("__lt__", ["self", "other"], ["  pass"]),
+        ("__hash__", ["self"], ["  return 3"]),
+        ("__setattr__", ["self", "name", "value"], ["  if x:", "   pass", "  pass"]),
+        ("__delattr__", ["self"], ["  pass"] * 3),
+        ("__call__", [], []),
+    ],
+)
 def test_an_unknown_shape_is_refused_and_never_guessed(name, parameters, body):
     with pytest.raises((NoCompilerError, SyntaxError)):
         assembler.dataclass_functions(make_code, {}, {}, [(name, parameters, body, None)])

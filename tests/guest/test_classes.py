@@ -58,8 +58,9 @@ def test_each_way_is_counted(programs):
     assert now == {"precompiled": 0, "assembled": beforehand["precompiled"], "evaluated": 0}
 
 
-@pytest.mark.parametrize("source", ["eval('1+1')", "exec('x = 1')", "compile('1', '', 'eval')",
-                                    "(lambda: 0).__code__.replace(co_flags=0)"])
+@pytest.mark.parametrize(
+    "source", ["eval('1+1')", "exec('x = 1')", "compile('1', '', 'eval')", "(lambda: 0).__code__.replace(co_flags=0)"]
+)
 def test_the_stand_in_is_sealed(programs, source):
     """The other tests of this folder mean something only while this one passes."""
     assert "PermissionError: sealed: " in programs.sealed_error(source)
@@ -70,14 +71,17 @@ def test_a_function_of_unknown_shape_says_what_to_write_instead(programs):
         "import dataclasses\n"
         "builder = dataclasses._FuncBuilder({})\n"
         "builder.add_fn('__eq__', ('self', 'other'), ['  return [x for x in self]'])\n"
-        "builder.add_fns_to_class(type('C', (), {}))\n")
+        "builder.add_fns_to_class(type('C', (), {}))\n"
+    )
     assert error.startswith("vmhost.guest.texts.NoCompilerError: dataclasses asks for a __eq__ of an unknown shape")
     assert "return [x for x in self]" in error and "define the class in the task's sources" in error
 
 
 def test_without_the_native_helper_the_error_says_so(programs):
-    error = programs.sealed_error("import vmhost.guest.texts as texts\n"
-                                  "texts.install(lambda digest: None, None)\n"
-                                  "import collections\n"
-                                  "collections.namedtuple('P', 'x')\n")
+    error = programs.sealed_error(
+        "import vmhost.guest.texts as texts\n"
+        "texts.install(lambda digest: None, None)\n"
+        "import collections\n"
+        "collections.namedtuple('P', 'x')\n"
+    )
     assert "namedtuple: the guest runtime is not installed in this interpreter" in error

@@ -53,22 +53,53 @@ def task(host):
     def load(name):
         if name not in loaded:
             source = (PROGRAMS / f"{name}.py").read_bytes()
-            loaded[name] = host.load(compile_sources(
-                {name: (source, f"{name}.py", False), "main": (MAIN.format(name=name), "main.py", False)}, entry="main:run", name=name, version="1",
-                limits={"memory_bytes": 512 << 20, "wall_time_s": 120.0, "cpu_time_s": 120.0, "stack_bytes": 2 << 20}))
+            loaded[name] = host.load(
+                compile_sources(
+                    {name: (source, f"{name}.py", False), "main": (MAIN.format(name=name), "main.py", False)},
+                    entry="main:run",
+                    name=name,
+                    version="1",
+                    limits={
+                        "memory_bytes": 512 << 20,
+                        "wall_time_s": 120.0,
+                        "cpu_time_s": 120.0,
+                        "stack_bytes": 2 << 20,
+                    },
+                )
+            )
         return loaded[name]
 
     return load
 
 
 def in_cpython(name, part):
-    done = subprocess.run([sys.executable, "-OO", "-s", "-P", "-S", "-c", PLAIN, name, PROGRAMS / f"{name}.py", part], capture_output=True,
-                          text=True, encoding="utf-8", check=True)
+    done = subprocess.run(
+        [sys.executable, "-OO", "-s", "-P", "-S", "-c", PLAIN, name, PROGRAMS / f"{name}.py", part],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+    )
     return done.stdout
 
 
-CASES = [("classes", part) for part in ("all_switches", "field_options", "shapes", "special_names", "written_classes", "named_tuples")] + [
-    ("library", part) for part in ("mocks", "annotations", "dispatch", "literals", "signatures", "plurals", "logs", "coroutines", "others")]
+CASES = [
+    ("classes", part)
+    for part in ("all_switches", "field_options", "shapes", "special_names", "written_classes", "named_tuples")
+] + [
+    ("library", part)
+    for part in (
+        "mocks",
+        "annotations",
+        "dispatch",
+        "literals",
+        "signatures",
+        "plurals",
+        "logs",
+        "coroutines",
+        "others",
+    )
+]
 
 
 @pytest.mark.parametrize(("name", "part"), CASES)

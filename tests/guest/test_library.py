@@ -66,7 +66,9 @@ def test_every_edit_finds_its_place_in_this_python():
 
 
 def test_a_source_that_differs_is_refused_with_the_piece_that_is_missing():
-    with pytest.raises(patches.PatchError, match=r"collections: .*finds it 0 times:\n    __new__ = eval\(code, namespace\)\n"):
+    with pytest.raises(
+        patches.PatchError, match=r"collections: .*finds it 0 times:\n    __new__ = eval\(code, namespace\)\n"
+    ):
         patches.patch("collections", "def namedtuple(): pass\n")
     piece = patches.EDITS["collections"][0][0]
     with pytest.raises(patches.PatchError, match="finds it 2 times"):
@@ -101,7 +103,8 @@ def test_nothing_else_in_the_library_compiles():
             if isinstance(node.func, ast.Name) and node.func.id in ("exec", "eval", "compile", "CodeType"):
                 found.add((name, node.func.id))
             if isinstance(node.func, ast.Attribute) and (
-                    node.func.attr == "CodeType" or any((word.arg or "").startswith("co_") for word in node.keywords)):
+                node.func.attr == "CodeType" or any((word.arg or "").startswith("co_") for word in node.keywords)
+            ):
                 found.add((name, node.func.attr))
     assert found == set(STAYS)
 
@@ -110,7 +113,10 @@ def test_system_texts_are_the_same_each_time():
     modules = ["functools", "urllib.parse", "dis", "statistics"]
     texts = patches.system_texts(modules)
     assert texts == patches.system_texts(modules[::-1])
-    assert ("eval", "lambda _cls, hits, misses, maxsize, currsize: _tuple_new(_cls, (hits, misses, maxsize, currsize))") in texts
+    assert (
+        "eval",
+        "lambda _cls, hits, misses, maxsize, currsize: _tuple_new(_cls, (hits, misses, maxsize, currsize))",
+    ) in texts
     assert sum("def func(n)" in text for _, text in texts) >= 20
 
 
@@ -156,12 +162,21 @@ def certificate_in(folder):
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False).sign(key, hashes.SHA256()))
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
     path = folder / "certificate.pem"
-    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-                     + certificate.public_bytes(serialization.Encoding.PEM))
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + certificate.public_bytes(serialization.Encoding.PEM)
+    )
     return str(path)
 
 

@@ -117,8 +117,22 @@ class Slotted:
     b: Arrow = Arrow()
 
 
-CLASSES = [Empty, Plain, KeywordsOnly, AllKeywords, Child, Abstract, Made, Signed, OwnInit, NoInit, NoInitOfError, Commanded, Slotted,
-           dataclasses.make_dataclass("Untyped", ["a", ("b", "list[int]"), ("c", int, 3)])]
+CLASSES = [
+    Empty,
+    Plain,
+    KeywordsOnly,
+    AllKeywords,
+    Child,
+    Abstract,
+    Made,
+    Signed,
+    OwnInit,
+    NoInit,
+    NoInitOfError,
+    Commanded,
+    Slotted,
+    dataclasses.make_dataclass("Untyped", ["a", ("b", "list[int]"), ("c", int, 3)]),
+]
 
 
 def outcome(function, *arguments, **options):

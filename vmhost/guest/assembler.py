@@ -28,8 +28,9 @@ _OBJECT = "__dataclass_builtins_object__"
 
 # How many values an instruction leaves on the stack, more than it takes; those with an operand of their own are below.
 _EFFECTS = {
-    _FUSED: 2, "COPY_FREE_VARS": 0, "RESUME": 0, "LOAD_FAST": 1, "LOAD_FAST_BORROW": 1, "LOAD_CONST": 1, "LOAD_DEREF": 1,
-    "PUSH_NULL": 1, "STORE_ATTR": -2, "IS_OP": -1, "CONTAINS_OP": -1, "COMPARE_OP": -1, "COPY": 1, "TO_BOOL": 0,
+    _FUSED: 2, "COPY_FREE_VARS": 0, "RESUME": 0, "LOAD_FAST": 1, "LOAD_FAST_BORROW": 1, "LOAD_CONST": 1,
+    "LOAD_DEREF": 1, "PUSH_NULL": 1, "STORE_ATTR": -2, "IS_OP": -1, "CONTAINS_OP": -1, "COMPARE_OP": -1, "COPY": 1,
+    "TO_BOOL": 0,
     "POP_JUMP_IF_FALSE": -1, "POP_JUMP_IF_TRUE": -1, "NOT_TAKEN": 0, "POP_TOP": -1, "JUMP_FORWARD": 0,
     "RETURN_VALUE": -1, "CONVERT_VALUE": 0, "FORMAT_SIMPLE": 0, "RAISE_VARARGS": -1,
 }
@@ -196,7 +197,7 @@ class _Function:
                 self.pieces[index] = piece
 
     def _line_table(self):
-        """The location table (Objects/locations.md of CPython): how many code units belong to which line; no columns."""
+        """The location table (CPython's Objects/locations.md): how many code units belong to which line; no columns."""
         table, last_line = [], self.first_line
         for line, pieces in itertools.groupby(zip(self.lines, self.pieces), key=_first):
             units = sum(len(piece) for _, piece in pieces) // 2
@@ -221,7 +222,8 @@ _LOCATIONS = {}  # (lines further, code units) -> entries of the location table
 def _instruction(name, operand):
     """An instruction encoded, with the prefixes that its operand needs, and how it changes the depth of the stack."""
     effect = _VARIABLE_EFFECTS[name](operand) if name in _VARIABLE_EFFECTS else _EFFECTS[name]
-    prefixes = b"".join(bytes((_OPCODES["EXTENDED_ARG"], operand >> shift & 255)) for shift in (24, 16, 8) if operand >> shift)
+    prefixes = b"".join(
+        bytes((_OPCODES["EXTENDED_ARG"], operand >> shift & 255)) for shift in (24, 16, 8) if operand >> shift)
     piece = prefixes + bytes((_OPCODES[name], operand & 255)) + bytes(2 * _CACHES.get(name, 0))
     known = piece, effect
     if len(_KNOWN) < 2000:
@@ -302,9 +304,10 @@ def dataclass_functions(make_code, globals, variables, parts):
 
 
 def _unknown(name, body):
-    return NoCompilerError(f"dataclasses asks for a {name} of an unknown shape, which only a compiler could make: "
-                           f"{' '.join(map(str.strip, body))!r}; define the class in the task's sources, so that the cloud "
-                           f"compiler sees it, or write {name} there")
+    return NoCompilerError(
+        f"dataclasses asks for a {name} of an unknown shape, which only a compiler could make: "
+        f"{' '.join(map(str.strip, body))!r}; define the class in the task's sources, so that the cloud "
+        f"compiler sees it, or write {name} there")
 
 
 def _between(text, start, end):
@@ -376,7 +379,7 @@ def _write_made(function, factory):
 
 
 def _write_given_or_made(function, factory, parameter, end=None):
-    """The value of a field with a factory. On the last line, both branches run to their `end`, as the compiler has them."""
+    """The value of a field with a factory. On the last line both branches have an `end`, as in the compiler."""
     given, done = object(), object()
     function.local(parameter)
     function.variable(_FACTORY_MARK)
@@ -487,7 +490,9 @@ def _eq(name, first_line, body_line, parameters, body):
     _expect(lines[:3] + lines[4:], ["if self is other:", "return True", "if other.__class__ is self.__class__:",
                                     "return NotImplemented"])
     terms = _between(lines[3], "return ", "")
-    fields = [] if terms == "True" else [_between(term.partition("==")[0], "self.", "") for term in terms.split(" and ")]
+    fields = []
+    if terms != "True":
+        fields = [_between(term.partition("==")[0], "self.", "") for term in terms.split(" and ")]
     function = _Function(name, f"__create_fn__.<locals>.{name}", first_line, parameters)
     different, other_class, decided = object(), object(), object()
     function.line = body_line
@@ -584,7 +589,9 @@ def _frozen(name, first_line, body_line, parameters, body):
     _expect(lines[1:], [f'raise FrozenInstanceError(f"cannot {verb} field {{name!r}}")',
                         f"super(__class__, self).{name}({', '.join(arguments)})"])
     condition = _between(lines[0], "if type(self) is __class__", ":")
-    fields = [_between(part, "'", "'") for part in _between(condition, " or name in {", "}").split(", ")] if condition else []
+    fields = []
+    if condition:
+        fields = [_between(part, "'", "'") for part in _between(condition, " or name in {", "}").split(", ")]
     function = _Function(name, f"__create_fn__.<locals>.{name}", first_line, parameters,
                          free=("__class__", "FrozenInstanceError"))
     refuse, pass_on = object(), object()

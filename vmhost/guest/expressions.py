@@ -1,9 +1,9 @@
 """Python expressions read and evaluated without a compiler.
 
-For the few places where the standard library of a VM must understand an expression that exists only at run time: forward
-references and string annotations, literals, plural forms, arguments in logging configurations, and the signatures that
-built-in functions carry as text. `parse` gives the nodes of `ast`, as `ast.parse` does, with line numbers but without
-columns; `evaluate` gives what `eval` gives.
+For the few places where the standard library of a VM must understand an expression that exists only at run time:
+forward references and string annotations, literals, plural forms, arguments in logging configurations, and the
+signatures that built-in functions carry as text. `parse` gives the nodes of `ast`, as `ast.parse` does, with line
+numbers but without columns; `evaluate` gives what `eval` gives.
 
 Covers every expression but those that contain code of their own: lambda, comprehensions, f- and t-strings, yield, await
 and `:=`; these raise NoCompilerError. What is no expression at all raises SyntaxError.
@@ -12,9 +12,10 @@ and `:=`; these raise NoCompilerError. What is no expression at all raises Synta
 import operator
 import re
 from _ast import (
-    Add, And, Attribute, BinOp, BitAnd, BitOr, BitXor, BoolOp, Call, Compare, Constant, Dict, Div, Eq, Expression, FloorDiv,
-    FunctionDef, Gt, GtE, IfExp, In, Invert, Is, IsNot, List, Load, LShift, Lt, LtE, MatMult, Mod, Module, Mult, Name, Not,
-    NotEq, NotIn, Or, Pass, Pow, RShift, Set, Slice, Starred, Sub, Subscript, Tuple, UAdd, UnaryOp, USub,
+    Add, And, Attribute, BinOp, BitAnd, BitOr, BitXor, BoolOp, Call, Compare, Constant, Dict, Div, Eq, Expression,
+    FloorDiv, FunctionDef, Gt, GtE, IfExp, In, Invert, Is, IsNot, List, Load, LShift, Lt, LtE, MatMult, Mod, Module,
+    Mult, Name, Not, NotEq, NotIn, Or, Pass, Pow, RShift, Set, Slice, Starred, Sub, Subscript, Tuple, UAdd,
+    UnaryOp, USub,
     arg, arguments, keyword,
 )
 from keyword import iskeyword
@@ -36,20 +37,22 @@ _TOKEN = re.compile(r"""
 
 _ESCAPE = re.compile(
     r"\\(?:\r?\n|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|.)", re.DOTALL)
-_SHORT_ESCAPES = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\n": ""}
+_SHORT_ESCAPES = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
+                  "v": "\v", "\n": ""}
 
 _LOAD = Load()
 _BINARY = {  # operator -> (how tightly it binds, node)
-    "|": (0, BitOr()), "^": (1, BitXor()), "&": (2, BitAnd()), "<<": (3, LShift()), ">>": (3, RShift()), "+": (4, Add()),
-    "-": (4, Sub()), "*": (5, Mult()), "/": (5, Div()), "//": (5, FloorDiv()), "%": (5, Mod()), "@": (5, MatMult()),
+    "|": (0, BitOr()), "^": (1, BitXor()), "&": (2, BitAnd()), "<<": (3, LShift()), ">>": (3, RShift()),
+    "+": (4, Add()), "-": (4, Sub()), "*": (5, Mult()), "/": (5, Div()), "//": (5, FloorDiv()), "%": (5, Mod()),
+    "@": (5, MatMult()),
 }
 _NO_OPERATOR = (-1, None)
 _ATOMS = ("name", "number", "string")
 _UNARY = {"-": USub(), "+": UAdd(), "~": Invert()}
 _COMPARISONS = {"<": Lt(), ">": Gt(), "<=": LtE(), ">=": GtE(), "==": Eq(), "!=": NotEq(), "in": In(), "is": Is()}
 _NAMED_CONSTANTS = {"True": True, "False": False, "None": None}
-_HAS_CODE = {"lambda": "a lambda", "yield": "yield", "await": "await", "for": "a comprehension", "async": "a comprehension",
-             ":=": "an assignment (:=)"}
+_HAS_CODE = {"lambda": "a lambda", "yield": "yield", "await": "await", "for": "a comprehension",
+             "async": "a comprehension", ":=": "an assignment (:=)"}
 
 
 def parse(source, filename="<unknown>", mode="exec"):
@@ -61,12 +64,13 @@ def parse(source, filename="<unknown>", mode="exec"):
         return Expression(body=parser.whole_expression())
     if mode == "exec" and parser.at("def"):
         return Module(body=[parser.empty_function()], type_ignores=[])
-    raise NoCompilerError(f"ast.parse: there is no compiler in a VM to read {_shown(source)} with (mode {mode!r}); only "
-                          'expressions can be read there, with mode="eval"; read programs where the task is compiled')
+    raise NoCompilerError(
+        f"ast.parse: there is no compiler in a VM to read {_shown(source)} with (mode {mode!r}); only expressions can "
+        'be read there, with mode="eval"; read programs where the task is compiled')
 
 
 def parse_literal(source):
-    """The tree of an expression for `ast.literal_eval`, to which a construct that needs a compiler is a malformed one."""
+    """The tree of an expression for `ast.literal_eval`, to which what needs a compiler is malformed."""
     try:
         return parse(source, mode="eval")
     except NoCompilerError as error:
@@ -134,8 +138,8 @@ class _Parser:
     def _unexpected(self):
         if self.kind in ("name", "operator") and self.text in _HAS_CODE:
             return NoCompilerError(
-                f"{_shown(self.source)} holds {_HAS_CODE[self.text]}, which needs a compiler, and a VM has none; write it in "
-                "the task's sources, as a function or a name that this expression can refer to")
+                f"{_shown(self.source)} holds {_HAS_CODE[self.text]}, which needs a compiler, and a VM has none; "
+                "write it in the task's sources, as a function or a name that this expression can refer to")
         return self._error()
 
     def _deeper(self):
@@ -479,8 +483,9 @@ class _Parser:
         start = min(text.index(quote) for quote in "\"'" if quote in text)
         prefix, body = text[:start].lower(), text[start:]
         if prefix in ("f", "fr", "rf", "t", "tr", "rt"):
-            raise NoCompilerError(f"{_shown(self.source)} holds a {prefix.strip('r')}-string, which needs a compiler, and a VM has "
-                                  "none; write the string out, or build it in the task's sources")
+            raise NoCompilerError(
+                f"{_shown(self.source)} holds a {prefix.strip('r')}-string, which needs a compiler, and a VM has none; "
+                "write the string out, or build it in the task's sources")
         if prefix not in ("", "r", "u", "b", "br", "rb"):
             raise self._error()
         width = 3 if len(body) >= 6 and body[:3] == body[0] * 3 else 1
@@ -635,7 +640,7 @@ def _conditional(node, globals, locals):
 
 
 _EVALUATORS = {
-    Constant: _constant, Name: _name, Attribute: _attribute, Subscript: _subscript, Slice: _slice, Tuple: _tuple, List: _list,
-    Set: _set, Dict: _dict, Call: _call, BinOp: _binary, UnaryOp: _unary, BoolOp: _boolean, Compare: _compare,
-    IfExp: _conditional,
+    Constant: _constant, Name: _name, Attribute: _attribute, Subscript: _subscript, Slice: _slice, Tuple: _tuple,
+    List: _list, Set: _set, Dict: _dict, Call: _call, BinOp: _binary, UnaryOp: _unary, BoolOp: _boolean,
+    Compare: _compare, IfExp: _conditional,
 }

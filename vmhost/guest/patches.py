@@ -4,8 +4,8 @@ Used where the standard-library bundle is built: every source goes through `patc
 compiled. Each edit names the piece of source that it replaces, which must be there exactly once; a Python whose source
 differs fails the build with the module and the piece, and needs this file looked at again.
 
-`system_texts()` lists the texts that the standard library compiles while it is imported, or that its users ask for most;
-the builder compiles them and puts them into the bundle under their digests (`vmhost.guest.texts.digest`).
+`system_texts()` lists the texts that the standard library compiles while it is imported, or that its users ask for
+most; the builder compiles them and puts them into the bundle under their digests (`vmhost.guest.texts.digest`).
 
 This file imports the standard library only: it is loaded by its path, by the builder, in a process that is no VM.
 """
@@ -219,16 +219,18 @@ def patch(module_name, source):
     for piece, replacement in EDITS.get(module_name, ()):
         found = source.count(piece)
         if found != 1:
-            raise PatchError(f"{module_name}: an edit for Python without a compiler expects this piece of source once, and finds "
-                             f"it {found} times:\n{piece}\nlook at what this Python ({sys.version.split()[0]}) has there, and "
-                             "change EDITS in vmhost/guest/patches.py")
+            raise PatchError(
+                f"{module_name}: an edit for Python without a compiler expects this piece of source once, and finds it "
+                f"{found} times:\n{piece}\nlook at what this Python ({sys.version.split()[0]}) has there, and change "
+                "EDITS in vmhost/guest/patches.py")
         source = source.replace(piece, replacement)
     return source
 
 
 # Plural forms as they stand in message catalogues (gettext's manual and the Unicode plural rules).
 PLURAL_FORMS = (
-    "0", "n != 1", "n > 1", "n>1", "n!=1", "(n != 1)", "(n > 1)", "(n>1)", "(n!=1)", "n == 1 ? 0 : 1", "n==1 ? 0 : 1", "n==0 || n==1 ? 0 : 1",
+    "0", "n != 1", "n > 1", "n>1", "n!=1", "(n != 1)", "(n > 1)", "(n>1)", "(n!=1)", "n == 1 ? 0 : 1",
+    "n==1 ? 0 : 1", "n==0 || n==1 ? 0 : 1",
     "n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2",
     "n%10==1 && n%100!=11 ? 0 : n!=0 ? 1 : 2",
     "n==1 ? 0 : n==2 ? 1 : 2",
@@ -297,7 +299,8 @@ def system_texts(modules):
     import subprocess
 
     task = marshal.dumps((sorted(modules), PLURAL_FORMS))
-    done = subprocess.run([sys.executable, "-I", "-S", "-W", "ignore", "-c", _RECORDER], input=task, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-I", "-S", "-W", "ignore", "-c", _RECORDER],
+                          input=task, capture_output=True, check=False)
     if done.returncode:
         raise PatchError(f"recording the texts of the standard library failed with status {done.returncode}:\n"
                          f"{done.stderr.decode()}")

@@ -1,7 +1,7 @@
 """What `dataclasses` asks of `inspect`, for the classes that it makes, without importing inspect.
 
-`inspect` brings ast, dis and tokenize with it, 8 ms and 2 MB, for one line of documentation in each dataclass. Anything out
-of the ordinary still goes to inspect.
+`inspect` brings ast, dis and tokenize with it, 8 ms and 2 MB, for one line of documentation in each dataclass. Anything
+out of the ordinary still goes to inspect.
 """
 
 import annotationlib

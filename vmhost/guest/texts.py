@@ -11,8 +11,8 @@ Three ways, in this order:
 
 Nothing else is possible in a VM; it raises NoCompilerError, which names the construct and says what to write instead.
 
-Assumes: the guest's boot calls `install` once, before the first class is defined. The patched modules
-(`patches.py`) call the rest. This module imports nothing that is not built in, or nearly so, because `collections` needs it early.
+Assumes: the guest's boot calls `install` once, before the first class is defined. The patched modules (`patches.py`)
+call the rest. This module imports nothing that is not built in, or nearly so, because `collections` needs it early.
 """
 
 import builtins
@@ -35,8 +35,8 @@ class NoCompilerError(RuntimeError):
 def install(find_text, make_code):
     """Give this module its two native functions.
 
-    find_text(digest: bytes) -> code object or None: looks into the task's bundle, then the system's, for the code of the
-    text with that digest (see `digest`).
+    find_text(digest: bytes) -> code object or None: looks into the task's bundle, then the system's, for the code of
+    the text with that digest (see `digest`).
     make_code(template: code object, **replacements) -> code object: as `template.replace(**replacements)`. Called by
     `_Function.code` of the assembler and by `generator_as_coroutine` here, and by nothing else.
     """

@@ -78,17 +78,44 @@ class Wrong:
 
 def annotations():
     for one in (Tree, Known, Wrong, Tree.method, unpacking, generic):
-        show(one.__name__, attempt(typing.get_type_hints, one), attempt(inspect.get_annotations, one, eval_str=True),
-             attempt(inspect.signature, one, eval_str=True), attempt(typing.get_type_hints, one, {"Missing": int, "NoSuchName": str}))
+        show(
+            one.__name__,
+            attempt(typing.get_type_hints, one),
+            attempt(inspect.get_annotations, one, eval_str=True),
+            attempt(inspect.signature, one, eval_str=True),
+            attempt(typing.get_type_hints, one, {"Missing": int, "NoSuchName": str}),
+        )
         for format in annotationlib.Format:
             show(format, attempt(annotationlib.get_annotations, one, format=format))
-    for text in ("int", "int | None", "list['int']", "a b", "", " int", "typing.List[int]", "x.y.z", "1 + 2", "*Ts", "not_defined[int]", "int\n",
-                 "typing.Union[int, str]", "(int)", "Tree.method", "{'a': 1}['a']", "None", "class"):
+    for text in (
+        "int",
+        "int | None",
+        "list['int']",
+        "a b",
+        "",
+        " int",
+        "typing.List[int]",
+        "x.y.z",
+        "1 + 2",
+        "*Ts",
+        "not_defined[int]",
+        "int\n",
+        "typing.Union[int, str]",
+        "(int)",
+        "Tree.method",
+        "{'a': 1}['a']",
+        "None",
+        "class",
+    ):
         reference = attempt(annotationlib.ForwardRef, text)
         show(text, reference, attempt(typing.Optional.__getitem__, text), attempt(lambda: list[text]))
         for format in annotationlib.Format:
             show(attempt(lambda: reference.evaluate(globals=globals(), format=format)))
-    show(attempt(lambda: typing.get_type_hints(type("C", (), {"__annotations__": {"a": typing.Optional["Tree"]}}), globals())))
+    show(
+        attempt(
+            lambda: typing.get_type_hints(type("C", (), {"__annotations__": {"a": typing.Optional["Tree"]}}), globals())
+        )
+    )
 
     class Late:
         a: Later
@@ -99,9 +126,18 @@ def annotations():
 
     for format in annotationlib.Format:
         show(attempt(annotationlib.get_annotations, Late, format=format))
-    show(attempt(lambda: annotationlib.get_annotations(Late, format=annotationlib.Format.FORWARDREF)["a"].evaluate(globals={"Later": 3})))
+    show(
+        attempt(
+            lambda: annotationlib.get_annotations(Late, format=annotationlib.Format.FORWARDREF)["a"].evaluate(
+                globals={"Later": 3}
+            )
+        )
+    )
     type Alias = list[Later2]
-    show(attempt(lambda: Alias.__value__), attempt(annotationlib.call_evaluate_function, Alias.evaluate_value, annotationlib.Format.STRING))
+    show(
+        attempt(lambda: Alias.__value__),
+        attempt(annotationlib.call_evaluate_function, Alias.evaluate_value, annotationlib.Format.STRING),
+    )
 
 
 def dispatch():
@@ -123,7 +159,12 @@ def dispatch():
     def square(x):
         return x * x
 
-    show([square(i) for i in (1, 2, 1)], square.cache_info(), functools.partial(square, 3)(), functools.reduce(lambda a, b: a + b, [1, 2]))
+    show(
+        [square(i) for i in (1, 2, 1)],
+        square.cache_info(),
+        functools.partial(square, 3)(),
+        functools.reduce(lambda a, b: a + b, [1, 2]),
+    )
 
     @functools.total_ordering
     class Ordered:
@@ -137,8 +178,32 @@ def dispatch():
 
 
 def literals():
-    for text in ("1", "-1", "+2.5", "1+2j", "'a' 'b'", "b'x'", "[1, (2,), {3: {4}}, None, True, ...]", " \t1", "set()", "a", "1 + 1", "f'x'", "(", "",
-                 "f()", "{**{}}", "[*a]", "1_000", "'\\x41\\n'", "-'a'", "1 if 2 else 3", "1\n", "{1: 2, 'a': [b'c']}", "lambda: 1"):
+    for text in (
+        "1",
+        "-1",
+        "+2.5",
+        "1+2j",
+        "'a' 'b'",
+        "b'x'",
+        "[1, (2,), {3: {4}}, None, True, ...]",
+        " \t1",
+        "set()",
+        "a",
+        "1 + 1",
+        "f'x'",
+        "(",
+        "",
+        "f()",
+        "{**{}}",
+        "[*a]",
+        "1_000",
+        "'\\x41\\n'",
+        "-'a'",
+        "1 if 2 else 3",
+        "1\n",
+        "{1: 2, 'a': [b'c']}",
+        "lambda: 1",
+    ):
         found = attempt(ast.literal_eval, text)
         if isinstance(found, tuple) and (found[0] == "SyntaxError" or "lambda" in text or "f'" in text):
             found = found[0]  # the message tells where the parser was, which differs
@@ -146,18 +211,66 @@ def literals():
 
 
 def signatures():
-    for one in (len, print, dict.get, "".split, int, object, sorted, re.compile, datetime.datetime.now, datetime.date, sqlite3.connect, list.sort,
-                collections.deque, collections.OrderedDict.move_to_end, Exception, type, super, open, json.dumps, functools.partial(int, base=2),
-                memoryview, io.BytesIO.read, staticmethod, enum.Enum, Shape, decimal.Decimal, collections.namedtuple):
+    for one in (
+        len,
+        print,
+        dict.get,
+        "".split,
+        int,
+        object,
+        sorted,
+        re.compile,
+        datetime.datetime.now,
+        datetime.date,
+        sqlite3.connect,
+        list.sort,
+        collections.deque,
+        collections.OrderedDict.move_to_end,
+        Exception,
+        type,
+        super,
+        open,
+        json.dumps,
+        functools.partial(int, base=2),
+        memoryview,
+        io.BytesIO.read,
+        staticmethod,
+        enum.Enum,
+        Shape,
+        decimal.Decimal,
+        collections.namedtuple,
+    ):
         show(getattr(one, "__name__", str(one)), attempt(inspect.signature, one))
 
 
 def plurals():
-    for form in ("n != 1", "n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2", "(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2", "0", "n / 3 + 2 * (n - 1)", "!n", "n % 0",
-                 "n + 1 ? n : 2 || !n && n < 3 == 1", "n ? ", "x", "n" * 2000, "(" * 30 + "n" + ")" * 30, "", "1 < 2 < n"):
+    for form in (
+        "n != 1",
+        "n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2",
+        "(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2",
+        "0",
+        "n / 3 + 2 * (n - 1)",
+        "!n",
+        "n % 0",
+        "n + 1 ? n : 2 || !n && n < 3 == 1",
+        "n ? ",
+        "x",
+        "n" * 2000,
+        "(" * 30 + "n" + ")" * 30,
+        "",
+        "1 < 2 < n",
+    ):
         function = attempt(gettext.c2py, form)
-        show(form[:40], function if isinstance(function, tuple) else (
-            function.__name__, [attempt(function, n) for n in (*range(13), 21, 22, 101, 111, 10**20, -1, True)], attempt(function, "x")))
+        show(
+            form[:40],
+            function
+            if isinstance(function, tuple)
+            else (
+                function.__name__,
+                [attempt(function, n) for n in (*range(13), 21, 22, 101, 111, 10**20, -1, True)],
+                attempt(function, "x"),
+            ),
+        )
 
 
 CONFIGURATION = """
@@ -201,8 +314,14 @@ def logs():
     logging.config.fileConfig(parser)
     logging.getLogger("other").warning("hello %s", 1)
     show(logging.getLogger("app").handlers, logging.getLogger().handlers[0].formatter._style._defaults)
-    logging.config.dictConfig({"version": 1, "formatters": {"f": {"format": "%(message)s!"}}, "root": {"handlers": ["h"], "level": "INFO"},
-                               "handlers": {"h": {"class": "logging.StreamHandler", "formatter": "f", "stream": "ext://sys.stdout"}}})
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "formatters": {"f": {"format": "%(message)s!"}},
+            "root": {"handlers": ["h"], "level": "INFO"},
+            "handlers": {"h": {"class": "logging.StreamHandler", "formatter": "f", "stream": "ext://sys.stdout"}},
+        }
+    )
     logging.info("configured")
 
 
@@ -225,18 +344,51 @@ def coroutines():
             task = group.create_task(asyncio.sleep(0.001, "done"))
         queue = asyncio.Queue()
         await queue.put(1)
-        return results, task.result(), await queue.get(), await asyncio.get_running_loop().run_in_executor(None, len, "abc")
+        return (
+            results,
+            task.result(),
+            await queue.get(),
+            await asyncio.get_running_loop().run_in_executor(None, len, "abc"),
+        )
 
     show(asyncio.run(main()))
 
 
 def others():
-    show(Shape.ROUND | Shape.FLAT, Shape["FLAT"], list(Shape), enum.Enum("Colour", "RED GREEN")["RED"], enum.StrEnum("S", {"A": "a"}).A)
-    show(urllib.parse.urlsplit("http://u@h:1/p?q#f"), urllib.parse.urlparse("x://y/;z")._replace(scheme="w").geturl(), urllib.parse.quote("ä/"))
-    show(statistics.linear_regression([1, 2, 3], [2, 4, 7]), statistics.NormalDist(3, 1).quantiles(), statistics.mode("aab"))
-    show(decimal.Decimal("1.10").as_tuple(), decimal.getcontext().prec, datetime.datetime(2020, 1, 2).isoformat(), datetime.timedelta(hours=3))
-    show(re.sub(r"(\w)(?P<x>\d)", r"\g<x>\1", "a1 b2"), json.loads(json.dumps({"a": [1, None, 2.5]})), json.dumps({1: "é"}, indent=1))
-    show(collections.Counter("aab"), collections.ChainMap({1: 2}, {3: 4}), collections.OrderedDict(a=1), collections.defaultdict(list))
+    show(
+        Shape.ROUND | Shape.FLAT,
+        Shape["FLAT"],
+        list(Shape),
+        enum.Enum("Colour", "RED GREEN")["RED"],
+        enum.StrEnum("S", {"A": "a"}).A,
+    )
+    show(
+        urllib.parse.urlsplit("http://u@h:1/p?q#f"),
+        urllib.parse.urlparse("x://y/;z")._replace(scheme="w").geturl(),
+        urllib.parse.quote("ä/"),
+    )
+    show(
+        statistics.linear_regression([1, 2, 3], [2, 4, 7]),
+        statistics.NormalDist(3, 1).quantiles(),
+        statistics.mode("aab"),
+    )
+    show(
+        decimal.Decimal("1.10").as_tuple(),
+        decimal.getcontext().prec,
+        datetime.datetime(2020, 1, 2).isoformat(),
+        datetime.timedelta(hours=3),
+    )
+    show(
+        re.sub(r"(\w)(?P<x>\d)", r"\g<x>\1", "a1 b2"),
+        json.loads(json.dumps({"a": [1, None, 2.5]})),
+        json.dumps({1: "é"}, indent=1),
+    )
+    show(
+        collections.Counter("aab"),
+        collections.ChainMap({1: 2}, {3: 4}),
+        collections.OrderedDict(a=1),
+        collections.defaultdict(list),
+    )
     with sqlite3.connect(":memory:") as database:
         database.row_factory = sqlite3.Row
         database.execute("create table t (a, b)")
@@ -269,7 +421,15 @@ def others():
     class Box(typing.Generic[T]):
         item: T
 
-    show(Typed(a=1), Typed.__required_keys__, typing.get_type_hints(Typed), Box[int], typing.get_args(Box["Later"]), T.__bound__, typing.NewType("N", int)(3))
+    show(
+        Typed(a=1),
+        Typed.__required_keys__,
+        typing.get_type_hints(Typed),
+        Box[int],
+        typing.get_args(Box["Later"]),
+        T.__bound__,
+        typing.NewType("N", int)(3),
+    )
     show(typing.runtime_checkable(Speaks), isinstance(3, Speaks), copy.deepcopy({"a": [1]}), types.SimpleNamespace(a=1))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -291,8 +451,19 @@ def mocks():
     async def wait(a):
         return a
 
-    made, waiting = unittest.mock.create_autospec(add, return_value=7), unittest.mock.create_autospec(wait, return_value=8)
-    show(made(1, c=2), attempt(made), made.__name__, inspect.signature(made), made.mock_calls, asyncio.run(waiting(1)), waiting.await_count)
+    made, waiting = (
+        unittest.mock.create_autospec(add, return_value=7),
+        unittest.mock.create_autospec(wait, return_value=8),
+    )
+    show(
+        made(1, c=2),
+        attempt(made),
+        made.__name__,
+        inspect.signature(made),
+        made.mock_calls,
+        asyncio.run(waiting(1)),
+        waiting.await_count,
+    )
     made.assert_called_once_with(1, c=2)
 
 

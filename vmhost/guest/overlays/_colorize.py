@@ -1,7 +1,7 @@
 """In place of the standard library's `_colorize`: no colours.
 
-What a VM prints goes to the host's logger, never to a terminal. CPython's own module makes its themes of dataclasses, which
-costs every process that formats a traceback the import of dataclasses, inspect, ast and dis.
+What a VM prints goes to the host's logger, never to a terminal. CPython's own module makes its themes of dataclasses,
+which costs every process that formats a traceback the import of dataclasses, inspect, ast and dis.
 """
 
 COLORIZE = False

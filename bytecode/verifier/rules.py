@@ -466,12 +466,7 @@ class Rules:
     def _branch_not_none(self, operand, popped):
         self._branch_on_none(False)
 
-    def _check_return_offset(self, operand):
-        if operand + 2 > self.facts.MAX_RETURN_OFFSET:
-            self.refuse(f"jumps {operand} code units, more than fit the frame's return offset")
-
     def _for_iter(self, operand, popped):
-        self._check_return_offset(operand)
         target = self.targets[self.index]
         if self.ops[target] != self.op_end_for or target + 1 == len(self.ops):
             self.refuse("does not lead to END_FOR and an instruction after it")
@@ -479,7 +474,9 @@ class Rules:
         self._merge(target + 1, self.stack[:-1])  # an exhausted iterator skips END_FOR
 
     def _send(self, operand, popped):
-        self._check_return_offset(operand)
+        width = self.instructions.end[self.index] - self.instructions.unit[self.index]
+        if width + operand > self.facts.MAX_RETURN_OFFSET:
+            self.refuse(f"jumps {operand} code units, more than fit the frame's return offset")
         self._merge(self.targets[self.index], self.stack)
 
     def _yield_value(self, operand, popped):

@@ -12,6 +12,8 @@ import pytest
 
 from bytecode import opcodes
 from bytecode.errors import BundleError
+from bytecode.format import Manifest, Module, read_bundle, write_bundle
+from bytecode.signing import TrustStore, generate_key
 from bytecode.verifier import VerifyError, load, verify
 
 SPECIMENS = sorted((Path(__file__).parents[1] / "properties" / "specimens").glob("*.py"))
@@ -82,6 +84,12 @@ def test_accepts_the_standard_library(level):
 def test_accepts_what_went_through_marshal():
     for path in SPECIMENS:
         verify(marshal.loads(marshal.dumps(compiled(path.read_text()))))
+
+
+def far_jump(code):
+    """How far the FOR_ITER of the one function in `code` jumps, in code units."""
+    inner = next(each for each in code.co_consts if isinstance(each, types.CodeType))
+    return next(each.arg for each in dis.get_instructions(inner) if each.opname == "FOR_ITER")
 
 
 def test_accepts_large_operands_and_far_jumps():
@@ -197,6 +205,19 @@ def test_functions_get_the_closure_that_their_code_reads():
     assert "expected" in refusal(patched(code, "SET_FUNCTION_ATTRIBUTE", new="END_SEND", operand=0))
     code = function("def f(a=1, *b):\n return lambda c=a, *, d=2: c").replace()
     assert "does not fit function" in refusal(patched(code, "SET_FUNCTION_ATTRIBUTE", 1))
+
+
+def test_hidden_arguments_of_generic_functions_have_their_kind():
+    module = compiled("def f[T](x=1, *, k=2): return x\ndef g[T](*, k=2): return k\ndef h[T](x=1): return x")
+    verify(module)
+    refusal(patched(module, "SWAP", 3, nth=0))
+    assert "lacks its closure or its arguments" in refusal(patched(module, "SWAP", new="COPY", operand=1, nth=1))
+    places = [module.co_consts.index(each) for each in module.co_consts if isinstance(each, types.CodeType)]
+    constants = list(module.co_consts)
+    constants[places[1]], constants[places[2]] = constants[places[2]], constants[places[1]]
+    assert "gives tuple for '.defaults'" in refusal(module.replace(co_consts=tuple(constants)))
+    inner = module.co_consts[places[2]]
+    assert "takes .defaults and stands alone" in refusal(inner)
 
 
 def test_generators_suspend_only_as_generators():
@@ -437,3 +458,25 @@ def test_a_python_without_a_table_is_named(monkeypatch):
             verify(compiled("1"))
     finally:
         opcodes.table.cache_clear()
+
+
+# -- in a bundle
+
+
+def test_damage_that_was_signed_is_a_bundle_error():
+    """Signature and digests are right, the code was damaged before: it is read, and refused by its structure."""
+    key = generate_key()
+    module = compiled("def run(value):\n return value + 1")
+    inner = next(each for each in module.co_consts if isinstance(each, types.CodeType))
+    damaged = module.replace(
+        co_consts=tuple(patched(each, "BINARY_OP", 99) if each is inner else each for each in module.co_consts)
+    )
+    manifest = Manifest(name="sample", version="1.0.0", entry="main:run")
+    for code, sound in ((module, True), (damaged, False)):
+        data = write_bundle(manifest, {"main": Module(False, marshal.dumps(code))}, key=key)
+        bundle = read_bundle(data, TrustStore.of(ours=key.public))
+        if sound:
+            bundle.verify()
+            continue
+        with pytest.raises(BundleError, match=r"module main: function run @ offset \d+ \(BINARY_OP\): operand 99"):
+            bundle.verify()

@@ -1,7 +1,8 @@
 """What the shipped tasks are asked, and the truth that the answers are checked against.
 
-Reads `data/` beside this file, which no bundle carries. A case is `(value, truth)`: what the task is called with, and what is
-right. Rows are split the same way for training (`prepare.py`) and for asking (here), so no task has seen what it is asked.
+Reads `data/` beside this file, which no bundle carries. A case is `(value, truth)`: what the task is called with, and
+what is right. Rows are split the same way for training (`prepare.py`) and for asking (here), so no task has seen what
+it is asked.
 """
 
 import csv
@@ -21,7 +22,7 @@ def read_digits():
 
 
 def read_tumours():
-    """569 pairs of 30 measurements and a label: 1 benign, 0 malignant. Measurements stay text, as written in the file."""
+    """569 pairs of 30 measurements and a label: 1 benign, 0 malignant. Measurements stay text, as in the file."""
     with open(DATA / "breast_cancer.csv", encoding="ascii", newline="") as file:
         reader = csv.reader(file)
         next(reader)

@@ -2,8 +2,8 @@
 
     python tasks/prepare.py
 
-Writes digits/model.json, digits/image.json, neighbours/references.txt, forest/training.csv and forest/rows.json. Needs numpy. Uses only the
-rows that `cases.py` keeps for training, save for the two example inputs, which are held-out rows.
+Writes digits/model.json, digits/image.json, neighbours/references.txt, forest/training.csv and forest/rows.json. Needs
+numpy. Uses only the rows that `cases.py` keeps for training, save for the two example inputs, which are held-out rows.
 """
 
 import json
@@ -21,7 +21,7 @@ DIGITS = 10
 STEPS = 600
 RATE = 2.0
 DECAY = 1e-3
-SCALE = 4096        # weights become integers: the same answers on every machine, and a file that reads well
+SCALE = 4096  # weights become integers: the same answers on every machine, and a file that reads well
 
 
 def train(images, labels):
@@ -66,7 +66,8 @@ def files():
         ),
         "forest/rows.json": json.dumps(
             {"rows": [[float(number) for number in row] for row, _ in tumours[cases.TUMOURS_FOR_TRAINING :][:3]]}
-        ) + "\n",
+        )
+        + "\n",
     }
 
 

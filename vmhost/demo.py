@@ -1,13 +1,14 @@
-"""The demonstration: the shipped tasks, compiled, signed, run side by side in VMs, checked against the truth, and timed.
+"""The demonstration: the shipped tasks, compiled, signed, run side by side in VMs, checked against the truth, timed.
 
-It goes through five stages and prints nothing; `vmhost.cli.demo` shows what it reports.
+It goes through four stages and prints nothing; `vmhost.cli.demo` shows what it reports.
 
 1. compile: every task folder becomes a bundle, signed with a key made for this run; the host trusts that key only.
 2. together: callers of all three tasks at once, while a runaway and a memory hog are stopped beside them.
 3. check: every answer against the data's truth, which no bundle carries.
-4. compare: task by task, the same work through its VMs, then through a ThreadPoolExecutor in this interpreter, whose GIL they share.
+4. compare: task by task, the same work through its VMs, then through a ThreadPoolExecutor in this interpreter, whose
+GIL they share.
 
-Assumes the checkout's `tasks/` folder; promises that nothing is left behind: bundles and key live in a temporary folder.
+Assumes the checkout's `tasks/` folder; leaves nothing behind: bundles and key live in a temporary folder.
 """
 
 import contextlib
@@ -28,12 +29,12 @@ import vmhost
 
 # (task, what a call costs, calls in stage 2, calls each way in each round of stage 4)
 WORK = (("digits", "light", 1500, 1000), ("neighbours", "middle", 90, 30), ("forest", "heavy", 4, 2))
-ROUNDS = 2              # of stage 4; the quicker one counts, since what else the machine does only ever slows down
+ROUNDS = 2  # of stage 4; the quicker one counts, since what else the machine does only ever slows down
 MISBEHAVING = (
     ("runaway", {"swallow": 3}, vmhost.TimeLimitError),
     ("hog", {}, vmhost.MemoryLimitError),
 )
-CALLERS = 2             # threads that call each task in stage 2, one call at a time each
+CALLERS = 2  # threads that call each task in stage 2, one call at a time each
 SAMPLE_S = 0.05
 VMS, THREADS = "in VMs", "in GIL threads"
 
@@ -42,8 +43,8 @@ VMS, THREADS = "in VMs", "in GIL threads"
 class TaskReport:
     """One task. `right` is the share of right answers (0..1); `p50_s` and `p99_s` are what callers waited in stage 2.
 
-    `cpu_s` and `peak_bytes` are over all its VMs: the sum and the largest. `vms_s` and `threads_s` are the wall times of
-    stage 4.
+    `cpu_s` and `peak_bytes` are over all its VMs: the sum and the largest. `vms_s` and `threads_s` are the wall times
+    of stage 4.
     """
 
     name: str
@@ -68,7 +69,7 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class StopReport:
-    """A misbehaving task: the error it was meant to end with, the one it ended with (None: it returned), after how long."""
+    """A misbehaving task: the error it should end with, the one it ended with (None: it returned), after how long."""
 
     name: str
     expected: str
@@ -79,12 +80,16 @@ class StopReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole run. `wrong` has a sentence for everything that was not as it should be; empty when all was well."""
+    """The whole run. `wrong` has a sentence for everything that was not as it should be; empty when all was well.
+
+    `load_before` is the machine's load average before the run: what else it was doing.
+    """
 
     tasks: tuple
     stops: tuple
     vms: tuple
     workers: int
+    load_before: float
     compile_s: float
     together_s: float
     booted: int
@@ -105,12 +110,13 @@ class Progress:
 
 
 def run(tasks_folder, progress=None):
-    """Runs the demonstration on the task folders in `tasks_folder` and returns a Report. `progress` is kept up to date."""
+    """Runs the demonstration on the tasks in `tasks_folder` and returns a Report. `progress` is kept up to date."""
     progress = progress or Progress()
     cases = _load_cases(tasks_folder)
     asked = {name: cases.cases(name) for name, *_ in WORK}
     names = [name for name, *_ in WORK] + [name for name, *_ in MISBEHAVING]
     workers = max(2, len(os.sched_getaffinity(0)))
+    load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="vmhost-demo-") as folder:
         progress.begin("compile", dict.fromkeys(names, 1))
         started = time.perf_counter()
@@ -120,7 +126,9 @@ def run(tasks_folder, progress=None):
             tasks = {name: host.load(Path(folder) / f"{name}.vmb") for name in names}
             watch = _Watch(host)
             with watch:
-                progress.begin("together", {name: calls for name, _, calls, _ in WORK} | {name: 1 for name, *_ in MISBEHAVING})
+                progress.begin(
+                    "together", {name: calls for name, _, calls, _ in WORK} | {name: 1 for name, *_ in MISBEHAVING}
+                )
                 started = time.perf_counter()
                 callers, stops = _together(host, tasks, asked, watch, progress)
                 together_s = time.perf_counter() - started
@@ -149,6 +157,7 @@ def run(tasks_folder, progress=None):
         stops=stops,
         vms=tuple(sorted(watch.seen.values(), key=lambda vm: vm.id)),
         workers=workers,
+        load_before=load_before,
         compile_s=compile_s,
         together_s=together_s,
         booted=statistics.booted,
@@ -168,7 +177,7 @@ class _Calls:
     """What the callers of one task have seen. Appending to a list is safe from several threads."""
 
     seconds: list = field(default_factory=list)
-    answers: list = field(default_factory=list)         # (answer, truth)
+    answers: list = field(default_factory=list)  # (answer, truth)
     errors: list = field(default_factory=list)
 
 
@@ -176,7 +185,7 @@ class _Watch:
     """Looks at a host's VMs again and again, since a VM that has ended is not in its statistics any more."""
 
     def __init__(self, host):
-        self.seen = {}              # VM id -> the last statistics of it that had a task
+        self.seen = {}  # VM id -> the last statistics of it that had a task
         self._host = host
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="vmhost-demo-watch")
@@ -234,16 +243,17 @@ def _together(host, tasks, asked, watch, progress):
         try:
             futures = []
             for name, _, count, _ in WORK:
-                work = iter(_work(asked[name], count))      # shared by the task's callers: next() is atomic under the GIL
+                work = iter(_work(asked[name], count))  # shared by the task's callers: next() is atomic under the GIL
                 futures += [threads.submit(_call_all, tasks[name], work, calls[name], progress) for _ in range(CALLERS)]
             stops = [
-                threads.submit(_stop, tasks[name], value, expected, watch, progress) for name, value, expected in MISBEHAVING
+                threads.submit(_stop, tasks[name], value, expected, watch, progress)
+                for name, value, expected in MISBEHAVING
             ]
             for future in futures:
                 future.result()
             return calls, tuple(stop.result() for stop in stops)
         except BaseException:
-            host.close(drain=False)         # else the callers would go on to the end of their work, and be waited for
+            host.close(drain=False)  # else the callers would go on to the end of their work, and be waited for
             raise
 
 
@@ -271,7 +281,7 @@ def _stop(task, value, expected, watch, progress):
     else:
         got, message = None, "it returned"
     after_s = time.perf_counter() - started
-    watch.sample()          # a VM that was stopped ends soon, and its figures with it
+    watch.sample()  # a VM that was stopped ends soon, and its figures with it
     progress.done[task.name] += 1
     return StopReport(task.name, expected.__name__, got, after_s, message)
 
@@ -325,7 +335,8 @@ def _wrong(reports, stops, callers):
     """A sentence for each thing that was not as it should be."""
     for report in reports:
         if report.errors:
-            yield f"{report.name}: {report.errors} of {report.calls} calls failed; the first: {callers[report.name].errors[0]}"
+            first = callers[report.name].errors[0]
+            yield f"{report.name}: {report.errors} of {report.calls} calls failed; the first: {first}"
         elif not report.right > 0.9:
             yield f"{report.name}: expected more than 90 % right answers, got {report.right:.1%}"
     for stop in stops:

@@ -1,7 +1,7 @@
 """Heavy task: grows a random forest on 400 breast tumours whose diagnosis is known, then judges the caller's.
 
-Takes `{"rows": [[30 numbers], ...], "seed": 0, "trees": 240}` (`seed` and `trees` may be left out) and returns one label per row:
-1 benign, 0 malignant. The same seed gives the same answer.
+Takes `{"rows": [[30 numbers], ...], "seed": 0, "trees": 240}` (`seed` and `trees` may be left out) and returns one
+label per row: 1 benign, 0 malignant. The same seed gives the same answer.
 """
 
 import csv

@@ -30,4 +30,4 @@ def run(value):
     nearest = heapq.nsmallest(
         count, ((min(math.dist(one, pixels) for one in moved), digit) for pixels, digit in _references)
     )
-    return Counter(digit for _, digit in nearest).most_common(1)[0][0]      # a draw goes to the nearer one
+    return Counter(digit for _, digit in nearest).most_common(1)[0][0]  # a draw goes to the nearer one

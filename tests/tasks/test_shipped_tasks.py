@@ -1,4 +1,4 @@
-"""The shipped tasks as ordinary Python: right answers on data they have not seen, the files they name, their licences."""
+"""The shipped tasks as ordinary Python: right on data they have not seen, the files they name, their licences."""
 
 import contextlib
 import importlib
@@ -56,7 +56,7 @@ def test_answers_agree_with_truth_on_held_out_rows(entry, name, count, at_least)
     run = entry(name).run
     asked = cases.cases(name)[:count]
     if name == "forest":
-        asked = [({**value, "trees": 24}, truth) for value, truth in asked]      # a tenth of the trees, as good here
+        asked = [({**value, "trees": 24}, truth) for value, truth in asked]  # a tenth of the trees, as good here
     shares = [cases.share_right(run(value), truth) for value, truth in asked]
     assert len(shares) == count
     assert sum(shares) / len(shares) >= at_least
@@ -116,7 +116,9 @@ def test_each_folder_names_its_source_and_licence(name):
     assert "CC BY 4.0" in text
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent for path in TASKS.glob("*/task.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in TASKS.glob("*/task.yaml")), ids=lambda path: path.name
+)
 def test_task_yaml_names_its_folder_and_files_that_exist(folder):
     spec = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
     assert spec["name"] == folder.name

@@ -94,7 +94,14 @@ def test_compile_and_inspect_agree(vmhost, task_folder, tmp_path):
     assert seen["signature"]["trusted_as"] == "me"
 
     code, out, _ = vmhost("inspect", path)
-    for word in ("greet 1.0.0", "main:run", "memory 32.0 MiB, wall time 2 s", "trusted as me", "words.txt", seen["digest"]):
+    for word in (
+        "greet 1.0.0",
+        "main:run",
+        "memory 32.0 MiB, wall time 2 s",
+        "trusted as me",
+        "words.txt",
+        seen["digest"],
+    ):
         assert word in out
 
 
@@ -136,11 +143,18 @@ def test_a_bundle_that_cannot_be_put_in_place_leaves_nothing_half_written(vmhost
 def test_what_needs_the_checkout_says_so(tmp_path):
     """As an installed package sees it: no tasks/ and no bench/ beside it, nor in the current folder."""
     for package in ("vmhost", "bytecode"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("data", "__pycache__", "*.so", "*.c"))
+        shutil.copytree(
+            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("data", "__pycache__", "*.so", "*.c")
+        )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     (tmp_path / "elsewhere").mkdir()
-    for name, says in (("demo", "the demo runs the tasks of the project's checkout"), ("bench", "in bench/ of the project's checkout")):
-        ended = subprocess.run([*COMMAND, name], cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True, timeout=60)
+    for name, says in (
+        ("demo", "the demo runs the tasks of the project's checkout"),
+        ("bench", "in bench/ of the project's checkout"),
+    ):
+        ended = subprocess.run(
+            [*COMMAND, name], cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True, timeout=60
+        )
         assert (ended.returncode, ended.stdout) == (failures.WRONG_INPUT, "") and says in ended.stderr
 
 
@@ -155,13 +169,29 @@ def test_what_needs_the_checkout_says_so(tmp_path):
         (["inspect", "greet"], failures.WRONG_INPUT, "is a folder; compile it first"),
         (["inspect", "greet/words.txt"], failures.REFUSED, "words.txt"),
         (["run", "nothing.vmb"], failures.WRONG_INPUT, "nothing.vmb: no such bundle"),
-        (["run", "greet.vmb", "--input", "missing.json"], failures.WRONG_INPUT, "missing.json: no such file, and not JSON"),
+        (
+            ["run", "greet.vmb", "--input", "missing.json"],
+            failures.WRONG_INPUT,
+            "missing.json: no such file, and not JSON",
+        ),
         (["run", "greet.vmb", "--input", "greet"], failures.WRONG_INPUT, "cannot read the input: Is a directory"),
         (["run", "greet.vmb", "--input", "greet.vmb"], failures.WRONG_INPUT, "greet.vmb: expected JSON in UTF-8"),
-        (["run", "greet.vmb", "--input", "greet/words.txt"], failures.WRONG_INPUT, "words.txt: not JSON: Expecting value: line 1"),
-        (["run", "greet.vmb", "--input", '{"name": '], failures.WRONG_INPUT, "--input: not JSON: Expecting value: line 1 column 10"),
+        (
+            ["run", "greet.vmb", "--input", "greet/words.txt"],
+            failures.WRONG_INPUT,
+            "words.txt: not JSON: Expecting value: line 1",
+        ),
+        (
+            ["run", "greet.vmb", "--input", '{"name": '],
+            failures.WRONG_INPUT,
+            "--input: not JSON: Expecting value: line 1 column 10",
+        ),
         (["run", "greet.vmb", "--input", "[" * 100_000], failures.WRONG_INPUT, "--input: not JSON"),
-        (["run", "greet.vmb", "--input", "{}", "--each"], failures.WRONG_INPUT, "--each: expected a list of values as input, got dict"),
+        (
+            ["run", "greet.vmb", "--input", "{}", "--each"],
+            failures.WRONG_INPUT,
+            "--each: expected a list of values as input, got dict",
+        ),
         (["run", "greet.vmb", "--timeout", "soon"], failures.WRONG_INPUT, "--timeout: expected a quantity"),
         (["run", "greet.vmb", "--trust", "no.pub"], failures.WRONG_INPUT, "no.pub"),
         (["demo", "--tasks", "greet"], failures.WRONG_INPUT, "greet: expected the folder of the shipped tasks"),
@@ -208,7 +238,11 @@ def test_a_reader_who_goes_away_ends_the_command_quietly(task_folder, tmp_path):
         reader, writer = os.pipe()
         os.close(reader)
         ended = subprocess.run(
-            [*COMMAND, "inspect", str(tmp_path / "big.vmb"), *style], stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, timeout=60
+            [*COMMAND, "inspect", str(tmp_path / "big.vmb"), *style],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            timeout=60,
         )
         os.close(writer)
         assert (ended.returncode, ended.stderr) == (failures.PIPE_CLOSED, b"")
@@ -268,7 +302,13 @@ def test_bundle_contents_can_be_listed_by_any_zip_tool(vmhost, task_folder, tmp_
 
 def test_quantities_for_people():
     assert [duration_text(s) for s in (2.5e-5, 0.00312, 1.06, float("nan"))] == ["25 us", "3.12 ms", "1.06 s", "-"]
-    assert [size_text(n) for n in (0, 999, 1024, 300 << 20, 5 << 30)] == ["0 B", "999 B", "1.0 KiB", "300 MiB", "5.0 GiB"]
+    assert [size_text(n) for n in (0, 999, 1024, 300 << 20, 5 << 30)] == [
+        "0 B",
+        "999 B",
+        "1.0 KiB",
+        "300 MiB",
+        "5.0 GiB",
+    ]
 
 
 def test_output_is_plain_where_there_is_no_terminal(capsys):

@@ -30,7 +30,7 @@ def own_keys(tmp_path, monkeypatch):
 
 @pytest.fixture
 def vmhost(capfd):
-    """Runs a command line: gives (exit code, stdout, stderr), the process's own: what a task wrote there would be seen."""
+    """Runs a command line: gives (exit code, stdout, stderr) of the process: what a task wrote there is seen."""
 
     def run(*arguments):
         code = main([str(argument) for argument in arguments])
@@ -48,7 +48,8 @@ def bundle(tmp_path):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         (folder / "task.yaml").write_text(
-            f'name: {name}\nversion: 1.0.0\nentry: main:run\npython: "3.{sys.version_info[1]}"\nlimits: {limits}\n' + more
+            f'name: {name}\nversion: 1.0.0\nentry: main:run\npython: "3.{sys.version_info[1]}"\nlimits: {limits}\n'
+            + more
         )
         for file, text in dict(files).items():
             (folder / file).write_text(text)
@@ -65,7 +66,9 @@ ECHO = "def run(value):\n    return value\n"
 
 def test_a_signed_bundle_runs_and_its_result_is_all_of_stdout(vmhost, bundle):
     vmhost("keys", "new", "me", "--trust")
-    path = bundle("def run(value):\n    print('thinking')\n    return {'name': value['name'], 'seen': (1, b'x')}\n", "me")
+    path = bundle(
+        "def run(value):\n    print('thinking')\n    return {'name': value['name'], 'seen': (1, b'x')}\n", "me"
+    )
     code, out, err = vmhost("run", path, "--input", '{"name": "Ada"}')
     assert code == 0
     assert json.loads(out) == {"name": "Ada", "seen": {"$tuple": [1, {"$bytes": "eA=="}]}}
@@ -87,9 +90,15 @@ def test_an_unsigned_or_untrusted_bundle_needs_a_flag(vmhost, bundle):
 def test_input_comes_from_a_file_or_stdin_or_the_command_line(vmhost, bundle, tmp_path, monkeypatch):
     path = bundle(ECHO)
     (tmp_path / "value.json").write_text('{"a": {"$set": [1]}}')
-    assert json.loads(vmhost("run", path, "--allow-unsigned", "--input", tmp_path / "value.json")[1]) == {"a": {"$set": [1]}}
+    assert json.loads(vmhost("run", path, "--allow-unsigned", "--input", tmp_path / "value.json")[1]) == {
+        "a": {"$set": [1]}
+    }
     ended = subprocess.run(
-        [*COMMAND, "run", path, "--allow-unsigned", "--input", "-", "--json"], input=b"[1.5]", capture_output=True, cwd=ROOT, timeout=60
+        [*COMMAND, "run", path, "--allow-unsigned", "--input", "-", "--json"],
+        input=b"[1.5]",
+        capture_output=True,
+        cwd=ROOT,
+        timeout=60,
     )
     document = json.loads(ended.stdout)
     assert (ended.returncode, document["result"], document["task"]) == (0, [1.5], "sample 1.0.0")
@@ -115,7 +124,7 @@ def test_a_traceback_has_the_tasks_own_lines(vmhost, bundle, tmp_path, monkeypat
     assert "error: sample 1.0.0: KeyError: 'missing'" in err
     assert "vmhost/" not in err, "frames of the host are no business of the task's author"
     _, _, err = vmhost("run", path, "--allow-unsigned", "--input", "{}", "--source", tmp_path / "sample")
-    assert 'line 5, in deeper\n    return value[\'missing\']\n' in err
+    assert "line 5, in deeper\n    return value['missing']\n" in err
     monkeypatch.chdir(tmp_path)
     _, out, _ = vmhost("run", path, "--allow-unsigned", "--input", "{}", "--json")
     error = json.loads(out)["error"]
@@ -127,7 +136,12 @@ def test_a_traceback_has_the_tasks_own_lines(vmhost, bundle, tmp_path, monkeypat
     ("source", "limits", "code", "says"),
     [
         ("def run(value):\n    while True: pass\n", "{wall_time: 300 ms}", failures.LIMIT, "wall_time"),
-        ("def run(value):\n    x = []\n    while True: x.append(bytes(65536))\n", "{memory: 16 MiB}", failures.LIMIT, "limits.memory"),
+        (
+            "def run(value):\n    x = []\n    while True: x.append(bytes(65536))\n",
+            "{memory: 16 MiB}",
+            failures.LIMIT,
+            "limits.memory",
+        ),
         ("def run(value):\n    open('/etc/passwd')\n", "{}", failures.TASK_FAILED, "open('/etc/passwd'): not granted"),
         ("def run(value):\n    return object()\n", "{}", failures.TASK_FAILED, "a `object` cannot cross"),
         ("import json\nraise RuntimeError('no start')\ndef run(value): pass\n", "{}", failures.TASK_FAILED, "no start"),
@@ -188,7 +202,15 @@ def test_doctor_finds_this_machine_fit(vmhost):
     document = json.loads(out)
     assert (code, document["healthy"]) == (0, True), [f for f in document["findings"] if f["status"] == "wrong"]
     names = {finding["name"] for finding in document["findings"]}
-    assert {"Python", "cores", "memory", "native core", "standard library", "a VM boots", "a VM compiles nothing"} <= names
+    assert {
+        "Python",
+        "cores",
+        "memory",
+        "native core",
+        "standard library",
+        "a VM boots",
+        "a VM compiles nothing",
+    } <= names
 
 
 def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):
@@ -205,7 +227,9 @@ def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):
 @pytest.fixture
 def short_demo(monkeypatch):
     """The demonstration with less work: each way of running each task, seconds in all."""
-    monkeypatch.setattr(demonstration, "WORK", (("digits", "light", 500, 50), ("neighbours", "middle", 6, 4), ("forest", "heavy", 1, 1)))
+    monkeypatch.setattr(
+        demonstration, "WORK", (("digits", "light", 500, 50), ("neighbours", "middle", 6, 4), ("forest", "heavy", 1, 1))
+    )
     monkeypatch.setattr(demonstration, "ROUNDS", 1)
 
 
@@ -214,18 +238,25 @@ def test_the_demo_checks_answers_and_stops_what_misbehaves(vmhost, short_demo):
     document = json.loads(out)
     assert (code, document["wrong"]) == (0, [])
     assert {task["name"]: (task["calls"], task["errors"]) for task in document["tasks"]} == {
-        "digits": (500, 0), "neighbours": (6, 0), "forest": (1, 0)
+        "digits": (500, 0),
+        "neighbours": (6, 0),
+        "forest": (1, 0),
     }
     assert all(task["right"] > 0.9 and task["speed_up"] > 0 and task["vms"] >= 1 for task in document["tasks"])
-    assert {stop["name"]: stop["got"] for stop in document["stops"]} == {"runaway": "TimeLimitError", "hog": "MemoryLimitError"}
+    assert {stop["name"]: stop["got"] for stop in document["stops"]} == {
+        "runaway": "TimeLimitError",
+        "hog": "MemoryLimitError",
+    }
 
 
 def test_the_demo_says_what_was_wrong(vmhost, monkeypatch):
     monkeypatch.setattr(demonstration, "WORK", (("digits", "light", 500, 50),))
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     monkeypatch.setattr(demonstration, "_load_cases", wrong_truth(demonstration._load_cases))
     code, out, err = vmhost("demo")
     assert code == failures.TASK_FAILED
     assert "error: digits: expected more than 90 % right answers" in err
+    assert "busy before the run (load 99.0)" in out
 
 
 def wrong_truth(load):
@@ -239,7 +270,9 @@ def wrong_truth(load):
 
 
 def test_ctrl_c_ends_the_demo_in_the_middle():
-    with subprocess.Popen([*COMMAND, "demo"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        [*COMMAND, "demo"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
         try:
             while "All tasks at once" not in running.stderr.readline():
                 assert running.poll() is None
@@ -259,13 +292,15 @@ def test_the_demo_on_a_terminal_shows_its_tables_and_leaves_the_screen_tidy(tmp_
     control, terminal = pty.openpty()
     environment = os.environ | {"COLUMNS": "100", "LINES": "40", "TERM": "xterm"}
     shown = b""
-    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=terminal, stderr=terminal, env=environment) as running:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=terminal, stderr=terminal, env=environment
+    ) as running:
         os.close(terminal)
         try:
             while True:
                 try:
                     shown += os.read(control, 65536)
-                except OSError:         # the last writer closed the terminal
+                except OSError:  # the last writer closed the terminal
                     break
             assert running.wait(timeout=60) == 0, shown.decode()
         finally:

@@ -1,7 +1,7 @@
 """The `vmhost` command: compile, run, inspect, bench, doctor, keys and demo.
 
-One module per command; each is imported when it is asked for, so that `vmhost --help` and completion stay quick. What goes where and
-with which exit code stands in `output.py` and `failures.py`.
+One module per command; each is imported when it is asked for, so that `vmhost --help` and completion stay quick. What
+goes where and with which exit code stands in `output.py` and `failures.py`.
 """
 
 import importlib
@@ -42,7 +42,9 @@ def _print_version(context, parameter, wanted):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
 def vmhost_command():
     """Run compiled task bundles, each in a Python VM of its own on a thread of its own."""
 

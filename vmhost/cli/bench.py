@@ -29,4 +29,6 @@ def checkout():
     for root in (Path(__file__).resolve().parents[2], Path.cwd()):
         if (root / "bench" / "__main__.py").is_file():
             return root
-    raise failures.Failure("the measurements are in bench/ of the project's checkout, which is not here; go there and run it again")
+    raise failures.Failure(
+        "the measurements are in bench/ of the project's checkout, which is not here; go there and run it again"
+    )

@@ -10,8 +10,13 @@ from vmhost.cli import failures, inspect, keys
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FOLDER...")
-@click.option("-o", "--output", "path", type=click.Path(path_type=Path),
-              help="The bundle to write; a folder if there are several. [default: NAME.vmb here]")
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    type=click.Path(path_type=Path),
+    help="The bundle to write; a folder if there are several. [default: NAME.vmb here]",
+)
 @click.option("--target", help="The Python to compile for. [default: as task.yaml says]")
 @click.option("--optimize", type=click.IntRange(0, 2), default=0, show_default=True, help="As in python -O.")
 @click.option("--sign", metavar="KEY", help="A key's name, or the file of one (see: vmhost keys).")
@@ -34,20 +39,23 @@ def command(output, folders, path, target, optimize, sign, strict):
             compiled = compile_task(folder, target=target, optimize=optimize, strict=strict)
             data = compiled.to_bytes(key)
             bundle = read_bundle(data, allow_unsigned=True)
-            bundle.verify()         # what was just made must be fit for the host that will get it
+            bundle.verify()  # what was just made must be fit for the host that will get it
             name = f"{bundle.manifest.name}.vmb"
             target_path = (path / name if into_folder else path) if path is not None else Path(name)
             _write(target_path, data)
             warnings = [str(warning) for warning in compiled.warnings]
-            written.append(inspect.summary(bundle, target_path, len(data)) | {"signed_with": sign, "warnings": warnings})
+            written.append(
+                inspect.summary(bundle, target_path, len(data)) | {"signed_with": sign, "warnings": warnings}
+            )
     output.document({"bundles": written})
     for made in written:
         for warning in made["warnings"]:
             output.remark(f"warning: {warning}", style="yellow")
+        modules = "1 module" if len(made["modules"]) == 1 else f"{len(made['modules'])} modules"
         signed = f"signed with {sign}" if sign else "not signed"
         output.line(
             f"{made['path']}: {made['task']}, {inspect.size_text(made['bytes'])}, "
-            f"{len(made['modules'])} {'module' if len(made['modules']) == 1 else 'modules'}, Python {made['target']}, {signed}"
+            f"{modules}, Python {made['target']}, {signed}"
         )
 
 

@@ -1,4 +1,4 @@
-"""`vmhost demo`: runs `vmhost.demo` and shows what it did: a live table on a terminal, plain lines elsewhere, or JSON."""
+"""`vmhost demo`: runs `vmhost.demo` and shows what it did: a live table on a terminal, lines elsewhere, or JSON."""
 
 import dataclasses
 import math
@@ -21,7 +21,12 @@ REDRAW_S = 0.1
 
 
 @click.command(short_help="Run the shipped tasks side by side, and check them.")
-@click.option("--tasks", "folder", type=click.Path(path_type=Path), help="The folder with the shipped tasks. [default: the checkout's]")
+@click.option(
+    "--tasks",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="The folder with the shipped tasks. [default: the checkout's]",
+)
 @failures.command
 def command(output, folder):
     """Run the shipped tasks side by side in VMs, stop two that misbehave, and check every answer."""
@@ -37,18 +42,22 @@ def command(output, folder):
 
 
 def tasks_folder(given):
-    """The folder with the shipped tasks: `given`, or the one of the checkout that this package or the current folder is in."""
+    """The folder with the shipped tasks: `given`, or that of the checkout around this package or the current folder."""
     candidates = [given] if given else [Path(__file__).resolve().parents[2] / "tasks", Path("tasks")]
     for folder in candidates:
         if (folder / "cases.py").is_file():
             return folder
     if given:
-        raise failures.Failure(f"{given}: expected the folder of the shipped tasks, with cases.py in it; it is tasks/ in the checkout")
-    raise failures.Failure("the demo runs the tasks of the project's checkout, which is not here; go there, or give --tasks FOLDER")
+        raise failures.Failure(
+            f"{given}: expected the folder of the shipped tasks, with cases.py in it; it is tasks/ in the checkout"
+        )
+    raise failures.Failure(
+        "the demo runs the tasks of the project's checkout, which is not here; go there, or give --tasks FOLDER"
+    )
 
 
 class _shown:
-    """Shows the progress while the block runs: a live table where stderr is a terminal, else a line at the start of each stage."""
+    """Shows the progress while the block runs: a live table where stderr is a terminal, else a line for each stage."""
 
     def __init__(self, output, progress):
         self._output, self._progress = output, progress
@@ -92,8 +101,15 @@ def _show(output, report):
         ["task", "calls>", "errors>", "right>", "p50>", "p99>", "CPU>", "memory>", "speed-up>"],
         [
             [
-                task.name, f"{task.calls}", f"{task.errors}", f"{task.right:.1%}", duration_text(task.p50_s),
-                duration_text(task.p99_s), duration_text(task.cpu_s), size_text(task.peak_bytes), f"{task.speed_up:.2f} x",
+                task.name,
+                f"{task.calls}",
+                f"{task.errors}",
+                f"{task.right:.1%}",
+                duration_text(task.p50_s),
+                duration_text(task.p99_s),
+                duration_text(task.cpu_s),
+                size_text(task.peak_bytes),
+                f"{task.speed_up:.2f} x",
             ]
             for task in report.tasks
         ],
@@ -113,14 +129,25 @@ def _show(output, report):
             for task in report.tasks
         ],
     )
+    if report.load_before > report.workers / 2:
+        output.line(
+            f"The machine was busy before the run (load {report.load_before:.1f}): it does better when it is quiet.",
+            style="yellow",
+        )
     output.line()
     output.table(
         f"VMs: {report.booted} booted, {report.quarantined} quarantined",
         ["VM", "task", "state", "calls>", "errors>", "stops>", "CPU>", "peak memory>"],
         [
             [
-                f"{vm.id}", f"{vm.task} {vm.version}", vm.state, f"{vm.calls}", f"{vm.errors}", f"{vm.stops}",
-                duration_text(vm.cpu_s), size_text(vm.peak_bytes),
+                f"{vm.id}",
+                f"{vm.task} {vm.version}",
+                vm.state,
+                f"{vm.calls}",
+                f"{vm.errors}",
+                f"{vm.stops}",
+                duration_text(vm.cpu_s),
+                size_text(vm.peak_bytes),
             ]
             for vm in report.vms
         ],
@@ -130,7 +157,8 @@ def _show(output, report):
         output.error(sentence)
     if not report.wrong:
         output.line(
-            "Every answer was checked against the data's truth, and both misbehaving tasks were stopped while the others ran on.",
+            "Every answer was checked against the data's truth, and both misbehaving tasks were stopped "
+            "while the others ran on.",
             style="green",
         )
 

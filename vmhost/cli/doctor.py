@@ -60,7 +60,14 @@ def command(output):
             findings += check()
         except Exception as error:
             # A doctor that dies of what it was asked to look at is of no use; the error is the finding.
-            findings.append(Finding(check.__name__, WRONG, f"{type(error).__name__}: {error}", "report this, with all that doctor prints"))
+            findings.append(
+                Finding(
+                    check.__name__,
+                    WRONG,
+                    f"{type(error).__name__}: {error}",
+                    "report this, with all that doctor prints",
+                )
+            )
     healthy = all(finding.status != WRONG for finding in findings)
     output.document({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
     for finding in findings:
@@ -74,7 +81,9 @@ def python():
     """The interpreter that runs this."""
     version = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
     fitting = sys.implementation.name == "cpython" and sys.version_info >= (3, 14)
-    yield Finding("Python", OK if fitting else WRONG, version, None if fitting else "vmhost needs CPython 3.14 or newer")
+    yield Finding(
+        "Python", OK if fitting else WRONG, version, None if fitting else "vmhost needs CPython 3.14 or newer"
+    )
     for name, present, advice in (
         ("Py_GIL_DISABLED", "free-threaded", "use a Python with the GIL: each VM brings its own"),
         ("Py_DEBUG", "debug", "use a release build: a debug build has other structures"),
@@ -87,7 +96,9 @@ def python():
         "Python headers",
         OK if found else REMARK,
         str(header.parents[1]) if found else f"none in {header.parents[1]}",
-        None if found else "only needed to build vmhost: install the package that brings them, python3.14-dev or the like",
+        None
+        if found
+        else "only needed to build vmhost: install the package that brings them, python3.14-dev or the like",
     )
 
 
@@ -98,7 +109,9 @@ def machine():
     text = f"{usable} usable of {present}"
     if quota and quota[0] != "max":
         text += f", limited to {int(quota[0]) / int(quota[1]):g} by its control group"
-    yield Finding("cores", OK if usable > 1 else REMARK, text, None if usable > 1 else "VMs will take turns on the one core")
+    yield Finding(
+        "cores", OK if usable > 1 else REMARK, text, None if usable > 1 else "VMs will take turns on the one core"
+    )
     import psutil
 
     memory = psutil.virtual_memory()
@@ -146,7 +159,9 @@ def installation():
     else:
         size = size_text(path.stat().st_size)
         yield Finding(
-            "standard library", OK, f"{path}, Python {bundle.manifest.exact_python}, {len(bundle.modules)} modules, {size}"
+            "standard library",
+            OK,
+            f"{path}, Python {bundle.manifest.exact_python}, {len(bundle.modules)} modules, {size}",
         )
 
 
@@ -158,7 +173,9 @@ def trust():
         "trusted keys",
         OK if names else REMARK,
         names or f"none in {keys.home() / 'trusted'}",
-        None if names else "make a key and trust it (vmhost keys new NAME --trust), or run with --allow-unsigned while developing",
+        None
+        if names
+        else "make a key and trust it (vmhost keys new NAME --trust), or run with --allow-unsigned while developing",
     )
 
 
@@ -178,7 +195,11 @@ def probe():
             task = host.load(bundle)
             answer = task("hello")
             first_s = time.perf_counter() - started
-            yield Finding("a VM boots", OK if answer == "hello" else WRONG, f"first answer after {first_s * 1e3:.1f} ms: {answer!r}")
+            yield Finding(
+                "a VM boots",
+                OK if answer == "hello" else WRONG,
+                f"first answer after {first_s * 1e3:.1f} ms: {answer!r}",
+            )
             times = []
             for _ in range(CALLS):
                 started = time.perf_counter()

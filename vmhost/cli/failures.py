@@ -55,7 +55,7 @@ def exit_code(error):
 
 
 def command(function):
-    """A command's function, given an `Output` in place of `as_json`, whose errors are printed once and become exit codes."""
+    """A command's function, given an `Output` for `as_json`, whose errors are printed once and become exit codes."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
     @functools.wraps(function)
@@ -83,7 +83,7 @@ def report(output, error, code):
     """Prints the error: on stderr for people, with the task's traceback if it has one; on stdout as JSON."""
     kind = error.kind if isinstance(error, Failure) else type(error).__name__
     frames = getattr(error, "guest_traceback", None)
-    item = getattr(error, "item", None)         # of the list that `run --each` was given, from 0
+    item = getattr(error, "item", None)  # of the list that `run --each` was given, from 0
     if output.as_json:
         document = {"type": kind, "message": str(error), "exit_code": code}
         if item is not None:

@@ -1,4 +1,4 @@
-"""`vmhost inspect`: what is in a bundle. Checks signature and digests, runs and unmarshals nothing unless --verify says so."""
+"""`vmhost inspect`: what is in a bundle. Checks signature and digests; unmarshals nothing unless --verify says so."""
 
 from pathlib import Path
 
@@ -9,7 +9,9 @@ from vmhost.cli import failures, keys
 
 @click.command(short_help="List what is in BUNDLE and who signed it.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="BUNDLE")
-@click.option("--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to check the signature against.")
+@click.option(
+    "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to check the signature against."
+)
 @click.option("--verify", is_flag=True, help="Also check the structure of every code object.")
 @failures.command
 def command(output, path, trust, verify):
@@ -33,7 +35,9 @@ def command(output, path, trust, verify):
         for kind in ("modules", "files", "texts")
         for item in document[kind]
     ]
-    output.table("Contents", ["kind", "name", "size>", "SHA-256"], [[kind.removesuffix("s"), *rest] for kind, *rest in rows])
+    output.table(
+        "Contents", ["kind", "name", "size>", "SHA-256"], [[kind.removesuffix("s"), *rest] for kind, *rest in rows]
+    )
 
 
 def existing(path):
@@ -50,7 +54,10 @@ def summary(bundle, path, size):
     from bytecode.format import module_path
 
     manifest = bundle.manifest
-    record = lambda file: {"bytes": manifest.files[file].size, "sha256": manifest.files[file].sha256.hex()}  # noqa: E731
+
+    def record(file):
+        return {"bytes": manifest.files[file].size, "sha256": manifest.files[file].sha256.hex()}
+
     return {
         "path": str(path),
         "bytes": size,
@@ -79,7 +86,7 @@ def summary(bundle, path, size):
 
 
 def signature(path, store):
-    """Who signed the bundle at `path`: None, or the signer's fingerprint and the name under which `store` trusts it, if so."""
+    """Who signed the bundle at `path`: None, or the fingerprint and the name under which `store` trusts it, if so."""
     from bytecode import signing
     from bytecode.archive import read_archive
 
@@ -107,7 +114,11 @@ def _properties(document):
     if signed is None:
         yield "signature", "none: hosts refuse it unless they allow unsigned bundles"
     else:
-        trusted = f"trusted as {signed['trusted_as']}" if signed["trusted_as"] else "not trusted here (see: vmhost keys trust)"
+        trusted = (
+            f"trusted as {signed['trusted_as']}"
+            if signed["trusted_as"]
+            else "not trusted here (see: vmhost keys trust)"
+        )
         yield "signature", f"{signed['fingerprint']}, {trusted}"
     if document["entry"]:
         yield "entry", document["entry"]

@@ -1,7 +1,8 @@
 """`vmhost keys`: make signing keys, list them, and say which signers this machine trusts.
 
-Keys live in `$VMHOST_KEYS`, else `$XDG_CONFIG_HOME/vmhost`, else `~/.config/vmhost`: private ones with their `.pub` beside them in
-`keys/`, trusted ones in `trusted/`, one `.pub` file each. `vmhost compile --sign NAME` and `vmhost run` look there.
+Keys live in `$VMHOST_KEYS`, else `$XDG_CONFIG_HOME/vmhost`, else `~/.config/vmhost`: private ones with their `.pub`
+beside them in `keys/`, trusted ones in `trusted/`, one `.pub` file each. `vmhost compile --sign NAME` and `vmhost run`
+look there.
 """
 
 import os
@@ -49,7 +50,9 @@ def command():
 
 @command.command()
 @click.argument("name")
-@click.option("-o", "--output", "path", type=click.Path(path_type=Path), help="Where to write it instead of the key folder.")
+@click.option(
+    "-o", "--output", "path", type=click.Path(path_type=Path), help="Where to write it instead of the key folder."
+)
 @click.option("--trust", is_flag=True, help="Also trust what is signed with it.")
 @failures.command
 def new(output, name, path, trust):
@@ -103,7 +106,12 @@ def list_keys(output):
             for public, name in signing.TrustStore.load(folder / kind).keys.items():
                 rows.setdefault((name, public), set()).add(kind)
     listed = [
-        {"name": name, "fingerprint": signing.fingerprint(public), "private": "keys" in kinds, "trusted": "trusted" in kinds}
+        {
+            "name": name,
+            "fingerprint": signing.fingerprint(public),
+            "private": "keys" in kinds,
+            "trusted": "trusted" in kinds,
+        }
         for (name, public), kinds in sorted(rows.items())
     ]
     output.document({"folder": str(folder), "keys": listed})
@@ -126,7 +134,9 @@ def _trust(name, public):
     path = folder / f"{name}.pub"
     line = signing.format_public_key(name, public)
     if path.exists() and path.read_text(encoding="utf-8") != line:
-        raise failures.Failure(f"{path}: trusts another key called {name} already; remove that file first if it is out of use")
+        raise failures.Failure(
+            f"{path}: trusts another key called {name} already; remove that file first if it is out of use"
+        )
     path.write_text(line, encoding="utf-8")
     return path
 

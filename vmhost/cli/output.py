@@ -1,7 +1,7 @@
-"""Where a command's words go: its result on stdout, as text or as one JSON document; progress, remarks and errors on stderr.
+"""Where a command's words go: results on stdout, as text or one JSON document; progress, remarks, errors on stderr.
 
-A table that does not fit the terminal is printed as one block per row, so nothing is cut off on a narrow one. Colour and motion
-appear on terminals only (NO_COLOR is heeded).
+A table that does not fit the terminal is printed as one block per row, so nothing is cut off on a narrow one. Colour
+and motion appear on terminals only (NO_COLOR is heeded).
 """
 
 import json
@@ -97,5 +97,5 @@ def fitting(console, title, columns, rows):
 
 
 def _width(stream):
-    """None where rich should measure the terminal or heed $COLUMNS; a generous width where lines go into a file or pipe."""
+    """None where rich should measure the terminal or heed $COLUMNS; a generous width for files and pipes."""
     return None if stream.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS

@@ -16,13 +16,28 @@ from vmhost.cli import failures, inspect, keys, tracebacks, values
 
 @click.command(short_help="Call BUNDLE's entry point and print the result.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="BUNDLE")
-@click.option("--input", "given", metavar="FILE|JSON|-", help="The value to call with: a JSON file, JSON itself, or - for stdin. [default: null]")
-@click.option("--each", is_flag=True, help="The input is a list: one call for each item, several at a time, results in order.")
-@click.option("--timeout", metavar="TIME", help='Give up after this long, as in "2 s" or "500 ms". [default: the task\'s limit]')
-@click.option("--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]")
+@click.option(
+    "--input",
+    "given",
+    metavar="FILE|JSON|-",
+    help="The value to call with: a JSON file, JSON itself, or - for stdin. [default: null]",
+)
+@click.option(
+    "--each", is_flag=True, help="The input is a list: one call for each item, several at a time, results in order."
+)
+@click.option(
+    "--timeout", metavar="TIME", help='Give up after this long, as in "2 s" or "500 ms". [default: the task\'s limit]'
+)
+@click.option(
+    "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]"
+)
 @click.option("--allow-unsigned", is_flag=True, help="Also run a bundle that nobody signed.")
 @click.option("--host", "host_file", type=click.Path(path_type=Path), help="A host.yaml to set the host up from.")
-@click.option("--source", type=click.Path(path_type=Path), help="The task's folder, for source lines in tracebacks. [default: found]")
+@click.option(
+    "--source",
+    type=click.Path(path_type=Path),
+    help="The task's folder, for source lines in tracebacks. [default: found]",
+)
 @failures.command
 def command(output, path, given, each, timeout, trust, allow_unsigned, host_file, source):
     """Call BUNDLE's entry point in a VM and print what it returns."""
@@ -65,14 +80,20 @@ def read_value(given):
         else:
             where, text = "--input", given
     except UnicodeDecodeError as error:
-        raise failures.Failure(f"{given}: expected JSON in UTF-8, got a byte {error.object[error.start]:#04x}") from error
+        raise failures.Failure(
+            f"{given}: expected JSON in UTF-8, got a byte {error.object[error.start]:#04x}"
+        ) from error
     except (OSError, ValueError) as error:
-        raise failures.Failure(f"{given[:200]}: cannot read the input: {getattr(error, 'strerror', None) or error}") from error
+        raise failures.Failure(
+            f"{given[:200]}: cannot read the input: {getattr(error, 'strerror', None) or error}"
+        ) from error
     try:
         return values.loads(text)
     except (ValueError, RecursionError) as error:
         if where == "--input" and not text.lstrip().startswith(("{", "[", '"')):
-            raise failures.Failure(f"{given[:200]}: no such file, and not JSON either; give a JSON file, JSON, or - for stdin") from error
+            raise failures.Failure(
+                f"{given[:200]}: no such file, and not JSON either; give a JSON file, JSON, or - for stdin"
+            ) from error
         raise failures.Failure(f"{where}: not JSON: {error or 'nested too deeply'}") from error
 
 
@@ -133,7 +154,7 @@ def _guest_log(output):
 
 
 def _add_source_lines(error, path, source):
-    """Puts the task's source lines into the error's traceback where the folder that the bundle was made from is at hand."""
+    """Puts the task's source lines into the error's traceback where the folder of the bundle is at hand."""
     from bytecode.format import read_bundle
 
     if getattr(error, "guest_traceback", None):

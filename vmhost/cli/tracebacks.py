@@ -1,7 +1,7 @@
 """Tracebacks of tasks, with the source lines put back in where the task's folder is at hand.
 
-A bundle holds no source, so a guest's traceback has file names (`digits@1.0.0/main.py`) and line numbers only. Lines are
-shown only from a folder that compiles to the very code of the bundle: a line of another version would mislead.
+A bundle holds no source, so a guest's traceback has file names (`digits@1.0.0/main.py`) and line numbers only. Lines
+are shown only from a folder that compiles to the very code of the bundle: a line of another version would mislead.
 """
 
 import re
@@ -42,6 +42,7 @@ def source_folder(bundle, given=None):
 def _compiles_to(folder, bundle):
     from bytecode.compiler import compile_task
     from bytecode.errors import BytecodeError
+
     try:
         spec = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
         if not isinstance(spec, dict) or spec.get("name") != bundle.manifest.name:

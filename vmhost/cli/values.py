@@ -1,8 +1,9 @@
 """Values that cross a VM's wall, as JSON: what a command reads with --input and prints as a result.
 
-JSON has no bytes, tuples, sets, complex numbers, infinities or keys that are not text. Each of these is written as an object with
-one key that starts with `$`, and read back from it; `$dict` also carries a dict whose own key could be taken for one of them.
-Promises that `loads(dumps(value))` is the value again; arrays and other buffers come back as lists.
+JSON has no bytes, tuples, sets, complex numbers, infinities or keys that are not text. Each of these is written as an
+object with one key that starts with `$`, and read back from it; `$dict` also carries a dict whose own key could be
+taken for one of them. Promises that `loads(dumps(value))` is the value again; arrays and other buffers come back as
+lists.
 """
 
 import base64
@@ -56,7 +57,7 @@ def from_plain(plain):
     if not isinstance(plain, dict):
         return plain
     if len(plain) == 1:
-        (tag, content), = plain.items()
+        ((tag, content),) = plain.items()
         if tag.startswith("$"):
             return _tagged(tag, content)
     return {key: from_plain(item) for key, item in plain.items()}
@@ -64,7 +65,9 @@ def from_plain(plain):
 
 def _tagged(tag, content):
     if tag not in TAGS:
-        raise ValueError(f"unknown object {{{json.dumps(tag)}: ...}}; a key that starts with $ is one of {', '.join(TAGS)}")
+        raise ValueError(
+            f"unknown object {{{json.dumps(tag)}: ...}}; a key that starts with $ is one of {', '.join(TAGS)}"
+        )
     try:
         match tag:
             case "$bytes":

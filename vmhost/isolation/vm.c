@@ -205,6 +205,13 @@ void vmh_thread_leave(vmh_vm *vm)
 
 /* ---- phases and stops --------------------------------------------------------------------------------------------- */
 
+/* Nobody waits for what a VM loads any more: it was retired, or its lane is to stop. */
+static bool loads_in_vain(vmh_vm *vm)
+{
+    vmh_lane *lane = atomic_load(&vm->lane);
+    return vm->phase == VMH_PHASE_LOAD && (atomic_load(&vm->retire) || (lane != NULL && atomic_load(&lane->stop)));
+}
+
 void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t deadline_ns, int64_t cpu_limit_ns)
 {
     int64_t now = vmh_now_ns();
@@ -219,6 +226,8 @@ void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t d
     vm->cpu_limit_ns = cpu_limit_ns;
     vm->cpu_start_ns = cpu_limit_ns == VMH_FOREVER ? 0 : cpu_ns_locked(vm);
     vm->stop_delivered = false;
+    if (loads_in_vain(vm))
+        deadline_ns = 0;
     pthread_mutex_unlock(&vm->life);
     if (call != NULL) {
         call->started_ns = now;
@@ -278,7 +287,7 @@ static int stop_pending(void *argument)
     vmh_vm *vm = argument;
     atomic_store(&vm->pending_out, 0);
     pthread_mutex_lock(&vm->life);
-    bool now = vm->phase != VMH_PHASE_IDLE && vm->stop_generation == vm->generation && vm->interp != NULL;
+    bool now = vm->phase != VMH_PHASE_IDLE && vm->stop_generation == vm->generation && vm->stoppable;
     bool give_up = now && vm->quarantined_in != NULL && vm->parked_after-- <= 0;
     if (now && !give_up) {
         vm->stop_delivered = true;
@@ -294,7 +303,7 @@ static int stop_pending(void *argument)
 /* Life lock held. */
 static void inject(vmh_vm *vm, int64_t now)
 {
-    if (vm->interp != NULL && vm->stop_error != NULL && atomic_exchange(&vm->pending_out, 1) == 0
+    if (vm->stoppable && vm->stop_error != NULL && atomic_exchange(&vm->pending_out, 1) == 0
         && _PyEval_AddPendingCall(vm->interp, stop_pending, vm, 0) != VMH_PENDING_ADDED)
         atomic_store(&vm->pending_out, 0);
     vm->next_inject_ns = now + vm->inject_gap_ns;
@@ -316,6 +325,8 @@ static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
     if (vm->current != NULL && atomic_load(&vm->current->stop))
         return VMH_CANCELLED;
     if (vm->current != NULL && atomic_load(&vm->current->lane->stop))
+        return VMH_CLOSED;
+    if (loads_in_vain(vm))
         return VMH_CLOSED;
     if (vm->phase != VMH_PHASE_END && atomic_load(&vm->meter->over))
         return VMH_MEMORY_LIMIT;
@@ -402,6 +413,11 @@ void vmh_vm_retire(vmh_vm *vm)
 {
     atomic_store(&vm->retire, true);
     vmh_worker_poke(&vm->worker);
+    pthread_mutex_lock(&vm->life);
+    bool loads = vm->phase == VMH_PHASE_LOAD;
+    pthread_mutex_unlock(&vm->life);
+    if (loads)
+        vmh_warden_arm(0);
 }
 
 static void end_one(vmh_vm *vm, void *unused)
@@ -473,6 +489,7 @@ static bool boot(vmh_vm *vm)
     }
     pthread_mutex_lock(&vm->life);
     vm->interp = PyThreadState_GetInterpreter(vm->tstate);
+    vm->stoppable = true;
     pthread_mutex_unlock(&vm->life);
     enum vmh_kind kind;
     vmh_phase_begin(vm, VMH_PHASE_BOOT, NULL, vmh_after_ns(began, vm->boot_ns), VMH_FOREVER);
@@ -495,37 +512,78 @@ static int thread_states(vmh_vm *vm)
     return count;
 }
 
-/* False: threads are left, so the VM must not be ended. */
-static bool end(vmh_vm *vm)
+static bool alone(vmh_vm *vm)
 {
-    enum vmh_kind kind;
-    int64_t now = vmh_now_ns();
-    /* the ending has no memory limit: finalisers of a full VM must be able to run */
-    atomic_store(&vm->meter->soft, LLONG_MAX);
-    atomic_store(&vm->meter->hard, LLONG_MAX);
-    vmh_meter_rearm(vm->meter);
-    vmh_phase_begin(vm, VMH_PHASE_END, NULL, vmh_after_ns(now, vm->end_ns), VMH_FOREVER);
-    vmh_guest_finish(vm);
-    vmh_guest_clear(vm);
-    vmh_phase_end(vm, &kind);
     pthread_mutex_lock(&vm->life);
-    bool alone = vm->thread_count == 0;
+    bool yes = vm->thread_count == 0;
     pthread_mutex_unlock(&vm->life);
-    /* a thread that left vmhost's count may still be on its way out of CPython; give it the GIL until it is gone */
-    for (int i = 0; alone && thread_states(vm) > 1 && i < 200; i++) {
+    return yes && thread_states(vm) <= 1;
+}
+
+static bool given_up(vmh_vm *vm)
+{
+    pthread_mutex_lock(&vm->life);
+    bool yes = vm->quarantined_in != NULL;
+    pthread_mutex_unlock(&vm->life);
+    return yes;
+}
+
+/* Lets the threads that were told to stop do so: the phase END goes on, so they are told again and again, until they are gone or
+ * the VM is quarantined. A thread that left vmhost's count may still be on its way out of CPython. */
+static bool wait_for_threads(vmh_vm *vm)
+{
+    bool gone;
+    while (!(gone = alone(vm)) && !given_up(vm)) {
         PyThreadState *ts = PyEval_SaveThread();
         usleep(1000);
         PyEval_RestoreThread(ts);
     }
-    if (!alone || thread_states(vm) > 1)
+    return gone;
+}
+
+/* Runs inside Py_EndInterpreter, when the modules are gone and hardly a finaliser is left: from here on the interpreter's own
+ * structures are taken down, and no stop may touch them. */
+static void beyond_stopping(PyObject *capsule)
+{
+    vmh_vm *vm = PyCapsule_GetPointer(capsule, NULL);
+    pthread_mutex_lock(&vm->life);
+    PyObject *stop_error = vm->stop_error;
+    vm->stoppable = false;
+    vm->stop_error = NULL;
+    pthread_mutex_unlock(&vm->life);
+    Py_XDECREF(stop_error);
+}
+
+/* False: threads are left, so the VM must not be ended. All of it is one phase with a deadline: exit handlers, threads and
+ * finalisers are stopped like a call, and a VM whose end hangs is quarantined. */
+static bool end(vmh_vm *vm)
+{
+    /* the ending has no memory limit: finalisers of a full VM must be able to run */
+    atomic_store(&vm->meter->soft, LLONG_MAX);
+    atomic_store(&vm->meter->hard, LLONG_MAX);
+    vmh_meter_rearm(vm->meter);
+    vmh_phase_begin(vm, VMH_PHASE_END, NULL, vmh_after_ns(vmh_now_ns(), vm->end_ns), VMH_FOREVER);
+    vmh_guest_finish(vm);
+    if (!wait_for_threads(vm))
         return false;
+    vmh_guest_clear(vm);
+    PyObject *inner = PyInterpreterState_GetDict(vm->interp);       /* borrowed; cleared late, and out of the guest's reach */
+    PyObject *capsule = PyCapsule_New(vm, NULL, beyond_stopping);
+    if (inner == NULL || capsule == NULL || PyDict_SetItemString(inner, "vmhost", capsule) < 0) {
+        PyErr_Clear();
+        if (capsule == NULL) {
+            pthread_mutex_lock(&vm->life);
+            vm->stoppable = false;
+            pthread_mutex_unlock(&vm->life);
+        }
+    }
+    Py_XDECREF(capsule);
+    Py_EndInterpreter(vm->tstate);
     pthread_mutex_lock(&vm->life);
     vm->interp = NULL;
+    vm->generation++;
+    vm->phase = VMH_PHASE_IDLE;
     pthread_mutex_unlock(&vm->life);
-    PyObject *stop_error = vm->stop_error;
-    vm->stop_error = NULL;
-    Py_XDECREF(stop_error);
-    Py_EndInterpreter(vm->tstate);
     return true;
 }
 

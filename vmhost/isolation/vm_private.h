@@ -60,7 +60,8 @@ struct vmh_vm {
 
     /* The lifetime lock. Guards all up to the blank line: stoppers hold it, so the VM cannot end under them. */
     pthread_mutex_t life;
-    PyInterpreterState *interp; /* NULL: nothing to stop (yet, or any more) */
+    PyInterpreterState *interp; /* NULL: none (yet, or any more) */
+    bool stoppable;             /* pending calls reach it: from its boot until the last part of its end */
     enum vmh_phase phase;
     int64_t generation;         /* of the phase; even while idle */
     vmh_call *current;          /* phase CALL; the worker's reference */

@@ -1,0 +1,43 @@
+"""What tests of running hosts share: bundles from a text, waiting for a condition, and scripts in a process of their own."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+from bytecode.compiler import compile_sources
+
+ROOT = Path(__file__).parents[1]
+
+PROLOGUE = """
+import os, signal, sys, threading, time
+import vmhost
+from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
+from tests.hosts import bundle, until
+"""
+
+
+def bundle(source, name="task", version="1.0.0", limits=None, permissions=None):
+    """An unsigned bundle in memory whose one module `main` is `source`; its entry is `main:run`."""
+    source = textwrap.dedent(source)
+    return compile_sources({"main": (source, f"{name}@{version}/main.py", False)}, entry="main:run", name=name,
+                           version=version, limits=limits, permissions=permissions)
+
+
+def until(condition, timeout_s=20.0):
+    """Returns when `condition()` holds, with what it gave; AssertionError after `timeout_s`. For what tells no event."""
+    end = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"did not come true within {timeout_s} s: {condition}"
+        time.sleep(0.002)
+
+
+def in_a_process(script, *arguments, timeout_s=120, **environment):
+    """Runs `script`, which finds the names of PROLOGUE, in a Python of its own. Gives the CompletedProcess, text in and out."""
+    return subprocess.run([sys.executable, "-c", PROLOGUE + textwrap.dedent(script), *map(str, arguments)], cwd=ROOT,
+                          capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **environment})

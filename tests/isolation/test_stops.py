@@ -1,0 +1,531 @@
+"""Stops, seen from outside: the caller has the documented answer, other tasks do not notice, the process leaves as it should.
+
+Each case is a task that does not want to end. The ways in which a call is stopped: its deadline, its CPU time, `stop()`,
+closing the host, and the end of the process.
+"""
+
+import concurrent.futures
+
+import pytest
+
+import vmhost
+from tests.hosts import bundle, in_a_process, until
+from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
+
+TASK = """
+import asyncio
+import queue
+import re
+import select
+import socket
+import sqlite3
+import threading
+import time
+
+
+def run(value):
+    return value
+
+
+def loop(value):
+    while True:
+        pass
+
+
+def stubborn(value):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+
+
+def stubborn_once(value):
+    try:
+        while True:
+            pass
+    except BaseException:
+        pass
+    return "went on"
+
+
+def in_finally(value):
+    try:
+        while True:
+            pass
+    finally:
+        for _ in range(1000):
+            pass
+
+
+def sleep(value):
+    time.sleep(60)
+
+
+def sleeps(value):
+    while True:
+        time.sleep(0.001)
+
+
+def lock(value):
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def timed_lock(value):
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire(timeout=60)
+
+
+def own_lock(value):
+    lock = threading.RLock()
+    holds = threading.Event()
+
+    def hold():
+        with lock:
+            holds.set()
+            time.sleep(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    with lock:
+        pass
+
+
+def get(value):
+    queue.Queue().get()
+
+
+def simple_get(value):
+    queue.SimpleQueue().get()
+
+
+def put(value):
+    full = queue.Queue(1)
+    full.put(1)
+    full.put(2)
+
+
+def event(value):
+    threading.Event().wait()
+
+
+def condition(value):
+    condition = threading.Condition()
+    with condition:
+        condition.wait()
+
+
+def barrier(value):
+    threading.Barrier(2).wait()
+
+
+def join(value):
+    thread = threading.Thread(target=time.sleep, args=(60,))
+    thread.start()
+    thread.join()
+
+
+def selects(value):
+    one, other = socket.socketpair()
+    with one, other:
+        select.select([one], [], [])
+
+
+def receives(value):
+    one, other = socket.socketpair()
+    with one, other:
+        one.recv(1)
+
+
+def sends(value):
+    one, other = socket.socketpair()
+    with one, other:
+        while True:
+            one.sendall(b"x" * 65536)
+
+
+def regex(value):
+    re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+def sql(value):
+    sqlite3.connect(":memory:").execute(
+        "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n").fetchall()
+
+
+def huge_number(value):
+    return len(str(7 ** (1 << 26)))
+
+
+def asynchronous(value):
+    async def never():
+        await asyncio.get_running_loop().create_future()
+
+    asyncio.run(never())
+
+
+async def coroutine(value):
+    await asyncio.sleep(60)
+
+
+async def busy_coroutine(value):
+    while True:
+        await asyncio.sleep(0)
+
+
+def recursion(value):
+    def down():
+        try:
+            down()
+        except RecursionError:
+            pass
+        down()
+
+    while True:
+        try:
+            down()
+        except RecursionError:
+            pass
+
+
+def generator(value):
+    def numbers():
+        while True:
+            try:
+                yield
+            finally:
+                pass
+
+    for _ in numbers():
+        pass
+
+
+class Endless:
+    def __del__(self):
+        while True:
+            pass
+
+
+def finalizer(value):
+    Endless()
+
+
+def sort(value):
+    class Slow:
+        def __lt__(self, other):
+            while True:
+                pass
+
+    sorted([Slow(), Slow()])
+
+
+def executor(value):
+    from concurrent.futures import ThreadPoolExecutor
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(time.sleep, 60).result()
+
+
+def group(value):
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(60))
+            group.create_task(asyncio.sleep(60))
+
+    asyncio.run(main())
+"""
+
+SOFT = ["loop", "in_finally", "sleep", "sleeps", "lock", "timed_lock", "own_lock", "get", "simple_get", "put", "event", "condition", "barrier",
+        "join", "selects", "receives", "sends", "sql", "asynchronous", "coroutine", "busy_coroutine", "recursion", "generator",
+        "sort", "executor", "group", "stubborn_once", "finalizer"]
+
+POLICY = Policy(grace_s=0.5, task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))
+
+
+@pytest.fixture(scope="module")
+def host():
+    with vmhost.Host(allow_unsigned=True, policy=POLICY) as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def task(host):
+    return host.load(bundle(TASK))
+
+
+@pytest.fixture(scope="module")
+def other(host):
+    return host.load(bundle(TASK, "other"))
+
+
+@pytest.mark.parametrize("entry", SOFT)
+def test_a_deadline_ends_it_and_other_tasks_do_not_notice(task, other, entry):
+    task(0)
+    witness = other.submit(entry)
+    with pytest.raises(vmhost.TimeLimitError) as caught:
+        task(None, entry=f"main:{entry}", timeout_s=0.1)
+    assert caught.value.resource == "wall"
+    assert witness.result() == entry
+    assert task("next") == "next"
+
+
+@pytest.mark.parametrize("entry", ["loop", "sleep", "lock", "selects", "coroutine", "stubborn_once"])
+def test_stop_ends_it(task, entry):
+    future = task.submit(None, entry=f"main:{entry}")
+    until(future.running)
+    future.stop()
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result(timeout=20)
+    assert task("next") == "next"
+
+
+@pytest.mark.parametrize("entry", ["loop", "sleep", "get", "coroutine"])
+def test_closing_ends_it(entry):
+    host = vmhost.Host(allow_unsigned=True)
+    future = host.load(bundle(TASK)).submit(None, entry=f"main:{entry}")
+    until(future.running)
+    assert host.close(drain=False) == ()
+    with pytest.raises(vmhost.ClosedError):
+        future.result(timeout=0)
+
+
+HARD = """
+import re
+import threading
+
+
+def run(value):
+    return value
+
+
+def stubborn(value):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+
+
+def regex(value):
+    re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+def spin():
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+
+
+def leave_threads(value):
+    for _ in range(3):
+        threading.Thread(target=spin, daemon=False).start()
+    return value
+"""
+
+
+@pytest.mark.parametrize("entry", ["stubborn", "regex"])
+def test_what_cannot_be_stopped_is_quarantined_its_breaker_opens_and_the_process_leaves(entry):
+    done = in_a_process("""
+        from tests.isolation.test_stops import HARD
+        host = vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=0.1))
+        bad, good = host.load(bundle(HARD, "bad")), host.load(bundle(HARD, "good"))
+        bad(0)
+        began = time.monotonic()
+        try:
+            bad(None, entry="main:" + sys.argv[1], timeout_s=0.05)
+        except vmhost.VMLostError as error:
+            print("VMLostError", time.monotonic() - began < 5)
+        try:
+            bad(1)
+        except vmhost.BreakerOpenError:
+            print("BreakerOpenError")
+        print(good(2))
+        print([(vm.task, vm.state) for vm in host.close()], flush=True)
+        sys.exit(4)
+    """, entry)
+    assert done.stdout.splitlines() == ["VMLostError True", "BreakerOpenError", "2", "[('bad', 'quarantined')]"], done.stderr
+    assert done.returncode == 4
+
+
+def test_threads_left_spinning_keep_their_vm_from_ending_but_nobody_else():
+    done = in_a_process("""
+        from tests.isolation.test_stops import HARD
+        host = vmhost.Host(allow_unsigned=True)
+        bad, good = host.load(bundle(HARD, "bad")), host.load(bundle(HARD, "good"))
+        print(bad(1, entry="main:leave_threads"), good(2))
+        print([(vm.task, vm.state) for vm in host.close()], flush=True)
+        sys.exit(4)
+    """)
+    assert done.stdout.splitlines() == ["1 2", "[('bad', 'quarantined')]"], done.stderr
+    assert done.returncode == 4
+
+
+LEFT = {
+    "threads that wait": "threading.Thread(target=threading.Event().wait).start()",
+    "threads that sleep": "threading.Thread(target=time.sleep, args=(60,)).start()",
+    "threads that spin": "threading.Thread(target=spin).start()",
+    "an exit handler that loops": "atexit.register(spin)",
+    "an exit handler that sleeps": "atexit.register(time.sleep, 60)",
+    "a finaliser that loops": "kept.append(Endless())",
+    "a weak reference's callback that loops": "kept.append(held); refs.append(weakref.ref(held, lambda _: spin()))",
+    "an event loop with tasks": "loops()",
+    "an exception hook that loops": "sys.excepthook = sys.unraisablehook = threading.excepthook = lambda *a: spin(); kept.append(Bad())",
+}
+
+LEAVES = """
+import asyncio, atexit, sys, threading, time, weakref
+
+kept, refs = [], []
+
+class Held: pass
+
+held = Held()
+
+class Endless:
+    def __del__(self):
+        spin()
+
+class Bad:
+    def __del__(self):
+        raise ValueError
+
+def spin():
+    while True:
+        pass
+
+def loops():
+    loop = asyncio.new_event_loop()
+    async def never():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            spin()
+    kept.append((loop, loop.create_task(never())))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+
+def run(value):
+    {what}
+    return value
+"""
+
+
+def test_what_a_task_leaves_behind_does_not_keep_its_vm():
+    with vmhost.Host(allow_unsigned=True, policy=Policy(max_vms=len(LEFT), grace_s=3)) as host:
+        for number, statement in enumerate(LEFT.values()):
+            task = host.load(bundle(LEAVES.format(what=statement), f"task{number}"))
+            assert task(1) == 1
+        kept = [list(LEFT)[int(vm.task.removeprefix("task"))] for vm in host.close()]
+    assert kept == []
+
+
+@pytest.mark.parametrize("way", ["unload", "close", "drop"])
+@pytest.mark.parametrize("what", ["setup", "import"])
+def test_a_module_that_never_gets_ready_costs_the_caller_its_deadline_and_no_more(what, way):
+    source = {"setup": "def setup():\n    while True: pass\n", "import": "while True: pass\n"}[what]
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(bundle(source + "def run(value): return value\n", what))
+        with pytest.raises(vmhost.TimeLimitError):
+            task(1, timeout_s=0.2)
+        if way == "unload":
+            host.unload(what, drain=False)
+            until(lambda: not any(vm.task == what for vm in host.statistics().vms), timeout_s=10)
+        assert host.close(drain=way == "close") == ()
+
+
+def test_a_teardown_that_loops_is_ended():
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(bundle("def teardown():\n    while True: pass\ndef run(value): return value\n"))
+        assert task(1) == 1
+        assert host.close() == ()
+
+
+def test_cpu_time_counts_every_thread_of_the_call(host):
+    task = host.load(bundle("""
+        import threading, time
+
+        def burn():
+            while True:
+                pass
+
+        def run(value):
+            for _ in range(value):
+                threading.Thread(target=burn).start()
+            time.sleep(60)
+    """, "burner", limits={"cpu_time_s": 0.3}))
+    with pytest.raises(vmhost.TimeLimitError) as caught:
+        task(3, timeout_s=30)
+    assert caught.value.resource == "cpu"
+
+
+def stop_calls_at_their_end(task, tries, span_s):
+    """Each try times out about when the call ends by itself; its neighbour on the same VM must never get the stop."""
+    stopped = 0
+    for number in range(tries):
+        first = task.submit(span_s, entry="main:spin", timeout_s=span_s * (0.8 + 0.4 * (number % 17) / 17))
+        second = task.submit(number)
+        try:
+            first.result()
+        except vmhost.TimeLimitError:
+            stopped += 1
+        assert second.result() == number
+    return stopped
+
+
+SPIN = """
+import time
+
+def run(value):
+    return value
+
+def spin(span_s):
+    end = time.perf_counter() + span_s
+    while time.perf_counter() < end:
+        pass
+"""
+
+
+def test_a_stop_aimed_at_a_call_that_just_ended_never_hits_the_next(host):
+    task = host.load(bundle(SPIN, "spin", limits={"concurrency": 1}))
+    assert 0 < stop_calls_at_their_end(task, 500, 0.001) < 500
+
+
+@pytest.mark.stress
+def test_a_stop_aimed_at_a_call_that_just_ended_never_hits_the_next_in_10000_tries(host):
+    task = host.load(bundle(SPIN, "spin", limits={"concurrency": 1}))
+    assert 0 < stop_calls_at_their_end(task, 10_000, 0.001) < 10_000
+
+
+ENDINGS = {
+    "the end of the script": ("", 0, ""),
+    "sys.exit(3)": ("sys.exit(3)", 3, ""),
+    "an exception": ("raise RuntimeError('ours')", 1, "RuntimeError: ours"),
+    "Ctrl-C": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(10)", -2, "KeyboardInterrupt"),
+    "sys.exit with a text": ("sys.exit('because')", 1, "because"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("entry", ["loop", "sleep", "stubborn"])
+def test_a_process_ends_as_it_would_without_the_calls_under_way(ending, entry):
+    statement, status, said = ENDINGS[ending]
+    done = in_a_process(f"""
+        from tests.isolation.test_stops import TASK
+        host = vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=0.1))
+        task = host.load(bundle(TASK))
+        future = task.submit(None, entry="main:{entry}")
+        until(future.running)
+        print("out", flush=True)
+        {statement}
+    """, timeout_s=40)
+    assert done.returncode == status, done.stderr
+    assert done.stdout == "out\n"
+    assert said in done.stderr

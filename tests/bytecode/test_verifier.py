@@ -215,7 +215,9 @@ def test_hidden_arguments_of_generic_functions_have_their_kind():
     places = [module.co_consts.index(each) for each in module.co_consts if isinstance(each, types.CodeType)]
     constants = list(module.co_consts)
     constants[places[1]], constants[places[2]] = constants[places[2]], constants[places[1]]
-    assert "gives tuple for '.defaults'" in refusal(module.replace(co_consts=tuple(constants)))
+    assert "gives dict for '.defaults' of <generic parameters of h>, expected tuple" in refusal(
+        module.replace(co_consts=tuple(constants))
+    )
     inner = module.co_consts[places[2]]
     assert "takes .defaults and stands alone" in refusal(inner)
 

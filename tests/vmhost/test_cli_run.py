@@ -105,6 +105,19 @@ def test_input_comes_from_a_file_or_stdin_or_the_command_line(vmhost, bundle, tm
     assert 0 < document["elapsed_s"] < 60
 
 
+def test_any_text_comes_out_as_json_whatever_the_terminal_can_say(bundle):
+    path = bundle(ECHO)
+    for encoding in ("utf-8", "ascii"):
+        ended = subprocess.run(
+            [*COMMAND, "run", path, "--allow-unsigned", "--input", '"\\ud800 \u00e9"'],
+            env=os.environ | {"PYTHONIOENCODING": encoding},
+            capture_output=True,
+            cwd=ROOT,
+            timeout=60,
+        )
+        assert (ended.returncode, json.loads(ended.stdout)) == (0, "\ud800 \u00e9"), ended.stderr
+
+
 def test_each_item_is_a_call_and_results_keep_their_order(vmhost, bundle):
     path = bundle("def run(value):\n    return 10 // value\n")
     code, out, _ = vmhost("run", path, "--allow-unsigned", "--each", "--input", "[1, 2, 5]")

@@ -6,6 +6,7 @@ goes where and with which exit code stands in `output.py` and `failures.py`.
 
 import importlib
 import importlib.metadata
+import io
 import sys
 
 import click
@@ -51,6 +52,8 @@ def vmhost_command():
 
 def main(arguments=None):
     """Runs the command line `arguments` (the process's own if None) and returns its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr is: a name that stdout cannot say is no failure
     try:
         return vmhost_command.main(arguments, prog_name="vmhost", standalone_mode=False) or failures.DONE
     except click.ClickException as error:

@@ -39,10 +39,15 @@ class Output:
     def document(self, document):
         """Prints one JSON document, unless the command is talking to a person."""
         if self.as_json:
-            self.raw(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2))
+            self.json_text(document, indent=2)
 
-    def raw(self, text):
-        """Prints a line on stdout exactly as given."""
+    def json_text(self, plain, indent=None):
+        """Prints plain data as JSON on stdout."""
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False, indent=indent)
+        try:
+            text.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:  # half a surrogate pair, or a terminal that is not UTF-8: JSON has escapes for both
+            text = json.dumps(plain, allow_nan=False, indent=indent)
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 

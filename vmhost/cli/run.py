@@ -58,13 +58,13 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
             raise
         elapsed_s = time.perf_counter() - started
     try:
-        plain, text = values.to_plain(result), values.dumps(result)
+        plain = values.to_plain(result)
     except TypeError as error:
         raise failures.Failure(f"{path}: the task returned a value that JSON cannot say: {error}") from error
     if output.as_json:
         output.document({"task": f"{task.name} {task.version}", "result": plain, "elapsed_s": elapsed_s})
     else:
-        output.raw(text)
+        output.json_text(plain)
 
 
 def read_value(given):
@@ -75,7 +75,7 @@ def read_value(given):
     try:
         if given == "-":
             where, text = "stdin", sys.stdin.read()
-        elif path.is_file() or path.is_dir():
+        elif given and path.exists():
             where, text = given, path.read_text(encoding="utf-8")
         else:
             where, text = "--input", given

@@ -2,8 +2,8 @@
 
 JSON has no bytes, tuples, sets, complex numbers, infinities or keys that are not text. Each of these is written as an
 object with one key that starts with `$`, and read back from it; `$dict` also carries a dict whose own key could be
-taken for one of them. Promises that `loads(dumps(value))` is the value again; arrays and other buffers come back as
-lists.
+taken for one of them. Promises that `from_plain(to_plain(value))` is the value again; arrays and other buffers
+come back as lists.
 """
 
 import base64
@@ -13,18 +13,13 @@ import math
 TAGS = ("$bytes", "$complex", "$dict", "$float", "$set", "$tuple")
 
 
-def dumps(value):
-    """The value as JSON text on one line. Raises TypeError for what cannot be written."""
-    return json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False)
-
-
 def loads(text):
     """The value that JSON text stands for. Raises ValueError, with the line and column of a mistake in the JSON."""
     return from_plain(json.loads(text, parse_constant=_refuse_constant))
 
 
 def to_plain(value):
-    """The value made of what JSON has."""
+    """The value made of what JSON has. TypeError for what cannot be."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -12,7 +12,9 @@ Stopped            raised (a BaseException) when the host stops the call
 from _vmhost import Buffer, PermissionDenied, Stopped, deadline, host_call, identity
 from _vmhost import log as _log
 
-__all__ = ["Buffer", "HostFunctionError", "PermissionDenied", "Stopped", "deadline", "host", "identity", "log", "resources"]
+__all__ = [
+    "Buffer", "HostFunctionError", "PermissionDenied", "Stopped", "deadline", "host", "identity", "log", "resources",
+]
 
 
 class HostFunctionError(Exception):

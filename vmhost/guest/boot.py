@@ -1,7 +1,8 @@
 """How a VM starts: importer, streams and system module for one task, and the three functions that the C core calls.
 
-Runs once per VM, before the seal is armed, in about a millisecond: so it imports nothing that the interpreter has not loaded
-already. Nothing here is secret from the task: what must hold is held by the C core (gates, importer, audit hook).
+Runs once per VM, before the seal is armed, in well under a millisecond: so it imports nothing that the interpreter has
+not loaded already. Nothing here is secret from the task: what must hold is held by the C core (gates, importer, audit
+hook).
 """
 
 import sys
@@ -15,7 +16,7 @@ _MODULE, _PACKAGE, _BUILTIN, _DYNAMIC = range(4)
 
 
 def breathe():
-    """Gives the interpreter occasion to run its pending calls and raise what they injected. Called by the waits in C."""
+    """Lets the interpreter run its pending calls and raise what they injected. Called by the waits in C."""
     for _ in (0, 1):
         pass
 
@@ -42,7 +43,7 @@ class Importer:
     def exec_module(module):
         spec = module.__spec__
         if spec.origin == "empty":
-            module.build_time_vars = {"TZPATH": "/usr/share/zoneinfo:/usr/lib/zoneinfo:/usr/share/lib/zoneinfo:/etc/zoneinfo"}
+            module.build_time_vars = {"TZPATH": "/usr/share/zoneinfo:/usr/lib/zoneinfo:/etc/zoneinfo"}
             return
         if spec.origin != "bundle":
             _native.exec(module)
@@ -76,7 +77,7 @@ class Importer:
 
 
 class LogStream(_io._TextIOBase):
-    """sys.stdout and sys.stderr: whole lines go to the host's logger, an unfinished one with the next flush of the VM."""
+    """sys.stdout and sys.stderr: whole lines go to the host's logger, an unfinished one when the VM ends."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -201,7 +202,7 @@ def _is_async(function):
 
 
 def _run_to_end(function):
-    """`function`, a coroutine function, as a plain one: each call runs on the VM's one event loop until it has its result."""
+    """`function`, a coroutine function, as a plain one: each call runs on the VM's one event loop to its end."""
 
     def entry(*args, **kwargs):
         global _runner
@@ -347,7 +348,7 @@ def finish():
 
 
 def _drop_task_modules():
-    """Lets go of the task's objects, so that their finalisers run here, where a deadline holds, and not when the interpreter ends."""
+    """Lets go of the task's objects: their finalisers run here, where a deadline holds, not when the interpreter ends."""
     library = _OWN_FILE.removesuffix("vmhost/guest/boot.py")
     names = [name for name, module in sys.modules.items()
              if type(module) is _ModuleType and getattr(module.__spec__, "loader", None) is Importer

@@ -6,7 +6,7 @@ from _vmhost import log
 
 
 class HostHandler(logging.Handler):
-    """Each record as lines of the host's logger, at the record's level, with the logger's name before it unless it is the root's."""
+    """Each record as lines of the host's logger, at its level, after its logger's name unless that is the root."""
 
     def emit(self, record):
         try:

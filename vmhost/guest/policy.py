@@ -5,11 +5,12 @@ Each name of a native module that is not a plain constant (int, float, str, byte
   gated     stays under its name, behind a check or a replacement in vmhost/isolation (gates*.c, waits.c)
   refused   stays callable, and raises PermissionDenied: the standard library looks it up while importing
   absent    is deleted from the module when it is loaded
-A name that is in none of them is deleted too; the test of the table (tests/guest/test_sealing_policy.py) fails on it. A module that is not here cannot be
-imported. "Type.method" files a method of a native type; where a type has such lines, all its methods have. Other types are filed as a whole.
+A name that is in none of them is deleted too; the test of the table (tests/guest/test_sealing_policy.py) fails on it.
+A module that is not here cannot be imported. "Type.method" files a method of a native type; where a type has such lines,
+all its methods have, and one that has none is deleted. Other types are filed as a whole.
 
-`python vmhost/guest/policy.py > vmhost/isolation/policy_table.h` writes the table for the C core; a test holds the two equal.
-Not imported inside a VM.
+`python vmhost/guest/policy.py > vmhost/isolation/policy_table.h` writes the table for the C core; a test holds the two
+equal. Not imported inside a VM.
 """
 
 
@@ -52,37 +53,45 @@ POLICY = {
         super tuple type vars zip
     """, gated="open eval exec", refused="compile input breakpoint"),
     "sys": Rules(allowed="""
-        audit _clear_internal_caches _clear_type_cache _clear_type_descriptors displayhook exception exc_info excepthook exit getdefaultencoding
-        getdlopenflags getallocatedblocks getunicodeinternedsize getfilesystemencoding getfilesystemencodeerrors getrefcount
+        audit _clear_internal_caches _clear_type_cache _clear_type_descriptors displayhook exception exc_info
+        excepthook exit getdefaultencoding
+        getdlopenflags getallocatedblocks getunicodeinternedsize getfilesystemencoding getfilesystemencodeerrors
+        getrefcount
         getrecursionlimit getsizeof _getframe _getframemodulename _is_immortal intern _is_interned is_finalizing
         getswitchinterval getprofile gettrace setrecursionlimit set_coroutine_origin_tracking_depth
         get_coroutine_origin_tracking_depth set_asyncgen_hooks get_asyncgen_hooks is_stack_trampoline_active
         is_remote_debug_enabled unraisablehook get_int_max_str_digits set_int_max_str_digits _get_cpu_count_config
-        _is_gil_enabled modules __displayhook__ __excepthook__ __unraisablehook__ implementation meta_path path_importer_cache
+        _is_gil_enabled modules __displayhook__ __excepthook__ __unraisablehook__ implementation meta_path
+        path_importer_cache
         path_hooks path argv orig_argv warnoptions _xoptions _jit stdin stdout stderr __stdin__ __stdout__ __stderr__
     """, refused="breakpointhook __breakpointhook__", absent="""
         addaudithook _current_frames _current_exceptions setswitchinterval setdlopenflags setprofile settrace
         _setprofileallthreads _settraceallthreads call_tracing _debugmallocstats activate_stack_trampoline
         deactivate_stack_trampoline remote_exec _baserepl _dump_tracelets monitoring
     """),
-    "_imp": Rules(allowed="lock_held acquire_lock release_lock is_builtin is_frozen is_frozen_package extension_suffixes source_hash", absent="""
+    "_imp": Rules(allowed="""
+        lock_held acquire_lock release_lock is_builtin is_frozen is_frozen_package extension_suffixes source_hash
+    """, absent="""
         find_frozen get_frozen_object create_builtin init_frozen _frozen_module_names _override_frozen_modules_for_tests
         _override_multi_interp_extensions_check create_dynamic exec_dynamic exec_builtin _fix_co_filename
     """),
     "marshal": Rules(refused="dump dumps load loads"),
     "gc": Rules(allowed="""
-        enable disable isenabled get_debug get_count set_threshold get_threshold collect get_stats is_tracked is_finalized
+        enable disable isenabled get_debug get_count set_threshold get_threshold collect get_stats is_tracked
+        is_finalized
         freeze unfreeze get_freeze_count garbage callbacks
     """, absent="set_debug get_objects get_referrers get_referents"),
     "_thread": Rules(allowed="""
         exit_thread exit get_ident get_native_id _excepthook _is_main_interpreter _get_main_thread_ident
         _get_name _local error _ExceptHookArgs daemon_threads_allowed
     """, gated="""
-        start_new_thread start_new start_joinable_thread allocate_lock allocate lock LockType RLock _ThreadHandle _make_thread_handle
+        start_new_thread start_new start_joinable_thread allocate_lock allocate lock LockType RLock _ThreadHandle
+        _make_thread_handle
         _shutdown _count stack_size set_name
     """, refused="interrupt_main"),
-    "_signal": Rules(allowed="default_int_handler strsignal valid_signals ItimerError struct_siginfo", gated="getsignal",
-                     refused="signal alarm setitimer raise_signal set_wakeup_fd siginterrupt pause", absent="""
+    "_signal": Rules(allowed="""
+        default_int_handler strsignal valid_signals ItimerError struct_siginfo
+    """, gated="getsignal", refused="signal alarm setitimer raise_signal set_wakeup_fd siginterrupt pause", absent="""
         getitimer pidfd_send_signal pthread_kill pthread_sigmask sigpending sigwait sigwaitinfo sigtimedwait
     """),
     "_locale": Rules(allowed="localeconv strcoll strxfrm nl_langinfo getencoding Error", gated="setlocale", absent="""
@@ -97,23 +106,30 @@ POLICY = {
     # --- files, descriptors, processes
     "_io": Rules(allowed="""
         text_encoding UnsupportedOperation BlockingIOError IncrementalNewlineDecoder _BytesIOBuffer _IOBase _TextIOBase
-        _BufferedIOBase _RawIOBase BytesIO BufferedWriter BufferedReader BufferedRWPair BufferedRandom StringIO TextIOWrapper
-        FileIO._dealloc_warn FileIO._isatty_open_only FileIO.fileno FileIO.isatty FileIO.read FileIO.readable FileIO.readall
+        _BufferedIOBase _RawIOBase BytesIO BufferedWriter BufferedReader BufferedRWPair BufferedRandom StringIO
+        TextIOWrapper
+        FileIO._dealloc_warn FileIO._isatty_open_only FileIO.fileno FileIO.isatty FileIO.read FileIO.readable
+        FileIO.readall
         FileIO.readinto FileIO.seek FileIO.seekable FileIO.tell FileIO.truncate FileIO.writable FileIO.write
     """, gated="open open_code FileIO FileIO.close"),
     "posix": Rules(allowed="""
-        getegid geteuid getgid getgroups getpid getppid getpgrp getuid getresuid getresgid times uname sched_yield sched_getaffinity
-        major minor makedev strerror WCOREDUMP WIFCONTINUED WIFSTOPPED WIFSIGNALED WIFEXITED WEXITSTATUS WTERMSIG WSTOPSIG
+        getegid geteuid getgid getgroups getpid getppid getpgrp getuid getresuid getresgid times uname sched_yield
+        sched_getaffinity
+        major minor makedev strerror WCOREDUMP WIFCONTINUED WIFSTOPPED WIFSIGNALED WIFEXITED WEXITSTATUS WTERMSIG
+        WSTOPSIG
         waitstatus_to_exitcode confstr sysconf getloadavg urandom getrandom cpu_count fspath _path_splitroot_ex
         _path_normpath pathconf_names confstr_names sysconf_names error waitid_result stat_result statvfs_result
         sched_param terminal_size DirEntry times_result uname_result _have_functions
     """, gated="""
-        stat lstat access listdir scandir readlink statvfs chmod mkdir rmdir unlink remove rename replace utime truncate open
-        close read readinto readv pread preadv write writev pwrite pwritev lseek fstat isatty dup ftruncate fsync fdatasync
+        stat lstat access listdir scandir readlink statvfs chmod mkdir rmdir unlink remove rename replace utime
+        truncate open
+        close read readinto readv pread preadv write writev pwrite pwritev lseek fstat isatty dup ftruncate fsync
+        fdatasync
         posix_fallocate fstatvfs get_inheritable set_inheritable get_blocking set_blocking sendfile copy_file_range
         device_encoding pipe pipe2 putenv unsetenv register_at_fork getcwd getcwdb environ get_terminal_size
     """, refused="""
-        chdir fchdir umask system fork forkpty execv execve posix_spawn posix_spawnp kill killpg abort _exit wait waitpid wait3 wait4
+        chdir fchdir umask system fork forkpty execv execve posix_spawn posix_spawnp kill killpg abort _exit wait
+        waitpid wait3 wait4
         waitid link symlink mkfifo mknod chown fchown lchown chroot setuid setgid dup2 closerange nice
     """, absent="""
         ttyname fchmod ctermid getpriority setpriority splice sched_get_priority_max
@@ -121,7 +137,8 @@ POLICY = {
         sched_setaffinity posix_openpt grantpt unlockpt ptsname openpty login_tty getgrouplist getlogin seteuid setreuid
         setegid setregid setgroups initgroups getpgid setpgrp pidfd_open getsid setsid setpgid tcgetpgrp tcsetpgrp lockf
         posix_fadvise sync fpathconf pathconf setresuid setresgid getxattr setxattr removexattr listxattr memfd_create
-        eventfd eventfd_read eventfd_write setns unshare timerfd_create timerfd_settime timerfd_settime_ns timerfd_gettime
+        eventfd eventfd_read eventfd_write setns unshare timerfd_create timerfd_settime timerfd_settime_ns
+        timerfd_gettime
         timerfd_gettime_ns _inputhook _is_inputhook_installed _create_environ
     """),
     "_posixsubprocess": Rules(refused="fork_exec"),
@@ -131,21 +148,33 @@ POLICY = {
     """, gated="mmap", refused="mmap.resize"),
 
     # --- network
-    "select": Rules(allowed="error epoll epoll.close epoll.fileno epoll.unregister", gated="select epoll.poll epoll.register epoll.modify", refused="epoll.fromfd", absent="poll"),
+    "select": Rules(allowed="""
+        error epoll epoll.close epoll.fileno epoll.unregister
+    """, gated="""
+        select epoll.poll epoll.register epoll.modify
+    """, refused="""
+        epoll.fromfd
+    """, absent="""
+        poll
+    """),
     "_socket": Rules(allowed="""
         getservbyname getservbyport getprotobyname ntohs ntohl htons htonl inet_aton inet_ntoa inet_pton inet_ntop
         getdefaulttimeout setdefaulttimeout CMSG_LEN CMSG_SPACE herror gaierror error timeout CAPI
-        socket.fileno socket.getblocking socket.getpeername socket.getsockname socket.getsockopt socket.gettimeout socket.listen
+        socket.fileno socket.getblocking socket.getpeername socket.getsockname socket.getsockopt socket.gettimeout
+        socket.listen
         socket.setblocking socket.setsockopt socket.settimeout socket.shutdown
     """, gated="""
         socket SocketType socketpair close dup getaddrinfo gethostbyname gethostbyname_ex gethostname
         socket.recv socket.recv_into socket.recvfrom socket.recvfrom_into socket.recvmsg socket.recvmsg_into socket.send
-        socket.sendall socket.sendto socket.sendmsg socket._accept socket.connect socket.connect_ex socket.close socket.detach
+        socket.sendall socket.sendto socket.sendmsg socket._accept socket.connect socket.connect_ex socket.close
+        socket.detach
         socket.bind
-    """, refused="sethostname gethostbyaddr getnameinfo socket.sendmsg_afalg", absent="if_nameindex if_nametoindex if_indextoname"),
+    """, refused="sethostname gethostbyaddr getnameinfo socket.sendmsg_afalg",
+        absent="if_nameindex if_nametoindex if_indextoname"),
     "_ssl": Rules(allowed="""
         RAND_add RAND_bytes RAND_status txt2obj nid2obj _SSLSocket MemoryBIO SSLSession Certificate
-        SSLError SSLCertVerificationError SSLZeroReturnError SSLWantWriteError SSLWantReadError SSLSyscallError SSLEOFError
+        SSLError SSLCertVerificationError SSLZeroReturnError SSLWantWriteError SSLWantReadError SSLSyscallError
+        SSLEOFError
         _SSLContext get_default_verify_paths
         _SSLContext._set_alpn_protocols _SSLContext._wrap_bio _SSLContext._wrap_socket _SSLContext.cert_store_stats
         _SSLContext.get_ca_certs _SSLContext.get_ciphers _SSLContext.session_stats _SSLContext.set_ciphers
@@ -213,7 +242,9 @@ POLICY = {
     """),
     "_codecs_kr": Rules(allowed="__map_cp949 __map_cp949ext __map_ksx1001 getcodec"),
     "_codecs_tw": Rules(allowed="__map_big5 __map_cp950ext getcodec"),
-    "_collections": Rules(allowed="OrderedDict _count_elements _deque_iterator _deque_reverse_iterator _tuplegetter defaultdict deque"),
+    "_collections": Rules(allowed="""
+        OrderedDict _count_elements _deque_iterator _deque_reverse_iterator _tuplegetter defaultdict deque
+    """),
     "_contextvars": Rules(allowed="Context ContextVar Token copy_context"),
     "_csv": Rules(allowed="""
         Dialect Error Reader Writer _dialects field_size_limit get_dialect list_dialects reader
@@ -264,7 +295,9 @@ POLICY = {
         is_ is_none is_not is_not_none isub itemgetter itruediv ixor le length_hint lshift lt matmul
         methodcaller mod mul ne neg not_ or_ pos pow rshift setitem sub truediv truth xor
     """),
-    "_pickle": Rules(allowed="PickleBuffer PickleError Pickler PicklingError Unpickler UnpicklingError dump dumps load loads"),
+    "_pickle": Rules(allowed="""
+        PickleBuffer PickleError Pickler PicklingError Unpickler UnpicklingError dump dumps load loads
+    """),
     "_random": Rules(allowed="Random"),
     "_sha1": Rules(allowed="SHA1Type sha1"),
     "_sha2": Rules(allowed="SHA224Type SHA256Type SHA384Type SHA512Type sha224 sha256 sha384 sha512"),
@@ -295,7 +328,9 @@ POLICY = {
         _acquire_lock _filters_mutated_lock_held _onceregistry _release_lock _warnings_context filters warn
         warn_explicit
     """),
-    "_weakref": Rules(allowed="CallableProxyType ProxyType ReferenceType _remove_dead_weakref getweakrefcount getweakrefs proxy ref"),
+    "_weakref": Rules(allowed="""
+        CallableProxyType ProxyType ReferenceType _remove_dead_weakref getweakrefcount getweakrefs proxy ref
+    """),
     "_zoneinfo": Rules(allowed="ZoneInfo"),
     "_zstd": Rules(allowed="""
         ZstdCompressor ZstdDecompressor ZstdDict ZstdError finalize_dict get_frame_info get_frame_size
@@ -323,7 +358,9 @@ POLICY = {
         isqrt lcm ldexp lgamma log log10 log1p log2 modf nextafter perm pow prod radians remainder sin sinh
         sqrt sumprod tan tanh trunc ulp
     """),
-    "pyexpat": Rules(allowed="ErrorString ExpatError ParserCreate XMLParserType error errors expat_CAPI features model"),
+    "pyexpat": Rules(allowed="""
+        ErrorString ExpatError ParserCreate XMLParserType error errors expat_CAPI features model
+    """),
     "unicodedata": Rules(allowed="""
         UCD _ucnhash_CAPI bidirectional category combining decimal decomposition digit east_asian_width
         is_normalized lookup mirrored name normalize numeric ucd_3_2_0
@@ -334,12 +371,16 @@ POLICY = {
 # Native modules of CPython that no guest gets, and why. Whatever is in neither table is refused as well.
 ABSENT = {
     "_ctypes": "calls any function of the process", "_ctypes_test": "for tests", "_testcapi": "for tests",
-    "_interpreters": "runs code in other VMs", "_interpchannels": "reaches other VMs", "_interpqueues": "reaches other VMs",
+    "_interpreters": "runs code in other VMs", "_interpchannels": "reaches other VMs",
+    "_interpqueues": "reaches other VMs",
     "_queue": "SimpleQueue.get cannot be stopped; queue.py brings one that can", "_symtable": "compiles",
     "_suggestions": "CPython does not load it in an interpreter with its own GIL",
-    "_tracemalloc": "the process's allocators", "_lsprof": "hooks into the evaluation loop", "_remote_debugging": "reads the process's memory",
-    "faulthandler": "the process's signal handlers", "resource": "the process's limits", "termios": "the host's terminal",
-    "fcntl": "locks and flags of the process's files", "readline": "the host's terminal", "syslog": "the process's log", "grp": "reads files of the system", "pwd": "reads files of the system",
+    "_tracemalloc": "the process's allocators", "_lsprof": "hooks into the evaluation loop",
+    "_remote_debugging": "reads the process's memory",
+    "faulthandler": "the process's signal handlers", "resource": "the process's limits",
+    "termios": "the host's terminal",
+    "fcntl": "locks and flags of the process's files", "readline": "the host's terminal", "syslog": "the process's log",
+    "grp": "reads files of the system", "pwd": "reads files of the system",
     "_multiprocessing": "other processes", "_posixshmem": "other processes", "_curses": "the host's terminal",
     "_curses_panel": "the host's terminal", "_dbm": "opens files by itself",
 }
@@ -347,7 +388,7 @@ ABSENT = {
 
 def header():
     """The text of policy_table.h."""
-    lines = ["/* Generated by vmhost/guest/policy.py; do not edit. Sorted by strcmp: modules, and names within each. */",
+    lines = ["/* Generated by vmhost/guest/policy.py; do not edit. Sorted by strcmp: modules, names within each. */",
              "#ifndef VMH_POLICY_TABLE_H", "#define VMH_POLICY_TABLE_H", "",
              "typedef struct { const char *name; char verdict; } vmh_filing;     /* 'a'llowed, 'g'ated, 'r'efused */",
              "typedef struct { const char *module; const vmh_filing *filings; size_t count; } vmh_module_policy;", ""]

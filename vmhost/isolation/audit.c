@@ -1,20 +1,19 @@
-/* The audit hook: the backstop behind the importer and the gates. It sees every interpreter of the process and acts only on
- * threads of a sealed VM. Events on its list pass; everything else needs
- * a pass of the importer's or a gate's. */
+/* The audit hook: the backstop behind the importer and the gates. It sees every interpreter of the process and acts
+ * only on threads of a sealed VM. Events on its list go through; others need a pass of the importer's or a gate's. */
 #include "sealing.h"
 
 #include <string.h>
 
-/* What may happen without a pass, the most frequent first. Names that end in a dot are prefixes, of events that pure Python
- * modules raise: what they then do meets the gates. */
+/* What may happen without a pass, the most frequent first. Names that end in a dot are prefixes, of events that pure
+ * Python modules raise: what they then do meets the gates. */
 static const char *const harmless[] = {
-    "builtins.id", "exec", "sys._getframe", "object.__getattr__", "_thread.start_joinable_thread", "_thread.start_new_thread",
-    "array.__new__", "cpython.PyInterpreterState_Clear", "email.", "ftplib.", "function.__new__", "glob.", "http.client.",
-    "imaplib.", "object.__delattr__", "object.__setattr__", "os.fwalk", "os.walk", "pathlib.",
-    "pickle.find_class", "poplib.", "shutil.", "smtplib.", "socket.__new__", "socket.getservbyname",
-    "socket.getservbyport", "sqlite3.connect/handle", "sys._getframemodulename", "sys.excepthook",
-    "sys.set_asyncgen_hook_finalizer", "sys.set_asyncgen_hook_firstiter", "sys.unraisablehook", "tempfile.", "time.sleep",
-    "urllib.",
+    "builtins.id", "exec", "sys._getframe", "object.__getattr__", "_thread.start_joinable_thread",
+    "_thread.start_new_thread", "array.__new__", "cpython.PyInterpreterState_Clear", "email.", "ftplib.",
+    "function.__new__", "glob.", "http.client.", "imaplib.", "object.__delattr__", "object.__setattr__", "os.fwalk",
+    "os.walk", "pathlib.", "pickle.find_class", "poplib.", "shutil.", "smtplib.", "socket.__new__",
+    "socket.getservbyname", "socket.getservbyport", "sqlite3.connect/handle", "sys._getframemodulename",
+    "sys.excepthook", "sys.set_asyncgen_hook_finalizer", "sys.set_asyncgen_hook_firstiter", "sys.unraisablehook",
+    "tempfile.", "time.sleep", "urllib.",
 };
 
 static bool is_harmless(const char *event)

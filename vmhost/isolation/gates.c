@@ -1,4 +1,4 @@
-/* The policy table at work: every name of a native module is kept, gated, refused or deleted when the module is loaded. */
+/* The policy table at work: as a native module is loaded, each name of it is kept, gated, refused or deleted. */
 #include "gates.h"
 #include "policy_table.h"
 
@@ -13,7 +13,8 @@ static pthread_once_t bind_once = PTHREAD_ONCE_INIT;
 
 /* --- calling */
 
-PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
+                       PyObject *kwnames)
 {
     Py_ssize_t keywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
     int flags = def->ml_flags & (METH_VARARGS | METH_FASTCALL | METH_NOARGS | METH_O | METH_KEYWORDS | METH_METHOD);
@@ -47,14 +48,16 @@ PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, Py
                 if (PyDict_SetItem(dict, PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0)
                     goto done;
         }
-        result = flags & METH_KEYWORDS ? ((PyCFunctionWithKeywords)(void (*)(void))def->ml_meth)(self, tuple, dict) : def->ml_meth(self, tuple);
+        result = flags & METH_KEYWORDS ? ((PyCFunctionWithKeywords)(void (*)(void))def->ml_meth)(self, tuple, dict)
+                                       : def->ml_meth(self, tuple);
     done:
         Py_DECREF(tuple);
         Py_XDECREF(dict);
         return result;
     }
     default:
-        return PyErr_Format(PyExc_SystemError, "%s: a calling convention (0x%x) that the gates do not know", def->ml_name, flags);
+        return PyErr_Format(PyExc_SystemError, "%s: a calling convention (0x%x) that the gates do not know",
+                            def->ml_name, flags);
     }
 }
 
@@ -69,12 +72,16 @@ PyObject *vmh_gated_original(vmh_gated *call)
     return result;
 }
 
-PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
+                        PyObject *kwnames)
 {
-    vmh_gated call = { .gate = gate, .seal = vmh_seal_here(), .self = self, .owner = owner, .nargs = nargs, .kwnames = kwnames };
+    vmh_gated call = {
+        .gate = gate, .seal = vmh_seal_here(), .self = self, .owner = owner, .nargs = nargs, .kwnames = kwnames
+    };
     Py_ssize_t count = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
     if (count > VMH_GATED_ARGS_MOST)
-        return PyErr_Format(PyExc_TypeError, "%s(): at most %d arguments, got %zd", gate->name, VMH_GATED_ARGS_MOST, count);
+        return PyErr_Format(PyExc_TypeError, "%s(): at most %d arguments, got %zd", gate->name, VMH_GATED_ARGS_MOST,
+                            count);
     if (count > 0)
         memcpy(call.args, args, (size_t)count * sizeof *args);
     PyObject *result = NULL;
@@ -123,11 +130,13 @@ int vmh_gated_fd(vmh_gated *call, PyObject *argument)
 
 int vmh_gate_refuse(vmh_gated *call)
 {
-    vmh_deny("no task can have this", "%s.%s%s%s", call->gate->module, call->gate->type, call->gate->type[0] ? "." : "", call->gate->name);
+    vmh_deny("no task can have this", "%s.%s%s%s", call->gate->module, call->gate->type, call->gate->type[0] ? "." : "",
+             call->gate->name);
     return -1;
 }
 
-static PyObject *refused_call(PyObject *name, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs), PyObject *Py_UNUSED(kwnames))
+static PyObject *refused_call(PyObject *name, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs),
+                              PyObject *Py_UNUSED(kwnames))
 {
     return vmh_deny("no task can have this", "%s", PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "?");
 }
@@ -178,7 +187,8 @@ static vmh_gate *gate_find(const char *module, const char *name)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         for (vmh_gate *const *gate = lists[i]; *gate != NULL; gate++)
             if (strcmp((*gate)->module, module) == 0 && strlen((*gate)->type) == type_size
-                    && strncmp((*gate)->type, name, type_size) == 0 && strcmp((*gate)->name, dot == NULL ? name : dot + 1) == 0)
+                && strncmp((*gate)->type, name, type_size) == 0
+                && strcmp((*gate)->name, dot == NULL ? name : dot + 1) == 0)
                 return *gate;
     return NULL;
 }
@@ -195,8 +205,8 @@ static void bind_all(void)
             const vmh_filing *filing = &policy->filings[i];
             if (filing->verdict == 'g' || strchr(filing->name, '.') != NULL)
                 bound[m].gates[i] = gate_find(policy->module, filing->name);
-            bound[m].refusals[i] = (PyMethodDef){ filing->name, (PyCFunction)(void (*)(void))refused_call, METH_FASTCALL | METH_KEYWORDS,
-                                                  "Refused to every task." };
+            bound[m].refusals[i] = (PyMethodDef){ filing->name, (PyCFunction)(void (*)(void))refused_call,
+                                                  METH_FASTCALL | METH_KEYWORDS, "Refused to every task." };
         }
     }
     bound_all = true;
@@ -210,7 +220,8 @@ static PyMethodDef *gate_def(vmh_gate *gate, PyMethodDef *original, bool method)
     if (gate->def.ml_name == NULL) {
         gate->def.ml_doc = original->ml_doc;
         gate->def.ml_flags = METH_FASTCALL | METH_KEYWORDS | (method ? METH_METHOD : 0);
-        gate->def.ml_meth = method ? (PyCFunction)(void (*)(void))gate->run_method : (PyCFunction)(void (*)(void))gate->run;
+        gate->def.ml_meth = method ? (PyCFunction)(void (*)(void))gate->run_method
+                                   : (PyCFunction)(void (*)(void))gate->run;
         gate->def.ml_name = original->ml_name;
         atomic_store(&gate->original, original);
     }
@@ -220,11 +231,13 @@ static PyMethodDef *gate_def(vmh_gate *gate, PyMethodDef *original, bool method)
 
 static bool is_plain(PyObject *value)
 {
-    return value == Py_None || PyLong_Check(value) || PyFloat_CheckExact(value) || PyUnicode_CheckExact(value) || PyBytes_CheckExact(value)
-        || PyTuple_Check(value) || PyFrozenSet_CheckExact(value) || PyComplex_CheckExact(value);
+    return value == Py_None || PyLong_Check(value) || PyFloat_CheckExact(value) || PyUnicode_CheckExact(value)
+           || PyBytes_CheckExact(value) || PyTuple_Check(value) || PyFrozenSet_CheckExact(value)
+           || PyComplex_CheckExact(value);
 }
 
-static int file_name(const vmh_module_policy *policy, int m, PyObject *dict, PyObject *module, PyObject *key, PyObject *value)
+static int file_name(const vmh_module_policy *policy, int m, PyObject *dict, PyObject *module, PyObject *key,
+                     PyObject *value)
 {
     const char *name = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : NULL;
     if (name == NULL)
@@ -311,11 +324,13 @@ static int drop_unfiled(const vmh_module_policy *policy, PyObject *dict, const c
     PyObject *methods = ((PyTypeObject *)type)->tp_dict, *items = PyDict_Items(methods);
     int rc = items == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; rc == 0 && i < PyList_GET_SIZE(items); i++) {
-        PyObject *key = PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 0), *value = PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 1);
+        PyObject *key = PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 0),
+                 *value = PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 1);
         const char *method = PyUnicode_AsUTF8(key);
         if (method == NULL)
             rc = -1;
-        else if (strncmp(method, "__", 2) != 0 && (Py_IS_TYPE(value, &PyMethodDescr_Type) || Py_IS_TYPE(value, &PyClassMethodDescr_Type))) {
+        else if (strncmp(method, "__", 2) != 0
+                 && (Py_IS_TYPE(value, &PyMethodDescr_Type) || Py_IS_TYPE(value, &PyClassMethodDescr_Type))) {
             snprintf(filing, sizeof filing, "%.*s.%s", (int)size, name, method);
             if (filing_index(policy, filing) < 0) {
                 rc = PyDict_DelItem(methods, key);
@@ -359,7 +374,8 @@ int vmh_gate_module(PyObject *module, const char *name)
             continue;
         if (policy->filings[i].verdict != 'a' && file_method(dict, &policy->filings[i], bound[m].gates[i]) < 0)
             goto done;
-        if (strncmp(type_name, method, (size_t)(dot - method) + 1) != 0 && drop_unfiled(policy, dict, method, (size_t)(dot - method)) < 0)
+        if (strncmp(type_name, method, (size_t)(dot - method) + 1) != 0
+            && drop_unfiled(policy, dict, method, (size_t)(dot - method)) < 0)
             goto done;
         type_name = method;
     }

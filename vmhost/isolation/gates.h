@@ -1,8 +1,9 @@
 /* Gates: what stands in a native module of a VM in place of a function that reaches outside.
  *
- * A gate is an ordinary builtin function (or method) of the same name whose C function checks, and then calls the C function
- * of the original. The original's Python object is gone: only its PyMethodDef, which is static, is kept. So there is
- * nothing that a guest could find through gc, attributes or sys.modules. Gates are static and the same in every VM.
+ * A gate is an ordinary builtin function (or method) of the same name whose C function checks, and then calls the C
+ * function of the original. The original's Python object is gone: only its PyMethodDef, which is static, is kept. So
+ * there is nothing that a guest could find through gc, attributes or sys.modules. Gates are static and the same in
+ * every VM.
  */
 #ifndef VMH_GATES_H
 #define VMH_GATES_H
@@ -44,11 +45,13 @@ typedef struct vmh_gate {
     PyMethodDef def;
 } vmh_gate;
 
-PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
+                        PyObject *kwnames);
 /* The original of the call, with its arguments as they are now, under its pass. */
 PyObject *vmh_gated_original(vmh_gated *call);
 /* Calls the C function of `def`. */
-PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
+                       PyObject *kwnames);
 /* Where an argument stands; NULL: not given. */
 PyObject **vmh_gated_argument(vmh_gated *call, Py_ssize_t position, const char *keyword);
 /* Puts `value` (a new reference, may be NULL: -1) in place of an argument. */
@@ -58,19 +61,20 @@ int vmh_gated_fd(vmh_gated *call, PyObject *argument);
 vmh_gate_check vmh_gate_refuse;
 
 /* GATES(G) lists G(module, type, name, check, access, keyword) */
-#define VMH_GATE_DEFINE(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD)                                                                     \
-    static vmh_gate gate_##MODULE##_##TYPE##_##NAME;                                                                                    \
-    static PyObject *run_##MODULE##_##TYPE##_##NAME(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)         \
-    {                                                                                                                                   \
-        return vmh_gate_call(&gate_##MODULE##_##TYPE##_##NAME, self, NULL, args, nargs, kwnames);                                       \
-    }                                                                                                                                   \
-    static PyObject *method_##MODULE##_##TYPE##_##NAME(PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,    \
-                                                       PyObject *kwnames)                                                               \
-    {                                                                                                                                   \
-        return vmh_gate_call(&gate_##MODULE##_##TYPE##_##NAME, self, owner, args, nargs, kwnames);                                      \
-    }                                                                                                                                   \
-    static vmh_gate gate_##MODULE##_##TYPE##_##NAME = {                                                                                 \
-        .module = #MODULE, .type = #TYPE, .name = #NAME, .check = CHECK, .access = ACCESS, .keyword = KEYWORD,                          \
+#define VMH_GATE_DEFINE(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD)                                                   \
+    static vmh_gate gate_##MODULE##_##TYPE##_##NAME;                                                                  \
+    static PyObject *run_##MODULE##_##TYPE##_##NAME(PyObject *self, PyObject *const *args, Py_ssize_t nargs,          \
+                                                    PyObject *kwnames)                                                \
+    {                                                                                                                 \
+        return vmh_gate_call(&gate_##MODULE##_##TYPE##_##NAME, self, NULL, args, nargs, kwnames);                     \
+    }                                                                                                                 \
+    static PyObject *method_##MODULE##_##TYPE##_##NAME(PyObject *self, PyTypeObject *owner, PyObject *const *args,    \
+                                                       Py_ssize_t nargs, PyObject *kwnames)                           \
+    {                                                                                                                 \
+        return vmh_gate_call(&gate_##MODULE##_##TYPE##_##NAME, self, owner, args, nargs, kwnames);                    \
+    }                                                                                                                 \
+    static vmh_gate gate_##MODULE##_##TYPE##_##NAME = {                                                               \
+        .module = #MODULE, .type = #TYPE, .name = #NAME, .check = CHECK, .access = ACCESS, .keyword = KEYWORD,        \
         .run = run_##MODULE##_##TYPE##_##NAME, .run_method = method_##MODULE##_##TYPE##_##NAME };
 #define VMH_GATE_ADDRESS(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD) &gate_##MODULE##_##TYPE##_##NAME,
 
@@ -82,7 +86,7 @@ int vmh_io_finish(PyObject *dict);
 int vmh_socket_finish(PyObject *dict);
 int vmh_select_finish(PyObject *dict);
 int vmh_other_finish(const char *module, PyObject *dict);
-int vmh_thread_finish(PyObject *dict);      /* waits.c */
+int vmh_thread_finish(PyObject *dict);      /* threads.c */
 int vmh_time_finish(PyObject *dict);        /* waits.c */
 
 /* A slot of a native heap type, for good: the type's slot and the wrapper that Python sees. */

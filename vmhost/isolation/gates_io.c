@@ -37,7 +37,10 @@ static int access_of(const char *mode)
 {
     int access = 0;
     for (; *mode != 0; mode++)
-        access |= *mode == 'r' ? VMH_READ : *mode == '+' ? VMH_READ | VMH_WRITE : strchr("wax", *mode) != NULL ? VMH_WRITE : 0;
+        access |= *mode == 'r'                   ? VMH_READ
+                  : *mode == '+'                 ? VMH_READ | VMH_WRITE
+                  : strchr("wax", *mode) != NULL ? VMH_WRITE
+                                                 : 0;
     return access;
 }
 
@@ -112,7 +115,7 @@ static int check_open_code(vmh_gated *call)
     return vmh_gated_replace(call, argument, text);
 }
 
-/* A relative path names a file of the bundle: vmhost.guest.files answers with it. Everything else is FileIO's business. */
+/* A relative path names a file of the bundle: vmhost.guest.files answers. Everything else is FileIO's business. */
 static int check_open(vmh_gated *call)
 {
     PyObject **file = vmh_gated_argument(call, 0, "file");
@@ -123,7 +126,8 @@ static int check_open(vmh_gated *call)
         PyErr_Clear();
         return 0;
     }
-    bool absolute = PyBytes_Check(path) ? PyBytes_AS_STRING(path)[0] == '/' : PyUnicode_GET_LENGTH(path) > 0 && PyUnicode_READ_CHAR(path, 0) == '/';
+    bool absolute = PyBytes_Check(path) ? PyBytes_AS_STRING(path)[0] == '/'
+                                        : PyUnicode_GET_LENGTH(path) > 0 && PyUnicode_READ_CHAR(path, 0) == '/';
     int rc = vmh_gated_replace(call, file, path);
     PyObject **opener = vmh_gated_argument(call, 7, "opener");
     if (rc < 0 || absolute || (opener != NULL && *opener != Py_None))

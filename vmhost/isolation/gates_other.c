@@ -43,9 +43,14 @@ static _Atomic(destructor) mmap_dealloc;
 static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     vmh_seal *seal = vmh_seal_here();
-    PyObject *fileno = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, "fileno");
-    PyObject *length = PyTuple_GET_SIZE(args) > 1 ? PyTuple_GET_ITEM(args, 1) : kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, "length");
-    if (seal == NULL || fileno == NULL || !PyLong_CheckExact(fileno) || PyLong_AsInt(fileno) != -1 || length == NULL || !PyLong_CheckExact(length)) {
+    PyObject *fileno = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0)
+                       : kwargs == NULL           ? NULL
+                                                  : PyDict_GetItemString(kwargs, "fileno");
+    PyObject *length = PyTuple_GET_SIZE(args) > 1 ? PyTuple_GET_ITEM(args, 1)
+                       : kwargs == NULL           ? NULL
+                                                  : PyDict_GetItemString(kwargs, "length");
+    if (seal == NULL || fileno == NULL || !PyLong_CheckExact(fileno) || PyLong_AsInt(fileno) != -1 || length == NULL
+        || !PyLong_CheckExact(length)) {
         PyErr_Clear();
         return vmh_deny("a task maps anonymous memory only (fileno -1, an int as length)", "mmap");
     }
@@ -99,8 +104,9 @@ static vmh_gate *connection_gate(const char *name);
 /* (action, first, second, database, trigger) -> SQLITE_OK or SQLITE_DENY */
 static PyObject *authorize(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs)
 {
-    static const char *const refused[] = { "data_store_directory", "hard_heap_limit", "mmap_size", "soft_heap_limit", "temp_store",
-                                           "temp_store_directory", "writable_schema", "load_extension", "fts3_tokenizer" };
+    static const char *const refused[] = { "data_store_directory", "hard_heap_limit", "mmap_size",
+                                           "soft_heap_limit",      "temp_store",      "temp_store_directory",
+                                           "writable_schema",      "load_extension",  "fts3_tokenizer" };
     int action = nargs >= 3 ? PyLong_AsInt(args[0]) : -1, answer = SQLITE_OK_;
     if (action == -1 && PyErr_Occurred())
         return NULL;
@@ -144,13 +150,19 @@ static int connection_settle(PyObject *self)
     while (owner->tp_base != &PyBaseObject_Type)
         owner = owner->tp_base;
     PyMethodDef *setconfig = atomic_load(&connection_gate("setconfig")->original);
-    if (settle(atomic_load(&connection_execute), self, owner, PyUnicode_FromString("PRAGMA temp_store=MEMORY"), NULL) < 0
-            || settle(atomic_load(&connection_gate("setlimit")->original), self, owner, PyLong_FromLong(SQLITE_LIMIT_ATTACHED_), PyLong_FromLong(0)) < 0
-            || settle(setconfig, self, owner, PyLong_FromLong(SQLITE_CONFIG_FTS3_TOKENIZER_), Py_NewRef(Py_False)) < 0
-            || settle(setconfig, self, owner, PyLong_FromLong(SQLITE_CONFIG_DEFENSIVE_), Py_NewRef(Py_True)) < 0
-            || settle(atomic_load(&connection_progress), self, owner, PyCFunction_New(&progress_def, NULL), PyLong_FromLong(20000)) < 0)
+    if (settle(atomic_load(&connection_execute), self, owner, PyUnicode_FromString("PRAGMA temp_store=MEMORY"), NULL)
+            < 0
+        || settle(atomic_load(&connection_gate("setlimit")->original), self, owner,
+                  PyLong_FromLong(SQLITE_LIMIT_ATTACHED_), PyLong_FromLong(0))
+               < 0
+        || settle(setconfig, self, owner, PyLong_FromLong(SQLITE_CONFIG_FTS3_TOKENIZER_), Py_NewRef(Py_False)) < 0
+        || settle(setconfig, self, owner, PyLong_FromLong(SQLITE_CONFIG_DEFENSIVE_), Py_NewRef(Py_True)) < 0
+        || settle(atomic_load(&connection_progress), self, owner, PyCFunction_New(&progress_def, NULL),
+                  PyLong_FromLong(20000))
+               < 0)
         return -1;
-    return settle(atomic_load(&connection_gate("set_authorizer")->original), self, owner, PyCFunction_New(&authorize_def, NULL), NULL);
+    return settle(atomic_load(&connection_gate("set_authorizer")->original), self, owner,
+                  PyCFunction_New(&authorize_def, NULL), NULL);
 }
 
 static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -158,7 +170,9 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
     PyObject *copy = NULL, *named = NULL, *target = NULL;
     int rc = -1;
     Py_ssize_t count = PyTuple_GET_SIZE(args);
-    PyObject *database = count > 0 ? PyTuple_GET_ITEM(args, 0) : kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, "database");
+    PyObject *database = count > 0        ? PyTuple_GET_ITEM(args, 0)
+                         : kwargs == NULL ? NULL
+                                          : PyDict_GetItemString(kwargs, "database");
     PyObject *uri = count > 7 ? PyTuple_GET_ITEM(args, 7) : kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, "uri");
     if (database == NULL)
         return atomic_load(&connection_init)(self, args, kwargs);       /* its own TypeError */
@@ -257,7 +271,8 @@ static int sqlite_finish(PyObject *dict)
     PyTypeObject *type = (PyTypeObject *)PyDict_GetItemString(dict, "Connection");
     if (type == NULL || type->tp_init == connection_init_gate)
         return 0;
-    PyMethodDef *execute = vmh_method_def(type, "execute"), *set_progress = vmh_method_def(type, "set_progress_handler");
+    PyMethodDef *execute = vmh_method_def(type, "execute"),
+                *set_progress = vmh_method_def(type, "set_progress_handler");
     if (execute == NULL || set_progress == NULL)
         return -1;
     atomic_store(&connection_execute, execute);

@@ -17,7 +17,8 @@ static int no_folder_fd(vmh_gated *call)
         if (name == NULL)
             return -1;
         if (strstr(name, "dir_fd") != NULL && call->args[call->nargs + i] != Py_None) {
-            vmh_deny("paths relative to a descriptor cannot be granted; pass an absolute path", "%s(%s=...)", call->gate->name, name);
+            vmh_deny("paths relative to a descriptor cannot be granted; pass an absolute path", "%s(%s=...)",
+                     call->gate->name, name);
             return -1;
         }
     }
@@ -74,7 +75,9 @@ static int check_two_paths(vmh_gated *call)
         return -1;
     if (from == NULL || to == NULL)
         return 0;       /* CPython raises its own TypeError */
-    return path_argument(call, from, VMH_WRITE | KEEP_LAST) < 0 || path_argument(call, to, VMH_WRITE | KEEP_LAST) < 0 ? -1 : 0;
+    return path_argument(call, from, VMH_WRITE | KEEP_LAST) < 0 || path_argument(call, to, VMH_WRITE | KEEP_LAST) < 0
+               ? -1
+               : 0;
 }
 
 /* The new descriptor that the original returns becomes the guest's. */
@@ -153,7 +156,8 @@ static int check_fd_wait(vmh_gated *call)
 /* Descriptors 1 and 2 are the task's log, as print is. */
 static int check_write(vmh_gated *call)
 {
-    PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword), **data = vmh_gated_argument(call, 1, "data");
+    PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword),
+             **data = vmh_gated_argument(call, 1, "data");
     if (argument != NULL && data != NULL && PyLong_CheckExact(*argument)) {
         long fd = PyLong_AsLong(*argument);
         PyObject *stream = fd != 1 && fd != 2 ? NULL : PySys_GetObject(fd == 1 ? "stdout" : "stderr");
@@ -218,7 +222,7 @@ static int check_pipe(vmh_gated *call)
     return 1;
 }
 
-/* putenv: os.environ is the VM's own dict, the process's environment stays as it is. register_at_fork: nothing forks. */
+/* putenv: os.environ is the VM's own dict, the process's stays as it is. register_at_fork: nothing forks. */
 static int check_nothing(vmh_gated *call)
 {
     call->result = Py_NewRef(Py_None);
@@ -342,7 +346,8 @@ static int drop_folder_functions(PyObject *dict)
         size_t size = name == NULL ? 0 : strlen(name);
         if (name == NULL)
             return -1;
-        if (size > 2 && strcmp(name + size - 2, "AT") == 0 && strcmp(name, "HAVE_LSTAT") != 0 && PyList_SetSlice(names, i, i + 1, NULL) < 0)
+        if (size > 2 && strcmp(name + size - 2, "AT") == 0 && strcmp(name, "HAVE_LSTAT") != 0
+            && PyList_SetSlice(names, i, i + 1, NULL) < 0)
             return -1;
     }
     return 0;

@@ -1,5 +1,5 @@
-/* Gates of `_socket`, `select` and `_ssl`: addresses go by the permissions, descriptors must be the guest's own, and what can
- * block waits beside the VM's stop event first. */
+/* Gates of `_socket`, `select` and `_ssl`: addresses go by the permissions, descriptors must be the guest's own, and
+ * what can block waits beside the VM's stop event first. */
 #include "gates.h"
 
 #include "clock.h"
@@ -89,7 +89,8 @@ static int check_wait(vmh_gated *call)
     return socket_wait(call->self, (short)call->gate->access);
 }
 
-/* A send to a blocking socket would block until all of a large buffer is taken; so it is asked for what fits, and again. */
+/* A send to a blocking socket would block until all of a large buffer is taken; so it is asked for what fits, and
+ * again. */
 static int check_send(vmh_gated *call)
 {
     int64_t deadline;
@@ -112,7 +113,8 @@ static int check_send(vmh_gated *call)
             goto done;
         int fd = socket_fd(call->self);
         PyThreadState *ts = PyEval_SaveThread();
-        ssize_t count = send(fd, (char *)data.buf + sent, (size_t)(data.len - sent), flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t count = send(fd, (char *)data.buf + sent, (size_t)(data.len - sent),
+                             flags | MSG_DONTWAIT | MSG_NOSIGNAL);
         int error = errno;
         PyEval_RestoreThread(ts);
         if (count < 0 && error != EAGAIN && error != EINTR) {
@@ -298,7 +300,10 @@ static int check_dup_fd(vmh_gated *call)
 /* Both ends stay in the VM, so it needs no permission; event loops wake themselves with one. */
 static int check_socketpair(vmh_gated *call)
 {
-    int family = call->nargs == 0 ? AF_UNIX : PyLong_CheckExact(call->args[0]) ? PyLong_AsInt(call->args[0]) : PyLong_Check(call->args[0]) ? AF_UNIX : -1;
+    int family = call->nargs == 0                   ? AF_UNIX
+                 : PyLong_CheckExact(call->args[0]) ? PyLong_AsInt(call->args[0])
+                 : PyLong_Check(call->args[0])      ? AF_UNIX
+                                                    : -1;
     if (call->nargs > 0 && PyLong_Check(call->args[0]) && !PyLong_CheckExact(call->args[0]))
         family = PyLong_AsInt(call->args[0]);
     if (family != AF_UNIX) {
@@ -320,7 +325,9 @@ static int check_socketpair(vmh_gated *call)
 
 static const char *host_text(PyObject *host)
 {
-    return PyUnicode_CheckExact(host) ? PyUnicode_AsUTF8(host) : PyBytes_CheckExact(host) ? PyBytes_AS_STRING(host) : NULL;
+    return PyUnicode_CheckExact(host) ? PyUnicode_AsUTF8(host)
+           : PyBytes_CheckExact(host) ? PyBytes_AS_STRING(host)
+                                      : NULL;
 }
 
 static bool is_number(const char *host)
@@ -349,7 +356,8 @@ static int check_getaddrinfo(vmh_gated *call)
     if (call->result == NULL)
         return -1;
     for (Py_ssize_t i = 0; pattern != NULL && PyList_Check(call->result) && i < PyList_GET_SIZE(call->result); i++) {
-        PyObject *address = PyTuple_GetItem(PyList_GET_ITEM(call->result, i), 4), *first = address == NULL ? NULL : PyTuple_GetItem(address, 0);
+        PyObject *address = PyTuple_GetItem(PyList_GET_ITEM(call->result, i), 4),
+                 *first = address == NULL ? NULL : PyTuple_GetItem(address, 0);
         const char *text = first != NULL && PyUnicode_Check(first) ? PyUnicode_AsUTF8(first) : NULL;
         if (text == NULL || vmh_grant_resolved(text, pattern) < 0) {
             Py_CLEAR(call->result);
@@ -416,7 +424,9 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
             return -1;
         }
         if (seal->net.count == 0) {
-            vmh_deny("not granted; a task that may use the network names addresses in task.yaml, permissions: {net: [\"host:port\"]}", "socket");
+            vmh_deny("not granted; a task that may use the network names addresses in task.yaml, permissions: {net: "
+                     "[\"host:port\"]}",
+                     "socket");
             return -1;
         }
     }
@@ -477,7 +487,8 @@ static int check_select(vmh_gated *call)
     Py_ssize_t at = 0;
     for (int k = 0; k < 3; k++)
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(lists[k]); i++, at++) {
-            fds[at] = (struct pollfd){ .fd = PyObject_AsFileDescriptor(PyList_GET_ITEM(lists[k], i)), .events = events[k] };
+            fds[at] = (struct pollfd){ .fd = PyObject_AsFileDescriptor(PyList_GET_ITEM(lists[k], i)),
+                                       .events = events[k] };
             if (fds[at].fd < 0 || vmh_fd_check(fds[at].fd, "select") < 0)
                 goto done;
         }
@@ -544,7 +555,8 @@ static int check_ssl_paths(vmh_gated *call)
 {
     const char *second = strcmp(call->gate->name, "load_verify_locations") == 0 ? "capath" : "keyfile";
     PyObject **arguments[2] = { vmh_gated_argument(call, 0, call->gate->keyword),
-                                strcmp(call->gate->name, "load_dh_params") == 0 ? NULL : vmh_gated_argument(call, 1, second) };
+                                strcmp(call->gate->name, "load_dh_params") == 0 ? NULL
+                                                                                : vmh_gated_argument(call, 1, second) };
     for (int i = 0; i < 2; i++) {
         PyObject *path = NULL;
         if (arguments[i] == NULL || *arguments[i] == Py_None)

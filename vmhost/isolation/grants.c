@@ -1,7 +1,7 @@
 /* What a task's permissions name: paths, addresses, environment names; and the descriptors that the guest made itself.
  *
- * Paths are compared after realpath(3). Guests cannot make links (os.link and os.symlink are refused), so that none can move
- * a path between the check and its use; a process outside that rearranges granted folders meanwhile can.
+ * Paths are compared after realpath(3). Guests cannot make links (os.link and os.symlink are refused), so that none can
+ * move a path between the check and its use; a process outside that rearranges granted folders meanwhile can.
  */
 #include "sealing.h"
 
@@ -127,11 +127,13 @@ int vmh_grant_path(PyObject *path, int access, bool keep_last, const char *what,
     if (real != NULL && !keep_last && lstat(real, &status) == 0 && S_ISLNK(status.st_mode))
         seen = "";      /* a link to nothing: made through it, a file would be anywhere */
     if ((access & VMH_WRITE) && !path_in(seen, &seal->write)) {
-        vmh_deny("not granted; a task that may write there names it in task.yaml, permissions: {write: [...]}", "%s('%s')", what, text);
+        vmh_deny("not granted; a task that may write there names it in task.yaml, permissions: {write: [...]}",
+                 "%s('%s')", what, text);
         goto done;
     }
     if ((access & VMH_READ) && !path_in(seen, &seal->read)) {
-        vmh_deny("not granted; a task that may read there names it in task.yaml, permissions: {read: [...]}", "%s('%s')", what, text);
+        vmh_deny("not granted; a task that may read there names it in task.yaml, permissions: {read: [...]}",
+                 "%s('%s')", what, text);
         goto done;
     }
     if (real == NULL) {
@@ -186,7 +188,8 @@ int vmh_grant_host(const char *host, const char *what, const char **pattern)
             *pattern = seal->net.items[i];
             return 0;
         }
-    vmh_deny("not granted; a task that may use it names it in task.yaml, permissions: {net: [\"host:port\"]}", "%s('%s')", what, host);
+    vmh_deny("not granted; a task that may use it names it in task.yaml, permissions: {net: [\"host:port\"]}",
+             "%s('%s')", what, host);
     return -1;
 }
 
@@ -218,7 +221,9 @@ int vmh_grant_address(PyObject *address, int family, const char *what)
     if (!PyTuple_Check(address) || PyTuple_GET_SIZE(address) < 2)
         return 0;       /* the socket raises its own TypeError */
     PyObject *host = PyTuple_GET_ITEM(address, 0), *number = PyTuple_GET_ITEM(address, 1);
-    const char *name = PyUnicode_CheckExact(host) ? PyUnicode_AsUTF8(host) : PyBytes_CheckExact(host) ? PyBytes_AS_STRING(host) : NULL;
+    const char *name = PyUnicode_CheckExact(host) ? PyUnicode_AsUTF8(host)
+                       : PyBytes_CheckExact(host) ? PyBytes_AS_STRING(host)
+                                                  : NULL;
     if (name == NULL || !PyLong_CheckExact(number)) {
         if (!PyErr_Occurred())
             PyErr_Format(PyExc_TypeError, "%s: expected an address (str, int), got %R", what, address);
@@ -228,12 +233,14 @@ int vmh_grant_address(PyObject *address, int family, const char *what)
     if (port == -1 && PyErr_Occurred())
         return -1;
     for (size_t i = 0; seal != NULL && i < seal->net.count; i++)
-        if (host_matches(seal->net.items[i], host_size(seal->net.items[i]), name) && port_matches(seal->net.items[i], port))
+        if (host_matches(seal->net.items[i], host_size(seal->net.items[i]), name)
+            && port_matches(seal->net.items[i], port))
             return 0;
     for (vmh_resolved *known = seal == NULL ? NULL : seal->resolved; known != NULL; known = known->next)
         if (strcmp(known->address, name) == 0 && port_matches(known->pattern, port))
             return 0;
-    vmh_deny("not granted; a task that may use it names it in task.yaml, permissions: {net: [\"host:port\"]}", "%s('%s:%ld')", what, name, port);
+    vmh_deny("not granted; a task that may use it names it in task.yaml, permissions: {net: [\"host:port\"]}",
+             "%s('%s:%ld')", what, name, port);
     return -1;
 }
 
@@ -428,7 +435,7 @@ int vmh_seal_permit(vmh_seal *seal, PyObject *permissions)
 {
     resolved_clear(seal);
     if (list_fill(&seal->read, permissions, "read", true) < 0 || list_fill(&seal->write, permissions, "write", true) < 0
-            || list_fill(&seal->net, permissions, "net", false) < 0 || list_fill(&seal->env, permissions, "env", false) < 0)
+        || list_fill(&seal->net, permissions, "net", false) < 0 || list_fill(&seal->env, permissions, "env", false) < 0)
         return -1;
     return vmh_environ_fill(seal);
 }

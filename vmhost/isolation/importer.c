@@ -1,7 +1,8 @@
 /* The only way in: finds modules in the images, unmarshals their code, and opens native modules that the policy knows.
  *
- * Nothing here trusts its caller: a guest may call these functions as it likes and gets code that its bundle or the standard
- * library has anyway, or a native module that is already gated. Images were digest-checked before the VM existed.
+ * Nothing here trusts its caller: a guest may call these functions as it likes and gets code that its bundle or the
+ * standard library has anyway, or a native module that is already gated. Images were digest-checked before the VM
+ * existed.
  */
 #include "gates.h"
 
@@ -49,7 +50,8 @@ static bool is_builtin(const char *name)
 static bool dynamic_path(const char *name, char path[PATH_MAX])
 {
     for (int i = 0; i < python.folder_count; i++)
-        if (snprintf(path, PATH_MAX, "%s/%s%s", python.folders[i], name, python.suffix) < PATH_MAX && access(path, R_OK) == 0)
+        if (snprintf(path, PATH_MAX, "%s/%s%s", python.folders[i], name, python.suffix) < PATH_MAX
+            && access(path, R_OK) == 0)
             return true;
     return false;
 }
@@ -187,7 +189,9 @@ static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *name)
     const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
     char path[PATH_MAX];
     if (text == NULL || !vmh_policy_knows(text))
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ModuleNotFoundError, "native module %R is not available in a VM", name);
+        return PyErr_Occurred()
+                   ? NULL
+                   : PyErr_Format(PyExc_ModuleNotFoundError, "native module %R is not available in a VM", name);
     bool builtin = is_builtin(text);
     if (builtin)
         origin = PyUnicode_FromString("built-in");
@@ -197,7 +201,8 @@ static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *name)
         return PyErr_Format(PyExc_ModuleNotFoundError, "native module '%s' does not come with this Python", text);
     /* a spec of our own: a guest's could give another name at each look */
     spec = PyModule_NewObject(name);
-    if (spec == NULL || origin == NULL || PyObject_SetAttrString(spec, "name", name) < 0 || PyObject_SetAttrString(spec, "origin", origin) < 0)
+    if (spec == NULL || origin == NULL || PyObject_SetAttrString(spec, "name", name) < 0
+        || PyObject_SetAttrString(spec, "origin", origin) < 0)
         goto done;
     module = call_imp(builtin ? python.create_builtin : python.create_dynamic, &spec, 1);
     if (module == NULL)
@@ -229,14 +234,15 @@ static PyObject *native_exec(PyObject *Py_UNUSED(native), PyObject *module)
 }
 
 static PyMethodDef methods[] = {
-    {"find", native_find, METH_O, PyDoc_STR("find(name) -> 0 module, 1 package, 2 builtin, 3 dynamic native module, or None")},
-    {"code", native_code, METH_O, PyDoc_STR("code(name) -> the code object of a module in the bundles")},
-    {"text", native_text, METH_O, PyDoc_STR("text(digest) -> the code object of a precompiled text, or None")},
-    {"file", native_file, METH_O, PyDoc_STR("file(path) -> the bytes of a file of the task's bundle, or None")},
-    {"files", native_files, METH_NOARGS, PyDoc_STR("The paths of the files of the task's bundle, sorted.")},
-    {"create", native_create, METH_O, PyDoc_STR("create(name) -> native module")},
-    {"exec", native_exec, METH_O, PyDoc_STR("exec(module): second phase of a native module")},
-    {NULL, NULL, 0, NULL},
+    { "find", native_find, METH_O,
+      PyDoc_STR("find(name) -> 0 module, 1 package, 2 builtin, 3 dynamic native module, or None") },
+    { "code", native_code, METH_O, PyDoc_STR("code(name) -> the code object of a module in the bundles") },
+    { "text", native_text, METH_O, PyDoc_STR("text(digest) -> the code object of a precompiled text, or None") },
+    { "file", native_file, METH_O, PyDoc_STR("file(path) -> the bytes of a file of the task's bundle, or None") },
+    { "files", native_files, METH_NOARGS, PyDoc_STR("The paths of the files of the task's bundle, sorted.") },
+    { "create", native_create, METH_O, PyDoc_STR("create(name) -> native module") },
+    { "exec", native_exec, METH_O, PyDoc_STR("exec(module): second phase of a native module") },
+    { NULL, NULL, 0, NULL },
 };
 
 static PyMethodDef *imp_def(PyObject *dict, const char *name)
@@ -259,8 +265,10 @@ static int python_learn(void)
         rc = 0;
         goto done;
     }
-    if (dict == NULL || (python.create_builtin = imp_def(dict, "create_builtin")) == NULL || (python.exec_builtin = imp_def(dict, "exec_builtin")) == NULL
-            || (python.create_dynamic = imp_def(dict, "create_dynamic")) == NULL || (python.exec_dynamic = imp_def(dict, "exec_dynamic")) == NULL)
+    if (dict == NULL || (python.create_builtin = imp_def(dict, "create_builtin")) == NULL
+        || (python.exec_builtin = imp_def(dict, "exec_builtin")) == NULL
+        || (python.create_dynamic = imp_def(dict, "create_dynamic")) == NULL
+        || (python.exec_dynamic = imp_def(dict, "exec_dynamic")) == NULL)
         goto done;
     suffixes = PyObject_CallMethod(imp, "extension_suffixes", NULL);
     if (suffixes == NULL || !PyList_Check(suffixes) || PyList_GET_SIZE(suffixes) == 0)
@@ -270,8 +278,10 @@ static int python_learn(void)
         goto done;
     strcpy(python.suffix, suffix);
     PyObject *path = PySys_GetObject("path");
-    for (Py_ssize_t i = 0; path != NULL && PyList_Check(path) && i < PyList_GET_SIZE(path) && python.folder_count < 8; i++) {
-        const char *folder = PyUnicode_Check(PyList_GET_ITEM(path, i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(path, i)) : NULL;
+    for (Py_ssize_t i = 0; path != NULL && PyList_Check(path) && i < PyList_GET_SIZE(path) && python.folder_count < 8;
+         i++) {
+        const char *folder = PyUnicode_Check(PyList_GET_ITEM(path, i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(path, i))
+                                                                       : NULL;
         size_t size = folder == NULL ? 0 : strlen(folder);
         if (size > 11 && size < PATH_MAX && strcmp(folder + size - 11, "lib-dynload") == 0)
             strcpy(python.folders[python.folder_count++], folder);

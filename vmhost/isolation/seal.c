@@ -1,4 +1,5 @@
-/* How a fresh interpreter becomes a sealed VM: its native modules are gated, the guest runtime boots, the hook is armed. */
+/* How a fresh interpreter becomes a sealed VM: its native modules are gated, the guest runtime boots, the hook is
+ * armed. */
 #include "gates.h"
 
 #include <string.h>
@@ -67,7 +68,8 @@ static int denied_make(PyObject *native)
 {
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
     PyObject *denied = PyErr_NewExceptionWithDoc(
-        "vmhost.guest.PermissionDenied", "The task may not do this. The text names what was denied and the key of task.yaml that would grant it.",
+        "vmhost.guest.PermissionDenied",
+        "The task may not do this. The text names what was denied and the key of task.yaml that would grant it.",
         PyExc_PermissionError, NULL);
     int rc = dict == NULL || denied == NULL || PyDict_SetItemString(dict, "vmhost.denied", denied) < 0
         || PyModule_AddObjectRef(native, "PermissionDenied", denied) < 0 ? -1 : 0;
@@ -85,13 +87,15 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
         return -1;
     }
     vmh_seal_bind(seal);
-    if (denied_make(native) < 0 || vmh_importer_add(native) < 0 || PyModule_AddFunctions(native, methods) < 0 || gate_present() < 0)
+    if (denied_make(native) < 0 || vmh_importer_add(native) < 0 || PyModule_AddFunctions(native, methods) < 0
+        || gate_present() < 0)
         goto done;
     code = vmh_importer_code("vmhost.guest.boot");
     module = code == NULL ? NULL : PyImport_ExecCodeModule("vmhost.guest.boot", code);
     if (module == NULL)
         goto done;
-    const char *file = PyUnicode_AsUTF8(((PyCodeObject *)code)->co_filename), *slash = file == NULL ? NULL : strrchr(file, '/');
+    const char *file = PyUnicode_AsUTF8(((PyCodeObject *)code)->co_filename),
+               *slash = file == NULL ? NULL : strrchr(file, '/');
     if (file == NULL)
         goto done;
     size_t folder = slash == NULL ? 0 : (size_t)(slash - file) + 1;
@@ -99,7 +103,8 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
         memcpy(seal->runtime, file, folder);
     boot = PyObject_GetAttrString(module, "boot");
     breathe = PyObject_GetAttrString(module, "breathe");
-    if (boot == NULL || breathe == NULL || PyDict_SetItemString(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.breathe", breathe) < 0)
+    if (boot == NULL || breathe == NULL
+        || PyDict_SetItemString(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.breathe", breathe) < 0)
         goto done;
     result = PyObject_CallOneArg(boot, native);
     seal->armed = result != NULL;

@@ -1,7 +1,7 @@
 /* The sealing of one VM: what its C files (grants, gates, audit, importer, waits) share.
  *
- * A vmh_seal is made when its VM boots and freed after its interpreter has ended. It holds no Python object: what a guest
- * could find through one (gc, attributes) is nothing. Unless said otherwise it is guarded by the VM's GIL.
+ * A vmh_seal is made when its VM boots and freed after its interpreter has ended. It holds no Python object: what a
+ * guest could find through one (gc, attributes) is nothing. Unless said otherwise it is guarded by the VM's GIL.
  */
 #ifndef VMH_SEALING_H
 #define VMH_SEALING_H
@@ -43,10 +43,12 @@ typedef struct vmh_list {
     size_t count;
 } vmh_list;
 
+enum vmh_waiting { VMH_WAITING, VMH_WOKEN, VMH_INTERRUPTED };
+
 typedef struct vmh_waiter {     /* one thread in one wait; on its stack */
     struct vmh_waiter *next, **link;        /* of the VM; guarded by the waits' mutex */
     struct vmh_waiter *queue_next, **queue_link;    /* of a lock or handle; GIL. queue_link NULL: not queued */
-    atomic_uint word;           /* futex: 0 waits, 1 woken, 2 interrupted */
+    atomic_uint word;           /* futex: enum vmh_waiting */
 } vmh_waiter;
 
 typedef struct vmh_queue {      /* threads that wait for one thing, first come first; GIL */
@@ -87,8 +89,8 @@ unsigned vmh_pass_get(void);
 PyObject *vmh_deny(const char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 enum { VMH_READ = 1, VMH_WRITE = 2 };
-/* `path` (str, bytes or PathLike) as an absolute one without links, as bytes in *resolved. keep_last: the last part is not
- * followed. Denied unless all of `access` is granted. `what` names the operation. */
+/* `path` (str, bytes or PathLike) as an absolute one without links, as bytes in *resolved. keep_last: the last part is
+ * not followed. Denied unless all of `access` is granted. `what` names the operation. */
 int vmh_grant_path(PyObject *path, int access, bool keep_last, const char *what, PyObject **resolved);
 int vmh_grant_address(PyObject *address, int family, const char *what);
 int vmh_grant_host(const char *host, const char *what, const char **pattern);
@@ -104,7 +106,8 @@ int vmh_fd_check(int fd, const char *what);
 /* --- the seal itself, grants.c */
 vmh_seal *vmh_seal_of(vmh_vm *vm);              /* NULL before its boot */
 vmh_seal *vmh_seal_new(vmh_vm *vm);             /* NULL: no memory */
-int vmh_seal_permit(vmh_seal *seal, PyObject *permissions);     /* {"read": [...], "write", "net", "env"}, or NULL: nothing */
+int vmh_seal_permit(vmh_seal *seal,
+                    PyObject *permissions); /* {"read": [...], "write", "net", "env"}, or NULL: nothing */
 
 /* Calls `visit` with the seal of `vm`, which cannot go meanwhile; nothing when there is none. Any thread, no GIL. */
 void vmh_seal_visit(vmh_vm *vm, void (*visit)(vmh_seal *));

@@ -22,11 +22,11 @@ class Figure:
 
     @property
     def low(self):
-        return statistics.quantiles(self.values, n=4)[0] if len(self.values) > 1 else self.values[0]
+        return statistics.quantiles(self.values, n=4, method="inclusive")[0] if len(self.values) > 1 else self.values[0]
 
     @property
     def high(self):
-        return statistics.quantiles(self.values, n=4)[2] if len(self.values) > 1 else self.values[0]
+        return statistics.quantiles(self.values, n=4, method="inclusive")[2] if len(self.values) > 1 else self.values[0]
 
     def advantage_over(self, other):
         """How many times better than `other`, as the median of the ratios round by round."""

@@ -32,7 +32,7 @@ def show(results, console=None):
     if not console.is_terminal:
         console.width = 130      # into a file or a pipe: no reason to wrap
     about = machine()
-    console.print(f"Python {about['python']}, {about['cores']} cores, load {about['load']:.1f}; medians, [quartiles], "
+    console.print(f"Python {about['python']}, {about['cores']} cores, load {about['load']:.1f}; medians, quartiles, "
                   "and how many times better the first line is")
     table = Table(show_edge=False, pad_edge=False)
     for title, justify in (("what", "left"), ("who", "left"), ("median", "right"), ("quartiles", "right"), ("", "left"),

@@ -9,7 +9,10 @@ is both in the folder and in the standard library is an error rather than a matt
 import ast
 import difflib
 import functools
+import operator
+import os
 import sys
+import tokenize
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -42,6 +45,8 @@ _COMPILES = {
     "importlib.machinery.SourceFileLoader": "import the module by its name",
 }
 _INSTALLED = ("site-packages", "dist-packages")     # folders of what others wrote
+_COMPARISONS = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
+                ast.NotEq: operator.ne}
 _SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
 
 
@@ -74,13 +79,16 @@ def close_over_folder(folder, entry):
     return _Search(find, is_task=True).run(entry)
 
 
-def closure_of_module(module_name, source, roots, filename=None, is_package=False):
+def closure_of_module(module_name, source, roots, filename=None, is_package=False, gap=None):
     """The sources that a module of the running program needs, as `compile_sources` takes them.
 
     `source` is the module's text (bytes or str), `filename` what tracebacks say, `roots` the folders to look for other
     modules in, first match first. What is neither there nor offered to a VM, and installed packages that are not pure
     Python, are refused: CompileError with each place. An import inside a function is no error: it raises if the program
     gets there. Returns a dict of dotted name to (source, filename, is_package).
+
+    With `gap`, the text of an expression, what a VM does not have is no error either, unless it is native: in the sources
+    that are returned, its names are bound to what `gap(__name__, "file:line: ...")` gives there, on the same line.
     """
     text = source.encode() if isinstance(source, str) else source
     given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
@@ -99,16 +107,49 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
     @functools.cache
     def native_part(top):
         for root in map(Path, roots):
-            if root.name in _INSTALLED:
-                for path in (*sorted(root.glob(f"{top}.*")), *(root / top).rglob("*")):
-                    if path.name.endswith(tuple(EXTENSION_SUFFIXES)):
-                        return path
+            inside = (root / top).rglob("*") if root.name in _INSTALLED else ()
+            for path in (*sorted(root.glob(f"{top}.*")), *inside):
+                if path.name.endswith(tuple(EXTENSION_SUFFIXES)):
+                    return path
         return None
 
-    closure = _Search(find, is_task=False, native_part=native_part).run(module_name)
+    search = _Search(find, is_task=False, native_part=native_part, gaps=None if gap is None else {})
+    closure = search.run(module_name)
     if closure.errors:
         raise CompileError(closure.errors)
-    return {name: (found.text, found.path, found.is_package) for name, found in closure.sources.items()}
+    return {name: (_fill(found, search.gaps[name], gap) if search.gaps and name in search.gaps else found.text, found.path,
+                   found.is_package) for name, found in closure.sources.items()}
+
+
+def _can_have_gaps(source, node):
+    """Can the import statement `node` be replaced where it stands?"""
+    lines = source.text.splitlines(keepends=True)
+    encoding, _ = tokenize.detect_encoding(iter(lines).__next__)
+    after = lines[node.end_lineno - 1][node.end_col_offset:].strip()
+    return encoding == "utf-8" and (not after or after.startswith(b"#"))
+
+
+def _fill(source, gaps, gap):
+    """The text of `source` with gaps: triples of an import statement, its alias that a VM can't have (None: all), and why."""
+    bad = {}
+    for node, alias, message in gaps:
+        for name in node.names if alias is None else [alias]:
+            bad.setdefault(node, {})[name] = message
+    lines = source.text.splitlines(keepends=True)
+    for node, reasons in sorted(bad.items(), key=lambda item: (item[0].lineno, item[0].col_offset), reverse=True):
+        good = [alias for alias in node.names if alias not in reasons]
+        parts = []
+        if good:
+            parts.append(ast.unparse(ast.Import(good) if isinstance(node, ast.Import) else
+                                     ast.ImportFrom(node.module, good, node.level)))
+        for alias, message in reasons.items():
+            name = alias.asname or (alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name)
+            if name != "*":
+                parts.append(f"{name} = {gap}(__name__, {f'{source.path}:{node.lineno}: {message}'!r})")
+        first, last = node.lineno - 1, node.end_lineno - 1
+        ending = lines[last][node.end_col_offset:]
+        lines[first:last + 1] = [lines[first][:node.col_offset] + "; ".join(parts or ["pass"]).encode() + b"\n" * (last - first) + ending]
+    return b"".join(lines)
 
 
 def _read(name, path, is_package):
@@ -119,11 +160,15 @@ def _read(name, path, is_package):
 class _Search:
     """One run over the modules that a first one needs. `find(name)` gives a Source or None.
 
-    `native_part(top)` gives the path of a native module in the installed package `top`, or None.
+    `native_part(top)` gives the path of a native module in the installed package `top`, or None. With `gaps`, a dict, imports
+    at the top of the program's own modules that can't be are noted there instead of being errors.
     """
 
-    def __init__(self, find, is_task, native_part=lambda top: None):
+    def __init__(self, find, is_task, native_part=lambda top: None, gaps=None):
         self._find = find
+        self.gaps = gaps
+        self._outer = None              # the search that this one is done for
+        self._packages = {}             # installed module -> what is wrong with it, or None
         self._native_part = native_part
         self.is_task = is_task          # if not, the modules are a running program's, written for both sides
         self._found = {}                # what find has said
@@ -134,7 +179,7 @@ class _Search:
 
     def run(self, entry):
         self.add(entry)
-        while self._waiting:
+        while self._waiting and not (self._outer and self.errors):
             source = self._waiting.pop()
             try:
                 tree = parse(source.text, source.path)
@@ -180,7 +225,10 @@ class _Search:
             reason = _THIRD_PARTY.get(top) or f"it is not pure Python ({native_part}); use it on the host"
             return f"a VM can't load it: {reason}"
         if self.find(top) is not None:
-            return self._missing_inside(name)
+            problem = self._missing_inside(name)
+            if problem is None and not self.is_task and self._outer is None and _is_installed(self.find(top)):
+                problem = self._package_problem(name)
+            return problem
         if top == "vmhost":
             if name in ("vmhost", "vmhost.guest") or name in offered_modules():
                 return None
@@ -202,6 +250,24 @@ class _Search:
             "VMs take pure Python modules that the program can import")
         where = "in the task's folder" if self.is_task else "beside the program, nor on sys.path,"
         return f"neither {where} nor in a VM's standard library; {advice}"
+
+    def is_native(self, name):
+        """Is the module `name`, or the installed package that it is of, not pure Python?"""
+        top = name.partition(".")[0]
+        return top not in sys.stdlib_module_names and (top in _THIRD_PARTY or self._native_part(top) is not None)
+
+    def _package_problem(self, name):
+        """Why the module `name` of an installed package can't be imported with all that it imports, or None; then it is added."""
+        if name not in self._packages:
+            inner = _Search(self._find, False, self._native_part)
+            inner._outer, inner._found, inner.sources = self, self._found, dict(self.sources)
+            closure = inner.run(name)
+            self._packages[name] = None
+            if closure.errors:
+                self._packages[name] = f"a VM can't import it: {closure.errors[0]}"
+            else:
+                self.sources.update(closure.sources)
+        return self._packages[name]
 
     def _missing_inside(self, name):
         parts = name.split(".")
@@ -249,7 +315,7 @@ class _Reader:
             node, self._optional = pending.pop()
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    self._import(alias.name, node, f"import {alias.name}")
+                    self._import(alias.name, node, f"import {alias.name}", alias)
             elif isinstance(node, ast.ImportFrom):
                 self._import_from(node)
             elif isinstance(node, ast.expr):
@@ -279,26 +345,32 @@ class _Reader:
                         self._search.add(f"{base}.{name}")
             elif ours:
                 if self._search.find(inner) is not None:
-                    self._search.add(inner)
+                    self._import(inner, node, shown + alias.name, alias)
             elif inner in LEFT_OUT or inner in REFUSED:
-                self._import(inner, node, shown + alias.name)
+                self._import(inner, node, shown + alias.name, alias)
             elif base == "vmhost" and self._search.is_task and inner not in offered_modules() and alias.name != "guest":
                 self._refuse(node, f"{shown}{alias.name}: a VM has vmhost.guest only, the host's side stays on the "
                                    "host")
             elif inner in REFUSED_NAMES:
-                self._refuse(node, f"{shown}{alias.name}: a VM does not have it: {REFUSED_NAMES[inner]}")
+                self._refuse(node, f"{shown}{alias.name}: a VM does not have it: {REFUSED_NAMES[inner]}", alias)
 
-    def _import(self, name, node, shown):
+    def _import(self, name, node, shown, alias=None):
         """Adds the module, or says why it can't be; True if it can be imported."""
         problem = self._search.problem(name)
         if problem is None:
             self._search.add(name)
         else:
-            self._refuse(node, f"{shown}: {problem}")
+            self._refuse(node, f"{shown}: {problem}", alias, self._search.is_native(name))
         return problem is None
 
-    def _refuse(self, node, message):
-        if not self._optional:
+    def _refuse(self, node, message, alias=None, is_native=False):
+        gaps = self._search.gaps
+        if self._optional:
+            return
+        if gaps is not None and not is_native and isinstance(node, (ast.Import, ast.ImportFrom)) and (
+                not _is_installed(self._source) and _can_have_gaps(self._source, node)):
+            gaps.setdefault(self._source.name, []).append((node, alias, message))
+        else:
             self._search.errors.add(Diagnostic(self._source.path, node.lineno, message))
 
     def _absolute(self, node):
@@ -337,6 +409,8 @@ class _Reader:
         if isinstance(node, ast.If) and (
                 _plain_name(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(node.test)):
             return [(statement, optional) for statement in node.orelse]
+        if isinstance(node, ast.If) and (known := _known_test(node.test)) is not None:
+            return [(statement, optional) for statement in (node.body if known else node.orelse)]
         may_fail = optional
         if isinstance(node, (ast.Try, ast.TryStar)):
             may_fail = optional or any(_catches_import_error(handler.type) for handler in node.handlers)
@@ -417,6 +491,22 @@ def _is_main_guard(test):
     sides = [
         side.value if isinstance(side, ast.Constant) else _plain_name(side) for side in (test.left, *test.comparators)]
     return sides in (["__name__", "__main__"], ["__main__", "__name__"])
+
+
+def _known_test(test):
+    """Whether a comparison of `sys.version_info` or `sys.platform` with a constant holds; None if it isn't one."""
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
+        return None
+    here = {"sys.version_info": sys.version_info, "sys.platform": sys.platform, "os.name": os.name}.get(_plain_name(test.left))
+    compare = _COMPARISONS.get(type(test.ops[0]))
+    try:
+        return None if here is None or compare is None else compare(here, ast.literal_eval(test.comparators[0]))
+    except (ValueError, TypeError):
+        return None
+
+
+def _is_installed(source):
+    return any(part in _INSTALLED for part in Path(source.path).parts)
 
 
 def _catches_import_error(kind):

@@ -5,6 +5,8 @@ was imported from, with the modules that it imports. Nothing is pickled, so what
 method) cannot travel; CrossingError says what, where and why.
 """
 
+import ast
+import dis
 import functools
 import hashlib
 import inspect
@@ -17,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import MappingProxyType
 
 from bytecode.closure import closure_of_module
 from bytecode.compiler import compile_sources
@@ -28,6 +31,8 @@ from vmhost.interactive import sketch
 
 # What the program's own module is called in a VM, so that its `if __name__ == "__main__":` does not run there.
 MAIN = "__mp_main__"
+# What stands in a VM for a name that its module cannot import there.
+_GAP = "__import__('vmhost.guest.executor', fromlist=['Gap']).Gap"
 _ERRORS_SHOWN = 5
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
@@ -42,6 +47,7 @@ class Luggage:
     name: str
     modules: Mapping
     texts: Mapping
+    gaps: Mapping = MappingProxyType({})        # names of the module that it cannot import in a VM, and why
 
 
 @dataclass(frozen=True)
@@ -129,19 +135,42 @@ def compile_module(module_name, path, function):
     roots = tuple(_roots(source.root))
     with _compiled_lock:
         known = _compiled.get((source, roots))
-        if known is not None and _stamps(known[0]) == known[0]:
-            return known[1]
+    if known is not None and _stamps(known[0]) == known[0]:
+        _refuse_gaps(known[1], function)
+        return known[1]
     try:
-        sources = closure_of_module(source.name, source.text, roots, source.path, source.is_package)
+        sources = closure_of_module(source.name, source.text, roots, source.path, source.is_package, _GAP)
         bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0")
     except BytecodeError as error:
         raise CrossingError(f"{_shown(function)} cannot travel to a VM with its module {module_name}:\n"
                             f"{_first_lines(str(error))}") from error
-    luggage = Luggage(source.name, bundle.modules, bundle.texts)
+    luggage = Luggage(source.name, bundle.modules, bundle.texts, _gaps(sources[source.name][0]))
     files = _stamps({path: None for _, path, _ in sources.values() if path != source.path})
     with _compiled_lock:
         _compiled[source, roots] = files, luggage
+    _refuse_gaps(luggage, function)
     return luggage
+
+
+def _gaps(text):
+    """The names that the text of a module binds to gaps, and what the gaps say."""
+    if _GAP.encode() not in text:
+        return {}
+    return {node.targets[0].id: ast.literal_eval(node.value.args[1]) for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith(f"{_GAP}(")}
+
+
+def _refuse_gaps(luggage, function):
+    """CrossingError when `function` itself uses what its module cannot import in a VM."""
+    codes = [getattr(inspect.unwrap(function), "__code__", None)] if luggage.gaps and callable(function) else []
+    while codes:
+        if (code := codes.pop()) is None:
+            continue
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        for instruction in dis.get_instructions(code):
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and instruction.argval in luggage.gaps:
+                raise CrossingError(f"{_shown(function)} cannot travel to a VM: it uses {instruction.argval}:\n"
+                                    f"{luggage.gaps[instruction.argval]}")
 
 
 def _is_the_vms_own(name, function):

@@ -147,6 +147,69 @@ def test_imports_inside_functions_that_are_not_called_do_no_harm(pool, write_mod
         pool.submit(module.plot).result()
 
 
+def in_this_very_module(x):
+    return x, LONG_S, Path(__file__).name
+
+
+def test_functions_of_a_module_that_pytest_has_rewritten(pool):
+    assert pool.submit(in_this_very_module, 1).result() == (1, 60, "test_executor_travel.py")
+
+
+GAPS = """
+    import os, subprocess  # two at once
+    from concurrent.futures import (ThreadPoolExecutor,
+        ProcessPoolExecutor)
+    import pytest
+    import sys
+    if sys.version_info < (3, 10):
+        import numpy
+
+    @pytest.fixture
+    def fixture():
+        return 1
+
+    @pytest.mark.parametrize("x", [1])
+    class TestCase(pytest.Item if hasattr(pytest, "Nothing") else object):
+        pass
+
+    def separator():
+        return os.sep, ThreadPoolExecutor.__name__
+
+    def run():
+        return [subprocess.run(["true"]) for _ in range(1)]
+
+    def helper():
+        return ProcessPoolExecutor(1)
+
+    def indirect():
+        return helper()
+
+    def line():
+        return 1 / 0
+"""
+
+
+def test_a_module_may_import_what_a_vm_has_not_as_long_as_it_is_not_used(pool, write_module):
+    module = write_module("gaps", GAPS)
+    assert pool.submit(module.separator).result() == ("/", "ThreadPoolExecutor")
+    error = pool.submit(module.line).exception()
+    number = module.line.__code__.co_firstlineno + 1
+    assert f'File "{module.__file__}", line {number}, in line' in error.__cause__.guest_traceback
+
+
+def test_using_what_a_vm_has_not_is_refused_or_raises_with_the_line_of_the_import(pool, write_module):
+    module = write_module("gaps", GAPS)
+    assert f"it uses subprocess:\n{module.__file__}:2: import subprocess" in refusal(pool, module.run)
+    with pytest.raises(ImportError, match=re.escape(f"{module.__file__}:3: from concurrent.futures import ProcessPoolExecutor")):
+        pool.submit(module.indirect).result()
+    assert pool.submit(module.separator).result() == ("/", "ThreadPoolExecutor")
+
+
+def test_installed_packages_travel_when_they_are_pure_python(pool, write_module):
+    module = write_module("uses_pluggy", "import pluggy\ndef name(): return pluggy.HookspecMarker('x').project_name\n")
+    assert pool.submit(module.name).result() == "x"
+
+
 def test_a_module_that_is_loaded_again_travels_again(write_module, tmp_path):
     module = write_module("changing", "def version(): return 1\ndef slow(path):\n    import os\n    while not os.path.exists(path): pass\n"
                                       "    return version()\n")

@@ -18,6 +18,34 @@ class InitializerError(Exception):
     """The initializer of the executor failed in this VM."""
 
 
+class Gap:
+    """Stands for what a module of the host's program imports and a VM does not have.
+
+    While its module is being imported it goes along with whatever is done with it, as a decorator for one. Used later, it says
+    why it is not there: ImportError.
+    """
+
+    def __init__(self, module, reason):
+        self._module, self._reason = module, reason
+
+    def _used(self, *_, **__):
+        module = sys.modules.get(self._module)
+        if module is None or not module.__spec__._initializing:
+            raise ImportError(self._reason)
+        return self
+
+    __call__ = __getitem__ = __or__ = __ror__ = _used
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._used()
+
+    def __mro_entries__(self, bases):
+        self._used()
+        return ()
+
+
 def __getattr__(name):
     flags, space, target = name.partition(" ")
     if not space:

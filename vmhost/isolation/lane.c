@@ -508,7 +508,8 @@ void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker)
     vmh_call *call = worker->slot;
     worker->slot = NULL;
     vmh_worker *other = NULL;
-    if (call != NULL) {
+    bool over = call != NULL && atomic_load(&lane->stop);   /* read under the lock: see vmh_lane_stop_running */
+    if (call != NULL && !over) {
         other = lane->idle;
         if (other != NULL) {
             idle_remove(lane, other);
@@ -520,6 +521,11 @@ void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker)
     lane->workers--;
     bool starved = lane->queued > 0 && lane->idle_count == 0;
     pthread_mutex_unlock(&lane->lock);
+    if (over) {
+        if (vmh_call_claim(call, VMH_QUEUED))
+            vmh_call_finish(call, VMH_CLOSED);
+        vmh_call_unref(call);
+    }
     if (other != NULL)
         vmh_worker_poke(other);
     if (starved)
@@ -560,6 +566,11 @@ void vmh_call_request_stop(vmh_call *call)
 void vmh_lane_stop_running(vmh_lane *lane)
 {
     atomic_store(&lane->stop, true);
+    /* a call that a VM was handed and gave back just now waits again; from here on none is given back */
+    pthread_mutex_lock(&lane->lock);
+    vmh_call *left = lane->closed ? collect(lane, VMH_FOREVER) : NULL;
+    pthread_mutex_unlock(&lane->lock);
+    finish_all(left, VMH_CLOSED);
     vmh_warden_arm(0);
 }
 

@@ -270,6 +270,8 @@ def test_the_demo_says_what_was_wrong(vmhost, monkeypatch):
     assert code == failures.TASK_FAILED
     assert "error: digits: expected more than 90 % right answers" in err
     assert "busy before the run (load 99.0)" in out
+    code, out, err = vmhost("demo", "--json")
+    assert (code, err) == (failures.TASK_FAILED, "") and len(json.loads(out)["wrong"]) == 1
 
 
 def wrong_truth(load):

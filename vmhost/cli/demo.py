@@ -36,8 +36,10 @@ def command(output, folder):
     progress = demo.Progress()
     with _shown(output, progress):
         report = demo.run(folder, progress)
-    output.document(_document(report))
-    _show(output, report)
+    if output.as_json:
+        output.document(_document(report))
+    else:
+        _show(output, report)
     return failures.TASK_FAILED if report.wrong else failures.DONE
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vmhost.cli import failures, main, output, tracebacks
+from vmhost.cli import failures, inspect, main, output, tracebacks
 from vmhost.cli.demo import duration_text
 from vmhost.cli.inspect import size_text
 
@@ -256,6 +256,18 @@ def test_nothing_is_cut_off_on_a_narrow_terminal(vmhost, task_folder, tmp_path, 
     monkeypatch.setenv("COLUMNS", str(columns))
     _, out, _ = vmhost("inspect", path)
     assert digest in out and "words.txt" in out and "…" not in out
+
+
+def test_ctrl_c_that_breaks_what_it_hits_is_still_ctrl_c(vmhost, monkeypatch):
+    def interrupted(path):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("cannot release un-acquired lock")
+
+    monkeypatch.setattr(inspect, "existing", interrupted)
+    code, out, err = vmhost("inspect", "x.vmb")
+    assert (code, out, err.strip()) == (failures.INTERRUPTED, "", "vmhost: interrupted")
 
 
 def test_help_names_every_command(vmhost):

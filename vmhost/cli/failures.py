@@ -70,6 +70,8 @@ def command(function):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return PIPE_CLOSED
         except Exception as error:
+            if _was_interrupted(error):
+                raise KeyboardInterrupt from error
             code = exit_code(error)
             if code is None:
                 raise
@@ -77,6 +79,16 @@ def command(function):
             return code
 
     return reported
+
+
+def _was_interrupted(error):
+    """Whether `error` was raised while a KeyboardInterrupt was on its way: what Ctrl-C hits may fail at being left.
+
+    threading.Condition does: "cannot release un-acquired lock", when it is hit just before it waits.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def report(output, error, code):

@@ -1,4 +1,4 @@
-"""What task.yaml grants works, and nothing beside it: paths, addresses, environment names, the guest's own descriptors."""
+"""What task.yaml grants works, and nothing beside it: paths, addresses, environment names, own descriptors."""
 
 import os
 import socket
@@ -198,10 +198,12 @@ def task(folder, server, own_port):
     os.environ["VMHOST_TEST_GRANTED"] = "given"
     os.environ["VMHOST_TEST_SECRET"] = "kept"
     permissions = {"read": [str(folder / "in"), str(folder / "out")], "write": [str(folder / "out")],
-                   "net": [f"127.0.0.1:{server}", f"localhost:{server}", f"127.0.0.1:{own_port}"], "env": ["VMHOST_TEST_GRANTED"]}
+                   "net": [f"127.0.0.1:{server}", f"localhost:{server}", f"127.0.0.1:{own_port}"],
+                   "env": ["VMHOST_TEST_GRANTED"]}
     with vmhost.Host(allow_unsigned=True) as host:
-        task = host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="granted", version="1",
-                                         permissions=permissions, limits={"concurrency": 1, "wall_time_s": 30.0}))
+        task = host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="granted",
+                                         version="1", permissions=permissions,
+                                         limits={"concurrency": 1, "wall_time_s": 30.0}))
         yield lambda *asked: task(asked)
     del os.environ["VMHOST_TEST_GRANTED"], os.environ["VMHOST_TEST_SECRET"]
 
@@ -217,7 +219,8 @@ def test_a_granted_file_is_read(task, folder):
     assert task("names", f"{folder}/in") == (["link", "link_inside", "text"], ["link", "link_inside", "text"])
 
 
-@pytest.mark.parametrize("path", ["outside/secret", "in/link", "in/../outside/secret", "in/../../../../etc/passwd", "input", "out/folder/secret"])
+@pytest.mark.parametrize("path", ["outside/secret", "in/link", "in/../outside/secret", "in/../../../../etc/passwd",
+                                  "input", "out/folder/secret"])
 def test_no_other_file_is_read(task, folder, path):
     answer = task("read", f"{folder}/{path}")
     assert denied(answer) and "permissions: {read: [...]}" in answer
@@ -245,7 +248,8 @@ def test_folders_are_made_walked_and_removed(task, folder):
     assert os.listdir(folder / "out" / "tree") == []
 
 
-@pytest.mark.parametrize("path", ["in/text", "in/new", "outside/new", "out/link", "out/folder/new", "out/../outside/new"])
+@pytest.mark.parametrize("path", ["in/text", "in/new", "outside/new", "out/link", "out/folder/new",
+                                  "out/../outside/new"])
 def test_nothing_else_is_written(task, folder, path):
     assert denied(task("write", f"{folder}/{path}", "text"))
     assert (folder / "in" / "text").read_text() == "granted"

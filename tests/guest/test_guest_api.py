@@ -1,4 +1,4 @@
-"""What a task finds in a VM: its files, its log, its deadline, setup and teardown, async entry points, reports of its errors."""
+"""What a task finds in a VM: files, log, deadline, setup and teardown, async entry points, reports of its errors."""
 
 import logging
 
@@ -42,13 +42,15 @@ def files():
     with open(os.path.join(here, "data", "lines.txt"), "rb") as file:
         binary = file.read()
     return [lines, binary, resources.names(), resources.read_text("data/lines.txt"), resources.read_bytes("other.bin"),
-            pathlib.Path(__file__).parent.joinpath("other.bin").read_bytes(), io.open("./data/../other.bin", "rb").read()]
+            pathlib.Path(__file__).parent.joinpath("other.bin").read_bytes(),
+            io.open("./data/../other.bin", "rb").read()]
 
 def package_files():
     import importlib.resources
     root = importlib.resources.files("pack")
-    return [root.joinpath("inside.txt").read_text(), sorted(entry.name for entry in root.iterdir()), (root / "inside.txt").is_file(),
-            root.is_dir(), importlib.resources.read_text("pack", "inside.txt"), importlib.resources.is_resource("pack", "nothing")]
+    return [root.joinpath("inside.txt").read_text(), sorted(entry.name for entry in root.iterdir()),
+            (root / "inside.txt").is_file(), root.is_dir(), importlib.resources.read_text("pack", "inside.txt"),
+            importlib.resources.is_resource("pack", "nothing")]
 
 def missing_file():
     open("data/none.txt")
@@ -130,8 +132,9 @@ FILES = {"data/lines.txt": b"one\ntwo\n", "other.bin": b"\x00\xff", "pack/inside
 
 
 def load(host, source=SOURCE, name="asks", **limits):
-    return host.load(compile_sources({"main": (source, f"{name}@1/main.py", False), "pack": (PACK, f"{name}@1/pack/__init__.py", True)},
-                                     entry="main:run", name=name, version="1", files=FILES, limits={"concurrency": 1, **limits}))
+    sources = {"main": (source, f"{name}@1/main.py", False), "pack": (PACK, f"{name}@1/pack/__init__.py", True)}
+    return host.load(compile_sources(sources, entry="main:run", name=name, version="1", files=FILES,
+                                     limits={"concurrency": 1, **limits}))
 
 
 @pytest.fixture
@@ -150,7 +153,8 @@ def task():
 def lines(caplog):
     """What the host's logger of the task got: (level, text)."""
     caplog.set_level(logging.DEBUG, "vmhost.task.asks")
-    return lambda: [(record.levelno, record.getMessage()) for record in caplog.records if record.name == "vmhost.task.asks"]
+    return lambda: [(record.levelno, record.getMessage()) for record in caplog.records
+                    if record.name == "vmhost.task.asks"]
 
 
 def test_setup_runs_once_and_first(task):
@@ -187,8 +191,9 @@ def test_output_and_logs_reach_the_host_as_lines(host, lines, capfd):
     out, err = capfd.readouterr()
     assert "printed" not in out + err
     got = lines()
-    for line in [(20, "printed 1 2"), (20, "two"), (20, "lines"), (30, "to stderr"), (20, "no endbytes é"), (20, "descriptor"), (30, "warned at 3"),
-                 (40, "part: failed: x"), (20, "root"), (20, "teardown after 3 calls"), (20, "exit handler"),
+    for line in [(20, "printed 1 2"), (20, "two"), (20, "lines"), (30, "to stderr"), (20, "no endbytes é"),
+                 (20, "descriptor"), (30, "warned at 3"), (40, "part: failed: x"), (20, "root"),
+                 (20, "teardown after 3 calls"), (20, "exit handler"),
                  (20, "finaliser of a cycle"), (20, "finaliser of a global")]:
         assert [text for text in got if text[1].endswith(line[1]) and text[0] == line[0]], (line, got)
     assert sum("not shown twice" in text for _, text in got) <= 1
@@ -207,7 +212,8 @@ def test_errors_are_reported_as_cpython_prints_them(task):
     cause, _, rest = text.partition("\nThe above exception was the direct cause of the following exception:\n\n")
     assert cause.startswith("Traceback (most recent call last):\n") and cause.rstrip().endswith("KeyError: 'key'")
     number = SOURCE.splitlines().index("        raise wrapped from error") + 1
-    assert f'  File "asks@1/main.py", line {number}, in chained\n' in rest and rest.rstrip().endswith("RuntimeError: ('outer', 2)\na note")
+    assert f'  File "asks@1/main.py", line {number}, in chained\n' in rest
+    assert rest.rstrip().endswith("RuntimeError: ('outer', 2)\na note")
 
 
 def test_odd_errors_are_reported_too(task):

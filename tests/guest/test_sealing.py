@@ -1,4 +1,7 @@
-"""What a sealed VM refuses, tried from inside one: each way out is denied with a PermissionDenied or is not there, and the process is as it was."""
+"""What a sealed VM refuses, tried from inside one: each way out is denied with PermissionDenied or is not there.
+
+And the process is as it was.
+"""
 
 import os
 import signal
@@ -81,7 +84,7 @@ DENIED = {
     "database_uri": "import sqlite3; sqlite3.connect('file:x?mode=memory&cache=shared', uri=True)",
     "database_limit": "import sqlite3; sqlite3.connect(':memory:').setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 5)",
     "database_extension": "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)",
-    "database_settings": "import sqlite3; sqlite3.connect(':memory:').setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, False)",
+    "database_settings": "import sqlite3 as s; s.connect(':memory:').setconfig(s.SQLITE_DBCONFIG_DEFENSIVE, False)",
     "database_authorizer": "import sqlite3; sqlite3.connect(':memory:').set_authorizer(None)",
     # network
     "connect": "import socket; socket.create_connection(('127.0.0.1', 1))",
@@ -89,7 +92,7 @@ DENIED = {
     "raw_socket": "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW)",
     "resolve": "import socket; socket.getaddrinfo('example.org', 80)",
     "pass_descriptor": "import socket; a, b = socket.socketpair(); a.sendmsg([b'x'], [(1, 1, b'')])",
-    "unix_elsewhere": "import socket; a, b = socket.socketpair(type=socket.SOCK_DGRAM); a.sendto(b'x', '/run/some.sock')",
+    "unix_elsewhere": "import socket as s; a, b = s.socketpair(type=s.SOCK_DGRAM); a.sendto(b'x', '/run/some.sock')",
     # the host's terminal
     "input": "input()",
     "breakpoint": "breakpoint()",
@@ -112,8 +115,9 @@ GONE = {
     "zone": "import time; time.tzset",
 }
 
-MODULES = ["ctypes", "_ctypes", "_interpreters", "_interpqueues", "_testcapi", "faulthandler", "_tracemalloc", "resource", "_queue",
-           "readline", "termios", "fcntl", "pwd", "multiprocessing.shared_memory", "symtable", "_remote_debugging"]
+MODULES = ["ctypes", "_ctypes", "_interpreters", "_interpqueues", "_testcapi", "faulthandler", "_tracemalloc",
+           "resource", "_queue", "readline", "termios", "fcntl", "pwd", "multiprocessing.shared_memory", "symtable",
+           "_remote_debugging"]
 
 SOURCE = """
 import sys

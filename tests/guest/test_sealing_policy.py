@@ -1,4 +1,7 @@
-"""The policy's table against the native modules: every callable of every module that a VM can load is filed, and the VM has exactly what is filed."""
+"""The policy's table against the native modules: every callable of every module that a VM can load is filed.
+
+And the VM has exactly what is filed.
+"""
 
 import runpy
 import subprocess
@@ -14,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 TABLE = runpy.run_path(str(ROOT / "vmhost" / "guest" / "policy.py"))
 POLICY, ABSENT = TABLE["POLICY"], TABLE["ABSENT"]
 
-# Lists the names of a native module that are not plain constants, and the methods of types whose methods are filed one by one.
+# Lists the names of a native module that are not plain constants, and the methods of types that are filed one by one.
 LISTING = """
 PLAIN = (int, float, complex, str, bytes, tuple, frozenset, type(None))
 
@@ -24,7 +27,8 @@ def listing(module, types):
         kind = vars(module).get(name)
         if isinstance(kind, type):
             names |= {f"{name}.{method}" for method, value in vars(kind).items()
-                      if not method.startswith("__") and type(value).__name__ in ("method_descriptor", "classmethod_descriptor")}
+                      if not method.startswith("__")
+                      and type(value).__name__ in ("method_descriptor", "classmethod_descriptor")}
     return sorted(names)
 """
 
@@ -56,7 +60,8 @@ def types_of(rules):
 @pytest.fixture(scope="module")
 def task():
     with vmhost.Host(allow_unsigned=True) as host:
-        yield host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="policy", version="1"))
+        yield host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="policy",
+                                        version="1"))
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +115,8 @@ def test_a_vm_has_what_is_filed_and_nothing_else(task, plain, module):
     assert set(names) == wanted
 
 
-@pytest.mark.parametrize("module, name", [(module, name) for module, rules in POLICY.items() for name in sorted(rules.refused)
-                                          if "." not in name])
+@pytest.mark.parametrize("module, name", [(module, name) for module, rules in POLICY.items()
+                                          for name in sorted(rules.refused) if "." not in name])
 def test_what_is_refused_raises(task, plain, module, name):
     if name in plain.get(module, ()):
         assert f"{module}.{name}" in task((module, name), entry="main:refused")

@@ -31,7 +31,8 @@ def locks():
 
 def lock_arguments():
     lock = threading.Lock()
-    found = [lock.acquire(), lock.acquire(False), lock.acquire(timeout=0.01), lock.acquire(blocking=False), lock.acquire(True, 0)]
+    found = [lock.acquire(), lock.acquire(False), lock.acquire(timeout=0.01), lock.acquire(blocking=False),
+             lock.acquire(True, 0)]
     for arguments in ((False, 1), (True, -2)):
         try:
             lock.acquire(*arguments)
@@ -265,7 +266,8 @@ def wait_event_loop():
 
 def wait_query():
     import sqlite3
-    sqlite3.connect(":memory:").execute("with recursive c(x) as (select 1 union all select x + 1 from c) select count(*) from c").fetchall()
+    for_ever = "with recursive c(x) as (select 1 union all select x + 1 from c) select count(*) from c"
+    sqlite3.connect(":memory:").execute(for_ever).fetchall()
 
 def threads_that_spin():
     def spin():
@@ -276,7 +278,8 @@ def threads_that_spin():
     time.sleep(60)
 """
 
-WAITS = [line.split("(")[0][4:] for line in SOURCE.splitlines() if line.startswith(("def wait_", "def threads_that_spin"))]
+WAITS = [line.split("(")[0][4:] for line in SOURCE.splitlines()
+         if line.startswith(("def wait_", "def threads_that_spin"))]
 
 
 @pytest.fixture(scope="module")
@@ -287,8 +290,8 @@ def host():
 
 
 def load(host, name):
-    return host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name=name.replace("_", "-"), version="1",
-                                     limits={"wall_time_s": 60.0}))
+    return host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run",
+                                     name=name.replace("_", "-"), version="1", limits={"wall_time_s": 60.0}))
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +304,8 @@ def test_locks_exclude(task):
 
 
 def test_lock_arguments_and_errors_are_cpythons(task):
-    assert task("lock_arguments") == [True, False, False, False, False, "can't specify a timeout for a non-blocking call",
+    assert task("lock_arguments") == [True, False, False, False, False,
+                                      "can't specify a timeout for a non-blocking call",
                                       "timeout value must be a non-negative number", "release unlocked lock"]
 
 

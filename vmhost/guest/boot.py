@@ -348,7 +348,7 @@ def finish():
 
 
 def _drop_task_modules():
-    """Lets go of the task's objects: their finalisers run here, where a deadline holds, not when the interpreter ends."""
+    """Lets go of the task's objects: their finalisers run here, where a deadline holds, not later."""
     library = _OWN_FILE.removesuffix("vmhost/guest/boot.py")
     names = [name for name, module in sys.modules.items()
              if type(module) is _ModuleType and getattr(module.__spec__, "loader", None) is Importer

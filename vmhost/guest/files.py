@@ -50,8 +50,8 @@ def open_file(file, mode="r", buffering=-1, encoding=None, errors=None, newline=
     if set(mode) - set("rbt"):
         if set(mode) <= set("rwaxbt+"):
             from _vmhost import PermissionDenied
-            raise PermissionDenied(13, f"open({str(file)!r}, {mode!r}): the files of a bundle can only be read; to write, "
-                                       "name an absolute path, granted in task.yaml, permissions: {write: [...]}")
+            raise PermissionDenied(13, f"open({str(file)!r}, {mode!r}): the files of a bundle can only be read; to "
+                                       "write, name an absolute path, granted in task.yaml, permissions: {write: [...]}")
         raise ValueError(f"invalid mode: {mode!r}")
     raw = io.BytesIO(read_bytes(file))
     raw.name = str(file)

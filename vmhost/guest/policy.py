@@ -6,8 +6,8 @@ Each name of a native module that is not a plain constant (int, float, str, byte
   refused   stays callable, and raises PermissionDenied: the standard library looks it up while importing
   absent    is deleted from the module when it is loaded
 A name that is in none of them is deleted too; the test of the table (tests/guest/test_sealing_policy.py) fails on it.
-A module that is not here cannot be imported. "Type.method" files a method of a native type; where a type has such lines,
-all its methods have, and one that has none is deleted. Other types are filed as a whole.
+A module that is not here cannot be imported. "Type.method" files a method of a native type; where a type has such
+lines, all its methods have, and one that has none is deleted. Other types are filed as a whole.
 
 `python vmhost/guest/policy.py > vmhost/isolation/policy_table.h` writes the table for the C core; a test holds the two
 equal. Not imported inside a VM.

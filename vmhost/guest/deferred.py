@@ -14,3 +14,15 @@ class Module:
         value = getattr(sys.modules[self.__name__], attribute)
         setattr(self, attribute, value)
         return value
+
+
+class Result:
+    """Stands for what a function of a module gives, which is called when the result is first used."""
+
+    def __init__(self, module, function, *arguments):
+        self._made_by = module, function, arguments
+
+    def __getattr__(self, attribute):
+        module, function, arguments = self._made_by
+        __import__(module)
+        return getattr(getattr(sys.modules[module], function)(*arguments), attribute)

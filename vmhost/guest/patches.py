@@ -107,13 +107,38 @@ EDITS = {
          "        from vmhost.guest import expressions\n"
          "        node_or_string = expressions.parse_literal(node_or_string.lstrip(\" \\t\"))\n"),
     ],
-    # inspect is for awaitables of other kinds than coroutines
+    # inspect is for awaitables of other kinds than coroutines, traceback for what went wrong
     **{f"asyncio.{name}": [("import inspect\n",
                             "from vmhost.guest import deferred as _deferred\n"
                             "inspect = _deferred.Module('inspect')\n")]
-       for name in ("coroutines", "format_helpers", "runners", "tasks")},
+       for name in ("coroutines", "runners", "tasks")},
+    "asyncio.format_helpers": [
+        ("import inspect\n", "from vmhost.guest import deferred as _deferred\n"),
+        ("import traceback\n", "inspect = _deferred.Module('inspect')\ntraceback = _deferred.Module('traceback')\n"),
+    ],
+    "asyncio.base_tasks": [
+        ("import linecache\n", "from vmhost.guest import deferred as _deferred\n"),
+        ("import traceback\n", "linecache = _deferred.Module('linecache')\ntraceback = _deferred.Module('traceback')\n"),
+    ],
+    # logging is for those who have something to say
+    "asyncio.log": [
+        ("import logging\n", "from vmhost.guest import deferred as _deferred\n"),
+        ("logger = logging.getLogger(__package__)\n",
+         "logger = _deferred.Result('logging', 'getLogger', __package__)\n"),
+    ],
+    "asyncio.futures": [
+        ("import logging\n", ""),
+        ("STACK_DEBUG = logging.DEBUG - 1", "STACK_DEBUG = 10 - 1"),
+    ],
+    "concurrent.futures._base": [
+        ("import logging\n", "from vmhost.guest import deferred as _deferred\n"),
+        ('LOGGER = logging.getLogger("concurrent.futures")\n',
+         'LOGGER = _deferred.Result("logging", "getLogger", "concurrent.futures")\n'),
+    ],
     # OpenSSL is for those who connect with TLS
     "asyncio.base_events": [
+        ("import traceback\n",
+         "from vmhost.guest import deferred as _deferred\ntraceback = _deferred.Module('traceback')\n"),
         ("try:\n    import ssl\nexcept ImportError:  # pragma: no cover\n    ssl = None\n", ""),
         ("from . import sslproto\n", ""),
         ("    if ssl is not None and isinstance(sock, ssl.SSLSocket):\n",

@@ -9,7 +9,7 @@ enum { MODULES = sizeof vmh_policy / sizeof *vmh_policy };
 /* Parallel to the filings of each module; made once per process. */
 static struct { vmh_gate **gates; PyMethodDef *refusals; } bound[MODULES];
 static bool bound_all;
-static pthread_once_t bind_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t bind_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* --- calling */
 
@@ -197,8 +197,10 @@ static void bind_all(void)
 {
     for (int m = 0; m < MODULES; m++) {
         const vmh_module_policy *policy = &vmh_policy[m];
-        bound[m].gates = calloc(policy->count + 1, sizeof *bound[m].gates);
-        bound[m].refusals = calloc(policy->count + 1, sizeof *bound[m].refusals);
+        if (bound[m].gates == NULL)
+            bound[m].gates = calloc(policy->count + 1, sizeof *bound[m].gates);
+        if (bound[m].refusals == NULL)
+            bound[m].refusals = calloc(policy->count + 1, sizeof *bound[m].refusals);
         if (bound[m].gates == NULL || bound[m].refusals == NULL)
             return;
         for (size_t i = 0; i < policy->count; i++) {
@@ -344,8 +346,12 @@ static int drop_unfiled(const vmh_module_policy *policy, PyObject *dict, const c
 
 int vmh_gate_module(PyObject *module, const char *name)
 {
-    pthread_once(&bind_once, bind_all);
-    if (!bound_all) {
+    pthread_mutex_lock(&bind_lock);
+    if (!bound_all)
+        bind_all();     /* again, where memory ran out before */
+    bool ready = bound_all;
+    pthread_mutex_unlock(&bind_lock);
+    if (!ready) {
         PyErr_NoMemory();
         return -1;
     }

@@ -513,8 +513,8 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("entry", ["loop", "sleep", "stubborn"])
+@pytest.mark.parametrize(("entry", "ending"), [("loop", ending) for ending in ENDINGS] + [
+    ("stubborn", "sys.exit(3)"), ("stubborn", "an exception"), ("sleep", "the end of the script")])
 def test_a_process_ends_as_it_would_without_the_calls_under_way(ending, entry):
     statement, status, said = ENDINGS[ending]
     done = in_a_process(f"""

@@ -1,0 +1,209 @@
+"""Proof of isolation: what one VM changes of itself is not seen in another one, nor in the host.
+
+Each case is a probe that reads a setting of an interpreter and an act that changes it. Two tasks run the same bundle in a VM
+each; one acts, then both and the host are probed. What CPython keeps per process instead is refused or virtual: docs/isolation.md.
+"""
+
+import decimal
+import gc
+import locale
+import os
+import random
+import signal
+import sys
+import warnings
+
+import pytest
+
+import vmhost
+from tests.hosts import bundle
+
+# name: (what to read, what changes it)
+SETTINGS = {
+    "modules": ("sorted(name for name in sys.modules if name.startswith('wave') or name == 'planted')",
+                "import wave; sys.modules['planted'] = sys"),
+    "attributes of a module": ("getattr(math, 'planted', None)", "math.planted = 1"),
+    "builtins": ("getattr(builtins, 'planted', None)", "builtins.planted = 1"),
+    "a builtin function": ("len([1])", "builtins.len = lambda items: 7"),
+    "sys.path": ("'elsewhere' in sys.path, len(sys.path_hooks) > 40", "sys.path.append('elsewhere'); sys.path_hooks.extend([len] * 50)"),
+    "sys.meta_path": ("len(sys.meta_path)", "sys.meta_path.append(len)"),
+    "sys.argv": ("len(sys.argv) > 5", "sys.argv.extend('abcdefgh')"),
+    "recursion limit": ("sys.getrecursionlimit()", "sys.setrecursionlimit(777)"),
+    "int digits limit": ("sys.get_int_max_str_digits()", "sys.set_int_max_str_digits(888)"),
+    "gc thresholds": ("gc.get_threshold()", "gc.set_threshold(101, 7, 3)"),
+    "gc switched off": ("gc.isenabled()", "gc.disable()"),
+    "gc callbacks": ("len(gc.callbacks) > 40", "gc.callbacks.extend([lambda *_: None] * 50)"),
+    "gc frozen objects": ("gc.get_freeze_count()", "gc.freeze()"),
+    "warnings filters": ("len(warnings.filters) > 50", "[warnings.filterwarnings('ignore', message='planted %d' % i) for i in range(60)]"),
+    "decimal context": ("decimal.getcontext().prec", "decimal.getcontext().prec = 5"),
+    "decimal defaults": ("decimal.DefaultContext.prec", "decimal.DefaultContext.prec = 6"),
+    "random state": ("random.getstate() == random.Random(1).getstate()", "random.seed(1)"),
+    "subclasses of a static type": ("sorted(c.__name__ for c in int.__subclasses__() if 'Planted' in c.__name__)",
+                                    "kept.append(type('Planted', (int,), {}))"),
+    "subclasses of a static exception": ("[c.__name__ for c in ValueError.__subclasses__() if 'Planted' in c.__name__]",
+                                         "kept.append(type('PlantedError', (ValueError,), {}))"),
+    "attributes of a type": ("getattr(collections.Counter, 'planted', None)", "collections.Counter.planted = 1"),
+    "registered abstract classes": ("issubclass(Mine, collections.abc.Sized)", "collections.abc.Sized.register(Mine)"),
+    "codec error handlers": ("known(lambda: codecs.lookup_error('planted'))", "codecs.register_error('planted', lambda e: ('', e.end))"),
+    "codec searches": ("known(lambda: codecs.lookup('planted'))",
+                       "codecs.register(lambda name: codecs.lookup('utf-8') if name == 'planted' else None)"),
+    "copyreg": ("Mine in copyreg.dispatch_table", "copyreg.pickle(Mine, str)"),
+    "standard output": ("sys.stdout is None", "sys.stdout = None"),
+    "exception hook": ("sys.excepthook is None", "sys.excepthook = None"),
+    "exit handlers": ("atexit._ncallbacks() > 90", "[atexit.register(len, ()) for _ in range(100)]"),
+    "logging levels": ("logging.getLogger('planted').level", "logging.getLogger('planted').setLevel(33)"),
+    "thread stack size": ("threading.stack_size() == 262144", "threading.stack_size(262144)"),
+    "socket timeouts": ("socket.getdefaulttimeout()", "socket.setdefaulttimeout(5)"),
+    "asyncio policy": ("asyncio.events._event_loop_policy is not None", "asyncio.set_event_loop(loop := asyncio.new_event_loop()); loop.close()"),
+    "context variables": ("variable.get()", "variable.set('changed')"),
+    "csv dialects": ("'planted' in csv.list_dialects()", "csv.register_dialect('planted', delimiter='|')"),
+    "sqlite adapters": ("known(lambda: sqlite3.adapters[Mine, sqlite3.PrepareProtocol])", "sqlite3.register_adapter(Mine, str)"),
+    "mime types": ("mimetypes.guess_type('a.planted')[0]", "mimetypes.add_type('text/planted', '.planted')"),
+    "environment": ("os.environ.get('PLANTED')", "os.environ['PLANTED'] = '1'; os.putenv('PLANTED', '1')"),
+}
+
+TASK = f"""
+import asyncio, atexit, builtins, codecs, collections, collections.abc, contextvars, copyreg, csv, decimal, gc, logging
+import math, mimetypes, os, random, socket, sqlite3, sys, threading, warnings
+
+kept = []
+variable = contextvars.ContextVar("variable", default="as it was")
+
+class Mine:
+    pass
+
+def known(look):
+    try:
+        look()
+    except LookupError:
+        return False
+    return True
+
+SETTINGS = {{
+{"".join(f'''
+    {name!r}: lambda: ({probe}),''' for name, (probe, _) in SETTINGS.items())}
+}}
+
+{"".join(f'''
+def act{number}():
+    {act}
+''' for number, (_, act) in enumerate(SETTINGS.values()))}
+
+def probe(name):
+    return SETTINGS[name]()
+
+def act(number):
+    globals()[f"act{{number}}"]()
+
+def run(value):
+    return value
+"""
+
+
+@pytest.fixture(scope="module")
+def host():
+    with vmhost.Host(allow_unsigned=True) as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def pair(host):
+    one = {"concurrency": 1, "memory_bytes": 128 << 20}
+    return [host.load(bundle(TASK, name, limits=one)) for name in ("first", "second")]
+
+
+@pytest.fixture(scope="module")
+def probes():
+    """The same probes in the host's own interpreter."""
+    names = {}
+    exec(compile(TASK, "probes", "exec"), names)
+    return names["probe"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_change_in_one_vm_is_not_seen_in_another_nor_in_the_host(pair, probes, setting):
+    first, second = pair
+    before, in_host = [task(setting, entry="main:probe") for task in pair], probes(setting)
+    if setting == "a builtin function":         # the last that the first VM can use: its own runtime needs len() too
+        first = first._host.load(bundle(TASK, "third"))
+        before[0] = first(setting, entry="main:probe")
+    first(list(SETTINGS).index(setting), entry="main:act")
+    assert first(setting, entry="main:probe") != before[0], "the act changed nothing"
+    assert second(setting, entry="main:probe") == before[1]
+    assert probes(setting) == in_host
+
+
+PROCESS = {
+    "current folder": (os.getcwd, "os.chdir('/tmp')"),
+    "umask": (lambda: (os.umask(0o22), os.umask(0o22))[1], "os.umask(0)"),
+    "signal handlers": (lambda: signal.getsignal(signal.SIGTERM), "signal.signal(signal.SIGTERM, lambda *_: None)"),
+    "timers": (lambda: signal.getitimer(signal.ITIMER_REAL), "signal.setitimer(signal.ITIMER_REAL, 1000)"),
+    "locale": (lambda: locale.setlocale(locale.LC_ALL), "locale.setlocale(locale.LC_ALL, 'POSIX')"),
+    "processes": (lambda: 0, "os.fork()"),
+    "programs": (lambda: 0, "os.execv('/bin/true', ['true'])"),
+    "a shell": (lambda: 0, "os.system('true')"),
+    "its own death": (lambda: 0, "os.kill(os.getpid(), 9)"),
+    "its own exit": (lambda: 0, "os._exit(9)"),
+    "an abort": (lambda: 0, "os.abort()"),
+    "priority": (lambda: os.nice(0), "os.nice(1)"),
+    "standard output's descriptor": (lambda: os.fstat(1).st_ino, "os.close(1)"),
+    "the host's descriptors": (lambda: os.fstat(0).st_ino, "os.dup2(1, 0)"),
+    "user": (os.getuid, "os.setuid(65534)"),
+    "code at run time": (lambda: 0, "compile('1', 'x', 'eval')"),
+    "code from bytes": (lambda: 0, "marshal.loads(b'N')"),
+}
+
+
+@pytest.mark.parametrize("what", PROCESS)
+def test_what_the_process_shares_is_refused_and_stays_as_it_was(host, what):
+    look, statement = PROCESS[what]
+    task = host.load(bundle(f"import locale, marshal, os, signal\ndef run(value):\n    {statement}\n", "intruder"))
+    before = look()
+    with pytest.raises((vmhost.PermissionDenied, vmhost.TaskError)) as caught:
+        task()
+    assert caught.type is vmhost.PermissionDenied or caught.value.type_name in ("PermissionError", "OSError"), caught.value
+    assert look() == before
+
+
+def test_memory_of_each_vm_is_its_own(host):
+    """Arenas of the hook belong to the VM that asked for them: what one takes is not on the other's account, nor its ids shared."""
+    source = "kept = []\ndef run(value):\n    kept.append([object() for _ in range(value)])\n    return id(kept[-1][0])\n"
+    tasks = [host.load(bundle(source, name, limits={"concurrency": 1, "memory_bytes": 256 << 20})) for name in ("taker", "idler")]
+
+    def counters():
+        return {vm.task: vm for vm in host.statistics().vms if vm.task in ("taker", "idler")}
+
+    for task in tasks:
+        task(1)
+    before = counters()
+    places = [task(200_000 if task is tasks[0] else 1) for task in tasks]
+    after = counters()
+    assert after["taker"].arenas >= before["taker"].arenas + 3
+    assert after["taker"].live_bytes > before["taker"].live_bytes + 3_000_000
+    assert after["idler"].arenas <= before["idler"].arenas + 1
+    assert places[0] >> 20 != places[1] >> 20, "objects of two VMs in one arena"
+
+
+def test_the_host_keeps_its_own_settings(host):
+    source = """
+        import decimal, gc, sys, warnings
+
+        def run(value):
+            return [sys.getrecursionlimit(), gc.get_threshold()[0], decimal.getcontext().prec, len(warnings.filters)]
+    """
+    task = host.load(bundle(source, "settings"))
+    plain = task()
+    limit, threshold, precision = sys.getrecursionlimit(), gc.get_threshold(), decimal.getcontext().prec
+    try:
+        sys.setrecursionlimit(limit + 111)
+        gc.set_threshold(threshold[0] + 11)
+        decimal.getcontext().prec = precision + 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            random.seed(7)
+            assert task() == plain
+            assert host.load(bundle(source, "later"))() == plain
+    finally:
+        sys.setrecursionlimit(limit)
+        gc.set_threshold(*threshold)
+        decimal.getcontext().prec = precision

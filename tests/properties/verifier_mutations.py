@@ -52,8 +52,8 @@ class TooLong(BaseException):
 
 # typing is among them as in a VM: 3.14.8 itself crashes on `class A[*T]` where it can't import typing
 _ALLOWED_IMPORTS = frozenset(
-    "math re itertools functools operator collections types numbers decimal fractions random bisect weakref copyreg json "
-    "enum html string typing _weakref _json _heapq _bisect _string _typing".split()
+    "math re itertools functools operator collections types numbers decimal fractions random bisect weakref copyreg "
+    "json enum html string typing _weakref _json _heapq _bisect _string _typing".split()
 )
 _REMOVED = (
     "open",

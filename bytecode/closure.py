@@ -45,8 +45,8 @@ _COMPILES = {
     "importlib.machinery.SourceFileLoader": "import the module by its name",
 }
 _INSTALLED = ("site-packages", "dist-packages")     # folders of what others wrote
-_COMPARISONS = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
-                ast.NotEq: operator.ne}
+_COMPARISONS = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+                ast.Eq: operator.eq, ast.NotEq: operator.ne}
 _SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
 
 
@@ -87,8 +87,8 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
     Python, are refused: CompileError with each place. An import inside a function is no error: it raises if the program
     gets there. Returns a dict of dotted name to (source, filename, is_package).
 
-    With `gap`, the text of an expression, what a VM does not have is no error either, unless it is native: in the sources
-    that are returned, its names are bound to what `gap(__name__, "file:line: ...")` gives there, on the same line.
+    With `gap`, the text of an expression, what a VM does not have is no error either, unless it is native: in the
+    sources that are returned, its names are bound to what `gap(__name__, "file:line: ...")` gives there, on the same line.
     """
     text = source.encode() if isinstance(source, str) else source
     given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
@@ -117,8 +117,9 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
     closure = search.run(module_name)
     if closure.errors:
         raise CompileError(closure.errors)
-    return {name: (_fill(found, search.gaps[name], gap) if search.gaps and name in search.gaps else found.text, found.path,
-                   found.is_package) for name, found in closure.sources.items()}
+    gaps = search.gaps or {}
+    return {name: (_fill(found, gaps[name], gap) if name in gaps else found.text, found.path, found.is_package)
+            for name, found in closure.sources.items()}
 
 
 def _can_have_gaps(source, node):
@@ -130,7 +131,7 @@ def _can_have_gaps(source, node):
 
 
 def _fill(source, gaps, gap):
-    """The text of `source` with gaps: triples of an import statement, its alias that a VM can't have (None: all), and why."""
+    """The text of `source` with gaps: triples of an import, its alias that a VM can't have (None: all), and why."""
     bad = {}
     for node, alias, message in gaps:
         for name in node.names if alias is None else [alias]:
@@ -147,8 +148,8 @@ def _fill(source, gaps, gap):
             if name != "*":
                 parts.append(f"{name} = {gap}(__name__, {f'{source.path}:{node.lineno}: {message}'!r})")
         first, last = node.lineno - 1, node.end_lineno - 1
-        ending = lines[last][node.end_col_offset:]
-        lines[first:last + 1] = [lines[first][:node.col_offset] + "; ".join(parts or ["pass"]).encode() + b"\n" * (last - first) + ending]
+        text = "; ".join(parts or ["pass"]).encode() + b"\n" * (last - first)
+        lines[first:last + 1] = [lines[first][:node.col_offset] + text + lines[last][node.end_col_offset:]]
     return b"".join(lines)
 
 
@@ -160,8 +161,8 @@ def _read(name, path, is_package):
 class _Search:
     """One run over the modules that a first one needs. `find(name)` gives a Source or None.
 
-    `native_part(top)` gives the path of a native module in the installed package `top`, or None. With `gaps`, a dict, imports
-    at the top of the program's own modules that can't be are noted there instead of being errors.
+    `native_part(top)` gives the path of a native module in the installed package `top`, or None. With `gaps`, a dict,
+    imports at the top of the program's own modules that can't be are noted there instead of being errors.
     """
 
     def __init__(self, find, is_task, native_part=lambda top: None, gaps=None):
@@ -257,7 +258,10 @@ class _Search:
         return top not in sys.stdlib_module_names and (top in _THIRD_PARTY or self._native_part(top) is not None)
 
     def _package_problem(self, name):
-        """Why the module `name` of an installed package can't be imported with all that it imports, or None; then it is added."""
+        """Why the module `name` of an installed package can't be imported with all that it imports, or None.
+
+        In that case, it is added.
+        """
         if name not in self._packages:
             inner = _Search(self._find, False, self._native_part)
             inner._outer, inner._found, inner.sources = self, self._found, dict(self.sources)
@@ -497,7 +501,8 @@ def _known_test(test):
     """Whether a comparison of `sys.version_info` or `sys.platform` with a constant holds; None if it isn't one."""
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
         return None
-    here = {"sys.version_info": sys.version_info, "sys.platform": sys.platform, "os.name": os.name}.get(_plain_name(test.left))
+    known = {"sys.version_info": sys.version_info, "sys.platform": sys.platform, "os.name": os.name}
+    here = known.get(_plain_name(test.left))
     compare = _COMPARISONS.get(type(test.ops[0]))
     try:
         return None if here is None or compare is None else compare(here, ast.literal_eval(test.comparators[0]))

@@ -3,13 +3,15 @@
     with vmhost.VMExecutor(max_workers=2) as pool:
         list(pool.map(function, items))
 
-A function is called by its name, in VMs that find its module's bytecode in one growing image; arguments and results cross as
-values. It is a Service with one lane, so VMs, calls, futures and closing are those of a Host.
+A function is called by its name, in VMs that find its module's bytecode in one growing image; arguments and results
+cross as values. It is a Service with one lane, so VMs, calls, futures and closing are those of a Host.
 """
 
+import ast
 import atexit
 import builtins
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import logging
@@ -23,7 +25,16 @@ from collections import deque
 from bytecode.format import Manifest
 
 from vmhost import travel
-from vmhost.errors import ClosedError, ConfigurationError, CrossingError, Kind, TaskError, VMHostError, VMLostError, from_core
+from vmhost.errors import (
+    ClosedError,
+    ConfigurationError,
+    CrossingError,
+    Kind,
+    TaskError,
+    VMHostError,
+    VMLostError,
+    from_core,
+)
 from vmhost.future import TaskFuture
 from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
@@ -45,12 +56,13 @@ class BrokenVMExecutor(concurrent.futures.BrokenExecutor):
 class VMExecutor(concurrent.futures.Executor):
     """Runs functions in at most `max_workers` VMs (as many as the process has CPUs), which boot when they are needed.
 
-    `thread_name_prefix` names the executor in logs (`vmhost.task.<name>`). `initializer(*initargs)` runs once in each VM before
-    its first call. `permissions` are as in task.yaml, by default all that the host process may do itself; `limits` as well, by
-    default none but `max_workers`. ValueError, TypeError, ConfigurationError, CrossingError.
+    `thread_name_prefix` names the executor in logs (`vmhost.task.<name>`). `initializer(*initargs)` runs once in each
+    VM before its first call. `permissions` are as in task.yaml, by default all that the host process may do itself;
+    `limits` as well, by default none but `max_workers`. ValueError, TypeError, ConfigurationError, CrossingError.
     """
 
-    def __init__(self, max_workers=None, thread_name_prefix="", initializer=None, initargs=(), *, permissions=None, limits=None):
+    def __init__(self, max_workers=None, thread_name_prefix="", initializer=None, initargs=(), *, permissions=None,
+                 limits=None):
         if max_workers is None:
             max_workers = os.process_cpu_count() or 1
         if max_workers <= 0:
@@ -58,14 +70,16 @@ class VMExecutor(concurrent.futures.Executor):
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         self._max_workers = max_workers
-        self._workers = _Workers(thread_name_prefix or "executor", max_workers, permissions, limits, initializer, tuple(initargs))
+        self._workers = _Workers(thread_name_prefix or "executor", max_workers, permissions, limits, initializer,
+                                 tuple(initargs))
         # Dropped without shutdown(), what was submitted still runs, as with the standard executors.
         weakref.finalize(self, self._workers._service.abandon, True).atexit = False
 
     def submit(self, fn, /, *args, **kwargs):
         """Queue `fn(*args, **kwargs)`; gives a Future, which also has `stop()`.
 
-        CrossingError (a TypeError) when `fn` or an argument cannot travel, RuntimeError after shutdown(), BrokenVMExecutor.
+        CrossingError (a TypeError) when `fn` or an argument cannot travel, RuntimeError after shutdown(),
+        BrokenVMExecutor after an initializer failed.
         """
         workers = self._workers
         submit = workers.submit
@@ -86,8 +100,8 @@ class VMExecutor(concurrent.futures.Executor):
     def map(self, fn, *iterables, timeout=None, chunksize=1, buffersize=None):
         """Call `fn` on the items of `iterables` in step; an iterator over the results in order.
 
-        `chunksize` items go to a VM as one call. `timeout` seconds from now on, the next result that is not there raises
-        TimeoutError. With `buffersize`, at most that many calls are queued ahead of the results taken.
+        `chunksize` items go to a VM as one call. `timeout` seconds from now on, the next result that is not there
+        raises TimeoutError. With `buffersize`, at most that many calls are queued ahead of the results taken.
         """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
@@ -148,9 +162,9 @@ class VMExecutor(concurrent.futures.Executor):
             _cancel(calls)
 
     def shutdown(self, wait=True, *, cancel_futures=False):
-        """No calls are taken any more; what was submitted still runs, or is cancelled as far as it waits. May be repeated.
+        """No calls are taken any more; what was submitted still runs, or is cancelled as far as it waits.
 
-        `wait`: return when all calls have ended, their callbacks have run and the VMs are gone.
+        May be repeated. `wait`: return when all calls have ended, their callbacks have run and the VMs are gone.
         """
         self._workers.close(cancel_futures)
         if wait:
@@ -165,7 +179,7 @@ class VMExecutor(concurrent.futures.Executor):
 
 
 class _VMFuture(TaskFuture):
-    """The Future of one call of a VMExecutor: its errors are those that the function raised, where they are builtin ones."""
+    """The Future of one call of a VMExecutor. Builtin errors come as the function raised them."""
 
     _end = None         # (result, error), kept: a Future gives the same objects each time
 
@@ -266,7 +280,11 @@ class _Workers:
         """Serve the image from now on; VMs of the one before end when its calls have."""
         self._edition += 1
         manifest = Manifest(name=self._name, version=str(self._edition), entry="", permissions=self._permissions)
-        self._service.load(manifest, str(self._edition).encode(), self._image, self._limits, self._task_policy, self._move)
+        digest = str(self._edition).encode()
+        try:
+            self._service.load(manifest, digest, self._image, self._limits, self._task_policy, self._move)
+        except ClosedError:
+            self._refuse()
 
     def _move(self, version):
         """Calls go to `version` from now on. The service asks, with its lock held."""
@@ -384,7 +402,8 @@ def _unfold(function):
 
     def fill(args):
         if len(args) < gaps:
-            raise TypeError(f"missing positional arguments in 'partial' call; expected at least {gaps}, got {len(args)}")
+            raise TypeError(f"missing positional arguments in 'partial' call; expected at least {gaps}, got "
+                            f"{len(args)}")
         left = iter(args)
         return fill_inner((*(next(left) if value is functools.Placeholder else value for value in fixed), *left))
 
@@ -396,7 +415,7 @@ def _target(module, path):
 
 
 def _builtin_of(error):
-    """The builtin exception that the guest raised, made again; None when it was none, or its arguments did not cross."""
+    """The builtin exception that the guest raised, made again; None if it was none, or its arguments did not cross."""
     report = error.report if isinstance(error, TaskError) else None
     if not report or not report.get("builtin") or report.get("args") is None:
         return None
@@ -407,6 +426,9 @@ def _builtin_of(error):
         made = kind(*report["args"])
     except TypeError:
         return None
+    if isinstance(made, OSError) and report["message"].startswith(f"{made}: "):
+        with contextlib.suppress(ValueError, SyntaxError):      # a file name is in the text, not among the arguments
+            made.filename = ast.literal_eval(report["message"].removeprefix(f"{made}: "))
     for note in report.get("notes") or ():
         made.add_note(note)
     return made

@@ -1,8 +1,8 @@
 """A module for a function that was typed in: at the prompt, in a notebook's cell, or as `python -c`.
 
-There the program's own module has no file, and running its cells again in a VM would repeat what they do. So a module is written
-that holds the function's definition and the definitions, imports and plain values that it needs, as they are now: `sketch`. Its
-lines have the numbers that they had in the cell, as far as they fit.
+There the program's own module has no file, and running its cells again in a VM would repeat what they do. So a module
+is written that holds the function's definition and the definitions, imports and plain values that it needs, as they are
+now: `sketch`. Its lines have the numbers that they had in the cell, as far as they fit.
 """
 
 import __future__
@@ -17,12 +17,13 @@ import types
 
 from vmhost.errors import CrossingError
 
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _MANY = (list, tuple, dict, set, frozenset)
 
 
 def sketch(home, name):
-    """(source text, file name for tracebacks) of a module with the global `name` of the module `home` and all that it needs.
+    """(source text, file name for tracebacks) of a module with the global `name` of `home` and all that it needs.
 
     CrossingError for a definition whose source is not to be had, or that uses an object that cannot be written down.
     """
@@ -68,8 +69,8 @@ class _Sketch:
         module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         if not isinstance(module, str) or not isinstance(path, str) or not path.replace(".", "").isidentifier():
             raise CrossingError(
-                f"{user} cannot travel to a VM: it uses the global {name}, an object of class {type(value).__qualname__}, "
-                "which stays on the host; pass what is needed of it as an argument")
+                f"{user} cannot travel to a VM: it uses the global {name}, an object of class "
+                f"{type(value).__qualname__}, which stays on the host; pass what is needed of it as an argument")
         top, _, rest = path.partition(".")
         self._prelude[name] = f"from {module} import {top} as {name}" + (f"; {name} = {name}.{rest}" if rest else "")
 
@@ -77,8 +78,9 @@ class _Sketch:
         source, first = _source_of(value, user)
         tree = ast.parse(source)
         known_as = value.__name__
-        if len(tree.body) != 1 or not isinstance(tree.body[0], (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)):
-            raise CrossingError(f"{user} cannot travel to a VM: {name} is part of a longer statement; define it with def")
+        if len(tree.body) != 1 or not isinstance(tree.body[0], _DEFINITIONS):
+            raise CrossingError(f"{user} cannot travel to a VM: {name} is part of a longer statement; define it with "
+                                "def")
         code = getattr(inspect.unwrap(value), "__code__", None)
         self._future = self._future or code is not None and bool(code.co_flags & __future__.annotations.compiler_flag)
         self._pieces[name] = None                       # ends recursion
@@ -101,8 +103,8 @@ def _source_of(value, user):
         lines, first = inspect.getsourcelines(inspect.unwrap(value))
         return textwrap.dedent("".join(lines)), max(first, 1)
     except (OSError, TypeError, IndexError, SyntaxError) as error:
-        raise CrossingError(f"{user} cannot travel to a VM: the source of {value.__qualname__} is not to be had; put it into a "
-                            "module and import it") from error
+        raise CrossingError(f"{user} cannot travel to a VM: the source of {value.__qualname__} is not to be had; put "
+                            "it into a module and import it") from error
 
 
 def _class_source(cls):

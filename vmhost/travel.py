@@ -1,8 +1,8 @@
 """How a function of the running program gets into a VM: where it is to be found, and the bytecode of its module.
 
-A function travels as a name, "module:path", and its module as bytecode, compiled here from the source that the running program
-was imported from, with the modules that it imports. Nothing is pickled, so what is only reachable as an object (a closure, a bound
-method) cannot travel; CrossingError says what, where and why.
+A function travels as a name, "module:path", and its module as bytecode, compiled here from the source that the running
+program was imported from, with the modules that it imports. Nothing is pickled, so what is only reachable as an object
+(a closure, a bound method) cannot travel; CrossingError says what, where and why.
 """
 
 import ast
@@ -60,12 +60,12 @@ class _Source:
 
 
 def place_of(function):
-    """(module name, path) where the running program finds `function`, as `path` attributes from the module. CrossingError."""
+    """(module name, path) where the running program finds `function`: attributes from the module on. CrossingError."""
     module, path = _said_place(function)
     home = sys.modules.get(module)
     if home is None:
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: it says that it is of module {module!r}, which is not "
-                            "imported")
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: it says that it is of module {module!r}, which "
+                            "is not imported")
     if _is_at(home, path, function):
         return module, path
     for name, value in list(vars(home).items()):
@@ -87,8 +87,9 @@ def _said_place(function):
         return type(owner).__module__, function.__name__
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(path, str):
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: it is an object of class {type(function).__qualname__}; "
-                            "functions travel by name: put the call into a function at the top of a module")
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: it is an object of class "
+                            f"{type(function).__qualname__}; functions travel by name: put the call into a function at "
+                            "the top of a module")
     return module, path
 
 
@@ -102,16 +103,17 @@ def _is_at(home, path, function):
 def _why_unreachable(function, module, path):
     owner = getattr(function, "__self__", None)
     if owner is not None and not isinstance(owner, (type, types.ModuleType)):
-        return (f"it is bound to an object of class {type(owner).__qualname__}, which stays on the host; pass what it needs as "
-                "arguments to a function at the top of a module")
+        return (f"it is bound to an object of class {type(owner).__qualname__}, which stays on the host; pass what it "
+                "needs as arguments to a function at the top of a module")
     if path.endswith("<lambda>") and "<locals>" not in path:
         return f"a lambda has no name to find it by; bind it to a name at the top of {module}, or use def"
     if "<locals>" in path:
         names = getattr(getattr(function, "__code__", None), "co_freevars", ())
         closes = f" and closes over {', '.join(names)}" if names else ""
-        return (f"it was made inside {path.rpartition('.<locals>')[0]}(){closes}, where no VM can find it; define it at the top of "
-                f"{module} and pass what it needs as arguments")
-    return f"{module}.{path} is not this object any more (decorated, or defined again); submit what the module has under that name"
+        return (f"it was made inside {path.rpartition('.<locals>')[0]}(){closes}, where no VM can find it; define it "
+                f"at the top of {module} and pass what it needs as arguments")
+    return (f"{module}.{path} is not this object any more (decorated, or defined again); submit what the module has "
+            "under that name")
 
 
 def _shown(function):
@@ -177,8 +179,8 @@ def _is_the_vms_own(name, function):
     """Does every VM have the module? CrossingError for one of the standard library, or of vmhost's, that no VM has."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names and not _is_of_the_library(sys.modules.get(top)):
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: its module {name} ({sys.modules[top].__file__}) has the "
-                            "name of one of the standard library; rename it")
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: its module {name} "
+                            f"({sys.modules[top].__file__}) has the name of one of the standard library; rename it")
     if top == "vmhost":
         raise CrossingError(f"{_shown(function)} cannot travel to a VM: vmhost's own modules stay on the host")
     if name in offered_modules() and name not in REFUSED:
@@ -194,8 +196,8 @@ def _is_of_the_library(module):
     if file is None:
         return True
     path = os.path.realpath(file)
-    return path.startswith(tuple(folder + os.sep for folder in _library())) and not {"site-packages", "dist-packages"} & {
-        *Path(path).parts}
+    inside = path.startswith(tuple(folder + os.sep for folder in _library()))
+    return inside and not {"site-packages", "dist-packages"} & set(Path(path).parts)
 
 
 @functools.cache
@@ -223,8 +225,8 @@ def _source_of(name, function):
         except (ImportError, OSError, SyntaxError) as error:
             reason = str(error)
     if text is None:
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: VMs run what is compiled from Python source, and that of "
-                            f"its module {name} is not to be had: {reason}")
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: VMs run what is compiled from Python source, "
+                            f"and that of its module {name} is not to be had: {reason}")
     folder = Path(path or ".").absolute().parent
     for _ in range(target.count(".") + is_package):
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""Functions that the executor's tests send to VMs: a module such as a user has, of the standard library's makings only."""
+"""Functions that the executor's tests send to VMs: a module such as a user has, which imports the standard library."""
 
 import functools
 import os

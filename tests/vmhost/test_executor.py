@@ -37,7 +37,7 @@ def wait_until_running(future):
         assert not future.done()
 
 
-# -- submit -------------------------------------------------------------------------------------------------------------
+# -- submit ----------------------------------------------------------------------------------------------------------
 
 
 def test_submit_gives_a_future_of_the_result(pool):
@@ -148,14 +148,14 @@ def test_permissions_are_the_hosts_own_unless_given(pool, tmp_path):
     assert file.read_text() == "hello\n"
 
 
-@pytest.mark.parametrize("settings", [{"permissions": {"read": "/tmp"}}, {"permissions": {"rad": []}}, {"limits": {"memry": 1}},
-                                      {"limits": {"memory": "a lot"}}])
+@pytest.mark.parametrize("settings", [{"permissions": {"read": "/data"}}, {"permissions": {"rad": []}},
+                                      {"limits": {"memry": 1}}, {"limits": {"memory": "a lot"}}])
 def test_wrong_settings_are_said(settings):
     with pytest.raises(vmhost.ConfigurationError, match="permissions|limit"):
         vmhost.VMExecutor(1, **settings)
 
 
-# -- map ----------------------------------------------------------------------------------------------------------------
+# -- map -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chunksize", [1, 2, 7, 100])
@@ -191,8 +191,8 @@ def test_map_starts_before_it_is_iterated(pool, tmp_path):
     assert list(results) == [None]
 
 
-@pytest.mark.parametrize("chunksize, buffersize, error", [(0, None, ValueError), (-1, None, ValueError), (1, 0, ValueError),
-                                                          (1, "2", TypeError)])
+@pytest.mark.parametrize("chunksize, buffersize, error", [(0, None, ValueError), (-1, None, ValueError),
+                                                          (1, 0, ValueError), (1, "2", TypeError)])
 def test_map_refuses_wrong_sizes(pool, chunksize, buffersize, error):
     with pytest.raises(error, match="chunksize|buffersize"):
         pool.map(functions.echo, [1], chunksize=chunksize, buffersize=buffersize)
@@ -236,7 +236,7 @@ def test_map_ends_with_what_does_not_cross(pool):
         pool.map(functions.echo, [1, object()])
 
 
-# -- futures ------------------------------------------------------------------------------------------------------------
+# -- futures ---------------------------------------------------------------------------------------------------------
 
 
 def test_cancel_takes_a_waiting_call_out_and_leaves_a_running_one(tmp_path):
@@ -419,11 +419,12 @@ def test_a_future_does_not_keep_what_it_was_called_with(pool):
     assert future.result() == [1] and gone() is None
 
 
-# -- errors -------------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [ValueError("bad", 3), KeyError("x"), ZeroDivisionError(), OSError(2, "No such file"),
-                                   UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"), TimeoutError("late"), StopIteration(4)])
+                                   UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"), TimeoutError("late"),
+                                   StopIteration(4)])
 def test_builtin_exceptions_come_back_as_themselves(pool, error):
     future = pool.submit(functions.raise_error, type(error).__name__, *error.args)
     raised = future.exception()
@@ -431,6 +432,12 @@ def test_builtin_exceptions_come_back_as_themselves(pool, error):
     assert isinstance(raised.__cause__, vmhost.TaskError)
     with pytest.raises(type(error)):
         future.result()
+
+
+def test_errors_about_files_name_the_file(pool, tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        pool.submit(functions.append_line, str(tmp_path / "none" / "lines"), "x").result()
+    assert caught.value.filename == str(tmp_path / "none" / "lines") and caught.value.errno == 2
 
 
 def test_the_traceback_shows_the_functions_own_file_and_lines(pool):
@@ -476,7 +483,7 @@ def test_wrong_arguments_are_a_type_error(pool):
         pool.submit(functions.make_closure).result()
 
 
-# -- asyncio ------------------------------------------------------------------------------------------------------------
+# -- asyncio ---------------------------------------------------------------------------------------------------------
 
 
 def test_run_in_executor(pool):

@@ -49,24 +49,23 @@ def write_module(tmp_path, monkeypatch):
 
 def run_python(tmp_path, *arguments, text=None):
     """Run Python in a process of its own; gives what it printed."""
-    done = subprocess.run([sys.executable, "-W", "error", *arguments], capture_output=True, text=True, timeout=LONG_S, input=text,
-                          env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHON_COLORS": "0", "TERM": "dumb"}, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *arguments], capture_output=True, text=True, timeout=LONG_S, input=text,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHON_COLORS": "0", "TERM": "dumb"}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-# -- what travels -------------------------------------------------------------------------------------------------------
+# -- what travels ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("function, arguments, result", [
-    (pow, (2, 5), 32), (math.sqrt, (9,), 3.0), (str.upper, ("a",), "A"), (dict.fromkeys, ("ab",), {"a": None, "b": None}),
-    (operator.add, (1, 2), 3), (int, ("7",), 7), (len, ("abc",), 3), (sorted, ([3, 1],), [1, 3]), (re.escape, ("*",), r"\*"),
-    (time.sleep, (0,), None), (bytes.fromhex, ("ff",), b"\xff"), (random.randint, (4, 4), 4), (object.__eq__, (1, 1), True),
+    (pow, (2, 5), 32), (math.sqrt, (9,), 3.0), (str.upper, ("a",), "A"), (operator.add, (1, 2), 3), (int, ("7",), 7),
+    (dict.fromkeys, ("ab",), {"a": None, "b": None}), (len, ("abc",), 3), (sorted, ([3, 1],), [1, 3]),
+    (re.escape, ("*",), r"\*"), (time.sleep, (0,), None), (bytes.fromhex, ("ff",), b"\xff"),
+    (random.randint, (4, 4), 4), (object.__eq__, (1, 1), True),
 ])
 def test_functions_of_the_standard_library(pool, function, arguments, result):
-    if function is object.__eq__:
-        assert pool.submit(function, 1, 2).exception() is not None      # NotImplemented does not cross
-        return
     assert pool.submit(function, *arguments).result() == result
 
 
@@ -200,8 +199,9 @@ def test_a_module_may_import_what_a_vm_has_not_as_long_as_it_is_not_used(pool, w
 def test_using_what_a_vm_has_not_is_refused_or_raises_with_the_line_of_the_import(pool, write_module):
     module = write_module("gaps", GAPS)
     assert f"it uses subprocess:\n{module.__file__}:2: import subprocess" in refusal(pool, module.run)
-    with pytest.raises(ImportError, match=re.escape(f"{module.__file__}:3: from concurrent.futures import ProcessPoolExecutor")):
+    with pytest.raises(ImportError) as caught:
         pool.submit(module.indirect).result()
+    assert str(caught.value).startswith(f"{module.__file__}:3: from concurrent.futures import ProcessPoolExecutor: ")
     assert pool.submit(module.separator).result() == ("/", "ThreadPoolExecutor")
 
 
@@ -211,8 +211,13 @@ def test_installed_packages_travel_when_they_are_pure_python(pool, write_module)
 
 
 def test_a_module_that_is_loaded_again_travels_again(write_module, tmp_path):
-    module = write_module("changing", "def version(): return 1\ndef slow(path):\n    import os\n    while not os.path.exists(path): pass\n"
-                                      "    return version()\n")
+    module = write_module("changing", """
+        import os
+        def version(): return 1
+        def slow(path):
+            while not os.path.exists(path): pass
+            return version()
+    """)
     gate = tmp_path / "gate"
     with vmhost.VMExecutor(2) as executor:
         before = executor.submit(module.slow, str(gate))
@@ -235,7 +240,7 @@ def test_two_executors_have_vms_of_their_own(pool):
         assert pool.submit(functions.recall).result() == []
 
 
-# -- what does not ------------------------------------------------------------------------------------------------------
+# -- what does not ---------------------------------------------------------------------------------------------------
 
 
 def refusal(pool, function):
@@ -321,7 +326,7 @@ def test_an_error_at_import_is_the_functions_error(pool, write_module, monkeypat
         pool.submit(module.run).result()
 
 
-# -- the program's own module -------------------------------------------------------------------------------------------
+# -- the program's own module ----------------------------------------------------------------------------------------
 
 SCRIPT = """
 from vmhost import VMExecutor
@@ -347,7 +352,8 @@ def test_functions_of_a_module_run_with_m(tmp_path):
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__init__.py").write_text("")
     (tmp_path / "app" / "base.py").write_text("def square(x): return x * x\n")
-    (tmp_path / "app" / "tool.py").write_text(SCRIPT.replace("def square(x):\n    return x * x", "from .base import square"))
+    text = SCRIPT.replace("def square(x):\n    return x * x", "from .base import square")
+    (tmp_path / "app" / "tool.py").write_text(text)
     assert run_python(tmp_path, "-m", "app.tool") == "[0, 1, 4, 9] app.tool\n"
 
 
@@ -457,6 +463,14 @@ def test_functions_of_cells_that_are_run_again(tmp_path):
 
 
 def test_functions_from_a_pipe_are_refused_with_the_reason(tmp_path):
-    out = run_python(tmp_path, "-", text="import vmhost\ndef f(): pass\n\nwith vmhost.VMExecutor(1) as pool:\n    try:\n"
-                                         "        pool.submit(f)\n    except vmhost.CrossingError as error:\n        print(error)\n")
+    out = run_python(tmp_path, "-", text=textwrap.dedent("""
+        import vmhost
+        def f(): pass
+
+        with vmhost.VMExecutor(1) as pool:
+            try:
+                pool.submit(f)
+            except vmhost.CrossingError as error:
+                print(error)
+    """))
     assert "the source of f is not to be had" in out

@@ -1,9 +1,9 @@
 """What `vmhost.VMExecutor` calls inside a VM.
 
-Its entry points are attributes of this module that no module has: `vmhost.guest.executor:<flags> <module>:<path>`, with `/` for
-each dot, since the core splits entry points at dots. So an entry point of the executor never takes a user's function `setup`
-for the one that a task may have, and the initializer has its place. Flags: `i`, run the initializer first if this VM has not;
-`r`, the call brings many rows of arguments.
+Its entry points are attributes of this module that no module has: `vmhost.guest.executor:<flags> <module>:<path>`, with
+`/` for each dot, since the core splits entry points at dots. So an entry point of the executor never takes a user's
+function `setup` for the one that a task may have, and the initializer has its place. Flags: `i`, run the initializer
+first if this VM has not; `r`, the call brings many rows of arguments.
 """
 
 import sys
@@ -21,8 +21,8 @@ class InitializerError(Exception):
 class Gap:
     """Stands for what a module of the host's program imports and a VM does not have.
 
-    While its module is being imported it goes along with whatever is done with it, as a decorator for one. Used later, it says
-    why it is not there: ImportError.
+    While its module is being imported it goes along with whatever is done with it, as a decorator for one. Used later,
+    it says why it is not there: ImportError.
     """
 
     def __init__(self, module, reason):
@@ -64,8 +64,8 @@ def _find(target):
         __import__(name)
     except Exception as error:
         if name == "__mp_main__":
-            error.add_note("a VM imports the program's own module to find the function; what the program does, and must not do "
-                           'again there, stands under `if __name__ == "__main__":`')
+            error.add_note("a VM imports the program's own module to find the function; what the program does, and "
+                           'must not do again there, stands under `if __name__ == "__main__":`')
         raise
     found = sys.modules[name]
     for part in path.split("."):
@@ -90,7 +90,7 @@ def _over_rows(function):
 
 
 def _initialize():
-    """Run the executor's initializer, once; tell the host when it fails. Raises InitializerError then, and ever after."""
+    """Run the executor's initializer, once; tell the host when it fails. InitializerError then, and ever after."""
     global _initialized, _failure
     if _initialized:
         return

@@ -31,7 +31,7 @@ NATIVE_MODULES = frozenset("""
     _abc _ast _asyncio _bisect _blake2 _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr
     _codecs_tw _collections _contextvars _csv _datetime _decimal _elementtree _functools _hashlib _heapq _hmac _io _json
     _locale _lzma _md5 _multibytecodec _opcode _operator _pickle _random _sha1 _sha2 _sha3 _signal _socket
-    _sqlite3 _sre _ssl _stat _statistics _string _struct _suggestions _sysconfig _thread _tokenize _types _typing _uuid
+    _sqlite3 _sre _ssl _stat _statistics _string _struct _sysconfig _thread _tokenize _types _typing _uuid
     _warnings _weakref _zoneinfo _zstd array atexit binascii builtins cmath errno gc itertools marshal math mmap posix
     pyexpat select sys time unicodedata zlib
 """.split())

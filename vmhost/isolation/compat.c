@@ -16,3 +16,11 @@ void vmh_compat_hide_interpreter(PyInterpreterState *interp)
         *link = interp->next;
     PyMutex_Unlock(&_PyRuntime.interpreters.mutex);
 }
+
+void vmh_compat_show_interpreter(PyInterpreterState *interp)
+{
+    PyMutex_Lock(&_PyRuntime.interpreters.mutex);
+    interp->next = _PyRuntime.interpreters.head;
+    _PyRuntime.interpreters.head = interp;
+    PyMutex_Unlock(&_PyRuntime.interpreters.mutex);
+}

@@ -30,5 +30,6 @@ PyAPI_FUNC(const char *) _PyMem_GetCurrentAllocatorName(void);
 
 /* Takes an interpreter that cannot be ended out of the runtime's list, so that Py_Finalize does not wait for it. */
 void vmh_compat_hide_interpreter(PyInterpreterState *interp);
+void vmh_compat_show_interpreter(PyInterpreterState *interp);
 
 #endif

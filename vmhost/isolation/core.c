@@ -9,6 +9,7 @@
 
 #include "buffer.h"
 #include "clock.h"
+#include "fork.h"
 #include "seal.h"
 #include "vm_private.h"
 #include "wire.h"
@@ -487,6 +488,8 @@ static int options_parse(const char *function, options *o, PyObject *const *args
 /* A call with its value encoded, not pushed yet; NULL with an error set. */
 static vmh_call *prepare(vmh_lane *lane, PyObject *value, const options *o)
 {
+    if (vmh_fork_check() < 0)
+        return NULL;
     int64_t limit = vmh_after_ns(vmh_now_ns(), lane->wall_ns), asked;
     if (deadline_from(o->timeout_s, &asked) < 0)
         return NULL;
@@ -800,6 +803,8 @@ static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     double grace_s = 0.25, boot_s = 30, load_s = 30, end_s = 2;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!|$nnndOddd:VM", names, image_type, &system, events_type, &events,
                                      &stack_bytes, &soft_bytes, &hard_bytes, &grace_s, &permissions, &boot_s, &load_s, &end_s))
+        return NULL;
+    if (vmh_fork_check() < 0)
         return NULL;
     if (stack_bytes < 128 * 1024)
         return PyErr_Format(PyExc_ValueError, "stack_bytes: expected 131072 or more, got %zd", stack_bytes);
@@ -1284,6 +1289,9 @@ static PyMethodDef core_methods[] = {
     {"crash_open", crash_open, METH_O,
      PyDoc_STR("crash_open(path) -> list of dicts: keeps this process's breadcrumbs in the file, and tells which VMs were running on "
                "the crashing thread of the process that had it before. OSError EBUSY: another process has it.")},
+    {"fork_prepare", vmh_fork_prepare, METH_NOARGS, PyDoc_STR("os.register_at_fork: before")},
+    {"fork_parent", vmh_fork_parent, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_parent")},
+    {"fork_child", vmh_fork_child, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_child")},
     {"end_all", vmh_exit, METH_NOARGS,
      PyDoc_STR("At exit: stops every call, ends every VM, and sees to it that the process can leave without those that do not.")},
     {"set_error_factory", set_error_factory, METH_O,
@@ -1295,6 +1303,34 @@ static int add_type(PyObject *module, PyTypeObject **type, PyType_Spec *spec)
 {
     *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
     return *type == NULL ? -1 : PyModule_AddType(module, *type);
+}
+
+/* The interpreter must not be finalised while VMs live: their threads would run in freed memory. Nor may a fork's child see them. */
+static int register_hooks(PyObject *module)
+{
+    int rc = -1;
+    PyObject *atexit = PyImport_ImportModule("atexit"), *os = PyImport_ImportModule("os"), *done = NULL;
+    PyObject *end_all = PyObject_GetAttrString(module, "end_all"), *nothing = PyTuple_New(0);
+    PyObject *hooks = Py_BuildValue("{s:N,s:N,s:N}", "before", PyObject_GetAttrString(module, "fork_prepare"),
+                                    "after_in_parent", PyObject_GetAttrString(module, "fork_parent"),
+                                    "after_in_child", PyObject_GetAttrString(module, "fork_child"));
+    PyObject *at_fork = os == NULL ? NULL : PyObject_GetAttrString(os, "register_at_fork");
+    if (atexit == NULL || end_all == NULL || nothing == NULL || hooks == NULL || at_fork == NULL)
+        goto finish;
+    done = PyObject_CallMethod(atexit, "register", "O", end_all);
+    if (done == NULL)
+        goto finish;
+    Py_SETREF(done, PyObject_Call(at_fork, nothing, hooks));
+    rc = done == NULL ? -1 : 0;
+finish:
+    Py_XDECREF(atexit);
+    Py_XDECREF(os);
+    Py_XDECREF(end_all);
+    Py_XDECREF(nothing);
+    Py_XDECREF(hooks);
+    Py_XDECREF(at_fork);
+    Py_XDECREF(done);
+    return rc;
 }
 
 static int core_exec(PyObject *module)
@@ -1318,15 +1354,7 @@ static int core_exec(PyObject *module)
         return -1;
     if (add_type(module, &image_type, &image_spec) < 0)
         return -1;
-    /* the interpreter must not be finalised while VMs live: their threads would run in freed memory */
-    PyObject *end_all = PyObject_GetAttrString(module, "end_all");
-    PyObject *atexit = end_all == NULL ? NULL : PyImport_ImportModule("atexit");
-    PyObject *registered = atexit == NULL ? NULL : PyObject_CallMethod(atexit, "register", "O", end_all);
-    int rc = registered == NULL ? -1 : 0;
-    Py_XDECREF(end_all);
-    Py_XDECREF(atexit);
-    Py_XDECREF(registered);
-    return rc;
+    return register_hooks(module);
 }
 
 static PyModuleDef_Slot core_slots[] = {

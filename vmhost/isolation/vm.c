@@ -16,6 +16,7 @@
 
 #include "clock.h"
 #include "crash.h"
+#include "fork.h"
 #include "seal.h"
 #include "warden.h"
 #include "warden_vm.h"
@@ -481,16 +482,20 @@ static PyStatus make_interpreter(PyThreadState **tstate)
 static bool boot(vmh_vm *vm)
 {
     int64_t began = vmh_now_ns();
+    vmh_fork_transit_begin();
     PyStatus status = make_interpreter(&vm->tstate);
+    pthread_mutex_lock(&vm->life);
+    if (!PyStatus_Exception(status)) {
+        vm->interp = PyThreadState_GetInterpreter(vm->tstate);
+        vm->stoppable = true;
+    }
+    pthread_mutex_unlock(&vm->life);
+    vmh_fork_transit_end();
     if (PyStatus_Exception(status)) {
         snprintf(vm->failure, sizeof vm->failure, "the interpreter could not be made: %s",
                  status.err_msg == NULL ? "no reason given" : status.err_msg);
         return false;
     }
-    pthread_mutex_lock(&vm->life);
-    vm->interp = PyThreadState_GetInterpreter(vm->tstate);
-    vm->stoppable = true;
-    pthread_mutex_unlock(&vm->life);
     enum vmh_kind kind;
     vmh_phase_begin(vm, VMH_PHASE_BOOT, NULL, vmh_after_ns(began, vm->boot_ns), VMH_FOREVER);
     int rc = vmh_guest_boot(vm);
@@ -578,12 +583,14 @@ static bool end(vmh_vm *vm)
         }
     }
     Py_XDECREF(capsule);
+    vmh_fork_transit_begin();
     Py_EndInterpreter(vm->tstate);
     pthread_mutex_lock(&vm->life);
     vm->interp = NULL;
     vm->generation++;
     vm->phase = VMH_PHASE_IDLE;
     pthread_mutex_unlock(&vm->life);
+    vmh_fork_transit_end();
     return true;
 }
 

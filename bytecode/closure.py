@@ -87,8 +87,8 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
     Python, are refused: CompileError with each place. An import inside a function is no error: it raises if the program
     gets there. Returns a dict of dotted name to (source, filename, is_package).
 
-    With `gap`, the text of an expression, what a VM does not have is no error either, unless it is native: in the
-    sources that are returned, its names are bound to what `gap(__name__, "file:line: ...")` gives there, on the same line.
+    With `gap`, the text of an expression, an import at the top of one of the program's own modules is no error either:
+    in the sources that are returned, what `gap(__name__, "file:line: ...")` gives is bound to its names, on the same line.
     """
     text = source.encode() if isinstance(source, str) else source
     given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
@@ -252,11 +252,6 @@ class _Search:
         where = "in the task's folder" if self.is_task else "beside the program, nor on sys.path,"
         return f"neither {where} nor in a VM's standard library; {advice}"
 
-    def is_native(self, name):
-        """Is the module `name`, or the installed package that it is of, not pure Python?"""
-        top = name.partition(".")[0]
-        return top not in sys.stdlib_module_names and (top in _THIRD_PARTY or self._native_part(top) is not None)
-
     def _package_problem(self, name):
         """Why the module `name` of an installed package can't be imported with all that it imports, or None.
 
@@ -364,15 +359,15 @@ class _Reader:
         if problem is None:
             self._search.add(name)
         else:
-            self._refuse(node, f"{shown}: {problem}", alias, self._search.is_native(name))
+            self._refuse(node, f"{shown}: {problem}", alias)
         return problem is None
 
-    def _refuse(self, node, message, alias=None, is_native=False):
+    def _refuse(self, node, message, alias=None):
         gaps = self._search.gaps
         if self._optional:
             return
-        if gaps is not None and not is_native and isinstance(node, (ast.Import, ast.ImportFrom)) and (
-                not _is_installed(self._source) and _can_have_gaps(self._source, node)):
+        if gaps is not None and isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_installed(self._source) and (
+                _can_have_gaps(self._source, node)):
             gaps.setdefault(self._source.name, []).append((node, alias, message))
         else:
             self._search.errors.add(Diagnostic(self._source.path, node.lineno, message))

@@ -155,24 +155,45 @@ def compile_module(module_name, path, function):
 
 
 def _gaps(text):
-    """The names that the text of a module binds to gaps, and what the gaps say."""
+    """The names that the text of a module binds to gaps, or makes from them at its top, and what the gaps say."""
     if _GAP.encode() not in text:
         return {}
-    return {node.targets[0].id: ast.literal_eval(node.value.args[1]) for node in ast.walk(ast.parse(text))
+    tree = ast.parse(text)
+    gaps = {node.targets[0].id: ast.literal_eval(node.value.args[1]) for node in ast.walk(tree)
             if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith(f"{_GAP}(")}
+    for statement in tree.body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            made_from, made = [statement.value], [target.id for target in targets if isinstance(target, ast.Name)]
+        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            made_from, made = statement.decorator_list + getattr(statement, "bases", []), [statement.name]
+        else:
+            continue
+        used = [node.id for part in made_from if part is not None for node in ast.walk(part)
+                if isinstance(node, ast.Name) and node.id in gaps]
+        if used:
+            gaps.update(dict.fromkeys(made, gaps[used[0]]) | gaps)
+    return gaps
 
 
 def _refuse_gaps(luggage, function):
-    """CrossingError when `function` itself uses what its module cannot import in a VM."""
-    codes = [getattr(inspect.unwrap(function), "__code__", None)] if luggage.gaps and callable(function) else []
-    while codes:
-        if (code := codes.pop()) is None:
-            continue
-        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-        for instruction in dis.get_instructions(code):
-            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and instruction.argval in luggage.gaps:
-                raise CrossingError(f"{_shown(function)} cannot travel to a VM: it uses {instruction.argval}:\n"
-                                    f"{luggage.gaps[instruction.argval]}")
+    """CrossingError when `function`, or what it uses of its module, uses what the module cannot import in a VM."""
+    function = inspect.unwrap(function) if callable(function) else function
+    home = sys.modules.get(function.__module__) if luggage.gaps and hasattr(function, "__code__") else None
+    waiting, seen = [] if home is None else [(function.__code__, "it")], set()
+    while waiting:
+        code, who = waiting.pop()
+        waiting += [(constant, who) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        for name in {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
+            if name in luggage.gaps:
+                raise CrossingError(f"{_shown(function)} cannot travel to a VM: {who} uses {name}:\n"
+                                    f"{luggage.gaps[name]}")
+            value = vars(home).get(name)
+            if name not in seen and getattr(value, "__module__", None) == home.__name__:
+                seen.add(name)
+                parts = vars(value).values() if isinstance(value, type) else [value]
+                codes = [getattr(getattr(part, "__func__", part), "__code__", None) for part in parts]
+                waiting += [(inner, f"it uses {name}, which") for inner in codes if inner is not None]
 
 
 def _is_the_vms_own(name, function):

@@ -183,6 +183,9 @@ GAPS = """
     def indirect():
         return helper()
 
+    def by_name(name):
+        return globals()[name]()
+
     def line():
         return 1 / 0
 """
@@ -199,9 +202,11 @@ def test_a_module_may_import_what_a_vm_has_not_as_long_as_it_is_not_used(pool, w
 def test_using_what_a_vm_has_not_is_refused_or_raises_with_the_line_of_the_import(pool, write_module):
     module = write_module("gaps", GAPS)
     assert f"it uses subprocess:\n{module.__file__}:2: import subprocess" in refusal(pool, module.run)
+    line = f"{module.__file__}:3: from concurrent.futures import ProcessPoolExecutor: "
+    assert f"it uses helper, which uses ProcessPoolExecutor:\n{line}" in refusal(pool, module.indirect)
     with pytest.raises(ImportError) as caught:
-        pool.submit(module.indirect).result()
-    assert str(caught.value).startswith(f"{module.__file__}:3: from concurrent.futures import ProcessPoolExecutor: ")
+        pool.submit(module.by_name, "helper").result()
+    assert str(caught.value).startswith(line)
     assert pool.submit(module.separator).result() == ("/", "ThreadPoolExecutor")
 
 
@@ -285,17 +290,61 @@ def test_a_module_with_the_name_of_a_library_module(pool, write_module, monkeypa
     assert "rename it" in refusal(pool, module.up)
 
 
-def test_a_module_that_needs_a_native_one_is_refused_with_file_and_line(pool, write_module):
-    module = write_module("needs_numpy", "import math\n\nimport numpy as np\ndef total(x): return float(np.sum(x))\n")
-    text = refusal(pool, module.total)
-    assert f"{module.__file__}:3: import numpy: a VM can't load it" in text
-    assert "total" in text and "needs_numpy" in text
+NEEDS_NUMPY = """import math
+
+import numpy as np
+TABLE = np.arange(8) * np.pi
+PAIR, SIZE = 1, 2
+
+def total(x):
+    return float(np.sum(x))
+
+def helper(x):
+    return total([x])
+
+def indirect(x):
+    return [helper(item) for item in x]
+
+def lookup(i):
+    return TABLE[i]
+
+class Net(np.ndarray):
+    def run(self):
+        return SIZE
+
+def predict():
+    return Net().run()
+
+def light(x):
+    return math.floor(x) + SIZE
+"""
 
 
-def test_a_module_whose_helper_needs_a_native_one_is_refused_with_the_helpers_line(pool, write_module, tmp_path):
-    write_module("native_helper", "x = 1\nfrom yaml import safe_load\n", load=False)
-    module = write_module("needs_helper", "import native_helper\ndef run(): return native_helper.x\n")
-    assert f"{tmp_path / 'native_helper.py'}:2: from yaml import safe_load" in refusal(pool, module.run)
+def test_a_function_that_needs_a_native_module_is_refused_with_file_and_line(pool, write_module):
+    module = write_module("needs_numpy", NEEDS_NUMPY)
+    line = f"{module.__file__}:3: import numpy: a VM can't load it"
+    assert f"total ({module.__file__}:7) cannot travel to a VM: it uses np:\n{line}" in refusal(pool, module.total)
+    assert f"it uses total, which uses np:\n{line}" in refusal(pool, module.indirect)
+    assert f"it uses TABLE:\n{line}" in refusal(pool, module.lookup)
+    assert f"it uses Net:\n{line}" in refusal(pool, module.predict)
+
+
+def test_other_functions_of_a_module_that_imports_a_native_one_travel(pool, write_module):
+    module = write_module("needs_numpy", NEEDS_NUMPY)
+    assert pool.submit(module.light, 1.5).result() == 3
+    with pytest.raises(vmhost.CrossingError):
+        pool.submit(module.total, [1])
+    assert list(pool.map(module.light, [2, 3])) == [4, 5]
+
+
+def test_a_helpers_native_module_is_named_with_the_helpers_line(pool, write_module, tmp_path):
+    write_module("native_helper", "x = 1\nfrom yaml import safe_load\ndef load(): return safe_load('1')\n", load=False)
+    module = write_module("needs_helper", "import native_helper\ndef run(name): return getattr(native_helper, name)\n"
+                                          "def load(): return native_helper.load()\n")
+    assert pool.submit(module.run, "x").result() == 1
+    with pytest.raises(ImportError) as caught:
+        pool.submit(module.load).result()
+    assert str(caught.value).startswith(f"{tmp_path / 'native_helper.py'}:2: from yaml import safe_load: a VM can't")
 
 
 def test_a_program_may_prepare_for_what_a_vm_has_not(pool, write_module):

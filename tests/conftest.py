@@ -3,6 +3,11 @@
 Checks that wrap every test (VMs, threads, file descriptors left behind) belong here, as autouse fixtures.
 """
 
+import gc
+import os
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,3 +16,52 @@ import pytest
 def pytest_sessionstart(session):
     if not any(Path(session.config.rootpath, "vmhost", "isolation").glob("_core.*.so")):
         pytest.exit("the native core is not built; run `make test`, or `make build` once", returncode=3)
+
+
+class Belongings:
+    """What this process holds: native threads that no Python thread stands for (VMs, and one warden once there was a VM), Python
+    threads, and open files."""
+
+    def __init__(self):
+        threads = threading.enumerate()
+        self.native = len(os.listdir("/proc/self/task")) - len(threads)
+        self.threads = {thread for thread in threads if not thread.name.startswith("pytest_timeout")}
+        self.files = {}
+        for number in os.listdir("/proc/self/fd"):
+            try:
+                self.files[number] = os.readlink(f"/proc/self/fd/{number}")
+            except OSError:
+                pass        # the folder's own, closed by now
+
+    def left_since(self, before):
+        """A sentence on each thing that is there and was not `before`."""
+        left = [f"thread {thread.name}" for thread in self.threads - before.threads]
+        if self.native - before.native > 1:
+            left.append(f"{self.native - before.native - 1} native threads of VMs")
+        # the breadcrumbs of a process stay open, and locked, as long as it lives
+        return left + [f"file {number}: {path}" for number, path in self.files.items()
+                       if before.files.get(number) != path and "crash.map" not in path]
+
+
+def _hosts_are_open():
+    module = sys.modules.get("vmhost.host")
+    return module is not None and any(not service._finished_at_all for service in module._services)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    """No test leaves a VM, a thread or an open file. Not looked at while a host of a wider fixture is open; it is after its last test's
+    successor."""
+    if _hosts_are_open():
+        yield
+        return
+    before = Belongings()
+    yield
+    if _hosts_are_open():
+        return
+    end = time.monotonic() + 5
+    while left := Belongings().left_since(before):
+        if time.monotonic() > end:
+            pytest.fail("left behind: " + "; ".join(left))
+        gc.collect()
+        time.sleep(0.01)

@@ -336,7 +336,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
             kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_TASK_ERROR : VMH_VALUE;
         Py_DECREF(result);
     }
-    if (kind == VMH_TASK_ERROR && PyErr_ExceptionMatches(PyExc_MemoryError))
+    if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR) && PyErr_ExceptionMatches(PyExc_MemoryError))
         kind = VMH_MEMORY_LIMIT;
     bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop_error);
     if (kind != VMH_OK && !unwound)

@@ -1,0 +1,28 @@
+"""The check that wraps every test finds what it is there for."""
+
+import os
+import threading
+
+import vmhost
+from tests.conftest import Belongings
+from tests.hosts import bundle, until
+
+
+def test_a_thread_a_file_and_a_vm_are_found():
+    before = Belongings()
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, name="left over")
+    thread.start()
+    file = os.open("/dev/null", os.O_RDONLY)
+    host = vmhost.Host(allow_unsigned=True)
+    try:
+        assert host.load(bundle("def run(value): return value\n"))(1) == 1
+        left = "; ".join(Belongings().left_since(before))
+        for what in ("thread left over", "/dev/null", "native threads of VMs", "thread vmhost-service"):
+            assert what in left
+    finally:
+        over.set()
+        thread.join()
+        os.close(file)
+        host.close()
+    until(lambda: Belongings().left_since(before) == [])

@@ -283,17 +283,31 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
 {
     enum vmh_kind kind;
     vmh_phase_begin(vm, VMH_PHASE_LOAD, NULL, vmh_after_ns(vmh_now_ns(), vm->load_ns), VMH_FOREVER);
-    /* what fails here fails again in the first call, which then reports it to its caller */
     PyObject *permissions = vmh_wire_decode(&vm->permissions, vm->buffer_type);
     vmh_seal_task(vm, lane->image);
     if (permissions == NULL || vmh_seal_grant(vm, permissions) < 0) {
+        /* a VM with half its grants serves nobody */
+        vm->load_kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_MEMORY_LIMIT : VMH_VM_LOST;
         encode_report(vm, false);
-        vm->doomed = true;      /* a VM with half its grants serves nobody; another one is booted */
+        vm->doomed = true;
     }
     Py_XDECREF(permissions);
-    if (lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL)
+    /* what fails here fails again in the first call, which then reports it to its caller */
+    if (!vm->doomed && lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL)
         PyErr_Clear();
-    vmh_phase_end(vm, &kind);
+    if (vmh_phase_end(vm, &kind) && kind != VMH_CLOSED)
+        vm->load_kind = kind;
+    if (vm->load_kind != VMH_OK) {
+        /* its caller is told now: the next VM would fare no better, and the call might wait for ever */
+        vmh_call *call = vmh_lane_take(lane, &vm->worker);
+        if (call != NULL) {
+            if (vmh_call_claim(call, VMH_RUNNING)) {
+                vmh_blob_move(&call->reply, &vm->scratch);
+                vmh_call_finish(call, vm->load_kind);
+            }
+            vmh_call_unref(call);
+        }
+    }
 }
 
 static PyObject *call_entry(PyObject *entry, PyObject *value, bool spread)

@@ -3,6 +3,10 @@
 #include <limits.h>
 #include <stdlib.h>
 
+/* Small requests have a reserve beyond the hard limit, for the time until the stop arrives: CPython handles the refusal of a
+ * large block well, but crashes when a small one is refused in the wrong place (PyType_Ready while a module is imported). */
+enum { SMALL_BYTES = 16 * 1024, RESERVE_BYTES = 32 * 1024 * 1024 };
+
 vmh_meter *vmh_meter_new(void)
 {
     vmh_meter *meter = calloc(1, sizeof *meter);
@@ -35,11 +39,13 @@ bool vmh_meter_charge(vmh_meter *meter, size_t bytes)
     }
     long long live = atomic_fetch_add_explicit(&meter->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
     if (live > hard) {
-        atomic_fetch_sub_explicit(&meter->live, (long long)bytes, memory_order_relaxed);
-        atomic_fetch_add_explicit(&meter->refused, 1, memory_order_relaxed);
         if (!atomic_exchange(&meter->over, true) && meter->on_soft != NULL)
             meter->on_soft(meter->context);
-        return false;
+        if (bytes > SMALL_BYTES || live - hard > RESERVE_BYTES) {
+            atomic_fetch_sub_explicit(&meter->live, (long long)bytes, memory_order_relaxed);
+            atomic_fetch_add_explicit(&meter->refused, 1, memory_order_relaxed);
+            return false;
+        }
     }
     if (live > atomic_load_explicit(&meter->soft, memory_order_relaxed)
         && !atomic_load_explicit(&meter->over, memory_order_relaxed)

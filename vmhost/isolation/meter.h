@@ -1,7 +1,8 @@
 /* Who owns how much memory: one meter per VM, charged by the allocator hooks (memory.c), buffers and the gates.
  *
  * A meter outlives its VM as long as memory that it paid for lives: it is counted. Two limits: passing `soft` asks for the
- * running call to be stopped (once per call, through on_soft); what would pass `hard` is refused. No Python in here.
+ * running call to be stopped (once per call, through on_soft); what would pass `hard` is refused, small requests a reserve
+ * later. No Python in here.
  */
 #ifndef VMH_METER_H
 #define VMH_METER_H

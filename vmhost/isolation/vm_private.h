@@ -81,6 +81,7 @@ struct vmh_vm {
     int stop_fd;
     atomic_llong calls, errors, stops, boot_ns_taken;
     atomic_llong idle_since_ns;
+    enum vmh_kind load_kind;    /* of its own thread: why it could not load its task; OK: it could */
     bool doomed;                /* of its own thread: a stop was delivered, so it retires */
 
     pthread_mutex_t log_lock;

@@ -312,9 +312,14 @@ def test_a_callback_on_a_done_future_is_called_at_once(pool):
 
 def test_callbacks_have_run_when_the_executor_was_left():
     got = []
+
+    def take(future):
+        threading.Event().wait(0.01)        # longer than the VMs take to end
+        got.append(future.result())
+
     with vmhost.VMExecutor(2) as executor:
         for i in range(20):
-            executor.submit(functions.echo, i).add_done_callback(lambda future: got.append(future.result()))
+            executor.submit(functions.echo, i).add_done_callback(take)
     assert sorted(got) == list(range(20))
 
 

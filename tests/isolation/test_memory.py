@@ -143,7 +143,7 @@ def text_product(value):
 """
 
 GREEDY = ["many_small", "numbers", "strings", "one_string", "growing_bytearray", "doubling_list", "dictionary", "deque", "nested", "cycles", "integers",
-          "text_stream", "byte_stream", "inflate", "compressors", "anonymous_maps", "frames", "catches"]
+          "text_stream", "byte_stream", "database", "inflate", "compressors", "anonymous_maps", "frames", "catches"]
 
 
 @pytest.fixture(scope="module")

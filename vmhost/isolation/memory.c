@@ -17,6 +17,7 @@ static PyMemAllocatorEx raw;
 static PyObjectArenaAllocator arena;
 
 void vmh_memory_bind(vmh_meter *meter) { paying = meter; }
+vmh_meter *vmh_memory_payer(void) { return paying; }
 
 /* ---- arenas ------------------------------------------------------------------------------------------------------- */
 

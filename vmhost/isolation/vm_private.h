@@ -136,6 +136,7 @@ void vmh_error_describe(char *to, size_t size);
 /* memory.c */
 int vmh_memory_install(void);
 void vmh_memory_bind(vmh_meter *meter);                 /* allocations of this thread are charged to it; NULL: nobody */
+vmh_meter *vmh_memory_payer(void);                      /* of this thread; borrowed */
 
 /* main interpreter's configuration, for booting without site; core.c sets it */
 extern PyConfig *vmh_main_config;

@@ -1,0 +1,106 @@
+/* SQLite's allocator: blocks remember who paid, so whoever frees one, the VM that got it is credited. */
+#include "sqlite_memory.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "vm_private.h"
+
+/* As in sqlite3.h, whose header is not needed to build. */
+enum { SQLITE_OK_ = 0, SQLITE_CONFIG_MALLOC_ = 4 };
+
+typedef struct {
+    void *(*allocate)(int);
+    void (*release)(void *);
+    void *(*resize)(void *, int);
+    int (*size)(void *);
+    int (*round_up)(int);
+    int (*start)(void *);
+    void (*stop)(void *);
+    void *context;
+} mem_methods;
+
+typedef struct {
+    vmh_meter *meter;   /* one reference; NULL: the host pays */
+    size_t bytes;       /* with this header */
+} block;
+
+static void *allocate(int size)
+{
+    size_t bytes = sizeof(block) + (size_t)size;
+    vmh_meter *meter = vmh_memory_payer();
+    if (meter != NULL && !vmh_meter_charge(meter, bytes))
+        return NULL;
+    block *made = malloc(bytes);
+    if (made == NULL) {
+        if (meter != NULL)
+            vmh_meter_release(meter, bytes);
+        return NULL;
+    }
+    *made = (block){meter == NULL ? NULL : vmh_meter_ref(meter), bytes};
+    return made + 1;
+}
+
+static void release(void *memory)
+{
+    if (memory == NULL)
+        return;
+    block *old = (block *)memory - 1;
+    if (old->meter != NULL) {
+        vmh_meter_release(old->meter, old->bytes);
+        vmh_meter_unref(old->meter);
+    }
+    free(old);
+}
+
+static void *resize(void *memory, int size)
+{
+    block *old = (block *)memory - 1;
+    vmh_meter *meter = old->meter;
+    size_t before = old->bytes, bytes = sizeof(block) + (size_t)size;
+    if (meter != NULL && bytes > before && !vmh_meter_charge(meter, bytes - before))
+        return NULL;
+    block *moved = realloc(old, bytes);
+    if (moved == NULL) {
+        if (meter != NULL && bytes > before)
+            vmh_meter_release(meter, bytes - before);
+        return NULL;
+    }
+    if (meter != NULL && bytes < before)
+        vmh_meter_release(meter, before - bytes);
+    moved->bytes = bytes;
+    return moved + 1;
+}
+
+static int size_of(void *memory) { return memory == NULL ? 0 : (int)(((block *)memory - 1)->bytes - sizeof(block)); }
+static int round_up(int size) { return (size + 7) & ~7; }
+static int start(void *context) { return SQLITE_OK_; }
+static void stop(void *context) { }
+
+static const mem_methods ours = {allocate, release, resize, size_of, round_up, start, stop, NULL};
+
+void vmh_sqlite_memory_install(const char *path)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool tried;
+    pthread_mutex_lock(&lock);
+    if (!tried) {
+        tried = true;
+        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);    /* stays open: the module is about to be imported */
+        int (*config)(int, ...) = NULL;
+        int (*initialize)(void) = NULL;
+        if (library != NULL) {
+            *(void **)&config = dlsym(library, "sqlite3_config");
+            *(void **)&initialize = dlsym(library, "sqlite3_initialize");
+        }
+        if (config != NULL && initialize != NULL && config(SQLITE_CONFIG_MALLOC_, &ours) == SQLITE_OK_) {
+            /* what SQLite keeps for the whole process is nobody's */
+            vmh_meter *payer = vmh_memory_payer();
+            vmh_memory_bind(NULL);
+            initialize();
+            vmh_memory_bind(payer);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}

@@ -296,3 +296,31 @@ def test_an_executor_with_a_call_that_never_ends_can_be_interrupted(tmp_path):
             future.stop()
     """)
     assert out == "interrupted\n"
+
+
+def test_a_call_that_cannot_be_unwound_holds_up_nobody(tmp_path):
+    out = run_script(tmp_path, """
+        import os
+        import re
+        import threading
+        import vmhost
+
+        def search(path):
+            open(path, "w").close()
+            return re.match("(a+)+$", "a" * 64 + "b")
+
+        if __name__ == "__main__":
+            with vmhost.VMExecutor(1) as executor:
+                future = executor.submit(search, os.path.abspath("begun"))
+                while not os.path.exists("begun"):
+                    pass
+                threading.Event().wait(0.1)         # from the file's end into the regular expression
+                future.stop()
+                try:
+                    future.result()
+                except vmhost.VMLostError as error:
+                    print(type(error).__name__)
+                print(executor.submit(abs, -1).result())
+            print(len(executor.statistics().quarantined))
+    """)
+    assert out == "VMLostError\n1\n1\n"

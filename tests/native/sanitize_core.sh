@@ -1,0 +1,37 @@
+#!/bin/sh
+# Builds the whole native core with a sanitizer, in a copy of the checkout, and runs the tests that work it hardest on it.
+#
+#   sh tests/native/sanitize_core.sh address|undefined [pytest's arguments]
+#
+# CPython itself is not instrumented: what is found is in our C files, or in memory that they share with it. The sanitizer's
+# library is preloaded, as the executable does not know of it.
+set -eu
+cd -- "$(dirname -- "$0")/../.."
+sanitizer=$1
+shift
+python=$PWD/.venv/bin/python
+case $sanitizer in
+    address) library=libasan.so ;;
+    undefined) library=libubsan.so ;;
+    *) echo "sanitize_core.sh: expected address or undefined, got $sanitizer" >&2; exit 2 ;;
+esac
+library=$(${CC:-gcc} -print-file-name=$library)
+[ -e "$library" ] || { echo "sanitize_core.sh: ${CC:-gcc} has no $sanitizer sanitizer; install its libraries" >&2; exit 1; }
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+mkdir "$copy/tests"
+cp -r vmhost bytecode setup.py pyproject.toml "$copy"
+for part in __init__.py conftest.py hosts.py isolation guest vmhost faults stress test_bad_input.py; do
+    [ ! -e "tests/$part" ] || cp -r "tests/$part" "$copy/tests"
+done
+find "$copy" -name '*.so' -delete
+cd "$copy"
+: > LICENSE; : > README.md
+VMHOST_SANITIZE=$sanitizer "$python" setup.py -q build_ext --inplace
+[ $# -gt 0 ] || set -- tests/isolation/test_memory.py tests/isolation/test_apart.py tests/test_bad_input.py tests/guest/test_waits.py \
+    tests/guest/test_grants.py tests/stress/test_cycles.py tests/vmhost/test_real_host.py
+echo "sanitizer: $sanitizer, the whole core"
+# The instrumented frames are larger, so VMs need more stack than tests give them. Leaks are the leak fixture's business.
+ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0:halt_on_error=1:detect_stack_use_after_return=0:allocator_may_return_null=1 \
+UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+LD_PRELOAD=$library PYTHONPATH=$copy "$python" -m pytest -q -p no:cacheprovider "$@"

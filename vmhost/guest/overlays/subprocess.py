@@ -43,7 +43,7 @@ class Popen:
     def __init__(self, args, *unused, **unused_by_name):
         from vmhost.guest import PermissionDenied
 
-        raise PermissionDenied(f"subprocess: {args!r} cannot be started: a task has no processes; ask for a host function "
+        raise PermissionDenied(13, f"subprocess: {args!r} cannot be started: a task has no processes; ask for a host function "
                                "(task.yaml: permissions.host)")
 
 

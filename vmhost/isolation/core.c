@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "fork.h"
 #include "seal.h"
+#include "sqlite_memory.h"
 #include "vm_private.h"
 #include "wire.h"
 
@@ -1333,6 +1334,24 @@ finish:
     return rc;
 }
 
+/* SQLite takes an allocator only before its first use, which may be the host's own: so as early as can be. */
+static int install_sqlite_memory(void)
+{
+    PyObject *util = PyImport_ImportModule("importlib.util"), *origin = NULL;
+    PyObject *spec = util == NULL ? NULL : PyObject_CallMethod(util, "find_spec", "s", "_sqlite3");
+    if (spec != NULL && spec != Py_None)
+        origin = PyObject_GetAttrString(spec, "origin");
+    if (origin != NULL && PyUnicode_Check(origin)) {
+        const char *path = PyUnicode_AsUTF8(origin);
+        if (path != NULL)
+            vmh_sqlite_memory_install(strcmp(path, "built-in") == 0 ? NULL : path);
+    }
+    Py_XDECREF(util);
+    Py_XDECREF(spec);
+    Py_XDECREF(origin);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static int core_exec(PyObject *module)
 {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
@@ -1344,7 +1363,7 @@ static int core_exec(PyObject *module)
         return -1;
     }
     vmh_main_config = (PyConfig *)_Py_GetConfig();
-    if (vmh_memory_install() < 0 || vmh_audit_install() < 0)
+    if (vmh_memory_install() < 0 || vmh_audit_install() < 0 || install_sqlite_memory() < 0)
         return -1;
     buffer_type = vmh_buffer_type_new();
     if (buffer_type == NULL || PyModule_AddType(module, buffer_type) < 0

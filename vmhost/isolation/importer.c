@@ -5,7 +5,6 @@
  * existed.
  */
 #include "gates.h"
-#include "sqlite_memory.h"
 
 #include <limits.h>
 #include <marshal.h>
@@ -205,8 +204,6 @@ static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *name)
     if (spec == NULL || origin == NULL || PyObject_SetAttrString(spec, "name", name) < 0
         || PyObject_SetAttrString(spec, "origin", origin) < 0)
         goto done;
-    if (strcmp(text, "_sqlite3") == 0)
-        vmh_sqlite_memory_install(builtin ? NULL : path);
     module = call_imp(builtin ? python.create_builtin : python.create_dynamic, &spec, 1);
     if (module == NULL)
         goto done;

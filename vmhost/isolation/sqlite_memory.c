@@ -87,7 +87,7 @@ void vmh_sqlite_memory_install(const char *path)
     pthread_mutex_lock(&lock);
     if (!tried) {
         tried = true;
-        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);    /* stays open: the module is about to be imported */
+        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);    /* stays open: the allocator is in use */
         int (*config)(int, ...) = NULL;
         int (*initialize)(void) = NULL;
         if (library != NULL) {

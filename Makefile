@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build demo test stress sanitize sanitize-address sanitize-undefined sanitize-thread bench lock clean distclean
+.PHONY: help build demo test stress mutations sanitize sanitize-address sanitize-undefined sanitize-thread bench lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -14,7 +14,7 @@ demo: build       ## compile the shipped tasks and run them side by side in VMs
 	@.venv/bin/vmhost demo $(ARGS)
 
 test: build       ## the test suite
-	@$(PYTHON) -m pytest -q $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 $(ARGS)
 
 stress: build     ## the long runs: many hosts and VMs in several processes
 	@$(PYTHON) -m pytest -q -m stress -n 2 $(ARGS)
@@ -29,6 +29,9 @@ sanitize-undefined: build  ## the native core under the undefined-behaviour sani
 
 sanitize-thread: build     ## the parts that build without CPython under the thread sanitizer
 	@sh tests/native/run.sh thread
+
+mutations: build  ## 100,000 mutated code objects through the verifier, the accepted ones run (15 minutes)
+	@$(PYTHON) -m tests.properties.verifier_mutations --count 100000 $(ARGS)
 
 bench: build      ## measure against threads, interpreters and processes
 	@.venv/bin/vmhost bench $(ARGS)

@@ -1,0 +1,61 @@
+"""Tasks that wreck their own interpreter, or lean on the corners of CPython that crashed before: the process, the caller and the next
+task get through. One process runs them all, so what one breaks shows in the next."""
+
+from tests.hosts import in_a_process
+
+WRECKERS = {
+    "empties sys.modules": "import sys; sys.modules.clear()",
+    "empties the builtins": "import builtins; builtins.__dict__.clear()",
+    "empties sys": "import sys; sys.__dict__.clear()",
+    "empties the runtime's native module": "import _vmhost; _vmhost.__dict__.clear()",
+    "empties the runtime": "import sys\n    for m in list(sys.modules.values()):\n        if m and m.__name__.startswith('vmhost'): m.__dict__.clear()",
+    "empties threading": "import threading; threading.__dict__.clear()",
+    "removes every way to import": "import sys; sys.meta_path.clear()",
+    "breaks its output": "import sys\n    class Broken:\n        def write(self, text): raise SystemExit\n        flush = None\n    sys.stdout = sys.stderr = Broken()",
+    "replaces its hooks": "import sys, threading; sys.excepthook = sys.unraisablehook = threading.excepthook = None",
+    "imports itself again": "import sys; m = sys.modules['main']; m.__spec__.loader.exec_module(m)",
+    "makes native modules again": "import _vmhost\n    for n in ('posix', '_thread', '_socket', '_sqlite3'): _vmhost.create(n)",
+    "an exit handler without end": "import atexit\n    def again(): atexit.register(again)\n    atexit.register(again)",
+    "a finaliser that starts a thread": "import sys, threading\n    class A:\n        def __del__(self): threading.Thread(target=len, args=('',)).start()\n    sys.kept = A()",
+    "a finaliser that collects": "import gc\n    class A:\n        def __del__(self): gc.collect()\n    a = A(); a.a = a",
+    "objects that come back": "import gc\n    kept = []\n    class A:\n        def __del__(self): kept.append(self)\n    a = A(); a.a = a; del a; gc.collect()",
+    "a deep tuple": "v = ()\n    for _ in range(10**6): v = (v,)",
+    "deep objects": "class A: pass\n    v = None\n    for _ in range(10**6):\n        a = A(); a.v = v; v = a",
+    "deep generators": "def g(x): yield x\n    v = None\n    for _ in range(10**5):\n        v = g(v); next(v)",
+    "deep JSON": "import json; json.loads('[' * 10**6)",
+    "a deep pickle": "import pickle; pickle.loads(b'(' * 10**6 + b'l' * 10**6 + b'.')",
+    "a deep exception": "e = None\n    for _ in range(10**5):\n        n = ValueError(); n.__context__ = e; e = n\n    raise e",
+    "a deep exception group": "e = ValueError()\n    for _ in range(10**4): e = ExceptionGroup('x', [e])\n    raise e",
+    "deep pattern": "import re; re.compile('(' * 5000 + ')' * 5000)",
+    "recursion in threads": "import threading\n    def f(): f()\n    t = [threading.Thread(target=f) for _ in range(20)]\n    [x.start() for x in t]; [x.join() for x in t]",
+    "too many threads": "import threading\n    e = threading.Event()\n    for _ in range(200): threading.Thread(target=e.wait).start()",
+    "one connection in many threads": "import sqlite3, threading\n    c = sqlite3.connect(':memory:', check_same_thread=False)\n"
+        "    t = [threading.Thread(target=lambda: [c.execute('select 1').fetchall() for _ in range(200)]) for _ in range(8)]\n"
+        "    [x.start() for x in t]; [x.join() for x in t]",
+    "a dict changed while compared": "class K:\n        __hash__ = lambda s: 1\n        def __eq__(s, o): d.clear(); return False\n"
+        "    d = {}\n    for _ in range(100): d[K()] = 1",
+}
+
+SCRIPT = """
+    from tests.crashers.test_wreckers import WRECKERS
+    calm = TaskPolicy(breaker=BreakerPolicy(enabled=False))
+    with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=3, task=calm)) as host:
+        good = host.load(bundle("def run(value):\\n    return value\\n", "good"))
+        for number, (name, body) in enumerate(WRECKERS.items()):
+            print(name, flush=True)
+            task = host.load(bundle(f"def run(value):\\n    {body}\\n", f"task{number}", limits={"memory_bytes": 256 << 20}))
+            try:
+                task(number, timeout_s=20)
+            except vmhost.VMHostError:
+                pass
+            assert good(number) == number
+            host.unload(task)
+        assert [vm.task for vm in host.close()] == []
+    print("all", flush=True)
+"""
+
+
+def test_the_process_gets_through_all_of_them():
+    done = in_a_process(SCRIPT, timeout_s=200)
+    assert done.returncode == 0, (done.stdout[-200:], done.stderr)
+    assert done.stdout.splitlines() == [*WRECKERS, "all"]

@@ -280,3 +280,29 @@ def test_an_ended_vm_has_given_all_its_memory_back_whatever_it_did(use):
     result, after = run_and_end(f"kept = []\ndef run(value):\n    {USES[use]}\n", 1)
     assert not isinstance(result, Exception) or use == "an exception", result
     assert (after["arenas"], after["live_bytes"]) == (0, 0)
+
+
+@pytest.mark.parametrize("limit", [64 * 1024, MIB, 4 * MIB, 6 * MIB])
+def test_a_task_that_needs_more_to_be_loaded_than_its_limit_is_answered_at_once(host, limit):
+    """Without a deadline: VMs must not be booted over and over while the call waits."""
+    task = host.load(bundle("import asyncio, decimal, logging, sqlite3\ndef run(value):\n    return value\n", "heavy",
+                            limits={"memory_bytes": limit}))
+    booted = host.statistics().booted
+    with pytest.raises(vmhost.MemoryLimitError):
+        task.submit(1).result(timeout=20)
+    assert host.statistics().booted <= booted + 3
+    host.unload("heavy")
+
+
+def test_counters_return_to_what_they_were_when_a_call_lets_go(host):
+    task = host.load(bundle("def run(value):\n    return len([bytes(100_000) for _ in range(value)])\n", "breather",
+                            limits={"memory_bytes": 128 * MIB, "concurrency": 1}))
+
+    def live():
+        return next(vm.live_bytes for vm in host.statistics().vms if vm.task == "breather")
+
+    task(1)
+    before = live()
+    for _ in range(20):
+        task(300)
+    assert live() < before + 2 * MIB

@@ -63,15 +63,22 @@ static void meters(void)
 {
     vmh_meter *meter = vmh_meter_new();
     CHECK(meter != NULL);
-    atomic_store(&meter->soft, 1000);
-    atomic_store(&meter->hard, 1250);
-    CHECK(vmh_meter_charge(meter, 900) && !atomic_load(&meter->over));
-    CHECK(!vmh_meter_charge(meter, 2000) && !atomic_load(&meter->over));    /* alone beyond the limit: refused, no stop */
-    CHECK(vmh_meter_charge(meter, 200) && atomic_load(&meter->over));
-    CHECK(!vmh_meter_charge(meter, 200));
-    CHECK(atomic_load(&meter->live) == 1100 && atomic_load(&meter->refused) == 2 && atomic_load(&meter->peak) == 1100);
-    vmh_meter_release(meter, 1100);
-    CHECK(vmh_storage_new(5000, meter) == NULL);
+    const long long mib = 1 << 20;
+    atomic_store(&meter->soft, 8 * mib);
+    atomic_store(&meter->hard, 10 * mib);
+    CHECK(vmh_meter_charge(meter, 7 * mib) && !atomic_load(&meter->over));
+    CHECK(!vmh_meter_charge(meter, 20 * mib) && !atomic_load(&meter->over));    /* alone beyond the limit: refused, no stop */
+    CHECK(vmh_meter_charge(meter, 2 * mib) && atomic_load(&meter->over));
+    CHECK(!vmh_meter_charge(meter, 2 * mib));
+    CHECK(atomic_load(&meter->live) == 9 * mib && atomic_load(&meter->refused) == 2 && atomic_load(&meter->peak) == 9 * mib);
+    vmh_meter_rearm(meter);
+    long long small = 9 * mib;
+    while (vmh_meter_charge(meter, 16 * 1024))      /* small requests have a reserve, which ends too */
+        small += 16 * 1024;
+    CHECK(atomic_load(&meter->over) && small == 42 * mib && atomic_load(&meter->live) == small);
+    CHECK(!vmh_meter_charge(meter, 16 * 1024 + 1));
+    vmh_meter_release(meter, (size_t)small);
+    CHECK(vmh_storage_new(20 * mib, meter) == NULL);
     CHECK(vmh_storage_new(SIZE_MAX - 10, NULL) == NULL);
     CHECK(atomic_load(&meter->live) == 0);
     vmh_meter_unref(meter);

@@ -7,10 +7,11 @@
 /* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves. */
 enum tag {
     TAG_NONE, TAG_TRUE, TAG_FALSE, TAG_INT, TAG_BIG, TAG_FLOAT, TAG_COMPLEX, TAG_ASCII, TAG_STR, TAG_BYTES, TAG_LIST,
-    TAG_TUPLE, TAG_DICT, TAG_SET, TAG_BUFFER,
+    TAG_TUPLE, TAG_DICT, TAG_SET, TAG_BUFFER, TAG_LENT_BYTES,
 };
 
-enum { DEPTH_MOST = 200 };
+/* From LEND_LEAST on the host lends its bytes instead of copying them: one copy less, for the price of a reference. */
+enum { DEPTH_MOST = 200, LEND_LEAST = 64 * 1024 };
 
 /* Where the encoder is, for messages only: one step per container level. */
 typedef struct step {
@@ -175,6 +176,26 @@ static int put_foreign_buffer(encoder *e, const step *at, PyObject *value)
     return rc;
 }
 
+static int put_lent_bytes(encoder *e, PyObject *value)
+{
+    vmh_view view;
+    vmh_storage *storage = NULL;
+    if (vmh_buffer_from_object(value, NULL, &storage, &view) < 0)
+        return -1;
+    uint32_t index = e->blob->storage_count;
+    uint8_t *at = room(e, 5);
+    if (at != NULL) {
+        *at = TAG_LENT_BYTES;
+        memcpy(at + 1, &index, 4);
+        if (!vmh_blob_add_storage(e->blob, storage)) {
+            PyErr_NoMemory();
+            at = NULL;
+        }
+    }
+    vmh_storage_unref(storage);
+    return at == NULL ? -1 : 0;
+}
+
 static int put(encoder *e, PyObject *value, const step *at);
 
 static int put_items(encoder *e, PyObject *const *items, Py_ssize_t count, const step *at)
@@ -246,6 +267,8 @@ static int put(encoder *e, PyObject *value, const step *at)
         return put_tag(e, value == Py_True ? TAG_TRUE : TAG_FALSE);
     if (type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type || type == &PySet_Type)
         return put_container(e, value, at);
+    if (type == &PyBytes_Type && e->vm == NULL && PyBytes_GET_SIZE(value) >= LEND_LEAST)
+        return put_lent_bytes(e, value);
     if (type == &PyBytes_Type)
         return put_sized(e, TAG_BYTES, PyBytes_AS_STRING(value), (size_t)PyBytes_GET_SIZE(value));
     if (type == &PyComplex_Type)
@@ -390,6 +413,21 @@ static PyObject *get_buffer(decoder *d)
     return vmh_buffer_new(d->buffer_type, d->blob->storages[index], &view);
 }
 
+static PyObject *get_lent_bytes(decoder *d)
+{
+    const uint8_t *from = bite(d, 4);
+    if (from == NULL)
+        return NULL;
+    uint32_t index;
+    memcpy(&index, from, 4);
+    if (index >= d->blob->storage_count) {
+        PyErr_SetString(PyExc_SystemError, "vmhost: lent bytes on the wire have no storage");
+        return NULL;
+    }
+    const vmh_storage *storage = d->blob->storages[index];
+    return PyBytes_FromStringAndSize(storage->data, (Py_ssize_t)storage->size);
+}
+
 static PyObject *get_ascii(const uint8_t *from, Py_ssize_t size)
 {
     PyObject *text = PyUnicode_New(size, 127);
@@ -449,6 +487,8 @@ static PyObject *get(decoder *d)
         return get_container(d, tag);
     case TAG_BUFFER:
         return get_buffer(d);
+    case TAG_LENT_BYTES:
+        return get_lent_bytes(d);
     }
     PyErr_Format(PyExc_SystemError, "vmhost: tag %d on the wire is unknown", (int)tag);
     return NULL;

@@ -5,12 +5,18 @@ Checks that wrap every test (VMs, threads, file descriptors left behind) belong 
 
 import gc
 import os
+import signal
 import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+
+
+# A process that was started in the background ignores Ctrl-C, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionstart(session):

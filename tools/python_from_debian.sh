@@ -55,7 +55,7 @@ CONFIGURATION
     for deb in "$work"/debs/*.deb; do dpkg -x "$deb" "$work/root"; done
 
     # Debian's pyconfig.h sends the reader to the multiarch folder under /usr/include; here there is one architecture
-    cp "$work"/root/usr/include/*-linux-gnu/python3.14/pyconfig.h "$work/root/usr/include/python3.14/pyconfig.h"
+    cp "$work/root/usr/include/"*-linux-gnu/python3.14/pyconfig.h "$work/root/usr/include/python3.14/pyconfig.h"
     rm -rf "$work/debs" "$work/apt" "$prefix"
     mv "$work" "$prefix"
 }

@@ -394,7 +394,8 @@ bool vmh_lane_cancel(vmh_call *call, enum vmh_kind kind)
 {
     vmh_lane *lane = call->lane;
     pthread_mutex_lock(&lane->lock);
-    bool mine = queued_here(lane, call) && vmh_call_claim(call, VMH_QUEUED);
+    /* a collected call is claimed under this lock; from then on its links are its collector's */
+    bool mine = atomic_load(&call->state) == VMH_QUEUED && queued_here(lane, call) && vmh_call_claim(call, VMH_QUEUED);
     if (mine)
         dequeue(lane, call);
     pthread_mutex_unlock(&lane->lock);

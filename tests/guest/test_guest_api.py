@@ -52,6 +52,17 @@ def package_files():
             (root / "inside.txt").is_file(), root.is_dir(), importlib.resources.read_text("pack", "inside.txt"),
             importlib.resources.is_resource("pack", "nothing")]
 
+def module_files():
+    import importlib.resources
+    roots = [importlib.resources.files(anchor) for anchor in ("main", sys.modules["main"], "pack.part")]
+    with importlib.resources.as_file(roots[0] / "data" / "lines.txt") as path:
+        copied = [type(path).__module__.partition(".")[0], path.read_text(), open(path, "rb").read()]
+    return [[sorted(entry.name for entry in root.iterdir() if entry.is_file()) for root in roots],
+            roots[0].joinpath("data", "lines.txt").read_text(),
+            importlib.resources.read_text("main", "data", "lines.txt", encoding="utf-8"),
+            importlib.resources.is_resource("main", "other.bin"), importlib.resources.files().joinpath("other.bin").is_file(),
+            (roots[0] / "none").is_file(), copied]
+
 def missing_file():
     open("data/none.txt")
 
@@ -132,7 +143,8 @@ FILES = {"data/lines.txt": b"one\ntwo\n", "other.bin": b"\x00\xff", "pack/inside
 
 
 def load(host, source=SOURCE, name="asks", **limits):
-    sources = {"main": (source, f"{name}@1/main.py", False), "pack": (PACK, f"{name}@1/pack/__init__.py", True)}
+    sources = {"main": (source, f"{name}@1/main.py", False), "pack": (PACK, f"{name}@1/pack/__init__.py", True),
+               "pack.part": (PACK, f"{name}@1/pack/part.py", False)}
     return host.load(compile_sources(sources, entry="main:run", name=name, version="1", files=FILES,
                                      limits={"concurrency": 1, **limits}))
 
@@ -171,6 +183,13 @@ def test_files_of_the_bundle(task):
 
 def test_files_through_importlib(task):
     assert task("package_files") == ["packed", ["inside.txt"], True, True, "packed", False]
+
+
+def test_files_beside_a_module_that_is_no_package(task):
+    names, text, same, resource, unnamed, missing, copied = task("module_files")
+    assert names == [["other.bin"], ["other.bin"], ["inside.txt"]]
+    assert text == same == "one\ntwo\n" and resource and unnamed and not missing
+    assert copied == ["pathlib", "one\ntwo\n", b"one\ntwo\n"]
 
 
 def test_a_missing_file_says_what_there_is(task):

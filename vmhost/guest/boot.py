@@ -73,7 +73,8 @@ class Importer:
     @staticmethod
     def get_resource_reader(name):
         from vmhost.guest.files import BundleReader
-        return BundleReader(name)
+        package = name if _native.find(name) == _PACKAGE else name.rpartition(".")[0]
+        return BundleReader(package.replace(".", "/"))
 
 
 class LogStream(_io._TextIOBase):

@@ -63,23 +63,27 @@ def open_file(file, mode="r", buffering=-1, encoding=None, errors=None, newline=
 
 
 class BundleReader:
-    """importlib.resources.files(package): the bundle's files below the package's folder."""
+    """importlib.resources.files(module): the bundle's files below a package's folder, or beside a module that is none."""
 
-    def __init__(self, package):
-        self._folder = package.replace(".", "/")
+    def __init__(self, folder):
+        self._folder = folder
 
     def files(self):
         from vmhost.guest.traversable import BundlePath
         return BundlePath(self._folder)
 
     def open_resource(self, resource):
-        return io.BytesIO(read_bytes(f"{self._folder}/{resource}"))
+        return io.BytesIO(read_bytes(_join(self._folder, resource)))
 
     def resource_path(self, resource):
         raise FileNotFoundError(resource)
 
     def is_resource(self, path):
-        return f"{self._folder}/{path}" in names()
+        return _join(self._folder, path) in names()
 
     def contents(self):
         return [entry.name for entry in self.files().iterdir()]
+
+
+def _join(folder, name):
+    return f"{folder}/{name}" if folder else name

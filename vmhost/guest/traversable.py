@@ -1,6 +1,9 @@
 """Files of the bundle as importlib.resources sees them: an importlib.resources.abc.Traversable."""
 
+import contextlib
 import io
+import pathlib
+from importlib.resources import as_file
 from importlib.resources.abc import Traversable
 
 from vmhost.guest import files
@@ -44,3 +47,10 @@ class BundlePath(Traversable):
 
     def __repr__(self):
         return f"BundlePath({self._path!r})"
+
+
+@as_file.register(BundlePath)
+@contextlib.contextmanager
+def _path_of(path):
+    """A relative path, which open() and pathlib read from the bundle; nothing is copied out of it."""
+    yield pathlib.Path(path._path)

@@ -270,12 +270,19 @@ static int check_close_method(vmh_gated *call)
 
 /* --- functions */
 
+/* close(fd) and dup(fd): the number is read once, so that what is checked is what is used. */
+static int own_fd(vmh_gated *call)
+{
+    int fd = vmh_gated_fd(call, call->args[0]);
+    return fd < 0 || vmh_gated_replace(call, &call->args[0], PyLong_FromLong(fd)) < 0 ? -1 : fd;
+}
+
 static int check_close_fd(vmh_gated *call)
 {
     if (call->nargs != 1)
         return 0;
-    int fd = vmh_gated_fd(call, call->args[0]);
-    if (fd < 0 || vmh_gated_replace(call, &call->args[0], PyLong_FromLong(fd)) < 0)
+    int fd = own_fd(call);
+    if (fd < 0)
         return -1;
     call->result = vmh_gated_original(call);
     vmh_fd_closed(fd);
@@ -286,8 +293,7 @@ static int check_dup_fd(vmh_gated *call)
 {
     if (call->nargs != 1)
         return 0;
-    int fd = vmh_gated_fd(call, call->args[0]);
-    if (fd < 0 || vmh_gated_replace(call, &call->args[0], PyLong_FromLong(fd)) < 0)
+    if (own_fd(call) < 0)
         return -1;
     call->result = vmh_gated_original(call);
     if (call->result == NULL || vmh_fd_own(PyLong_AsInt(call->result)) < 0) {
@@ -300,12 +306,9 @@ static int check_dup_fd(vmh_gated *call)
 /* Both ends stay in the VM, so it needs no permission; event loops wake themselves with one. */
 static int check_socketpair(vmh_gated *call)
 {
-    int family = call->nargs == 0                   ? AF_UNIX
-                 : PyLong_CheckExact(call->args[0]) ? PyLong_AsInt(call->args[0])
-                 : PyLong_Check(call->args[0])      ? AF_UNIX
-                                                    : -1;
-    if (call->nargs > 0 && PyLong_Check(call->args[0]) && !PyLong_CheckExact(call->args[0]))
-        family = PyLong_AsInt(call->args[0]);
+    int family = AF_UNIX;
+    if (call->nargs > 0)
+        family = PyLong_Check(call->args[0]) ? PyLong_AsInt(call->args[0]) : -1;
     if (family != AF_UNIX) {
         PyErr_Clear();
         vmh_deny("only a pair of AF_UNIX sockets stays inside the VM", "socketpair");

@@ -1,12 +1,15 @@
 """Builds the native parts. What the project is called and needs stands in pyproject.toml.
 
-`vmhost.isolation._core` is made of every C file in vmhost/isolation/. Two environment variables change the build:
+`vmhost.isolation._core` is made of every C file in vmhost/isolation/; `engine/libvme.so` of those in engine/src (no Python in
+it; files in its folders avx2/ and avx512/ are compiled for those instructions and run only where the CPU has them);
+`engine._array`, its Python array type, of those in engine/arrays. Two environment variables change the build:
 VMHOST_SANITIZE=address|undefined|thread adds that sanitizer, VMHOST_WERROR=1 turns warnings into errors. Object files of
 different settings lie in different folders, so switching between them never mixes them.
 """
 
 import fcntl
 import os
+import platform
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
@@ -26,24 +29,45 @@ SANITIZERS = {
 HERE = Path(__file__).resolve().parent
 
 
+# A CPU has these before a kernel compiled for them runs: engine/src/backend.c asks.
+X86_64 = platform.machine() in ("x86_64", "AMD64")
+INSTRUCTIONS = {
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c", "-mprefer-vector-width=512"],
+}
+# Results are NumPy's: no contraction to fused products behind the source's back. The engine reads no errno and no exception flags.
+ARITHMETIC = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+LIBRARY = "engine.libvme"       # a plain shared library: no Python, no suffix in its name
+
+
 def extensions():
-    """The project's extension modules; none where their sources are not there."""
-    folder = Path("vmhost", "isolation")
-    sources = sorted(map(str, folder.glob("*.c")))
-    if not sources:
-        return []
+    """The project's native parts, in the order in which they can be linked."""
+    return [
+        _native("vmhost.isolation._core", ["vmhost/isolation"], _python_headers(), ["-O2"]),
+        _native(LIBRARY, ["engine/src", "engine/src/portable", *(f"engine/src/{name}" for name in INSTRUCTIONS if X86_64)],
+                ["engine/include", "engine/src"], ARITHMETIC, libraries=["m"]),
+        _native("engine._array", ["engine/arrays"], ["engine/include", *_python_headers()], ["-O2"], needs_library=True),
+    ]
+
+
+def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_library=False):
+    """One shared object, of every C file in `folders` (the first one's headers are watched too)."""
     sanitize = SANITIZERS[_sanitizer()] if _sanitizer() else []
     werror = ["-Werror"] if os.environ.get("VMHOST_WERROR") == "1" else []
-    return [Extension(
-        "vmhost.isolation._core",
-        sources,
-        depends=sorted(map(str, folder.glob("*.h"))),
-        include_dirs=[str(folder), *_python_headers()],
+    extension = Extension(
+        name,
+        sorted(str(path) for folder in folders for path in Path(folder).glob("*.c")),
+        depends=sorted(str(path) for folder in (*folders, *include_dirs) if not os.path.isabs(folder)
+                       for path in Path(folder).rglob("*.h")),
+        include_dirs=[folders[0], *include_dirs],
         define_macros=[("_GNU_SOURCE", "1")],
+        libraries=list(libraries),
         # Debian's Python asks for -O3 -Wall of its own; ours come last and win.
-        extra_compile_args=["-std=c11", "-O2", "-g", "-fvisibility=hidden", *WARNINGS, *werror, *sanitize],
+        extra_compile_args=["-std=c11", *optimize, "-g", "-fvisibility=hidden", *WARNINGS, *werror, *sanitize],
         extra_link_args=["-pthread", *sanitize],
-    )]
+    )
+    extension.needs_library = needs_library
+    return extension
 
 
 class BuildInParallel(build_ext):
@@ -74,12 +98,14 @@ class BuildInParallel(build_ext):
         compiler = self.compiler
         compile_one = compiler.compile
 
-        def compile_all(sources, output_dir=None, depends=None, **options):
+        def compile_all(sources, output_dir=None, depends=None, **shared):
             def compile_source(source):
                 [made] = compiler.object_filenames([source], output_dir=output_dir)
                 newest = max(os.path.getmtime(path) for path in (source, __file__, *(depends or ())))
                 settings = Path(f"{made}.settings")
-                wanted = repr((sys.version, options.get("macros"), options.get("extra_postargs")))
+                instructions = INSTRUCTIONS.get(Path(source).parent.name, [])
+                options = {**shared, "extra_postargs": [*(shared.get("extra_postargs") or []), *instructions]}
+                wanted = repr((sys.version, options.get("macros"), options["extra_postargs"]))
                 if (os.path.exists(made) and os.path.getmtime(made) > newest and settings.exists()
                         and settings.read_text() == wanted):
                     return made
@@ -92,6 +118,18 @@ class BuildInParallel(build_ext):
 
         compiler.compile = compile_all
         super().build_extensions()
+
+    def build_extension(self, extension):
+        if extension.name == LIBRARY:
+            extension.extra_link_args += ["-Wl,-soname,libvme.so"]
+        if extension.needs_library:         # beside it, wherever both are installed
+            library = Path(self.get_ext_fullpath(LIBRARY)).resolve()
+            extension.extra_link_args += [str(library), "-Wl,-rpath,$ORIGIN"]
+        super().build_extension(extension)
+
+    def get_ext_filename(self, name):
+        plain = name.rpartition(".")[2] == LIBRARY.rpartition(".")[2]       # asked for by both names
+        return f"{name.replace('.', '/')}.so" if plain else super().get_ext_filename(name)
 
 
 def _sanitizer():

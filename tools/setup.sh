@@ -131,7 +131,7 @@ install CPython 3.14 with its headers, or point VMHOST_PYTHON at one"
 digest() { cat -- "$@" | sha256sum | cut -d ' ' -f 1; }
 is_stamped() { [ -r "$1" ] && [ "$(cat "$1")" = "$2" ]; }
 stamp() { printf '%s\n' "$2" > "$1.partial"; mv -f "$1.partial" "$1"; }
-state() { { sha256sum < "$1" || echo missing; } 2>/dev/null; }
+states() { for built_file in "$@"; do sha256sum < "$built_file" || echo missing; done 2>/dev/null; }
 
 # ---- the virtual environment with its dependencies, and the checkout installed in it ------------------------------------
 
@@ -175,12 +175,15 @@ fi
 
 # ---- the native core ----------------------------------------------------------------------------------------------------
 
-core=$("$python" -I -S -c 'import sysconfig; print("vmhost/isolation/_core" + sysconfig.get_config_var("EXT_SUFFIX"))')
-sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} $(digest setup.py vmhost/isolation/*.[ch])"
-if ! is_stamped .venv/core.stamp "$sources $(state "$core")"; then
-    say "building the native core"
-    "$python" setup.py -q build_ext --inplace || fail "the native core could not be built (see above)"
-    stamp .venv/core.stamp "$sources $(state "$core")"
+suffix=$("$python" -I -S -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+built="vmhost/isolation/_core$suffix engine/_array$suffix engine/libvme.so"
+# word splitting is meant: no name here has a blank
+native_sources=$(find vmhost/isolation engine -name '*.[ch]' | LC_ALL=C sort)
+sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} $(digest setup.py $native_sources)"
+if ! is_stamped .venv/core.stamp "$sources $(states $built)"; then
+    say "building the native core and the engine"
+    "$python" setup.py -q build_ext --inplace || fail "the native parts could not be built (see above)"
+    stamp .venv/core.stamp "$sources $(states $built)"
 fi
 
 packaging=$(digest pyproject.toml setup.py)
@@ -193,9 +196,9 @@ fi
 # ---- the standard-library bundle ----------------------------------------------------------------------------------------
 
 bundle=vmhost/data/stdlib.vmb
-sources="$(running) $(find bytecode vmhost/guest -name '*.py' -o -name '*.json' | LC_ALL=C sort | xargs cat | sha256sum)"
-if ! is_stamped .venv/stdlib.stamp "$sources $(state "$bundle")"; then
+sources="$(running) $(find bytecode vmhost/guest engine -name '*.py' -o -name '*.json' | LC_ALL=C sort | xargs cat | sha256sum)"
+if ! is_stamped .venv/stdlib.stamp "$sources $(states "$bundle")"; then
     say "compiling the standard library for the VMs"
     "$python" -m bytecode.stdlib "$bundle" >&2 || fail "the standard-library bundle could not be made (see above)"
-    stamp .venv/stdlib.stamp "$sources $(state "$bundle")"
+    stamp .venv/stdlib.stamp "$sources $(states "$bundle")"
 fi

@@ -1,0 +1,106 @@
+/* Which kernels this process uses: the best that its CPU can run, or the one that was forced. */
+#include "internal.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static bool always(void) { return true; }
+
+static bool has_avx2(void)
+{
+#ifdef __x86_64__
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#else
+    return false;
+#endif
+}
+
+static bool has_avx512(void)
+{
+#ifdef __x86_64__
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+           && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#else
+    return false;
+#endif
+}
+
+static const vme_backend backends[] = {
+    {"portable", always, &vme_elementwise_portable, &vme_reduce_portable, &vme_gemm_portable, &vme_move_portable},
+#ifdef __x86_64__
+    {"avx2", has_avx2, &vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2},
+    {"avx512", has_avx512, &vme_elementwise_avx512, &vme_reduce_avx512, &vme_gemm_avx512, &vme_move_avx512},
+#endif
+};
+enum { BACKENDS = sizeof backends / sizeof *backends };
+
+/* The tables with their holes filled, made once; the current one is an index, so that a change is one store. */
+static vme_kernels filled[BACKENDS];
+static _Atomic int current;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void fill(void *table, const void *from, size_t size)
+{
+    /* every kernel table but gemm's is pointers only */
+    void (**into)(void) = table;
+    void (*const *source)(void) = from;
+    for (size_t i = 0; i < size / sizeof *into; i++)
+        if (into[i] == NULL)
+            into[i] = source[i];
+}
+
+static int best(void)
+{
+    for (int i = BACKENDS - 1; i > 0; i--)
+        if (backends[i].available())
+            return i;
+    return 0;
+}
+
+static void start(void)
+{
+    const vme_backend *portable = &backends[0];
+    for (int i = 0; i < BACKENDS; i++) {
+        vme_kernels *kernels = &filled[i];
+        /* a faster backend falls back to the one below it */
+        const vme_kernels *below = i == 0 ? NULL : &filled[i - 1];
+        kernels->elementwise = *backends[i].elementwise;
+        kernels->reduce = *backends[i].reduce;
+        kernels->gemm = *backends[i].gemm;
+        kernels->move = *backends[i].move;
+        fill(&kernels->elementwise, below ? &below->elementwise : portable->elementwise, sizeof kernels->elementwise);
+        fill(&kernels->reduce, below ? &below->reduce : portable->reduce, sizeof kernels->reduce);
+        fill(&kernels->move, below ? &below->move : portable->move, sizeof kernels->move);
+        for (int d = 0; below != NULL && d < VME_DTYPE_COUNT; d++)
+            if (kernels->gemm.of[d].tile == NULL)
+                kernels->gemm.of[d] = below->gemm.of[d];
+    }
+    atomic_store(&current, best());
+}
+
+const vme_kernels *vme_kernels_current(void)
+{
+    pthread_once(&once, start);
+    return &filled[atomic_load_explicit(&current, memory_order_relaxed)];
+}
+
+int vme_backend_count(void) { return BACKENDS; }
+const char *vme_backend_name(int backend) { return backend < 0 || backend >= BACKENDS ? "" : backends[backend].name; }
+bool vme_backend_available(int backend) { return backend >= 0 && backend < BACKENDS && backends[backend].available(); }
+
+int vme_backend_current(void)
+{
+    pthread_once(&once, start);
+    return atomic_load(&current);
+}
+
+vme_status vme_backend_force(int backend)
+{
+    pthread_once(&once, start);
+    if (backend == -1)
+        backend = best();
+    if (!vme_backend_available(backend))
+        return vme_fail(VME_UNSUPPORTED, "backend %d (%s) cannot run on this machine", backend, vme_backend_name(backend));
+    atomic_store(&current, backend);
+    return VME_OK;
+}

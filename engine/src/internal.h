@@ -1,0 +1,116 @@
+/* What the files of engine/src share and nobody else sees: the structs behind the handles, failing with a sentence, dividing work
+ * among threads, and what a backend is. */
+#ifndef VME_INTERNAL_H
+#define VME_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "vme.h"
+
+/* ---- status.c */
+/* Keeps the sentence for vme_message() and returns `status`, so that `return vme_fail(...)` is one line. */
+vme_status vme_fail(vme_status status, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
+
+/* ---- context.c: an account outlives its context as long as buffers that it paid for live */
+struct vme_context {
+    atomic_int refs;            /* the caller's, and one for each live buffer that it pays for */
+    atomic_bool stopped;
+    unsigned flags;
+    vme_account account;
+    atomic_llong live, peak, buffers, operators, stops, refused;
+    atomic_ullong helper_ns;
+};
+vme_status vme_context_charge(vme_context *context, size_t bytes);
+void vme_context_release(vme_context *context, size_t bytes);
+/* Scratch memory of one operator, charged like a buffer; NULL (with the sentence kept) when refused. 64-byte aligned. */
+void *vme_scratch_new(vme_context *context, size_t bytes);
+void vme_scratch_free(vme_context *context, void *scratch, size_t bytes);
+
+static inline bool vme_stopping(const vme_context *context)
+{
+    return __builtin_expect(atomic_load_explicit(&context->stopped, memory_order_relaxed), 0);
+}
+/* Counts the stop and returns VME_STOPPED. */
+vme_status vme_stopped_here(vme_context *context);
+
+/* ---- pool.c */
+/* Runs body(argument, begin, end) over [0, count) in pieces of at most `grain`, on this thread and, while cores are free, on
+ * helpers. Ends with the first status that is not VME_OK; checks the stop flag between pieces, so a piece should
+ * take well under a millisecond. The body must not need more than 16 KiB of stack and may itself not call this. */
+typedef vme_status vme_body(void *argument, int64_t begin, int64_t end);
+vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
+
+/* ---- tensor.c */
+static inline int64_t vme_elements(const vme_tensor *tensor)
+{
+    int64_t count = 1;
+    for (int i = 0; i < tensor->rank; i++)
+        count *= tensor->shape[i];
+    return count;
+}
+bool vme_is_contiguous(const vme_tensor *tensor);
+/* First and one past the last byte that the view touches; equal when it has no elements. */
+void vme_extent(const vme_tensor *tensor, const char **begin, const char **end);
+bool vme_overlap(const vme_tensor *a, const vme_tensor *b);
+/* Exactly the same elements in the same places. */
+bool vme_same_view(const vme_tensor *a, const vme_tensor *b);
+/* VME_READ_ONLY, with the sentence, unless the tensor may be written. */
+vme_status vme_check_output(const vme_tensor *out);
+/* VME_BAD_SHAPE unless `in` broadcasts to the shape of `out`; writes the strides that walk it so (0 where it repeats). */
+vme_status vme_broadcast_strides(const vme_tensor *in, const vme_tensor *out, int64_t strides[VME_RANK_MOST]);
+
+/* ---- backends: one table of kernels each. Kernels know nothing of contexts, threads or shapes: they walk n elements.
+ * A kernel that is NULL in a faster backend is taken from the portable one when the process starts. */
+typedef void vme_loop1(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step);
+typedef void vme_loop2(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step);
+/* Folds n elements into *accumulator (of the loop dtype; argmax and argmin: struct of value and index, see reduce.c). */
+typedef void vme_fold(int64_t n, const char *in, int64_t in_step, void *accumulator);
+/* out[i] = out[i] op in[i]: the reduction over an outer dimension, a row at a time. */
+typedef vme_loop1 vme_fold_rows;
+/* C[mr x nr] += packed A (k x mr) * packed B (k x nr); C row-major with step `c_step` in elements. */
+typedef void vme_gemm_tile(int64_t k, const void *a, const void *b, void *c, int64_t c_step);
+/* Copies a rows x columns block of elements of one size; steps in bytes. */
+typedef void vme_move2(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out,
+                       int64_t out_row, int64_t out_column);
+
+typedef struct vme_elementwise_kernels {
+    vme_loop1 *unary[VME_UNARY_COUNT][VME_DTYPE_COUNT];         /* by the loop's dtype; the result's is *_types' */
+    vme_loop2 *binary[VME_BINARY_COUNT][VME_DTYPE_COUNT];
+    vme_loop1 *cast[VME_DTYPE_COUNT][VME_DTYPE_COUNT];          /* [from][to] */
+} vme_elementwise_kernels;
+typedef struct vme_reduce_kernels {
+    vme_fold *fold[VME_REDUCE_COUNT][VME_DTYPE_COUNT];
+    vme_fold_rows *rows[VME_REDUCE_COUNT][VME_DTYPE_COUNT];
+} vme_reduce_kernels;
+typedef struct vme_gemm_kernels {
+    struct { int mr, nr; vme_gemm_tile *tile; } of[VME_DTYPE_COUNT];    /* float32 and float64; the others go without */
+} vme_gemm_kernels;
+typedef struct vme_move_kernels {
+    vme_move2 *transpose[5];    /* by log2 of the element's size: 1, 2, 4, 8, 16 bytes */
+} vme_move_kernels;
+
+typedef struct vme_backend {
+    const char *name;
+    bool (*available)(void);
+    const vme_elementwise_kernels *elementwise;
+    const vme_reduce_kernels *reduce;
+    const vme_gemm_kernels *gemm;
+    const vme_move_kernels *move;
+} vme_backend;
+
+/* The kernels in use: those of the current backend, holes filled. Read once an operator. */
+typedef struct vme_kernels {
+    vme_elementwise_kernels elementwise;
+    vme_reduce_kernels reduce;
+    vme_gemm_kernels gemm;
+    vme_move_kernels move;
+} vme_kernels;
+const vme_kernels *vme_kernels_current(void);
+
+/* Each is defined in a file of its own folder: src/portable, src/avx2, src/avx512 (made from src/kernels/). */
+extern const vme_elementwise_kernels vme_elementwise_portable, vme_elementwise_avx2, vme_elementwise_avx512;
+extern const vme_reduce_kernels vme_reduce_portable, vme_reduce_avx2, vme_reduce_avx512;
+extern const vme_gemm_kernels vme_gemm_portable, vme_gemm_avx2, vme_gemm_avx512;
+extern const vme_move_kernels vme_move_portable, vme_move_avx2, vme_move_avx512;
+
+#endif

@@ -22,7 +22,7 @@ case "$*" in
     *"-m venv"*) mkdir -p .venv/bin && ln -s "$(realpath "$0")" .venv/bin/python ;;
     *"-m pip"*|*setup.py*) echo "$*" >> calls ;;
     *bytecode.stdlib*) mkdir -p vmhost/data; echo bundle > vmhost/data/stdlib.vmb; echo "$*" >> calls ;;
-    *EXT_SUFFIX*) echo vmhost/isolation/_core.so ;;
+    *EXT_SUFFIX*) echo .so ;;
     *sys.version*) echo "3.14.8 $(realpath "$0")" ;;
     *python_version*) echo 3.14.8 ;;
 esac
@@ -33,7 +33,7 @@ esac
 def checkout(tmp_path):
     """A copy of what set-up reads, in a folder whose name has a space."""
     copy = tmp_path / "a checkout"
-    for name in ("tools", "bytecode", "vmhost/guest", "vmhost/isolation"):
+    for name in ("tools", "bytecode", "engine", "vmhost/guest", "vmhost/isolation"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for name in ("setup.py", "pyproject.toml", "requirements.lock", "Makefile"):
         shutil.copy(ROOT / name, copy)
@@ -144,6 +144,7 @@ def test_only_what_changed_is_made_again(checkout, machine):
     assert set_up(checkout, machine)[0] == 0
     steps = {
         "vmhost/isolation/new.c": "building the native core",
+        "engine/src/new.c": "building the native core and the engine",
         "vmhost/guest/new.py": "compiling the standard library",
         "pyproject.toml": "installing the vmhost command",
         "requirements.lock": "installing the dependencies",

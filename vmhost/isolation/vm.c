@@ -18,6 +18,7 @@
 #include "crash.h"
 #include "fork.h"
 #include "seal.h"
+#include "urgency.h"
 #include "warden.h"
 #include "warden_vm.h"
 
@@ -638,7 +639,9 @@ static void *run(void *argument)
     pthread_mutex_lock(&vm->life);
     atomic_store(&vm->cpu_clock_valid, pthread_getcpuclockid(pthread_self(), &vm->cpu_clock) == 0);
     pthread_mutex_unlock(&vm->life);
+    vmh_urgency_set(VMH_PATIENT);
     bool booted = boot(vm);
+    vmh_urgency_set(VMH_USUAL);
     if (booted) {
         atomic_store(&vm->meter->soft, atomic_load(&vm->soft_bytes));
         atomic_store(&vm->meter->hard, atomic_load(&vm->hard_bytes));
@@ -654,6 +657,7 @@ static void *run(void *argument)
     }
     if (atomic_load(&vm->state) != VMH_VM_QUARANTINED)
         atomic_store(&vm->state, VMH_VM_ENDING);
+    vmh_urgency_set(VMH_PATIENT);       /* all answers are given: those who waited for one run first */
     if (!end(vm)) {
         pthread_mutex_lock(&vm->life);
         bool first = vm->quarantined_in == NULL;

@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "lane.h"
+#include "urgency.h"
 #include "warden_vm.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -102,6 +103,7 @@ static void *warden(void *unused)
 {
     list some_lanes = {NULL, 0, 0}, some_vms = {NULL, 0, 0};
     (void)unused;
+    vmh_urgency_set(VMH_PROMPT);
     for (;;) {
         unsigned seen = atomic_load(&word);
         long long due = atomic_load(&planned);

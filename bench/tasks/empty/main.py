@@ -8,6 +8,12 @@ def run(value):
     return value
 
 
+def last(span_s):
+    end = time.perf_counter() + span_s
+    while time.perf_counter() < end:
+        pass
+
+
 def spin(_):
     while True:
         pass

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Builds the engine's C files with each test_*.c beside this file, and runs them.
+#
+#   sh tests/native/engine/run.sh [none|address|undefined|thread] ...     (all four when none is named)
+set -eu
+cd -- "$(dirname -- "$0")/../../.."       # relative from here on: the checkout's path may hold spaces
+here=tests/native/engine
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+[ $# -gt 0 ] || set -- none address undefined thread
+for sanitizer in "$@"; do
+    flags="-std=c11 -D_GNU_SOURCE=1 -O1 -g -Wall -Wextra -Wshadow -Wmissing-prototypes -Werror -pthread"
+    flags="$flags -ffp-contract=off -fno-math-errno -fno-trapping-math -Iengine/include -Iengine/src"
+    [ "$sanitizer" = none ] || flags="$flags -fsanitize=$sanitizer -fno-sanitize-recover=all"
+    mkdir "$build/$sanitizer"
+    folders="engine/src engine/src/portable"
+    [ "$(uname -m)" != x86_64 ] || folders="$folders engine/src/avx2 engine/src/avx512"
+    for folder in $folders; do
+        case $folder in
+            */avx2) more="-mavx2 -mfma -mf16c" ;;
+            */avx512) more="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c" ;;
+            *) more= ;;
+        esac
+        for source in "$folder"/*.c; do
+            [ -e "$source" ] || continue
+            # shellcheck disable=SC2086
+            ${CC:-gcc} $flags $more -c "$source" -o "$build/$sanitizer/$(echo "$source" | tr / -).o"
+        done
+    done
+    echo "sanitizer: $sanitizer"
+    for test in "$here"/test_*.c; do
+        program="$build/$sanitizer/$(basename "$test" .c)"
+        # shellcheck disable=SC2086
+        ${CC:-gcc} $flags "$test" "$build/$sanitizer"/*.o -lm -o "$program"
+        TSAN_OPTIONS=halt_on_error=1 "$program"
+    done
+done

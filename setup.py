@@ -2,7 +2,8 @@
 
 `vmhost.isolation._core` is made of every C file in vmhost/isolation/; `engine/libvme.so` of those in engine/src (no Python in
 it; files in its folders avx2/ and avx512/ are compiled for those instructions and run only where the CPU has them);
-`engine._array`, its Python array type, of those in engine/arrays. Two environment variables change the build:
+`engine._array`, its Python array type, of those in engine/arrays; `engine._vme`, cffi's binding for the host, of what
+engine/declarations.py reads in its header. Two environment variables change the build:
 VMHOST_SANITIZE=address|undefined|thread adds that sanitizer, VMHOST_WERROR=1 turns warnings into errors. Object files of
 different settings lie in different folders, so switching between them never mixes them.
 """
@@ -10,6 +11,7 @@ different settings lie in different folders, so switching between them never mix
 import fcntl
 import os
 import platform
+import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +39,7 @@ INSTRUCTIONS = {
 }
 # Results are NumPy's: no contraction to fused products behind the source's back. The engine reads no errno and no exception flags.
 ARITHMETIC = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+BINDING = "engine._vme"         # its one source is written when it is built
 LIBRARY = "engine.libvme"       # a plain shared library: no Python, no suffix in its name
 
 
@@ -47,11 +50,12 @@ def extensions():
         _native(LIBRARY, ["engine/src", "engine/src/portable", *(f"engine/src/{name}" for name in INSTRUCTIONS if X86_64)],
                 ["engine/include", "engine/src"], ARITHMETIC, libraries=["m"]),
         _native("engine._array", ["engine/arrays"], ["engine/include", *_python_headers()], ["-O2"], needs_library=True),
+        _native(BINDING, [], ["engine/include", *_python_headers()], ["-O2"], needs_library=True, ours=False),
     ]
 
 
-def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_library=False):
-    """One shared object, of every C file in `folders` (the first one's headers are watched too)."""
+def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_library=False, ours=True):
+    """One shared object, of every C file in `folders` (the first one's headers are watched too); `ours`: we answer for its warnings."""
     sanitize = SANITIZERS[_sanitizer()] if _sanitizer() else []
     werror = ["-Werror"] if os.environ.get("VMHOST_WERROR") == "1" else []
     extension = Extension(
@@ -59,11 +63,11 @@ def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_librar
         sorted(str(path) for folder in folders for path in Path(folder).glob("*.c")),
         depends=sorted(str(path) for folder in (*folders, *include_dirs) if not os.path.isabs(folder)
                        for path in Path(folder).rglob("*.h")),
-        include_dirs=[folders[0], *include_dirs],
+        include_dirs=[*folders[:1], *include_dirs],
         define_macros=[("_GNU_SOURCE", "1")],
         libraries=list(libraries),
         # Debian's Python asks for -O3 -Wall of its own; ours come last and win.
-        extra_compile_args=["-std=c11", *optimize, "-g", "-fvisibility=hidden", *WARNINGS, *werror, *sanitize],
+        extra_compile_args=["-std=c11", *optimize, "-g", "-fvisibility=hidden", *(WARNINGS if ours else ["-w"]), *werror, *sanitize],
         extra_link_args=["-pthread", *sanitize],
     )
     extension.needs_library = needs_library
@@ -122,10 +126,21 @@ class BuildInParallel(build_ext):
     def build_extension(self, extension):
         if extension.name == LIBRARY:
             extension.extra_link_args += ["-Wl,-soname,libvme.so"]
+        if extension.name == BINDING:
+            extension.sources = [self.write_binding()]
         if extension.needs_library:         # beside it, wherever both are installed
             library = Path(self.get_ext_fullpath(LIBRARY)).resolve()
             extension.extra_link_args += [str(library), "-Wl,-rpath,$ORIGIN"]
         super().build_extension(extension)
+
+    def write_binding(self):
+        """The C source of the binding; written only when it changes, so that it is compiled only then."""
+        source = Path(self.build_temp, "vme_binding.c")
+        subprocess.run([sys.executable, "-m", "engine.declarations", f"{source}.new"], check=True, stdout=subprocess.DEVNULL)
+        made = Path(f"{source}.new").read_text()
+        if not source.exists() or source.read_text() != made:
+            source.write_text(made)
+        return str(source)
 
     def get_ext_filename(self, name):
         plain = name.rpartition(".")[2] == LIBRARY.rpartition(".")[2]       # asked for by both names

@@ -97,7 +97,7 @@ def test_what_the_packages_import_is_declared():
     declared = {re.match(r"[\w-]+", line)[0].lower() for line in project["dependencies"]}
     imported = set()
     for path in sources():
-        if path.parts[0] in ("vmhost", "bytecode"):
+        if path.parts[0] in ("vmhost", "bytecode", "engine"):
             imported |= {DISTRIBUTIONS.get(name, name) for name in foreign(path, (ROOT / path).read_text())}
     assert imported - declared == set(), "imported, but `pip install .` would not bring it"
     assert declared - imported - FOR_CALLERS == set(), "declared, but imported nowhere"

@@ -1,0 +1,35 @@
+"""What cffi is told of the engine: the declarations of include/vme.h, read from the header itself, so that the two cannot drift.
+
+`python -m engine.declarations OUT.c` writes the C source of `engine._vme`, the host's binding; setup.py does so at build time.
+Needs cffi; nothing inside a VM imports this.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+HEADER = Path(__file__).resolve().parent / "include" / "vme.h"
+
+
+def declarations():
+    """The text for `FFI.cdef`: structs, enums and functions of vme.h, and its integer constants."""
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+    constants = re.findall(r"^#define (VME_[A-Z_]+) +([0-9]+)u?\s*$", text, flags=re.MULTILINE)
+    text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
+    for name, value in constants:       # array sizes
+        text = text.replace(f"[{name}]", f"[{value}]")
+    return "".join(f"#define {name} ...\n" for name, _ in constants) + text.replace("VME_API ", "")
+
+
+def binding():
+    """The cffi builder of `engine._vme`."""
+    from cffi import FFI
+    builder = FFI()
+    builder.cdef(declarations())
+    builder.set_source("engine._vme", '#include "vme.h"\n')
+    return builder
+
+
+if __name__ == "__main__":
+    binding().emit_c_code(sys.argv[1])

@@ -86,7 +86,9 @@ typedef struct vme_gemm_kernels {
     struct { int mr, nr; vme_gemm_tile *tile; } of[VME_DTYPE_COUNT];    /* float32 and float64; the others go without */
 } vme_gemm_kernels;
 typedef struct vme_move_kernels {
-    vme_move2 *transpose[5];    /* by log2 of the element's size: 1, 2, 4, 8, 16 bytes */
+    /* both by log2 of the element's size: 1, 2, 4, 8, 16 bytes */
+    vme_move2 *transpose[5];    /* the input runs along rows (in_row is the size), the output along columns */
+    vme_loop1 *strided[5];
 } vme_move_kernels;
 
 typedef struct vme_backend {

@@ -1,0 +1,151 @@
+/* Raster, the primitive for all data movement: copies between two strided views. Of the loop nest, the two dimensions along
+ * which output and input run are cut into tiles, and each tile is copied by the kernel that fits: memcpy, a strided loop, or a
+ * transposition. */
+#include "raster.h"
+
+#include <string.h>
+
+#include "nest.h"
+
+enum {
+    TILE_SIDE_BYTES = 512,      /* a transposed tile touches this much of each line: 512 x 512 bytes stay in the second-level cache */
+    PIECE_BYTES = 1 << 17,      /* what one piece of work copies: some 20 us */
+    PARALLEL_LEAST = 1 << 18,   /* bytes; below, dividing costs more than it brings */
+};
+
+enum { OUT, IN };             /* the operands of the nest */
+
+typedef struct move {
+    vme_nest nest;                      /* the dimensions outside of the tiles */
+    vme_loop row, column;               /* what is cut into tiles; size 1 where there is none */
+    int64_t tile_rows, tile_columns, row_tiles, column_tiles;
+    int64_t run_bytes;                  /* of an element when both sides run along columns: rows of memcpy. Else 0 */
+    vme_move2 *transpose;               /* else, unless NULL, this; and else `strided` for each row */
+    vme_loop1 *strided;
+} move;
+
+static int size_class(int64_t element) { return __builtin_ctzll((uint64_t)element); }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t magnitude(int64_t a) { return a < 0 ? -a : a; }
+
+static void remove_loop(vme_nest *nest, int number)
+{
+    nest->rank--;
+    for (int i = number; i < nest->rank; i++)
+        nest->loops[i] = nest->loops[i + 1];
+}
+
+/* A short run of both sides is one larger element: pairs of float32 move as 8 bytes. */
+static int64_t widen(vme_nest *nest, int64_t element)
+{
+    while (nest->rank > 1) {
+        vme_loop *loop = &nest->loops[0];
+        int64_t bytes = loop->size * element;
+        if (loop->step[IN] != element || loop->step[OUT] != element || bytes > 16 || (bytes & (bytes - 1)) != 0)
+            break;
+        element = bytes;
+        remove_loop(nest, 0);
+    }
+    return element;
+}
+
+/* The dimension, other than the innermost, along which the input runs closest; 0: none runs closer. */
+static int crossing(const vme_nest *nest)
+{
+    int along = 0;
+    for (int i = 1; i < nest->rank && nest->loops[0].size >= 4; i++)
+        if (nest->loops[i].size >= 4 && nest->loops[i].step[IN] != 0
+            && magnitude(nest->loops[i].step[IN]) < magnitude(nest->loops[along].step[IN]))
+            along = i;
+    return along;
+}
+
+static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_loop1 *cast)
+{
+    const vme_move_kernels *kernels = &vme_kernels_current()->move;
+    vme_nest *nest = &m->nest;
+    if (cast == NULL)
+        in_element = out_element = widen(nest, in_element);
+    m->column = nest->loops[0];
+    m->strided = cast != NULL ? cast : kernels->strided[size_class(in_element)];
+    bool run = cast == NULL && m->column.step[IN] == in_element && m->column.step[OUT] == out_element;
+    m->run_bytes = run ? in_element : 0;
+    int crossed = run ? 0 : crossing(nest);
+    m->row = nest->rank > 1 ? nest->loops[crossed ? crossed : 1] : (vme_loop){.size = 1};
+    if (crossed && cast == NULL && m->row.step[IN] == in_element && m->column.step[OUT] == out_element)
+        m->transpose = kernels->transpose[size_class(in_element)];
+    if (nest->rank > 1)
+        remove_loop(nest, crossed ? crossed : 1);
+    remove_loop(nest, 0);
+    if (nest->rank == 0) {
+        nest->rank = 1;
+        nest->loops[0] = (vme_loop){.size = 1};
+    }
+    if (crossed) {
+        m->tile_columns = least(m->column.size, TILE_SIDE_BYTES / out_element);
+        m->tile_rows = least(m->row.size, TILE_SIDE_BYTES / in_element);
+    } else {
+        int64_t most = PIECE_BYTES / (in_element > out_element ? in_element : out_element);
+        m->tile_columns = least(m->column.size, most);
+        m->tile_rows = least(m->row.size, most / m->tile_columns);
+    }
+    m->row_tiles = (m->row.size + m->tile_rows - 1) / m->tile_rows;
+    m->column_tiles = (m->column.size + m->tile_columns - 1) / m->tile_columns;
+}
+
+static void copy_tile(const move *m, int64_t rows, int64_t columns, const char *in, char *out)
+{
+    const vme_loop *row = &m->row, *column = &m->column;
+    if (m->transpose != NULL) {
+        m->transpose(rows, columns, in, row->step[IN], column->step[IN], out, row->step[OUT], column->step[OUT]);
+    } else if (m->run_bytes != 0) {
+        for (int64_t i = 0; i < rows; i++)
+            memcpy(out + i * row->step[OUT], in + i * row->step[IN], (size_t)(columns * m->run_bytes));
+    } else {
+        for (int64_t i = 0; i < rows; i++)
+            m->strided(columns, in + i * row->step[IN], column->step[IN], out + i * row->step[OUT], column->step[OUT]);
+    }
+}
+
+/* Tiles number `begin` .. `end` - 1, in the order: other dimensions, rows, columns. */
+static vme_status copy_tiles(void *argument, int64_t begin, int64_t end)
+{
+    const move *m = argument;
+    vme_cursor at;
+    int64_t column = begin % m->column_tiles, rest = begin / m->column_tiles;
+    int64_t row = rest % m->row_tiles;
+    vme_nest_seek(&m->nest, rest / m->row_tiles, &at);
+    for (int64_t tile = begin; tile < end; tile++) {
+        int64_t first_row = row * m->tile_rows, first_column = column * m->tile_columns;
+        copy_tile(m, least(m->tile_rows, m->row.size - first_row), least(m->tile_columns, m->column.size - first_column),
+                  at.data[IN] + first_row * m->row.step[IN] + first_column * m->column.step[IN],
+                  at.data[OUT] + first_row * m->row.step[OUT] + first_column * m->column.step[OUT]);
+        if (++column < m->column_tiles)
+            continue;
+        column = 0;
+        if (++row < m->row_tiles)
+            continue;
+        row = 0;
+        vme_nest_advance(&m->nest, &at, 1);
+    }
+    return VME_OK;
+}
+
+vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_side in, vme_side out, vme_loop1 *cast)
+{
+    move m;
+    m.transpose = NULL;
+    vme_nest_make(&m.nest, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){out.strides, in.strides},
+                  (char *const[]){(char *)out.data, (char *)in.data});
+    int64_t bytes = m.nest.elements * (in.element > out.element ? in.element : out.element);
+    if (bytes == 0)
+        return VME_OK;
+    choose_tiles(&m, in.element, out.element, cast);
+    int64_t tiles = m.row_tiles * m.column_tiles;
+    for (int i = 0; i < m.nest.rank; i++)
+        tiles *= m.nest.loops[i].size;
+    if (bytes < PARALLEL_LEAST)
+        return vme_stopping(context) ? vme_stopped_here(context) : copy_tiles(&m, 0, tiles);
+    int64_t tile_bytes = bytes / tiles + 1;
+    return vme_parallel(context, tiles, tile_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / tile_bytes, copy_tiles, &m);
+}

@@ -4,7 +4,9 @@ Each case is a probe that reads a setting of an interpreter and an act that chan
 each; one acts, then both and the host are probed. What CPython keeps per process instead is refused or virtual: docs/isolation.md.
 """
 
+import concurrent.interpreters
 import decimal
+import encodings
 import gc
 import locale
 import os
@@ -16,7 +18,7 @@ import warnings
 import pytest
 
 import vmhost
-from tests.hosts import bundle
+from tests.hosts import bundle, until
 
 # name: (what to read, what changes it)
 SETTINGS = {
@@ -182,6 +184,34 @@ def test_memory_of_each_vm_is_its_own(host):
     assert after["taker"].live_bytes > before["taker"].live_bytes + 3_000_000
     assert after["idler"].arenas <= before["idler"].arenas + 1
     assert places[0] >> 20 != places[1] >> 20, "objects of two VMs in one arena"
+
+
+def test_a_vm_reads_its_codecs_from_the_bundle(host):
+    task = host.load(bundle("""
+        import encodings, encodings.aliases, encodings.utf_8
+
+        def run(value):
+            return [encodings.search_function.__code__.co_filename, encodings.utf_8.decode.__code__.co_filename,
+                    encodings.aliases.aliases["latin"], value.encode("cp1252")]
+    """, "codecs"))
+    *places, alias, encoded = task("é")
+    assert [place.partition("@")[0] for place in places] == ["stdlib", "stdlib"]
+    assert alias == "latin_1" and encoded == b"\xe9"
+
+
+def test_an_interpreter_made_after_a_boot_is_as_ever(host):
+    """A boot hides `site` and shows frozen codecs to interpreters made meanwhile, and to none made later."""
+    host.load(bundle("def run(value): return value", "booted"))(1)
+    until(lambda: not host.statistics().booting)
+    interpreter = concurrent.interpreters.create()
+    try:
+        interpreter.exec(f"""if True:
+            import sys, encodings
+            assert "site" in sys.modules
+            assert encodings.__spec__.origin == {encodings.__spec__.origin!r}, encodings.__spec__
+        """)
+    finally:
+        interpreter.close()
 
 
 def test_the_host_keeps_its_own_settings(host):

@@ -17,6 +17,7 @@
 #include "clock.h"
 #include "crash.h"
 #include "fork.h"
+#include "frozen.h"
 #include "seal.h"
 #include "urgency.h"
 #include "warden.h"
@@ -450,12 +451,13 @@ int vmh_vm_threads(bool only_lively)
 
 /* ---- the thread --------------------------------------------------------------------------------------------------- */
 
-/* `site` is skipped by clearing site_import in the main interpreter's configuration, which new interpreters copy, while at
- * least one VM boots. Another library's interpreter made in that window (some 3 ms) goes without `site` too. */
+/* `site` is skipped by clearing site_import in the main interpreter's configuration, which new interpreters copy, and the file
+ * system by frozen codecs, while at least one VM boots. Another library's interpreter made in that window (some 3 ms) goes without
+ * `site` too: docs/isolation.md. */
 static pthread_mutex_t site_lock = PTHREAD_MUTEX_INITIALIZER;
 static int booting, site_import;
 
-static PyStatus make_interpreter(PyThreadState **tstate)
+static PyStatus make_interpreter(vmh_image *system, PyThreadState **tstate)
 {
     const PyInterpreterConfig config = {
         .use_main_obmalloc = 0,
@@ -470,12 +472,15 @@ static PyStatus make_interpreter(PyThreadState **tstate)
     if (booting++ == 0) {
         site_import = vmh_main_config->site_import;
         vmh_main_config->site_import = 0;
+        vmh_frozen_show(system);
     }
     pthread_mutex_unlock(&site_lock);
     PyStatus status = Py_NewInterpreterFromConfig(tstate, &config);
     pthread_mutex_lock(&site_lock);
-    if (--booting == 0)
+    if (--booting == 0) {
         vmh_main_config->site_import = site_import;
+        vmh_frozen_hide();
+    }
     pthread_mutex_unlock(&site_lock);
     return status;
 }
@@ -484,7 +489,7 @@ static bool boot(vmh_vm *vm)
 {
     int64_t began = vmh_now_ns();
     vmh_fork_transit_begin();
-    PyStatus status = make_interpreter(&vm->tstate);
+    PyStatus status = make_interpreter(vm->system, &vm->tstate);
     pthread_mutex_lock(&vm->life);
     if (!PyStatus_Exception(status)) {
         vm->interp = PyThreadState_GetInterpreter(vm->tstate);

@@ -115,7 +115,7 @@ ALIASES = frozenset({
 
 _GUEST = Path(__file__).resolve().parent.parent / "vmhost" / "guest"
 _STUB = b'"""Inside a VM this package holds the guest runtime only."""\n'
-_FOR_THE_BUILD = ("patches.py", "policy.py")        # in vmhost/guest/, but never inside a VM
+_FOR_THE_BUILD = ("patches.py", "policy.py", "splitting.py")        # in vmhost/guest/, but never inside a VM
 _NOT_LIBRARY = ("__pycache__", "lib-dynload", "site-packages", "dist-packages")
 
 
@@ -142,7 +142,7 @@ def build_stdlib(guest=_GUEST):
     for path in sorted((guest / "overlays").glob("*.py")):
         is_package = sources.get(path.stem, (None, None, False))[2]
         sources[path.stem] = (path, path.read_bytes(), is_package)
-    patches = _load_patches(guest)
+    patches, splitting = _load(guest / "patches.py"), _load(guest / "splitting.py")
 
     modules = {}
     for module, (path, source, is_package) in sorted(sources.items()):
@@ -150,8 +150,14 @@ def build_stdlib(guest=_GUEST):
             source = path.read_bytes()
             if "patch" in patches:
                 source = patches["patch"](module, source.decode()).encode()
+        parts = {}
+        if "split" in splitting and module.partition(".")[0] != "vmhost":
+            text, parts = splitting["split"](module, source.decode())
+            source = text.encode()
         filename = f"{name}@{version}/{module_path(module, is_package)}.py"
-        modules[module] = Module(is_package, compile_source(source, filename, str(path), optimize=2))
+        for part, source_of_part in ((module, source), *parts.items()):
+            modules[part] = Module(is_package and part == module,
+                                   compile_source(source_of_part, filename, str(path), optimize=2))
     texts = {}
     if "system_texts" in patches:
         library = [module for module in modules if module.partition(".")[0] != "vmhost"]
@@ -193,9 +199,8 @@ def _guest_sources(guest=_GUEST):
     return sources
 
 
-def _load_patches(guest):
-    """The names that `patches.py` defines; none if there is no such file."""
-    path = guest / "patches.py"
+def _load(path):
+    """The names that the file defines; none if there is no such file."""
     return runpy.run_path(str(path)) if path.exists() else {}
 
 

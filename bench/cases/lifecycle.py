@@ -122,26 +122,33 @@ def _private_bytes(pid=None):
     return psutil.Process(pid).memory_full_info().uss
 
 
-def _memory(count):
-    """MB that each further idle VM, or worker, adds."""
-    results = []
-    bench = Bench()
-    for title, names in IMPORTS.items():
-        alive = []
+def idle_bytes(names, count):
+    """What each of `count` further idle VMs that have imported `names` adds to this process."""
+    bench, alive = Bench(), []
 
-        def grow(number, names=names, alive=alive):
-            for _ in range(number):
-                vm, events = bench.boot()
-                lane = bench.lane(events)
-                vm.attach(lane)
-                lane.call(names)
-                alive.append((vm, events, lane))
-        grow(2)
-        before = _private_bytes()
-        grow(count)
-        ours = (_private_bytes() - before) / count / 1e6
-        for vm, events, _ in alive:
-            bench.end(vm, events)
+    def grow(number):
+        for _ in range(number):
+            vm, events = bench.boot()
+            lane = bench.lane(events)
+            vm.attach(lane)
+            lane.call(names)
+            alive.append((vm, events, lane))
+    grow(2)
+    before = _private_bytes()
+    grow(count)
+    added = (_private_bytes() - before) / count
+    for vm, events, _ in alive:
+        bench.end(vm, events)
+    return added
+
+
+def _memory(count):
+    """MB that each further idle VM, or worker, adds. In processes of their own: what ended VMs left would be used again."""
+    results = []
+    for title, names in IMPORTS.items():
+        program = f"from bench.cases.lifecycle import idle_bytes\nprint(idle_bytes({names!r}, {count}))"
+        measured = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE)
+        ours = float(measured.stdout) / 1e6
         with ProcessPoolExecutor(max_workers=1) as pool:
             theirs = _private_bytes(pool.submit(import_all, names).result()) / 1e6
         figures = interleaved({"VM": lambda ours=ours: ours, "process pool worker": lambda theirs=theirs: theirs}, 1, "MB", "less")

@@ -60,12 +60,14 @@ class Finder:
         if name not in self.edits:
             return None
         found = PathFinder.find_spec(name, path)
-        return spec_from_loader(
+        spec = spec_from_loader(
             name,
             Patched(found.origin, self.patch),
             origin=found.origin,
             is_package=found.submodule_search_locations is not None,
         )
+        spec.submodule_search_locations = found.submodule_search_locations
+        return spec
 
 
 class Seal:

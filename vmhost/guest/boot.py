@@ -46,7 +46,10 @@ class Importer:
             module.build_time_vars = {"TZPATH": "/usr/share/zoneinfo:/usr/lib/zoneinfo:/etc/zoneinfo"}
             return
         if spec.origin != "bundle":
-            _native.exec(module)
+            if spec.name == "_asyncio":
+                _with_deferred_traceback(module)
+            else:
+                _native.exec(module)
             return
         name = spec.name
         code = _native.code(name)
@@ -75,6 +78,18 @@ class Importer:
         from vmhost.guest.files import BundleReader
         package = name if _native.find(name) == _PACKAGE else name.rpartition(".")[0]
         return BundleReader(package.replace(".", "/"))
+
+
+def _with_deferred_traceback(module):
+    """Runs the second phase of `_asyncio`, which imports traceback (and so contextlib, linecache, …) for debug mode."""
+    from vmhost.guest.deferred import traceback
+    modules = sys.modules
+    there = modules.setdefault("traceback", traceback)
+    try:
+        _native.exec(module)
+    finally:
+        if there is traceback and modules.get("traceback") is traceback:
+            del modules["traceback"]
 
 
 class LogStream(_io._TextIOBase):

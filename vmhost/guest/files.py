@@ -63,7 +63,7 @@ def open_file(file, mode="r", buffering=-1, encoding=None, errors=None, newline=
 
 
 class BundleReader:
-    """importlib.resources.files(module): the bundle's files below a package's folder, or beside a module that is none."""
+    """importlib.resources.files(module): the files below a package's folder, or beside a module that is none."""
 
     def __init__(self, folder):
         self._folder = folder

@@ -38,6 +38,8 @@ EDITS = {
          "        fns = ns['__create_fn__'](**self.locals)\n",
          "        from vmhost.guest import texts\n"
          "        fns = texts.dataclass_functions(txt, self.globals, self.locals, self.parts)\n"),
+        # copy is for asdict and astuple of what they do not know
+        ("import copy\n", "from vmhost.guest import deferred as _deferred\ncopy = _deferred.Module('copy')\n"),
         # inspect is for one line of documentation and for the unwrapping of methods
         ("import inspect\n", ""),
         ("            text_sig = str(inspect.signature(\n"
@@ -155,6 +157,19 @@ EDITS = {
         ("        ssl_protocol = sslproto.SSLProtocol(\n",
          "        from . import sslproto\n"
          "        ssl_protocol = sslproto.SSLProtocol(\n"),
+    ],
+    # The compiler of regular expressions is for those that are only known at run time. RegexFlag's values are its
+    # constants, and the empty pattern, whose type is wanted, is the one instruction SUCCESS.
+    "re": [
+        ("from . import _compiler, _parser\n",
+         "from vmhost.guest import deferred as _deferred\n"
+         "_compiler, _parser = _deferred.Module('re._compiler'), _deferred.Module('re._parser')\n"),
+        *((f"= _compiler.SRE_FLAG_{name}", f"= {value}")
+          for name, value in {"ASCII": 256, "IGNORECASE": 2, "LOCALE": 4, "UNICODE": 32, "MULTILINE": 8, "DOTALL": 16,
+                              "VERBOSE": 64, "DEBUG": 128}.items()),
+        ("Pattern = type(_compiler.compile('', 0))\nMatch = type(_compiler.compile('', 0).match(''))\n",
+         "Pattern = type(_sre.compile('', 32, [1], 0, {}, (None,)))\n"
+         "Match = type(_sre.compile('', 32, [1], 0, {}, (None,)).match(''))\n"),
     ],
     "gettext": [
         ("        exec('''if True:\n"

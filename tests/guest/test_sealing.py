@@ -5,6 +5,7 @@ And the process is as it was.
 
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -95,6 +96,12 @@ DENIED = {
     "unix_elsewhere": "import socket as s; a, b = s.socketpair(type=s.SOCK_DGRAM); a.sendto(b'x', '/run/some.sock')",
     # the host's terminal
     "input": "input()",
+    # tracing, and what only a trace function is for
+    "jump": "import sys; setattr(sys._getframe(), 'f_lineno', 1)",
+    "jump_in_a_generator": "setattr((one for one in [1]).gi_frame, 'f_lineno', 1)",
+    "frame_trace": "import sys; setattr(sys._getframe(), 'f_trace', print)",
+    "frame_trace_opcodes": "import sys; setattr(sys._getframe(), 'f_trace_opcodes', True)",
+    "frame_trace_deleted": "import sys; delattr(sys._getframe(), 'f_trace')",
     "breakpoint": "breakpoint()",
 }
 
@@ -104,6 +111,12 @@ GONE = {
     "referents": "import gc; gc.get_referents",
     "frames_of_all": "import sys; sys._current_frames",
     "trace": "import sys; sys.settrace",
+    "profile": "import sys; sys.setprofile",
+    "trace_all_threads": "import sys; sys._settraceallthreads",
+    "profile_all_threads": "import sys; sys._setprofileallthreads",
+    "call_tracing": "import sys; sys.call_tracing",
+    "trace_of_threading": "import threading; threading.settrace_all_threads(print)",
+    "profile_of_threading": "import threading; threading.setprofile_all_threads(print)",
     "audit_hook": "import sys; sys.addaudithook",
     "monitoring": "import sys; sys.monitoring",
     "native_loader": "import _imp; _imp.create_dynamic",
@@ -117,7 +130,7 @@ GONE = {
 
 MODULES = ["ctypes", "_ctypes", "_interpreters", "_interpqueues", "_testcapi", "faulthandler", "_tracemalloc",
            "resource", "_queue", "readline", "termios", "fcntl", "pwd", "multiprocessing.shared_memory", "symtable",
-           "_remote_debugging"]
+           "_remote_debugging", "sys.monitoring", "_lsprof", "bdb"]
 
 SOURCE = """
 import sys
@@ -245,3 +258,28 @@ def test_the_process_is_as_before(task):
     assert before == after
     os.fstat(1)
     assert not os.path.exists("/tmp/made-by-a-guest")
+
+
+def test_the_host_can_still_trace_and_jump(task):
+    assert task("jump")[0] == "PermissionDenied"
+    reached = []
+
+    def jumps():
+        reached.append("first")
+        reached.append("skipped")
+        reached.append("last")
+
+    skipped = jumps.__code__.co_firstlineno + 2
+
+    def tracer(frame, event, argument):
+        if frame.f_code is jumps.__code__ and frame.f_lineno == skipped:
+            frame.f_lineno = skipped + 1
+        return tracer
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        jumps()
+    finally:
+        sys.settrace(before)
+    assert reached == ["first", "last"]

@@ -64,6 +64,48 @@ done:
     return rc;
 }
 
+/* What can be set on a frame and would change what runs next, or have it watched. Jumping (f_lineno) lands where the stack and
+ * the locals are not what the verifier proved; that takes a trace function, and none can be set in a VM, but one that the
+ * host sets one day must not open this. */
+static struct { const char *name; PyGetSetDef def; } frame_settings[] = {
+    {.name = "f_lineno"}, {.name = "f_trace"}, {.name = "f_trace_opcodes"},
+};
+
+static int frame_set(PyObject *Py_UNUSED(frame), PyObject *Py_UNUSED(value), void *name)
+{
+    vmh_deny("tasks do not trace", "frame.%s = …", (const char *)name);
+    return -1;
+}
+
+/* The frame type is a static one, whose attributes each interpreter has in a dict of its own; nothing has looked these up yet,
+ * so no cache of the type's attributes knows them. */
+static int frames_gate(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    PyObject *dict = PyType_GetDict(&PyFrame_Type), *new = NULL;
+    int rc = dict == NULL ? -1 : 0;
+    for (size_t i = 0; rc == 0 && i < sizeof frame_settings / sizeof *frame_settings; i++) {
+        const char *name = frame_settings[i].name;
+        PyGetSetDef *def = &frame_settings[i].def;
+        PyObject *original = PyDict_GetItemString(dict, name);
+        if (original == NULL || !Py_IS_TYPE(original, &PyGetSetDescr_Type)) {
+            PyErr_Format(PyExc_SystemError, "frame.%s cannot be gated in this Python", name);
+            rc = -1;
+            break;
+        }
+        pthread_mutex_lock(&lock);
+        if (def->name == NULL)
+            *def = (PyGetSetDef){name, ((PyGetSetDescrObject *)original)->d_getset->get, frame_set,
+                                 ((PyGetSetDescrObject *)original)->d_getset->doc, (void *)name};
+        pthread_mutex_unlock(&lock);
+        new = PyDescr_NewGetSet(&PyFrame_Type, def);
+        rc = new == NULL ? -1 : PyDict_SetItemString(dict, name, new);
+        Py_CLEAR(new);
+    }
+    Py_XDECREF(dict);
+    return rc;
+}
+
 static int denied_make(PyObject *native)
 {
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
@@ -88,7 +130,7 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
     }
     vmh_seal_bind(seal);
     if (denied_make(native) < 0 || vmh_importer_add(native) < 0 || PyModule_AddFunctions(native, methods) < 0
-        || gate_present() < 0)
+        || gate_present() < 0 || frames_gate() < 0)
         goto done;
     code = vmh_importer_code("vmhost.guest.boot");
     module = code == NULL ? NULL : PyImport_ExecCodeModule("vmhost.guest.boot", code);

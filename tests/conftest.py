@@ -24,13 +24,20 @@ def pytest_sessionstart(session):
         pytest.exit("the native core is not built; run `make test`, or `make build` once", returncode=3)
 
 
+def _thread_name(number):
+    try:
+        return Path("/proc/self/task", number, "comm").read_text().strip()
+    except OSError:
+        return ""       # ended since it was listed
+
+
 class Belongings:
-    """What this process holds: native threads that no Python thread stands for (VMs, and one warden once there was a VM), Python
-    threads, and open files."""
+    """What this process holds: native threads that no Python thread stands for (VMs, and one warden once there was a VM; not the
+    engine's, which stay), Python threads, and open files."""
 
     def __init__(self):
         threads = threading.enumerate()
-        self.native = len(os.listdir("/proc/self/task")) - len(threads)
+        self.native = sum(_thread_name(number) != "vme" for number in os.listdir("/proc/self/task")) - len(threads)
         self.threads = {thread for thread in threads if not thread.name.startswith("pytest_timeout")}
         self.files = {}
         for number in os.listdir("/proc/self/fd"):

@@ -8,6 +8,7 @@
 #include "vme.h"
 
 /* ---- status.c */
+enum { VME_MESSAGE_SIZE = 320 };
 /* Keeps the sentence for vme_message() and returns `status`, so that `return vme_fail(...)` is one line. */
 vme_status vme_fail(vme_status status, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 
@@ -35,8 +36,9 @@ vme_status vme_stopped_here(vme_context *context);
 
 /* ---- pool.c */
 /* Runs body(argument, begin, end) over [0, count) in pieces of at most `grain`, on this thread and, while cores are free, on
- * helpers. Ends with the first status that is not VME_OK; checks the stop flag between pieces, so a piece should
- * take well under a millisecond. The body must not need more than 16 KiB of stack and may itself not call this. */
+ * helpers. A piece that fails ends the rest, and the caller gets the status and sentence of the lowest one that did; the stop
+ * flag is looked at between pieces, so a piece should take well under a millisecond. Results must not depend on which pieces
+ * run side by side. The body must not need more than 16 KiB of stack and may itself not call this. */
 typedef vme_status vme_body(void *argument, int64_t begin, int64_t end);
 vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
 
@@ -67,8 +69,26 @@ typedef void vme_loop2(int64_t n, const char *a, int64_t a_step, const char *b, 
 typedef void vme_fold(int64_t n, const char *in, int64_t in_step, void *accumulator);
 /* out[i] = out[i] op in[i]: the reduction over an outer dimension, a row at a time. */
 typedef vme_loop1 vme_fold_rows;
-/* C[mr x nr] += packed A (k x mr) * packed B (k x nr); C row-major with step `c_step` in elements. */
-typedef void vme_gemm_tile(int64_t k, const void *a, const void *b, void *c, int64_t c_step);
+/* One tile of a matrix product: c[i][j] (+)= sum over p of a[i][p] * b[p][j] for i < rows, j < columns. All steps are in bytes;
+ * the columns of b and of c lie side by side. Nothing needs to be aligned. */
+typedef struct vme_gemm_tile {
+    int64_t k;
+    const char *a, *b;
+    char *c;
+    int64_t a_row, a_column, b_row, c_row;
+    int rows, columns;          /* 1 .. the kernel's */
+    bool accumulate;            /* add to c; else c is overwritten and may hold anything */
+} vme_gemm_tile;
+typedef struct vme_gemm_kernel {
+    void (*tile)(const vme_gemm_tile *tile);
+    int rows, columns;          /* a tile's most */
+    int64_t work;               /* multiply-adds that take well under a millisecond: between two looks at the stop flag */
+    /* Matrix times vector, NULL where there is none: out[i * out_step] = sum over p of a[i][p] * x[p], x and the rows of a side
+     * by side; and out[j] (+)= sum over p of x[p * x_step] * b[p][j], out and the rows of b side by side. Steps in bytes. */
+    void (*dots)(int64_t rows, int64_t k, const char *a, int64_t a_row, const char *x, char *out, int64_t out_step);
+    void (*sums)(int64_t k, int64_t columns, const char *x, int64_t x_step, const char *b, int64_t b_row, char *out,
+                 bool accumulate);
+} vme_gemm_kernel;
 /* Copies a rows x columns block of elements of one size; steps in bytes. */
 typedef void vme_move2(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out,
                        int64_t out_row, int64_t out_column);
@@ -83,7 +103,7 @@ typedef struct vme_reduce_kernels {
     vme_fold_rows *rows[VME_REDUCE_COUNT][VME_DTYPE_COUNT];
 } vme_reduce_kernels;
 typedef struct vme_gemm_kernels {
-    struct { int mr, nr; vme_gemm_tile *tile; } of[VME_DTYPE_COUNT];    /* float32 and float64; the others go without */
+    vme_gemm_kernel of[VME_DTYPE_COUNT];    /* bool, integers, float32, float64; the others go through the last two */
 } vme_gemm_kernels;
 typedef struct vme_move_kernels {
     /* both by log2 of the element's size: 1, 2, 4, 8, 16 bytes */

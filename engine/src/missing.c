@@ -14,7 +14,6 @@ MISSING(vme_where(vme_context *c, const vme_tensor *condition, const vme_tensor 
 MISSING(vme_arange(vme_context *c, double start, double step, int64_t int_start, int64_t int_step, const vme_tensor *out), "arange")
 MISSING(vme_reduce(vme_context *c, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes, const void *initial, const vme_tensor *out), "reduce")
 MISSING(vme_scan(vme_context *c, vme_scan_op op, vme_dtype loop, const vme_tensor *in, int axis, const vme_tensor *out), "scan")
-MISSING(vme_matmul(vme_context *c, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out), "matmul")
 MISSING(vme_raster(vme_context *c, int element_size, int count, const vme_region *regions, vme_buffer *destination), "raster")
 MISSING(vme_concatenate(vme_context *c, int count, const vme_tensor *const *parts, int axis, const vme_tensor *out), "concatenate")
 MISSING(vme_pad(vme_context *c, vme_pad_mode mode, const vme_tensor *in, const int64_t *before, const void *value, const vme_tensor *out), "pad")

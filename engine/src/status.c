@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static _Thread_local char message[320];
+static _Thread_local char message[VME_MESSAGE_SIZE];
 
 vme_status vme_fail(vme_status status, const char *format, ...)
 {

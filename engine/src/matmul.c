@@ -1,0 +1,603 @@
+/* The matrix product: out[..., i, j] = sum over p of a[..., i, p] * b[..., p, j].
+ *
+ * Work is cut into blocks of k (sums go through the output from one to the next), and of rows and columns where operands are
+ * so large that packed copies of them would be; within a block the cells of all matrices of a batch are dealt to threads, and a
+ * cell is walked tile by tile (kernels/gemm.h). Operands are read where they lie when the tiles can do that well: any steps for a,
+ * columns side by side for b. Else the block's part of an operand is packed first, side by side for the tiles.
+ *
+ * Complex numbers are pairs of reals: with a and out as they lie and each row (x, y) of b packed as two, (x, y) and (-y, x), their
+ * product is a real one of twice the columns and twice the k. float16 is packed as float32 and summed there.
+ *
+ * The order in which a sum is taken depends on shapes and steps, never on the number of threads. */
+#include "raster.h"
+
+#include <string.h>
+
+enum {
+    K_BLOCK = 384,                      /* reals; even, so that a complex number is never cut */
+    ROWS_BLOCK = 2016, COLUMNS_BLOCK = 2048,
+    PACKED_MOST = 4 << 20,              /* bytes of packed operands of all matrices that are done at once */
+    DOTS_BLOCK = 1 << 16,               /* elements of a dot product's part */
+    VECTOR_WORK = 1 << 17,              /* products of a matrix and a vector wait for memory: elements in a piece */
+    TILE_ROWS_MOST = 14, TILE_BYTES_MOST = TILE_ROWS_MOST * 128,
+};
+
+typedef enum form { PLAIN, PAIRS, HALF } form;
+
+/* An operand: one matrix's first element, its steps in bytes from row to row and column to column, and from matrix to matrix. */
+typedef struct side {
+    char *data;
+    int64_t row, column;
+    int64_t lead[VME_RANK_MOST];
+} side;
+
+typedef struct product {
+    vme_context *context;
+    const vme_gemm_kernel *kernel;
+    form form;
+    int real, element;                  /* bytes: of what tiles compute in, and of the operands' elements */
+    int64_t m, n, k;                    /* n and k in reals */
+    int lead;                           /* leading dimensions */
+    int64_t lead_shape[VME_RANK_MOST], matrices;
+    side a, b, c;
+    bool pack_a, pack_b, a_shared, b_shared;    /* shared: the same matrix for the whole batch */
+    bool a_upright;                     /* packed a goes down columns, as it lies: else along rows */
+    int64_t panel;                      /* rows of a tile here */
+    char *packed_a, *packed_b, *sums;   /* sums: float32 for HALF */
+    int64_t packed_a_matrix, packed_b_matrix, panel_bytes, packed_a_row, packed_a_column, packed_b_row, sliver_bytes;
+    /* the block at hand */
+    int64_t first, group;               /* matrices */
+    int64_t row0, rows, column0, columns, k0, depth;
+    int64_t panels, slivers, packed_panels, packed_slivers, cell_panels, cell_slivers, cell_rows, cell_columns;
+} product;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
+
+static char *matrix_of(const product *it, const side *operand, int64_t number)
+{
+    char *data = operand->data;
+    for (int d = it->lead - 1; d >= 0 && number > 0; d--) {
+        data += number % it->lead_shape[d] * operand->lead[d];
+        number /= it->lead_shape[d];
+    }
+    return data;
+}
+
+/* ---- packing */
+typedef float loose_float __attribute__((aligned(1), may_alias));
+typedef double loose_double __attribute__((aligned(1), may_alias));
+typedef uint32_t loose32 __attribute__((aligned(1), may_alias));
+typedef uint64_t loose64 __attribute__((aligned(1), may_alias));
+typedef _Float16 loose_half __attribute__((aligned(1), may_alias));
+
+/* `rows` x `columns` elements, rows side by side in `out`. */
+static void pack_rows(int element, int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out,
+                      int64_t out_row)
+{
+    if (in_column == element) {
+        for (int64_t i = 0; i < rows; i++)
+            memcpy(out + i * out_row, in + i * in_row, (size_t)(columns * element));
+        return;
+    }
+    const vme_kernels *kernels = vme_kernels_current();
+    int log = __builtin_ctz((unsigned)element);
+    if (in_row == element)
+        kernels->move.transpose[log](rows, columns, in, in_row, in_column, out, out_row, element);
+    else
+        for (int64_t i = 0; i < rows; i++)
+            kernels->move.strided[log](columns, in + i * in_row, in_column, out + i * out_row, element);
+}
+
+static void pack_halves(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out,
+                        int64_t out_row)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            ((float *)(out + i * out_row))[j] = (float)*(const loose_half *)(in + i * in_row + j * in_column);
+}
+
+/* Each row of pairs (x, y) as two rows: (x, y) and (-y, x). `rows` and `columns` in pairs. */
+#define PACK_PAIRS(real) \
+    static void pack_pairs_##real(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out, \
+                                  int64_t out_row) \
+    { \
+        for (int64_t i = 0; i < rows; i++) { \
+            real *upper = (real *)(out + 2 * i * out_row), *lower = (real *)(out + (2 * i + 1) * out_row); \
+            for (int64_t j = 0; j < columns; j++) { \
+                const loose_##real *pair = (const loose_##real *)(in + i * in_row + j * in_column); \
+                real x = pair[0], y = pair[1]; \
+                upper[2 * j] = x; \
+                upper[2 * j + 1] = y; \
+                lower[2 * j] = -y; \
+                lower[2 * j + 1] = x; \
+            } \
+        } \
+    }
+PACK_PAIRS(float)
+PACK_PAIRS(double)
+
+static void pack_panel(const product *it, const char *a, int64_t panel, char *out)
+{
+    int64_t row = it->row0 + panel * it->panel, rows = least(it->panel, it->row0 + it->rows - row);
+    int64_t pair = it->form == PAIRS ? 2 : 1;
+    const char *in = a + row * it->a.row + it->k0 / pair * it->a.column;
+    out += panel * it->panel_bytes;
+    if (it->form == HALF)
+        pack_halves(rows, it->depth, in, it->a.row, it->a.column, out, it->packed_a_row);
+    else if (it->a_upright)
+        pack_rows(it->element, it->depth, rows, in, it->a.column, it->a.row, out, it->packed_a_column);
+    else
+        pack_rows(it->element, rows, it->depth / pair, in, it->a.row, it->a.column, out, it->packed_a_row);
+}
+
+static void pack_sliver(const product *it, const char *b, int64_t sliver, char *out)
+{
+    int64_t pair = it->form == PAIRS ? 2 : 1;
+    int64_t column = it->column0 + sliver * it->kernel->columns;
+    int64_t columns = least(it->kernel->columns, it->column0 + it->columns - column);
+    const char *in = b + it->k0 / pair * it->b.row + column / pair * it->b.column;
+    out += sliver * it->sliver_bytes;
+    if (it->form == HALF)
+        pack_halves(it->depth, columns, in, it->b.row, it->b.column, out, it->packed_b_row);
+    else if (it->form == PLAIN)
+        pack_rows(it->element, it->depth, columns, in, it->b.row, it->b.column, out, it->packed_b_row);
+    else if (it->real == sizeof(float))
+        pack_pairs_float(it->depth / 2, columns / 2, in, it->b.row, it->b.column, out, it->packed_b_row);
+    else
+        pack_pairs_double(it->depth / 2, columns / 2, in, it->b.row, it->b.column, out, it->packed_b_row);
+}
+
+/* Pieces are numbered: all panels of a of all matrices, then all slivers of b. */
+static vme_status pack(void *argument, int64_t begin, int64_t end)
+{
+    const product *it = argument;
+    int64_t panels = it->packed_panels * (it->a_shared ? 1 : it->group);
+    for (int64_t i = begin; i < end; i++)
+        if (i < panels) {
+            int64_t matrix = i / it->packed_panels;
+            pack_panel(it, matrix_of(it, &it->a, it->first + matrix), i % it->packed_panels,
+                       it->packed_a + matrix * it->packed_a_matrix);
+        }
+        else {
+            int64_t matrix = (i - panels) / it->packed_slivers;
+            pack_sliver(it, matrix_of(it, &it->b, it->first + matrix), (i - panels) % it->packed_slivers,
+                        it->packed_b + matrix * it->packed_b_matrix);
+        }
+    return VME_OK;
+}
+
+/* ---- computing */
+/* A tile whose columns do not lie side by side in the output: computed aside, then moved there. */
+static void scattered_tile(const product *it, vme_gemm_tile *tile, int64_t column)
+{
+    _Alignas(VME_ALIGNMENT) char aside[TILE_BYTES_MOST];
+    char *c = tile->c;
+    int64_t c_row = tile->c_row;
+    int step = it->element / it->real;          /* 2 for pairs */
+    tile->c = aside;
+    tile->c_row = tile->columns * it->real;
+    if (tile->accumulate)
+        for (int i = 0; i < tile->rows; i++)
+            for (int j = 0; j < tile->columns; j += step)
+                memcpy(aside + i * tile->c_row + j * it->real, c + i * c_row + (column + j) / step * it->c.column,
+                       (size_t)it->element);
+    it->kernel->tile(tile);
+    for (int i = 0; i < tile->rows; i++)
+        for (int j = 0; j < tile->columns; j += step)
+            memcpy(c + i * c_row + (column + j) / step * it->c.column, aside + i * tile->c_row + j * it->real,
+                   (size_t)it->element);
+    tile->c = c;
+    tile->c_row = c_row;
+}
+
+static void compute_cell(const product *it, int64_t matrix, int64_t cell_row, int64_t cell_column)
+{
+    const vme_gemm_kernel *kernel = it->kernel;
+    int64_t pair = it->form == PAIRS ? 2 : 1;
+    const char *a = it->pack_a ? it->packed_a + (it->a_shared ? 0 : matrix * it->packed_a_matrix)
+                               : matrix_of(it, &it->a, it->first + matrix) + it->row0 * it->a.row + it->k0 / pair * it->a.column;
+    const char *b = it->pack_b ? it->packed_b + (it->b_shared ? 0 : matrix * it->packed_b_matrix)
+                               : matrix_of(it, &it->b, it->first + matrix) + it->k0 * it->b.row + it->column0 * it->real;
+    bool scattered = it->form != HALF && it->c.column != it->element;
+    char *c = it->form == HALF ? it->sums : matrix_of(it, &it->c, it->first + matrix) + it->row0 * it->c.row;
+    int64_t c_row = it->form == HALF ? it->columns * it->real : it->c.row;
+    if (it->form != HALF && !scattered)
+        c += it->column0 * it->real;
+    vme_gemm_tile tile = {
+        .k = it->depth,
+        .a_row = it->pack_a ? it->packed_a_row : it->a.row,
+        .a_column = it->pack_a ? it->packed_a_column : it->form == PAIRS ? it->real : it->a.column,
+        .b_row = it->pack_b ? it->packed_b_row : it->b.row,
+        .c_row = c_row,
+        .accumulate = it->k0 > 0,
+    };
+    int64_t panel_bytes = it->pack_a ? it->panel_bytes : it->panel * it->a.row;
+    int64_t sliver_bytes = it->pack_b ? it->sliver_bytes : (int64_t)kernel->columns * it->real;
+    int64_t panel_end = least(it->panels, (cell_row + 1) * it->cell_panels);
+    int64_t sliver_end = least(it->slivers, (cell_column + 1) * it->cell_slivers);
+    for (int64_t s = cell_column * it->cell_slivers; s < sliver_end; s++) {
+        int64_t column = s * kernel->columns;
+        tile.columns = (int)least(kernel->columns, it->columns - column);
+        tile.b = b + s * sliver_bytes;
+        for (int64_t p = cell_row * it->cell_panels; p < panel_end; p++) {
+            int64_t row = p * it->panel;
+            tile.rows = (int)least(it->panel, it->rows - row);
+            tile.a = a + p * panel_bytes;
+            tile.c = c + row * c_row;
+            if (scattered)
+                scattered_tile(it, &tile, it->column0 + column);
+            else {
+                tile.c += column * it->real;
+                kernel->tile(&tile);
+            }
+        }
+    }
+}
+
+static vme_status compute(void *argument, int64_t begin, int64_t end)
+{
+    const product *it = argument;
+    for (int64_t i = begin; i < end; i++)
+        compute_cell(it, i / (it->cell_rows * it->cell_columns), i / it->cell_columns % it->cell_rows, i % it->cell_columns);
+    return VME_OK;
+}
+
+/* Rows of the float32 sums into the float16 output. */
+static vme_status round_halves(void *argument, int64_t begin, int64_t end)
+{
+    const product *it = argument;
+    char *c = matrix_of(it, &it->c, it->first) + it->row0 * it->c.row + it->column0 * it->c.column;
+    for (int64_t i = begin; i < end; i++) {
+        const float *sums = (const float *)it->sums + i * it->columns;
+        for (int64_t j = 0; j < it->columns; j++)
+            *(loose_half *)(c + i * it->c.row + j * it->c.column) = (_Float16)sums[j];
+    }
+    return VME_OK;
+}
+
+/* One block of rows, columns and k, for `group` matrices. */
+static vme_status do_block(product *it)
+{
+    const vme_gemm_kernel *kernel = it->kernel;
+    it->panels = parts(it->rows, it->panel);
+    it->slivers = parts(it->columns, kernel->columns);
+    it->packed_panels = it->pack_a ? it->panels : 0;
+    it->packed_slivers = it->pack_b ? it->slivers : 0;
+    int64_t items = it->packed_panels * (it->a_shared ? 1 : it->group) + it->packed_slivers * (it->b_shared ? 1 : it->group);
+    if (items > 0) {
+        int64_t item = most(1, it->depth) * most(it->pack_a ? it->panel : 0, it->pack_b ? kernel->columns : 0);
+        vme_status status = vme_parallel(it->context, items, most(1, (1 << 16) / item), pack, it);
+        if (status != VME_OK)
+            return status;
+    }
+    /* a cell: as many panels as stay in the second cache, then as many slivers as the time between two stops allows */
+    int64_t sliver_work = it->panel * kernel->columns * most(1, it->depth);
+    it->cell_panels = least(it->panels, most(1, least(16, kernel->work / sliver_work)));
+    it->cell_slivers = least(it->slivers, most(1, kernel->work / (sliver_work * it->cell_panels)));
+    it->cell_rows = parts(it->panels, it->cell_panels);
+    it->cell_columns = parts(it->slivers, it->cell_slivers);
+    int64_t cells = it->group * it->cell_rows * it->cell_columns;
+    int64_t cell_work = least(it->cell_panels * it->panel, it->rows) * least(it->cell_slivers * kernel->columns, it->columns)
+                        * most(1, it->depth);
+    return vme_parallel(it->context, cells, most(1, kernel->work / cell_work), compute, it);
+}
+
+/* Whether operands are packed, and how large what is done at once may be. */
+static void plan(product *it)
+{
+    const vme_gemm_kernel *kernel = it->kernel;
+    it->panel = parts(it->m, parts(it->m, kernel->rows));
+    it->a_shared = it->b_shared = true;
+    for (int d = 0; d < it->lead; d++) {
+        it->a_shared = it->a_shared && it->a.lead[d] == 0;
+        it->b_shared = it->b_shared && it->b.lead[d] == 0;
+    }
+    bool beside = it->a.column == it->element;
+    it->pack_a = it->form == HALF || (it->form == PAIRS ? !beside : it->n > 2 * kernel->columns && (!beside || it->m * it->k > 1 << 14));
+    it->pack_b = it->form != PLAIN || it->b.column != it->element || it->m > 4 * it->panel;
+    it->a_upright = it->form == PLAIN && !beside && it->a.row == it->element;
+}
+
+static size_t rounded(int64_t bytes) { return ((size_t)bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1); }
+
+static vme_status multiply(product *it)
+{
+    plan(it);
+    const vme_gemm_kernel *kernel = it->kernel;
+    int64_t depth = least(it->k, K_BLOCK), rows = least(it->m, ROWS_BLOCK), columns = least(it->n, COLUMNS_BLOCK);
+    /* rows of a panel lie a line apart, so that they do not all fall on the same few lines of a cache */
+    it->packed_a_row = it->a_upright ? it->real : (int64_t)rounded(depth * it->real) + VME_ALIGNMENT;
+    it->packed_a_column = it->a_upright ? it->panel * it->real : it->real;
+    it->panel_bytes = (int64_t)rounded(it->a_upright ? depth * it->packed_a_column : it->panel * it->packed_a_row);
+    it->packed_b_row = (int64_t)kernel->columns * it->real;
+    it->sliver_bytes = most(1, depth) * it->packed_b_row;
+    it->packed_a_matrix = it->pack_a ? parts(rows, it->panel) * it->panel_bytes : 0;
+    it->packed_b_matrix = it->pack_b ? parts(columns, kernel->columns) * it->sliver_bytes : 0;
+    int64_t each = (it->a_shared ? 0 : it->packed_a_matrix) + (it->b_shared ? 0 : it->packed_b_matrix);
+    /* float16's sums are one matrix's */
+    int64_t group = it->form == HALF ? 1 : each == 0 ? it->matrices : least(it->matrices, most(1, PACKED_MOST / each));
+    int64_t a_bytes = it->packed_a_matrix * (it->a_shared ? 1 : group), b_bytes = it->packed_b_matrix * (it->b_shared ? 1 : group);
+    size_t bytes = (size_t)(a_bytes + b_bytes) + (it->form == HALF ? rounded(rows * columns * it->real) : 0);
+    char *scratch = NULL;
+    if (bytes > 0) {
+        scratch = vme_scratch_new(it->context, bytes);
+        if (scratch == NULL)
+            return VME_NO_MEMORY;
+        it->packed_a = scratch;
+        it->packed_b = scratch + a_bytes;
+        it->sums = scratch + a_bytes + b_bytes;
+    }
+    vme_status status = VME_OK;
+    for (it->first = 0; status == VME_OK && it->first < it->matrices; it->first += group) {
+        it->group = least(group, it->matrices - it->first);
+        for (it->column0 = 0; status == VME_OK && it->column0 < it->n; it->column0 += COLUMNS_BLOCK) {
+            it->columns = least(COLUMNS_BLOCK, it->n - it->column0);
+            for (it->row0 = 0; status == VME_OK && it->row0 < it->m; it->row0 += ROWS_BLOCK) {
+                it->rows = least(ROWS_BLOCK, it->m - it->row0);
+                it->k0 = 0;
+                do {
+                    it->depth = least(K_BLOCK, it->k - it->k0);
+                    status = do_block(it);
+                    it->k0 += K_BLOCK;
+                } while (status == VME_OK && it->k0 < it->k);
+                if (status == VME_OK && it->form == HALF)
+                    status = vme_parallel(it->context, it->rows, most(1, (1 << 16) / it->columns), round_halves, it);
+            }
+        }
+    }
+    vme_scratch_free(it->context, scratch, bytes);
+    return status;
+}
+
+/* ---- a matrix times a vector (n is 1), of one matrix at a time */
+typedef struct vector_product {
+    const product *it;
+    const char *a, *x;
+    char *c;                            /* side by side; for dots the parts' sums: [part][row] */
+    int64_t c_step, pieces, step, k0, depth;
+} vector_product;
+
+static vme_status dots(void *argument, int64_t begin, int64_t end)
+{
+    const vector_product *at = argument;
+    const product *it = at->it;
+    /* a piece is a part of k or a group of rows; never both at once, so that pieces of one are small */
+    for (int64_t i = begin; i < end; i++) {
+        int64_t part = i / at->pieces, row = i % at->pieces * at->step, rows = least(at->step, it->m - row);
+        int64_t p = part * DOTS_BLOCK, depth = least(DOTS_BLOCK, it->k - p);
+        it->kernel->dots(rows, depth, at->a + row * it->a.row + p * it->real, it->a.row, at->x + p * it->real,
+                         at->c + (part * it->m + row) * at->c_step, at->c_step);
+    }
+    return VME_OK;
+}
+
+static vme_status multiply_dots(const product *it, const char *a, const char *x, char *c)
+{
+    vector_product at = {.it = it, .a = a, .x = x, .c = c, .c_step = it->c.row};
+    int64_t part_count = parts(it->k, DOTS_BLOCK);
+    size_t bytes = (it->b.row == it->real ? 0 : rounded(it->k * it->real));
+    size_t sums_bytes = part_count > 1 ? (size_t)(part_count * it->m * it->real) : 0;
+    char *scratch = NULL;
+    if (bytes + sums_bytes > 0) {
+        scratch = vme_scratch_new(it->context, bytes + sums_bytes);
+        if (scratch == NULL)
+            return VME_NO_MEMORY;
+    }
+    if (it->b.row != it->real) {
+        pack_rows(it->real, 1, it->k, x, 0, it->b.row, scratch, 0);
+        at.x = scratch;
+    }
+    if (part_count > 1) {
+        at.c = scratch + bytes;
+        at.c_step = it->real;
+    }
+    at.step = most(4, VECTOR_WORK / least(it->k, DOTS_BLOCK) & ~(int64_t)3);
+    at.pieces = parts(it->m, at.step);
+    vme_status status = vme_parallel(it->context, part_count * at.pieces, 1, dots, &at);
+    if (status == VME_OK && part_count > 1)
+        for (int64_t i = 0; i < it->m; i++) {
+            if (it->real == sizeof(float)) {
+                float total = 0;
+                for (int64_t part = 0; part < part_count; part++)
+                    total += ((const float *)at.c)[part * it->m + i];
+                *(loose_float *)(c + i * it->c.row) = total;
+            }
+            else {
+                double total = 0;
+                for (int64_t part = 0; part < part_count; part++)
+                    total += ((const double *)at.c)[part * it->m + i];
+                *(loose_double *)(c + i * it->c.row) = total;
+            }
+        }
+    vme_scratch_free(it->context, scratch, bytes + sums_bytes);
+    return status;
+}
+
+static vme_status sums(void *argument, int64_t begin, int64_t end)
+{
+    const vector_product *at = argument;
+    const product *it = at->it;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t row = i * at->step;
+        it->kernel->sums(at->depth, least(at->step, it->m - row), at->x + at->k0 * it->b.row, it->b.row,
+                         at->a + row * it->real + at->k0 * it->a.column, it->a.column, at->c + row * it->real, at->k0 > 0);
+    }
+    return VME_OK;
+}
+
+static vme_status multiply_sums(const product *it, const char *a, const char *x, char *c)
+{
+    vector_product at = {.it = it, .a = a, .x = x, .c = c};
+    at.step = least(it->m, it->m >= 4096 ? 2048 : most(256, parts(it->m, 128) * 64));
+    at.pieces = parts(it->m, at.step);
+    int64_t depth = most(8, VECTOR_WORK / at.step & ~(int64_t)7);
+    vme_status status = VME_OK;
+    /* few columns: all of k in one go, when that is short */
+    bool small = it->m * it->k <= VECTOR_WORK;
+    for (at.k0 = 0; status == VME_OK && at.k0 < it->k; at.k0 += at.depth) {
+        at.depth = small ? it->k : least(depth, it->k - at.k0);
+        status = vme_parallel(it->context, at.pieces, small ? at.pieces : 1, sums, &at);
+    }
+    return status;
+}
+
+/* ---- the operator */
+static vme_status mismatch(const vme_tensor *a, const vme_tensor *b)
+{
+    return vme_fail(VME_BAD_SHAPE,
+                    "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n?,k),(k,m?)->(n?,m?) "
+                    "(size %lld is different from %lld)",
+                    (long long)b->shape[b->rank - 2], (long long)a->shape[a->rank - 1]);
+}
+
+static void swap_sides(product *it)
+{
+    side a = it->a;
+    it->a = it->b;
+    it->b = a;
+    int64_t m = it->m;
+    it->m = it->n;
+    it->n = m;
+    side *sides[] = {&it->a, &it->b, &it->c};
+    for (int i = 0; i < 3; i++) {
+        int64_t row = sides[i]->row;
+        sides[i]->row = sides[i]->column;
+        sides[i]->column = row;
+    }
+}
+
+/* Leading dimensions that only make a and c taller are rows; those of size 1 are nothing. */
+static void fold_leads(product *it)
+{
+    int kept = 0;
+    for (int d = 0; d < it->lead; d++)
+        if (it->lead_shape[d] != 1) {
+            it->lead_shape[kept] = it->lead_shape[d];
+            it->a.lead[kept] = it->a.lead[d];
+            it->b.lead[kept] = it->b.lead[d];
+            it->c.lead[kept] = it->c.lead[d];
+            kept++;
+        }
+    while (kept > 0 && it->b.lead[kept - 1] == 0) {
+        if (it->m == 1) {
+            it->a.row = it->a.lead[kept - 1];
+            it->c.row = it->c.lead[kept - 1];
+        }
+        else if (it->a.lead[kept - 1] != it->m * it->a.row || it->c.lead[kept - 1] != it->m * it->c.row)
+            break;
+        it->m *= it->lead_shape[--kept];
+    }
+    it->lead = kept;
+    it->matrices = 1;
+    for (int d = 0; d < kept; d++)
+        it->matrices *= it->lead_shape[d];
+}
+
+static vme_status describe(product *it, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out)
+{
+    const vme_tensor *tensors[] = {a, b, out};
+    side *sides[] = {&it->a, &it->b, &it->c};
+    it->lead = out->rank - 2;
+    memcpy(it->lead_shape, out->shape, (size_t)it->lead * sizeof *it->lead_shape);
+    vme_tensor target = *out;
+    target.rank = it->lead;
+    for (int i = 0; i < 3; i++) {
+        const vme_tensor *tensor = tensors[i];
+        vme_tensor leading = *tensor;
+        leading.rank = tensor->rank - 2;
+        vme_status status = vme_broadcast_strides(&leading, &target, sides[i]->lead);
+        if (status != VME_OK)
+            return status;
+        sides[i]->data = tensor->data;
+        sides[i]->row = tensor->strides[tensor->rank - 2];
+        sides[i]->column = tensor->strides[tensor->rank - 1];
+    }
+    it->m = out->shape[out->rank - 2];
+    it->n = out->shape[out->rank - 1];
+    it->k = a->shape[a->rank - 1];
+    return VME_OK;
+}
+
+static vme_status compute_product(vme_context *context, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out)
+{
+    vme_dtype dtype = (vme_dtype)a->dtype;
+    product it = {.context = context, .element = vme_dtype_size(dtype)};
+    vme_status status = describe(&it, a, b, out);
+    if (status != VME_OK)
+        return status;
+    fold_leads(&it);
+    if (it.m == 0 || it.n == 0 || it.matrices == 0)
+        return VME_OK;
+    it.form = dtype >= VME_COMPLEX64 ? PAIRS : dtype == VME_FLOAT16 ? HALF : PLAIN;
+    vme_dtype real = dtype == VME_FLOAT16 || dtype == VME_COMPLEX64 ? VME_FLOAT32 : dtype == VME_COMPLEX128 ? VME_FLOAT64 : dtype;
+    it.real = vme_dtype_size(real);
+    it.kernel = &vme_kernels_current()->gemm.of[real];
+
+    /* what the tiles write lies along rows */
+    if (it.c.column != it.element && it.n > 1 && (it.c.row == it.element || it.m == 1))
+        swap_sides(&it);
+    if (it.n == 1)
+        it.b.column = it.c.column = it.element;
+    if (it.k == 1)
+        it.a.column = it.element;
+
+    if (it.form == PLAIN && it.kernel->dots != NULL && (it.m == 1 || it.n == 1) && it.k > 0) {
+        product vector = it;
+        if (vector.n != 1)
+            swap_sides(&vector);
+        bool along = vector.a.column == vector.real, down = vector.a.row == vector.real && vector.c.row == vector.real;
+        if (along || down) {
+            for (int64_t i = 0; status == VME_OK && i < it.matrices; i++) {
+                const char *matrix = matrix_of(&vector, &vector.a, i), *x = matrix_of(&vector, &vector.b, i);
+                char *c = matrix_of(&vector, &vector.c, i);
+                status = along ? multiply_dots(&vector, matrix, x, c) : multiply_sums(&vector, matrix, x, c);
+            }
+            return status;
+        }
+    }
+    if (it.form == PAIRS) {
+        it.n *= 2;
+        it.k *= 2;
+    }
+    return multiply(&it);
+}
+
+vme_status vme_matmul(vme_context *context, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out)
+{
+    vme_status status = vme_check_output(out);
+    if (status != VME_OK)
+        return status;
+    if (a->rank < 2 || b->rank < 2 || out->rank < 2)
+        return vme_fail(VME_BAD_SHAPE, "matmul: expected operands and output of two dimensions or more, got %d, %d and %d", a->rank,
+                        b->rank, out->rank);
+    if (a->dtype != b->dtype || a->dtype != out->dtype)
+        return vme_fail(VME_BAD_DTYPE, "matmul: expected one dtype, got %s, %s and %s", vme_dtype_name((vme_dtype)a->dtype),
+                        vme_dtype_name((vme_dtype)b->dtype), vme_dtype_name((vme_dtype)out->dtype));
+    if (a->shape[a->rank - 1] != b->shape[b->rank - 2])
+        return mismatch(a, b);
+    if (out->shape[out->rank - 2] != a->shape[a->rank - 2] || out->shape[out->rank - 1] != b->shape[b->rank - 1])
+        return vme_fail(VME_BAD_SHAPE, "matmul: expected an output of %lld x %lld matrices, got %lld x %lld",
+                        (long long)a->shape[a->rank - 2], (long long)b->shape[b->rank - 1], (long long)out->shape[out->rank - 2],
+                        (long long)out->shape[out->rank - 1]);
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    if (!vme_overlap(a, out) && !vme_overlap(b, out))
+        return compute_product(context, a, b, out);
+    int64_t strides[VME_RANK_MOST];
+    size_t bytes;
+    status = vme_shape_bytes((vme_dtype)out->dtype, out->rank, out->shape, strides, &bytes);
+    if (status != VME_OK)
+        return status;
+    vme_tensor aside = *out;
+    aside.strides = strides;
+    aside.data = vme_scratch_new(context, bytes);
+    if (aside.data == NULL)
+        return VME_NO_MEMORY;
+    status = compute_product(context, a, b, &aside);
+    if (status == VME_OK)
+        status = vme_move(context, out->rank, out->shape, (vme_side){aside.data, strides, vme_dtype_size((vme_dtype)out->dtype)},
+                          (vme_side){out->data, out->strides, vme_dtype_size((vme_dtype)out->dtype)}, NULL);
+    vme_scratch_free(context, aside.data, bytes);
+    return status;
+}

@@ -25,6 +25,8 @@ _log = logging.getLogger("vmhost")
 # Events after which nobody needs a VM who did not need it before.
 _NO_DEAL = frozenset(("done", "log", "host_call", "failed_call"))
 _AFTER_A_FAULT_S = 1.0
+# Quarantined VMs keep their memory until the process exits: from so many of one task on, its waiting calls get no more of them.
+_GIVEN_UP_MOST = 3
 
 
 class Service:
@@ -276,6 +278,9 @@ class Service:
             _log.error("VM %s of %s is quarantined: it did not unwind (%s)", event[1].id, where, event[2])
             if owner is not None:
                 owner.breaker.trip(f"a VM wedged ({event[2]})")
+                owner.given_up += 1
+                if owner.given_up >= _GIVEN_UP_MOST and owner.breaker.policy.enabled:
+                    owner.breaker.forgive(owner.lane.fail(f"{owner.given_up} VMs of the task were quarantined before, and keep their memory"))
         elif kind == "failed_call":
             version = self._by_lane.get(event[1])
             if version is not None:

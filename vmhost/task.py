@@ -43,6 +43,7 @@ class Version:
         self.stack_bytes = max(limits.stack_bytes, LEAST_STACK_BYTES)
         self.permissions = {kind: list(names) for kind, names in manifest.permissions.items()}
         self.draining = False
+        self.given_up = 0               # VMs of it in quarantine
         self.muted = False              # of its lane: says no more that it is starved
         self.closed_because = None      # a sentence once calls are refused
         self.lane = None                # set by the service, which makes it

@@ -529,3 +529,26 @@ def test_a_process_ends_as_it_would_without_the_calls_under_way(ending, entry):
     assert done.returncode == status, done.stderr
     assert done.stdout == "out\n"
     assert said in done.stderr
+
+
+def test_a_vm_that_comes_out_of_a_long_c_call_while_the_process_exits_does_not_abort_it():
+    """It is hidden from CPython by then, which aborts when an interpreter ends that it does not know."""
+    done = in_a_process("""
+        import atexit
+        def steady(seen=[-1.0]):
+            before, seen[0] = seen[0], vm.native.statistics()["cpu_s"]
+            time.sleep(0.1)
+            return before == seen[0]
+        atexit.register(lambda: until(steady))      # runs after vmhost's own, which was registered later
+        host = vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=0.05))
+        bad = host.load(bundle("import re\\ndef run(value):\\n    return re.match('(a+)+$', 'a' * value + 'b')\\n", "bad"))
+        bad(1)
+        vm = next(vm for vm in host._service._pool._vms.values() if vm.owner)
+        try:
+            bad(25, timeout_s=0.05)
+        except vmhost.VMLostError as error:
+            print(type(error).__name__, flush=True)
+        host.close()
+        sys.exit(4)
+    """)
+    assert (done.stdout, done.stderr, done.returncode) == ("VMLostError\n", "", 4)

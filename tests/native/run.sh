@@ -8,7 +8,8 @@ here=tests/native
 core=vmhost/isolation
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
-sources="$core/lane.c $core/warden.c $core/events.c $core/image.c $core/storage.c $core/meter.c $core/clock.c $core/urgency.c $here/fake_vm.c"
+sources="$core/lane.c $core/warden.c $core/events.c $core/image.c $core/storage.c $core/meter.c $core/clock.c"
+sources="$sources $core/critical.c $core/urgency.c $here/fake_vm.c"
 wraps="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=aligned_alloc"
 [ $# -gt 0 ] || set -- none address undefined thread
 for sanitizer in "$@"; do

@@ -6,6 +6,8 @@
 #define VMH_COMPAT_H
 
 #define PY_SSIZE_T_CLEAN
+#include <stdbool.h>
+#include <stdint.h>
 #include <Python.h>
 
 #if PY_VERSION_HEX < 0x030E0000
@@ -31,5 +33,13 @@ PyAPI_FUNC(const char *) _PyMem_GetCurrentAllocatorName(void);
 /* Takes an interpreter that cannot be ended out of the runtime's list, so that Py_Finalize does not wait for it. */
 void vmh_compat_hide_interpreter(PyInterpreterState *interp);
 void vmh_compat_show_interpreter(PyInterpreterState *interp);
+
+/* The address below which CPython would abort the process for a stack overflow; 0: not known yet. */
+uintptr_t vmh_compat_stack_limit(PyThreadState *ts);
+
+/* The locks that a thread of `interp` may hold and another interpreter, or the warden, may need: is number `which` held, by anyone?
+ * May be called in a signal handler. */
+enum { VMH_COMPAT_MUTEXES = 6 };
+bool vmh_compat_mutex_locked(PyInterpreterState *interp, int which);
 
 #endif

@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "overflow.h"
+
 static const char magic[8] = "VMHCRSH1";
 
 /* Large enough for a chained handler such as faulthandler's. */
@@ -30,8 +32,8 @@ static _Thread_local void *stack;
 
 static void on_fatal(int number, siginfo_t *info, void *context)
 {
-    (void)info;
-    (void)context;
+    if (number == SIGSEGV && vmh_overflow_fault(info, context))
+        return;
     if (mine != NULL)
         atomic_store(&mine->signal, number);
     /* The handler before us comes next: a fault happens again when we return, an abort is raised again. */
@@ -41,13 +43,26 @@ static void on_fatal(int number, siginfo_t *info, void *context)
     raise(number);
 }
 
+/* Lock held. */
 static void install(void)
 {
+    static bool installed;
+    if (installed)
+        return;
+    installed = true;
+    vmh_overflow_install();
     for (int i = 0; i < FATAL_COUNT; i++) {
         struct sigaction ours = {.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
         sigemptyset(&ours.sa_mask);
         sigaction(fatal[i], &ours, &before_us[i]);
     }
+}
+
+void vmh_crash_install(void)
+{
+    pthread_mutex_lock(&lock);
+    install();
+    pthread_mutex_unlock(&lock);
 }
 
 int vmh_crash_open(const char *path, vmh_crash_map *before)

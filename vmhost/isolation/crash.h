@@ -2,7 +2,8 @@
  *
  * Each VM thread has a slot: task, version, phase. A handler of fatal signals, on an alternate stack, marks the slot of the
  * thread that crashed and chains to the handler before it. The file belongs to one process at a time (flock); it is made and
- * sized by us, so nobody truncates it under the map.
+ * sized by us, so nobody truncates it under the map. A VM thread that runs over the end of its stack is first offered to overflow.c, which
+ * may keep the process alive.
  */
 #ifndef VMH_CRASH_H
 #define VMH_CRASH_H
@@ -29,6 +30,9 @@ typedef struct vmh_crash_map {
 /* Puts the breadcrumbs into the file at `path`. What the last process left there is copied to *before (pid 0: nothing). 0 or
  * an errno: EBUSY: another process has it; EEXIST: this one has another file already. Installs the handlers. */
 int vmh_crash_open(const char *path, vmh_crash_map *before);
+
+/* Installs the handlers, once; vmh_crash_open does it too. What handles these signals from later on comes first. */
+void vmh_crash_install(void);
 
 /* Each VM thread, at its beginning and end. NULL: all slots are taken (then that thread leaves no trace). */
 vmh_crash_slot *vmh_crash_thread_enter(uint64_t vm_id);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "clock.h"
+#include "critical.h"
 
 vmh_events *vmh_events_new(void)
 {
@@ -36,27 +37,27 @@ bool vmh_events_post(vmh_events *events, vmh_event *node)
 {
     if (atomic_exchange(&node->queued, true))
         return false;
-    pthread_mutex_lock(&events->lock);
+    vmh_mutex_lock(&events->lock);
     if (events->closed) {
-        pthread_mutex_unlock(&events->lock);
+        vmh_mutex_unlock(&events->lock);
         atomic_store(&node->queued, false);
         return false;
     }
     node->next = NULL;
     *events->tail = node;
     events->tail = &node->next;
-    pthread_mutex_unlock(&events->lock);
+    vmh_mutex_unlock(&events->lock);
     vmh_events_wake(events);
     return true;
 }
 
 vmh_event *vmh_events_take(vmh_events *events)
 {
-    pthread_mutex_lock(&events->lock);
+    vmh_mutex_lock(&events->lock);
     vmh_event *all = events->head;
     events->head = NULL;
     events->tail = &events->head;
-    pthread_mutex_unlock(&events->lock);
+    vmh_mutex_unlock(&events->lock);
     return all;
 }
 
@@ -82,8 +83,8 @@ void vmh_events_wake(vmh_events *events)
 
 void vmh_events_close(vmh_events *events)
 {
-    pthread_mutex_lock(&events->lock);
+    vmh_mutex_lock(&events->lock);
     events->closed = true;
-    pthread_mutex_unlock(&events->lock);
+    vmh_mutex_unlock(&events->lock);
     vmh_events_wake(events);
 }

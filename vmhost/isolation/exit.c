@@ -1,7 +1,8 @@
 /* The end of the process: no VM may run while CPython is finalised, and one that cannot be ended must not keep it from exiting.
  *
  * VMs that end in time are waited for. Each that is left (quarantined) is hidden from the runtime, whose Py_Finalize would
- * wait for it for ever; its thread is parked, or in a long C call without anything of the main interpreter. When finalising is
+ * wait for it for ever; its thread is parked, or in a long C call without anything of the main interpreter, and parked when it comes out
+ * of it: an interpreter that is hidden must not be ended any more (CPython aborts when it does not find it). When finalising is
  * done, exit(3) calls our on_exit handler first, which flushes and leaves with the right status, before C destructors run
  * under threads that still live.
  */
@@ -31,12 +32,17 @@ static void leave(int status, void *unused)
     _exit(status);
 }
 
-static void hide(vmh_vm *vm, void *unused)
+/* Counts in *going the VMs whose interpreter is in the last part of its end, where nothing of a guest runs: they are left to finish. */
+static void hide(vmh_vm *vm, void *going)
 {
-    (void)unused;
     pthread_mutex_lock(&vm->life);
-    if (vm->interp != NULL)
-        vmh_compat_hide_interpreter(vm->interp);
+    if (vm->in_transit && !vm->stoppable && going != NULL) {
+        ++*(int *)going;
+    } else {
+        vm->hidden = true;
+        if (vm->interp != NULL)
+            vmh_compat_hide_interpreter(vm->interp);
+    }
     pthread_mutex_unlock(&vm->life);
 }
 
@@ -51,10 +57,19 @@ PyObject *vmh_exit(PyObject *module, PyObject *unused)
     int64_t deadline = vmh_after_ns(vmh_now_ns(), WAIT_MOST_S * (int64_t)1000000000);
     while (vmh_vm_threads(true) > 0 && vmh_now_ns() < deadline)
         usleep(500);
-    Py_END_ALLOW_THREADS
     if (vmh_vm_threads(false) > 0) {
-        vmh_warden_visit_vms(hide, NULL);
+        int64_t patience = vmh_after_ns(vmh_now_ns(), 1000000000);
+        int going = 1;
+        while (going > 0 && vmh_now_ns() < patience) {
+            going = 0;
+            vmh_warden_visit_vms(hide, &going);
+            if (going > 0)
+                usleep(500);
+        }
+        if (going > 0)
+            vmh_warden_visit_vms(hide, NULL);
         on_exit(leave, NULL);
     }
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }

@@ -3,7 +3,7 @@
  * there), the parent gets them back. Registered with os.register_at_fork by core.c.
  *
  * An interpreter that is just being made or ended cannot be hidden; a fork waits for those moments, some milliseconds each. One that hangs in
- * its end is not waited for longer than WAIT_MOST_S.
+ * its end is not waited for longer than WAIT_MOST_S; one that was lost in its end is not waited for at all.
  */
 #include "fork.h"
 
@@ -13,12 +13,38 @@
 
 enum { WAIT_MOST_S = 5 };
 
-static pthread_rwlock_t in_transit = PTHREAD_RWLOCK_INITIALIZER;     /* read: one is being made or ended */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t forked = PTHREAD_COND_INITIALIZER;
+static int in_transit;          /* guarded by lock: interpreters that are being made or ended */
+static bool forking;            /* likewise: none may begin to */
 static bool hidden;             /* main GIL: between prepare and the end of the fork */
 static atomic_bool child;
 
-void vmh_fork_transit_begin(void) { pthread_rwlock_rdlock(&in_transit); }
-void vmh_fork_transit_end(void) { pthread_rwlock_unlock(&in_transit); }
+void vmh_fork_transit_begin(void)
+{
+    vmh_mutex_lock(&lock);
+    while (forking)
+        pthread_cond_wait(&forked, &lock);
+    in_transit++;
+    vmh_mutex_unlock(&lock);
+}
+
+void vmh_fork_transit_end(void)
+{
+    vmh_mutex_lock(&lock);
+    in_transit--;
+    vmh_mutex_unlock(&lock);
+}
+
+/* `forking` from now on, if nothing is in transit. */
+static bool stop_transit(void)
+{
+    vmh_mutex_lock(&lock);
+    forking = in_transit == 0;
+    bool stopped = forking;
+    vmh_mutex_unlock(&lock);
+    return stopped;
+}
 
 int vmh_fork_check(void)
 {
@@ -49,7 +75,7 @@ PyObject *vmh_fork_prepare(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unus
     if (atomic_load(&child))
         Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS
-    while (!(hidden = pthread_rwlock_trywrlock(&in_transit) == 0) && vmh_now_ns() < deadline)
+    while (!(hidden = stop_transit()) && vmh_now_ns() < deadline)
         usleep(500);
     Py_END_ALLOW_THREADS
     if (hidden)
@@ -62,7 +88,10 @@ PyObject *vmh_fork_parent(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unuse
     if (hidden) {
         vmh_warden_visit_vms(show, NULL);
         hidden = false;
-        pthread_rwlock_unlock(&in_transit);
+        vmh_mutex_lock(&lock);
+        forking = false;
+        pthread_cond_broadcast(&forked);
+        vmh_mutex_unlock(&lock);
     }
     Py_RETURN_NONE;
 }

@@ -218,7 +218,7 @@ static void bind_all(void)
 static PyMethodDef *gate_def(vmh_gate *gate, PyMethodDef *original, bool method)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&lock);
+    vmh_mutex_lock(&lock);
     if (gate->def.ml_name == NULL) {
         gate->def.ml_doc = original->ml_doc;
         gate->def.ml_flags = METH_FASTCALL | METH_KEYWORDS | (method ? METH_METHOD : 0);
@@ -227,7 +227,7 @@ static PyMethodDef *gate_def(vmh_gate *gate, PyMethodDef *original, bool method)
         gate->def.ml_name = original->ml_name;
         atomic_store(&gate->original, original);
     }
-    pthread_mutex_unlock(&lock);
+    vmh_mutex_unlock(&lock);
     return &gate->def;
 }
 
@@ -346,11 +346,11 @@ static int drop_unfiled(const vmh_module_policy *policy, PyObject *dict, const c
 
 int vmh_gate_module(PyObject *module, const char *name)
 {
-    pthread_mutex_lock(&bind_lock);
+    vmh_mutex_lock(&bind_lock);
     if (!bound_all)
         bind_all();     /* again, where memory ran out before */
     bool ready = bound_all;
-    pthread_mutex_unlock(&bind_lock);
+    vmh_mutex_unlock(&bind_lock);
     if (!ready) {
         PyErr_NoMemory();
         return -1;

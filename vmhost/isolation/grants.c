@@ -308,21 +308,21 @@ static vmh_seal *seals;
 
 vmh_seal *vmh_seal_of(vmh_vm *vm)
 {
-    pthread_mutex_lock(&seals_lock);
+    vmh_mutex_lock(&seals_lock);
     vmh_seal *seal = seals;
     while (seal != NULL && seal->vm != vm)
         seal = seal->next;
-    pthread_mutex_unlock(&seals_lock);
+    vmh_mutex_unlock(&seals_lock);
     return seal;
 }
 
 void vmh_seal_visit(vmh_vm *vm, void (*visit)(vmh_seal *))
 {
-    pthread_mutex_lock(&seals_lock);
+    vmh_mutex_lock(&seals_lock);
     for (vmh_seal *seal = seals; seal != NULL; seal = seal->next)
         if (seal->vm == vm)
             visit(seal);
-    pthread_mutex_unlock(&seals_lock);
+    vmh_mutex_unlock(&seals_lock);
 }
 
 vmh_seal *vmh_seal_new(vmh_vm *vm)
@@ -334,10 +334,10 @@ vmh_seal *vmh_seal_new(vmh_vm *vm)
     }
     seal->vm = vm;
     seal->idle.tail = &seal->idle.first;
-    pthread_mutex_lock(&seals_lock);
+    vmh_mutex_lock(&seals_lock);
     seal->next = seals;
     seals = seal;
-    pthread_mutex_unlock(&seals_lock);
+    vmh_mutex_unlock(&seals_lock);
     return seal;
 }
 
@@ -361,14 +361,14 @@ static void resolved_clear(vmh_seal *seal)
 
 void vmh_seal_free(vmh_vm *vm)
 {
-    pthread_mutex_lock(&seals_lock);
+    vmh_mutex_lock(&seals_lock);
     vmh_seal **link = &seals;
     while (*link != NULL && (*link)->vm != vm)
         link = &(*link)->next;
     vmh_seal *seal = *link;
     if (seal != NULL)
         *link = seal->next;
-    pthread_mutex_unlock(&seals_lock);
+    vmh_mutex_unlock(&seals_lock);
     if (seal == NULL)
         return;
     if (vmh_seal_here() == seal)

@@ -21,7 +21,7 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
             size--;     /* not in the middle of a character */
     }
     vmh_log_line *line = malloc(sizeof *line + size + 1);
-    pthread_mutex_lock(&vm->log_lock);
+    vmh_mutex_lock(&vm->log_lock);
     if (line == NULL || vm->log_count >= VMH_LOG_LINES_MOST) {
         vm->log_dropped++;
         free(line);
@@ -35,7 +35,7 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
         vm->log_tail = &line->next;
         vm->log_count++;
     }
-    pthread_mutex_unlock(&vm->log_lock);
+    vmh_mutex_unlock(&vm->log_lock);
     vmh_vm_post(vm, &vm->log_event);
 }
 
@@ -55,9 +55,9 @@ static PyObject *native_log(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *native_deadline(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     vmh_vm *vm = vmh_current();
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     int64_t deadline = vm->phase == VMH_PHASE_IDLE ? VMH_FOREVER : vm->deadline_ns;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     if (deadline == VMH_FOREVER)
         Py_RETURN_NONE;
     int64_t left = deadline - vmh_now_ns();
@@ -106,11 +106,11 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
         vmh_host_call_unref(hc);
         return NULL;
     }
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     bool busy = vm->host_call != NULL;
     if (!busy)
         vm->host_call = hc;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     if (busy) {
         vmh_host_call_unref(hc);
         vmh_host_call_unref(hc);
@@ -126,9 +126,9 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
     while (atomic_load(&hc->word) == 0 && !vmh_vm_stopping(vm))
         vmh_futex_wait(&hc->word, 0, VMH_FOREVER);
     PyEval_RestoreThread(ts);
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     vm->host_call = NULL;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     if (atomic_load(&hc->word) == 1) {
         PyObject *reply = vmh_wire_decode(&hc->reply, vm->buffer_type);
         if (reply != NULL)

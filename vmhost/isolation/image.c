@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "critical.h"
+
 vmh_image *vmh_image_new(void)
 {
     vmh_image *image = calloc(1, sizeof *image);
@@ -101,6 +103,7 @@ int vmh_image_add(vmh_image *image, const char *name, bool is_package, const uin
     memcpy(module->code, code, size);
     module->is_package = is_package;
     module->size = size;
+    vmh_critical_enter();
     pthread_rwlock_wrlock(&image->lock);
     if (find(image, name) != NULL) {
         rc = 1;
@@ -116,15 +119,18 @@ int vmh_image_add(vmh_image *image, const char *name, bool is_package, const uin
     rc = 0;
 done:
     pthread_rwlock_unlock(&image->lock);
+    vmh_critical_leave();
     module_free(module);
     return rc;
 }
 
 const vmh_module *vmh_image_find(vmh_image *image, const char *dotted)
 {
+    vmh_critical_enter();
     pthread_rwlock_rdlock(&image->lock);
     const vmh_module *module = find(image, dotted);
     pthread_rwlock_unlock(&image->lock);
+    vmh_critical_leave();
     return module;
 }
 
@@ -153,11 +159,13 @@ int vmh_image_visit(vmh_image *image, const char *prefix, int (*visit)(const vmh
 {
     size_t size = strlen(prefix);
     int rc = 0;
+    vmh_critical_enter();
     pthread_rwlock_rdlock(&image->lock);
     for (size_t i = 0; rc == 0 && i < image->bucket_count; i++)
         for (const vmh_module *module = image->buckets[i]; rc == 0 && module != NULL; module = module->next)
             if (strncmp(module->name, prefix, size) == 0)
                 rc = visit(module, context);
     pthread_rwlock_unlock(&image->lock);
+    vmh_critical_leave();
     return rc;
 }

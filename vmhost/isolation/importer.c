@@ -158,7 +158,7 @@ static int known_count;
 static int known_add(PyModuleDef *def, const char *name)
 {
     int rc = 0, i = 0;
-    pthread_mutex_lock(&once_lock);
+    vmh_mutex_lock(&once_lock);
     while (i < known_count && known[i].def != def)
         i++;
     if (i == known_count && i < (int)(sizeof known / sizeof *known) && strlen(name) < sizeof known[i].name) {
@@ -167,18 +167,18 @@ static int known_add(PyModuleDef *def, const char *name)
         known_count++;
     } else if (i == known_count)
         rc = -1;
-    pthread_mutex_unlock(&once_lock);
+    vmh_mutex_unlock(&once_lock);
     return rc;
 }
 
 static const char *known_name(PyModuleDef *def)
 {
     const char *name = NULL;
-    pthread_mutex_lock(&once_lock);
+    vmh_mutex_lock(&once_lock);
     for (int i = 0; i < known_count && name == NULL; i++)
         if (known[i].def == def)
             name = known[i].name;
-    pthread_mutex_unlock(&once_lock);
+    vmh_mutex_unlock(&once_lock);
     return name;
 }
 
@@ -260,7 +260,7 @@ static int python_learn(void)
 {
     int rc = -1;
     PyObject *suffixes = NULL, *imp = PyImport_ImportModule("_imp"), *dict = imp == NULL ? NULL : PyModule_GetDict(imp);
-    pthread_mutex_lock(&once_lock);
+    vmh_mutex_lock(&once_lock);
     if (python.set) {
         rc = 0;
         goto done;
@@ -290,7 +290,7 @@ static int python_learn(void)
     python.set = true;
     rc = 0;
 done:
-    pthread_mutex_unlock(&once_lock);
+    vmh_mutex_unlock(&once_lock);
     Py_XDECREF(suffixes);
     Py_XDECREF(imp);
     if (rc < 0 && !PyErr_Occurred())

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "overflow.h"
 #include "vm_private.h"
 
 static _Thread_local vmh_meter *paying __attribute__((tls_model("initial-exec")));
@@ -93,12 +94,13 @@ static void *arena_alloc(void *context, size_t size)
     if (!vmh_meter_charge(meter, size))
         return NULL;
     void *memory = arena.alloc(arena.ctx, size);
-    pthread_mutex_lock(&arenas_lock);
+    vmh_overflow_check();
+    vmh_mutex_lock(&arenas_lock);
     if (memory != NULL && !own(memory, meter)) {
         arena.free(arena.ctx, memory, size);
         memory = NULL;
     }
-    pthread_mutex_unlock(&arenas_lock);
+    vmh_mutex_unlock(&arenas_lock);
     if (memory == NULL) {
         vmh_meter_release(meter, size);
         return NULL;
@@ -111,10 +113,11 @@ static void *arena_alloc(void *context, size_t size)
 static void arena_free(void *context, void *memory, size_t size)
 {
     (void)context;
-    pthread_mutex_lock(&arenas_lock);
+    vmh_mutex_lock(&arenas_lock);
     vmh_meter *meter = disown(memory);
-    pthread_mutex_unlock(&arenas_lock);
+    vmh_mutex_unlock(&arenas_lock);
     arena.free(arena.ctx, memory, size);
+    vmh_overflow_check();
     if (meter != NULL) {
         vmh_meter_release(meter, size);
         atomic_fetch_sub(&meter->arenas, 1);
@@ -126,6 +129,7 @@ static void arena_free(void *context, void *memory, size_t size)
 
 static void *charged(vmh_meter *meter, void *memory, size_t asked)
 {
+    vmh_overflow_check();
     if (memory == NULL) {
         vmh_meter_release(meter, asked);
         return NULL;
@@ -166,6 +170,7 @@ static void *raw_realloc(void *context, void *memory, size_t size)
     if (size > before && !vmh_meter_charge(meter, size - before))
         return NULL;
     void *moved = raw.realloc(raw.ctx, memory, size);
+    vmh_overflow_check();
     if (moved == NULL) {
         if (size > before)
             vmh_meter_release(meter, size - before);
@@ -184,6 +189,7 @@ static void raw_free(void *context, void *memory)
     if (meter != NULL && memory != NULL)
         vmh_meter_release(meter, malloc_usable_size(memory));
     raw.free(raw.ctx, memory);
+    vmh_overflow_check();
 }
 
 int vmh_memory_install(void)

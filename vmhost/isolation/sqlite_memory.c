@@ -1,10 +1,13 @@
-/* SQLite's allocator: blocks remember who paid, so whoever frees one, the VM that got it is credited. */
+/* SQLite's allocator: blocks remember who paid, so whoever frees one, the VM that got it is credited.
+ *
+ * SQLite may call it with a lock of the whole process held, so all of it is a critical section. */
 #include "sqlite_memory.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "critical.h"
 #include "vm_private.h"
 
 /* As in sqlite3.h, whose header is not needed to build. */
@@ -26,7 +29,7 @@ typedef struct {
     size_t bytes;       /* with this header */
 } block;
 
-static void *allocate(int size)
+static void *take(int size)
 {
     size_t bytes = sizeof(block) + (size_t)size;
     vmh_meter *meter = vmh_memory_payer();
@@ -42,7 +45,7 @@ static void *allocate(int size)
     return made + 1;
 }
 
-static void release(void *memory)
+static void give(void *memory)
 {
     if (memory == NULL)
         return;
@@ -54,7 +57,7 @@ static void release(void *memory)
     free(old);
 }
 
-static void *resize(void *memory, int size)
+static void *change(void *memory, int size)
 {
     block *old = (block *)memory - 1;
     vmh_meter *meter = old->meter;
@@ -71,6 +74,29 @@ static void *resize(void *memory, int size)
         vmh_meter_release(meter, before - bytes);
     moved->bytes = bytes;
     return moved + 1;
+}
+
+static void *allocate(int size)
+{
+    vmh_critical_enter();
+    void *memory = take(size);
+    vmh_critical_leave();
+    return memory;
+}
+
+static void release(void *memory)
+{
+    vmh_critical_enter();
+    give(memory);
+    vmh_critical_leave();
+}
+
+static void *resize(void *memory, int size)
+{
+    vmh_critical_enter();
+    void *moved = change(memory, size);
+    vmh_critical_leave();
+    return moved;
 }
 
 static int size_of(void *memory) { return memory == NULL ? 0 : (int)(((block *)memory - 1)->bytes - sizeof(block)); }

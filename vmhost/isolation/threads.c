@@ -2,6 +2,7 @@
 #include "waits.h"
 
 #include "clock.h"
+#include "overflow.h"
 #include "vm_private.h"
 
 #include <unistd.h>
@@ -39,6 +40,7 @@ static void *thread_main(void *argument)
     vmh_futex_wake(&start->entered, 1);     /* without a state, `start` is the parent's again from here on */
     if (ts != NULL) {
         PyEval_RestoreThread(ts);
+        vmh_overflow_guard(vm);
         handle_object *handle = start->handle;
         PyObject *result = PyObject_Call(start->function, start->args, start->kwargs);
         if (result == NULL) {
@@ -62,6 +64,7 @@ static void *thread_main(void *argument)
                 ;
         PyThreadState_DeleteCurrent();
     }
+    vmh_overflow_unguard();
     vmh_seal_bind(NULL);
     vmh_thread_leave(vm);
     return NULL;
@@ -274,9 +277,9 @@ static PyType_Spec handle_spec = {
 
 static int threads_counted(vmh_vm *vm)
 {
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     int count = vm->thread_count;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     return count;
 }
 

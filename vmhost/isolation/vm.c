@@ -18,10 +18,12 @@
 #include "crash.h"
 #include "fork.h"
 #include "frozen.h"
+#include "overflow.h"
 #include "seal.h"
 #include "urgency.h"
 #include "warden.h"
 #include "warden_vm.h"
+#include "wire.h"
 
 PyConfig *vmh_main_config;
 
@@ -171,9 +173,9 @@ static int64_t cpu_ns_locked(vmh_vm *vm)
 
 int64_t vmh_vm_cpu_ns(vmh_vm *vm)
 {
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     int64_t sum = cpu_ns_locked(vm);
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     return sum;
 }
 
@@ -182,14 +184,14 @@ void vmh_thread_enter(vmh_vm *vm)
     current_vm = vm;
     vmh_memory_bind(vm->meter);
     vmh_crash_thread_join(vm->crash_slot);
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     vm->thread_count++;
     for (int i = 0; i < VMH_GUEST_THREADS_MOST; i++)
         if (!vm->threads[i].used) {
             vm->threads[i].used = pthread_getcpuclockid(pthread_self(), &vm->threads[i].clock) == 0;
             break;
         }
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
 }
 
 void vmh_thread_leave(vmh_vm *vm)
@@ -197,13 +199,13 @@ void vmh_thread_leave(vmh_vm *vm)
     clockid_t clock;
     vmh_crash_thread_leave(NULL);
     bool known = pthread_getcpuclockid(pthread_self(), &clock) == 0;
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     vm->thread_count--;
     vm->threads_cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID);
     for (int i = 0; known && i < VMH_GUEST_THREADS_MOST; i++)
         if (vm->threads[i].used && vm->threads[i].clock == clock)
             vm->threads[i].used = false;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
 }
 
 /* ---- phases and stops --------------------------------------------------------------------------------------------- */
@@ -218,7 +220,7 @@ static bool loads_in_vain(vmh_vm *vm)
 void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t deadline_ns, int64_t cpu_limit_ns)
 {
     int64_t now = vmh_now_ns();
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     vm->generation++;
     vm->phase = phase;
     if (vm->crash_slot != NULL)
@@ -231,7 +233,7 @@ void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t d
     vm->stop_delivered = false;
     if (loads_in_vain(vm))
         deadline_ns = 0;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     if (call != NULL) {
         call->started_ns = now;
         if (atomic_load(&call->stop) || atomic_load(&call->lane->stop))
@@ -245,7 +247,7 @@ void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t d
 
 bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
 {
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     bool asked = vm->stop_generation == vm->generation;
     bool delivered = asked && vm->stop_delivered;
     vm->generation++;
@@ -261,7 +263,7 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
         }
     }
     bool quarantined = vm->quarantined_in != NULL;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     if (quarantined)
         vm->doomed = true;      /* its lane has let go of it */
     if (delivered) {
@@ -289,7 +291,7 @@ static int stop_pending(void *argument)
 {
     vmh_vm *vm = argument;
     atomic_store(&vm->pending_out, 0);
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     bool now = vm->phase != VMH_PHASE_IDLE && vm->stop_generation == vm->generation && vm->stoppable;
     bool give_up = now && vm->quarantined_in != NULL && vm->parked_after-- <= 0;
     if (now && !give_up) {
@@ -297,7 +299,7 @@ static int stop_pending(void *argument)
         for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL; ts = PyThreadState_Next(ts))
             PyThreadState_SetAsyncExc(ts->thread_id, vm->stop_error);
     }
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     if (give_up)
         park();
     return 0;
@@ -348,12 +350,49 @@ static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
     return VMH_OK;
 }
 
+/* Life lock held, by the warden. A thread of `vm` stands still for ever, and with it every other thread of it that wants its GIL. The call
+ * that it held, to be ended; one that waits while nothing was loaded yet is taken for it, as loading would end like this again. */
+static vmh_call *give_up_lost(vmh_vm *vm)
+{
+    vm->quarantined_in = vm->phase == VMH_PHASE_LOAD ? "stack overflow in load" : vm->phase == VMH_PHASE_END
+        ? "stack overflow in end" : "stack overflow in call";
+    vm->stoppable = false;
+    /* nobody waits for it: not Py_Finalize, not a fork */
+    vmh_compat_hide_interpreter(vm->interp);
+    vm->interp = NULL;
+    if (vm->in_transit)
+        vmh_fork_transit_end();
+    vm->in_transit = false;
+    atomic_store(&vm->state, VMH_VM_QUARANTINED);
+    vmh_call *call = atomic_load(&vm->serving);
+    vmh_lane *lane = atomic_load(&vm->lane);
+    if (call != NULL) {
+        vmh_hot_leave();
+        return vmh_call_claim(call, VMH_RUNNING) ? vmh_call_ref(call) : NULL;
+    }
+    if (vm->phase == VMH_PHASE_LOAD && lane != NULL && (call = vmh_lane_take(lane, &vm->worker)) != NULL
+        && !vmh_call_claim(call, VMH_RUNNING)) {
+        vmh_call_unref(call);
+        call = NULL;
+    }
+    return call;
+}
+
 int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
 {
     int64_t next = VMH_FOREVER;
     vmh_call *stolen = NULL;
     bool quarantined = false;
-    pthread_mutex_lock(&vm->life);
+    const char *why = NULL;
+    vmh_mutex_lock(&vm->life);
+    if (atomic_load(&vm->lost)) {
+        if (vm->quarantined_in == NULL) {
+            quarantined = true;
+            stolen = give_up_lost(vm);
+            why = "its C stack overflowed, in a recursion that Python does not count (nested iterators, partials, generic aliases)";
+        }
+        goto done;
+    }
     if (vm->phase == VMH_PHASE_IDLE)
         goto done;
     if (vm->stop_generation != vm->generation) {
@@ -390,7 +429,7 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
         next = VMH_FOREVER;
     }
 done:
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     if (quarantined) {
         vmh_lane *lane = atomic_load(&vm->lane);
         if (lane != NULL)
@@ -399,6 +438,8 @@ done:
     }
     if (stolen != NULL) {
         atomic_fetch_add(&vm->errors, 1);
+        if (why != NULL && !vmh_wire_text(&stolen->reply, why))
+            vmh_blob_clear(&stolen->reply);     /* without memory for it, the error goes without its message */
         vmh_call_finish(stolen, VMH_VM_LOST);
         vmh_call_unref(stolen);
     }
@@ -416,9 +457,9 @@ void vmh_vm_retire(vmh_vm *vm)
 {
     atomic_store(&vm->retire, true);
     vmh_worker_poke(&vm->worker);
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     bool loads = vm->phase == VMH_PHASE_LOAD;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     if (loads)
         vmh_warden_arm(0);
 }
@@ -468,20 +509,20 @@ static PyStatus make_interpreter(vmh_image *system, PyThreadState **tstate)
         .check_multi_interp_extensions = 1,
         .gil = PyInterpreterConfig_OWN_GIL,
     };
-    pthread_mutex_lock(&site_lock);
+    vmh_mutex_lock(&site_lock);
     if (booting++ == 0) {
         site_import = vmh_main_config->site_import;
         vmh_main_config->site_import = 0;
         vmh_frozen_show(system);
     }
-    pthread_mutex_unlock(&site_lock);
+    vmh_mutex_unlock(&site_lock);
     PyStatus status = Py_NewInterpreterFromConfig(tstate, &config);
-    pthread_mutex_lock(&site_lock);
+    vmh_mutex_lock(&site_lock);
     if (--booting == 0) {
         vmh_main_config->site_import = site_import;
         vmh_frozen_hide();
     }
-    pthread_mutex_unlock(&site_lock);
+    vmh_mutex_unlock(&site_lock);
     return status;
 }
 
@@ -490,18 +531,19 @@ static bool boot(vmh_vm *vm)
     int64_t began = vmh_now_ns();
     vmh_fork_transit_begin();
     PyStatus status = make_interpreter(vm->system, &vm->tstate);
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     if (!PyStatus_Exception(status)) {
         vm->interp = PyThreadState_GetInterpreter(vm->tstate);
         vm->stoppable = true;
     }
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     vmh_fork_transit_end();
     if (PyStatus_Exception(status)) {
         snprintf(vm->failure, sizeof vm->failure, "the interpreter could not be made: %s",
                  status.err_msg == NULL ? "no reason given" : status.err_msg);
         return false;
     }
+    vmh_overflow_guard(vm);
     enum vmh_kind kind;
     vmh_phase_begin(vm, VMH_PHASE_BOOT, NULL, vmh_after_ns(began, vm->boot_ns), VMH_FOREVER);
     int rc = vmh_guest_boot(vm);
@@ -525,17 +567,17 @@ static int thread_states(vmh_vm *vm)
 
 static bool alone(vmh_vm *vm)
 {
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     bool yes = vm->thread_count == 0;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     return yes && thread_states(vm) <= 1;
 }
 
 static bool given_up(vmh_vm *vm)
 {
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     bool yes = vm->quarantined_in != NULL;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     return yes;
 }
 
@@ -557,12 +599,15 @@ static bool wait_for_threads(vmh_vm *vm)
 static void beyond_stopping(PyObject *capsule)
 {
     vmh_vm *vm = PyCapsule_GetPointer(capsule, NULL);
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     PyObject *stop_error = vm->stop_error;
     vm->stoppable = false;
     vm->stop_error = NULL;
-    pthread_mutex_unlock(&vm->life);
+    bool hidden = vm->hidden;
+    vmh_mutex_unlock(&vm->life);
     Py_XDECREF(stop_error);
+    if (hidden)
+        park();
 }
 
 /* False: threads are left, so the VM must not be ended. All of it is one phase with a deadline: exit handlers, threads and
@@ -583,19 +628,26 @@ static bool end(vmh_vm *vm)
     if (inner == NULL || capsule == NULL || PyDict_SetItemString(inner, "vmhost", capsule) < 0) {
         PyErr_Clear();
         if (capsule == NULL) {
-            pthread_mutex_lock(&vm->life);
+            vmh_mutex_lock(&vm->life);
             vm->stoppable = false;
-            pthread_mutex_unlock(&vm->life);
+            vmh_mutex_unlock(&vm->life);
         }
     }
     Py_XDECREF(capsule);
     vmh_fork_transit_begin();
+    vmh_mutex_lock(&vm->life);
+    vm->in_transit = true;
+    bool hidden = vm->hidden;
+    vmh_mutex_unlock(&vm->life);
+    if (hidden)
+        park();
     Py_EndInterpreter(vm->tstate);
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
+    vm->in_transit = false;
     vm->interp = NULL;
     vm->generation++;
     vm->phase = VMH_PHASE_IDLE;
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     vmh_fork_transit_end();
     return true;
 }
@@ -614,7 +666,10 @@ static void serve(vmh_vm *vm)
         }
         vmh_call *call = lane == NULL ? NULL : vmh_lane_take(lane, &vm->worker);
         if (call != NULL) {
+            atomic_store(&vm->serving, call);
             vmh_guest_serve(vm, call);
+            atomic_store(&vm->serving, NULL);
+            vmh_overflow_renew();
             atomic_store_explicit(&vm->idle_since_ns, call->ended_ns, memory_order_relaxed);
             vmh_call_unref(call);
             if (lane->calls_per_vm > 0 && ++served >= lane->calls_per_vm)
@@ -641,9 +696,9 @@ static void *run(void *argument)
     current_vm = vm;
     vmh_memory_bind(vm->meter);
     vm->crash_slot = vmh_crash_thread_enter(vm->id);
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     atomic_store(&vm->cpu_clock_valid, pthread_getcpuclockid(pthread_self(), &vm->cpu_clock) == 0);
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     vmh_urgency_set(VMH_PATIENT);
     bool booted = boot(vm);
     vmh_urgency_set(VMH_USUAL);
@@ -664,11 +719,11 @@ static void *run(void *argument)
         atomic_store(&vm->state, VMH_VM_ENDING);
     vmh_urgency_set(VMH_PATIENT);       /* all answers are given: those who waited for one run first */
     if (!end(vm)) {
-        pthread_mutex_lock(&vm->life);
+        vmh_mutex_lock(&vm->life);
         bool first = vm->quarantined_in == NULL;
         if (first)
             vm->quarantined_in = "threads left behind";
-        pthread_mutex_unlock(&vm->life);
+        vmh_mutex_unlock(&vm->life);
         atomic_store(&vm->state, VMH_VM_QUARANTINED);
         if (first)
             vmh_vm_post(vm, &vm->quarantine_event);
@@ -676,12 +731,13 @@ static void *run(void *argument)
         park();
     }
 gone:
+    vmh_overflow_unguard();
     vmh_memory_bind(NULL);
     vmh_seal_free(vm);
-    pthread_mutex_lock(&vm->life);
+    vmh_mutex_lock(&vm->life);
     atomic_store(&vm->cpu_ns_final, cpu_ns_locked(vm));
     atomic_store(&vm->cpu_clock_valid, false);
-    pthread_mutex_unlock(&vm->life);
+    vmh_mutex_unlock(&vm->life);
     vmh_crash_thread_leave(vm->crash_slot);
     atomic_store(&vm->state, booted ? VMH_VM_ENDED : VMH_VM_FAILED);
     vm->end_event.type = booted ? VMH_EVENT_ENDED : VMH_EVENT_FAILED;
@@ -695,6 +751,7 @@ gone:
 int vmh_vm_start(vmh_vm *vm)
 {
     pthread_attr_t attributes;
+    vmh_crash_install();
     int rc = vmh_warden_start();
     if (rc != 0 || (rc = pthread_attr_init(&attributes)) != 0)
         return rc;

@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "critical.h"
+
 typedef struct vmh_vm vmh_vm;
 
 /* Why a call is stopped; also the error kind that its caller gets. The numbers are part of the Python side (errors.py). */

@@ -57,10 +57,14 @@ struct vmh_vm {
     atomic_llong soft_bytes, hard_bytes;    /* in force from READY on */
     _Atomic(vmh_lane *) lane;   /* one reference; set once, by attach */
     atomic_bool retire;
+    atomic_bool lost;           /* a thread of it ran over the end of its stack and is parked: overflow.c */
+    _Atomic(vmh_call *) serving;        /* the call that its thread has taken and not ended; the worker's reference */
 
     /* The lifetime lock. Guards all up to the blank line: stoppers hold it, so the VM cannot end under them. */
     pthread_mutex_t life;
     PyInterpreterState *interp; /* NULL: none (yet, or any more) */
+    bool hidden;                /* for good, as the process exits: must not be ended any more */
+    bool in_transit;            /* its interpreter is being ended: fork.c */
     bool stoppable;             /* pending calls reach it: from its boot until the last part of its end */
     enum vmh_phase phase;
     int64_t generation;         /* of the phase; even while idle */

@@ -66,13 +66,13 @@ bool vmh_queue_wake(vmh_queue *queue)
 int vmh_wait(vmh_seal *seal, vmh_waiter *waiter, int64_t deadline_ns)
 {
     int rc = -1;
-    pthread_mutex_lock(&seal->waits_mutex);
+    vmh_mutex_lock(&seal->waits_mutex);
     waiter->next = seal->waiters;
     waiter->link = &seal->waiters;
     if (waiter->next != NULL)
         waiter->next->link = &waiter->next;
     seal->waiters = waiter;
-    pthread_mutex_unlock(&seal->waits_mutex);
+    vmh_mutex_unlock(&seal->waits_mutex);
     if (vmh_vm_stopping(seal->vm) && vmh_breathe() < 0)
         goto done;
     for (;;) {
@@ -90,23 +90,23 @@ int vmh_wait(vmh_seal *seal, vmh_waiter *waiter, int64_t deadline_ns)
         break;
     }
 done:
-    pthread_mutex_lock(&seal->waits_mutex);
+    vmh_mutex_lock(&seal->waits_mutex);
     *waiter->link = waiter->next;
     if (waiter->next != NULL)
         waiter->next->link = waiter->link;
-    pthread_mutex_unlock(&seal->waits_mutex);
+    vmh_mutex_unlock(&seal->waits_mutex);
     return rc;
 }
 
 static void interrupt(vmh_seal *seal)
 {
-    pthread_mutex_lock(&seal->waits_mutex);
+    vmh_mutex_lock(&seal->waits_mutex);
     for (vmh_waiter *waiter = seal->waiters; waiter != NULL; waiter = waiter->next) {
         unsigned word = VMH_WAITING;
         if (atomic_compare_exchange_strong(&waiter->word, &word, VMH_INTERRUPTED))
             vmh_futex_wake(&waiter->word, 1);
     }
-    pthread_mutex_unlock(&seal->waits_mutex);
+    vmh_mutex_unlock(&seal->waits_mutex);
 }
 
 void vmh_waits_interrupt(vmh_vm *vm)

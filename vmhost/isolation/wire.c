@@ -91,6 +91,19 @@ static int put_sized(encoder *e, enum tag tag, const void *data, size_t size)
     return 0;
 }
 
+bool vmh_wire_text(vmh_blob *blob, const char *text)
+{
+    uint64_t size = strlen(text);
+    if (!vmh_blob_reserve(blob, 9 + size))
+        return false;
+    uint8_t *at = blob->data + blob->size;
+    *at = TAG_ASCII;
+    memcpy(at + 1, &size, 8);
+    memcpy(at + 9, text, size);
+    blob->size += 9 + size;
+    return true;
+}
+
 static int put_count(encoder *e, enum tag tag, Py_ssize_t count)
 {
     uint8_t *at = room(e, 9);

@@ -14,6 +14,9 @@
  * blob's content is undefined; clear it. `buffer_type`: this interpreter's Buffer. `vm`: NULL on the host. */
 int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm);
 
+/* Appends a text, which must be ASCII. Needs no GIL. False: no memory. */
+bool vmh_wire_text(vmh_blob *blob, const char *text);
+
 /* A new reference, or NULL with MemoryError (or SystemError for a damaged blob, which is a bug of ours). */
 PyObject *vmh_wire_decode(const vmh_blob *blob, PyTypeObject *buffer_type);
 

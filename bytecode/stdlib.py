@@ -20,8 +20,9 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from .acceptance import note
 from .errors import BytecodeError
-from .format import Manifest, Module, module_path, write_bundle
+from .format import Manifest, Module, module_path, read_bundle, write_bundle
 from .source import compile_source
 from .texts import compile_text, text_digest
 
@@ -215,6 +216,7 @@ def main(arguments=None):
         with tempfile.NamedTemporaryFile(dir=out.parent, delete=False) as file:     # a reader sees the old or the new
             file.write(data)
         os.replace(file.name, out)
+        note(read_bundle(data, allow_unsigned=True), out)
     except (BytecodeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -14,6 +14,7 @@ import threading
 import weakref
 
 import bytecode.errors
+from bytecode.acceptance import accept, is_accepted
 from bytecode.format import read_bundle
 from bytecode.signing import TrustStore
 
@@ -255,8 +256,12 @@ def system_image(native):
         image = _system_images.get(native)
         if image is None:
             try:
-                # Made on this machine by set-up or by this user: trusted as the code is.
-                bundle = read_bundle(system_bundle(SYSTEM_BUNDLE), allow_unsigned=True)
+                # Made on this machine by set-up or by this user, and so unsigned; verified where that is not known.
+                path = system_bundle(SYSTEM_BUNDLE)
+                bundle = read_bundle(path, allow_unsigned=True)
+                if not is_accepted(bundle, path):
+                    _log.info("%s: not made here: its code is verified, once", path)
+                accept(bundle, path)
             except bytecode.errors.BundleError as error:
                 raise ConfigurationError(f"{error}; run `make build`") from error
             image = _system_images[native] = isolation.image_of(bundle, native)

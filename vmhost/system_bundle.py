@@ -13,7 +13,9 @@ import tempfile
 from pathlib import Path
 
 import bytecode
+from bytecode.acceptance import note
 from bytecode.errors import BytecodeError
+from bytecode.format import read_bundle
 from vmhost.errors import ConfigurationError
 
 IN_CHECKOUT = Path(__file__).parent / "data" / "stdlib.vmb"
@@ -52,6 +54,7 @@ def _make(path):
         with open(descriptor, "wb") as file:
             file.write(data)
         os.replace(unfinished, path)
+        note(read_bundle(data, allow_unsigned=True), path)
     except BaseException:
         os.unlink(unfinished)
         raise

@@ -9,6 +9,7 @@ import types
 import pytest
 
 from bytecode import stdlib
+from bytecode.acceptance import is_accepted
 from bytecode.errors import BundleError
 from bytecode.format import read_bundle
 
@@ -119,7 +120,8 @@ def test_command_line_writes_the_file(guest, tmp_path, monkeypatch, capsys):
     out = tmp_path / "new" / "stdlib.vmb"
     assert stdlib.main([str(out)]) == 0
     assert read_bundle(out, allow_unsigned=True).manifest.kind == "stdlib"
-    assert [path.name for path in out.parent.iterdir()] == ["stdlib.vmb"]
+    assert sorted(path.name for path in out.parent.iterdir()) == ["stdlib.vmb", "stdlib.vmb.accepted"]
+    assert is_accepted(read_bundle(out, allow_unsigned=True), out), "what was just compiled is not verified by hosts"
     assert "stdlib.vmb: " in capsys.readouterr().out
     (tmp_path / "file").touch()
     assert stdlib.main([str(tmp_path / "file" / "stdlib.vmb")]) == 1

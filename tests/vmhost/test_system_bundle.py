@@ -1,11 +1,23 @@
 """Where the standard-library bundle of an installed vmhost comes from."""
 
+import marshal
+import platform
+
 import pytest
 
 from bytecode import stdlib
+from bytecode.acceptance import is_accepted
+from bytecode.format import Manifest, Module, read_bundle, write_bundle
+from vmhost import host
 from vmhost import system_bundle as module
 from vmhost.errors import ConfigurationError
+from vmhost.isolation.vm import core
 from vmhost.system_bundle import system_bundle
+
+
+def bundle(number):
+    manifest = Manifest(name="stdlib", version=str(number), kind="stdlib", exact_python=platform.python_version())
+    return write_bundle(manifest, {})
 
 
 @pytest.fixture
@@ -16,7 +28,7 @@ def cache(tmp_path, monkeypatch):
 
     def build():
         made.append(1)
-        return b"bundle %d" % len(made)
+        return bundle(len(made))
 
     monkeypatch.setattr(stdlib, "build_stdlib", build)
     return tmp_path / "cache" / "vmhost"
@@ -33,8 +45,9 @@ def test_an_installation_makes_it_once_and_keeps_it(tmp_path, cache):
     path = system_bundle(tmp_path / "missing")
     assert path.parent == cache
     assert system_bundle(tmp_path / "missing") == path
-    assert path.read_bytes() == b"bundle 1"
-    assert list(cache.iterdir()) == [path], "nothing half made is left"
+    assert path.read_bytes() == bundle(1)
+    assert sorted(cache.iterdir()) == [path, path.with_name(f"{path.name}.accepted")], "nothing half made is left"
+    assert is_accepted(read_bundle(path, allow_unsigned=True), path)
 
 
 def test_other_sources_make_another_bundle(tmp_path, cache, monkeypatch):
@@ -59,3 +72,14 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, cache, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ConfigurationError, match=r"file/vmhost/stdlib-.*cannot be kept here \(Not a directory\); set XDG_CACHE_HOME"):
         system_bundle(tmp_path / "missing")
+
+
+def test_code_that_the_verifier_refuses_reaches_no_vm(tmp_path, monkeypatch):
+    code = compile("word = 'text'", "stdlib@3/word.py", "exec").replace(co_consts=())
+    manifest = Manifest(name="stdlib", version="1", kind="stdlib", exact_python=platform.python_version())
+    path = tmp_path / "stdlib.vmb"
+    path.write_bytes(write_bundle(manifest, {"word": Module(False, marshal.dumps(code))}))
+    monkeypatch.setattr(host, "SYSTEM_BUNDLE", path)
+    monkeypatch.setattr(host, "_system_images", {})
+    with pytest.raises(ConfigurationError, match=r"stdlib\.vmb: module word.*; run `make build`"):
+        host.system_image(core())

@@ -142,6 +142,7 @@ def installation():
         yield Finding("native core", WRONG, str(error), "build it: make build, or pip install the project again")
     else:
         yield Finding("native core", OK, _core.__file__)
+    from bytecode.acceptance import is_accepted
     from bytecode.errors import BundleError
     from bytecode.format import read_bundle
     from vmhost.errors import ConfigurationError
@@ -161,7 +162,8 @@ def installation():
         yield Finding(
             "standard library",
             OK,
-            f"{path}, Python {bundle.manifest.exact_python}, {len(bundle.modules)} modules, {size}",
+            f"{path}, Python {bundle.manifest.exact_python}, {len(bundle.modules)} modules, {size}, "
+            + ("made here" if is_accepted(bundle, path) else "not made here: the first host verifies it"),
         )
 
 

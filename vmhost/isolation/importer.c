@@ -1,8 +1,8 @@
 /* The only way in: finds modules in the images, unmarshals their code, and opens native modules that the policy knows.
  *
  * Nothing here trusts its caller: a guest may call these functions as it likes and gets code that its bundle or the
- * standard library has anyway, or a native module that is already gated. Images were digest-checked before the VM
- * existed.
+ * standard library has anyway, or a native module that is already gated. Before the VM existed, images were digest-checked and
+ * all their code accepted by the verifier (`bytecode/verifier`), or made on the spot by this Python's own compiler.
  */
 #include "gates.h"
 

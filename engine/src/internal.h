@@ -65,10 +65,10 @@ vme_status vme_broadcast_strides(const vme_tensor *in, const vme_tensor *out, in
  * A kernel that is NULL in a faster backend is taken from the portable one when the process starts. */
 typedef void vme_loop1(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step);
 typedef void vme_loop2(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step);
-/* Folds n elements into *accumulator (of the loop dtype; argmax and argmin: struct of value and index, see reduce.c). */
+/* Folds n elements into *accumulator (of which type: reduce.h). */
 typedef void vme_fold(int64_t n, const char *in, int64_t in_step, void *accumulator);
-/* out[i] = out[i] op in[i]: the reduction over an outer dimension, a row at a time. */
-typedef vme_loop1 vme_fold_rows;
+/* accumulators[i] = accumulators[i] op in[row][i] for each row: the reduction over an outer dimension. */
+typedef void vme_fold_rows(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t in_step, void *accumulators);
 /* One tile of a matrix product: c[i][j] (+)= sum over p of a[i][p] * b[p][j] for i < rows, j < columns. All steps are in bytes;
  * the columns of b and of c lie side by side. Nothing needs to be aligned. */
 typedef struct vme_gemm_tile {

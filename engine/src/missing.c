@@ -6,13 +6,11 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 MISSING(vme_unary_types(vme_unary_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result), "unary")
 MISSING(vme_binary_types(vme_binary_op op, vme_dtype a, vme_dtype b, vme_dtype *loop, vme_dtype *result), "binary")
-MISSING(vme_reduce_types(vme_reduce_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result), "reduce")
 MISSING(vme_scan_types(vme_scan_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result), "scan")
 MISSING(vme_unary(vme_context *c, vme_unary_op op, vme_dtype loop, const vme_tensor *in, const vme_tensor *out), "unary")
 MISSING(vme_binary(vme_context *c, vme_binary_op op, vme_dtype loop, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out), "binary")
 MISSING(vme_where(vme_context *c, const vme_tensor *condition, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out), "where")
 MISSING(vme_arange(vme_context *c, double start, double step, int64_t int_start, int64_t int_step, const vme_tensor *out), "arange")
-MISSING(vme_reduce(vme_context *c, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes, const void *initial, const vme_tensor *out), "reduce")
 MISSING(vme_scan(vme_context *c, vme_scan_op op, vme_dtype loop, const vme_tensor *in, int axis, const vme_tensor *out), "scan")
 MISSING(vme_raster(vme_context *c, int element_size, int count, const vme_region *regions, vme_buffer *destination), "raster")
 MISSING(vme_concatenate(vme_context *c, int count, const vme_tensor *const *parts, int axis, const vme_tensor *out), "concatenate")
@@ -28,5 +26,4 @@ MISSING(vme_searchsorted(vme_context *c, const vme_tensor *sorted, const vme_ten
 MISSING(vme_philox(vme_context *c, const uint64_t key[2], const uint64_t counter[4], uint64_t first, const vme_tensor *out), "philox")
 #define NONE __attribute__((weak)) const
 NONE vme_elementwise_kernels vme_elementwise_portable, vme_elementwise_avx2, vme_elementwise_avx512;
-NONE vme_reduce_kernels vme_reduce_portable, vme_reduce_avx2, vme_reduce_avx512;
 NONE vme_gemm_kernels vme_gemm_portable, vme_gemm_avx2, vme_gemm_avx512;

@@ -1,0 +1,3 @@
+/* Reduction kernels compiled for this folder's instructions. */
+#define VME_TARGET avx2
+#include "../kernels/reduce.h"

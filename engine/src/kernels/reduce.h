@@ -1,0 +1,639 @@
+/* Kernels that fold elements into an accumulator, a run of them (`fold`) or row by row (`rows`). Included once a backend, with
+ * VME_TARGET naming it. What an accumulator is stands in engine/src/reduce.h; float16 has no kernels, it goes through float32.
+ *
+ * Floating sums are pairwise: blocks of 32 vectors, the blocks' sums added two by two; as accurate as NumPy's. Products of less than
+ * 64 floats are in order, as NumPy's. Elements need not be aligned. */
+#include "../reduce.h"
+
+#include <math.h>
+#include <string.h>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+
+#if defined(__AVX512F__)
+#define VECTOR 64
+#elif defined(__AVX2__)
+#define VECTOR 32
+#else
+#define VECTOR 16
+#endif
+
+/* Elements as they lie in memory: at any address. */
+typedef int8_t e_i8 __attribute__((may_alias));
+typedef int16_t e_i16 __attribute__((may_alias, aligned(1)));
+typedef int32_t e_i32 __attribute__((may_alias, aligned(1)));
+typedef int64_t e_i64 __attribute__((may_alias, aligned(1)));
+typedef uint8_t e_u8 __attribute__((may_alias));
+typedef uint16_t e_u16 __attribute__((may_alias, aligned(1)));
+typedef uint32_t e_u32 __attribute__((may_alias, aligned(1)));
+typedef uint64_t e_u64 __attribute__((may_alias, aligned(1)));
+typedef float e_f32 __attribute__((may_alias, aligned(1)));
+typedef double e_f64 __attribute__((may_alias, aligned(1)));
+typedef struct { float re, im; } __attribute__((may_alias, packed)) e_c64;
+typedef struct { double re, im; } __attribute__((may_alias, packed)) e_c128;
+
+/* ---- sums and products of integers, modulo 2**64. `narrow`: what holds the sum of `block` elements, so that lanes stay narrow. */
+#define INTEGER_SUM(name, narrow, block) \
+    static void sum_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        uint64_t total = *(uint64_t *)accumulator; \
+        if (step == sizeof(e_##name)) { \
+            const e_##name *x = (const e_##name *)in; \
+            for (int64_t i = 0; i < n;) { \
+                int64_t end = n - i < (block) ? n : i + (block); \
+                narrow part = 0; \
+                for (; i < end; i++) \
+                    part += (narrow)x[i]; \
+                total += (uint64_t)(int64_t)part; \
+            } \
+        } else { \
+            for (int64_t i = 0; i < n; i++) \
+                total += (uint64_t)(int64_t) * (const e_##name *)(in + i * step); \
+        } \
+        *(uint64_t *)accumulator = total; \
+    }
+INTEGER_SUM(i8, int32_t, 65536)
+INTEGER_SUM(u8, int32_t, 65536)
+INTEGER_SUM(i16, int32_t, 32768)
+INTEGER_SUM(u16, int32_t, 32768)
+INTEGER_SUM(i32, int64_t, 1 << 30)
+INTEGER_SUM(u32, int64_t, 1 << 30)
+INTEGER_SUM(i64, uint64_t, INT64_MAX)
+
+#define INTEGER_PROD(name) \
+    static void prod_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        uint64_t total = *(uint64_t *)accumulator; \
+        if (step == sizeof(e_##name)) { \
+            const e_##name *x = (const e_##name *)in; \
+            for (int64_t i = 0; i < n; i++) \
+                total *= (uint64_t)(int64_t)x[i]; \
+        } else { \
+            for (int64_t i = 0; i < n; i++) \
+                total *= (uint64_t)(int64_t) * (const e_##name *)(in + i * step); \
+        } \
+        *(uint64_t *)accumulator = total; \
+    }
+INTEGER_PROD(i8)
+INTEGER_PROD(u8)
+INTEGER_PROD(i16)
+INTEGER_PROD(u16)
+INTEGER_PROD(i32)
+INTEGER_PROD(u32)
+INTEGER_PROD(i64)
+
+/* ---- sums of floats; `parts` 2: complex, real and imaginary parts in alternate lanes */
+#define FLOAT_SUM(name, real, parts) \
+    typedef real v_##name __attribute__((vector_size(VECTOR), may_alias, aligned(1))); \
+    typedef real r_##name __attribute__((vector_size(VECTOR))); \
+    enum { LANES_##name = VECTOR / (int)sizeof(real) }; \
+    static inline r_##name pairwise_##name(int64_t vectors, const v_##name *x) \
+    { \
+        r_##name level[40], result = {0}; \
+        int depth = 0; \
+        int64_t blocks = vectors / 32; \
+        for (int64_t b = 0; b < blocks; b++, x += 32) { \
+            r_##name s0 = x[0], s1 = x[1], s2 = x[2], s3 = x[3]; \
+            for (int j = 4; j < 32; j += 4) { \
+                s0 += x[j]; \
+                s1 += x[j + 1]; \
+                s2 += x[j + 2]; \
+                s3 += x[j + 3]; \
+            } \
+            s0 = (s0 + s1) + (s2 + s3); \
+            for (int64_t carry = b; carry & 1; carry >>= 1) \
+                s0 += level[--depth]; \
+            level[depth++] = s0; \
+        } \
+        int64_t rest = vectors - blocks * 32, j = 0; \
+        r_##name s1 = result; \
+        for (; j + 2 <= rest; j += 2) { \
+            result += x[j]; \
+            s1 += x[j + 1]; \
+        } \
+        if (j < rest) \
+            result += x[j]; \
+        result += s1; \
+        while (depth > 0) \
+            result += level[--depth]; \
+        return result; \
+    } \
+    static void sum_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        real *total = accumulator, sum[2] = {0, 0}; \
+        if (step == parts * sizeof(real)) { \
+            const e_##real##_ *x = (const e_##real##_ *)in; \
+            int64_t count = n * parts, done = 0; \
+            if (count >= LANES_##name) { \
+                done = count / LANES_##name * LANES_##name; \
+                r_##name lanes = pairwise_##name(count / LANES_##name, (const v_##name *)x); \
+                for (int half = LANES_##name / 2; half >= parts; half /= 2) \
+                    for (int j = 0; j < half; j++) \
+                        lanes[j] += lanes[j + half]; \
+                sum[0] = lanes[0]; \
+                sum[parts - 1] = lanes[parts - 1]; \
+            } \
+            for (; done < count; done++) \
+                sum[done & (parts - 1)] += x[done]; \
+        } else { \
+            /* eight chains each of 16 additions, their sums one after the other: n is a piece */ \
+            int64_t i = 0; \
+            for (; i + 128 <= n; i += 128) \
+                for (int part = 0; part < parts; part++) { \
+                    const char *at = in + i * step + part * (int)sizeof(real); \
+                    real s[8]; \
+                    for (int j = 0; j < 8; j++) \
+                        s[j] = *(const e_##real##_ *)(at + j * step); \
+                    for (int k = 8; k < 128; k += 8) \
+                        for (int j = 0; j < 8; j++) \
+                            s[j] += *(const e_##real##_ *)(at + (k + j) * step); \
+                    sum[part] += ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])); \
+                } \
+            for (; i < n; i++) \
+                for (int part = 0; part < parts; part++) \
+                    sum[part] += *(const e_##real##_ *)(in + i * step + part * (int)sizeof(real)); \
+        } \
+        for (int part = 0; part < parts; part++) \
+            total[part] += sum[part]; \
+    }
+typedef e_f32 e_float_;
+typedef e_f64 e_double_;
+FLOAT_SUM(f32, float, 1)
+FLOAT_SUM(f64, double, 1)
+FLOAT_SUM(c64, float, 2)
+FLOAT_SUM(c128, double, 2)
+
+#define FLOAT_PROD(name, real) \
+    static void prod_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        real total = *(real *)accumulator; \
+        int64_t i = 0; \
+        if (n >= 64) { \
+            real p[8] = {1, 1, 1, 1, 1, 1, 1, 1}; \
+            for (; i + 8 <= n; i += 8) \
+                for (int j = 0; j < 8; j++) \
+                    p[j] *= *(const e_##name *)(in + (i + j) * step); \
+            total *= ((p[0] * p[1]) * (p[2] * p[3])) * ((p[4] * p[5]) * (p[6] * p[7])); \
+        } \
+        for (; i < n; i++) \
+            total *= *(const e_##name *)(in + i * step); \
+        *(real *)accumulator = total; \
+    }
+FLOAT_PROD(f32, float)
+FLOAT_PROD(f64, double)
+
+#define COMPLEX_PROD(name, real) \
+    static void prod_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        real *total = accumulator, re = total[0], im = total[1]; \
+        for (int64_t i = 0; i < n; i++) { \
+            const e_##name *x = (const e_##name *)(in + i * step); \
+            real next = re * x->re - im * x->im; \
+            im = re * x->im + im * x->re; \
+            re = next; \
+        } \
+        total[0] = re; \
+        total[1] = im; \
+    }
+COMPLEX_PROD(c64, float)
+COMPLEX_PROD(c128, double)
+
+/* ---- extremes. `BEYOND(a, b)`: a takes b's place; a NaN takes every number's, and stays. */
+#define INTEGER_EXTREME(op, name, sign) \
+    static inline bool beyond_##op##_##name(e_##name a, e_##name b) { return a sign b; } \
+    static inline bool odd_##op##_##name(e_##name a) { return (void)a, false; } \
+    static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        e_##name best = *(e_##name *)accumulator; \
+        if (step == sizeof(e_##name)) { \
+            const e_##name *x = (const e_##name *)in; \
+            for (int64_t i = 0; i < n; i++) \
+                best = x[i] sign best ? x[i] : best; \
+        } else { \
+            for (int64_t i = 0; i < n; i++) { \
+                e_##name x = *(const e_##name *)(in + i * step); \
+                best = x sign best ? x : best; \
+            } \
+        } \
+        *(e_##name *)accumulator = best; \
+    }
+#define INTEGER_EXTREMES(name) INTEGER_EXTREME(max, name, >) INTEGER_EXTREME(min, name, <)
+INTEGER_EXTREMES(i8)
+INTEGER_EXTREMES(i16)
+INTEGER_EXTREMES(i32)
+INTEGER_EXTREMES(i64)
+INTEGER_EXTREMES(u8)
+INTEGER_EXTREMES(u16)
+INTEGER_EXTREMES(u32)
+INTEGER_EXTREMES(u64)
+
+/* x86's max and min instructions give their second operand when either is NaN: the running one, first to be told of NaNs. */
+#if defined(__AVX512F__)
+typedef uint32_t nans;
+#define NANS_NONE 0
+#define NANS_ANY(nans) ((nans) != 0)
+#define FLOAT_VECTOR(name, suffix) \
+    static inline r_##name larger_##name(r_##name a, r_##name b) { return (r_##name)_mm512_max_##suffix(a, b); } \
+    static inline r_##name smaller_##name(r_##name a, r_##name b) { return (r_##name)_mm512_min_##suffix(a, b); } \
+    static inline nans nans_##name(nans so_far, r_##name a, r_##name b) \
+    { \
+        return so_far | _mm512_cmp_##suffix##_mask(a, b, _CMP_UNORD_Q); \
+    }
+#elif defined(__AVX2__)
+typedef __m256i nans;
+#define NANS_NONE _mm256_setzero_si256()
+#define NANS_ANY(nans) (!_mm256_testz_si256(nans, nans))
+#define FLOAT_VECTOR(name, suffix) \
+    static inline r_##name larger_##name(r_##name a, r_##name b) { return (r_##name)_mm256_max_##suffix(a, b); } \
+    static inline r_##name smaller_##name(r_##name a, r_##name b) { return (r_##name)_mm256_min_##suffix(a, b); } \
+    static inline nans nans_##name(nans so_far, r_##name a, r_##name b) \
+    { \
+        return so_far | (__m256i)_mm256_cmp_##suffix(a, b, _CMP_UNORD_Q); \
+    }
+#elif defined(__x86_64__)
+typedef __m128i nans;
+#define NANS_NONE _mm_setzero_si128()
+#define NANS_ANY(nans) (_mm_movemask_epi8(nans) != 0)
+#define FLOAT_VECTOR(name, suffix) \
+    static inline r_##name larger_##name(r_##name a, r_##name b) { return (r_##name)_mm_max_##suffix(a, b); } \
+    static inline r_##name smaller_##name(r_##name a, r_##name b) { return (r_##name)_mm_min_##suffix(a, b); } \
+    static inline nans nans_##name(nans so_far, r_##name a, r_##name b) \
+    { \
+        return so_far | (__m128i)_mm_cmpunord_##suffix(a, b); \
+    }
+#else
+typedef bool nans;
+#define NANS_NONE false
+#define NANS_ANY(nans) (nans)
+#define FLOAT_VECTOR(name, suffix) \
+    static inline r_##name larger_##name(r_##name a, r_##name b) \
+    { \
+        for (int i = 0; i < LANES_##name; i++) \
+            b[i] = a[i] > b[i] ? a[i] : b[i]; \
+        return b; \
+    } \
+    static inline r_##name smaller_##name(r_##name a, r_##name b) \
+    { \
+        for (int i = 0; i < LANES_##name; i++) \
+            b[i] = a[i] < b[i] ? a[i] : b[i]; \
+        return b; \
+    } \
+    static inline nans nans_##name(nans so_far, r_##name a, r_##name b) \
+    { \
+        for (int i = 0; i < LANES_##name; i++) \
+            so_far = so_far || a[i] != a[i] || b[i] != b[i]; \
+        return so_far; \
+    }
+#endif
+FLOAT_VECTOR(f32, ps)
+FLOAT_VECTOR(f64, pd)
+
+#define FLOAT_EXTREME(op, name, real, sign, further) \
+    static inline bool beyond_##op##_##name(real a, real b) { return a sign b || (a != a && b == b); } \
+    static inline bool odd_##op##_##name(real a) { return a != a; } \
+    static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        real best = *(real *)accumulator; \
+        int64_t i = 0; \
+        if (step == sizeof(real) && n >= 4 * LANES_##name) { \
+            const v_##name *x = (const v_##name *)in; \
+            r_##name b0 = x[0], b1 = x[1], b2 = x[2], b3 = x[3]; \
+            nans found = nans_##name(nans_##name(NANS_NONE, b0, b1), b2, b3); \
+            for (i = 4 * LANES_##name; i + 4 * LANES_##name <= n; i += 4 * LANES_##name) { \
+                x += 4; \
+                r_##name x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
+                found = nans_##name(nans_##name(found, x0, x1), x2, x3); \
+                b0 = further##_##name(x0, b0); \
+                b1 = further##_##name(x1, b1); \
+                b2 = further##_##name(x2, b2); \
+                b3 = further##_##name(x3, b3); \
+            } \
+            b0 = further##_##name(further##_##name(b0, b1), further##_##name(b2, b3)); \
+            if (NANS_ANY(found)) \
+                best = (real)NAN; \
+            for (int j = 0; j < LANES_##name; j++) \
+                best = beyond_##op##_##name(b0[j], best) ? b0[j] : best; \
+        } \
+        for (; i < n; i++) { \
+            real x = *(const e_##name *)(in + i * step); \
+            best = beyond_##op##_##name(x, best) ? x : best; \
+        } \
+        *(real *)accumulator = best; \
+    }
+FLOAT_EXTREME(max, f32, float, >, larger)
+FLOAT_EXTREME(min, f32, float, <, smaller)
+FLOAT_EXTREME(max, f64, double, >, larger)
+FLOAT_EXTREME(min, f64, double, <, smaller)
+
+/* Complex numbers in lexicographic order; one with a NaN in either part is a NaN. */
+#define COMPLEX_EXTREME(op, name, sign) \
+    static inline bool odd_##op##_##name(e_##name a) { return a.re != a.re || a.im != a.im; } \
+    static inline bool beyond_##op##_##name(e_##name a, e_##name b) \
+    { \
+        if (odd_##op##_##name(a) || odd_##op##_##name(b)) \
+            return !odd_##op##_##name(b); \
+        return a.re sign b.re || (a.re == b.re && a.im sign b.im); \
+    } \
+    static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        e_##name best = *(e_##name *)accumulator; \
+        for (int64_t i = 0; i < n; i++) { \
+            e_##name x = *(const e_##name *)(in + i * step); \
+            if (beyond_##op##_##name(x, best)) \
+                best = x; \
+        } \
+        *(e_##name *)accumulator = best; \
+    }
+COMPLEX_EXTREME(max, c64, >)
+COMPLEX_EXTREME(min, c64, <)
+COMPLEX_EXTREME(max, c128, >)
+COMPLEX_EXTREME(min, c128, <)
+
+/* ---- the first place of an extreme: the extreme of a block, and a search in the blocks that bring a further one */
+#define PLACE(op, name) \
+    static void arg##op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        enum { BLOCK = 512 }; \
+        vme_place *place = accumulator; \
+        e_##name best; \
+        memcpy(&best, place->value, sizeof best); \
+        for (int64_t i = 0; i < n; i += BLOCK) { \
+            int64_t count = n - i < BLOCK ? n - i : BLOCK; \
+            const char *block = in + i * step; \
+            e_##name here = *(const e_##name *)block; \
+            if (place->seen > 0 && odd_##op##_##name(best)) { \
+                place->seen += n - i; \
+                break; \
+            } \
+            op##_##name(count, block, step, &here); \
+            if (place->seen == 0 || beyond_##op##_##name(here, best)) { \
+                int64_t j = 0; \
+                while (beyond_##op##_##name(here, *(const e_##name *)(block + j * step))) \
+                    j++; \
+                best = *(const e_##name *)(block + j * step); \
+                place->best = place->seen + j; \
+            } \
+            place->seen += count; \
+        } \
+        memcpy(place->value, &best, sizeof best); \
+    }
+#define PLACES(name) PLACE(max, name) PLACE(min, name)
+PLACES(i8)
+PLACES(i16)
+PLACES(i32)
+PLACES(i64)
+PLACES(u8)
+PLACES(u16)
+PLACES(u32)
+PLACES(u64)
+PLACES(f32)
+PLACES(f64)
+PLACES(c64)
+PLACES(c128)
+
+/* ---- truth */
+#define TRUTH(name, is_true) \
+    static inline int32_t count_block_##name(int64_t n, const char *in, int64_t step) \
+    { \
+        int32_t count = 0; \
+        if (step == sizeof(e_##name)) { \
+            const e_##name *p = (const e_##name *)in; \
+            for (int64_t i = 0; i < n; i++) { \
+                e_##name x = p[i]; \
+                count += is_true; \
+            } \
+            return count; \
+        } \
+        for (int64_t i = 0; i < n; i++) { \
+            e_##name x = *(const e_##name *)(in + i * step); \
+            count += is_true; \
+        } \
+        return count; \
+    } \
+    static void count_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        for (int64_t i = 0; i < n; i += 65536) \
+            *(int64_t *)accumulator += count_block_##name(n - i < 65536 ? n - i : 65536, in + i * step, step); \
+    } \
+    static void all_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        bool *all = accumulator; \
+        for (int64_t i = 0; *all && i < n; i += 1024) { \
+            int64_t count = n - i < 1024 ? n - i : 1024; \
+            *all = count_block_##name(count, in + i * step, step) == count; \
+        } \
+    } \
+    static void any_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        bool *any = accumulator; \
+        for (int64_t i = 0; !*any && i < n; i += 1024) \
+            *any = count_block_##name(n - i < 1024 ? n - i : 1024, in + i * step, step) != 0; \
+    }
+TRUTH(i16, x != 0)
+TRUTH(i32, x != 0)
+TRUTH(i64, x != 0)
+TRUTH(f32, x != 0)
+TRUTH(f64, x != 0)
+TRUTH(c64, (x.re != 0) | (x.im != 0))
+TRUTH(c128, (x.re != 0) | (x.im != 0))
+
+/* bytes: lanes count to 255 before they are added up */
+static inline int32_t count_block_u8(int64_t n, const char *in, int64_t step)
+{
+    int32_t count = 0;
+    if (step != 1) {
+        for (int64_t i = 0; i < n; i++)
+            count += in[i * step] != 0;
+        return count;
+    }
+    typedef uint8_t lanes __attribute__((vector_size(VECTOR)));
+    typedef uint8_t unaligned __attribute__((vector_size(VECTOR), may_alias, aligned(1)));
+    int64_t i = 0;
+    while (i + VECTOR <= n) {
+        lanes part = {0};
+        int64_t end = n - i < 255 * VECTOR ? n : i + 255 * VECTOR;
+        for (; i + VECTOR <= end; i += VECTOR)
+            part -= (lanes)(*(const unaligned *)(in + i) != 0);
+        for (int j = 0; j < VECTOR; j++)
+            count += part[j];
+    }
+    for (; i < n; i++)
+        count += in[i] != 0;
+    return count;
+}
+static void count_u8(int64_t n, const char *in, int64_t step, void *accumulator)
+{
+    for (int64_t i = 0; i < n; i += 65536)
+        *(int64_t *)accumulator += count_block_u8(n - i < 65536 ? n - i : 65536, in + i * step, step);
+}
+static void all_u8(int64_t n, const char *in, int64_t step, void *accumulator)
+{
+    bool *all = accumulator;
+    if (step == 1) {
+        *all = *all && memchr(in, 0, (size_t)n) == NULL;
+        return;
+    }
+    for (int64_t i = 0; *all && i < n; i++)
+        *all = in[i * step] != 0;
+}
+static void any_u8(int64_t n, const char *in, int64_t step, void *accumulator)
+{
+    bool *any = accumulator;
+    for (int64_t i = 0; !*any && i < n; i += 1024)
+        *any = count_block_u8(n - i < 1024 ? n - i : 1024, in + i * step, step) != 0;
+}
+
+/* ---- rows: accumulator[i] is folded with rows 0, 1, … of column i. Four rows at a time: the accumulators are read and written
+ * once for the four. */
+#define ROWS(name, in_type, type, FOLD) \
+    static void rows_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
+    { \
+        type *restrict total = accumulators; \
+        int64_t r = 0; \
+        if (step == sizeof(in_type)) { \
+            for (; r + 4 <= rows; r += 4) { \
+                const in_type *x0 = (const in_type *)(in + r * in_row), *x1 = (const in_type *)(in + (r + 1) * in_row); \
+                const in_type *x2 = (const in_type *)(in + (r + 2) * in_row), *x3 = (const in_type *)(in + (r + 3) * in_row); \
+                for (int64_t i = 0; i < n; i++) { \
+                    type a = total[i]; \
+                    a = FOLD(a, (type)x0[i]); \
+                    a = FOLD(a, (type)x1[i]); \
+                    a = FOLD(a, (type)x2[i]); \
+                    a = FOLD(a, (type)x3[i]); \
+                    total[i] = a; \
+                } \
+            } \
+            for (; r < rows; r++) { \
+                const in_type *x0 = (const in_type *)(in + r * in_row); \
+                for (int64_t i = 0; i < n; i++) \
+                    total[i] = FOLD(total[i], (type)x0[i]); \
+            } \
+            return; \
+        } \
+        for (; r < rows; r++) \
+            for (int64_t i = 0; i < n; i++) \
+                total[i] = FOLD(total[i], (type) * (const in_type *)(in + r * in_row + i * step)); \
+    }
+#define ADD(a, b) ((a) + (b))
+#define MULTIPLY(a, b) ((a) * (b))
+#define LARGER(a, b) ((b) > (a) ? (b) : (a))
+#define SMALLER(a, b) ((b) < (a) ? (b) : (a))
+/* a NaN in `a` fails the comparison and stays */
+#define LARGER_OR_NAN(a, b) (((b) > (a)) | ((b) != (b)) ? (b) : (a))
+#define SMALLER_OR_NAN(a, b) (((b) < (a)) | ((b) != (b)) ? (b) : (a))
+#define MODULAR_ROWS(name) \
+    ROWS(sum_##name, e_##name, uint64_t, ADD) \
+    ROWS(prod_##name, e_##name, uint64_t, MULTIPLY)
+MODULAR_ROWS(i8)
+MODULAR_ROWS(i16)
+MODULAR_ROWS(i32)
+MODULAR_ROWS(i64)
+MODULAR_ROWS(u8)
+MODULAR_ROWS(u16)
+MODULAR_ROWS(u32)
+#define INTEGER_ROWS(name) \
+    ROWS(max_##name, e_##name, e_##name, LARGER) \
+    ROWS(min_##name, e_##name, e_##name, SMALLER)
+INTEGER_ROWS(i8)
+INTEGER_ROWS(i16)
+INTEGER_ROWS(i32)
+INTEGER_ROWS(i64)
+INTEGER_ROWS(u8)
+INTEGER_ROWS(u16)
+INTEGER_ROWS(u32)
+INTEGER_ROWS(u64)
+#define FLOAT_ROWS(name, real) \
+    ROWS(sum_##name, e_##name, real, ADD) \
+    ROWS(prod_##name, e_##name, real, MULTIPLY) \
+    ROWS(max_##name, e_##name, real, LARGER_OR_NAN) \
+    ROWS(min_##name, e_##name, real, SMALLER_OR_NAN)
+FLOAT_ROWS(f32, float)
+FLOAT_ROWS(f64, double)
+
+/* A complex sum of rows is a real one of twice as many columns; everything else about complex rows is a fold of one element each. */
+#define COMPLEX_ROWS(name, real_name, real) \
+    static void rows_sum_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
+    { \
+        if (step == 2 * sizeof(real)) { \
+            rows_sum_##real_name(rows, 2 * n, in, in_row, sizeof(real), accumulators); \
+            return; \
+        } \
+        for (int64_t i = 0; i < n; i++) \
+            rows_sum_##real_name(rows, 2, in + i * step, in_row, sizeof(real), (real *)accumulators + 2 * i); \
+    } \
+    ROWS_BY_FOLD(prod_##name, 2 * sizeof(real)) \
+    ROWS_BY_FOLD(max_##name, 2 * sizeof(real)) \
+    ROWS_BY_FOLD(min_##name, 2 * sizeof(real))
+#define ROWS_BY_FOLD(name, size) \
+    static void rows_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
+    { \
+        for (int64_t r = 0; r < rows; r++) \
+            for (int64_t i = 0; i < n; i++) \
+                name(1, in + r * in_row + i * step, 0, (char *)accumulators + i * (int64_t)(size)); \
+    }
+COMPLEX_ROWS(c64, f32, float)
+COMPLEX_ROWS(c128, f64, double)
+
+#define TRUTH_ROWS(name, is_true) \
+    static void rows_count_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
+    { \
+        int64_t *restrict total = accumulators; \
+        for (int64_t r = 0; r < rows; r++) \
+            for (int64_t i = 0; i < n; i++) { \
+                e_##name x = *(const e_##name *)(in + r * in_row + i * step); \
+                total[i] += is_true; \
+            } \
+    } \
+    static void rows_all_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
+    { \
+        uint8_t *restrict all = accumulators; \
+        for (int64_t r = 0; r < rows; r++) \
+            for (int64_t i = 0; i < n; i++) { \
+                e_##name x = *(const e_##name *)(in + r * in_row + i * step); \
+                all[i] &= is_true; \
+            } \
+    } \
+    static void rows_any_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
+    { \
+        uint8_t *restrict any = accumulators; \
+        for (int64_t r = 0; r < rows; r++) \
+            for (int64_t i = 0; i < n; i++) { \
+                e_##name x = *(const e_##name *)(in + r * in_row + i * step); \
+                any[i] |= is_true; \
+            } \
+    }
+TRUTH_ROWS(u8, x != 0)
+TRUTH_ROWS(i16, x != 0)
+TRUTH_ROWS(i32, x != 0)
+TRUTH_ROWS(i64, x != 0)
+TRUTH_ROWS(f32, x != 0)
+TRUTH_ROWS(f64, x != 0)
+TRUTH_ROWS(c64, (x.re != 0) | (x.im != 0))
+TRUTH_ROWS(c128, (x.re != 0) | (x.im != 0))
+
+/* By element type; sums modulo 2**64 do not tell signed from unsigned, and truth does not either. */
+#define OF(op, b, i8_, i16_, i32_, i64_, u8_, u16_, u32_, u64_) \
+    [VME_BOOL] = op##_##b, [VME_INT8] = op##_##i8_, [VME_INT16] = op##_##i16_, [VME_INT32] = op##_##i32_, \
+    [VME_INT64] = op##_##i64_, [VME_UINT8] = op##_##u8_, [VME_UINT16] = op##_##u16_, [VME_UINT32] = op##_##u32_, \
+    [VME_UINT64] = op##_##u64_, [VME_FLOAT32] = op##_f32, [VME_FLOAT64] = op##_f64, [VME_COMPLEX64] = op##_c64, \
+    [VME_COMPLEX128] = op##_c128
+#define SIGNED(op) {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, u64)}
+#define MODULAR(op) {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, i64)}
+#define BITS(op) {OF(op, u8, u8, i16, i32, i64, u8, i16, i32, i64)}
+const vme_reduce_kernels JOIN(vme_reduce_, VME_TARGET) = {
+    .fold = {
+        [VME_SUM] = MODULAR(sum), [VME_PROD] = MODULAR(prod), [VME_MAX] = SIGNED(max), [VME_MIN] = SIGNED(min),
+        [VME_ALL] = BITS(all), [VME_ANY] = BITS(any), [VME_ARGMAX] = SIGNED(argmax), [VME_ARGMIN] = SIGNED(argmin),
+        [VME_COUNT_NONZERO] = BITS(count),
+    },
+    .rows = {
+        [VME_SUM] = MODULAR(rows_sum), [VME_PROD] = MODULAR(rows_prod), [VME_MAX] = SIGNED(rows_max),
+        [VME_MIN] = SIGNED(rows_min), [VME_ALL] = BITS(rows_all), [VME_ANY] = BITS(rows_any),
+        [VME_COUNT_NONZERO] = BITS(rows_count),
+    },
+};

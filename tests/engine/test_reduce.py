@@ -1,0 +1,181 @@
+"""vme_reduce against NumPy's reductions: every dtype, any axes, any strides, on every backend."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.arrays import arrays, stretched, values
+from tests.engine.library import DTYPES, NUMBER, Context, EngineError, Status, check, library, names, tensor
+
+RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+OPS = names("reduce")
+KINDS = [dtype for dtype in DTYPES if dtype != np.float16]     # which needs a cast
+NUMPY = {name: getattr(np, name) for name in OPS}
+
+
+def types(op, dtype):
+    loop, result = ctypes.c_int(), ctypes.c_int()
+    check(library.vme_reduce_types(OPS[op], NUMBER[np.dtype(dtype)], ctypes.byref(loop), ctypes.byref(result)))
+    return DTYPES[loop.value], DTYPES[result.value]
+
+
+def reduce(context, op, array, axes, out=None, initial=None, dtype=None):
+    """The reduction with size 1 in place of `axes`."""
+    loop, result = types(op, array.dtype if dtype is None else dtype)
+    if out is None:
+        out = np.full([1 if axis in axes else size for axis, size in enumerate(array.shape)], 77, result)
+    if initial is not None:
+        initial = np.array(initial, loop).ctypes.data_as(ctypes.c_void_p)
+    bits = ctypes.c_uint64(sum(1 << axis for axis in axes))
+    check(library.vme_reduce(context.handle, OPS[op], NUMBER[loop], tensor(array), bits, initial, tensor(out)))
+    return out
+
+
+def expect(result, expected, array, op):
+    """Equal values; sums and products of floats as near as rounding lets them be."""
+    expected = np.asarray(expected)
+    assert result.dtype == expected.dtype
+    result = result.reshape(expected.shape)
+    if op in ("sum", "prod") and expected.dtype.kind in "fc":
+        size = {2: 1e-2, 4: 1e-5, 8: 1e-13}[expected.dtype.itemsize // (2 if expected.dtype.kind == "c" else 1)]
+        with np.errstate(all="ignore"):
+            scale = np.nanmax(np.abs(np.where(np.isfinite(array), array, 0)), initial=1) * max(array.size, 1)
+        np.testing.assert_allclose(result, expected, rtol=size, atol=size * float(scale) if op == "sum" else 0)
+    else:
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@RELAXED
+@given(data=st.data(), op=st.sampled_from([op for op in OPS if not op.startswith("arg")]))
+def test_any_axes(backend, context, data, op):
+    array = data.draw(arrays(KINDS, nan=op != "prod"))
+    if op in ("sum", "prod") and array.dtype.kind in "fc":      # where the order of additions decides nothing but rounding
+        array = np.where(np.isfinite(array) & (np.abs(array) < 1000), array, array.dtype.type(2))
+        if op == "prod":
+            array = np.where(np.abs(array) > 1, array / np.abs(array), array).astype(array.dtype)
+    axes = tuple(axis for axis in range(array.ndim) if data.draw(st.booleans()))
+    if op == "count_nonzero" and not axes:
+        axes = tuple(range(array.ndim))         # NumPy takes () for all there
+    try:
+        expected = NUMPY[op](array, axis=axes, keepdims=True)
+    except ValueError as error:
+        with pytest.raises(EngineError) as caught:
+            reduce(context, op, array, axes)
+        assert str(caught.value) == str(error)
+        return
+    expect(reduce(context, op, array, axes), expected, array, op)
+
+
+@RELAXED
+@given(data=st.data(), op=st.sampled_from(["argmax", "argmin"]))
+def test_places(backend, context, data, op):
+    array = data.draw(arrays(KINDS))
+    if array.ndim == 0:
+        return
+    axis = data.draw(st.integers(0, array.ndim - 1))
+    try:
+        expected = NUMPY[op](array, axis=axis, keepdims=True)
+    except ValueError as error:
+        with pytest.raises(EngineError) as caught:
+            reduce(context, op, array, (axis,))
+        assert str(caught.value) == str(error)
+        return
+    expect(reduce(context, op, array, (axis,)), expected, array, op)
+
+
+LARGE = [((100_001,), (0,)), ((200, 613), (0,)), ((200, 613), (1,)), ((70, 40, 30), (1,)), ((70, 40, 30), (0, 2)),
+         ((50_000, 3), (0,)), ((20_000, 17), (0,)), ((3, 40_000), (1,)), ((3000, 4, 9), (1,))]
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(("shape", "axes"), LARGE)
+def test_large(backend, context, op, shape, axes):
+    if op.startswith("arg"):
+        axes = axes[:1]
+    axis = axes[0] if op.startswith("arg") else axes
+    for dtype in ("float32", "int64", "bool", "uint8", "complex64", "int16"):
+        array = values(dtype, int(np.prod(shape)), 7).reshape(shape)
+        if array.dtype.kind in "fc":
+            array = np.nan_to_num(array, nan=1, posinf=3, neginf=-3)
+            if op == "prod":
+                array = np.where(array.real < 0, -1, 1j if array.dtype.kind == "c" else 1).astype(dtype)
+            if dtype == "float16":
+                array = array.clip(-30, 30)
+        for view in (array, stretched(array, 3)):
+            with np.errstate(all="ignore"):
+                expected = NUMPY[op](view, axis=axis, keepdims=True)
+            if dtype == "float16" and op == "sum":
+                with np.errstate(all="ignore"):
+                    expected = NUMPY[op](view.astype("float32"), axis=axis, keepdims=True).astype(dtype)
+            expect(reduce(context, op, view, axes), expected, array, op)
+
+
+def test_sums_are_as_accurate_as_numpys(backend, context):
+    array = np.random.default_rng(1).random(1_000_000, dtype="float32")
+    exact = np.sum(array, dtype="float64")
+    assert abs(reduce(context, "sum", array, (0,))[0] - exact) <= max(2 * abs(np.sum(array) - exact), 1e-6 * exact)
+
+
+def test_nan_wins_at_any_place(backend, context):
+    for size in (1, 5, 70, 700, 40_000, 100_000):
+        for place in {0, size // 2, size - 1}:
+            array = np.arange(size, dtype="float32")
+            array[place] = np.nan
+            assert np.isnan(reduce(context, "max", array, (0,)))
+            assert np.isnan(reduce(context, "min", array, (0,)))
+            assert reduce(context, "argmax", array, (0,)) == place
+            assert reduce(context, "argmin", array, (0,)) == place
+
+
+def test_initial(backend, context):
+    array = np.arange(6.0).reshape(2, 3)
+    assert reduce(context, "sum", array, (1,), initial=10.0).tolist() == [[13.0], [22.0]]
+    assert reduce(context, "max", array, (1,), initial=3.0).tolist() == [[3.0], [5.0]]
+    assert reduce(context, "max", np.zeros((2, 0)), (1,), initial=3.0).tolist() == [[3.0], [3.0]]
+    assert reduce(context, "prod", np.full(100_000, 1), (0,), initial=7).tolist() == [7]
+
+
+def test_result_over_the_input(backend, context):
+    array = np.arange(12.0).reshape(3, 4)
+    expected = array.sum(axis=0)
+    reduce(context, "sum", array, (0,), out=array[1:2])
+    assert array[1].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("array", [np.ones(100_000), np.ones((10_000, 20)), np.ones((70_000, 3)).T])
+@pytest.mark.parametrize("op", ["sum", "argmax"])
+def test_without_memory(op, array):
+    refused = 0
+    for number in range(4):
+        context = Context(refuse=number)
+        try:
+            result = reduce(context, op, array, (0,))
+            assert result.flat[0] == (0 if op == "argmax" else array.shape[0])
+            break
+        except EngineError as error:
+            assert error.status is Status.NO_MEMORY
+            refused += 1
+        finally:
+            assert context.charged == 0
+            context.close()
+    assert refused <= 1
+
+
+def test_stop(backend):
+    context = Context()
+    context.stop()
+    for array in (np.ones(1_000_000), np.ones((1000, 1000)), np.ones(3)):
+        with pytest.raises(EngineError) as caught:
+            reduce(context, "sum", array, (0,))
+        assert caught.value.status is Status.STOPPED
+    assert context.charged == 0
+    context.close()
+
+
+def test_rank_64(backend, context):
+    array = np.arange(64).reshape([2] * 6 + [1] * 58)
+    assert reduce(context, "sum", array, tuple(range(64))).ravel().tolist() == [64 * 63 // 2]

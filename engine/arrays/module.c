@@ -1,9 +1,195 @@
-/* `engine._array`: the array type and its functions, the same in the host and in every VM. */
-#include <Python.h>
+/* `engine._array`: the array type and its functions, the same in the host and in every VM.
+ *
+ * Each interpreter has its own module, types, free lists and context: nothing here is shared but code. The context comes from who
+ * owns the interpreter (see vme_python.h), else the module makes one that charges nobody.
+ */
+#include "methods.h"
 
-#include "vme.h"
+#include "vme_python.h"
+
+static struct PyModuleDef definition;
+
+array_state *array_state_of(PyObject *module) { return PyModule_GetState(module); }
+
+/* ---- for other native modules */
+static bool api_check(PyObject *object) { return is_array(object); }
+static void api_view(PyObject *object, vme_tensor *view) { *view = ((array *)object)->t; }
+static bool api_writable(PyObject *object) { return array_writable((array *)object); }
+static bool api_lent(PyObject *object) { return ((array *)object)->flags & ARRAY_LENT; }
+static vme_context *api_context(PyObject *module) { return array_state_of(module)->context; }
+
+static PyObject *api_from_buffer(PyObject *module, vme_buffer *buffer, int dtype, int rank, const int64_t *shape,
+                                 const int64_t *strides, size_t offset)
+{
+    array_state *state = array_state_of(module);
+    int64_t own_strides[VME_RANK_MOST];
+    size_t bytes;
+    if (dtype < 0 || dtype >= VME_DTYPE_COUNT)
+        return PyErr_Format(PyExc_TypeError, "dtype number %d is unknown", dtype);
+    if (array_check_status(state, vme_shape_bytes((vme_dtype)dtype, rank, shape, own_strides, &bytes)) < 0)
+        return NULL;
+    vme_tensor view = {buffer, (char *)vme_buffer_data(buffer) + offset, shape, strides != NULL ? strides : own_strides, rank, dtype};
+    if (array_check_status(state, vme_tensor_check(&view)) < 0)
+        return NULL;
+    return (PyObject *)array_on_buffer(state, vme_buffer_ref(buffer), dtype, rank, shape, strides, view.data, 0);
+}
+
+static void api_free(PyObject *capsule) { PyMem_Free(PyCapsule_GetPointer(capsule, VME_PYTHON_CAPSULE)); }
+
+static int api_init(PyObject *module)
+{
+    struct vme_python_api *api = PyMem_Malloc(sizeof *api);
+    if (api == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *api = (struct vme_python_api){
+        .abi = VME_PYTHON_ABI, .size = sizeof *api, .module = module,
+        .array_check = api_check, .array_view = api_view, .array_writable = api_writable, .array_lent = api_lent,
+        .array_from_buffer = api_from_buffer, .context = api_context,
+    };
+    PyObject *capsule = PyCapsule_New(api, VME_PYTHON_CAPSULE, api_free);
+    if (capsule == NULL)
+        PyMem_Free(api);
+    return PyModule_Add(module, "_C_API", capsule);
+}
+
+/* ---- functions of no file's subject */
+/* The context's counts, after what is kept for reuse has been given back. */
+PyObject *array_function__statistics(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    vme_statistics counts;
+    array_free_lists_clear(state);
+    vme_context_statistics(state->context, &counts);
+    return Py_BuildValue("{sLsLsLsLsLsLsK}", "live_bytes", (long long)counts.live_bytes, "peak_bytes", (long long)counts.peak_bytes,
+                         "buffers", (long long)counts.buffers, "operators", (long long)counts.operators, "stopped",
+                         (long long)counts.stopped, "refused", (long long)counts.refused, "helper_cpu_ns",
+                         (unsigned long long)counts.helper_cpu_ns);
+}
+
+/* _shortest(a): for each element of a float array, as a list, the fewest digits that read back as it: "1.5", "1e-05". */
+PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
+{
+    if (count != 1 || !is_array(args[0]) || !dtype_is_float(((array *)args[0])->t.dtype))
+        return PyErr_Format(PyExc_TypeError, "_shortest() takes one array of floats");
+    array *self = array_contiguous((array *)args[0], -1);
+    if (self == NULL)
+        return NULL;
+    PyObject *texts = PyList_New(self->size);
+    for (int64_t i = 0; texts != NULL && i < self->size; i++) {
+        char *text = NULL;
+        if (self->t.dtype == VME_FLOAT64) {
+            double value;
+            memcpy(&value, self->t.data + 8 * i, 8);
+            text = PyOS_double_to_string(value, 'r', 0, 0, NULL);
+        } else {
+            bool half = self->t.dtype == VME_FLOAT16;
+            float value;
+            uint16_t bits = 0;
+            if (half) {
+                memcpy(&bits, self->t.data + 2 * i, 2);
+                value = element_half_to_float(bits);
+            } else
+                memcpy(&value, self->t.data + 4 * i, 4);
+            for (int digits = 1; digits <= 9; digits++) {
+                PyMem_Free(text);
+                text = PyOS_double_to_string((double)value, 'e', digits - 1, 0, NULL);
+                if (text == NULL || value != value)
+                    break;
+                double back = PyOS_string_to_double(text, NULL, NULL);
+                if (half ? element_half_from_float(back) == bits : (float)back == value)
+                    break;
+            }
+        }
+        PyObject *item = text == NULL ? PyErr_NoMemory() : PyUnicode_FromString(text);
+        PyMem_Free(text);
+        if (item == NULL)
+            Py_CLEAR(texts);
+        else
+            PyList_SET_ITEM(texts, i, item);
+    }
+    Py_DECREF(self);
+    return texts;
+}
+
+#define FUNCTION(name) {#name, (PyCFunction)(void (*)(void))array_function_##name, METH_FASTCALL | METH_KEYWORDS, NULL},
+static PyMethodDef functions[] = {
+    ARRAY_FUNCTIONS(FUNCTION)
+    {NULL, NULL, 0, NULL},
+};
+
+/* ---- coming and going */
+static int context_init(array_state *state)
+{
+    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get());     /* borrowed */
+    PyObject *capsule = NULL;
+    if (owned != NULL && PyDict_GetItemStringRef(owned, VME_CONTEXT_CAPSULE, &capsule) < 0)
+        return -1;
+    if (capsule == NULL)
+        return array_check_status(state, vme_context_new(NULL, 0, &state->context));
+    vme_context *context = PyCapsule_GetPointer(capsule, VME_CONTEXT_CAPSULE);
+    Py_DECREF(capsule);
+    if (context == NULL)
+        return -1;
+    state->context = vme_context_ref(context);
+    return 0;
+}
+
+static int execute(PyObject *module)
+{
+    array_state *state = array_state_of(module);
+    state->module = module;
+    state->free_most = ARRAY_FREE_MOST;
+    if (context_init(state) < 0 || array_errors_init(state, module) < 0 || array_dtypes_init(state, module) < 0)
+        return -1;
+    state->array_type = array_type_new(state, module);
+    if (state->array_type == NULL || PyModule_AddObjectRef(module, "ndarray", (PyObject *)state->array_type) < 0)
+        return -1;
+    return array_ufuncs_init(state, module) < 0 || api_init(module) < 0 ? -1 : 0;
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+    array_state *state = array_state_of(module);
+    Py_VISIT(state->array_type);
+    Py_VISIT(state->dtype_type);
+    Py_VISIT(state->ufunc_type);
+    Py_VISIT(state->iterator_type);
+    Py_VISIT(state->axis_error);
+    for (int i = 0; i < VME_DTYPE_COUNT; i++)
+        Py_VISIT(state->dtypes[i]);
+    return 0;
+}
+
+static int clear(PyObject *module)
+{
+    array_state *state = array_state_of(module);
+    state->free_most = 0;
+    array_free_lists_clear(state);
+    Py_CLEAR(state->array_type);
+    Py_CLEAR(state->dtype_type);
+    Py_CLEAR(state->ufunc_type);
+    Py_CLEAR(state->iterator_type);
+    Py_CLEAR(state->axis_error);
+    for (int i = 0; i < VME_DTYPE_COUNT; i++)
+        Py_CLEAR(state->dtypes[i]);
+    return 0;
+}
+
+static void free_module(void *module)
+{
+    array_state *state = array_state_of(module);
+    if (state == NULL)
+        return;
+    clear(module);
+    if (state->context != NULL)
+        vme_context_unref(state->context);
+    state->context = NULL;
+}
 
 static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
     {0, NULL},
 };
@@ -11,7 +197,12 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "engine._array",
+    .m_size = sizeof(array_state),
+    .m_methods = functions,
     .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = free_module,
 };
 
 PyMODINIT_FUNC PyInit__array(void);

@@ -1,7 +1,10 @@
 """What the engine's tests share: every operator runs on each backend, and nothing stays charged."""
 
+import gc
+
 import pytest
 
+from engine import _array
 from tests.engine.library import Context, backend_name, backends, check, library
 
 
@@ -18,3 +21,15 @@ def context():
     yield made
     assert made.charged == 0
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def no_engine_bytes_are_left():
+    before = _array._statistics()
+    yield
+    after = _array._statistics()
+    if after["buffers"] != before["buffers"]:       # what a reference cycle holds
+        gc.collect()
+        after = _array._statistics()
+    left = {name: after[name] - before[name] for name in ("live_bytes", "buffers")}
+    assert not any(left.values()), f"engine memory left behind: {left}"

@@ -1,0 +1,155 @@
+/* Reading the arguments of vectorcalls: names, flags, shapes, axes. */
+#include "arrays.h"
+
+int array_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
+                    int positional, int required, PyObject **values)
+{
+    int known = 0;
+    for (; names[known] != NULL; known++)
+        values[known] = NULL;
+    if (count > positional) {
+        PyErr_Format(PyExc_TypeError, "%s() takes from %d to %d positional arguments but %zd were given", function, required,
+                     positional, count);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        values[i] = args[i];
+    for (Py_ssize_t k = 0; keywords != NULL && k < PyTuple_GET_SIZE(keywords); k++) {
+        PyObject *name = PyTuple_GET_ITEM(keywords, k);
+        int at = 0;
+        while (at < known && !PyUnicode_EqualToUTF8(name, names[at]))
+            at++;
+        if (at == known) {
+            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", function, name);
+            return -1;
+        }
+        if (values[at] != NULL) {
+            PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%U'", function, name);
+            return -1;
+        }
+        values[at] = args[count + k];
+    }
+    for (int i = 0; i < required; i++)
+        if (values[i] == NULL) {
+            PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s' (pos %d)", function, names[i], i + 1);
+            return -1;
+        }
+    return 0;
+}
+
+int array_argument_bool(PyObject *value, bool absent, bool *result)
+{
+    if (value == NULL) {
+        *result = absent;
+        return 0;
+    }
+    int truth = PyObject_IsTrue(value);
+    *result = truth > 0;
+    return truth < 0 ? -1 : 0;
+}
+
+int array_argument_int(PyObject *value, int64_t absent, int64_t *result)
+{
+    if (value == NULL) {
+        *result = absent;
+        return 0;
+    }
+    Py_ssize_t number = PyNumber_AsSsize_t(value, PyExc_OverflowError);
+    *result = number;
+    return number == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+int array_argument_shape(PyObject *value, int *rank, int64_t *shape)
+{
+    if (PyIndex_Check(value) && !(is_array(value) && ((array *)value)->t.rank != 0)) {
+        *rank = 1;
+        return array_argument_int(value, 0, shape);
+    }
+    PyObject *sizes = PySequence_Fast(value, "expected a sequence of integers or a single integer");
+    if (sizes == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Clear();
+            PyErr_Format(PyExc_TypeError, "expected a sequence of integers or a single integer, got '%R'", value);
+        }
+        return -1;
+    }
+    int result = -1;
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(sizes);
+    if (length > VME_RANK_MOST) {
+        PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %zd", VME_RANK_MOST,
+                     length);
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < length; i++)
+        if (array_argument_int(PySequence_Fast_GET_ITEM(sizes, i), 0, &shape[i]) < 0)
+            goto done;
+    *rank = (int)length;
+    result = 0;
+done:
+    Py_DECREF(sizes);
+    return result;
+}
+
+int array_argument_axis(array_state *state, PyObject *value, int rank, int *axis)
+{
+    int64_t number;
+    if (array_argument_int(value, 0, &number) < 0)
+        return -1;
+    if (number < -rank || number >= rank) {
+        array_axis_error(state, number, rank);
+        return -1;
+    }
+    *axis = (int)(number < 0 ? number + rank : number);
+    return 0;
+}
+
+int array_argument_axes(array_state *state, PyObject *value, int rank, uint64_t *axes)
+{
+    *axes = 0;
+    if (!array_given(value)) {
+        *axes = rank == 64 ? ~UINT64_C(0) : (UINT64_C(1) << rank) - 1;
+        return 0;
+    }
+    int axis;
+    if (!PyTuple_Check(value)) {
+        if (rank == 0 && PyLong_Check(value)) {         /* as in NumPy, a 0-d array takes axis 0 and -1 */
+            int64_t number;
+            if (array_argument_int(value, 0, &number) < 0)
+                return -1;
+            if (number == 0 || number == -1)
+                return 0;
+        }
+        if (array_argument_axis(state, value, rank, &axis) < 0)
+            return -1;
+        *axes = UINT64_C(1) << axis;
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) {
+        if (array_argument_axis(state, PyTuple_GET_ITEM(value, i), rank, &axis) < 0)
+            return -1;
+        if (*axes >> axis & 1) {
+            PyErr_SetString(PyExc_ValueError, "duplicate value in 'axis'");
+            return -1;
+        }
+        *axes |= UINT64_C(1) << axis;
+    }
+    return 0;
+}
+
+int array_argument_out(PyObject *value, array **out)
+{
+    *out = NULL;
+    if (!array_given(value))
+        return 0;
+    if (PyTuple_Check(value) && PyTuple_GET_SIZE(value) == 1) {
+        value = PyTuple_GET_ITEM(value, 0);
+        if (value == Py_None)
+            return 0;
+    }
+    if (!is_array(value)) {
+        PyErr_SetString(PyExc_TypeError, "return arrays must be of ArrayType");
+        return -1;
+    }
+    *out = (array *)value;
+    return array_require_writable(*out, "output array is read-only");
+}

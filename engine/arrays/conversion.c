@@ -1,0 +1,398 @@
+/* Arrays to other dtypes, to Python values and back: astype, copies, assignment, item, tolist, numbers, formatting. */
+#include "methods.h"
+
+array *array_cast(array *self, int dtype)
+{
+    array *made = array_new_like(self, dtype);
+    if (made != NULL && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &made->t))) < 0)
+        Py_CLEAR(made);
+    return made;
+}
+
+array *array_contiguous(array *self, int dtype)
+{
+    if ((self->flags & ARRAY_CONTIGUOUS) && (dtype < 0 || self->t.dtype == dtype))
+        return (array *)Py_NewRef(self);
+    return array_cast(self, dtype < 0 ? self->t.dtype : dtype);
+}
+
+int array_assign(array *target, const array *source)
+{
+    /* as in NumPy, leading sizes of 1 beyond the target's rank do not matter */
+    vme_tensor from = source->t;
+    while (from.rank > target->t.rank && from.shape[0] == 1) {
+        from.shape++;
+        from.strides++;
+        from.rank--;
+    }
+    return array_check_status(target->state, ENGINE(target->size, vme_copy(target->state->context, &from, &target->t)));
+}
+
+int array_assign_python(array *target, PyObject *value)
+{
+    char element[ARRAY_ELEMENT_BYTES];
+    if (element_weak(value) != WEAK_NONE) {
+        if (element_from_python(target->t.dtype, value, element) < 0)
+            return -1;
+        if (target->t.rank == 0) {
+            memcpy(target->t.data, element, (size_t)vme_dtype_size((vme_dtype)target->t.dtype));
+            return 0;
+        }
+        vme_tensor scalar = {NULL, element, NULL, NULL, 0, target->t.dtype};
+        return array_check_status(target->state, ENGINE(target->size, vme_copy(target->state->context, &scalar, &target->t)));
+    }
+    array *source;
+    if (is_array(value))
+        source = (array *)Py_NewRef(value);
+    else        /* Python numbers in lists take the target's dtype one by one, with its errors */
+        source = array_from_any(target->state, value, PyObject_CheckBuffer(value) ? -1 : target->t.dtype);
+    if (source == NULL)
+        return -1;
+    int result = array_assign(target, source);
+    Py_DECREF(source);
+    return result;
+}
+
+array *array_scalar_from(array_state *state, int dtype, PyObject *number)
+{
+    if (dtype < 0) {
+        switch (element_weak(number)) {
+        case WEAK_BOOL: dtype = VME_BOOL; break;
+        case WEAK_INT: {
+            int overflow;
+            PyLong_AsLongLongAndOverflow(number, &overflow);
+            dtype = overflow > 0 ? VME_UINT64 : VME_INT64;
+            break;
+        }
+        case WEAK_COMPLEX: dtype = VME_COMPLEX128; break;
+        default: dtype = VME_FLOAT64;
+        }
+    }
+    array *made = array_new_scalar(state, dtype);
+    if (made != NULL && element_from_python(dtype, number, made->t.data) < 0)
+        Py_CLEAR(made);
+    return made;
+}
+
+PyObject *array_item_value(array *self)
+{
+    if (self->size != 1) {
+        PyErr_SetString(PyExc_ValueError, "can only convert an array of size 1 to a Python scalar");
+        return NULL;
+    }
+    return element_to_python(self->t.dtype, self->t.data);
+}
+
+/* ---- methods */
+static const char *const astype_names[] = {"x", "dtype", "order", "casting", "subok", "copy", "device", NULL};
+
+static PyObject *astype(array_state *state, array *self, PyObject **values)
+{
+    int dtype = array_dtype_from(state, values[1]), casting = dtype_casting(values[3], CAST_UNSAFE);
+    bool copy;
+    if (dtype < 0 || casting < 0 || array_argument_bool(values[5], true, &copy) < 0)
+        return NULL;
+    if (!dtype_can_cast(self->t.dtype, dtype, casting))
+        return PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to %R according to the rule '%U'",
+                            state->dtypes[self->t.dtype], state->dtypes[dtype], values[3]);
+    if (!copy && dtype == self->t.dtype)
+        return Py_NewRef(self);
+    array *made = array_cast(self, dtype);
+    return self->flags & ARRAY_SCALAR ? array_as_scalar(made) : (PyObject *)made;
+}
+ARRAY_BOTH_OF(astype, astype_names, 6, 2, 7, astype)
+
+static const char *const copy_names[] = {"a", "order", "subok", NULL};
+static PyObject *copy_of(array_state *state, array *self, PyObject **values)
+{
+    bool fortran = array_given(values[1]) && PyUnicode_Check(values[1]) && PyUnicode_EqualToUTF8(values[1], "F");
+    if (fortran) {
+        array *turned = array_transpose(self, NULL), *made = turned == NULL ? NULL : array_cast(turned, self->t.dtype);
+        array *back = made == NULL ? NULL : array_transpose(made, NULL);
+        Py_XDECREF(turned);
+        Py_XDECREF(made);
+        return (PyObject *)back;
+    }
+    return (PyObject *)array_cast(self, self->t.dtype);
+}
+ARRAY_BOTH_OF(copy, copy_names, 2, 1, 3, copy_of)
+
+static const char *const only_self[] = {"a", "memo", NULL};
+static PyObject *plain_copy(array_state *state, array *self, PyObject **values)
+{
+    array *made = array_cast(self, self->t.dtype);
+    return self->flags & ARRAY_SCALAR ? array_as_scalar(made) : (PyObject *)made;
+}
+ARRAY_METHOD_OF(__copy__, only_self, 1, 1, 2, plain_copy)
+ARRAY_METHOD_OF(__deepcopy__, only_self, 2, 1, 2, plain_copy)
+
+PyObject *array_method___reduce_ex__(PyObject *self, ARRAY_VECTORCALL)
+{
+    PyErr_SetString(PyExc_TypeError, "arrays are not pickled: pass them to a VM as they are, or store them with save()");
+    return NULL;
+}
+
+static PyObject *to_list(const array *self, int depth, const char *data)
+{
+    if (depth == self->t.rank)
+        return element_to_python(self->t.dtype, data);
+    int64_t length = self->t.shape[depth];
+    PyObject *list = PyList_New(length);
+    for (int64_t i = 0; list != NULL && i < length; i++) {
+        PyObject *item = to_list(self, depth + 1, data + i * self->t.strides[depth]);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+PyObject *array_method_tolist(PyObject *self, ARRAY_VECTORCALL)
+{
+    return to_list((array *)self, 0, ((array *)self)->t.data);
+}
+
+PyObject *array_method_item(PyObject *self, ARRAY_VECTORCALL)
+{
+    array *of = (array *)self;
+    if (count == 0)
+        return array_item_value(of);
+    if (count == 1 && !PyTuple_Check(args[0]) && of->t.rank != 1) {        /* an index into the flat array */
+        int64_t index, at[VME_RANK_MOST];
+        if (array_argument_int(args[0], 0, &index) < 0)
+            return NULL;
+        if (index < -of->size || index >= of->size)
+            return PyErr_Format(PyExc_IndexError, "index %lld is out of bounds for size %lld", (long long)index, (long long)of->size);
+        index += index < 0 ? of->size : 0;
+        const char *data = of->t.data;
+        for (int i = of->t.rank - 1; i >= 0; i--) {
+            at[i] = index % of->t.shape[i];
+            index /= of->t.shape[i];
+            data += at[i] * of->t.strides[i];
+        }
+        return element_to_python(of->t.dtype, data);
+    }
+    PyObject *key = NULL;
+    if (count == 1) {
+        key = Py_NewRef(args[0]);
+    } else {
+        key = PyTuple_New(count);
+        for (Py_ssize_t i = 0; key != NULL && i < count; i++)
+            PyTuple_SET_ITEM(key, i, Py_NewRef(args[i]));
+    }
+    if (key == NULL)
+        return NULL;
+    PyObject *element = NULL;
+    if ((PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 1) != of->t.rank)
+        PyErr_SetString(PyExc_ValueError, "incorrect number of indices for array");
+    else
+        element = array_subscript(self, key);
+    Py_DECREF(key);
+    PyObject *value = element == NULL || !is_array(element) ? NULL : array_item_value((array *)element);
+    Py_XDECREF(element);
+    return value;
+}
+
+PyObject *array_method_fill(PyObject *self, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"value", NULL};
+    PyObject *value;
+    if (array_arguments("fill", args, count, keywords, names, 1, 1, &value) < 0
+        || array_require_writable((array *)self, "assignment destination is read-only") < 0
+        || array_assign_python((array *)self, value) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *array_method_tobytes(PyObject *self, ARRAY_VECTORCALL)
+{
+    array *of = (array *)self;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, of->size * vme_dtype_size((vme_dtype)of->t.dtype));
+    if (bytes == NULL)
+        return NULL;
+    int64_t strides[VME_RANK_MOST];
+    size_t size;
+    vme_tensor out = {NULL, PyBytes_AS_STRING(bytes), of->t.shape, strides, of->t.rank, of->t.dtype};
+    if (array_check_status(of->state, vme_shape_bytes((vme_dtype)of->t.dtype, of->t.rank, of->t.shape, strides, &size)) < 0
+        || array_check_status(of->state, ENGINE(of->size, vme_copy(of->state->context, &of->t, &out))) < 0)
+        Py_CLEAR(bytes);
+    return bytes;
+}
+
+/* The same bytes as another dtype: the last dimension takes the difference in size. */
+PyObject *array_method_view(PyObject *self, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"dtype", "type", NULL};
+    PyObject *values[2];
+    array *of = (array *)self;
+    if (array_arguments("view", args, count, keywords, names, 2, 0, values) < 0)
+        return NULL;
+    int dtype = values[0] == (PyObject *)of->state->array_type ? of->t.dtype : array_argument_dtype(of->state, values[0], of->t.dtype);
+    if (dtype < 0)
+        return NULL;
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int rank = of->t.rank, from = vme_dtype_size((vme_dtype)of->t.dtype), to = vme_dtype_size((vme_dtype)dtype);
+    memcpy(shape, of->t.shape, (size_t)rank * sizeof *shape);
+    memcpy(strides, of->t.strides, (size_t)rank * sizeof *shape);
+    if (from != to) {
+        if (rank == 0)
+            return PyErr_Format(PyExc_ValueError, "Changing the dtype of a 0d array is only supported if the itemsize is unchanged");
+        if (shape[rank - 1] != 1 && strides[rank - 1] != from)
+            return PyErr_Format(PyExc_ValueError, "To change to a dtype of a different size, the last axis must be contiguous");
+        int64_t bytes = shape[rank - 1] * from;
+        if (bytes % to != 0)
+            return PyErr_Format(PyExc_ValueError, "When changing to a larger dtype, its size must be a divisor of the total size in "
+                                "bytes of the last axis of the array.");
+        shape[rank - 1] = bytes / to;
+        strides[rank - 1] = to;
+    }
+    array *made = array_view_of(of, dtype, rank, shape, strides, of->t.data);
+    return of->flags & ARRAY_SCALAR ? array_as_scalar(made) : (PyObject *)made;
+}
+
+/* Only towards read-only, or back where this very array was made read-only on a writable buffer. */
+PyObject *array_method_setflags(PyObject *self, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"write", "align", "uic", NULL};
+    PyObject *values[3];
+    bool write;
+    array *of = (array *)self;
+    if (array_arguments("setflags", args, count, keywords, names, 3, 0, values) < 0)
+        return NULL;
+    if (!array_given(values[0]))
+        Py_RETURN_NONE;
+    if (array_argument_bool(values[0], true, &write) < 0)
+        return NULL;
+    if (!write)
+        of->flags |= ARRAY_READ_ONLY;
+    else if (of->flags & ARRAY_SCALAR || !vme_buffer_writable(of->t.buffer))
+        return PyErr_Format(PyExc_ValueError, "cannot set WRITEABLE flag to True of this array");
+    else if (of->flags & ARRAY_READ_ONLY) {
+        for (int i = 0; i < of->t.rank; i++)
+            if (of->t.strides[i] == 0 && of->t.shape[i] > 1)
+                return PyErr_Format(PyExc_ValueError, "cannot set WRITEABLE flag to True of this array");
+        of->flags &= ~ARRAY_READ_ONLY;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *array_method_is_integer(PyObject *self, ARRAY_VECTORCALL)
+{
+    PyObject *value = array_item_value((array *)self);
+    if (value == NULL)
+        return NULL;
+    PyObject *answer = PyLong_Check(value) ? Py_NewRef(Py_True) : PyObject_CallMethod(value, "is_integer", NULL);
+    Py_DECREF(value);
+    return answer;
+}
+
+static PyObject *only_value(PyObject *self)
+{
+    if (((array *)self)->t.rank != 0) {
+        PyErr_SetString(PyExc_TypeError, "only 0-dimensional arrays can be converted to Python scalars");
+        return NULL;
+    }
+    return array_item_value((array *)self);
+}
+
+static PyObject *number_float(PyObject *self)
+{
+    PyObject *value = only_value(self);
+    if (value == NULL || PyFloat_Check(value))
+        return value;
+    PyObject *number = PyNumber_Float(value);
+    Py_DECREF(value);
+    return number;
+}
+
+static PyObject *number_int(PyObject *self)
+{
+    PyObject *value = only_value(self);
+    if (value == NULL || PyLong_CheckExact(value))
+        return value;
+    PyObject *number = PyNumber_Long(value);
+    Py_DECREF(value);
+    return number;
+}
+
+static PyObject *number_index(PyObject *self)
+{
+    array *of = (array *)self;
+    if (of->t.rank != 0 || !dtype_is_integer(of->t.dtype)) {
+        PyErr_SetString(PyExc_TypeError, "only integer scalar arrays can be converted to a scalar index");
+        return NULL;
+    }
+    return array_item_value(of);
+}
+
+static int number_bool(PyObject *self)
+{
+    array *of = (array *)self;
+    if (of->size != 1) {
+        PyErr_SetString(PyExc_ValueError, of->size == 0
+                        ? "The truth value of an empty array is ambiguous. Use `array.size > 0` to check that an array is not empty."
+                        : "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()");
+        return -1;
+    }
+    if (of->t.dtype == VME_BOOL)
+        return *of->t.data != 0;
+    PyObject *value = array_item_value(of);
+    int truth = value == NULL ? -1 : PyObject_IsTrue(value);
+    Py_XDECREF(value);
+    return truth;
+}
+
+PyObject *array_method___complex__(PyObject *self, ARRAY_VECTORCALL)
+{
+    PyObject *value = only_value(self);
+    if (value == NULL)
+        return NULL;
+    PyObject *number = PyObject_CallOneArg((PyObject *)&PyComplex_Type, value);
+    Py_DECREF(value);
+    return number;
+}
+
+PyObject *array_method___format__(PyObject *self, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"spec", NULL};
+    PyObject *spec;
+    if (array_arguments("__format__", args, count, keywords, names, 1, 1, &spec) < 0)
+        return NULL;
+    if (PyUnicode_Check(spec) && PyUnicode_GET_LENGTH(spec) == 0)
+        return PyObject_Str(self);
+    if (((array *)self)->t.rank != 0)
+        return PyErr_Format(PyExc_TypeError, "unsupported format string passed to numpy.ndarray.__format__");
+    PyObject *value = array_item_value((array *)self);
+    if (value == NULL)
+        return NULL;
+    PyObject *text = PyObject_Format(value, spec);
+    Py_DECREF(value);
+    return text;
+}
+
+PyType_Slot array_conversion_slots[] = {
+    {Py_nb_float, number_float}, {Py_nb_int, number_int}, {Py_nb_index, number_index}, {Py_nb_bool, number_bool}, {0, NULL},
+};
+
+/* ---- methods written in Python: the function of that name in engine.numpy, with the array in front */
+#define DELEGATED(name) \
+    PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL) { return delegate(#name, self, args, count, keywords); }
+static PyObject *delegate(const char *name, PyObject *self, ARRAY_VECTORCALL)
+{
+    PyObject *module = PyImport_ImportModule("engine.numpy"), *result = NULL;
+    PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+    Py_ssize_t all = 1 + count + (keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords));
+    PyObject **with_self = function == NULL ? NULL : PyMem_New(PyObject *, all);
+    if (with_self != NULL) {
+        with_self[0] = self;
+        memcpy(with_self + 1, args, (size_t)(all - 1) * sizeof *args);
+        result = PyObject_Vectorcall(function, with_self, (size_t)count + 1, keywords);
+        PyMem_Free(with_self);
+    } else if (function != NULL)
+        PyErr_NoMemory();
+    Py_XDECREF(function);
+    Py_XDECREF(module);
+    return result;
+}
+ARRAY_DELEGATED(DELEGATED)

@@ -1,0 +1,529 @@
+/* Arrays out of Python values: nested sequences, numbers, ranges, shapes. */
+#include "methods.h"
+
+#include <math.h>
+
+/* ---- nested sequences: one walk finds shape and dtype, a second one fills */
+typedef struct nesting {
+    array_state *state;
+    int rank;                   /* depth of the numbers; -1 while none was seen */
+    int known;                  /* dimensions whose size is known */
+    int dtype;                  /* promoted so far; -1: no number yet */
+    bool sequences_of_numbers;  /* every leaf is a Python number: filled without asking */
+    int64_t shape[VME_RANK_MOST];
+} nesting;
+
+static int ragged(nesting *found, int depth)
+{
+    PyObject *shape = PyTuple_New(depth);
+    for (int i = 0; shape != NULL && i < depth; i++) {
+        PyObject *size = PyLong_FromLongLong(found->shape[i]);
+        if (size == NULL)
+            Py_CLEAR(shape);
+        else
+            PyTuple_SET_ITEM(shape, i, size);
+    }
+    if (shape != NULL)
+        PyErr_Format(PyExc_ValueError, "setting an array element with a sequence. The requested array has an inhomogeneous shape "
+                     "after %d dimensions. The detected shape was %R + inhomogeneous part.", depth, shape);
+    Py_XDECREF(shape);
+    return -1;
+}
+
+static int meet_dtype(nesting *found, int dtype)
+{
+    found->dtype = found->dtype < 0 ? dtype : (int)vme_dtype_promote((vme_dtype)found->dtype, (vme_dtype)dtype);
+    return 0;
+}
+
+static int meet_number(nesting *found, PyObject *number, int weak, int depth)
+{
+    if (found->rank != depth) {
+        if (found->rank >= 0)
+            return ragged(found, depth < found->rank ? depth : found->rank);
+        found->rank = depth;
+    }
+    static const char dtypes[] = {[WEAK_BOOL] = VME_BOOL, [WEAK_INT] = VME_INT64, [WEAK_FLOAT] = VME_FLOAT64,
+                                  [WEAK_COMPLEX] = VME_COMPLEX128};
+    int dtype = dtypes[weak];
+    if (weak == WEAK_INT) {
+        int overflow;
+        if (PyLong_AsLongLongAndOverflow(number, &overflow) == -1 && overflow > 0)
+            dtype = VME_UINT64;
+    }
+    return found->dtype == dtype ? 0 : meet_dtype(found, dtype);
+}
+
+static bool is_nested(PyObject *object)
+{
+    return PyList_Check(object) || PyTuple_Check(object)
+           || (PySequence_Check(object) && !PyUnicode_Check(object) && !PyBytes_Check(object) && !PyDict_Check(object)
+               && !PyObject_CheckBuffer(object) && !is_array(object));
+}
+
+static int refuse(PyObject *object)
+{
+    PyErr_Format(PyExc_TypeError, "cannot make an array element of '%.200s': elements are bool, int, float and complex numbers",
+                 Py_TYPE(object)->tp_name);
+    return -1;
+}
+
+static int find(nesting *found, PyObject *object, int depth)
+{
+    int weak = element_weak(object);
+    if (weak != WEAK_NONE)
+        return meet_number(found, object, weak, depth);
+    if (!is_nested(object)) {
+        found->sequences_of_numbers = false;
+        array *inner = array_from_any(found->state, object, -1);
+        if (inner == NULL)
+            return -1;
+        int result = meet_dtype(found, inner->t.dtype), rank = depth + inner->t.rank;
+        if (rank > VME_RANK_MOST || (found->rank >= 0 && found->rank != rank))
+            result = ragged(found, depth);
+        for (int i = 0; result == 0 && i < inner->t.rank; i++) {
+            if (depth + i == found->known)
+                found->shape[found->known++] = inner->t.shape[i];
+            else if (found->shape[depth + i] != inner->t.shape[i])
+                result = ragged(found, depth + i);
+        }
+        found->rank = rank;
+        Py_DECREF(inner);
+        return result;
+    }
+    PyObject *items = PySequence_Fast(object, "expected a sequence");
+    if (items == NULL)
+        return -1;
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(items);
+    int result = 0;
+    if (depth >= VME_RANK_MOST) {
+        PyErr_Format(PyExc_ValueError, "setting an array element with a sequence. The requested array would exceed the maximum "
+                     "number of dimension of %d.", VME_RANK_MOST);
+        result = -1;
+    } else if (found->rank >= 0 && depth >= found->rank)
+        result = ragged(found, found->rank);
+    else if (depth == found->known)
+        found->shape[found->known++] = length;
+    else if (found->shape[depth] != length)
+        result = ragged(found, depth);
+    if (length == 0 && result == 0 && found->rank < 0)
+        found->rank = depth + 1;
+    if (Py_EnterRecursiveCall(" while making an array"))
+        result = -1;
+    else {
+        for (Py_ssize_t i = 0; result == 0 && i < length && i < PySequence_Fast_GET_SIZE(items); i++) {
+            PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+            if (PyFloat_CheckExact(item) && found->rank == depth + 1 && found->dtype == VME_FLOAT64)
+                continue;
+            result = find(found, item, depth + 1);
+        }
+        Py_LeaveRecursiveCall();
+    }
+    Py_DECREF(items);
+    return result;
+}
+
+static int fill_nested(const nesting *found, int dtype, PyObject *object, int depth, int64_t step, char *data)
+{
+    if (depth == found->rank && element_weak(object) != WEAK_NONE)
+        return element_from_python(dtype, object, data);
+    if (!is_nested(object)) {
+        array *inner = array_from_any(found->state, object, -1);
+        if (inner == NULL)
+            return -1;
+        vme_tensor out = {NULL, data, found->shape + depth, NULL, found->rank - depth, dtype};
+        int64_t strides[VME_RANK_MOST];
+        size_t bytes;
+        int result = array_check_status(found->state, vme_shape_bytes((vme_dtype)dtype, out.rank, out.shape, strides, &bytes));
+        out.strides = strides;
+        if (result == 0)
+            result = array_check_status(found->state, ENGINE(inner->size, vme_copy(found->state->context, &inner->t, &out)));
+        Py_DECREF(inner);
+        return result;
+    }
+    PyObject *items = PySequence_Fast(object, "expected a sequence");
+    if (items == NULL)
+        return -1;
+    int result = 0;
+    int64_t length = found->shape[depth], inner_step = length > 0 ? step / length : 0;
+    for (int64_t i = 0; result == 0 && i < length; i++) {
+        if (PySequence_Fast_GET_SIZE(items) != length) {
+            PyErr_SetString(PyExc_ValueError, "a sequence changed its length while an array was made of it");
+            result = -1;
+            break;
+        }
+        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+        if (dtype == VME_FLOAT64 && PyFloat_CheckExact(item) && depth + 1 == found->rank) {
+            double value = PyFloat_AS_DOUBLE(item);
+            memcpy(data + i * inner_step, &value, sizeof value);
+        } else {
+            Py_INCREF(item);
+            result = fill_nested(found, dtype, item, depth + 1, inner_step, data + i * inner_step);
+            Py_DECREF(item);
+        }
+    }
+    Py_DECREF(items);
+    return result;
+}
+
+static array *from_nested(array_state *state, PyObject *object, int dtype)
+{
+    nesting found = {.state = state, .rank = -1, .dtype = -1, .sequences_of_numbers = true};
+    if (find(&found, object, 0) < 0)
+        return NULL;
+    if (dtype < 0)
+        dtype = found.dtype < 0 ? VME_FLOAT64 : found.dtype;
+    array *made = array_new(state, dtype, found.rank, found.shape, false);
+    if (made != NULL && made->size > 0
+        && fill_nested(&found, dtype, object, 0, made->size * vme_dtype_size((vme_dtype)dtype), made->t.data) < 0)
+        Py_CLEAR(made);
+    return made;
+}
+
+bool array_is_operand(PyObject *object)
+{
+    return is_array(object) || element_weak(object) != WEAK_NONE || PyList_Check(object) || PyTuple_Check(object)
+           || (PyObject_CheckBuffer(object) && !PyBytes_Check(object)) || PyRange_Check(object);
+}
+
+array *array_from_any(array_state *state, PyObject *object, int dtype)
+{
+    if (is_array(object))
+        return dtype < 0 || dtype == ((array *)object)->t.dtype ? (array *)Py_NewRef(object) : array_cast((array *)object, dtype);
+    if (element_weak(object) != WEAK_NONE)
+        return array_scalar_from(state, dtype, object);
+    if (PyObject_CheckBuffer(object) && !PyBytes_Check(object)) {
+        array *lent = array_from_exporter(state, object);
+        if (lent == NULL || dtype < 0 || dtype == lent->t.dtype)
+            return lent;
+        array *cast = array_cast(lent, dtype);
+        Py_DECREF(lent);
+        return cast;
+    }
+    if (is_nested(object))
+        return from_nested(state, object, dtype);
+    refuse(object);
+    return NULL;
+}
+
+array *array_copy_of_any(array_state *state, PyObject *object, int dtype)
+{
+    array *made = array_from_any(state, object, dtype);
+    if (made == NULL || !(is_array(object) || PyObject_CheckBuffer(object)) || (dtype >= 0 && is_array(object)
+                                                                                && dtype != ((array *)object)->t.dtype))
+        return made;
+    array *copy = array_cast(made, made->t.dtype);
+    Py_DECREF(made);
+    return copy;
+}
+
+/* array and asarray: `copy` 1 always, 0 never (ValueError), -1 where needed */
+static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name, int copy, PyObject *order, int64_t least_rank)
+{
+    int dtype = array_argument_dtype(state, dtype_name, -1);
+    if (dtype < 0 && PyErr_Occurred())
+        return NULL;
+    array *made = array_from_any(state, object, dtype);
+    if (made == NULL)
+        return NULL;
+    bool shares = (PyObject *)made == object || (!is_array(object) && PyObject_CheckBuffer(object) && (dtype < 0 || !(made->flags & ARRAY_OWN)));
+    if (copy == 0 && !shares) {
+        Py_DECREF(made);
+        PyErr_SetString(PyExc_ValueError, "Unable to avoid copy while creating an array as requested.\n"
+                        "If using `np.array(obj, copy=False)` replace it with `np.asarray(obj)` to allow a copy when needed "
+                        "(no behavior change in NumPy 1.x).\nFor more details, see "
+                        "https://numpy.org/devdocs/numpy_2_0_migration_guide.html#adapting-to-changes-in-the-copy-keyword.");
+        return NULL;
+    }
+    bool fortran = array_given(order) && PyUnicode_Check(order) && PyUnicode_EqualToUTF8(order, "F");
+    bool c_order = array_given(order) && PyUnicode_Check(order) && PyUnicode_EqualToUTF8(order, "C");
+    bool scalar = made->flags & ARRAY_SCALAR;       /* a scalar never shows its memory: asarray(scalar) can be written */
+    if (fortran) {
+        array *turned = array_transpose(made, NULL);
+        Py_DECREF(made);
+        made = turned == NULL ? NULL : copy == 1 || scalar ? array_cast(turned, turned->t.dtype) : array_contiguous(turned, turned->t.dtype);
+        Py_XDECREF(turned);
+        turned = made == NULL ? NULL : array_transpose(made, NULL);
+        Py_XDECREF(made);
+        made = turned;
+    } else if ((copy == 1 && shares) || (c_order && !(made->flags & ARRAY_CONTIGUOUS)) || scalar) {
+        array *own = array_cast(made, made->t.dtype);
+        Py_DECREF(made);
+        made = own;
+    }
+    if (made != NULL && made->t.rank < least_rank) {
+        if (least_rank > VME_RANK_MOST) {
+            Py_DECREF(made);
+            PyErr_Format(PyExc_ValueError, "ndmin bigger than allowable number of dimensions NPY_MAXDIMS (=%d)", VME_RANK_MOST);
+            return NULL;
+        }
+        int64_t shape[VME_RANK_MOST];
+        int extra = (int)least_rank - made->t.rank;
+        for (int i = 0; i < least_rank; i++)
+            shape[i] = i < extra ? 1 : made->t.shape[i - extra];
+        array *raised = array_reshape(made, (int)least_rank, shape);
+        Py_DECREF(made);
+        made = raised;
+    }
+    return (PyObject *)made;
+}
+
+/* None: -1; else a truth value */
+static int copy_argument(PyObject *value, int absent)
+{
+    if (value == NULL)
+        return absent;
+    return value == Py_None ? -1 : PyObject_IsTrue(value) > 0;
+}
+
+PyObject *array_function_array(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"object", "dtype", "copy", "order", "subok", "ndmin", "like", NULL};
+    PyObject *values[7];
+    int64_t least_rank;
+    if (array_arguments("array", args, count, keywords, names, 2, 1, values) < 0 || array_argument_int(values[5], 0, &least_rank) < 0)
+        return NULL;
+    return make(array_state_of(module), values[0], values[1], copy_argument(values[2], 1), values[3], least_rank);
+}
+
+PyObject *array_function_asarray(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"a", "dtype", "order", "device", "copy", "like", NULL};
+    PyObject *values[6];
+    if (array_arguments("asarray", args, count, keywords, names, 3, 1, values) < 0)
+        return NULL;
+    return make(array_state_of(module), values[0], values[1], copy_argument(values[4], -1), values[2], 0);
+}
+
+PyObject *array_function_ascontiguousarray(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"a", "dtype", "like", NULL};
+    PyObject *values[3];
+    if (array_arguments("ascontiguousarray", args, count, keywords, names, 2, 1, values) < 0)
+        return NULL;
+    PyObject *order = PyUnicode_FromString("C");
+    PyObject *made = order == NULL ? NULL : make(array_state_of(module), values[0], values[1], -1, order, 1);
+    Py_XDECREF(order);
+    return made;
+}
+
+/* ---- by shape */
+static PyObject *in_order(array *made, PyObject *order)
+{
+    if (made == NULL || !array_given(order) || !PyUnicode_Check(order) || !PyUnicode_EqualToUTF8(order, "F") || made->t.rank < 2)
+        return (PyObject *)made;
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], step = vme_dtype_size((vme_dtype)made->t.dtype);
+    for (int i = 0; i < made->t.rank; i++) {
+        shape[i] = made->t.shape[i];
+        strides[i] = step;
+        step *= shape[i] == 0 ? 1 : shape[i];
+    }
+    array *turned = array_view_of(made, made->t.dtype, made->t.rank, shape, strides, made->t.data);
+    Py_DECREF(made);
+    return (PyObject *)turned;
+}
+
+static array *filled(array *made, PyObject *value)
+{
+    if (made != NULL && array_assign_python(made, value) < 0)
+        Py_CLEAR(made);
+    return made;
+}
+
+static array *filled_with_one(array *made)
+{
+    PyObject *one = made == NULL ? NULL : PyLong_FromLong(1);
+    if (one == NULL) {
+        Py_XDECREF(made);
+        return NULL;
+    }
+    made = filled(made, one);
+    Py_DECREF(one);
+    return made;
+}
+
+enum fill { FILL_NOTHING, FILL_ZERO, FILL_ONE };
+
+static PyObject *by_shape(PyObject *module, const char *function, enum fill fill, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"shape", "dtype", "order", "device", "like", NULL};
+    PyObject *values[5];
+    array_state *state = array_state_of(module);
+    int64_t shape[VME_RANK_MOST];
+    int rank, dtype;
+    if (array_arguments(function, args, count, keywords, names, 3, 1, values) < 0
+        || (dtype = array_argument_dtype(state, values[1], VME_FLOAT64)) < 0 || array_argument_shape(values[0], &rank, shape) < 0)
+        return NULL;
+    array *made = array_new(state, dtype, rank, shape, fill == FILL_ZERO);
+    return in_order(fill == FILL_ONE ? filled_with_one(made) : made, values[2]);
+}
+
+PyObject *array_function_zeros(PyObject *module, ARRAY_VECTORCALL) { return by_shape(module, "zeros", FILL_ZERO, args, count, keywords); }
+PyObject *array_function_ones(PyObject *module, ARRAY_VECTORCALL) { return by_shape(module, "ones", FILL_ONE, args, count, keywords); }
+PyObject *array_function_empty(PyObject *module, ARRAY_VECTORCALL) { return by_shape(module, "empty", FILL_NOTHING, args, count, keywords); }
+
+static int dtype_of_value(array_state *state, PyObject *value)
+{
+    array *made = array_from_any(state, value, -1);
+    if (made == NULL)
+        return -1;
+    int dtype = made->t.dtype;
+    Py_DECREF(made);
+    return dtype;
+}
+
+PyObject *array_function_full(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"shape", "fill_value", "dtype", "order", "device", "like", NULL};
+    PyObject *values[6];
+    array_state *state = array_state_of(module);
+    int64_t shape[VME_RANK_MOST];
+    int rank, dtype;
+    if (array_arguments("full", args, count, keywords, names, 4, 2, values) < 0
+        || (dtype = array_given(values[2]) ? array_dtype_from(state, values[2]) : dtype_of_value(state, values[1])) < 0
+        || array_argument_shape(values[0], &rank, shape) < 0)
+        return NULL;
+    return in_order(filled(array_new(state, dtype, rank, shape, false), values[1]), values[3]);
+}
+
+static PyObject *like(PyObject *module, const char *function, enum fill fill, bool full, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"a", "fill_value", "dtype", "order", "subok", "shape", "device", NULL};
+    static const char *const plain_names[] = {"a", "dtype", "order", "subok", "shape", "device", NULL};
+    PyObject *values[7];
+    array_state *state = array_state_of(module);
+    int given = array_arguments(function, args, count, keywords, full ? names : plain_names, full ? 5 : 4, full ? 2 : 1, values);
+    if (given < 0)
+        return NULL;
+    PyObject *dtype_name = values[full ? 2 : 1], *shape = values[full ? 5 : 4];
+    array *of = array_from_any(state, values[0], -1);
+    if (of == NULL)
+        return NULL;
+    int64_t sizes[VME_RANK_MOST];
+    int rank = of->t.rank, dtype = array_argument_dtype(state, dtype_name, of->t.dtype);
+    memcpy(sizes, of->t.shape, (size_t)rank * sizeof *sizes);
+    Py_DECREF(of);
+    if (dtype < 0 || (array_given(shape) && array_argument_shape(shape, &rank, sizes) < 0))
+        return NULL;
+    array *made = array_new(state, dtype, rank, sizes, fill == FILL_ZERO);
+    return (PyObject *)(full ? filled(made, values[1]) : fill == FILL_ONE ? filled_with_one(made) : made);
+}
+
+PyObject *array_function_zeros_like(PyObject *module, ARRAY_VECTORCALL) { return like(module, "zeros_like", FILL_ZERO, false, args, count, keywords); }
+PyObject *array_function_ones_like(PyObject *module, ARRAY_VECTORCALL) { return like(module, "ones_like", FILL_ONE, false, args, count, keywords); }
+PyObject *array_function_empty_like(PyObject *module, ARRAY_VECTORCALL) { return like(module, "empty_like", FILL_NOTHING, false, args, count, keywords); }
+PyObject *array_function_full_like(PyObject *module, ARRAY_VECTORCALL) { return like(module, "full_like", FILL_NOTHING, true, args, count, keywords); }
+
+/* ---- arange([start,] stop[, step,], dtype=None) */
+PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"start", "stop", "step", "dtype", "device", "like", NULL};
+    PyObject *values[6];
+    array_state *state = array_state_of(module);
+    if (array_arguments("arange", args, count, keywords, names, 4, 0, values) < 0)
+        return NULL;
+    PyObject *start = values[0], *stop = values[1], *step = array_given(values[2]) ? values[2] : NULL;
+    if (!array_given(stop)) {
+        stop = start;
+        start = NULL;
+    }
+    if (stop == NULL || stop == Py_None) {
+        PyErr_SetString(PyExc_TypeError, "arange() requires stop to be specified.");
+        return NULL;
+    }
+    int dtype = array_argument_dtype(state, values[3], -1), meeting = VME_INT64;
+    if (dtype < 0 && PyErr_Occurred())
+        return NULL;
+    PyObject *const numbers[] = {start, stop, step};
+    double limits[3] = {0, 0, 1};
+    int64_t integers[3] = {0, 0, 1};
+    bool integral = true;
+    for (int i = 0; i < 3; i++) {
+        if (numbers[i] == NULL || numbers[i] == Py_None)
+            continue;
+        array *number = array_from_any(state, numbers[i], -1);
+        if (number == NULL)
+            return NULL;
+        int own = number->t.dtype;
+        Py_DECREF(number);
+        if (dtype_is_complex(own)) {
+            PyErr_SetString(PyExc_TypeError, "arange() is not defined for complex numbers here");
+            return NULL;
+        }
+        meeting = (int)vme_dtype_promote((vme_dtype)meeting, (vme_dtype)own);
+        limits[i] = PyFloat_AsDouble(numbers[i]);
+        if (limits[i] == -1.0 && PyErr_Occurred())
+            return NULL;
+        if (own >= VME_FLOAT16)
+            integral = false;
+        else if (element_from_python(VME_INT64, numbers[i], (char *)&integers[i]) < 0)
+            return NULL;
+    }
+    if (limits[2] == 0) {
+        PyErr_SetString(PyExc_ZeroDivisionError, "division by zero");
+        return NULL;
+    }
+    double length = ceil((limits[1] - limits[0]) / limits[2]);
+    if (integral) {             /* exact, also beyond 2**53 */
+        __int128 span = (__int128)integers[1] - integers[0], by = integers[2];
+        __int128 items = span == 0 || (span < 0) != (by < 0) ? 0 : (span + by - (by < 0 ? -1 : 1)) / by;
+        length = (double)items;
+    }
+    if (isnan(length)) {
+        PyErr_SetString(PyExc_ValueError, "arange: cannot compute length");
+        return NULL;
+    }
+    if (length >= 9e18) {
+        PyErr_SetString(PyExc_ValueError, "Maximum allowed size exceeded");
+        return NULL;
+    }
+    int64_t shape[1] = {length > 0 ? (int64_t)length : 0};
+    if (dtype < 0)
+        dtype = integral ? VME_INT64 : meeting;
+    if (dtype == VME_BOOL && shape[0] > 2) {
+        PyErr_SetString(PyExc_TypeError, "arange() is only supported for booleans when the result has at most length 2.");
+        return NULL;
+    }
+    array *made = array_new(state, dtype, 1, shape, false);
+    /* NumPy counts in the output's own dtype: the step is the difference of its first two elements */
+    if (dtype_is_integer(dtype) && !integral) {
+        integers[0] = (int64_t)limits[0];
+        integers[2] = (int64_t)(limits[0] + limits[2]) - integers[0];
+    }
+    if (made != NULL && array_check_status(state, ENGINE(made->size, vme_arange(state->context, limits[0], limits[2], integers[0],
+                                                                                integers[2], &made->t))) < 0)
+        Py_CLEAR(made);
+    return (PyObject *)made;
+}
+
+PyObject *array_function_frombuffer(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"buffer", "dtype", "count", "offset", "like", NULL};
+    PyObject *values[5];
+    array_state *state = array_state_of(module);
+    int64_t items, offset;
+    int dtype;
+    if (array_arguments("frombuffer", args, count, keywords, names, 4, 1, values) < 0
+        || (dtype = array_argument_dtype(state, values[1], VME_FLOAT64)) < 0 || array_argument_int(values[2], -1, &items) < 0
+        || array_argument_int(values[3], 0, &offset) < 0)
+        return NULL;
+    array *bytes = array_from_exporter(state, values[0]);
+    if (bytes == NULL)
+        return NULL;
+    int64_t size = bytes->size * vme_dtype_size((vme_dtype)bytes->t.dtype), width = vme_dtype_size((vme_dtype)dtype);
+    array *made = NULL;
+    if (!(bytes->flags & ARRAY_CONTIGUOUS))
+        PyErr_SetString(PyExc_ValueError, "ndarray is not C-contiguous");
+    else if (offset < 0 || offset > size)
+        PyErr_Format(PyExc_ValueError, "offset must be non-negative and no greater than buffer length (%lld)", (long long)size);
+    else if (items < 0 && (size - offset) % width != 0)
+        PyErr_SetString(PyExc_ValueError, "buffer size must be a multiple of element size");
+    else if (items >= 0 && items > (size - offset) / width)
+        PyErr_SetString(PyExc_ValueError, "buffer is smaller than requested size");
+    else {
+        int64_t shape[1] = {items < 0 ? (size - offset) / width : items};
+        made = array_view_of(bytes, dtype, 1, shape, NULL, bytes->t.data + offset);
+    }
+    Py_DECREF(bytes);
+    return (PyObject *)made;
+}

@@ -1,0 +1,628 @@
+/* Indexing: basic keys (ints, slices, ellipsis, newaxis) make views; integer arrays and boolean masks gather and scatter.
+ *
+ * A key is read into items; boolean masks become the integer arrays of their true places. The basic items make a view, in which
+ * every advanced item stands for one dimension; the engine's gather and scatter then work on that view, with the advanced
+ * dimensions side by side (moved to the front where the key has something between them, as in NumPy).
+ */
+#include "methods.h"
+
+enum item_kind { ITEM_INT, ITEM_SLICE, ITEM_ELLIPSIS, ITEM_NEW_AXIS, ITEM_ARRAY, ITEM_FALSE_AXIS };
+
+typedef struct item {
+    enum item_kind kind;
+    int64_t value;              /* ITEM_INT */
+    PyObject *slice;            /* ITEM_SLICE; borrowed from the key */
+    array *places;              /* ITEM_ARRAY: int64; ITEM_FALSE_AXIS: the places in a new dimension of size 1. Owned. */
+} item;
+
+typedef struct index_key {
+    int count, used, advanced;  /* items; dimensions that they take; items that are arrays */
+    bool ellipsis;
+    int mask_true;              /* 1: the key is one mask and nothing else */
+    item items[2 * VME_RANK_MOST + 1];
+} index_key;
+
+static void index_clear(index_key *key)
+{
+    for (int i = 0; i < key->count; i++)
+        Py_XDECREF(key->items[i].places);
+}
+
+static item *item_new(index_key *key, enum item_kind kind)
+{
+    if (key->count == 2 * VME_RANK_MOST + 1) {
+        PyErr_SetString(PyExc_IndexError, "too many indices for array");
+        return NULL;
+    }
+    key->items[key->count] = (item){.kind = kind};
+    return &key->items[key->count++];
+}
+
+static int add_mask(index_key *key, array *self, array *mask)
+{
+    array_state *state = self->state;
+    if (mask->t.rank == 0) {        /* a new dimension with one place or none */
+        int64_t shape[1] = {*mask->t.data != 0};
+        item *made = item_new(key, ITEM_FALSE_AXIS);
+        if (made == NULL || (made->places = array_new(state, VME_INT64, 1, shape, true)) == NULL)
+            return -1;
+        key->advanced++;
+        return 0;
+    }
+    /* an ellipsis before it has its place only when all is read: then the sizes are held against the mask by the gather's bounds */
+    for (int i = 0; i < mask->t.rank && !key->ellipsis; i++) {
+        int dimension = key->used + i;
+        if (dimension < self->t.rank && self->t.shape[dimension] != mask->t.shape[i]) {
+            PyErr_Format(PyExc_IndexError, "boolean index did not match indexed array along axis %d; size of axis is %lld but size of "
+                         "corresponding boolean axis is %lld", dimension, (long long)self->t.shape[dimension],
+                         (long long)mask->t.shape[i]);
+            return -1;
+        }
+    }
+    int64_t places;
+    if (array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &places, NULL))) < 0)
+        return -1;
+    const vme_tensor *tensors[VME_RANK_MOST];
+    int first = key->count;
+    for (int i = 0; i < mask->t.rank; i++) {
+        item *made = item_new(key, ITEM_ARRAY);
+        if (made == NULL || (made->places = array_new(state, VME_INT64, 1, &places, false)) == NULL)
+            return -1;
+        tensors[i] = &key->items[first + i].places->t;
+        key->advanced++;
+        key->used++;
+    }
+    return array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &places, tensors)));
+}
+
+static const char wrong_kind[] = "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays "
+                                 "are valid indices";
+
+static int add_item(index_key *key, array *self, PyObject *object)
+{
+    item *made;
+    if (PyLong_Check(object) && !PyBool_Check(object)) {
+        made = item_new(key, ITEM_INT);
+        if (made == NULL)
+            return -1;
+        key->used++;
+        made->value = PyNumber_AsSsize_t(object, PyExc_IndexError);
+        return made->value == -1 && PyErr_Occurred() ? -1 : 0;
+    }
+    if (PySlice_Check(object)) {
+        made = item_new(key, ITEM_SLICE);
+        if (made == NULL)
+            return -1;
+        made->slice = object;
+        key->used++;
+        return 0;
+    }
+    if (object == Py_None)
+        return item_new(key, ITEM_NEW_AXIS) == NULL ? -1 : 0;
+    if (object == Py_Ellipsis) {
+        if (key->ellipsis) {
+            PyErr_SetString(PyExc_IndexError, "an index can only have a single ellipsis ('...')");
+            return -1;
+        }
+        key->ellipsis = true;
+        return item_new(key, ITEM_ELLIPSIS) == NULL ? -1 : 0;
+    }
+    if (is_array(object) && ((array *)object)->t.rank == 0 && dtype_is_integer(((array *)object)->t.dtype)) {
+        PyObject *number = array_item_value((array *)object);
+        int result = number == NULL ? -1 : add_item(key, self, number);
+        Py_XDECREF(number);
+        return result;
+    }
+    if (!is_array(object) && !PyBool_Check(object) && PyIndex_Check(object)) {
+        PyObject *number = PyNumber_Index(object);
+        int result = number == NULL ? -1 : add_item(key, self, number);
+        Py_XDECREF(number);
+        return result;
+    }
+    if (!array_is_operand(object) || PyFloat_Check(object) || PyComplex_Check(object)) {
+        PyErr_SetString(PyExc_IndexError, wrong_kind);
+        return -1;
+    }
+    array *places = array_from_any(self->state, object, -1);
+    if (places == NULL)
+        return -1;
+    if (places->size == 0 && !is_array(object))         /* an empty list has no dtype of its own */
+        Py_SETREF(places, array_cast(places, VME_INT64));
+    if (places == NULL)
+        return -1;
+    int result = -1;
+    if (places->t.dtype == VME_BOOL) {
+        result = add_mask(key, self, places);
+        Py_DECREF(places);
+        return result;
+    }
+    if (!dtype_is_integer(places->t.dtype)) {
+        PyErr_SetString(PyExc_IndexError, "arrays used as indices must be of integer (or boolean) type");
+        Py_DECREF(places);
+        return -1;
+    }
+    if (places->t.dtype != VME_INT64)
+        Py_SETREF(places, array_cast(places, VME_INT64));
+    made = places == NULL ? NULL : item_new(key, ITEM_ARRAY);
+    if (made == NULL) {
+        Py_XDECREF(places);
+        return -1;
+    }
+    made->places = places;
+    key->used++;
+    key->advanced++;
+    return 0;
+}
+
+static int index_read(index_key *key, array *self, PyObject *object)
+{
+    key->count = key->used = key->advanced = 0;
+    key->ellipsis = false;
+    int result = 0;
+    if (PyTuple_Check(object)) {
+        for (Py_ssize_t i = 0; result == 0 && i < PyTuple_GET_SIZE(object); i++)
+            result = add_item(key, self, PyTuple_GET_ITEM(object, i));
+    } else
+        result = add_item(key, self, object);
+    if (result == 0 && key->used > self->t.rank) {
+        PyErr_Format(PyExc_IndexError, "too many indices for array: array is %d-dimensional, but %d were indexed", self->t.rank, key->used);
+        result = -1;
+    }
+    if (result == 0 && !key->ellipsis && key->used < self->t.rank)
+        result = item_new(key, ITEM_ELLIPSIS) == NULL ? -1 : 0;
+    if (result < 0)
+        index_clear(key);
+    return result;
+}
+
+static int bound(array *self, int64_t *value, int dimension)
+{
+    int64_t size = self->t.shape[dimension];
+    if (*value < -size || *value >= size) {
+        PyErr_Format(PyExc_IndexError, "index %lld is out of bounds for axis %d with size %lld", (long long)*value, dimension,
+                     (long long)size);
+        return -1;
+    }
+    *value += *value < 0 ? size : 0;
+    return 0;
+}
+
+/* What a key means for one array: a view, and in it the dimensions that index arrays pick from. */
+typedef struct selection {
+    vme_tensor view;
+    int first;                              /* the first picked dimension of `view`; they stand side by side */
+    int count;                              /* 0: a plain view */
+    const vme_tensor *places[VME_RANK_MOST];
+    array *owned[VME_RANK_MOST];            /* index arrays that stand for ints */
+    int owned_count;
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    bool all_ints;                          /* one element was named, by ints alone */
+} selection;
+
+static int select_view(array *self, index_key *key, selection *chosen)
+{
+    int rank = 0, dimension = 0, picked[VME_RANK_MOST], runs = 0;
+    char *data = self->t.data;
+    bool in_run = false;
+    chosen->count = chosen->owned_count = 0;
+    chosen->all_ints = key->advanced == 0;
+    for (int i = 0; i < key->count; i++) {
+        item *at = &key->items[i];
+        int skipped = at->kind == ITEM_ELLIPSIS ? self->t.rank - key->used : 0;
+        if (rank + skipped >= VME_RANK_MOST && at->kind != ITEM_INT && !(at->kind == ITEM_ELLIPSIS && rank + skipped == VME_RANK_MOST)) {
+            PyErr_Format(PyExc_IndexError, "number of dimensions must be within [0, %d], indexing result would have %d", VME_RANK_MOST,
+                         rank + skipped + 1);
+            return -1;
+        }
+        bool advanced = at->kind == ITEM_ARRAY || at->kind == ITEM_FALSE_AXIS || (at->kind == ITEM_INT && key->advanced > 0);
+        runs += advanced && !in_run;
+        in_run = advanced;
+        if (at->kind != ITEM_INT && !(at->kind == ITEM_ELLIPSIS && i == key->count - 1 && dimension == self->t.rank))
+            chosen->all_ints = false;
+        switch (at->kind) {
+        case ITEM_INT:
+            if (bound(self, &at->value, dimension) < 0)
+                return -1;
+            if (key->advanced == 0) {
+                data += at->value * self->t.strides[dimension++];
+                break;
+            }
+            array *place = array_new_scalar(self->state, VME_INT64);
+            if (place == NULL)
+                return -1;
+            memcpy(place->t.data, &at->value, sizeof at->value);
+            chosen->owned[chosen->owned_count++] = place;
+            chosen->places[chosen->count] = &place->t;
+            picked[chosen->count++] = rank;
+            chosen->shape[rank] = self->t.shape[dimension];
+            chosen->strides[rank++] = self->t.strides[dimension++];
+            break;
+        case ITEM_SLICE: {
+            Py_ssize_t start, stop, step;
+            if (PySlice_Unpack(at->slice, &start, &stop, &step) < 0)
+                return -1;
+            Py_ssize_t length = PySlice_AdjustIndices(self->t.shape[dimension], &start, &stop, step);
+            if (length > 0)
+                data += start * self->t.strides[dimension];
+            chosen->shape[rank] = length;
+            int64_t stride;
+            chosen->strides[rank++] = __builtin_mul_overflow(self->t.strides[dimension], (int64_t)step, &stride) ? 0 : stride;
+            dimension++;
+            break;
+        }
+        case ITEM_ELLIPSIS:
+            for (int d = 0; d < skipped; d++, dimension++) {
+                chosen->shape[rank] = self->t.shape[dimension];
+                chosen->strides[rank++] = self->t.strides[dimension];
+            }
+            break;
+        case ITEM_NEW_AXIS:
+            chosen->shape[rank] = 1;
+            chosen->strides[rank++] = 0;
+            break;
+        case ITEM_ARRAY:
+        case ITEM_FALSE_AXIS:
+            chosen->places[chosen->count] = &at->places->t;
+            picked[chosen->count++] = rank;
+            chosen->shape[rank] = at->kind == ITEM_ARRAY ? self->t.shape[dimension] : 1;
+            chosen->strides[rank++] = at->kind == ITEM_ARRAY ? self->t.strides[dimension++] : 0;
+            break;
+        }
+    }
+    if (runs > 1) {             /* the picked dimensions go to the front */
+        int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+        int to = 0;
+        for (int i = 0; i < chosen->count; i++, to++) {
+            shape[to] = chosen->shape[picked[i]];
+            strides[to] = chosen->strides[picked[i]];
+        }
+        for (int i = 0, next = 0; i < rank; i++) {
+            if (next < chosen->count && picked[next] == i) {
+                next++;
+                continue;
+            }
+            shape[to] = chosen->shape[i];
+            strides[to++] = chosen->strides[i];
+        }
+        memcpy(chosen->shape, shape, (size_t)rank * sizeof *shape);
+        memcpy(chosen->strides, strides, (size_t)rank * sizeof *strides);
+        chosen->first = 0;
+    } else
+        chosen->first = chosen->count > 0 ? picked[0] : 0;
+    chosen->view = (vme_tensor){self->t.buffer, data, chosen->shape, chosen->strides, rank, self->t.dtype};
+    return 0;
+}
+
+static void selection_clear(selection *chosen)
+{
+    for (int i = 0; i < chosen->owned_count; i++)
+        Py_DECREF(chosen->owned[i]);
+}
+
+/* The shape that a gather gives: what is before, the index arrays' common shape, what is after. */
+static int gathered_shape(array_state *state, const selection *chosen, int *rank, int64_t *shape)
+{
+    int64_t common[VME_RANK_MOST];
+    int common_rank;
+    vme_status status = vme_shape_broadcast(chosen->count, chosen->places, &common_rank, common);
+    if (status != VME_OK) {
+        PyErr_Format(PyExc_IndexError, "shape mismatch: indexing arrays could not be broadcast together with shapes %s",
+                     strstr(vme_message(), "shapes ") != NULL ? strstr(vme_message(), "shapes ") + 7 : "");
+        return -1;
+    }
+    int after = chosen->view.rank - chosen->first - chosen->count;
+    *rank = chosen->first + common_rank + after;
+    if (*rank > VME_RANK_MOST) {
+        PyErr_Format(PyExc_IndexError, "number of dimensions must be within [0, %d], indexing result would have %d", VME_RANK_MOST, *rank);
+        return -1;
+    }
+    memcpy(shape, chosen->shape, (size_t)chosen->first * sizeof *shape);
+    memcpy(shape + chosen->first, common, (size_t)common_rank * sizeof *shape);
+    memcpy(shape + chosen->first + common_rank, chosen->shape + chosen->first + chosen->count, (size_t)after * sizeof *shape);
+    return 0;
+}
+
+static PyObject *scalar_at(array *self, const char *data)
+{
+    array *made = array_new_scalar(self->state, self->t.dtype);
+    if (made != NULL)
+        memcpy(made->t.data, data, (size_t)vme_dtype_size((vme_dtype)self->t.dtype));
+    return array_as_scalar(made);
+}
+
+PyObject *array_item_at(array *self, int64_t at)
+{
+    char *data = self->t.data + at * self->t.strides[0];
+    if (self->t.rank == 1)
+        return scalar_at(self, data);
+    return (PyObject *)array_view_of(self, self->t.dtype, self->t.rank - 1, self->t.shape + 1, self->t.strides + 1, data);
+}
+
+PyObject *array_subscript(PyObject *object, PyObject *key)
+{
+    array *self = (array *)object;
+    if (PyLong_CheckExact(key) && self->t.rank > 0) {
+        int64_t at = PyNumber_AsSsize_t(key, PyExc_IndexError);
+        if ((at == -1 && PyErr_Occurred()) || bound(self, &at, 0) < 0)
+            return NULL;
+        return array_item_at(self, at);
+    }
+    if (PyTuple_CheckExact(key) && PyTuple_GET_SIZE(key) == self->t.rank && self->t.rank > 0) {        /* one element by ints */
+        const char *data = self->t.data;
+        int i = 0;
+        for (; i < self->t.rank && PyLong_CheckExact(PyTuple_GET_ITEM(key, i)); i++) {
+            int64_t at = PyNumber_AsSsize_t(PyTuple_GET_ITEM(key, i), PyExc_IndexError);
+            if ((at == -1 && PyErr_Occurred()) || bound(self, &at, i) < 0)
+                return NULL;
+            data += at * self->t.strides[i];
+        }
+        if (i == self->t.rank)
+            return scalar_at(self, data);
+    }
+    index_key read;
+    selection chosen;
+    array *made = NULL;
+    if (index_read(&read, self, key) < 0)
+        return NULL;
+    PyObject *result = NULL;
+    if (select_view(self, &read, &chosen) < 0)
+        goto done;
+    if (chosen.count == 0) {
+        if (chosen.all_ints && chosen.view.rank == 0 && !read.ellipsis && key != Py_Ellipsis)
+            result = scalar_at(self, chosen.view.data);
+        else
+            result = (PyObject *)array_view_of(self, self->t.dtype, chosen.view.rank, chosen.shape, chosen.strides, chosen.view.data);
+        goto done;
+    }
+    int rank;
+    int64_t shape[VME_RANK_MOST];
+    if (gathered_shape(self->state, &chosen, &rank, shape) < 0)
+        goto done;
+    made = array_new(self->state, self->t.dtype, rank, shape, false);
+    if (made != NULL && array_check_status(self->state, ENGINE(made->size * 4, vme_gather(self->state->context, &chosen.view, chosen.first,
+                                                                                         chosen.count, chosen.places, &made->t))) < 0)
+        Py_CLEAR(made);
+    result = array_as_scalar(made);
+done:
+    selection_clear(&chosen);
+    index_clear(&read);
+    return result;
+}
+
+/* a[mask] = number, the mask of a's own shape: written where it is true, without a list of places */
+static int assign_masked(array *self, array *mask, PyObject *number)
+{
+    char element[ARRAY_ELEMENT_BYTES];
+    if (element_from_python(self->t.dtype, number, element) < 0)
+        return -1;
+    vme_tensor scalar = {NULL, element, NULL, NULL, 0, self->t.dtype};
+    return array_check_status(self->state, ENGINE(self->size * 2, vme_where(self->state->context, &mask->t, &scalar, &self->t, &self->t)));
+}
+
+static int assign_gathered(array *self, const index_key *read, const selection *chosen, PyObject *value)
+{
+    array_state *state = self->state;
+    int rank, result = -1;
+    int64_t shape[VME_RANK_MOST];
+    array *values = element_weak(value) != WEAK_NONE ? array_scalar_from(state, self->t.dtype, value)
+                    : array_from_any(state, value, is_array(value) || PyObject_CheckBuffer(value) ? -1 : self->t.dtype);
+    if (values == NULL || gathered_shape(state, chosen, &rank, shape) < 0)
+        goto done;
+    if (values->t.dtype != self->t.dtype) {
+        Py_SETREF(values, array_cast(values, self->t.dtype));
+        if (values == NULL)
+            goto done;
+    }
+    vme_tensor from = values->t;
+    while (from.rank > rank && from.shape[0] == 1) {
+        from.shape++;
+        from.strides++;
+        from.rank--;
+    }
+    bool fits = from.rank <= rank;
+    for (int i = 0; fits && i < from.rank; i++)
+        fits = from.shape[i] == 1 || from.shape[i] == shape[rank - from.rank + i];
+    if (!fits) {
+        PyObject *module = PyImport_ImportModule("engine.numpy._printing"), *wanted = PyTuple_New(rank);
+        for (int i = 0; wanted != NULL && i < rank; i++)
+            PyTuple_SET_ITEM(wanted, i, PyLong_FromLongLong(shape[i]));
+        PyObject *own = PyObject_GetAttrString((PyObject *)values, "shape");
+        PyObject *texts[2] = {module == NULL ? NULL : PyObject_CallMethod(module, "shape_text", "O", own),
+                              module == NULL ? NULL : PyObject_CallMethod(module, "shape_text", "O", wanted)};
+        if (read->mask_true && from.rank == 1 && rank == 1)
+            PyErr_Format(PyExc_ValueError, "NumPy boolean array indexing assigns %lld input values to the %lld output values where the "
+                         "mask is true", (long long)from.shape[0], (long long)shape[0]);
+        else if (texts[0] != NULL && texts[1] != NULL)
+            PyErr_Format(PyExc_ValueError, "shape mismatch: value array of shape %U could not be broadcast to indexing result of shape %U",
+                         texts[0], texts[1]);
+        Py_XDECREF(module);
+        Py_XDECREF(wanted);
+        Py_XDECREF(own);
+        Py_XDECREF(texts[0]);
+        Py_XDECREF(texts[1]);
+        goto done;
+    }
+    int64_t size = 1;
+    for (int i = 0; i < rank; i++)
+        size *= shape[i];
+    result = array_check_status(state, ENGINE(size * 4, vme_scatter(state->context, &from, chosen->first, chosen->count, chosen->places,
+                                                                    false, &chosen->view)));
+done:
+    Py_XDECREF(values);
+    return result;
+}
+
+int array_assign_subscript(PyObject *object, PyObject *key, PyObject *value)
+{
+    array *self = (array *)object;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_ValueError, "cannot delete array elements");
+        return -1;
+    }
+    if (array_require_writable(self, "assignment destination is read-only") < 0)
+        return -1;
+    if (PyLong_CheckExact(key) && self->t.rank == 1 && element_weak(value) != WEAK_NONE) {
+        int64_t at = PyNumber_AsSsize_t(key, PyExc_IndexError);
+        if ((at == -1 && PyErr_Occurred()) || bound(self, &at, 0) < 0)
+            return -1;
+        return element_from_python(self->t.dtype, value, self->t.data + at * self->t.strides[0]);
+    }
+    if (is_array(key) && ((array *)key)->t.dtype == VME_BOOL && ((array *)key)->t.rank == self->t.rank && self->t.rank > 0
+        && memcmp(((array *)key)->t.shape, self->t.shape, (size_t)self->t.rank * sizeof *self->t.shape) == 0
+        && element_weak(value) != WEAK_NONE)
+        return assign_masked(self, (array *)key, value);
+    index_key read;
+    selection chosen;
+    if (index_read(&read, self, key) < 0)
+        return -1;
+    read.mask_true = is_array(key) && ((array *)key)->t.dtype == VME_BOOL;
+    int result = select_view(self, &read, &chosen);
+    if (result == 0 && chosen.count > 0)
+        result = assign_gathered(self, &read, &chosen, value);
+    else if (result == 0) {
+        array *target = array_view_of(self, self->t.dtype, chosen.view.rank, chosen.shape, chosen.strides, chosen.view.data);
+        const vme_tensor *source = is_array(value) ? &((array *)value)->t : NULL;
+        if (target == NULL)
+            result = -1;
+        else if (source != NULL && source->data == target->t.data && source->rank == target->t.rank && source->dtype == target->t.dtype
+                 && memcmp(source->shape, target->t.shape, (size_t)source->rank * sizeof *source->shape) == 0
+                 && memcmp(source->strides, target->t.strides, (size_t)source->rank * sizeof *source->shape) == 0)
+            result = 0;         /* `a[1:] += 2` puts back what it has already written */
+        else
+            result = array_assign_python(target, value);
+        Py_XDECREF(target);
+    }
+    selection_clear(&chosen);
+    index_clear(&read);
+    return result;
+}
+
+/* ---- take, nonzero, scatter-add */
+static const char *const take_names[] = {"a", "indices", "axis", "out", "mode", NULL};
+PyObject *array_take(array_state *state, array *self, PyObject **values)
+{
+    array *out, *over = (array *)Py_NewRef(self), *places = NULL, *made = NULL;
+    int axis = 0;
+    int64_t shape[VME_RANK_MOST];
+    if (array_argument_out(values[3], &out) < 0)
+        goto done;
+    if (array_given(values[2]) && self->t.rank > 0) {
+        if (array_argument_axis(state, values[2], self->t.rank, &axis) < 0)
+            goto done;
+    } else {
+        shape[0] = self->size;
+        Py_SETREF(over, array_reshape(self, 1, shape));
+        if (over == NULL)
+            goto done;
+    }
+    places = array_from_any(state, values[1], -1);
+    if (places == NULL)
+        goto done;
+    if (places->size == 0 && !is_array(values[1]))
+        Py_SETREF(places, array_cast(places, VME_INT64));
+    else if (!dtype_can_cast(places->t.dtype, VME_INT64, CAST_SAME_KIND) || places->t.dtype == VME_UINT64) {
+        PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to dtype('int64') according to the rule 'safe'",
+                     state->dtypes[places->t.dtype]);
+        goto done;
+    } else if (places->t.dtype != VME_INT64)
+        Py_SETREF(places, array_cast(places, VME_INT64));
+    if (places != NULL && array_given(values[4]) && !(PyUnicode_Check(values[4]) && PyUnicode_EqualToUTF8(values[4], "raise"))) {
+        bool wrap = PyUnicode_Check(values[4]) && PyUnicode_EqualToUTF8(values[4], "wrap");
+        PyObject *size = PyLong_FromLongLong(over->t.shape[axis] - !wrap), *zero = PyLong_FromLong(0);
+        PyObject *inside = NULL;
+        if (size != NULL && zero != NULL) {
+            inside = wrap ? array_binary(state, VME_REMAINDER, (PyObject *)places, size, NULL, -1)
+                          : array_binary(state, VME_MINIMUM, (PyObject *)places, size, NULL, -1);
+            if (inside != NULL && !wrap)
+                Py_SETREF(inside, array_binary(state, VME_MAXIMUM, inside, zero, NULL, -1));
+        }
+        Py_XDECREF(size);
+        Py_XDECREF(zero);
+        Py_SETREF(places, (array *)inside);
+    }
+    if (places == NULL)
+        goto done;
+    int rank = over->t.rank - 1 + places->t.rank;
+    if (rank > VME_RANK_MOST) {
+        PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d", VME_RANK_MOST, rank);
+        goto done;
+    }
+    memcpy(shape, over->t.shape, (size_t)axis * sizeof *shape);
+    memcpy(shape + axis, places->t.shape, (size_t)places->t.rank * sizeof *shape);
+    memcpy(shape + axis + places->t.rank, over->t.shape + axis + 1, (size_t)(over->t.rank - axis - 1) * sizeof *shape);
+    if (out != NULL && (out->t.rank != rank || memcmp(out->t.shape, shape, (size_t)rank * sizeof *shape) != 0)) {
+        PyErr_SetString(PyExc_ValueError, "output array does not match result of ndarray.take");
+        goto done;
+    }
+    made = out != NULL ? (array *)Py_NewRef(out) : array_new(state, self->t.dtype, rank, shape, false);
+    const vme_tensor *indices[1] = {&places->t};
+    if (made != NULL && array_check_status(state, ENGINE(made->size * 2, vme_gather(state->context, &over->t, axis, 1, indices, &made->t))) < 0)
+        Py_CLEAR(made);
+done:
+    Py_XDECREF(over);
+    Py_XDECREF(places);
+    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+}
+ARRAY_BOTH_OF(take, take_names, 5, 2, 5, array_take)
+
+static const char *const nonzero_names[] = {"a", NULL};
+static PyObject *nonzero(array_state *state, array *self, PyObject **values)
+{
+    if (self->t.rank == 0)
+        return PyErr_Format(PyExc_ValueError, "Calling nonzero on 0d arrays is not allowed. Use np.atleast_1d(scalar).nonzero() instead. "
+                            "If the context of this error is of the form `arr[nonzero(cond)]`, just use `arr[cond]`.");
+    array *mask = self->t.dtype == VME_BOOL ? (array *)Py_NewRef(self) : array_cast(self, VME_BOOL);
+    PyObject *places = NULL;
+    int64_t found;
+    if (mask == NULL)
+        return NULL;
+    if (array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &found, NULL))) < 0)
+        goto done;
+    const vme_tensor *tensors[VME_RANK_MOST];
+    places = PyTuple_New(mask->t.rank);
+    for (int i = 0; places != NULL && i < mask->t.rank; i++) {
+        array *of = array_new(state, VME_INT64, 1, &found, false);
+        if (of == NULL)
+            Py_CLEAR(places);
+        else {
+            tensors[i] = &of->t;
+            PyTuple_SET_ITEM(places, i, (PyObject *)of);
+        }
+    }
+    if (places != NULL && array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &found, tensors))) < 0)
+        Py_CLEAR(places);
+done:
+    Py_DECREF(mask);
+    return places;
+}
+ARRAY_BOTH_OF(nonzero, nonzero_names, 1, 1, 1, nonzero)
+
+/* _scatter_add(target, key, values): numpy.add.at */
+PyObject *array_function__scatter_add(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"target", "key", "values", NULL};
+    PyObject *values[3], *result = NULL;
+    array_state *state = array_state_of(module);
+    index_key read;
+    selection chosen;
+    array *added = NULL;
+    if (array_arguments("_scatter_add", args, count, keywords, names, 3, 3, values) < 0)
+        return NULL;
+    if (!is_array(values[0]))
+        return PyErr_Format(PyExc_TypeError, "first operand must be array");
+    array *self = (array *)values[0];
+    if (array_require_writable(self, "assignment destination is read-only") < 0 || index_read(&read, self, values[1]) < 0)
+        return NULL;
+    if (select_view(self, &read, &chosen) < 0 || (added = array_from_any(state, values[2], self->t.dtype)) == NULL)
+        goto done;
+    if (chosen.count == 0)
+        PyErr_SetString(PyExc_IndexError, "an index array is needed");
+    else if (array_check_status(state, ENGINE(added->size * 4, vme_scatter(state->context, &added->t, chosen.first, chosen.count,
+                                                                           chosen.places, true, &chosen.view))) == 0)
+        result = Py_NewRef(Py_None);
+done:
+    Py_XDECREF(added);
+    selection_clear(&chosen);
+    index_clear(&read);
+    return result;
+}

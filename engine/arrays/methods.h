@@ -1,0 +1,67 @@
+/* The lists of what the array type and the module offer from C: the one place that names them, each defined in the file of its
+ * subject as array_method_NAME or array_function_NAME.
+ */
+#ifndef ENGINE_METHODS_H
+#define ENGINE_METHODS_H
+
+#include "arrays.h"
+
+#define ARRAY_REDUCTIONS(X) X(sum) X(prod) X(max) X(min) X(all) X(any) X(argmax) X(argmin) X(mean) X(cumsum) X(cumprod)
+
+/* Methods that are a function of engine.numpy with the array in front, written in Python. */
+#define ARRAY_DELEGATED(X) X(repeat) X(diagonal) X(trace) X(round) X(var) X(std) X(choose) X(compress) X(partition) X(argpartition)
+
+#define ARRAY_METHODS(X) \
+    ARRAY_REDUCTIONS(X) ARRAY_DELEGATED(X) \
+    X(astype) X(copy) X(tolist) X(item) X(fill) X(tobytes) X(view) X(setflags) X(is_integer) \
+    X(reshape) X(ravel) X(flatten) X(transpose) X(swapaxes) X(squeeze) \
+    X(take) X(nonzero) X(sort) X(argsort) X(searchsorted) X(clip) X(conj) X(conjugate) X(dot) \
+    X(__copy__) X(__deepcopy__) X(__reduce_ex__) X(__complex__) X(__format__) \
+    X(__dlpack__) X(__dlpack_device__) X(to_device) X(__array_namespace__)
+
+#define ARRAY_FUNCTIONS(X) \
+    ARRAY_REDUCTIONS(X) X(count_nonzero) \
+    X(array) X(asarray) X(zeros) X(ones) X(empty) X(full) X(zeros_like) X(ones_like) X(empty_like) X(full_like) \
+    X(arange) X(frombuffer) X(astype) X(copy) X(ascontiguousarray) \
+    X(where) X(clip) X(matmul) X(dot) \
+    X(reshape) X(ravel) X(transpose) X(swapaxes) X(squeeze) X(broadcast_to) X(_as_strided) \
+    X(concatenate) X(_pad) X(_tile) X(_roll) \
+    X(take) X(nonzero) X(sort) X(argsort) X(searchsorted) X(_scatter_add) \
+    X(from_dlpack) X(promote_types) X(result_type) X(can_cast) \
+    X(_statistics) X(_words) X(_shortest)
+
+#define DECLARE_METHOD(name) PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL);
+#define DECLARE_FUNCTION(name) PyObject *array_function_##name(PyObject *module, ARRAY_VECTORCALL);
+ARRAY_METHODS(DECLARE_METHOD)
+ARRAY_FUNCTIONS(DECLARE_FUNCTION)
+
+/* A method and the function of the same name: `body(state, self, values)`, whose values[0] is the array; `names` ends with
+ * NULL and starts with the function's name of that first argument. */
+#define ARRAY_METHOD_OF(name, names, positional, required, room, body) \
+    PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL) \
+    { \
+        PyObject *values[room]; \
+        values[0] = self; \
+        if (array_arguments(#name, args, count, keywords, (names) + 1, (positional) - 1, (required) - 1, values + 1) < 0) \
+            return NULL; \
+        return body(((array *)self)->state, (array *)self, values); \
+    }
+#define ARRAY_FUNCTION_OF(name, names, positional, required, room, body) \
+    PyObject *array_function_##name(PyObject *module, ARRAY_VECTORCALL) \
+    { \
+        PyObject *values[room]; \
+        array_state *state = array_state_of(module); \
+        if (array_arguments(#name, args, count, keywords, names, positional, required, values) < 0) \
+            return NULL; \
+        array *first = array_from_any(state, values[0], -1); \
+        if (first == NULL) \
+            return NULL; \
+        PyObject *result = body(state, first, values); \
+        Py_DECREF(first); \
+        return result; \
+    }
+#define ARRAY_BOTH_OF(name, names, positional, required, room, body) \
+    ARRAY_METHOD_OF(name, names, positional, required, room, body) \
+    ARRAY_FUNCTION_OF(name, names, positional, required, room, body)
+
+#endif

@@ -1,0 +1,902 @@
+/* Arithmetic: the number protocol, comparisons, and the ufunc objects (`add`, `exp`, …), all on the engine's elementwise operators.
+ *
+ * Python numbers are weak (NEP 50): they take the dtype of the array beside them. Fast ways first: two arrays of one dtype and
+ * one shape, and an array and a Python float or int.
+ */
+#include "methods.h"
+
+#include <math.h>
+
+/* What an element costs against an addition: decides when the GIL is released. */
+static int unary_cost(int op) { return op >= VME_CBRT && op <= VME_ERF && op != VME_RECIPROCAL ? 16 : 1; }
+static int binary_cost(int op)
+{
+    switch (op) {
+    case VME_POWER: case VME_ARCTAN2: case VME_LOGADDEXP: case VME_HYPOT: case VME_FMOD: return 24;
+    case VME_FLOOR_DIVIDE: case VME_REMAINDER: case VME_NEXTAFTER: return 8;
+    default: return 1;
+    }
+}
+
+/* ---- operands */
+typedef struct operand {
+    const vme_tensor *t;        /* of the array, or `scalar` */
+    array *held;                /* a reference of ours; NULL: borrowed or none */
+    PyObject *object;
+    int weak;                   /* WEAK_NONE: an array */
+    vme_tensor scalar;
+    char element[ARRAY_ELEMENT_BYTES];
+} operand;
+
+static int operand_get(array_state *state, PyObject *object, operand *of)
+{
+    of->object = object;
+    of->held = NULL;
+    of->t = NULL;
+    of->weak = WEAK_NONE;
+    if (is_array(object)) {
+        of->t = &((array *)object)->t;
+        return 0;
+    }
+    of->weak = element_weak(object);
+    if (of->weak != WEAK_NONE)
+        return 0;
+    of->held = array_from_any(state, object, -1);
+    if (of->held == NULL)
+        return -1;
+    of->t = &of->held->t;
+    return 0;
+}
+
+static int default_dtype(const operand *of)
+{
+    switch (of->weak) {
+    case WEAK_BOOL: return VME_BOOL;
+    case WEAK_FLOAT: return VME_FLOAT64;
+    case WEAK_COMPLEX: return VME_COMPLEX128;
+    }
+    int overflow;
+    PyLong_AsLongLongAndOverflow(of->object, &overflow);
+    return overflow > 0 ? VME_UINT64 : VME_INT64;
+}
+
+static int operand_settle(operand *of, int dtype)
+{
+    of->scalar = (vme_tensor){NULL, of->element, NULL, NULL, 0, dtype};
+    of->t = &of->scalar;
+    return element_from_python(dtype, of->object, of->element);
+}
+
+/* ---- outputs */
+/* A result of this shape that lies like `like` where that is a permuted dense array of the same shape, else in C order. */
+static array *result_new(array_state *state, int dtype, int rank, const int64_t *shape, const vme_tensor *like)
+{
+    if (like == NULL || like->rank != rank || rank < 2 || memcmp(like->shape, shape, (size_t)rank * sizeof *shape) != 0)
+        return array_new(state, dtype, rank, shape, false);
+    int order[VME_RANK_MOST];
+    bool permuted = false;
+    for (int i = 0; i < rank; i++) {            /* insertion sort by falling stride; equal ones stay */
+        int64_t stride = llabs(like->strides[i]);
+        int at = i;
+        for (; at > 0 && llabs(like->strides[order[at - 1]]) < stride; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+        permuted = permuted || at != i;
+    }
+    if (!permuted)
+        return array_new(state, dtype, rank, shape, false);
+    int64_t sizes[VME_RANK_MOST];
+    int inverse[VME_RANK_MOST];
+    for (int i = 0; i < rank; i++) {
+        sizes[i] = shape[order[i]];
+        inverse[order[i]] = i;
+    }
+    array *dense = array_new(state, dtype, rank, sizes, false);
+    array *made = dense == NULL ? NULL : array_transpose(dense, inverse);
+    Py_XDECREF(dense);
+    return made;
+}
+
+static int check_output(array_state *state, const char *name, int result, array *out, int rank, const int64_t *shape)
+{
+    if (!dtype_can_cast(result, out->t.dtype, CAST_SAME_KIND)) {
+        PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' output from %R to %R with casting rule 'same_kind'", name,
+                     state->dtypes[result], state->dtypes[out->t.dtype]);
+        return -1;
+    }
+    bool fits = out->t.rank >= rank;
+    for (int i = 0; fits && i < rank; i++) {
+        int64_t size = out->t.shape[i + out->t.rank - rank];
+        fits = size == shape[i] || (shape[i] == 1);
+    }
+    if (fits)
+        return 0;
+    PyObject *own = PyObject_GetAttrString((PyObject *)out, "shape"), *wanted = PyTuple_New(rank);
+    for (int i = 0; wanted != NULL && i < rank; i++)
+        PyTuple_SET_ITEM(wanted, i, PyLong_FromLongLong(shape[i]));
+    PyObject *texts[2] = {own == NULL ? NULL : PyObject_Repr(own), wanted == NULL ? NULL : PyObject_Repr(wanted)};
+    PyObject *space = PyUnicode_FromString(" "), *none = PyUnicode_FromString("");
+    for (int i = 0; i < 2 && space != NULL && none != NULL; i++)
+        if (texts[i] != NULL)
+            Py_SETREF(texts[i], PyUnicode_Replace(texts[i], space, none, -1));
+    if (texts[0] != NULL && texts[1] != NULL)
+        PyErr_Format(PyExc_ValueError, "non-broadcastable output operand with shape %U doesn't match the broadcast shape %U", texts[0],
+                     texts[1]);
+    Py_XDECREF(own);
+    Py_XDECREF(wanted);
+    Py_XDECREF(texts[0]);
+    Py_XDECREF(texts[1]);
+    Py_XDECREF(space);
+    Py_XDECREF(none);
+    return -1;
+}
+
+/* ---- unary */
+PyObject *array_unary(array_state *state, int op, PyObject *object, array *out, int dtype)
+{
+    array *in = array_from_any(state, object, -1), *made = NULL;
+    if (in == NULL)
+        return NULL;
+    vme_dtype loop, result;
+    vme_status status = vme_unary_types((vme_unary_op)op, (vme_dtype)(dtype < 0 ? in->t.dtype : dtype), &loop, &result);
+    if (status != VME_OK) {
+        array_fail(state, status);
+        goto done;
+    }
+    if (dtype >= 0 && !dtype_can_cast(in->t.dtype, (int)loop, CAST_SAME_KIND)) {
+        PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' input from %R to %R with casting rule 'same_kind'",
+                     vme_unary_name((vme_unary_op)op), state->dtypes[in->t.dtype], state->dtypes[loop]);
+        goto done;
+    }
+    if (out != NULL) {
+        if (check_output(state, vme_unary_name((vme_unary_op)op), (int)result, out, in->t.rank, in->t.shape) < 0)
+            goto done;
+        made = (array *)Py_NewRef(out);
+    } else if (in->flags & ARRAY_CONTIGUOUS) {
+        made = array_new_like(in, (int)result);
+    } else {
+        made = result_new(state, (int)result, in->t.rank, in->t.shape, &in->t);
+    }
+    if (made != NULL) {
+        status = ENGINE(made->size * unary_cost(op), vme_unary(state->context, (vme_unary_op)op, loop, &in->t, &made->t));
+        if (status != VME_OK) {
+            array_fail(state, status);
+            Py_CLEAR(made);
+        }
+    }
+done:
+    Py_DECREF(in);
+    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+}
+
+/* ---- binary */
+static bool is_comparison(int op) { return op >= VME_EQUAL && op <= VME_GREATER_EQUAL; }
+
+/* A comparison with a Python int that the other side's dtype cannot hold has one answer everywhere. */
+static PyObject *compare_out_of_bounds(array_state *state, int op, const vme_tensor *other, bool int_is_right, PyObject *number, array *out)
+{
+    PyObject *zero = PyLong_FromLong(0);
+    int positive = zero == NULL ? -1 : PyObject_RichCompareBool(number, zero, Py_GT);
+    Py_XDECREF(zero);
+    if (positive < 0)
+        return NULL;
+    bool other_is_less = positive;          /* array < number */
+    if (!int_is_right)
+        other_is_less = !other_is_less;     /* asked from the number's side: number < array is array > number */
+    bool answer = op == VME_NOT_EQUAL || ((op == VME_LESS || op == VME_LESS_EQUAL) && other_is_less)
+                  || ((op == VME_GREATER || op == VME_GREATER_EQUAL) && !other_is_less);
+    array *made = out != NULL ? (array *)Py_NewRef(out) : array_new(state, VME_BOOL, other->rank, other->shape, false);
+    if (made != NULL && array_assign_python(made, answer ? Py_True : Py_False) < 0)
+        Py_CLEAR(made);
+    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+}
+
+static bool int_out_of_bounds(int dtype, PyObject *number)
+{
+    char element[ARRAY_ELEMENT_BYTES];
+    if (!dtype_is_integer(dtype) || element_from_python(dtype, number, element) == 0)
+        return false;
+    PyErr_Clear();
+    return true;
+}
+
+/* x ** 2 and its like have cheaper operators, as in NumPy. -1: none. */
+static int cheaper_power(const vme_tensor *base, const operand *exponent)
+{
+    double value;
+    if (exponent->weak == WEAK_INT) {
+        int overflow;
+        long long number = PyLong_AsLongLongAndOverflow(exponent->object, &overflow);
+        value = overflow ? 7 : (double)number;
+        if (base->dtype < VME_FLOAT16 && value != 2)
+            return -1;
+    } else if (exponent->weak == WEAK_FLOAT && base->dtype >= VME_FLOAT16)
+        value = PyFloat_AS_DOUBLE(exponent->object);
+    else
+        return -1;
+    if (base->dtype == VME_BOOL)
+        return -1;
+    return value == 2 ? VME_SQUARE : value == 0.5 ? VME_SQRT : value == -1 ? VME_RECIPROCAL : value == 1 ? VME_POSITIVE : -1;
+}
+
+PyObject *array_binary(array_state *state, int op, PyObject *left, PyObject *right, array *out, int dtype)
+{
+    operand a, b;
+    array *made = NULL;
+    PyObject *answer = NULL;
+    b.held = NULL;
+    if (operand_get(state, left, &a) < 0)
+        return NULL;
+    if (operand_get(state, right, &b) < 0)
+        goto done;
+    int a_dtype, b_dtype;
+    if (a.weak == WEAK_NONE && b.weak == WEAK_NONE) {
+        a_dtype = a.t->dtype;
+        b_dtype = b.t->dtype;
+    } else if (a.weak == WEAK_NONE || b.weak == WEAK_NONE) {
+        operand *weak = a.weak == WEAK_NONE ? &b : &a;
+        const vme_tensor *other = a.weak == WEAK_NONE ? a.t : b.t;
+        int met = weak->weak == WEAK_BOOL ? VME_BOOL : dtype_for_weak(other->dtype, weak->weak);
+        if (weak->weak == WEAK_INT && is_comparison(op) && int_out_of_bounds(met, weak->object)) {
+            answer = compare_out_of_bounds(state, op, other, weak == &b, weak->object, out);
+            goto done;
+        }
+        if (op == VME_POWER && weak == &b && dtype < 0) {
+            int cheaper = cheaper_power(other, weak);
+            if (cheaper >= 0) {
+                answer = array_unary(state, cheaper, left, out, -1);
+                goto done;
+            }
+        }
+        if (operand_settle(weak, met) < 0)
+            goto done;
+        a_dtype = a.t->dtype;
+        b_dtype = b.t->dtype;
+    } else {
+        a_dtype = default_dtype(&a);
+        b_dtype = default_dtype(&b);
+        if (operand_settle(&a, a_dtype) < 0 || operand_settle(&b, b_dtype) < 0)
+            goto done;
+    }
+    vme_dtype loop, result;
+    vme_status status = vme_binary_types((vme_binary_op)op, (vme_dtype)(dtype < 0 ? a_dtype : dtype),
+                                         (vme_dtype)(dtype < 0 ? b_dtype : dtype), &loop, &result);
+    if (status != VME_OK) {
+        array_fail(state, status);
+        goto done;
+    }
+    if (dtype >= 0 && !(dtype_can_cast(a_dtype, (int)loop, CAST_SAME_KIND) && dtype_can_cast(b_dtype, (int)loop, CAST_SAME_KIND))) {
+        PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' input from %R to %R with casting rule 'same_kind'",
+                     vme_binary_name((vme_binary_op)op), state->dtypes[dtype_can_cast(a_dtype, (int)loop, CAST_SAME_KIND) ? b_dtype : a_dtype],
+                     state->dtypes[loop]);
+        goto done;
+    }
+    int rank;
+    int64_t broadcast[VME_RANK_MOST];
+    const int64_t *shape = broadcast;
+    const vme_tensor *both[2] = {a.t, b.t};
+    if (b.t->rank == 0) {
+        rank = a.t->rank;
+        shape = a.t->shape;
+    } else if (a.t->rank == 0) {
+        rank = b.t->rank;
+        shape = b.t->shape;
+    } else if (a.t->rank == b.t->rank && memcmp(a.t->shape, b.t->shape, (size_t)a.t->rank * sizeof *shape) == 0) {
+        rank = a.t->rank;
+        shape = a.t->shape;
+    } else if ((status = vme_shape_broadcast(2, both, &rank, broadcast)) != VME_OK) {
+        array_fail(state, status);
+        goto done;
+    }
+    if (out != NULL) {
+        if (check_output(state, vme_binary_name((vme_binary_op)op), (int)result, out, rank, shape) < 0)
+            goto done;
+        made = (array *)Py_NewRef(out);
+    } else {
+        array *first = a.weak == WEAK_NONE ? (a.held != NULL ? a.held : (array *)left) : NULL;
+        bool plain = first != NULL && (first->flags & ARRAY_CONTIGUOUS) && first->t.dtype == (int)result && shape == first->t.shape;
+        made = plain ? array_new_like(first, (int)result)
+                     : result_new(state, (int)result, rank, shape, a.t->rank == rank && a.weak == WEAK_NONE ? a.t : b.t);
+        if (made == NULL)
+            goto done;
+    }
+    status = ENGINE(made->size * binary_cost(op), vme_binary(state->context, (vme_binary_op)op, loop, a.t, b.t, &made->t));
+    if (status != VME_OK) {
+        array_fail(state, status);
+        Py_CLEAR(made);
+    }
+    answer = out != NULL ? (PyObject *)made : array_as_scalar(made);
+done:
+    Py_XDECREF(a.held);
+    Py_XDECREF(b.held);
+    return answer;
+}
+
+/* Elements from which on a dying temporary's memory is used again for the result. */
+enum { REUSE_LEAST = 1 << 14 };
+
+/* Whether `object` is an expression's intermediate result that nobody else can see, and large. */
+static inline bool is_dying(PyObject *object)
+{
+    const array *self = (array *)object;
+    return self->size >= REUSE_LEAST && (self->flags & (ARRAY_OWN | ARRAY_CONTIGUOUS | ARRAY_READ_ONLY)) == (ARRAY_OWN | ARRAY_CONTIGUOUS)
+           && PyUnstable_Object_IsUniqueReferencedTemporary(object) && vme_buffer_references(self->t.buffer) == 1
+           && vme_buffer_writable(self->t.buffer) && self->weak_references == NULL;
+}
+
+static array_state *state_of_either(PyObject *a, PyObject *b) { return is_array(a) ? ((array *)a)->state : ((array *)b)->state; }
+
+static PyObject *binary_operator(int op, PyObject *left, PyObject *right)
+{
+    if (is_array(left)) {
+        array *a = (array *)left, *out = NULL;
+        vme_dtype loop, result;
+        if (is_array(right)) {
+            array *b = (array *)right;
+            if (a->t.dtype == b->t.dtype && a->t.rank == b->t.rank && (a->flags & b->flags & ARRAY_CONTIGUOUS)
+                && memcmp(a->t.shape, b->t.shape, (size_t)a->t.rank * sizeof *a->t.shape) == 0
+                && vme_binary_types((vme_binary_op)op, (vme_dtype)a->t.dtype, (vme_dtype)b->t.dtype, &loop, &result) == VME_OK) {
+                if ((int)result == a->t.dtype && is_dying(left))
+                    out = (array *)Py_NewRef(left);
+                else if ((int)result == b->t.dtype && is_dying(right))
+                    out = (array *)Py_NewRef(right);
+                else
+                    out = array_new_like(a, (int)result);
+                if (out == NULL)
+                    return NULL;
+                vme_status status = ENGINE(a->size * binary_cost(op), vme_binary(a->state->context, (vme_binary_op)op, loop, &a->t,
+                                                                                 &b->t, &out->t));
+                if (__builtin_expect(status != VME_OK, 0)) {
+                    Py_DECREF(out);
+                    return array_fail(a->state, status);
+                }
+                return array_as_scalar(out);
+            }
+        } else if (PyFloat_CheckExact(right) && (a->flags & ARRAY_CONTIGUOUS) && op != VME_POWER
+                   && (a->t.dtype == VME_FLOAT64 || a->t.dtype == VME_FLOAT32)
+                   && vme_binary_types((vme_binary_op)op, (vme_dtype)a->t.dtype, (vme_dtype)a->t.dtype, &loop, &result) == VME_OK) {
+            double wide = PyFloat_AS_DOUBLE(right);
+            float narrow = (float)wide;
+            vme_tensor scalar = {NULL, a->t.dtype == VME_FLOAT64 ? (char *)&wide : (char *)&narrow, NULL, NULL, 0, a->t.dtype};
+            out = (int)result == a->t.dtype && is_dying(left) ? (array *)Py_NewRef(left) : array_new_like(a, (int)result);
+            if (out == NULL)
+                return NULL;
+            vme_status status = ENGINE(a->size * binary_cost(op), vme_binary(a->state->context, (vme_binary_op)op, loop, &a->t,
+                                                                             &scalar, &out->t));
+            if (__builtin_expect(status != VME_OK, 0)) {
+                Py_DECREF(out);
+                return array_fail(a->state, status);
+            }
+            return array_as_scalar(out);
+        }
+    }
+    if (!array_is_operand(left) || !array_is_operand(right))
+        Py_RETURN_NOTIMPLEMENTED;
+    return array_binary(state_of_either(left, right), op, left, right, NULL, -1);
+}
+
+/* A scalar stays what it is; the name is bound to a new one. */
+static PyObject *inplace_operator(int op, PyObject *left, PyObject *right)
+{
+    array *a = (array *)left;
+    if (a->flags & ARRAY_SCALAR || !array_is_operand(right))
+        Py_RETURN_NOTIMPLEMENTED;
+    if (array_require_writable(a, "output array is read-only") < 0)
+        return NULL;
+    return array_binary(a->state, op, left, right, a, -1);
+}
+
+#define BINARY(name, op) \
+    static PyObject *number_##name(PyObject *a, PyObject *b) { return binary_operator(op, a, b); } \
+    static PyObject *number_inplace_##name(PyObject *a, PyObject *b) { return inplace_operator(op, a, b); }
+BINARY(add, VME_ADD)
+BINARY(subtract, VME_SUBTRACT)
+BINARY(multiply, VME_MULTIPLY)
+BINARY(true_divide, VME_DIVIDE)
+BINARY(floor_divide, VME_FLOOR_DIVIDE)
+BINARY(remainder, VME_REMAINDER)
+BINARY(and, VME_BITWISE_AND)
+BINARY(or, VME_BITWISE_OR)
+BINARY(xor, VME_BITWISE_XOR)
+BINARY(lshift, VME_LEFT_SHIFT)
+BINARY(rshift, VME_RIGHT_SHIFT)
+
+static PyObject *number_power(PyObject *a, PyObject *b, PyObject *modulus)
+{
+    if (modulus != Py_None)
+        Py_RETURN_NOTIMPLEMENTED;
+    return binary_operator(VME_POWER, a, b);
+}
+static PyObject *number_inplace_power(PyObject *a, PyObject *b, PyObject *modulus) { return inplace_operator(VME_POWER, a, b); }
+
+static PyObject *number_divmod(PyObject *a, PyObject *b)
+{
+    PyObject *quotient = binary_operator(VME_FLOOR_DIVIDE, a, b);
+    if (quotient == NULL || quotient == Py_NotImplemented)
+        return quotient;
+    PyObject *rest = binary_operator(VME_REMAINDER, a, b);
+    PyObject *both = rest == NULL ? NULL : PyTuple_Pack(2, quotient, rest);
+    Py_DECREF(quotient);
+    Py_XDECREF(rest);
+    return both;
+}
+
+#define UNARY(name, op) \
+    static PyObject *number_##name(PyObject *a) { return array_unary(((array *)a)->state, op, a, NULL, -1); }
+UNARY(negative, VME_NEGATIVE)
+UNARY(positive, VME_POSITIVE)
+UNARY(absolute, VME_ABSOLUTE)
+UNARY(invert, VME_INVERT)
+
+static PyObject *number_matmul(PyObject *a, PyObject *b)
+{
+    if (!array_is_operand(a) || !array_is_operand(b))
+        Py_RETURN_NOTIMPLEMENTED;
+    return array_matrix_product(state_of_either(a, b), a, b, NULL);
+}
+static PyObject *number_inplace_matmul(PyObject *a, PyObject *b)
+{
+    if (!array_is_operand(b))
+        Py_RETURN_NOTIMPLEMENTED;
+    array *self = (array *)a;
+    if (array_require_writable(self, "output array is read-only") < 0)
+        return NULL;
+    return array_matrix_product(self->state, a, b, self);
+}
+
+#define SLOT(name, function) {Py_nb_##name, number_##function}, {Py_nb_inplace_##name, number_inplace_##function}
+PyType_Slot array_number_slots[] = {
+    SLOT(add, add), SLOT(subtract, subtract), SLOT(multiply, multiply), SLOT(true_divide, true_divide),
+    SLOT(floor_divide, floor_divide), SLOT(remainder, remainder), SLOT(power, power), SLOT(and, and), SLOT(or, or),
+    SLOT(xor, xor), SLOT(lshift, lshift), SLOT(rshift, rshift), SLOT(matrix_multiply, matmul),
+    {Py_nb_divmod, number_divmod}, {Py_nb_negative, number_negative}, {Py_nb_positive, number_positive},
+    {Py_nb_absolute, number_absolute}, {Py_nb_invert, number_invert}, {0, NULL},
+};
+
+PyObject *array_richcompare(PyObject *a, PyObject *b, int comparison)
+{
+    static const char ops[] = {[Py_LT] = VME_LESS, [Py_LE] = VME_LESS_EQUAL, [Py_EQ] = VME_EQUAL, [Py_NE] = VME_NOT_EQUAL,
+                               [Py_GT] = VME_GREATER, [Py_GE] = VME_GREATER_EQUAL};
+    return binary_operator(ops[comparison], a, b);
+}
+
+/* ---- ufuncs: one object for each elementwise operator */
+typedef struct ufunc {
+    PyObject_HEAD
+    array_state *state;
+    vectorcallfunc call;
+    int op;
+    bool binary;
+} ufunc;
+
+static const char *ufunc_name(const ufunc *self)
+{
+    return self->binary ? vme_binary_name((vme_binary_op)self->op) : vme_unary_name((vme_unary_op)self->op);
+}
+
+static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flags, PyObject *keywords)
+{
+    static const char *const binary_names[] = {"x1", "x2", "out", "where", "casting", "order", "dtype", "subok", NULL};
+    static const char *const unary_names[] = {"x", "out", "where", "casting", "order", "dtype", "subok", NULL};
+    ufunc *self = (ufunc *)object;
+    Py_ssize_t count = PyVectorcall_NARGS(flags);
+    if (self->binary && count == 2 && keywords == NULL) {
+        if (is_array(args[0]) || is_array(args[1]))
+            return binary_operator(self->op, args[0], args[1]) ?: NULL;
+        return array_binary(self->state, self->op, args[0], args[1], NULL, -1);
+    }
+    if (!self->binary && count == 1 && keywords == NULL)
+        return array_unary(self->state, self->op, args[0], NULL, -1);
+    PyObject *all[8], **values = all + self->binary;        /* values[0..] lies as for a unary one, from its `x` on */
+    array *out;
+    int inputs = 1 + self->binary;
+    if (array_arguments(ufunc_name(self), args, count, keywords, self->binary ? binary_names : unary_names, inputs + 1, inputs, all) < 0
+        || array_argument_out(values[1], &out) < 0)
+        return NULL;
+    int dtype = array_argument_dtype(self->state, values[5], -1);
+    if (dtype < 0 && PyErr_Occurred())
+        return NULL;
+    bool masked = values[2] != NULL && values[2] != Py_True;
+    array *target = masked ? NULL : out;
+    PyObject *result = self->binary ? array_binary(self->state, self->op, all[0], all[1], target, dtype)
+                                    : array_unary(self->state, self->op, all[0], target, dtype);
+    if (result == NULL || !masked)
+        return result;
+    /* where=: only those places are written */
+    array *mask = array_from_any(self->state, values[2], -1), *computed = (array *)result, *into = NULL;
+    if (mask != NULL && mask->t.dtype != VME_BOOL)
+        PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to dtype('bool') according to the rule 'safe'",
+                     self->state->dtypes[mask->t.dtype]);
+    else if (mask != NULL) {
+        into = out != NULL ? (array *)Py_NewRef(out) : array_new_like(computed, computed->t.dtype);
+        if (into != NULL && array_check_status(self->state, ENGINE(into->size, vme_where(self->state->context, &mask->t, &computed->t,
+                                                                                         &into->t, &into->t))) < 0)
+            Py_CLEAR(into);
+    }
+    Py_XDECREF(mask);
+    Py_DECREF(computed);
+    return (PyObject *)into;
+}
+
+static PyObject *ufunc_get_name(PyObject *self, void *closure) { return PyUnicode_FromString(ufunc_name((ufunc *)self)); }
+static PyObject *ufunc_repr(PyObject *self) { return PyUnicode_FromFormat("<ufunc '%s'>", ufunc_name((ufunc *)self)); }
+static PyObject *ufunc_nin(PyObject *self, void *closure) { return PyLong_FromLong(1 + ((ufunc *)self)->binary); }
+static PyObject *ufunc_nout(PyObject *self, void *closure) { return PyLong_FromLong(1); }
+
+static PyGetSetDef ufunc_attributes[] = {
+    {"__name__", ufunc_get_name, NULL, NULL, NULL},
+    {"nin", ufunc_nin, NULL, "Number of inputs.", NULL},
+    {"nout", ufunc_nout, NULL, "1.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef ufunc_members[] = {
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(ufunc, call), Py_READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+/* reduce, accumulate, outer and at are Python, by what the operator is called */
+static PyObject *ufunc_method(PyObject *self, const char *name, ARRAY_VECTORCALL)
+{
+    PyObject *module = PyImport_ImportModule("engine.numpy._ufuncs"), *result = NULL;
+    PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+    Py_ssize_t all = 1 + count + (keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords));
+    PyObject **with_self = function == NULL ? NULL : PyMem_New(PyObject *, all);
+    if (with_self != NULL) {
+        with_self[0] = self;
+        memcpy(with_self + 1, args, (size_t)(all - 1) * sizeof *args);
+        result = PyObject_Vectorcall(function, with_self, (size_t)count + 1, keywords);
+        PyMem_Free(with_self);
+    } else if (function != NULL)
+        PyErr_NoMemory();
+    Py_XDECREF(function);
+    Py_XDECREF(module);
+    return result;
+}
+#define UFUNC_METHOD(name) \
+    static PyObject *ufunc_##name(PyObject *self, ARRAY_VECTORCALL) { return ufunc_method(self, #name, args, count, keywords); }
+UFUNC_METHOD(reduce)
+UFUNC_METHOD(accumulate)
+UFUNC_METHOD(outer)
+UFUNC_METHOD(at)
+#define UFUNC_ENTRY(name) {#name, (PyCFunction)(void (*)(void))ufunc_##name, METH_FASTCALL | METH_KEYWORDS, NULL}
+static PyMethodDef ufunc_methods[] = {
+    UFUNC_ENTRY(reduce), UFUNC_ENTRY(accumulate), UFUNC_ENTRY(outer), UFUNC_ENTRY(at), {NULL, NULL, 0, NULL},
+};
+
+static int ufunc_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static void ufunc_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot ufunc_slots[] = {
+    {Py_tp_dealloc, ufunc_dealloc}, {Py_tp_traverse, ufunc_traverse}, {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_getset, ufunc_attributes}, {Py_tp_members, ufunc_members}, {Py_tp_methods, ufunc_methods}, {Py_tp_repr, ufunc_repr}, {0, NULL},
+};
+static PyType_Spec ufunc_spec = {
+    "engine.numpy.ufunc", sizeof(ufunc), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    ufunc_slots,
+};
+
+static int ufunc_add(array_state *state, PyObject *module, bool binary, int op)
+{
+    ufunc *self = (ufunc *)state->ufunc_type->tp_alloc(state->ufunc_type, 0);
+    if (self == NULL)
+        return -1;
+    self->state = state;
+    self->call = ufunc_call;
+    self->op = op;
+    self->binary = binary;
+    int result = PyModule_AddObjectRef(module, ufunc_name(self), (PyObject *)self);
+    Py_DECREF(self);
+    return result;
+}
+
+int array_ufuncs_init(array_state *state, PyObject *module)
+{
+    state->ufunc_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &ufunc_spec, NULL);
+    if (state->ufunc_type == NULL || PyModule_AddObjectRef(module, "ufunc", (PyObject *)state->ufunc_type) < 0)
+        return -1;
+    for (int op = 0; op < VME_UNARY_COUNT; op++)
+        if (ufunc_add(state, module, false, op) < 0)
+            return -1;
+    for (int op = 0; op < VME_BINARY_COUNT; op++)
+        if (ufunc_add(state, module, true, op) < 0)
+            return -1;
+    return 0;
+}
+
+PyObject *array_method_conjugate(PyObject *self, ARRAY_VECTORCALL)
+{
+    return array_unary(((array *)self)->state, VME_CONJUGATE, self, NULL, -1);
+}
+PyObject *array_method_conj(PyObject *self, ARRAY_VECTORCALL)
+{
+    return array_unary(((array *)self)->state, VME_CONJUGATE, self, NULL, -1);
+}
+
+/* ---- where and clip */
+PyObject *array_function_where(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"condition", "x", "y", NULL};
+    PyObject *values[3];
+    array_state *state = array_state_of(module);
+    operand a, b;
+    array *mask = NULL, *made = NULL;
+    if (array_arguments("where", args, count, keywords, names, 3, 1, values) < 0)
+        return NULL;
+    if ((values[1] == NULL) != (values[2] == NULL))
+        return PyErr_Format(PyExc_ValueError, "either both or neither of x and y should be given");
+    if (values[1] == NULL)
+        return array_function_nonzero(module, values, 1, NULL);
+    a.held = b.held = NULL;
+    if (operand_get(state, values[1], &a) < 0 || operand_get(state, values[2], &b) < 0)
+        goto done;
+    mask = array_from_any(state, values[0], VME_BOOL);
+    if (mask == NULL)
+        goto done;
+    int a_dtype = a.weak == WEAK_NONE ? a.t->dtype : default_dtype(&a), b_dtype = b.weak == WEAK_NONE ? b.t->dtype : default_dtype(&b);
+    if (a.weak != WEAK_NONE && b.weak == WEAK_NONE)
+        a_dtype = a.weak == WEAK_BOOL ? VME_BOOL : dtype_for_weak(b_dtype, a.weak);
+    else if (b.weak != WEAK_NONE && a.weak == WEAK_NONE)
+        b_dtype = b.weak == WEAK_BOOL ? VME_BOOL : dtype_for_weak(a_dtype, b.weak);
+    if ((a.weak != WEAK_NONE && operand_settle(&a, a_dtype) < 0) || (b.weak != WEAK_NONE && operand_settle(&b, b_dtype) < 0))
+        goto done;
+    const vme_tensor *all[3] = {&mask->t, a.t, b.t};
+    int rank;
+    int64_t shape[VME_RANK_MOST];
+    if (array_check_status(state, vme_shape_broadcast(3, all, &rank, shape)) < 0)
+        goto done;
+    made = array_new(state, (int)vme_dtype_promote((vme_dtype)a_dtype, (vme_dtype)b_dtype), rank, shape, false);
+    if (made != NULL && array_check_status(state, ENGINE(made->size * 2, vme_where(state->context, &mask->t, a.t, b.t, &made->t))) < 0)
+        Py_CLEAR(made);
+done:
+    Py_XDECREF(a.held);
+    Py_XDECREF(b.held);
+    Py_XDECREF(mask);
+    return (PyObject *)made;
+}
+
+static const char *const clip_names[] = {"a", "a_min", "a_max", "out", "min", "max", "dtype", NULL};
+static PyObject *clip(array_state *state, array *self, PyObject **values)
+{
+    PyObject *low = array_given(values[1]) ? values[1] : values[4], *high = array_given(values[2]) ? values[2] : values[5];
+    array *out;
+    if (array_argument_out(values[3], &out) < 0)
+        return NULL;
+    PyObject *result = Py_NewRef(self);
+    if (array_given(low))
+        Py_SETREF(result, array_binary(state, VME_MAXIMUM, result, low, array_given(high) ? NULL : out, -1));
+    if (result != NULL && array_given(high))
+        Py_SETREF(result, array_binary(state, VME_MINIMUM, result, high, out, -1));
+    if (result == (PyObject *)self) {
+        Py_DECREF(result);
+        return (PyObject *)array_cast(self, self->t.dtype);
+    }
+    return result;
+}
+ARRAY_FUNCTION_OF(clip, clip_names, 4, 1, 7, clip)
+static const char *const clip_method_names[] = {"self", "min", "max", "out", NULL};
+static PyObject *clip_method(array_state *state, array *self, PyObject **values)
+{
+    values[4] = values[5] = NULL;
+    return clip(state, self, values);
+}
+ARRAY_METHOD_OF(clip, clip_method_names, 4, 1, 7, clip_method)
+
+/* ---- matrix products */
+static int matmul_mismatch(int64_t first, int64_t second)
+{
+    PyErr_Format(PyExc_ValueError, "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
+                 "(n?,k),(k,m?)->(n?,m?) (size %lld is different from %lld)", (long long)second, (long long)first);
+    return -1;
+}
+
+PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *right, array *out)
+{
+    array *a = array_from_any(state, left, -1), *b = a == NULL ? NULL : array_from_any(state, right, -1), *made = NULL, *view = NULL;
+    if (b == NULL)
+        goto done;
+    if (a->t.rank == 0 || b->t.rank == 0) {
+        PyErr_Format(PyExc_ValueError, "matmul: Input operand %d does not have enough dimensions (has 0, gufunc core with signature "
+                     "(n?,k),(k,m?)->(n?,m?) requires 1)", a->t.rank == 0 ? 0 : 1);
+        goto done;
+    }
+    int dtype = (int)vme_dtype_promote((vme_dtype)a->t.dtype, (vme_dtype)b->t.dtype);
+    if (a->t.dtype != dtype)
+        Py_SETREF(a, array_cast(a, dtype));
+    if (a != NULL && b->t.dtype != dtype)
+        Py_SETREF(b, array_cast(b, dtype));
+    if (a == NULL || b == NULL)
+        goto done;
+    /* vectors become matrices with a dimension that the result drops again */
+    bool row = a->t.rank == 1, column = b->t.rank == 1;
+    int64_t a_shape[2] = {1, a->t.shape[a->t.rank - 1]}, a_strides[2] = {0, a->t.strides[a->t.rank - 1]};
+    int64_t b_shape[2] = {b->t.shape[0], 1}, b_strides[2] = {b->t.strides[0], 0};
+    vme_tensor at = a->t, bt = b->t;
+    if (row) {
+        at.rank = 2;
+        at.shape = a_shape;
+        at.strides = a_strides;
+    }
+    if (column) {
+        bt.rank = 2;
+        bt.shape = b_shape;
+        bt.strides = b_strides;
+    }
+    int64_t k = at.shape[at.rank - 1], rows = at.shape[at.rank - 2], columns = bt.shape[bt.rank - 1];
+    if (k != bt.shape[bt.rank - 2]) {
+        matmul_mismatch(k, bt.shape[bt.rank - 2]);
+        goto done;
+    }
+    vme_tensor a_lead = at, b_lead = bt;
+    a_lead.rank -= 2;
+    b_lead.rank -= 2;
+    const vme_tensor *leads[2] = {&a_lead, &b_lead};
+    int64_t shape[VME_RANK_MOST];
+    int lead;
+    if (array_check_status(state, vme_shape_broadcast(2, leads, &lead, shape)) < 0)
+        goto done;
+    int rank = lead;
+    if (!row)
+        shape[rank++] = rows;
+    if (!column)
+        shape[rank++] = columns;
+    if (rank > VME_RANK_MOST) {
+        PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d", VME_RANK_MOST, rank);
+        goto done;
+    }
+    if (out != NULL && (out->t.rank != rank || memcmp(out->t.shape, shape, (size_t)rank * sizeof *shape) != 0)) {
+        PyErr_SetString(PyExc_ValueError, "matmul: the output's shape is not the result's");
+        goto done;
+    }
+    if (out != NULL && !dtype_can_cast(dtype, out->t.dtype, CAST_SAME_KIND)) {
+        PyErr_Format(PyExc_TypeError, "Cannot cast ufunc 'matmul' output from %R to %R with casting rule 'same_kind'",
+                     state->dtypes[dtype], state->dtypes[out->t.dtype]);
+        goto done;
+    }
+    made = array_new(state, dtype, rank, shape, false);
+    if (made == NULL)
+        goto done;
+    /* the engine's output always has both dimensions */
+    int64_t full[VME_RANK_MOST + 2], steps[VME_RANK_MOST + 2], step = vme_dtype_size((vme_dtype)dtype);
+    memcpy(full, shape, (size_t)lead * sizeof *shape);
+    full[lead] = row ? 1 : rows;
+    full[lead + 1] = column ? 1 : columns;
+    for (int i = lead + 1; i >= 0; i--) {
+        steps[i] = step;
+        step *= full[i] == 0 ? 1 : full[i];
+    }
+    vme_tensor result = {made->t.buffer, made->t.data, full, steps, lead + 2, dtype};
+    if (array_check_status(state, ENGINE(made->size * k / 8, vme_matmul(state->context, &at, &bt, &result))) < 0)
+        Py_CLEAR(made);
+    else if (out != NULL) {
+        if (array_assign(out, made) < 0)
+            Py_CLEAR(made);
+        else
+            Py_SETREF(made, (array *)Py_NewRef(out));
+    }
+done:
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    Py_XDECREF(view);
+    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+}
+
+PyObject *array_function_matmul(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"x1", "x2", "out", NULL};
+    PyObject *values[3];
+    array *out;
+    if (array_arguments("matmul", args, count, keywords, names, 3, 2, values) < 0 || array_argument_out(values[2], &out) < 0)
+        return NULL;
+    return array_matrix_product(array_state_of(module), values[0], values[1], out);
+}
+
+/* dot: scalars multiply, matrices and vectors are matmul; higher ranks sum over a's last and b's last but one dimension. */
+static const char *const dot_names[] = {"a", "b", "out", NULL};
+static PyObject *dot(array_state *state, array *self, PyObject **values)
+{
+    array *out, *other = array_from_any(state, values[1], -1);
+    PyObject *result = NULL;
+    if (other == NULL)
+        return NULL;
+    if (array_argument_out(values[2], &out) < 0) {
+        Py_DECREF(other);
+        return NULL;
+    }
+    int ranks[2] = {self->t.rank, other->t.rank};
+    if (ranks[0] == 0 || ranks[1] == 0) {
+        result = array_binary(state, VME_MULTIPLY, (PyObject *)self, (PyObject *)other, out, -1);
+    } else if (self->t.shape[ranks[0] - 1] != other->t.shape[ranks[1] == 1 ? 0 : ranks[1] - 2]) {
+        PyObject *shapes[2] = {PyObject_GetAttrString((PyObject *)self, "shape"), PyObject_GetAttrString((PyObject *)other, "shape")};
+        int dims[2] = {ranks[0] - 1, ranks[1] == 1 ? 0 : ranks[1] - 2};
+        PyObject *module = PyImport_ImportModule("engine.numpy._printing");
+        PyObject *texts[2] = {NULL, NULL};
+        for (int i = 0; i < 2 && module != NULL && shapes[i] != NULL; i++)
+            texts[i] = PyObject_CallMethod(module, "shape_text", "O", shapes[i]);
+        if (texts[0] != NULL && texts[1] != NULL)
+            PyErr_Format(PyExc_ValueError, "shapes %U and %U not aligned: %lld (dim %d) != %lld (dim %d)", texts[0], texts[1],
+                         (long long)self->t.shape[dims[0]], dims[0], (long long)other->t.shape[dims[1]], dims[1]);
+        Py_XDECREF(module);
+        for (int i = 0; i < 2; i++) {
+            Py_XDECREF(shapes[i]);
+            Py_XDECREF(texts[i]);
+        }
+    } else if (ranks[1] <= 2) {
+        result = array_matrix_product(state, (PyObject *)self, (PyObject *)other, out);
+    } else {
+        PyObject *module = PyImport_ImportModule("engine.numpy._products");
+        result = module == NULL ? NULL : PyObject_CallMethod(module, "dot_of_high_rank", "OO", self, other);
+        Py_XDECREF(module);
+    }
+    Py_DECREF(other);
+    return result;
+}
+ARRAY_BOTH_OF(dot, dot_names, 3, 2, 3, dot)
+
+/* ---- promotion, asked for by name */
+PyObject *array_function_promote_types(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"type1", "type2", NULL};
+    PyObject *values[2];
+    array_state *state = array_state_of(module);
+    int a, b;
+    if (array_arguments("promote_types", args, count, keywords, names, 2, 2, values) < 0
+        || (a = array_dtype_from(state, values[0])) < 0 || (b = array_dtype_from(state, values[1])) < 0)
+        return NULL;
+    return Py_NewRef(state->dtypes[vme_dtype_promote((vme_dtype)a, (vme_dtype)b)]);
+}
+
+PyObject *array_function_result_type(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    int dtype = -1, weakest = WEAK_NONE, weak_dtype = -1;
+    if (count == 0)
+        return PyErr_Format(PyExc_ValueError, "at least one array or dtype is required");
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int own, weak = element_weak(args[i]);
+        if (weak != WEAK_NONE) {
+            operand of = {.object = args[i], .weak = weak};
+            own = default_dtype(&of);
+            weak_dtype = weak_dtype < 0 ? own : (int)vme_dtype_promote((vme_dtype)weak_dtype, (vme_dtype)own);
+            weakest = weak > weakest ? weak : weakest;
+            continue;
+        }
+        if (is_array(args[i]))
+            own = ((array *)args[i])->t.dtype;
+        else if ((own = array_dtype_from(state, args[i])) < 0)
+            return NULL;
+        dtype = dtype < 0 ? own : (int)vme_dtype_promote((vme_dtype)dtype, (vme_dtype)own);
+    }
+    dtype = dtype < 0 ? weak_dtype : dtype_for_weak(dtype, weakest);
+    return Py_NewRef(state->dtypes[dtype]);
+}
+
+PyObject *array_function_can_cast(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"from_", "to", "casting", NULL};
+    PyObject *values[3];
+    array_state *state = array_state_of(module);
+    int from, to, casting;
+    if (array_arguments("can_cast", args, count, keywords, names, 3, 2, values) < 0)
+        return NULL;
+    if (element_weak(values[0]) != WEAK_NONE)
+        return PyErr_Format(PyExc_TypeError, "can_cast() does not support Python ints, floats, and complex because the result used to "
+                            "depend on the value.\nThis change was part of adopting NEP 50, we may explicitly allow them again in the "
+                            "future.");
+    if ((from = is_array(values[0]) ? ((array *)values[0])->t.dtype : array_dtype_from(state, values[0])) < 0
+        || (to = array_dtype_from(state, values[1])) < 0 || (casting = dtype_casting(values[2], CAST_SAFE)) < 0)
+        return NULL;
+    return PyBool_FromLong(dtype_can_cast(from, to, casting));
+}

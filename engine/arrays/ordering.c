@@ -1,0 +1,114 @@
+/* Sorting and searching, and the words of the random generator. */
+#include "methods.h"
+
+/* kind and order are accepted as in NumPy; every sort here is stable where that can be seen */
+static const char *const sort_names[] = {"a", "axis", "kind", "order", "stable", "descending", NULL};
+
+static array *sorted(array *self, PyObject *axis_value, PyObject *descending_value, bool places)
+{
+    array_state *state = self->state;
+    array *over = (array *)Py_NewRef(self), *made = NULL;
+    int axis = self->t.rank - 1;
+    bool descending;
+    if (array_argument_bool(descending_value, false, &descending) < 0)
+        goto done;
+    if (axis_value == Py_None || self->t.rank == 0) {
+        if (self->t.rank == 0 && axis_value != Py_None && !places) {
+            array_axis_error(state, -1, 0);
+            goto done;
+        }
+        int64_t flat[1] = {self->size};
+        Py_SETREF(over, array_reshape(self, 1, flat));
+        axis = 0;
+        if (over == NULL)
+            goto done;
+    } else if (axis_value != NULL && array_argument_axis(state, axis_value, self->t.rank, &axis) < 0)
+        goto done;
+    made = array_new(state, places ? VME_INT64 : over->t.dtype, over->t.rank, over->t.shape, false);
+    if (made != NULL && array_check_status(state, ENGINE(over->size * 16, places
+            ? vme_argsort(state->context, &over->t, axis, descending, &made->t)
+            : vme_sort(state->context, &over->t, axis, descending, &made->t))) < 0)
+        Py_CLEAR(made);
+done:
+    Py_XDECREF(over);
+    return made;
+}
+
+static PyObject *sort(array_state *state, array *self, PyObject **values) { return (PyObject *)sorted(self, values[1], values[5], false); }
+static PyObject *argsort(array_state *state, array *self, PyObject **values) { return (PyObject *)sorted(self, values[1], values[5], true); }
+ARRAY_FUNCTION_OF(sort, sort_names, 4, 1, 6, sort)
+ARRAY_BOTH_OF(argsort, sort_names, 4, 1, 6, argsort)
+
+static PyObject *sort_in_place(array_state *state, array *self, PyObject **values)
+{
+    if (array_require_writable(self, "sort array is read-only") < 0)
+        return NULL;
+    if (values[1] == Py_None)
+        return PyErr_Format(PyExc_TypeError, "'NoneType' object cannot be interpreted as an integer");
+    array *made = sorted(self, values[1], values[5], false);
+    int result = made == NULL ? -1 : array_assign(self, made);
+    Py_XDECREF(made);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
+}
+ARRAY_METHOD_OF(sort, sort_names, 4, 1, 6, sort_in_place)
+
+static const char *const search_names[] = {"a", "v", "side", "sorter", NULL};
+static PyObject *searchsorted(array_state *state, array *self, PyObject **values)
+{
+    array *over = NULL, *wanted = NULL, *made = NULL;
+    bool right = array_given(values[2]) && PyUnicode_Check(values[2]) && PyUnicode_EqualToUTF8(values[2], "right");
+    if (array_given(values[2]) && !right && !(PyUnicode_Check(values[2]) && PyUnicode_EqualToUTF8(values[2], "left")))
+        return PyErr_Format(PyExc_ValueError, "search side must be 'left' or 'right' (got %R)", values[2]);
+    if (self->t.rank != 1)
+        return PyErr_Format(PyExc_ValueError, "object too deep for desired array");
+    if (array_given(values[3])) {
+        PyObject *taken[5] = {(PyObject *)self, values[3], NULL, NULL, NULL};
+        over = (array *)array_take(state, self, taken);
+    } else
+        over = (array *)Py_NewRef(self);
+    int weak = element_weak(values[1]);
+    wanted = over == NULL ? NULL : weak != WEAK_NONE ? array_scalar_from(state, -1, values[1]) : array_from_any(state, values[1], -1);
+    if (wanted == NULL)
+        goto done;
+    int dtype = (int)vme_dtype_promote((vme_dtype)over->t.dtype, (vme_dtype)wanted->t.dtype);
+    if (over->t.dtype != dtype)
+        Py_SETREF(over, array_cast(over, dtype));
+    if (over != NULL && wanted->t.dtype != dtype)
+        Py_SETREF(wanted, array_cast(wanted, dtype));
+    if (over == NULL || wanted == NULL)
+        goto done;
+    made = array_new(state, VME_INT64, wanted->t.rank, wanted->t.shape, false);
+    if (made != NULL && array_check_status(state, ENGINE(made->size * 16, vme_searchsorted(state->context, &over->t, &wanted->t, right,
+                                                                                          &made->t))) < 0)
+        Py_CLEAR(made);
+done:
+    Py_XDECREF(over);
+    Py_XDECREF(wanted);
+    return array_as_scalar(made);
+}
+ARRAY_BOTH_OF(searchsorted, search_names, 4, 2, 4, searchsorted)
+
+/* _words(key, counter, first, count): `count` words of Philox's stream, from word `first` on, as uint64 */
+PyObject *array_function__words(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    unsigned long long key[2], counter[4], first;
+    PyObject *sequences[2], *number;
+    int64_t shape[1];
+    if (count != 4 || keywords != NULL || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1]))
+        return PyErr_Format(PyExc_TypeError, "_words(key, counter, first, count)");
+    sequences[0] = args[0];
+    sequences[1] = args[1];
+    if (!PyArg_ParseTuple(sequences[0], "KK", &key[0], &key[1])
+        || !PyArg_ParseTuple(sequences[1], "KKKK", &counter[0], &counter[1], &counter[2], &counter[3]))
+        return NULL;
+    number = args[2];
+    first = PyLong_AsUnsignedLongLong(number);
+    if ((first == (unsigned long long)-1 && PyErr_Occurred()) || array_argument_int(args[3], 0, &shape[0]) < 0)
+        return NULL;
+    uint64_t own_key[2] = {key[0], key[1]}, own_counter[4] = {counter[0], counter[1], counter[2], counter[3]};
+    array *made = array_new(state, VME_UINT64, 1, shape, false);
+    if (made != NULL && array_check_status(state, ENGINE(made->size * 8, vme_philox(state->context, own_key, own_counter, first, &made->t))) < 0)
+        Py_CLEAR(made);
+    return (PyObject *)made;
+}

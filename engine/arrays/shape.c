@@ -1,0 +1,489 @@
+/* Views of other shapes, and the functions that join and repeat arrays (lowered to regions by the engine). */
+#include "methods.h"
+
+#include <stdlib.h>
+
+array *array_transpose(array *self, const int *order)
+{
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int rank = self->t.rank;
+    for (int i = 0; i < rank; i++) {
+        int from = order != NULL ? order[i] : rank - 1 - i;
+        shape[i] = self->t.shape[from];
+        strides[i] = self->t.strides[from];
+    }
+    return array_view_of(self, self->t.dtype, rank, shape, strides, self->t.data);
+}
+
+/* Strides that walk the same elements in the same order in the new shape; false where only a copy can. Groups dimensions of both
+ * shapes with equal products, as NumPy does. */
+static bool strides_for_shape(const array *self, int rank, const int64_t *shape, int64_t *strides)
+{
+    int64_t old_shape[VME_RANK_MOST], old_strides[VME_RANK_MOST];
+    int old_rank = 0;
+    for (int i = 0; i < self->t.rank; i++)
+        if (self->t.shape[i] != 1) {
+            old_shape[old_rank] = self->t.shape[i];
+            old_strides[old_rank++] = self->t.strides[i];
+        }
+    int old_begin = 0, old_end = 1, begin = 0, end = 1;
+    while (begin < rank && old_begin < old_rank) {
+        int64_t product = shape[begin], old_product = old_shape[old_begin];
+        while (product != old_product) {
+            if (product < old_product)
+                product *= shape[end++];
+            else
+                old_product *= old_shape[old_end++];
+        }
+        for (int i = old_begin; i < old_end - 1; i++)
+            if (old_strides[i] != old_shape[i + 1] * old_strides[i + 1])
+                return false;
+        strides[end - 1] = old_strides[old_end - 1];
+        for (int i = end - 1; i > begin; i--)
+            strides[i - 1] = strides[i] * shape[i];
+        begin = end++;
+        old_begin = old_end++;
+    }
+    int64_t last = begin > 0 ? strides[begin - 1] : vme_dtype_size((vme_dtype)self->t.dtype);
+    for (; begin < rank; begin++)       /* what is left has size 1 */
+        strides[begin] = last;
+    return true;
+}
+
+static PyObject *shape_as_tuple(int rank, const int64_t *shape)
+{
+    PyObject *tuple = PyTuple_New(rank);
+    for (int i = 0; tuple != NULL && i < rank; i++)
+        PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(shape[i]));
+    return tuple;
+}
+
+array *array_reshape(array *self, int rank, const int64_t *wanted)
+{
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], product = 1;
+    int unknown = -1;
+    bool fits = rank <= VME_RANK_MOST;
+    for (int i = 0; fits && i < rank; i++) {
+        shape[i] = wanted[i];
+        if (shape[i] < 0) {
+            if (unknown >= 0 || shape[i] < -1) {
+                PyErr_SetString(PyExc_ValueError, unknown >= 0 ? "can only specify one unknown dimension"
+                                                               : "negative dimensions not allowed");
+                return NULL;
+            }
+            unknown = i;
+        } else if (__builtin_mul_overflow(product, shape[i], &product))
+            fits = false;
+    }
+    if (fits && unknown >= 0) {
+        fits = product != 0 && self->size % product == 0;
+        if (fits)
+            shape[unknown] = self->size / product;
+    } else
+        fits = fits && product == self->size;
+    if (!fits) {
+        PyObject *tuple = shape_as_tuple(rank, wanted);
+        PyObject *text = tuple == NULL ? NULL : PyObject_Repr(tuple);
+        PyObject *space = PyUnicode_FromString(" "), *none = PyUnicode_FromString("");
+        PyObject *compact = text == NULL || space == NULL || none == NULL ? NULL : PyUnicode_Replace(text, space, none, -1);
+        if (compact != NULL)
+            PyErr_Format(PyExc_ValueError, "cannot reshape array of size %lld into shape %U", (long long)self->size, compact);
+        Py_XDECREF(tuple);
+        Py_XDECREF(text);
+        Py_XDECREF(space);
+        Py_XDECREF(none);
+        Py_XDECREF(compact);
+        return NULL;
+    }
+    if (self->flags & ARRAY_CONTIGUOUS)
+        return array_view_of(self, self->t.dtype, rank, shape, NULL, self->t.data);
+    if (strides_for_shape(self, rank, shape, strides))
+        return array_view_of(self, self->t.dtype, rank, shape, strides, self->t.data);
+    array *flat = array_cast(self, self->t.dtype);
+    if (flat == NULL)
+        return NULL;
+    array *made = array_view_of(flat, flat->t.dtype, rank, shape, NULL, flat->t.data);
+    Py_DECREF(flat);
+    return made;
+}
+
+/* order="F": the elements in Fortran's order, which is the transposed array's in C order */
+static array *reshape_in_order(array *self, int rank, const int64_t *shape, PyObject *order, PyObject *copy)
+{
+    bool fortran = array_given(order) && PyUnicode_Check(order) && PyUnicode_EqualToUTF8(order, "F");
+    array *source = self, *turned = NULL, *own = NULL, *made = NULL;
+    int64_t reversed[VME_RANK_MOST];
+    if (array_given(copy) && PyObject_IsTrue(copy) == 1) {
+        own = array_cast(self, self->t.dtype);
+        if (own == NULL)
+            return NULL;
+        source = own;
+    }
+    if (!fortran) {
+        made = array_reshape(source, rank, shape);
+    } else {
+        turned = array_transpose(source, NULL);
+        for (int i = 0; i < rank; i++)
+            reversed[i] = shape[rank - 1 - i];
+        array *flat = turned == NULL ? NULL : array_reshape(turned, rank, reversed);
+        made = flat == NULL ? NULL : array_transpose(flat, NULL);
+        Py_XDECREF(flat);
+        Py_XDECREF(turned);
+    }
+    if (made != NULL && array_given(copy) && PyObject_IsTrue(copy) == 0 && made->t.buffer != self->t.buffer) {
+        PyErr_SetString(PyExc_ValueError, "Unable to avoid creating a copy while reshaping.");
+        Py_CLEAR(made);
+    }
+    Py_XDECREF(own);
+    return made;
+}
+
+PyObject *array_method_reshape(PyObject *self, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"order", "copy", NULL};
+    PyObject *values[2];
+    int64_t shape[VME_RANK_MOST];
+    int rank;
+    if (array_arguments("reshape", args + count, 0, keywords, names, 0, 0, values) < 0)
+        return NULL;
+    if (count == 1) {
+        if (array_argument_shape(args[0], &rank, shape) < 0)
+            return NULL;
+    } else if (count > VME_RANK_MOST) {
+        return PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %zd", VME_RANK_MOST, count);
+    } else {
+        rank = (int)count;
+        for (int i = 0; i < rank; i++)
+            if (array_argument_int(args[i], 0, &shape[i]) < 0)
+                return NULL;
+    }
+    return (PyObject *)reshape_in_order((array *)self, rank, shape, values[0], values[1]);
+}
+
+static const char *const reshape_names[] = {"a", "shape", "order", "copy", NULL};
+static PyObject *reshape(array_state *state, array *self, PyObject **values)
+{
+    int64_t shape[VME_RANK_MOST];
+    int rank;
+    if (array_argument_shape(values[1], &rank, shape) < 0)
+        return NULL;
+    return (PyObject *)reshape_in_order(self, rank, shape, values[2], values[3]);
+}
+ARRAY_FUNCTION_OF(reshape, reshape_names, 3, 2, 4, reshape)
+
+static const char *const ravel_names[] = {"a", "order", NULL};
+static PyObject *ravel(array_state *state, array *self, PyObject **values)
+{
+    int64_t shape[1] = {self->size};
+    return (PyObject *)reshape_in_order(self, 1, shape, values[1], NULL);
+}
+ARRAY_BOTH_OF(ravel, ravel_names, 2, 1, 2, ravel)
+
+static PyObject *flatten(array_state *state, array *self, PyObject **values)
+{
+    int64_t shape[1] = {self->size};
+    return (PyObject *)reshape_in_order(self, 1, shape, values[1], Py_True);
+}
+ARRAY_METHOD_OF(flatten, ravel_names, 2, 1, 2, flatten)
+
+static PyObject *transpose_by(array *self, PyObject *axes)
+{
+    int rank = self->t.rank, order[VME_RANK_MOST];
+    uint64_t seen = 0;
+    if (!array_given(axes))
+        return (PyObject *)array_transpose(self, NULL);
+    PyObject *items = PySequence_Fast(axes, "axes must be a sequence of integers");
+    if (items == NULL)
+        return NULL;
+    int result = 0;
+    if (PySequence_Fast_GET_SIZE(items) != rank) {
+        PyErr_SetString(PyExc_ValueError, "axes don't match array");
+        result = -1;
+    }
+    for (int i = 0; result == 0 && i < rank; i++) {
+        result = array_argument_axis(self->state, PySequence_Fast_GET_ITEM(items, i), rank, &order[i]);
+        if (result == 0 && seen >> order[i] & 1) {
+            PyErr_SetString(PyExc_ValueError, "repeated axis in transpose");
+            result = -1;
+        }
+        if (result == 0)
+            seen |= UINT64_C(1) << order[i];
+    }
+    Py_DECREF(items);
+    return result < 0 ? NULL : (PyObject *)array_transpose(self, order);
+}
+
+PyObject *array_method_transpose(PyObject *self, ARRAY_VECTORCALL)
+{
+    if (count == 1 && (args[0] == Py_None || PyTuple_Check(args[0]) || PyList_Check(args[0])))
+        return transpose_by((array *)self, args[0]);
+    if (count == 0)
+        return transpose_by((array *)self, NULL);
+    PyObject *axes = PyTuple_New(count);
+    for (Py_ssize_t i = 0; axes != NULL && i < count; i++)
+        PyTuple_SET_ITEM(axes, i, Py_NewRef(args[i]));
+    PyObject *made = axes == NULL ? NULL : transpose_by((array *)self, axes);
+    Py_XDECREF(axes);
+    return made;
+}
+
+static const char *const transpose_names[] = {"a", "axes", NULL};
+static PyObject *transpose(array_state *state, array *self, PyObject **values) { return transpose_by(self, values[1]); }
+ARRAY_FUNCTION_OF(transpose, transpose_names, 2, 1, 2, transpose)
+
+static const char *const swapaxes_names[] = {"a", "axis1", "axis2", NULL};
+static PyObject *swapaxes(array_state *state, array *self, PyObject **values)
+{
+    int rank = self->t.rank, order[VME_RANK_MOST], first, second;
+    if (array_argument_axis(state, values[1], rank, &first) < 0 || array_argument_axis(state, values[2], rank, &second) < 0)
+        return NULL;
+    for (int i = 0; i < rank; i++)
+        order[i] = i == first ? second : i == second ? first : i;
+    return (PyObject *)array_transpose(self, order);
+}
+ARRAY_BOTH_OF(swapaxes, swapaxes_names, 3, 3, 3, swapaxes)
+
+static const char *const squeeze_names[] = {"a", "axis", NULL};
+static PyObject *squeeze(array_state *state, array *self, PyObject **values)
+{
+    uint64_t axes;
+    int rank = 0;
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    bool chosen = array_given(values[1]);
+    if (array_argument_axes(state, values[1], self->t.rank, &axes) < 0)
+        return NULL;
+    for (int i = 0; i < self->t.rank; i++) {
+        bool out = axes >> i & 1;
+        if (out && chosen && self->t.shape[i] != 1)
+            return PyErr_Format(PyExc_ValueError, "cannot select an axis to squeeze out which has size not equal to one");
+        if (out && self->t.shape[i] == 1)
+            continue;
+        shape[rank] = self->t.shape[i];
+        strides[rank++] = self->t.strides[i];
+    }
+    return (PyObject *)array_view_of(self, self->t.dtype, rank, shape, strides, self->t.data);
+}
+ARRAY_BOTH_OF(squeeze, squeeze_names, 2, 1, 2, squeeze)
+
+array *array_broadcast_to(array *self, int rank, const int64_t *shape)
+{
+    int64_t strides[VME_RANK_MOST];
+    int extra = rank - self->t.rank;
+    bool fits = extra >= 0;
+    for (int i = 0; fits && i < rank; i++) {
+        int64_t size = i < extra ? 1 : self->t.shape[i - extra];
+        fits = shape[i] >= 0 && (size == shape[i] || size == 1);
+        strides[i] = i < extra || (size == 1 && shape[i] != 1) ? 0 : self->t.strides[i - extra];
+    }
+    if (!fits) {
+        PyObject *own = shape_as_tuple(self->t.rank, self->t.shape), *wanted = shape_as_tuple(rank, shape);
+        if (own != NULL && wanted != NULL) {
+            if (extra < 0)
+                PyErr_SetString(PyExc_ValueError, "input operand has more dimensions than allowed by the axis remapping");
+            else
+                PyErr_Format(PyExc_ValueError, "operands could not be broadcast together with remapped shapes [original->remapped]: "
+                             "%R  and requested shape %R", own, wanted);
+        }
+        Py_XDECREF(own);
+        Py_XDECREF(wanted);
+        return NULL;
+    }
+    size_t bytes;       /* a view of any size is cheap, but its element count must be a number */
+    if (array_check_status(self->state, vme_shape_bytes((vme_dtype)self->t.dtype, rank, shape, NULL, &bytes)) < 0)
+        return NULL;
+    array *made = array_view_of(self, self->t.dtype, rank, shape, strides, self->t.data);
+    if (made != NULL)
+        made->flags |= ARRAY_READ_ONLY;
+    return made;
+}
+
+static const char *const broadcast_names[] = {"array", "shape", "subok", NULL};
+static PyObject *broadcast_to(array_state *state, array *self, PyObject **values)
+{
+    int64_t shape[VME_RANK_MOST];
+    int rank;
+    return array_argument_shape(values[1], &rank, shape) < 0 ? NULL : (PyObject *)array_broadcast_to(self, rank, shape);
+}
+ARRAY_FUNCTION_OF(broadcast_to, broadcast_names, 3, 2, 3, broadcast_to)
+
+/* A view of any strides inside the buffer, which is checked: windows, diagonals. */
+static const char *const strided_names[] = {"x", "shape", "strides", "offset", NULL};
+static PyObject *as_strided(array_state *state, array *self, PyObject **values)
+{
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], offset;
+    int rank, stride_rank;
+    if (array_argument_shape(values[1], &rank, shape) < 0 || array_argument_shape(values[2], &stride_rank, strides) < 0
+        || array_argument_int(values[3], 0, &offset) < 0)
+        return NULL;
+    vme_tensor view = {self->t.buffer, self->t.data + offset, shape, strides, rank, self->t.dtype};
+    if (rank != stride_rank)
+        return PyErr_Format(PyExc_ValueError, "strides, if given, must be the same length as shape");
+    if (array_check_status(state, vme_tensor_check(&view)) < 0)
+        return NULL;
+    return (PyObject *)array_view_of(self, self->t.dtype, rank, shape, strides, view.data);
+}
+ARRAY_FUNCTION_OF(_as_strided, strided_names, 4, 3, 4, as_strided)
+
+/* ---- joining */
+static int join(array_state *state, array **parts, int parts_count, int axis, array *out)
+{
+    const vme_tensor **tensors = PyMem_New(const vme_tensor *, parts_count);
+    if (tensors == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (int i = 0; i < parts_count; i++)
+        tensors[i] = &parts[i]->t;
+    vme_status status = ENGINE(out->size, vme_concatenate(state->context, parts_count, tensors, axis, &out->t));
+    PyMem_Free(tensors);
+    return array_check_status(state, status);
+}
+
+PyObject *array_function_concatenate(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"arrays", "axis", "out", "dtype", "casting", NULL};
+    PyObject *values[5];
+    array_state *state = array_state_of(module);
+    array *out, *result = NULL, *fresh = NULL;
+    int dtype, casting, axis = 0;
+    if (array_arguments("concatenate", args, count, keywords, names, 3, 1, values) < 0 || array_argument_out(values[2], &out) < 0
+        || (casting = dtype_casting(values[4], CAST_SAME_KIND)) < 0)
+        return NULL;
+    dtype = array_argument_dtype(state, values[3], -1);
+    if (dtype < 0 && PyErr_Occurred())
+        return NULL;
+    PyObject *items = PySequence_Fast(values[0], "The first input argument needs to be a sequence");
+    if (items == NULL)
+        return NULL;
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(items);
+    array **parts = PyMem_Calloc((size_t)length + 1, sizeof *parts);
+    if (parts == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (length == 0) {
+        PyErr_SetString(PyExc_ValueError, "need at least one array to concatenate");
+        goto done;
+    }
+    bool flat = values[1] == Py_None;
+    int common = -1;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        parts[i] = array_from_any(state, PySequence_Fast_GET_ITEM(items, i), -1);
+        if (parts[i] == NULL)
+            goto done;
+        if (flat) {
+            int64_t shape[1] = {parts[i]->size};
+            array *ravelled = array_reshape(parts[i], 1, shape);
+            Py_SETREF(parts[i], ravelled);
+            if (ravelled == NULL)
+                goto done;
+        }
+        common = common < 0 ? parts[i]->t.dtype : (int)vme_dtype_promote((vme_dtype)common, (vme_dtype)parts[i]->t.dtype);
+    }
+    int rank = parts[0]->t.rank;
+    if (rank == 0) {
+        PyErr_SetString(PyExc_ValueError, "zero-dimensional arrays cannot be concatenated");
+        goto done;
+    }
+    if (values[1] != NULL && !flat && array_argument_axis(state, values[1], rank, &axis) < 0)
+        goto done;
+    if (dtype < 0)
+        dtype = out != NULL ? out->t.dtype : common;
+    if (!dtype_can_cast(common, dtype, casting)) {
+        PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to %R according to the rule 'same_kind'", state->dtypes[common],
+                     state->dtypes[dtype]);
+        goto done;
+    }
+    int64_t shape[VME_RANK_MOST];
+    memcpy(shape, parts[0]->t.shape, (size_t)rank * sizeof *shape);
+    shape[axis] = 0;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        if (parts[i]->t.rank != rank) {
+            PyErr_Format(PyExc_ValueError, "all the input arrays must have same number of dimensions, but the array at index 0 has %d "
+                         "dimension(s) and the array at index %zd has %d dimension(s)", rank, i, parts[i]->t.rank);
+            goto done;
+        }
+        for (int d = 0; d < rank; d++)
+            if (d != axis && parts[i]->t.shape[d] != shape[d]) {
+                PyErr_Format(PyExc_ValueError, "all the input array dimensions except for the concatenation axis must match exactly, "
+                             "but along dimension %d, the array at index 0 has size %lld and the array at index %zd has size %lld",
+                             d, (long long)shape[d], i, (long long)parts[i]->t.shape[d]);
+                goto done;
+            }
+        shape[axis] += parts[i]->t.shape[axis];
+        if (parts[i]->t.dtype != dtype) {
+            array *cast = array_cast(parts[i], dtype);
+            Py_SETREF(parts[i], cast);
+            if (cast == NULL)
+                goto done;
+        }
+    }
+    if (out == NULL) {
+        fresh = out = array_new(state, dtype, rank, shape, false);
+        if (out == NULL)
+            goto done;
+    } else if (out->t.rank != rank || memcmp(out->t.shape, shape, (size_t)rank * sizeof *shape) != 0) {
+        PyErr_SetString(PyExc_ValueError, "Output array is the wrong shape");
+        goto done;
+    }
+    if (join(state, parts, (int)length, axis, out) == 0)
+        result = (array *)Py_NewRef(out);
+done:
+    Py_XDECREF(fresh);
+    for (Py_ssize_t i = 0; parts != NULL && i < length; i++)
+        Py_XDECREF(parts[i]);
+    PyMem_Free(parts);
+    Py_DECREF(items);
+    return (PyObject *)result;
+}
+
+/* _pad(a, before, shape, mode number, value): what follows comes from the shape; the rest of numpy.pad is Python */
+static const char *const pad_names[] = {"a", "before", "shape", "mode", "value", NULL};
+static PyObject *pad(array_state *state, array *self, PyObject **values)
+{
+    int64_t before[VME_RANK_MOST], shape[VME_RANK_MOST], mode;
+    char element[ARRAY_ELEMENT_BYTES] = {0};
+    int rank, before_rank;
+    if (array_argument_shape(values[1], &before_rank, before) < 0 || array_argument_shape(values[2], &rank, shape) < 0
+        || array_argument_int(values[3], 0, &mode) < 0
+        || (array_given(values[4]) && element_from_python(self->t.dtype, values[4], element) < 0))
+        return NULL;
+    if (rank != self->t.rank || before_rank != rank)
+        return PyErr_Format(PyExc_ValueError, "before and shape must have one size for each dimension");
+    array *made = array_new(state, self->t.dtype, rank, shape, false);
+    if (made != NULL && array_check_status(state, ENGINE(made->size, vme_pad(state->context, (vme_pad_mode)mode, &self->t, before,
+                                                                             element, &made->t))) < 0)
+        Py_CLEAR(made);
+    return (PyObject *)made;
+}
+ARRAY_FUNCTION_OF(_pad, pad_names, 5, 4, 5, pad)
+
+static const char *const tile_names[] = {"a", "shape", NULL};
+static PyObject *tile(array_state *state, array *self, PyObject **values)
+{
+    int64_t shape[VME_RANK_MOST];
+    int rank;
+    if (array_argument_shape(values[1], &rank, shape) < 0)
+        return NULL;
+    array *made = array_new(state, self->t.dtype, rank, shape, false);
+    if (made != NULL && array_check_status(state, ENGINE(made->size, vme_tile(state->context, &self->t, &made->t))) < 0)
+        Py_CLEAR(made);
+    return (PyObject *)made;
+}
+ARRAY_FUNCTION_OF(_tile, tile_names, 2, 2, 2, tile)
+
+static const char *const roll_names[] = {"a", "shifts", NULL};
+static PyObject *roll(array_state *state, array *self, PyObject **values)
+{
+    int64_t shifts[VME_RANK_MOST];
+    int rank;
+    if (array_argument_shape(values[1], &rank, shifts) < 0)
+        return NULL;
+    if (rank != self->t.rank)
+        return PyErr_Format(PyExc_ValueError, "shifts must have one number for each dimension");
+    array *made = array_new_like(self, self->t.dtype);
+    if (made != NULL && array_check_status(state, ENGINE(made->size, vme_roll(state->context, &self->t, shifts, &made->t))) < 0)
+        Py_CLEAR(made);
+    return (PyObject *)made;
+}
+ARRAY_FUNCTION_OF(_roll, roll_names, 2, 2, 2, roll)

@@ -1,0 +1,40 @@
+/* How other native modules read and make arrays of `engine._array`: the struct behind its capsule `engine._array._C_API`.
+ *
+ * Each interpreter has its own module and so its own struct; the arrays of one interpreter never meet another's. Call with
+ * that interpreter's thread state attached. Needs Python.h and vme.h.
+ */
+#ifndef VME_PYTHON_H
+#define VME_PYTHON_H
+
+#include <Python.h>
+
+#include "vme.h"
+
+#define VME_PYTHON_ABI 1
+#define VME_PYTHON_CAPSULE "engine._array._C_API"
+/* Where an interpreter's owner leaves its vme_context (a capsule of this name, in PyInterpreterState_GetDict, under this key)
+ * before engine._array is imported there; the module takes a reference of its own. Absent: a context without an account. */
+#define VME_CONTEXT_CAPSULE "engine.context"
+
+struct vme_python_api {
+    uint32_t abi;                   /* VME_PYTHON_ABI */
+    uint32_t size;                  /* sizeof(struct vme_python_api) */
+    PyObject *module;               /* borrowed; engine._array of this interpreter */
+    /* Whether it is an array: of any interpreter, so ask only about objects of this one. Cannot fail. */
+    bool (*array_check)(PyObject *object);
+    /* What the array shows, borrowed: valid while the caller holds the array, whose shape never changes. Cannot fail. */
+    void (*array_view)(PyObject *array, vme_tensor *view);
+    /* Whether writing through this array is allowed: false also for a read-only view on a writable buffer. */
+    bool (*array_writable)(PyObject *array);
+    /* Whether its memory belongs to a Python object of this interpreter (buffer protocol, DLPack) and ends with it: copy it
+     * before it crosses to another one. */
+    bool (*array_lent)(PyObject *array);
+    /* A new array on a buffer (a reference of its own is taken); `shape` and `strides` (bytes; NULL: C order) are copied.
+     * NULL with ValueError set when the view leaves the buffer, TypeError for an unknown dtype. */
+    PyObject *(*array_from_buffer)(PyObject *module, vme_buffer *buffer, int dtype, int rank, const int64_t *shape,
+                                   const int64_t *strides, size_t offset);
+    /* The interpreter's context, borrowed. */
+    vme_context *(*context)(PyObject *module);
+};
+
+#endif

@@ -204,6 +204,9 @@ class Host:
 def start_service(policy, native, folder=None, functions=dict):
     """A Service on the native core, as Host and VMExecutor have one; closed at exit at the latest."""
     _end_hosts_at_exit()
+    if not native.sqlite_counted():
+        _log.warning("SQLite was in use before the first host was made, so what tasks allocate in it does not count against "
+                     "their memory limit; make the host before the first connection")
     service = Service(policy, native, system_image(native), folder, functions)
     _services.add(service)
     return service

@@ -423,7 +423,7 @@ class Service:
                 tasks=tasks, draining=draining, vms=vms, quarantined=tuple(self._pool.quarantined),
                 warm=self._pool.warm, booting=self._pool.booting, booted=self._pool.booted,
                 boot_failures=self._pool.boot_failures, ended=self._pool.ended, starved=self._scheduler.starved,
-                memory_bytes=memory_bytes)
+                memory_bytes=memory_bytes, sqlite_counted=self.native.sqlite_counted())
 
     def _task_statistics(self, version):
         counters = dict(version.lane.statistics())

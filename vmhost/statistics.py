@@ -76,7 +76,11 @@ class TaskStatistics:
 
 @dataclass(frozen=True, slots=True)
 class HostStatistics:
-    """One host. `tasks` by name (current versions), `draining` the versions that are on their way out."""
+    """One host. `tasks` by name (current versions), `draining` the versions that are on their way out.
+
+    `sqlite_counted`: the memory of SQLite is in what VMs are charged with. False where the process had connections of its
+    own before its first host: then tasks may use SQLite beyond their limit.
+    """
 
     tasks: dict
     draining: tuple
@@ -89,6 +93,7 @@ class HostStatistics:
     ended: int
     starved: int
     memory_bytes: int
+    sqlite_counted: bool
 
 
 _KNOWN = ("live_bytes", "peak_bytes", "arenas", "cpu_s", "calls", "errors", "stops", "threads", "idle_s")

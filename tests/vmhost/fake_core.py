@@ -48,6 +48,9 @@ class FakeCore:
     def clock(self):
         return self.now
 
+    def sqlite_counted(self):
+        return True
+
     def in_state(self, state):
         return [vm for vm in self.made if vm.state == state]
 

@@ -142,6 +142,9 @@ def installation():
         yield Finding("native core", WRONG, str(error), "build it: make build, or pip install the project again")
     else:
         yield Finding("native core", OK, _core.__file__)
+        if not _core.sqlite_counted():
+            yield Finding("SQLite", REMARK, "its memory is not charged to the VM that asks for it",
+                          "this SQLite hides its functions, or the process used it first: see memory-accounting.md in docs")
     from bytecode.acceptance import is_accepted
     from bytecode.errors import BundleError
     from bytecode.format import read_bundle

@@ -1286,7 +1286,14 @@ done:
     return list;
 }
 
+static PyObject *sqlite_counted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyBool_FromLong(vmh_sqlite_memory_counted());
+}
+
 static PyMethodDef core_methods[] = {
+    {"sqlite_counted", sqlite_counted, METH_NOARGS,
+     PyDoc_STR("Is what SQLite allocates charged to the VM that asks for it? Not if the host used SQLite before the core was loaded.")},
     {"crash_open", crash_open, METH_O,
      PyDoc_STR("crash_open(path) -> list of dicts: keeps this process's breadcrumbs in the file, and tells which VMs were running on "
                "the crashing thread of the process that had it before. OSError EBUSY: another process has it.")},

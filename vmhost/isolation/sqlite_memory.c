@@ -4,7 +4,7 @@
 #include "sqlite_memory.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "critical.h"
@@ -106,27 +106,58 @@ static void stop(void *context) { }
 
 static const mem_methods ours = {allocate, release, resize, size_of, round_up, start, stop, NULL};
 
+typedef struct {
+    int (*config)(int, ...);
+    int (*initialize)(void);
+    int (*shutdown)(void);
+    long long (*memory_used)(void);
+    void *(*malloc)(int);
+    void (*free)(void *);
+} sqlite;
+
+static bool find(void *library, sqlite *found)
+{
+    if (library == NULL)
+        return false;
+    *(void **)&found->config = dlsym(library, "sqlite3_config");
+    *(void **)&found->initialize = dlsym(library, "sqlite3_initialize");
+    *(void **)&found->shutdown = dlsym(library, "sqlite3_shutdown");
+    *(void **)&found->memory_used = dlsym(library, "sqlite3_memory_used");
+    *(void **)&found->malloc = dlsym(library, "sqlite3_malloc");
+    *(void **)&found->free = dlsym(library, "sqlite3_free");
+    return found->config != NULL && found->initialize != NULL && found->shutdown != NULL && found->memory_used != NULL
+        && found->malloc != NULL && found->free != NULL;
+}
+
+/* Importing sqlite3 initialises SQLite already, which then takes no allocator. While nothing is allocated, there is no connection and
+ * no statement, so it can be shut down and begin anew. A build that does not count would always say 0: one block shows. */
+static bool is_unused(const sqlite *library)
+{
+    if (library->memory_used() != 0)
+        return false;
+    void *memory = library->malloc(64);
+    bool counts = memory != NULL && library->memory_used() >= 64;
+    library->free(memory);
+    return counts && library->memory_used() == 0;
+}
+
+static atomic_bool counted;
+
+bool vmh_sqlite_memory_counted(void) { return atomic_load(&counted); }
+
 void vmh_sqlite_memory_install(const char *path)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static bool tried;
-    pthread_mutex_lock(&lock);
-    if (!tried) {
-        tried = true;
-        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);    /* stays open: the allocator is in use */
-        int (*config)(int, ...) = NULL;
-        int (*initialize)(void) = NULL;
-        if (library != NULL) {
-            *(void **)&config = dlsym(library, "sqlite3_config");
-            *(void **)&initialize = dlsym(library, "sqlite3_initialize");
-        }
-        if (config != NULL && initialize != NULL && config(SQLITE_CONFIG_MALLOC_, &ours) == SQLITE_OK_) {
-            /* what SQLite keeps for the whole process is nobody's */
-            vmh_meter *payer = vmh_memory_payer();
-            vmh_memory_bind(NULL);
-            initialize();
-            vmh_memory_bind(payer);
-        }
-    }
-    pthread_mutex_unlock(&lock);
+    sqlite library;
+    /* stays open: the allocator is in use */
+    if (atomic_load(&counted) || !find(dlopen(path, RTLD_NOW | RTLD_LOCAL), &library))
+        return;
+    int status = library.config(SQLITE_CONFIG_MALLOC_, &ours);
+    if (status != SQLITE_OK_ && is_unused(&library) && library.shutdown() == SQLITE_OK_)
+        status = library.config(SQLITE_CONFIG_MALLOC_, &ours);
+    /* what SQLite keeps for the whole process is nobody's */
+    vmh_meter *payer = vmh_memory_payer();
+    vmh_memory_bind(NULL);
+    library.initialize();
+    vmh_memory_bind(payer);
+    atomic_store(&counted, status == SQLITE_OK_);
 }

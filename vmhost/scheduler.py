@@ -57,6 +57,7 @@ class Scheduler:
         self._pool = pool
         self._clock = clock
         self._used = {}             # version -> [VM seconds per weight, when that was, did it demand anything then]
+        self._capped = {}           # version of short calls -> (calls that had ended, when that was first seen)
         self.starved = 0
 
     @property
@@ -68,17 +69,28 @@ class Scheduler:
 
     def remove(self, version):
         self._used.pop(version, None)
+        self._capped.pop(version, None)
 
     def demand(self, version):
         """VMs that `version` could use now."""
-        lane = version.lane
-        waiting = lane.queued
-        demand = min(version.limits.concurrency, waiting + lane.running)
-        if demand > self._policy.cores and version.recent_call_s() < _SHORT_CALL_S:
+        # Not those that wait and those that run: a call that a VM was handed and has not begun is neither.
+        demand = min(version.limits.concurrency, version.lane.unfinished)
+        if demand <= self._policy.cores or version.recent_call_s() >= _SHORT_CALL_S:
+            self._capped.pop(version, None)
+        elif not self._stalls(version):
             demand = self._policy.cores
         if not version.draining:
             demand = max(demand, min(version.policy.ready, version.limits.concurrency))
         return demand
+
+    def _stalls(self, version):
+        """Has none of its calls ended for a quantum? Then they are short no more: they may wait for each other."""
+        ended = version.ended()
+        seen, since = self._capped.setdefault(version, (ended, self._clock()))
+        if seen != ended:
+            self._capped[version] = ended, self._clock()
+            return False
+        return self._clock() - since >= self._policy.quantum_s
 
     def deal(self):
         """Give VMs to those who should have them.
@@ -109,8 +121,9 @@ class Scheduler:
             self.starved += 1
             pool.lacked()
         pool.boot_for(missing, {version.stack_bytes for version in self._used if not version.draining})
-        again = 0.0 if self._mute(targets, contended) else None
-        return self._policy.quantum_s if contended and again is None else again
+        if self._mute(targets, contended):
+            return 0.0
+        return self._policy.quantum_s if contended or self._capped else None
 
     def _mute(self, targets, contended):
         """Lanes that cannot get a VM before something else happens need not say that they are starved.

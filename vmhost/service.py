@@ -87,7 +87,7 @@ class Service:
                 handle._move(version)
             if old is not None and old is not version:
                 self._close_version(old, True, f"replaced by {version.version}")
-            self._deal()
+            self._deal_here()
             return handle
 
     def _new_version(self, manifest, digest, image, limits, policy):
@@ -127,7 +127,7 @@ class Service:
             version.closed_because = "was unloaded; load it again"
             self._move_handle(version)
             self._close_version(version, drain, "unloaded")
-            self._deal()
+            self._deal_here()
 
     def _close_version(self, version, drain, why):
         """No more calls come into `version`; what waits still runs when `drain`."""
@@ -223,12 +223,17 @@ class Service:
         if self._state is not None:
             self._state.close()
 
+    def _deal_here(self):
+        """Deal on a thread of the user. When to look again is the service thread's business: it then deals once more."""
+        if self._deal() is not None:
+            self.events.wake()
+
     def _deal(self):
         """Give out VMs, take back what is not needed. Returns seconds until the next look, None: on the next event."""
         for version in list(self._by_lane.values()):
             if version.draining and not version.lane.queued:
                 self._pool.retire_all(version)
-                if self._pool.is_free_of(version) and not version.lane.running:
+                if self._pool.is_free_of(version) and not version.lane.unfinished:
                     self._scheduler.remove(version)
                     del self._by_lane[version.lane]
         if self._closing and not self._by_lane:

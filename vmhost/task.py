@@ -70,6 +70,10 @@ class Version:
         failures = sum(ends[kind] for kind in _FAILURES)
         return Counts(ends[Kind.OK] + failures, failures, ends[Kind.VM_LOST], counters["slow"])
 
+    def ended(self):
+        """How many of its calls have ended, however that was."""
+        return sum(self.lane.statistics()["ends"])
+
     def mute(self, muted):
         """Whether the lane keeps quiet about being starved."""
         self.muted = muted

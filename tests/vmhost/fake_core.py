@@ -200,6 +200,7 @@ class Lane:
         self.calls_per_vm = calls_per_vm
         self.attached = []
         self.waiting = collections.deque()
+        self.handed_over = 0        # calls that a VM was given and has not begun; a test sets it
         self.closed = False
         self.muted = False
         self.slow_s = slow_s
@@ -215,6 +216,10 @@ class Lane:
     @property
     def running(self):
         return sum(vm.call is not None for vm in self.attached)
+
+    @property
+    def unfinished(self):
+        return self.queued + self.running + self.handed_over
 
     @property
     def idle(self):

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.vmhost.fake_core import FakeCore
+from tests.hosts import until
+from tests.vmhost.fake_core import Call, FakeCore
 from vmhost.limits import Policy, TaskPolicy
 from vmhost.scheduler import Claim, shares
 
@@ -191,7 +192,7 @@ def test_a_lane_that_lost_its_vm_may_speak_again(fake_host, bundle):
 
 def test_short_calls_get_no_more_vms_than_cores_and_long_ones_do(fake_host, bundle):
     for seconds, expected in ((0.0001, 2), (0.1, 4)):
-        host, core = fake_host(FakeCore(), policy=Policy(max_vms=8, warm=4, max_warm=4, cores=2))
+        host, core = fake_host(FakeCore(), policy=Policy(max_vms=8, warm=4, max_warm=4, cores=2, quantum_s=60))
         task = host.load(bundle("a"))
         assert [task(i) for i in range(100)] == list(range(100))
         core.lanes[0].wall_s_total = 100 * seconds
@@ -205,3 +206,32 @@ def test_short_calls_get_no_more_vms_than_cores_and_long_ones_do(fake_host, bund
             vm.call.end(None)
         for future in futures:
             future.result(10)
+
+
+def test_short_calls_that_do_not_end_get_all_their_vms_after_a_quantum(fake_host, bundle):
+    """They may wait for each other, or for what only another call can do: with fewer VMs they would wait for ever."""
+    host, core = fake_host(FakeCore(), policy=Policy(max_vms=8, warm=4, max_warm=4, cores=2, quantum_s=0.01))
+    task = host.load(bundle("a"))
+    assert [task(i) for i in range(100)] == list(range(100))
+    core.lanes[0].wall_s_total = 100 * 0.0001
+    core.guest = None
+    futures = [task.submit(i) for i in range(4)]
+    until(lambda: len(running(core, "a")) == 4)
+    for vm in running(core, "a"):
+        vm.call.end(None)
+    for future in futures:
+        future.result(10)
+
+
+def test_a_call_that_its_vm_has_not_begun_yet_counts(fake_host, bundle):
+    """Two calls at once: the idle VM is handed one, and when VMs are dealt the other waits for, it still sleeps."""
+    host, core = fake_host(idle_core(), policy=Policy(max_vms=2, warm=0, max_warm=0))
+    host.load(bundle("a"))
+    [lane] = core.lanes
+    with host._service.lock:
+        lane.handed_over = 1
+        assert host._service._scheduler.demand(host.task("a")._current) == 1
+        lane.waiting.append(Call(lane, 1, None, 0, None))
+        assert host._service._scheduler.demand(host.task("a")._current) == 2
+        lane.waiting.clear()
+        lane.handed_over = 0

@@ -727,13 +727,15 @@ static PyObject *lane_starved(PyObject *object, void *Py_UNUSED(closure))
     return PyBool_FromLong(vmh_lane_starved(((lane_object *)object)->lane));
 }
 
-enum { LANE_QUEUED, LANE_IDLE, LANE_VMS, LANE_RUNNING };
+enum { LANE_QUEUED, LANE_IDLE, LANE_VMS, LANE_RUNNING, LANE_UNFINISHED };
 
 static PyObject *lane_count(PyObject *object, void *which)
 {
     vmh_lane *lane = ((lane_object *)object)->lane;
     if ((intptr_t)which == LANE_RUNNING)
         return PyLong_FromLongLong(atomic_load(&lane->running));
+    if ((intptr_t)which == LANE_UNFINISHED)
+        return PyLong_FromLongLong(vmh_lane_unfinished(lane));
     pthread_mutex_lock(&lane->lock);
     size_t count = (intptr_t)which == LANE_QUEUED ? lane->queued : (intptr_t)which == LANE_IDLE ? lane->idle_count
         : lane->workers;
@@ -771,6 +773,8 @@ static PyGetSetDef lane_getset[] = {
     {"idle", lane_count, NULL, PyDoc_STR("Attached VMs that wait."), (void *)LANE_IDLE},
     {"vms", lane_count, NULL, PyDoc_STR("Attached VMs."), (void *)LANE_VMS},
     {"running", lane_count, NULL, PyDoc_STR("Calls that run."), (void *)LANE_RUNNING},
+    {"unfinished", lane_count, NULL, PyDoc_STR("Calls that have no end yet: they wait, are on their way to a VM, or run."),
+     (void *)LANE_UNFINISHED},
     {"name", lane_text, NULL, PyDoc_STR("Task name."), NULL},
     {"version", lane_text, NULL, PyDoc_STR("Task version."), (void *)1},
     {NULL, NULL, NULL, NULL, NULL},

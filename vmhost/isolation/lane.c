@@ -493,6 +493,14 @@ bool vmh_lane_starved(vmh_lane *lane)
     return starved;
 }
 
+long long vmh_lane_unfinished(vmh_lane *lane)
+{
+    long long ended = 0;
+    for (int i = 0; i < VMH_KINDS; i++)
+        ended += atomic_load(&lane->ends[i]);
+    return atomic_load(&lane->submitted_total) - ended;     /* read last: a call that comes just now is counted, none is missed */
+}
+
 void vmh_lane_attach(vmh_lane *lane, vmh_worker *worker)
 {
     worker->spins = SPIN_MOST;

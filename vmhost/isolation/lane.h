@@ -125,6 +125,8 @@ void vmh_lane_close(vmh_lane *lane, bool drop);
 /* Ends queued calls whose deadline is over; returns when to look again. */
 int64_t vmh_lane_expire(vmh_lane *lane, int64_t now_ns);
 bool vmh_lane_starved(vmh_lane *lane);
+/* Calls without an end: they wait, are handed over but not begun, or run. */
+long long vmh_lane_unfinished(vmh_lane *lane);
 /* Closed, and nothing waits: its workers have nothing to wait for. */
 bool vmh_lane_over(vmh_lane *lane);
 /* Ends what waits with VMH_VM_LOST and an encoded message; how many. */

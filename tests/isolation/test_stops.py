@@ -368,6 +368,55 @@ def test_threads_left_spinning_keep_their_vm_from_ending_but_nobody_else():
     assert done.returncode == 4
 
 
+KEEPS = """
+import os, re, threading, time
+
+def run(value):
+    return value
+
+def keep(go):
+    threading.Thread(target=match, args=(go,)).start()
+
+def match(go):
+    while not os.path.exists(go):
+        time.sleep(0.001)
+    re.match("(a+)+$", "a" * 64 + "b")      # inside C for years, and with the GIL
+"""
+
+
+def test_what_a_vm_is_handed_and_cannot_begin_ends_in_time_and_so_does_closing(tmp_path):
+    """A thread that a task left behind keeps the GIL of its idle VM: no phase begins in there, so no deadline of a phase helps."""
+    done = in_a_process("""
+        from tests.isolation.test_stops import KEEPS
+        host = vmhost.Host(allow_unsigned=True)
+        names = "late", "cancelled", "two"
+        go = os.path.join(sys.argv[1], "go")
+        def cpu_s():
+            return {vm.task: vm.cpu_s for vm in host.statistics().vms}
+        late, cancelled, two = tasks = [host.load(bundle(KEEPS, name, permissions={"read": [go]})) for name in names]
+        for task in tasks:
+            task(go, entry="main:keep")
+        before = cpu_s()
+        open(go, "w").close()
+        until(lambda: all(cpu_s()[name] > before[name] + 0.1 for name in names))
+        first, second = two.submit(1), two.submit(2)
+        print(second.result())
+        try:
+            late(1, timeout_s=0.05)
+        except vmhost.TimeLimitError:
+            print("TimeLimitError")
+        call, lane = cancelled.submit(1), cancelled._current.lane
+        print(lane.unfinished, lane.queued, lane.running)
+        print(call.cancel(), call.cancelled(), lane.unfinished)
+        print(first.result())       # by another VM, once the one that it was handed to is given up
+        print(sorted((vm.task, vm.state) for vm in host.close()), flush=True)
+        sys.exit(4)
+    """, tmp_path)
+    assert done.stdout.splitlines() == ["2", "TimeLimitError", "1 0 0", "True True 0", "1", str(
+        [(name, "quarantined") for name in ("cancelled", "late", "two")])], done.stderr
+    assert done.returncode == 4
+
+
 LEFT = {
     "threads that wait": "threading.Thread(target=threading.Event().wait).start()",
     "threads that sleep": "threading.Thread(target=time.sleep, args=(60,)).start()",

@@ -270,11 +270,67 @@ static void lookers(void)
     vmh_vm_unref(steady);
 }
 
+static vmh_call *pushed(vmh_lane *lane, int64_t deadline_ns)
+{
+    vmh_call *call = vmh_call_new(lane);
+    CHECK(call != NULL);
+    call->deadline_ns = deadline_ns;
+    CHECK(vmh_lane_push(lane, &call, 1) == VMH_OK);
+    return call;
+}
+
+/* A call that an idle worker was handed and has not taken: counted, and ended by whoever wants to. */
+static void handed_over(void)
+{
+    vmh_events *events = vmh_events_new();
+    vmh_image *image = vmh_image_new();
+    vmh_lane *lane = vmh_lane_new("task", "1", "main:run", image, events);
+    vmh_worker worker = {0}, other = {0};
+    int64_t handed_ns;
+    vmh_lane_attach(lane, &worker);
+    CHECK(vmh_lane_take(lane, &worker) == NULL);
+    vmh_call *call = pushed(lane, VMH_FOREVER), *second = pushed(lane, VMH_FOREVER);
+    CHECK(worker.slot == call && lane->queued == 1 && atomic_load(&lane->running) == 0);
+    CHECK(vmh_lane_unfinished(lane) == 2);
+    CHECK(vmh_lane_cancel(call, VMH_CANCELLED) && call->kind == VMH_CANCELLED && !vmh_lane_cancel(call, VMH_CANCELLED));
+    CHECK(vmh_lane_unfinished(lane) == 1);
+    vmh_lane_detach(lane, &worker);     /* does not put the cancelled one back */
+    vmh_lane_detach(lane, &worker);
+    CHECK(lane->workers == 0 && lane->queued == 1);
+    vmh_call_unref(call);
+    CHECK(vmh_lane_take(lane, &worker) == NULL && !worker.idle);        /* it left */
+    vmh_lane_attach(lane, &worker);
+    vmh_lane_attach(lane, &other);
+    CHECK((call = vmh_lane_take(lane, &worker)) == second);
+    vmh_call_unref(call);
+    CHECK(vmh_call_claim(second, VMH_RUNNING));
+    vmh_call_finish(second, VMH_OK);
+    vmh_call_unref(second);
+    CHECK(vmh_lane_take(lane, &worker) == NULL);
+    call = pushed(lane, vmh_now_ns() + INT64_C(3600000000000));
+    CHECK(vmh_lane_take(lane, &other) == NULL);
+    CHECK(vmh_lane_expire_slot(lane, &worker, vmh_now_ns(), &handed_ns) == call->deadline_ns && handed_ns != 0);
+    vmh_lane_detach(lane, &worker);     /* what it was handed goes to the idle one */
+    CHECK(other.slot == call && atomic_load(&other.inbox) == 1);
+    CHECK(vmh_lane_expire_slot(lane, &worker, vmh_now_ns(), &handed_ns) == VMH_FOREVER && handed_ns == 0);
+    CHECK(vmh_lane_expire_slot(lane, &other, call->deadline_ns, &handed_ns) == VMH_FOREVER);
+    CHECK(call->kind == VMH_TIME_LIMIT && vmh_lane_unfinished(lane) == 0);
+    vmh_call_unref(call);
+    vmh_lane_close(lane, false);
+    vmh_lane_detach(lane, &other);
+    CHECK(vmh_lane_over(lane));
+    drop(vmh_events_take(events));
+    vmh_lane_unref(lane);
+    vmh_image_unref(image);
+    vmh_events_unref(events);
+}
+
 int main(void)
 {
     CHECK(vmh_warden_start() == 0);
     order();
     expiry();
+    handed_over();
     many_threads(false);
     many_threads(true);
     lookers();

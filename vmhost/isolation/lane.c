@@ -373,6 +373,7 @@ enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count)
             }
             idle_remove(lane, worker);
             worker->slot = call;
+            worker->handed_ns = now;
             wake[woken++] = worker;
         }
         starved = lane->queued > 0 && lane->idle_count == 0;
@@ -385,6 +386,8 @@ enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count)
     if (kind == VMH_OK) {
         /* a CPU budget cannot run out before its own length has passed, whenever the call starts */
         int64_t cpu = vmh_after_ns(now, lane->cpu_ns);
+        if (woken > 0 && soonest > now + VMH_BEGIN_NS)
+            soonest = now + VMH_BEGIN_NS;
         vmh_warden_arm(cpu < soonest ? cpu : soonest);
     }
     return kind;
@@ -395,14 +398,15 @@ bool vmh_lane_cancel(vmh_call *call, enum vmh_kind kind)
     vmh_lane *lane = call->lane;
     pthread_mutex_lock(&lane->lock);
     /* a collected call is claimed under this lock; from then on its links are its collector's */
-    bool mine = atomic_load(&call->state) == VMH_QUEUED && queued_here(lane, call) && vmh_call_claim(call, VMH_QUEUED);
-    if (mine)
+    bool mine = vmh_call_claim(call, VMH_QUEUED);
+    bool queued = mine && queued_here(lane, call);      /* if not, a VM was handed it, and lets go of it later */
+    if (queued)
         dequeue(lane, call);
     pthread_mutex_unlock(&lane->lock);
-    if (mine) {
+    if (mine)
         vmh_call_finish(call, kind);
+    if (queued)
         vmh_call_unref(call);
-    }
     return mine;
 }
 
@@ -485,6 +489,29 @@ int64_t vmh_lane_expire(vmh_lane *lane, int64_t now_ns)
     return next;
 }
 
+int64_t vmh_lane_expire_slot(vmh_lane *lane, vmh_worker *worker, int64_t now_ns, int64_t *handed_ns)
+{
+    int64_t next = VMH_FOREVER;
+    enum vmh_kind kind = VMH_TIME_LIMIT;
+    pthread_mutex_lock(&lane->lock);
+    vmh_call *call = worker->slot, *over = NULL;
+    *handed_ns = call == NULL ? 0 : worker->handed_ns;
+    if (call != NULL && atomic_load(&call->state) == VMH_QUEUED) {
+        if (atomic_load(&lane->stop))
+            kind = VMH_CLOSED;
+        if (kind != VMH_CLOSED && call->deadline_ns > now_ns)
+            next = call->deadline_ns;
+        else if (vmh_call_claim(call, VMH_QUEUED))
+            over = vmh_call_ref(call);
+    }
+    pthread_mutex_unlock(&lane->lock);
+    if (over != NULL) {
+        vmh_call_finish(over, kind);
+        vmh_call_unref(over);
+    }
+    return next;
+}
+
 bool vmh_lane_starved(vmh_lane *lane)
 {
     pthread_mutex_lock(&lane->lock);
@@ -506,6 +533,7 @@ void vmh_lane_attach(vmh_lane *lane, vmh_worker *worker)
     worker->spins = SPIN_MOST;
     pthread_mutex_lock(&lane->lock);
     lane->workers++;
+    worker->attached = true;
     pthread_mutex_unlock(&lane->lock);
 }
 
@@ -514,29 +542,31 @@ void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker)
     pthread_mutex_lock(&lane->lock);
     if (worker->idle)
         idle_remove(lane, worker);
-    vmh_call *call = worker->slot;
+    vmh_call *call = worker->slot, *gone = NULL;
     worker->slot = NULL;
-    vmh_worker *other = NULL;
-    bool over = call != NULL && atomic_load(&lane->stop);   /* read under the lock: see vmh_lane_stop_running */
-    if (call != NULL && !over) {
-        other = lane->idle;
-        if (other != NULL) {
-            idle_remove(lane, other);
-            other->slot = call;
-        } else {
-            enqueue(lane, call, true);
-        }
+    bool over = false;
+    if (call != NULL && atomic_load(&call->state) != VMH_QUEUED) {
+        gone = call;            /* it had its end on its way */
+    } else if (call != NULL && atomic_load(&lane->stop)) {      /* read under the lock: see vmh_lane_stop_running */
+        gone = call;
+        over = vmh_call_claim(call, VMH_QUEUED);
+    } else if (call != NULL && lane->idle != NULL) {
+        vmh_worker *other = lane->idle;
+        idle_remove(lane, other);
+        other->slot = call;
+        other->handed_ns = vmh_now_ns();
+        vmh_worker_poke(other);         /* under the lock: no longer, and its VM may be gone */
+    } else if (call != NULL) {
+        enqueue(lane, call, true);
     }
-    lane->workers--;
+    lane->workers -= worker->attached;
+    worker->attached = false;
     bool starved = lane->queued > 0 && lane->idle_count == 0;
     pthread_mutex_unlock(&lane->lock);
-    if (over) {
-        if (vmh_call_claim(call, VMH_QUEUED))
-            vmh_call_finish(call, VMH_CLOSED);
-        vmh_call_unref(call);
-    }
-    if (other != NULL)
-        vmh_worker_poke(other);
+    if (over)
+        vmh_call_finish(call, VMH_CLOSED);
+    if (gone != NULL)
+        vmh_call_unref(gone);
     if (starved)
         post_starved(lane);
 }
@@ -548,6 +578,8 @@ vmh_call *vmh_lane_take(vmh_lane *lane, vmh_worker *worker)
         vmh_call *call = worker->slot;
         if (call != NULL) {
             worker->slot = NULL;
+        } else if (!worker->attached) {
+            /* the warden gave it up: the lane is not its any more */
         } else if (lane->levels != 0) {
             call = lane->first[__builtin_ctz(lane->levels)];
             dequeue(lane, call);

@@ -41,6 +41,9 @@ void vmh_blob_move(vmh_blob *to, vmh_blob *from);       /* `to` is cleared first
 
 enum vmh_call_state { VMH_QUEUED, VMH_RUNNING, VMH_CLAIMED };
 
+/* A VM that does not begin with what it was handed by then is looked at. */
+#define VMH_BEGIN_NS INT64_C(1000000000)
+
 typedef struct vmh_lane vmh_lane;
 
 typedef struct vmh_call {
@@ -68,6 +71,8 @@ typedef struct vmh_worker {
     atomic_uint inbox;          /* futex: 1: look */
     atomic_bool asleep;
     vmh_call *slot;             /* handed over; guarded by the lane's lock */
+    int64_t handed_ns;          /* when; likewise */
+    bool attached;              /* likewise */
     bool idle;                  /* on the idle stack; likewise */
     struct vmh_worker *prev, *next;
     atomic_uint spins;          /* how long to spin before sleeping */
@@ -118,12 +123,14 @@ void vmh_lane_unref(vmh_lane *lane);
 
 /* Takes a reference on each call. VMH_OK, VMH_QUEUE_FULL or VMH_CLOSED (then none was taken; all or nothing). */
 enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count);
-/* True: `call` was waiting and is cancelled now. */
+/* True: `call` was waiting, or handed over and not begun, and is cancelled now. */
 bool vmh_lane_cancel(vmh_call *call, enum vmh_kind kind);
 /* Ends what waits with `kind` when `drop`; takes no more. */
 void vmh_lane_close(vmh_lane *lane, bool drop);
 /* Ends queued calls whose deadline is over; returns when to look again. */
 int64_t vmh_lane_expire(vmh_lane *lane, int64_t now_ns);
+/* The same for the call that `worker` was handed and has not begun, if there is one: when that was in *handed_ns, else 0. */
+int64_t vmh_lane_expire_slot(vmh_lane *lane, vmh_worker *worker, int64_t now_ns, int64_t *handed_ns);
 bool vmh_lane_starved(vmh_lane *lane);
 /* Calls without an end: they wait, are handed over but not begun, or run. */
 long long vmh_lane_unfinished(vmh_lane *lane);
@@ -133,9 +140,9 @@ bool vmh_lane_over(vmh_lane *lane);
 size_t vmh_lane_fail(vmh_lane *lane, const uint8_t *message, size_t size);
 
 void vmh_lane_attach(vmh_lane *lane, vmh_worker *worker);
-/* The worker leaves; a call that was handed to it goes back to the head of its level. */
+/* The worker leaves; a call that was handed to it goes back to the head of its level. May be repeated. */
 void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker);
-/* The next call, RUNNING now, its queue reference the worker's; NULL: none, and the worker is idle. */
+/* The next call, RUNNING now, its queue reference the worker's; NULL: none, and the worker is idle (or left). */
 vmh_call *vmh_lane_take(vmh_lane *lane, vmh_worker *worker);
 void vmh_worker_wait(vmh_worker *worker);
 void vmh_worker_poke(vmh_worker *worker);

@@ -350,12 +350,44 @@ static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
     return VMH_OK;
 }
 
+/* Life lock held. */
+static void give_up(vmh_vm *vm, const char *where)
+{
+    vm->quarantined_in = where;
+    atomic_store(&vm->state, VMH_VM_QUARANTINED);
+}
+
+/* Life lock held, phase IDLE. A VM that was told to end, or was handed a call, begins to at once, unless a thread that the guest left
+ * behind keeps the GIL inside C code: no phase begins then, so no deadline of a phase ends it. True: it had the time of an
+ * ending to begin, and is given up. */
+static bool does_not_begin(vmh_vm *vm, int64_t now, int64_t handed_ns, int64_t *next)
+{
+    bool asked = handed_ns != 0 || atomic_load(&vm->retire);
+    if (!asked || !vm->stoppable || vm->quarantined_in != NULL) {
+        vm->asked_seen_ns = 0;
+        return false;
+    }
+    if (vm->asked_seen_ns == 0 || vm->asked_generation != vm->generation || vm->asked_handed_ns != handed_ns) {
+        vm->asked_seen_ns = now;
+        vm->asked_generation = vm->generation;
+        vm->asked_handed_ns = handed_ns;
+    }
+    int64_t over = vmh_after_ns(vm->asked_seen_ns, vm->end_ns);
+    if (now >= over) {
+        give_up(vm, "threads left behind");
+        return true;
+    }
+    if (over < *next)
+        *next = over;
+    return false;
+}
+
 /* Life lock held, by the warden. A thread of `vm` stands still for ever, and with it every other thread of it that wants its GIL. The call
  * that it held, to be ended; one that waits while nothing was loaded yet is taken for it, as loading would end like this again. */
 static vmh_call *give_up_lost(vmh_vm *vm)
 {
-    vm->quarantined_in = vm->phase == VMH_PHASE_LOAD ? "stack overflow in load" : vm->phase == VMH_PHASE_END
-        ? "stack overflow in end" : "stack overflow in call";
+    give_up(vm, vm->phase == VMH_PHASE_LOAD ? "stack overflow in load" : vm->phase == VMH_PHASE_END
+        ? "stack overflow in end" : "stack overflow in call");
     vm->stoppable = false;
     /* nobody waits for it: not Py_Finalize, not a fork */
     vmh_compat_hide_interpreter(vm->interp);
@@ -363,7 +395,6 @@ static vmh_call *give_up_lost(vmh_vm *vm)
     if (vm->in_transit)
         vmh_fork_transit_end();
     vm->in_transit = false;
-    atomic_store(&vm->state, VMH_VM_QUARANTINED);
     vmh_call *call = atomic_load(&vm->serving);
     vmh_lane *lane = atomic_load(&vm->lane);
     if (call != NULL) {
@@ -382,8 +413,12 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
 {
     int64_t next = VMH_FOREVER;
     vmh_call *stolen = NULL;
+    vmh_lane *lane = atomic_load(&vm->lane);
     bool quarantined = false;
     const char *why = NULL;
+    int64_t handed_ns = 0;
+    if (lane != NULL)
+        next = vmh_lane_expire_slot(lane, &vm->worker, now, &handed_ns);
     vmh_mutex_lock(&vm->life);
     if (atomic_load(&vm->lost)) {
         if (vm->quarantined_in == NULL) {
@@ -393,8 +428,10 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
         }
         goto done;
     }
-    if (vm->phase == VMH_PHASE_IDLE)
+    if (vm->phase == VMH_PHASE_IDLE) {
+        quarantined = does_not_begin(vm, now, handed_ns, &next);
         goto done;
+    }
     if (vm->stop_generation != vm->generation) {
         enum vmh_kind kind = reason(vm, now, &next);
         if (kind == VMH_OK)
@@ -417,9 +454,8 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
     if (vm->quarantined_in == NULL) {
         int64_t over = vmh_after_ns(vm->stop_since_ns, vm->grace_ns);
         if (now >= over) {
-            vm->quarantined_in = vmh_phase_name(vm->phase);
+            give_up(vm, vmh_phase_name(vm->phase));
             quarantined = true;
-            atomic_store(&vm->state, VMH_VM_QUARANTINED);
             if (vm->current != NULL && vmh_call_claim(vm->current, VMH_RUNNING))
                 stolen = vmh_call_ref(vm->current);
         } else if (over < next) {
@@ -431,9 +467,9 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
 done:
     vmh_mutex_unlock(&vm->life);
     if (quarantined) {
-        vmh_lane *lane = atomic_load(&vm->lane);
         if (lane != NULL)
             vmh_lane_detach(lane, &vm->worker);
+        vmh_worker_poke(&vm->worker);       /* should it ever wait for work again, it finds itself given up */
         vmh_vm_post(vm, &vm->quarantine_event);
     }
     if (stolen != NULL) {
@@ -460,8 +496,7 @@ void vmh_vm_retire(vmh_vm *vm)
     vmh_mutex_lock(&vm->life);
     bool loads = vm->phase == VMH_PHASE_LOAD;
     vmh_mutex_unlock(&vm->life);
-    if (loads)
-        vmh_warden_arm(0);
+    vmh_warden_arm(loads ? 0 : vmh_now_ns() + VMH_BEGIN_NS);
 }
 
 static void end_one(vmh_vm *vm, void *unused)
@@ -656,9 +691,10 @@ static void serve(vmh_vm *vm)
 {
     vmh_lane *lane = NULL;
     int served = 0;
-    while (!vm->doomed && !atomic_load(&vm->retire)) {
+    while (!vm->doomed && !atomic_load(&vm->retire) && atomic_load(&vm->state) != VMH_VM_QUARANTINED) {
         if (lane == NULL && (lane = atomic_load(&vm->lane)) != NULL) {
-            atomic_store(&vm->state, VMH_VM_SERVING);
+            int ready = VMH_VM_READY;
+            atomic_compare_exchange_strong(&vm->state, &ready, VMH_VM_SERVING);
             vmh_crash_name(vm->crash_slot, lane->name, lane->version);
             vmh_lane_attach(lane, &vm->worker);
             vmh_guest_load(vm, lane);
@@ -682,9 +718,9 @@ static void serve(vmh_vm *vm)
         vmh_worker_wait(&vm->worker);
         PyEval_RestoreThread(ts);
     }
-    if (lane != NULL && atomic_load(&vm->state) != VMH_VM_QUARANTINED)
+    if (lane != NULL)
         vmh_lane_detach(lane, &vm->worker);
-    else if (lane == NULL && atomic_load(&vm->lane) != NULL) {
+    else if (atomic_load(&vm->lane) != NULL) {
         vmh_lane_attach(atomic_load(&vm->lane), &vm->worker);   /* attached and retired at once: count it in and out */
         vmh_lane_detach(atomic_load(&vm->lane), &vm->worker);
     }
@@ -722,9 +758,8 @@ static void *run(void *argument)
         vmh_mutex_lock(&vm->life);
         bool first = vm->quarantined_in == NULL;
         if (first)
-            vm->quarantined_in = "threads left behind";
+            give_up(vm, "threads left behind");
         vmh_mutex_unlock(&vm->life);
-        atomic_store(&vm->state, VMH_VM_QUARANTINED);
         if (first)
             vmh_vm_post(vm, &vm->quarantine_event);
         PyEval_SaveThread();        /* its threads run on; this one waits for ever */

@@ -74,6 +74,7 @@ struct vmh_vm {
     enum vmh_kind stop_kind;
     int64_t stop_since_ns, next_inject_ns, inject_gap_ns;
     bool stop_delivered;
+    int64_t asked_seen_ns, asked_generation, asked_handed_ns;       /* an idle VM was asked to do something, and has not begun */
     int parked_after;               /* injections left before a quarantined VM is parked */
     vmh_host_call *host_call;       /* that a guest thread waits for; borrowed */
     struct { bool used; clockid_t clock; } threads[VMH_GUEST_THREADS_MOST];     /* the guest's own */

@@ -34,7 +34,7 @@ class Breaker:
         self._on_change = on_change
         self._clock = clock
         self._wall = wall
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()      # a finalizer that runs meanwhile may call the task as well
         self.state = CLOSED
         self.reason = None
         self.trips = 0

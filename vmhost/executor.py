@@ -210,7 +210,7 @@ class _Workers:
     def __init__(self, name, max_workers, permissions, limits, initializer, initargs):
         self.closed = False
         self.entries = {}               # function -> entry point
-        self._lock = threading.Lock()   # of the image and what is known of it
+        self._lock = threading.RLock()  # of the image and what is known of it; a finalizer may submit as well
         self._rows = {}                 # function -> entry point that takes many rows of arguments
         self._name = name
         self._process = os.getpid()
@@ -366,6 +366,7 @@ class _Workers:
         if os.getpid() == self._process:
             self._service.wait_closed()
             self._service.wait_callbacks()
+            self._service.wait_functions()
 
 
 def _limits(limits, max_workers):

@@ -33,10 +33,11 @@ class TaskFuture(_Future):
                 if ended:
                     self._settle(made)
                 condition = made.__dict__.pop("_condition")
-                self.__dict__.update(made.__dict__)
-                self.__dict__["_condition"] = condition     # last: it is what others look for
-                if not ended:
-                    service.watch(self._call, self._ended)
+                if "_condition" not in self.__dict__:       # a finalizer that ran just now may have made it all
+                    self.__dict__.update(made.__dict__)
+                    self.__dict__["_condition"] = condition     # last: it is what others look for
+                    if not ended:
+                        service.watch(self._call, self._ended)
         return self.__dict__[name]
 
     def result(self, timeout=None):

@@ -30,7 +30,7 @@ from vmhost.task import Task
 _log = logging.getLogger("vmhost")
 _services = weakref.WeakSet()
 _system_images = {}             # native core -> its system image; one for all hosts of the process
-_system_lock = threading.Lock()
+_system_lock = threading.RLock()        # reading the bundle may run finalizers
 
 
 class Host:
@@ -175,17 +175,22 @@ class Host:
         """End all calls and VMs; gives the VMStatistics of what had to be quarantined. May be repeated.
 
         `drain`: calls that were submitted still run, for at most `timeout_s` seconds; then, or without `drain`, they
-        end with ClosedError. New calls get ClosedError at once.
+        end with ClosedError. New calls get ClosedError at once. Host functions whose guests gave up on them are waited for
+        two seconds; what still runs then is logged, and is in `statistics().functions`. Called from a host function, it
+        begins to close and waits for nothing.
         """
         self._closed = True
         if os.getpid() != self._process:
             return ()           # a forked child: the VMs and their threads are the parent's
         service = self._service
         service.begin_close(drain)
+        if service.is_waited_for(threading.current_thread()):
+            return service.quarantined
         if not service.wait_closed(timeout_s if drain else None):
             service.begin_close(False)
             service.wait_closed()
         service.wait_callbacks()
+        service.wait_functions()
         self._finalizer.detach()
         return service.quarantined
 
@@ -227,7 +232,7 @@ def _state_folder(path):
     Hosts of this process that were dropped, and are about to let go of theirs, are waited for.
     """
     for service in list(_services):
-        if service.abandoned:
+        if service.abandoned and service.holds(path):
             service.wait_closed()
     return StateFolder(path)
 
@@ -281,9 +286,10 @@ def _close_all(process):
     """At exit: whatever hosts are still there end now, so that no VM's thread outlives the interpreter."""
     if os.getpid() != process:
         return              # a forked child: the VMs and their threads are the parent's
-    services = list(_services)
+    services = [service for service in _services if not service.finished]
     for service in services:
         service.begin_close(False)
     for service in services:
         service.wait_closed()
+        service.wait_functions()
 

@@ -40,6 +40,7 @@ class Pool:
         self.cannot_boot = None         # why not even the beginning of a boot worked, until someone reads it
         self.closing = False
         self.quarantined = []           # statistics of those that could not be ended
+        self.totals = statistics.VMTotals()     # of VMs that are out of the pool
         self.booted = self.boot_failures = self.ended = 0
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -62,6 +63,10 @@ class Pool:
     def is_free_of(self, owner):
         """True when no VM of `owner` is left, not even one that is ending."""
         return owner not in self._of
+
+    def ids_of(self, owner):
+        """The ids of all VMs of `owner`, those that are ending too."""
+        return {vm.native.id for vm in self._of.get(owner, ())}
 
     @property
     def lent(self):
@@ -141,7 +146,10 @@ class Pool:
         vm = self._vms.pop(native.id, None)
         if vm is not None:
             self.changed = True
+            last = statistics.of_vm(native),
+            self.totals = self.totals.with_vms(last)
             if vm.owner is not None:
+                vm.owner.totals = vm.owner.totals.with_vms(last)
                 others = self._of[vm.owner]
                 others.remove(vm)
                 if not others:

@@ -13,10 +13,11 @@ import queue
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from vmhost import guest_log, statistics
 from vmhost.errors import ClosedError, Kind, from_core
+from vmhost.host_functions import FunctionThreads
 from vmhost.pool import Pool
 from vmhost.scheduler import Scheduler
 from vmhost.task import Version
@@ -27,6 +28,8 @@ _NO_DEAL = frozenset(("done", "log", "host_call", "failed_call"))
 _AFTER_A_FAULT_S = 1.0
 # Quarantined VMs keep their memory until the process exits: from so many of one task on, its waiting calls get no more of them.
 _GIVEN_UP_MOST = 3
+# Closing waits so long for host functions that still run, as long as for a VM that ends.
+_FUNCTIONS_END_S = 2.0
 
 
 class Service:
@@ -40,10 +43,11 @@ class Service:
         self.native = native
         self.events = native.Events()
         self.lock = threading.RLock()
-        self.future_lock = threading.Lock()
+        # These two are taken where a garbage collection may run a finalizer that asks for another future: reentrant.
+        self.future_lock = threading.RLock()
         self._finished = threading.Condition(self.lock)
         self._functions = functions
-        self._function_threads = None
+        self._function_threads = FunctionThreads(policy.function_threads)
         self._state = state
         self._clock = clock
         self._wall = wall
@@ -53,7 +57,7 @@ class Service:
         self._by_lane = {}          # native lane -> Version, draining ones too
         self._handles = weakref.WeakValueDictionary()       # name -> Task
         self._watched = {}          # native call -> functions to run when it ended
-        self._watch_lock = threading.Lock()
+        self._watch_lock = threading.RLock()
         self._gone = False          # the thread serves no watchers any more
         self._aside = None          # queue of the second thread
         self._aside_thread = None
@@ -163,14 +167,25 @@ class Service:
         self.events.wake()
 
     def wait_closed(self, timeout_s=None):
-        """Wait until all that `begin_close` began is done. False after `timeout_s`. At once on the service thread."""
-        if threading.current_thread() is self._thread:
+        """Wait until all that `begin_close` began is done. False after `timeout_s`, and at once on a thread that it waits for."""
+        if self.is_waited_for(threading.current_thread()):
             return self._finished_at_all
         with self.lock:
             if not self._finished.wait_for(lambda: self._finished_at_all, timeout_s):
                 return False
         self._thread.join()
         return True
+
+    def is_waited_for(self, thread):
+        """Can the service not end before `thread` goes on? It serves, or runs a function that a guest waits for."""
+        return thread is self._thread or self._function_threads.has(thread)
+
+    def wait_functions(self):
+        """After `wait_closed`: wait a bounded time for host functions whose guests have given up on them. What still runs is logged."""
+        running = self._function_threads.wait(_FUNCTIONS_END_S)
+        if running:
+            _log.error("host functions still run %s s after the host has closed: %s; their threads end when they return",
+                       _FUNCTIONS_END_S, ", ".join(running))
 
     def abandon(self, drain=False):
         """The Host object was dropped. Runs inside a garbage collection: takes no lock and does no work."""
@@ -183,6 +198,15 @@ class Service:
         return self._abandoned is not None
 
     @property
+    def finished(self):
+        """All that `begin_close` began is done."""
+        return self._finished_at_all
+
+    def holds(self, folder):
+        """Is `folder` the state folder of this host?"""
+        return self._state is not None and self._state.path.resolve() == Path(folder).resolve()
+
+    @property
     def quarantined(self):
         with self.lock:
             return tuple(self._pool.quarantined)
@@ -192,9 +216,13 @@ class Service:
     def _run(self):
         look_at = None          # when the scheduler wants to look again without an event
         while not self._finished_at_all:
-            events = self.events.wait(None if look_at is None else max(0.0, look_at - self._clock()))
-            if self._abandoned is not None and not self._closing:
-                self.begin_close(self._abandoned)
+            try:
+                events = self.events.wait(None if look_at is None else max(0.0, look_at - self._clock()))
+                if self._abandoned is not None and not self._closing:
+                    self.begin_close(self._abandoned)
+            except Exception:       # such as MemoryError; without this thread nobody would ever get an answer
+                _log.exception("vmhost: events could not be taken; the host goes on")
+                events = []
             after = []          # what user code may block is done without the lock
             with self.lock:
                 for event in events:
@@ -218,8 +246,7 @@ class Service:
         self._serve_late_watchers()
         if self._aside is not None:
             self._aside.put(None)
-        if self._function_threads is not None:
-            self._function_threads.shutdown(wait=False, cancel_futures=True)
+        self._function_threads.close()
         if self._state is not None:
             self._state.close()
 
@@ -275,7 +302,8 @@ class Service:
         elif kind == "stopped":
             pool.on_stopped(event[1])
         elif kind == "ended":
-            self._log_lines(event[1], pool.on_ended(event[1]), after)
+            owner = pool.on_ended(event[1])
+            self._log_lines(event[1], owner, after)
         elif kind == "quarantined":
             owner = pool.on_quarantined(event[1])
             self._log_lines(event[1], owner, after)
@@ -391,11 +419,7 @@ class Service:
         after.append(lambda: self._put_aside(write))
 
     def _host_call(self, request):
-        if self._function_threads is None:
-            self._function_threads = ThreadPoolExecutor(self.policy.function_threads, "vmhost-function")
-        try:
-            self._function_threads.submit(self._answer, request)
-        except RuntimeError:
+        if not self._function_threads.run(request.name, lambda: self._answer(request)):
             request.fail("the host is closing")
 
     def _answer(self, request):
@@ -413,7 +437,7 @@ class Service:
         else:
             try:
                 request.reply(function(request.value))
-            except Exception as error:
+            except BaseException as error:      # SystemExit too: the guest waits for an answer
                 request.fail(f"{type(error).__name__}: {error}")
 
     # -- counting -------------------------------------------------------------------------------------------------
@@ -422,15 +446,19 @@ class Service:
         """A HostStatistics of now."""
         with self.lock:
             vms, memory_bytes = self._pool.snapshot()
-            tasks = {name: self._task_statistics(version) for name, version in self._current.items()}
-            draining = tuple(self._task_statistics(version) for version in self._by_lane.values() if version.draining)
+            tasks = {name: self._task_statistics(version, vms) for name, version in self._current.items()}
+            draining = tuple(
+                self._task_statistics(version, vms) for version in self._by_lane.values() if version.draining)
             return statistics.HostStatistics(
                 tasks=tasks, draining=draining, vms=vms, quarantined=tuple(self._pool.quarantined),
+                totals=self._pool.totals.with_vms(vms), functions=self._function_threads.running,
                 warm=self._pool.warm, booting=self._pool.booting, booted=self._pool.booted,
                 boot_failures=self._pool.boot_failures, ended=self._pool.ended, starved=self._scheduler.starved,
                 memory_bytes=memory_bytes, sqlite_counted=self.native.sqlite_counted())
 
-    def _task_statistics(self, version):
+    def _task_statistics(self, version, vms):
+        ids = self._pool.ids_of(version)
+        own = [vm for vm in vms if vm.id in ids]
         counters = dict(version.lane.statistics())
         ends = counters.pop("ends")
         counts = version.counts()
@@ -438,7 +466,7 @@ class Service:
         return statistics.TaskStatistics(
             name=version.name, version=version.version, draining=version.draining, queued=version.lane.queued,
             running=version.lane.running, vms=len(self._pool.held_by(version)), calls=counts.calls,
-            failures=counts.failures, ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
+            failures=counts.failures, totals=version.totals.with_vms(own), ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
             breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips), counters=counters)
 
 

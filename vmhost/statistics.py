@@ -28,6 +28,23 @@ class VMStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class VMTotals:
+    """Sums over VMs, those too that are gone: how many there were, and what they counted."""
+
+    vms: int = 0
+    calls: int = 0
+    errors: int = 0
+    stops: int = 0
+    cpu_s: float = 0.0
+
+    def with_vms(self, vms):
+        """These totals and those of `vms`, each a VMStatistics."""
+        return VMTotals(
+            self.vms + len(vms), self.calls + sum(vm.calls for vm in vms), self.errors + sum(vm.errors for vm in vms),
+            self.stops + sum(vm.stops for vm in vms), self.cpu_s + sum(vm.cpu_s for vm in vms))
+
+
+@dataclass(frozen=True, slots=True)
 class Crash:
     """A crash of the process that used the state folder before.
 
@@ -58,7 +75,8 @@ class BreakerStatistics:
 class TaskStatistics:
     """One version of a task. `ended` maps how calls ended (names of `vmhost.errors.Kind`) to their number.
 
-    `draining` is true for a version that a newer one replaced and that still ends its calls.
+    `draining` is true for a version that a newer one replaced and that still ends its calls. `totals` are of all VMs that
+    served it, also those that are gone.
     """
 
     name: str
@@ -70,6 +88,7 @@ class TaskStatistics:
     calls: int
     failures: int
     ended: dict
+    totals: VMTotals
     breaker: BreakerStatistics
     counters: dict
 
@@ -80,6 +99,8 @@ class HostStatistics:
 
     `sqlite_counted`: the memory of SQLite is in what VMs are charged with. False where the process had connections of its
     own before its first host: then tasks may use SQLite beyond their limit.
+    `totals` are of all VMs that there were, those of versions that are gone and of no task as well; what a VM does after it
+    was quarantined is not in them. `functions` names the host functions that run now.
     """
 
     tasks: dict
@@ -94,6 +115,8 @@ class HostStatistics:
     starved: int
     memory_bytes: int
     sqlite_counted: bool
+    totals: VMTotals
+    functions: tuple
 
 
 _KNOWN = ("live_bytes", "peak_bytes", "arenas", "cpu_s", "calls", "errors", "stops", "threads", "idle_s")

@@ -18,6 +18,7 @@ from vmhost.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, VMHostError
 from vmhost.future import TaskFuture
 from vmhost.isolation.vm import LEAST_STACK_BYTES
+from vmhost.statistics import VMTotals
 
 # Ends that say nothing about the task.
 _NEUTRAL = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
@@ -44,6 +45,7 @@ class Version:
         self.permissions = {kind: list(names) for kind, names in manifest.permissions.items()}
         self.draining = False
         self.given_up = 0               # VMs of it in quarantine
+        self.totals = VMTotals()        # of its VMs that are gone
         self.muted = False              # of its lane: says no more that it is starved
         self.closed_because = None      # a sentence once calls are refused
         self.lane = None                # set by the service, which makes it

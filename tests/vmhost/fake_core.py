@@ -373,6 +373,6 @@ class Call:
 
     def watch(self):
         with self.lane.core.lock:
-            first, self._watched = not self._watched, True
-            if first and self._over.is_set():
+            self._watched = True
+            if self._over.is_set():
                 self.lane.events.post("done", self)

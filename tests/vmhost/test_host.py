@@ -14,6 +14,7 @@ from tests.vmhost import fake_core
 from tests.vmhost.fake_core import Ends, FakeCore
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 from vmhost.state import StateFolder
+from vmhost.statistics import VMTotals
 
 
 def settle(host):
@@ -589,6 +590,40 @@ def test_statistics_count_and_stay_as_they_are(fake_host, bundle):
     assert before.tasks["echo"].calls == 3
     with pytest.raises(AttributeError):
         echo.calls = 0
+
+
+def test_totals_keep_what_vms_counted_that_are_gone(fake_host, bundle):
+    host, core = fake_host(policy=Policy(task=TaskPolicy(fresh=True)))
+    echo, other = host.load(bundle()), host.load(bundle("other"))
+    for _ in range(20):
+        assert (echo(1), other(2)) == (1, 2)
+    settle(host)
+    now = host.statistics()
+    assert now.tasks["echo"].totals == now.tasks["other"].totals == VMTotals(vms=20, calls=20)
+    assert not [vm for vm in now.vms if vm.task]
+    assert (now.totals.calls, now.totals.vms) == (40, 40 + len(now.vms))
+    host.load(bundle(version="2.0.0"))
+    assert echo(1) == 1
+    settle(host)
+    now = host.statistics()
+    assert now.tasks["echo"].totals.calls == 1, "as with its other counts, a version begins at none"
+    assert now.totals.calls == 41
+    host.close()
+    assert host.statistics().totals.calls == 41
+
+
+def test_totals_count_a_vm_once_when_it_is_quarantined(fake_host, bundle):
+    host, core = fake_host(FakeCore(guest=None), policy=Policy(max_vms=1, warm=0, max_warm=0))
+    host.load(bundle()).submit(1)
+    settle(host)
+    settle(host)
+    [vm] = core.in_state("serving")
+    vm.served = 7
+    vm.quarantine("call")
+    vm.leave()
+    settle(host)
+    totals = host.statistics().tasks["echo"].totals
+    assert (totals.vms, totals.calls) == (1, 7)
 
 
 # -- closing ----------------------------------------------------------------------------------------------------------

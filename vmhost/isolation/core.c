@@ -191,7 +191,7 @@ static void call_dealloc(PyObject *object)
     call_object *self = (call_object *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
-    if (self->call != NULL) {
+    if (self->call != NULL && !vmh_fork_is_child()) {
         self->call->wrapper = NULL;
         vmh_call_unref(self->call);
     }
@@ -244,18 +244,38 @@ static PyObject *outcome(vmh_call *call)
     return NULL;
 }
 
+/* Python handles signals on the process's first thread. One that arrives between its last look at them and its sleep does not
+ * interrupt the sleep, so it looks again in between; soon at first, since a wait that begins is when that happens. */
+enum { LOOK_FIRST_NS = 2000000, LOOK_LAST_NS = 128000000 };
+
+static bool handles_signals(void)
+{
+    static _Thread_local int known;     /* 1: yes, 2: no */
+    if (known == 0)
+        known = syscall(SYS_gettid) == getpid() ? 1 : 2;
+    return known == 1;
+}
+
 /* Waits with the GIL released. 1: done, 0: the time is over, -1: a signal handler raised. */
 static int wait_for(vmh_call *call, int64_t deadline_ns)
 {
+    int64_t look_ns = handles_signals() ? LOOK_FIRST_NS : VMH_FOREVER;
     while (!vmh_call_done(call)) {
         int rc;
-        Py_BEGIN_ALLOW_THREADS
-        rc = vmh_call_wait(call, deadline_ns);
-        Py_END_ALLOW_THREADS
-        if (rc == ETIMEDOUT)
-            return 0;
-        if (rc == EINTR && PyErr_CheckSignals() < 0)
+        if (vmh_fork_check() < 0)
             return -1;
+        int64_t until_ns = look_ns == VMH_FOREVER ? VMH_FOREVER : vmh_now_ns() + look_ns;
+        if (until_ns > deadline_ns)
+            until_ns = deadline_ns;
+        Py_BEGIN_ALLOW_THREADS
+        rc = vmh_call_wait(call, until_ns);
+        Py_END_ALLOW_THREADS
+        if (rc == ETIMEDOUT && until_ns == deadline_ns)
+            return 0;
+        if (rc != 0 && PyErr_CheckSignals() < 0)
+            return -1;
+        if (look_ns < LOOK_LAST_NS)
+            look_ns *= 2;
     }
     return 1;
 }
@@ -292,11 +312,15 @@ static PyObject *call_result(PyObject *object, PyObject *Py_UNUSED(unused))
 
 static PyObject *call_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
 {
+    if (vmh_fork_check() < 0)
+        return NULL;
     return PyBool_FromLong(vmh_lane_cancel(((call_object *)object)->call, VMH_CANCELLED));
 }
 
 static PyObject *call_stop(PyObject *object, PyObject *Py_UNUSED(unused))
 {
+    if (vmh_fork_check() < 0)
+        return NULL;
     stop(((call_object *)object)->call);
     Py_RETURN_NONE;
 }
@@ -422,7 +446,7 @@ static void lane_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs(object);
-    if (self->lane != NULL) {
+    if (self->lane != NULL && !vmh_fork_is_child()) {
         self->lane->wrapper = NULL;
         vmh_lane_unref(self->lane);
     }
@@ -848,7 +872,7 @@ static void vm_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs(object);
-    if (self->vm != NULL) {
+    if (self->vm != NULL && !vmh_fork_is_child()) {
         self->vm->wrapper = NULL;
         vmh_vm_retire(self->vm);
         vmh_vm_unref(self->vm);
@@ -1133,7 +1157,7 @@ static void events_dealloc(PyObject *object)
 {
     events_object *self = (events_object *)object;
     PyTypeObject *type = Py_TYPE(object);
-    if (self->events != NULL) {
+    if (self->events != NULL && !vmh_fork_is_child()) {
         vmh_events_close(self->events);
         events_drain(self->events);
         vmh_events_unref(self->events);

@@ -17,7 +17,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t forked = PTHREAD_COND_INITIALIZER;
 static int in_transit;          /* guarded by lock: interpreters that are being made or ended */
 static bool forking;            /* likewise: none may begin to */
-static bool hidden;             /* main GIL: between prepare and the end of the fork */
+static _Thread_local bool hidden;       /* by this thread, between prepare and the end of its fork; others may fork at the same time */
 static atomic_bool child;
 
 void vmh_fork_transit_begin(void)
@@ -36,19 +36,21 @@ void vmh_fork_transit_end(void)
     vmh_mutex_unlock(&lock);
 }
 
-/* `forking` from now on, if nothing is in transit. */
+/* `forking` from now on, if nothing is in transit and no other thread forks. */
 static bool stop_transit(void)
 {
     vmh_mutex_lock(&lock);
-    forking = in_transit == 0;
-    bool stopped = forking;
+    bool stopped = !forking && in_transit == 0;
+    forking = forking || stopped;
     vmh_mutex_unlock(&lock);
     return stopped;
 }
 
+bool vmh_fork_is_child(void) { return atomic_load(&child); }
+
 int vmh_fork_check(void)
 {
-    if (!atomic_load(&child))
+    if (!vmh_fork_is_child())
         return 0;
     PyErr_SetString(PyExc_RuntimeError, "this process was forked from one that runs VMs, which did not come along; start processes with "
                     "\"spawn\" or \"forkserver\", or fork before vmhost is imported");

@@ -232,7 +232,8 @@ int vmh_call_wait(vmh_call *call, int64_t deadline_ns)
 
 void vmh_call_watch(vmh_call *call)
 {
-    if (atomic_fetch_or(&call->watch, WATCHED) == ENDED)
+    /* again for each watcher of an ended call: the event of the one before may have been served already */
+    if (atomic_fetch_or(&call->watch, WATCHED) & ENDED)
         post_done(call);
 }
 

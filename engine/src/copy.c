@@ -56,3 +56,19 @@ vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor
     vme_scratch_free(context, scratch, bytes);
     return status;
 }
+
+vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MOST], vme_tensor *aside)
+{
+    size_t bytes;
+    vme_buffer *buffer;
+    vme_status status = vme_shape_bytes((vme_dtype)like->dtype, like->rank, like->shape, strides, &bytes);
+    if (status == VME_OK)
+        status = vme_buffer_new(context, bytes, false, &buffer);
+    if (status != VME_OK)
+        return status;
+    *aside = *like;
+    aside->buffer = buffer;
+    aside->data = vme_buffer_data(buffer);
+    aside->strides = strides;
+    return VME_OK;
+}

@@ -6,24 +6,16 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 MISSING(vme_unary_types(vme_unary_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result), "unary")
 MISSING(vme_binary_types(vme_binary_op op, vme_dtype a, vme_dtype b, vme_dtype *loop, vme_dtype *result), "binary")
-MISSING(vme_scan_types(vme_scan_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result), "scan")
 MISSING(vme_unary(vme_context *c, vme_unary_op op, vme_dtype loop, const vme_tensor *in, const vme_tensor *out), "unary")
 MISSING(vme_binary(vme_context *c, vme_binary_op op, vme_dtype loop, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out), "binary")
 MISSING(vme_where(vme_context *c, const vme_tensor *condition, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out), "where")
 MISSING(vme_arange(vme_context *c, double start, double step, int64_t int_start, int64_t int_step, const vme_tensor *out), "arange")
-MISSING(vme_scan(vme_context *c, vme_scan_op op, vme_dtype loop, const vme_tensor *in, int axis, const vme_tensor *out), "scan")
-MISSING(vme_raster(vme_context *c, int element_size, int count, const vme_region *regions, vme_buffer *destination), "raster")
-MISSING(vme_concatenate(vme_context *c, int count, const vme_tensor *const *parts, int axis, const vme_tensor *out), "concatenate")
-MISSING(vme_pad(vme_context *c, vme_pad_mode mode, const vme_tensor *in, const int64_t *before, const void *value, const vme_tensor *out), "pad")
-MISSING(vme_tile(vme_context *c, const vme_tensor *in, const vme_tensor *out), "tile")
-MISSING(vme_roll(vme_context *c, const vme_tensor *in, const int64_t *shifts, const vme_tensor *out), "roll")
 MISSING(vme_gather(vme_context *c, const vme_tensor *in, int first, int count, const vme_tensor *const *indices, const vme_tensor *out), "gather")
 MISSING(vme_scatter(vme_context *c, const vme_tensor *values, int first, int count, const vme_tensor *const *indices, bool add, const vme_tensor *target), "scatter")
 MISSING(vme_nonzero(vme_context *c, const vme_tensor *mask, int64_t *count, const vme_tensor *const *out), "nonzero")
 MISSING(vme_sort(vme_context *c, const vme_tensor *in, int axis, bool descending, const vme_tensor *out), "sort")
 MISSING(vme_argsort(vme_context *c, const vme_tensor *in, int axis, bool descending, const vme_tensor *out), "argsort")
 MISSING(vme_searchsorted(vme_context *c, const vme_tensor *sorted, const vme_tensor *values, bool right, const vme_tensor *out), "searchsorted")
-MISSING(vme_philox(vme_context *c, const uint64_t key[2], const uint64_t counter[4], uint64_t first, const vme_tensor *out), "philox")
 #define NONE __attribute__((weak)) const
 NONE vme_elementwise_kernels vme_elementwise_portable, vme_elementwise_avx2, vme_elementwise_avx512;
 NONE vme_gemm_kernels vme_gemm_portable, vme_gemm_avx2, vme_gemm_avx512;

@@ -149,3 +149,44 @@ vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_si
     int64_t tile_bytes = bytes / tiles + 1;
     return vme_parallel(context, tiles, tile_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / tile_bytes, copy_tiles, &m);
 }
+
+vme_status vme_raster(vme_context *context, int element_size, int count, const vme_region *regions, vme_buffer *destination)
+{
+    if (element_size < 1 || element_size > 16 || (element_size & (element_size - 1)) != 0)
+        return vme_fail(VME_BAD_VALUE, "element size: expected 1, 2, 4, 8 or 16 bytes, got %d", element_size);
+    if (!vme_buffer_writable(destination))
+        return vme_fail(VME_READ_ONLY, "assignment destination is read-only");
+    int64_t elements = (int64_t)vme_buffer_size(destination) / element_size;
+    for (int i = 0; i < count; i++) {           /* all are looked at before any is copied */
+        const vme_region *region = &regions[i];
+        bool fits = region->rank >= 1 && region->rank <= VME_REGION_RANK, empty = false;
+        int64_t low = region->destination_offset, high = low;
+        for (int d = 0; fits && d < region->rank; d++) {
+            int64_t span;
+            fits = region->size[d] >= 0;
+            empty = empty || region->size[d] == 0;
+            if (fits && region->size[d] > 0)
+                fits = !__builtin_mul_overflow(region->size[d] - 1, region->destination_strides[d], &span)
+                       && !__builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high);
+        }
+        if (!fits || (!empty && (low < 0 || high >= elements)))
+            return vme_fail(VME_BAD_SHAPE, "region %d does not lie inside its destination of %lld elements", i,
+                            (long long)elements);
+    }
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    for (int i = 0; i < count; i++) {
+        const vme_region *region = &regions[i];
+        int64_t in[VME_REGION_RANK], out[VME_REGION_RANK];
+        for (int d = 0; d < region->rank; d++) {
+            in[d] = region->source_strides[d] * element_size;
+            out[d] = region->destination_strides[d] * element_size;
+        }
+        char *to = (char *)vme_buffer_data(destination) + region->destination_offset * element_size;
+        vme_status status = vme_move(context, region->rank, region->size,
+                                     (vme_side){region->source + region->source_offset * element_size, in, element_size},
+                                     (vme_side){to, out, element_size}, NULL);
+        if (status != VME_OK)
+            return status;
+    }
+    return VME_OK;
+}

@@ -6,11 +6,11 @@
  * pieces depend on shapes alone, so that a result does not depend on the number of threads. */
 #include "reduce.h"
 
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "nest.h"
+#include "raster.h"
 
 enum { IN, OUT };               /* operands of the kept nest; the reduced one has the first */
 enum {
@@ -447,22 +447,15 @@ vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, co
         return status;
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (vme_overlap(in, out)) {         /* outputs are written while others still read: into other memory first */
-        vme_buffer *buffer;
         int64_t strides[VME_RANK_MOST];
-        size_t bytes;
-        vme_tensor aside = *out;
-        status = vme_shape_bytes((vme_dtype)out->dtype, out->rank, out->shape, strides, &bytes);
-        if (status == VME_OK)
-            status = vme_buffer_new(context, bytes, false, &buffer);
+        vme_tensor aside;
+        status = vme_aside_new(context, out, strides, &aside);
         if (status != VME_OK)
             return status;
-        aside.buffer = buffer;
-        aside.data = vme_buffer_data(buffer);
-        aside.strides = strides;
         status = vme_reduce(context, op, loop, in, axes, initial, &aside);
         if (status == VME_OK)
             status = vme_copy(context, &aside, out);
-        vme_buffer_unref(buffer);
+        vme_buffer_unref(aside.buffer);
         return status;
     }
     reduction r;

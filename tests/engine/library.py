@@ -71,7 +71,7 @@ def tensor(array):
 def tensors(arrays):
     """`const vme_tensor *const *`; keeps its tensors alive."""
     made = [Tensor(array) for array in arrays]
-    pointers = (ctypes.POINTER(_Tensor) * max(len(made), 1))(*(ctypes.pointer(one) for one in made))
+    pointers = (ctypes.c_void_p * max(len(made), 1))(*(ctypes.addressof(one) for one in made))
     pointers.made = made
     return pointers
 

@@ -3,6 +3,7 @@
  *
  * Floating sums are pairwise: blocks of 32 vectors, the blocks' sums added two by two; as accurate as NumPy's. Products of less than
  * 64 floats are in order, as NumPy's. Elements need not be aligned. */
+#include "../elements.h"
 #include "../reduce.h"
 
 #include <math.h>
@@ -22,20 +23,6 @@
 #else
 #define VECTOR 16
 #endif
-
-/* Elements as they lie in memory: at any address. */
-typedef int8_t e_i8 __attribute__((may_alias));
-typedef int16_t e_i16 __attribute__((may_alias, aligned(1)));
-typedef int32_t e_i32 __attribute__((may_alias, aligned(1)));
-typedef int64_t e_i64 __attribute__((may_alias, aligned(1)));
-typedef uint8_t e_u8 __attribute__((may_alias));
-typedef uint16_t e_u16 __attribute__((may_alias, aligned(1)));
-typedef uint32_t e_u32 __attribute__((may_alias, aligned(1)));
-typedef uint64_t e_u64 __attribute__((may_alias, aligned(1)));
-typedef float e_f32 __attribute__((may_alias, aligned(1)));
-typedef double e_f64 __attribute__((may_alias, aligned(1)));
-typedef struct { float re, im; } __attribute__((may_alias, packed)) e_c64;
-typedef struct { double re, im; } __attribute__((may_alias, packed)) e_c128;
 
 /* ---- sums and products of integers, modulo 2**64. `narrow`: what holds the sum of `block` elements, so that lanes stay narrow. */
 #define INTEGER_SUM(name, narrow, block) \

@@ -46,7 +46,7 @@ LIBRARY = "engine.libvme"       # a plain shared library: no Python, no suffix i
 def extensions():
     """The project's native parts, in the order in which they can be linked."""
     return [
-        _native("vmhost.isolation._core", ["vmhost/isolation"], _python_headers(), ["-O2"]),
+        _native("vmhost.isolation._core", ["vmhost/isolation"], ["engine/include", *_python_headers()], ["-O2"]),
         _native(LIBRARY, ["engine/src", "engine/src/portable", *(f"engine/src/{name}" for name in INSTRUCTIONS if X86_64)],
                 ["engine/include", "engine/src"], ARITHMETIC, libraries=["m"]),
         _native("engine._array", ["engine/arrays"], ["engine/include", *_python_headers()], ["-O2"], needs_library=True),

@@ -24,7 +24,7 @@ from .stdlib import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered
 
 _REFUSES_VMS = "its C part refuses interpreters with a GIL of their own"
 _THIRD_PARTY = {
-    "numpy": f"{_REFUSES_VMS}; use lists, array, math.sumprod, or compute on the host",
+    "numpy": f"{_REFUSES_VMS}; import engine.numpy, which has its names",
     "cffi": f"{_REFUSES_VMS}; call the library on the host, as a host function",
     "cryptography": f"{_REFUSES_VMS}; use hashlib and hmac, or a host function",
     "msgpack": f"{_REFUSES_VMS}; use json or struct",

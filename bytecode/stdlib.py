@@ -1,7 +1,7 @@
 """The standard-library bundle, and the tables of what a sealed VM offers.
 
 `python -m bytecode.stdlib OUT.vmb` compiles the running Python's own standard library (its .py sources), minus what has
-no use in a VM, plus the guest runtime of `vmhost/guest/`, into one unsigned bundle that only this exact Python accepts.
+no use in a VM, plus the guest runtime of `vmhost/guest/` and `engine.numpy`, into one unsigned bundle that only this exact Python accepts.
 Same Python, same sources: same bytes.
 
 The guest runtime shapes the bundle in two ways, and both are read as files, since this package imports nothing of
@@ -35,6 +35,7 @@ NATIVE_MODULES = frozenset("""
     _sqlite3 _sre _ssl _stat _statistics _string _struct _sysconfig _thread _tokenize _types _typing _uuid
     _warnings _weakref _zoneinfo _zstd array atexit binascii builtins cmath errno gc itertools marshal math mmap posix
     pyexpat select sys time unicodedata zlib
+    engine._array
 """.split())
 
 _NO_PROCESSES = "a VM starts no processes; run the work in the task itself, or start the process on the host"
@@ -115,6 +116,7 @@ ALIASES = frozenset({
 })
 
 _GUEST = Path(__file__).resolve().parent.parent / "vmhost" / "guest"
+_ENGINE = Path(__file__).resolve().parent.parent / "engine"
 _STUB = b'"""Inside a VM this package holds the guest runtime only."""\n'
 _FOR_THE_BUILD = ("patches.py", "policy.py", "splitting.py")        # in vmhost/guest/, but never inside a VM
 _NOT_LIBRARY = ("__pycache__", "lib-dynload", "site-packages", "dist-packages")
@@ -132,7 +134,7 @@ def left_out(name):
 @functools.cache
 def offered_modules():
     """The names of all modules that a VM can import besides those of its task."""
-    return frozenset(NATIVE_MODULES | _library_sources().keys() | _guest_sources().keys())
+    return frozenset(NATIVE_MODULES | _library_sources().keys() | _guest_sources().keys() | _engine_sources().keys())
 
 
 def build_stdlib(guest=_GUEST):
@@ -140,6 +142,7 @@ def build_stdlib(guest=_GUEST):
     name, version = "stdlib", platform.python_version()
     sources = {module: (path, None, is_package) for module, (path, is_package) in _library_sources().items()}
     sources.update(_guest_sources(guest))
+    sources.update(_engine_sources())
     for path in sorted((guest / "overlays").glob("*.py")):
         is_package = sources.get(path.stem, (None, None, False))[2]
         sources[path.stem] = (path, path.read_bytes(), is_package)
@@ -197,6 +200,16 @@ def _guest_sources(guest=_GUEST):
     if sources:
         sources["vmhost"] = (guest, _STUB, True)
         sources.setdefault("vmhost.guest", (guest, _STUB, True))
+    return sources
+
+
+def _engine_sources():
+    """The engine's Python that runs inside a VM: the package itself and `engine.numpy`."""
+    sources = {"engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True)}
+    for path in sorted((_ENGINE / "numpy").rglob("*.py")):
+        is_package = path.stem == "__init__"
+        parts = path.relative_to(_ENGINE.parent).with_suffix("").parts
+        sources[".".join(parts[:-1] if is_package else parts)] = (path, path.read_bytes(), is_package)
     return sources
 
 

@@ -272,6 +272,8 @@ def system_image(native):
                 accept(bundle, path)
             except bytecode.errors.BundleError as error:
                 raise ConfigurationError(f"{error}; run `make build`") from error
+            from engine import library      # late: only who runs VMs pays for loading cffi
+            native.engine_attach(library.table_address(), library.array_module_path())
             image = _system_images[native] = isolation.image_of(bundle, native)
         return image
 

@@ -61,9 +61,10 @@ def _make(path):
 
 
 def _sources_digest():
-    """What shapes the bundle beside the Python: the compiler and the guest runtime."""
+    """What shapes the bundle beside the Python: the compiler, the guest runtime and `engine.numpy`."""
     digest = hashlib.sha256(sys.version.encode())
-    for root in (Path(bytecode.__file__).parent, Path(__file__).parent / "guest"):
+    here = Path(__file__).parent
+    for root in (Path(bytecode.__file__).parent, here / "guest", here.parent / "engine"):
         for source in sorted(root.rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

@@ -272,7 +272,7 @@ struct vme_api {
     void (*buffer_freeze)(vme_buffer *);
     bool (*buffer_writable)(const vme_buffer *);
     vme_status (*buffer_inherit)(vme_buffer *, vme_context *);
-    const char *(*dtype_format)(vme_dtype);
+    bool (*dtype_from_format)(const char *, vme_dtype *);
     const char *(*message)(void);
 };
 VME_API const struct vme_api *vme_api(void);

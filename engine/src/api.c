@@ -17,7 +17,7 @@ static const struct vme_api table = {
     .buffer_freeze = vme_buffer_freeze,
     .buffer_writable = vme_buffer_writable,
     .buffer_inherit = vme_buffer_inherit,
-    .dtype_format = vme_dtype_format,
+    .dtype_from_format = vme_dtype_from_format,
     .message = vme_message,
 };
 

@@ -25,6 +25,7 @@ def guest(tmp_path, monkeypatch):
     sources = stdlib._library_sources()
     few = {name: sources[name] for name in ("keyword", "json", "json.tool")}
     monkeypatch.setattr(stdlib, "_library_sources", lambda: few)
+    monkeypatch.setattr(stdlib, "_engine_sources", dict)
     return tmp_path
 
 

@@ -9,6 +9,7 @@
 
 #include "buffer.h"
 #include "clock.h"
+#include "engine.h"
 #include "fork.h"
 #include "seal.h"
 #include "sqlite_memory.h"
@@ -1319,7 +1320,18 @@ static PyObject *sqlite_counted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
     return PyBool_FromLong(vmh_sqlite_memory_counted());
 }
 
+static PyObject *engine_attach(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long table;
+    const char *path;
+    if (!PyArg_ParseTuple(args, "Ks:engine_attach", &table, &path) || vmh_engine_attach((uintptr_t)table, path) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef core_methods[] = {
+    {"engine_attach", engine_attach, METH_VARARGS,
+     PyDoc_STR("engine_attach(table, path): the address of the engine's `struct vme_api`, and the file of engine._array.")},
     {"sqlite_counted", sqlite_counted, METH_NOARGS,
      PyDoc_STR("Is what SQLite allocates charged to the VM that asks for it? Not if the host used SQLite before the core was loaded.")},
     {"crash_open", crash_open, METH_O,

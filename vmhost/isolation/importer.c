@@ -4,6 +4,7 @@
  * standard library has anyway, or a native module that is already gated. Before the VM existed, images were digest-checked and
  * all their code accepted by the verifier (`bytecode/verifier`), or made on the spot by this Python's own compiler.
  */
+#include "engine.h"
 #include "gates.h"
 
 #include <limits.h>
@@ -49,6 +50,9 @@ static bool is_builtin(const char *name)
 
 static bool dynamic_path(const char *name, char path[PATH_MAX])
 {
+    const char *ours = vmh_engine_module(name);
+    if (ours != NULL)
+        return snprintf(path, PATH_MAX, "%s", ours) < PATH_MAX && access(path, R_OK) == 0;
     for (int i = 0; i < python.folder_count; i++)
         if (snprintf(path, PATH_MAX, "%s/%s%s", python.folders[i], name, python.suffix) < PATH_MAX
             && access(path, R_OK) == 0)
@@ -203,6 +207,8 @@ static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *name)
     spec = PyModule_NewObject(name);
     if (spec == NULL || origin == NULL || PyObject_SetAttrString(spec, "name", name) < 0
         || PyObject_SetAttrString(spec, "origin", origin) < 0)
+        goto done;
+    if (vmh_engine_module(text) != NULL && vmh_engine_enter(vmh_current()) < 0)
         goto done;
     module = call_imp(builtin ? python.create_builtin : python.create_dynamic, &spec, 1);
     if (module == NULL)

@@ -1175,6 +1175,9 @@ static const vmh_filing filings_of_cmath[] = {
     {"tanh", 'a'},
     {0, 0},
 };
+static const vmh_filing filings_of_engine__array[] = {
+    {0, 0},
+};
 static const vmh_filing filings_of_errno[] = {
     {"errorcode", 'a'},
     {0, 0},
@@ -1657,6 +1660,7 @@ static const vmh_module_policy vmh_policy[] = {
     {"binascii", filings_of_binascii, 14},
     {"builtins", filings_of_builtins, 144},
     {"cmath", filings_of_cmath, 23},
+    {"engine._array", filings_of_engine__array, 0},
     {"errno", filings_of_errno, 1},
     {"gc", filings_of_gc, 16},
     {"itertools", filings_of_itertools, 23},

@@ -34,7 +34,7 @@ vmh_storage *vmh_storage_new(size_t size, vmh_meter *meter)
     return storage;
 }
 
-vmh_storage *vmh_storage_lend(void *data, size_t size, void *lender)
+static vmh_storage *foreign(void *data, size_t size)
 {
     vmh_storage *storage = calloc(1, sizeof *storage);
     if (storage == NULL)
@@ -43,7 +43,24 @@ vmh_storage *vmh_storage_lend(void *data, size_t size, void *lender)
     atomic_init(&storage->frozen, true);
     storage->data = data;
     storage->size = size;
-    storage->lender = lender;
+    return storage;
+}
+
+vmh_storage *vmh_storage_lend(void *data, size_t size, void *lender)
+{
+    vmh_storage *storage = foreign(data, size);
+    if (storage != NULL)
+        storage->lender = lender;
+    return storage;
+}
+
+vmh_storage *vmh_storage_hold(void *data, size_t size, void *held, void (*drop)(void *held))
+{
+    vmh_storage *storage = foreign(data, size);
+    if (storage != NULL) {
+        storage->held = held;
+        storage->drop = drop;
+    }
     return storage;
 }
 
@@ -69,7 +86,10 @@ void vmh_storage_unref(vmh_storage *storage)
         atomic_fetch_sub(&storage->meter->buffers, (long long)storage->size);
         vmh_meter_unref(storage->meter);
     }
-    free(storage->data);
+    if (storage->drop != NULL)
+        storage->drop(storage->held);
+    else
+        free(storage->data);
     free(storage);
 }
 

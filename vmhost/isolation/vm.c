@@ -16,6 +16,7 @@
 
 #include "clock.h"
 #include "crash.h"
+#include "engine.h"
 #include "fork.h"
 #include "frozen.h"
 #include "overflow.h"
@@ -116,6 +117,7 @@ void vmh_vm_unref(vmh_vm *vm)
     }
     vmh_blob_clear(&vm->permissions);
     vmh_blob_clear(&vm->scratch);
+    vmh_engine_leave(vm);
     vmh_meter_unref(vm->meter);
     vmh_image_unref(vm->system);
     vmh_events_unref(vm->events);
@@ -258,6 +260,7 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
     *kind = delivered ? vm->stop_kind : VMH_OK;
     if (asked) {
         atomic_store(&vm->stopping, false);
+        vmh_engine_stop(vm, false);
         uint64_t count;
         while (read(vm->stop_fd, &count, sizeof count) > 0) {
         }
@@ -311,6 +314,7 @@ static void inject(vmh_vm *vm, int64_t now)
     if (vm->stoppable && vm->stop_error != NULL && atomic_exchange(&vm->pending_out, 1) == 0
         && _PyEval_AddPendingCall(vm->interp, stop_pending, vm, 0) != VMH_PENDING_ADDED)
         atomic_store(&vm->pending_out, 0);
+    vmh_engine_stop(vm, true);
     vm->next_inject_ns = now + vm->inject_gap_ns;
     if (vm->inject_gap_ns < 20000000)
         vm->inject_gap_ns *= 2;

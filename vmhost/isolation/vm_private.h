@@ -54,6 +54,7 @@ struct vmh_vm {
     vmh_blob permissions;       /* a dict on the wire */
 
     vmh_meter *meter;
+    _Atomic(struct vme_context *) engine;   /* once it has loaded the engine; one reference, dropped with the VM */
     atomic_llong soft_bytes, hard_bytes;    /* in force from READY on */
     _Atomic(vmh_lane *) lane;   /* one reference; set once, by attach */
     atomic_bool retire;

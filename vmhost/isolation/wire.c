@@ -3,11 +3,13 @@
 #include <string.h>
 
 #include "buffer.h"
+#include "engine.h"
+#include "vme_python.h"
 
 /* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves. */
 enum tag {
     TAG_NONE, TAG_TRUE, TAG_FALSE, TAG_INT, TAG_BIG, TAG_FLOAT, TAG_COMPLEX, TAG_ASCII, TAG_STR, TAG_BYTES, TAG_LIST,
-    TAG_TUPLE, TAG_DICT, TAG_SET, TAG_BUFFER, TAG_LENT_BYTES,
+    TAG_TUPLE, TAG_DICT, TAG_SET, TAG_BUFFER, TAG_LENT_BYTES, TAG_ARRAY,
 };
 
 /* From LEND_LEAST on the host lends its bytes instead of copying them: one copy less, for the price of a reference. */
@@ -168,6 +170,31 @@ static int put_buffer(encoder *e, vmh_storage *storage, const vmh_view *view)
     return 0;
 }
 
+/* A reference to an array's buffer, with what the array shows of it. */
+static int put_array(encoder *e, PyObject *value, const struct vme_python_api *arrays)
+{
+    vmh_storage *storage = NULL;
+    vmh_array array;
+    const int64_t *shape, *strides;
+    if (vmh_engine_put(value, arrays, &storage, &array, &shape, &strides) < 0)
+        return -1;
+    size_t sizes = (size_t)array.rank * sizeof *shape;
+    int rc = put_tag(e, TAG_ARRAY);
+    uint8_t *at = rc < 0 ? NULL : room(e, sizeof array + 2 * sizes);
+    if (at != NULL) {
+        array.storage = e->blob->storage_count;
+        memcpy(at, &array, sizeof array);
+        memcpy(at + sizeof array, shape, sizes);
+        memcpy(at + sizeof array + sizes, strides, sizes);
+        if (!vmh_blob_add_storage(e->blob, storage)) {
+            PyErr_NoMemory();
+            at = NULL;
+        }
+    }
+    vmh_storage_unref(storage);
+    return at == NULL ? -1 : 0;
+}
+
 static int put_foreign_buffer(encoder *e, const step *at, PyObject *value)
 {
     vmh_view view;
@@ -299,6 +326,9 @@ static int put(encoder *e, PyObject *value, const step *at)
         return refuse(e, at, PyExc_ValueError, "a writable memoryview on this `%s` is still open; release it first", value);
     if (type == e->buffer_type)
         return put_buffer(e, vmh_buffer_storage(value), vmh_buffer_view(value));
+    const struct vme_python_api *arrays = vmh_engine_arrays();
+    if (arrays != NULL && arrays->array_check(value))
+        return put_array(e, value, arrays);
     if (PyObject_CheckBuffer(value) && !PyBytes_Check(value))
         return put_foreign_buffer(e, at, value);
     return refuse(e, at, PyExc_TypeError,
@@ -426,6 +456,25 @@ static PyObject *get_buffer(decoder *d)
     return vmh_buffer_new(d->buffer_type, d->blob->storages[index], &view);
 }
 
+static PyObject *get_array(decoder *d)
+{
+    vmh_array array;
+    int64_t sizes[2 * VME_RANK_MOST];
+    const uint8_t *from = bite(d, sizeof array);
+    if (from == NULL)
+        return NULL;
+    memcpy(&array, from, sizeof array);
+    if (array.storage >= d->blob->storage_count || array.rank < 0 || array.rank > VME_RANK_MOST) {
+        PyErr_SetString(PyExc_SystemError, "vmhost: an array on the wire is damaged");
+        return NULL;
+    }
+    size_t rank = (size_t)array.rank;
+    if ((from = bite(d, 2 * rank * sizeof *sizes)) == NULL)
+        return NULL;
+    memcpy(sizes, from, 2 * rank * sizeof *sizes);
+    return vmh_engine_get(d->blob->storages[array.storage], &array, sizes, sizes + rank);
+}
+
 static PyObject *get_lent_bytes(decoder *d)
 {
     const uint8_t *from = bite(d, 4);
@@ -502,6 +551,8 @@ static PyObject *get(decoder *d)
         return get_buffer(d);
     case TAG_LENT_BYTES:
         return get_lent_bytes(d);
+    case TAG_ARRAY:
+        return get_array(d);
     }
     PyErr_Format(PyExc_SystemError, "vmhost: tag %d on the wire is unknown", (int)tag);
     return NULL;

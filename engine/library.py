@@ -1,0 +1,75 @@
+"""Administration of the engine, for the host: backends, threads, what it is made of. Arrays are in `engine.numpy`.
+
+Needs cffi, so it works in the main interpreter only; nothing inside a VM imports it.
+"""
+
+import importlib.util
+from typing import NamedTuple
+
+from engine._vme import ffi, lib
+
+
+class EngineError(Exception):
+    """What the engine refused; the text is its own sentence."""
+
+
+class Backend(NamedTuple):
+    """A set of kernels: its name, whether this CPU can run it, whether it is in use."""
+
+    name: str
+    available: bool
+    current: bool
+
+
+def backends():
+    """All backends, from the portable one to the fastest."""
+    current = lib.vme_backend_current()
+    return [Backend(_text(lib.vme_backend_name(i)), lib.vme_backend_available(i), i == current)
+            for i in range(lib.vme_backend_count())]
+
+
+def force_backend(name):
+    """Makes every operator of the process use the backend `name`; None: the best that this CPU can run."""
+    names = [backend.name for backend in backends()]
+    if name is not None and name not in names:
+        raise EngineError(f"there is no backend {name!r}; there are {', '.join(names)}")
+    _check(lib.vme_backend_force(-1 if name is None else names.index(name)))
+
+
+def threads():
+    """How many threads one operator may use, its caller among them."""
+    return lib.vme_threads()
+
+
+def set_threads(count):
+    """Lets one operator use `count` threads (1 .. cores), for the whole process."""
+    _check(lib.vme_threads_set(count))
+
+
+def primitives():
+    """The names of the operators that have kernels."""
+    return [_text(lib.vme_primitive_name(i)) for i in range(lib.vme_primitive_count())]
+
+
+def lowered():
+    """The names of the operators that are made of primitives, and so need no kernel of their own in any backend."""
+    return [_text(lib.vme_lowered_name(i)) for i in range(lib.vme_lowered_count())]
+
+
+def table_address():
+    """The address of the engine's `const struct vme_api`, for the isolation core."""
+    return int(ffi.cast("uintptr_t", lib.vme_api()))
+
+
+def array_module_path():
+    """The file of the native module `engine._array`."""
+    return importlib.util.find_spec("engine._array").origin
+
+
+def _check(status):
+    if status != lib.VME_OK:
+        raise EngineError(_text(lib.vme_message()))
+
+
+def _text(characters):
+    return ffi.string(characters).decode()

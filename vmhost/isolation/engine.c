@@ -1,0 +1,187 @@
+#include "engine.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "vme_python.h"
+#include "vm_private.h"
+
+static const char *const module_name = "engine._array";
+
+/* Set once, by the host, before any VM can load the engine. */
+static _Atomic(const struct vme_api *) engine;
+static char module_path[PATH_MAX];
+
+int vmh_engine_attach(uintptr_t table, const char *path)
+{
+    const struct vme_api *offered = (const struct vme_api *)table, *known = atomic_load(&engine);
+    if (offered == NULL || offered->abi != VME_ABI || offered->size != sizeof *offered) {
+        PyErr_SetString(PyExc_ImportError, "the engine was built from other sources than this core; build both again (`make build`)");
+        return -1;
+    }
+    if (known != NULL) {
+        if (known == offered)
+            return 0;
+        PyErr_SetString(PyExc_ImportError, "another copy of the engine is attached already");
+        return -1;
+    }
+    if (strlen(path) >= sizeof module_path) {
+        PyErr_Format(PyExc_ImportError, "the path of engine._array is longer than %zu bytes", sizeof module_path - 1);
+        return -1;
+    }
+    strcpy(module_path, path);
+    atomic_store(&engine, offered);
+    return 0;
+}
+
+const char *vmh_engine_module(const char *name)
+{
+    return atomic_load(&engine) != NULL && strcmp(name, module_name) == 0 ? module_path : NULL;
+}
+
+/* ---- a VM's context ------------------------------------------------------------------------------------------------ */
+
+static bool account_charge(void *meter, size_t bytes)
+{
+    if (!vmh_meter_charge(meter, bytes))
+        return false;
+    atomic_fetch_add_explicit(&((vmh_meter *)meter)->buffers, (long long)bytes, memory_order_relaxed);
+    return true;
+}
+
+static void account_release(void *meter, size_t bytes)
+{
+    atomic_fetch_sub_explicit(&((vmh_meter *)meter)->buffers, (long long)bytes, memory_order_relaxed);
+    vmh_meter_release(meter, bytes);
+}
+
+static void account_retain(void *meter) { vmh_meter_ref(meter); }
+static void account_forget(void *meter) { vmh_meter_unref(meter); }
+
+int vmh_engine_enter(vmh_vm *vm)
+{
+    const struct vme_api *api = atomic_load(&engine);
+    if (api == NULL) {
+        PyErr_SetString(PyExc_ImportError, "the engine is not in this host");
+        return -1;
+    }
+    if (atomic_load(&vm->engine) == NULL) {
+        vme_account account = {
+            .owner = vm->meter,
+            .charge = account_charge,
+            .release = account_release,
+            .retain = account_retain,
+            .forget = account_forget,
+        };
+        vme_context *context;
+        if (api->context_new(&account, 0, &context) != VME_OK) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        pthread_mutex_lock(&vm->life);
+        atomic_store(&vm->engine, context);
+        api->context_stop(context, atomic_load(&vm->stopping));     /* a stop may have come first */
+        pthread_mutex_unlock(&vm->life);
+    }
+    PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
+    PyObject *capsule = PyCapsule_New(atomic_load(&vm->engine), VME_CONTEXT_CAPSULE, NULL);
+    int rc = dict == NULL || capsule == NULL ? -1 : PyDict_SetItemString(dict, VME_CONTEXT_CAPSULE, capsule);
+    Py_XDECREF(capsule);
+    if (rc < 0 && !PyErr_Occurred())
+        PyErr_NoMemory();
+    return rc;
+}
+
+void vmh_engine_stop(vmh_vm *vm, bool stop)
+{
+    vme_context *context = atomic_load(&vm->engine);
+    if (context != NULL)
+        atomic_load(&engine)->context_stop(context, stop);
+}
+
+void vmh_engine_leave(vmh_vm *vm)
+{
+    vme_context *context = atomic_exchange(&vm->engine, NULL);
+    if (context != NULL)
+        atomic_load(&engine)->context_unref(context);
+}
+
+/* ---- arrays across the wall ---------------------------------------------------------------------------------------- */
+
+const struct vme_python_api *vmh_engine_arrays(void)
+{
+    PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
+    PyObject *capsule = dict == NULL ? NULL : PyDict_GetItemString(dict, VME_PYTHON_CAPSULE);
+    return capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, VME_PYTHON_CAPSULE);
+}
+
+/* The last reference to a storage that held an engine's buffer is gone. */
+static void drop_buffer(void *buffer) { atomic_load(&engine)->buffer_unref(buffer); }
+static void drop_storage(void *storage) { vmh_storage_unref(storage); }
+
+int vmh_engine_put(PyObject *array, const struct vme_python_api *arrays, vmh_storage **storage, vmh_array *description,
+                   const int64_t **shape, const int64_t **strides)
+{
+    const struct vme_api *api = atomic_load(&engine);
+    if (api == NULL) {
+        PyErr_SetString(PyExc_ValueError, "arrays cannot cross: the engine is not attached to this host");
+        return -1;
+    }
+    vme_tensor view;
+    arrays->array_view(array, &view);
+    char *base = api->buffer_data(view.buffer);
+    vme_buffer *held = api->buffer_ref(view.buffer);
+    *storage = vmh_storage_hold(base, api->buffer_size(held), held, drop_buffer);
+    if (*storage == NULL) {
+        api->buffer_unref(held);
+        PyErr_NoMemory();
+        return -1;
+    }
+    api->buffer_freeze(held);
+    description->dtype = view.dtype;
+    description->rank = view.rank;
+    description->offset = view.data - base;
+    *shape = view.shape;
+    *strides = view.strides;
+    return 0;
+}
+
+PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, const int64_t *shape, const int64_t *strides)
+{
+    const struct vme_api *api = atomic_load(&engine);
+    if (api == NULL) {
+        PyErr_SetString(PyExc_ImportError, "an array came, but the engine is not attached to this host");
+        return NULL;
+    }
+    const struct vme_python_api *arrays = vmh_engine_arrays();
+    if (arrays == NULL) {
+        PyObject *module = PyImport_ImportModule(module_name);
+        Py_XDECREF(module);
+        if (module == NULL)
+            return NULL;
+        arrays = vmh_engine_arrays();
+        if (arrays == NULL) {
+            PyErr_SetString(PyExc_ImportError, "engine._array is loaded, but left no table of its arrays");
+            return NULL;
+        }
+    }
+    vme_buffer *buffer;
+    if (storage->drop == drop_buffer)
+        buffer = api->buffer_ref(storage->held);
+    else if (api->buffer_wrap(arrays->context(arrays->module), storage->data, storage->size, false, vmh_storage_ref(storage),
+                              drop_storage, &buffer) != VME_OK) {
+        vmh_storage_unref(storage);
+        return PyErr_NoMemory();
+    }
+    PyObject *array = arrays->array_from_buffer(arrays->module, buffer, description->dtype, description->rank, shape, strides,
+                                                (size_t)description->offset);
+    api->buffer_unref(buffer);
+    return array;
+}
+
+int vmh_engine_dtype(const char *format)
+{
+    const struct vme_api *api = atomic_load(&engine);
+    vme_dtype dtype;
+    return api != NULL && api->dtype_from_format(format, &dtype) ? (int)dtype : -1;
+}

@@ -1,0 +1,43 @@
+/* The tensor engine on both sides of the wall. This core does not link the engine: the host hands it the engine's table once.
+ *
+ * A VM that loads engine._array gets a context first: its meter pays for the arrays, its CPU clock for helper threads, and a stop of
+ * the VM stops the engine's work for it. Arrays cross as references to their buffers, frozen from then on.
+ */
+#ifndef VMH_ENGINE_H
+#define VMH_ENGINE_H
+
+#include "compat.h"
+#include "lane.h"
+#include "vm.h"
+
+/* Main interpreter. `module_path`: the file of engine._array. -1: an error is set (another table, another version). */
+int vmh_engine_attach(uintptr_t table, const char *module_path);
+/* The file of the native module `name` when it is one of the engine's and the engine is attached; else NULL. */
+const char *vmh_engine_module(const char *name);
+
+/* In a VM, before engine._array is made: its context, left where the module looks for it. -1: an error is set. */
+int vmh_engine_enter(vmh_vm *vm);
+/* Any thread, life lock held: work in progress ends soon / may go on from now. */
+void vmh_engine_stop(vmh_vm *vm, bool stop);
+/* The VM is gone; buffers of it that live on keep its meter. */
+void vmh_engine_leave(vmh_vm *vm);
+
+/* This interpreter's arrays, or NULL without an error while engine._array is not loaded in it. */
+const struct vme_python_api *vmh_engine_arrays(void);
+
+/* An array as it crosses, without its shape and strides (`rank` of each follow). */
+typedef struct vmh_array {
+    uint32_t storage;           /* its place among the message's storages */
+    int32_t dtype, rank;
+    int64_t offset;             /* bytes from the storage's start to the first element */
+} vmh_array;
+
+/* A storage that holds the array's buffer (frozen now), and its description; `view` borrows from the array. -1: error set. */
+int vmh_engine_put(PyObject *array, const struct vme_python_api *arrays, vmh_storage **storage, vmh_array *description,
+                   const int64_t **shape, const int64_t **strides);
+/* A new array on what a storage holds; strides NULL: C order. Loads engine._array where it is not loaded yet. */
+PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, const int64_t *shape, const int64_t *strides);
+/* The engine's number for an item format of the struct module; -1: none. */
+int vmh_engine_dtype(const char *format);
+
+#endif

@@ -1,20 +1,20 @@
 /* The one table from the engine's statuses to Python's exceptions. */
 #include "arrays.h"
 
-/* A stop comes with a pending call that injects an exception into this thread; here it is made to run and is raised at once, so
- * that no half-written array is returned. */
+#include "vme_python.h"
+
+/* A stop comes with an exception that the interpreter's owner injects; it is raised here at once, so that no half-written array
+ * is returned. */
 static void raise_stop(void)
 {
-    if (Py_MakePendingCalls() < 0 || PyErr_CheckSignals() < 0)
+    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get()), *breathe = NULL;
+    if (owned != NULL && PyDict_GetItemStringRef(owned, VME_BREATHE, &breathe) < 0)
         return;
-    PyThreadState *thread = PyThreadState_Get();
-    PyObject *injected = __atomic_exchange_n(&thread->async_exc, NULL, __ATOMIC_SEQ_CST);
-    if (injected == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "stopped");
-        return;
-    }
-    PyErr_SetNone(injected);
-    Py_DECREF(injected);
+    PyObject *nothing = breathe == NULL ? NULL : PyObject_CallNoArgs(breathe);
+    Py_XDECREF(breathe);
+    Py_XDECREF(nothing);
+    if (!PyErr_Occurred() && PyErr_CheckSignals() == 0)
+        PyErr_SetString(PyExc_RuntimeError, "the array's computation was stopped");
 }
 
 PyObject *array_fail(array_state *state, vme_status status)

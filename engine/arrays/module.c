@@ -49,9 +49,16 @@ static int api_init(PyObject *module)
         .array_from_buffer = api_from_buffer, .context = api_context,
     };
     PyObject *capsule = PyCapsule_New(api, VME_PYTHON_CAPSULE, api_free);
-    if (capsule == NULL)
+    if (capsule == NULL) {
         PyMem_Free(api);
-    return PyModule_Add(module, "_C_API", capsule);
+        return -1;
+    }
+    /* not in the module: there, programs could take it away, or let go of the module while others hold the table */
+    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get());     /* borrowed */
+    int rc = owned == NULL || PyDict_SetItemString(owned, "engine._array", module) < 0
+             || PyDict_SetItemString(owned, VME_PYTHON_CAPSULE, capsule) < 0 ? -1 : 0;
+    Py_DECREF(capsule);
+    return rc;
 }
 
 /* ---- functions of no file's subject */

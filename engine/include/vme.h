@@ -101,9 +101,10 @@ VME_API void vme_buffer_unref(vme_buffer *buffer);
 VME_API void *vme_buffer_data(const vme_buffer *buffer);
 VME_API size_t vme_buffer_size(const vme_buffer *buffer);
 VME_API int vme_buffer_references(const vme_buffer *buffer);
-/* Crossing a wall freezes: nobody writes any more. */
+/* Crossing a wall freezes: nobody writes while there is more than one holder. The last one may write again: asking, which only a
+ * holder may do, thaws. */
 VME_API void vme_buffer_freeze(vme_buffer *buffer);
-VME_API bool vme_buffer_writable(const vme_buffer *buffer);
+VME_API bool vme_buffer_writable(vme_buffer *buffer);
 /* Another context pays from now on (its creator ended). Refused: VME_NO_MEMORY, and the old one goes on paying. */
 VME_API vme_status vme_buffer_inherit(vme_buffer *buffer, vme_context *heir);
 
@@ -270,7 +271,7 @@ struct vme_api {
     void *(*buffer_data)(const vme_buffer *);
     size_t (*buffer_size)(const vme_buffer *);
     void (*buffer_freeze)(vme_buffer *);
-    bool (*buffer_writable)(const vme_buffer *);
+    bool (*buffer_writable)(vme_buffer *);
     vme_status (*buffer_inherit)(vme_buffer *, vme_context *);
     bool (*dtype_from_format)(const char *, vme_dtype *);
     const char *(*message)(void);

@@ -1,4 +1,5 @@
-/* How other native modules read and make arrays of `engine._array`: the struct behind its capsule `engine._array._C_API`.
+/* How other native modules read and make arrays of `engine._array`: the struct behind a capsule of this name that the module
+ * leaves in PyInterpreterState_GetDict, under this key; it is good for as long as the interpreter is.
  *
  * Each interpreter has its own module and so its own struct; the arrays of one interpreter never meet another's. Call with
  * that interpreter's thread state attached. Needs Python.h and vme.h.
@@ -15,6 +16,8 @@
 /* Where an interpreter's owner leaves its vme_context (a capsule of this name, in PyInterpreterState_GetDict, under this key)
  * before engine._array is imported there; the module takes a reference of its own. Absent: a context without an account. */
 #define VME_CONTEXT_CAPSULE "engine.context"
+/* And a function of no arguments that lets the interpreter run what is pending: a stop raises out of it. May be absent. */
+#define VME_BREATHE "engine.breathe"
 
 struct vme_python_api {
     uint32_t abi;                   /* VME_PYTHON_ABI */

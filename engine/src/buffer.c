@@ -123,9 +123,16 @@ size_t vme_buffer_size(const vme_buffer *buffer) { return buffer->size; }
 int vme_buffer_references(const vme_buffer *buffer) { return atomic_load(&buffer->refs); }
 void vme_buffer_freeze(vme_buffer *buffer) { atomic_store(&buffer->frozen, true); }
 
-bool vme_buffer_writable(const vme_buffer *buffer)
+bool vme_buffer_writable(vme_buffer *buffer)
 {
-    return buffer->writable && !atomic_load_explicit(&buffer->frozen, memory_order_relaxed);
+    if (!buffer->writable)
+        return false;
+    if (!atomic_load_explicit(&buffer->frozen, memory_order_relaxed))
+        return true;
+    if (atomic_load_explicit(&buffer->refs, memory_order_acquire) != 1)
+        return false;
+    atomic_store(&buffer->frozen, false);       /* nobody else is left to see it change, and nobody can come */
+    return true;
 }
 
 vme_status vme_buffer_inherit(vme_buffer *buffer, vme_context *heir)

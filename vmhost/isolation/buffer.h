@@ -13,6 +13,7 @@ typedef struct vmh_view {
     char format[8];             /* struct module's, native, one item: "B", "f", "d", "q", "?", … */
     int32_t dimensions;
     int32_t item_size;          /* bytes */
+    bool is_array;              /* of an array (NumPy's, say), not of plain memory: where the engine is loaded it arrives as its array */
     int64_t shape[VMH_DIMENSIONS_MOST];
 } vmh_view;
 

@@ -257,6 +257,14 @@ static bool handles_signals(void)
     return known == 1;
 }
 
+/* As outcome(), for who asks once only: lets go of what the reply holds, so that its arrays are the caller's alone. */
+static PyObject *last_outcome(vmh_call *call)
+{
+    PyObject *result = outcome(call);
+    vmh_blob_clear(&call->reply);
+    return result;
+}
+
 /* Waits with the GIL released. 1: done, 0: the time is over, -1: a signal handler raised. */
 static int wait_for(vmh_call *call, int64_t deadline_ns)
 {
@@ -578,7 +586,7 @@ static PyObject *lane_call(PyObject *object, PyObject *const *args, Py_ssize_t c
         if (wait_for(call, VMH_FOREVER) < 0)
             stop(call);     /* Ctrl-C: the caller leaves, and so does the call */
         else
-            result = outcome(call);
+            result = last_outcome(call);
     }
     vmh_call_unref(call);
     vmh_buffer_release_lent();
@@ -670,7 +678,7 @@ static PyObject *lane_map(PyObject *object, PyObject *const *args, Py_ssize_t co
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *item = NULL;
         if (list != NULL && wait_for(calls[i], VMH_FOREVER) >= 0)
-            item = outcome(calls[i]);
+            item = last_outcome(calls[i]);
         if (item == NULL) {
             Py_CLEAR(list);
             stop(calls[i]);     /* nobody waits for the rest */

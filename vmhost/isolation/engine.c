@@ -85,7 +85,9 @@ int vmh_engine_enter(vmh_vm *vm)
     }
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
     PyObject *capsule = PyCapsule_New(atomic_load(&vm->engine), VME_CONTEXT_CAPSULE, NULL);
-    int rc = dict == NULL || capsule == NULL ? -1 : PyDict_SetItemString(dict, VME_CONTEXT_CAPSULE, capsule);
+    PyObject *breathe = dict == NULL ? NULL : PyDict_GetItemString(dict, "vmhost.breathe");     /* borrowed */
+    int rc = capsule == NULL || breathe == NULL || PyDict_SetItemString(dict, VME_CONTEXT_CAPSULE, capsule) < 0
+             || PyDict_SetItemString(dict, VME_BREATHE, breathe) < 0 ? -1 : 0;
     Py_XDECREF(capsule);
     if (rc < 0 && !PyErr_Occurred())
         PyErr_NoMemory();
@@ -130,8 +132,17 @@ int vmh_engine_put(PyObject *array, const struct vme_python_api *arrays, vmh_sto
     vme_tensor view;
     arrays->array_view(array, &view);
     char *base = api->buffer_data(view.buffer);
-    vme_buffer *held = api->buffer_ref(view.buffer);
-    *storage = vmh_storage_hold(base, api->buffer_size(held), held, drop_buffer);
+    size_t size = api->buffer_size(view.buffer);
+    vme_buffer *held;
+    if (!arrays->array_lent(array))
+        held = api->buffer_ref(view.buffer);
+    else if (api->buffer_new(arrays->context(arrays->module), size, false, &held) == VME_OK)
+        memcpy(api->buffer_data(held), base, size);     /* an object of this interpreter owns it: a copy crosses */
+    else {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *storage = vmh_storage_hold(api->buffer_data(held), size, held, drop_buffer);
     if (*storage == NULL) {
         api->buffer_unref(held);
         PyErr_NoMemory();

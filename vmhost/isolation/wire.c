@@ -211,6 +211,7 @@ static int put_foreign_buffer(encoder *e, const step *at, PyObject *value)
         Py_XDECREF(why);
         return -1;
     }
+    view.is_array = PyObject_HasAttrString(value, "__array_interface__") || PyObject_HasAttrString(value, "__dlpack__");
     rc = put_buffer(e, storage, &view);
     vmh_storage_unref(storage);
     return rc;
@@ -452,6 +453,11 @@ static PyObject *get_buffer(decoder *d)
     if (index >= d->blob->storage_count) {
         PyErr_SetString(PyExc_SystemError, "vmhost: a buffer on the wire has no storage");
         return NULL;
+    }
+    int dtype = view.is_array && vmh_engine_arrays() != NULL ? vmh_engine_dtype(view.format) : -1;
+    if (dtype >= 0) {
+        vmh_array array = {index, dtype, view.dimensions, 0};
+        return vmh_engine_get(d->blob->storages[index], &array, view.shape, NULL);
     }
     return vmh_buffer_new(d->buffer_type, d->blob->storages[index], &view);
 }

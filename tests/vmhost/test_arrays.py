@@ -1,0 +1,189 @@
+"""The engine's arrays between a host and its VMs: no copies, frozen while shared, charged, stopped."""
+
+import gc
+
+import numpy
+import pytest
+
+import engine.numpy as np
+import vmhost
+from tests.hosts import bundle, until
+
+TASK = """
+    import engine.numpy as np
+
+    kept = []
+
+    def echo(value):
+        return value
+
+    def keep(value):
+        kept.append(value)
+        return len(kept)
+
+    def drop(_):
+        kept.clear()
+
+    def kind(value):
+        return [type(value).__module__ + "." + type(value).__name__, getattr(value, "dtype", None) and value.dtype.name,
+                list(value.shape), bytes(memoryview(value)).hex()]
+
+    def write(value):
+        value[0] = 1
+
+    def ones(count):
+        return np.full((count,), 1.0)
+
+    def kept_ones(count):
+        kept.append(np.full((count,), 1.0))
+        return kept[-1]
+
+    def strided(_):
+        return np.reshape(np.asarray([0, 1, 2, 3, 4, 5], dtype="int64"), (2, 3)).T[::-1]
+
+    def multiply_for_ever(size):
+        a = np.zeros((size, size))
+        while True:
+            np.matmul(a, a, out=np.zeros((size, size)))
+
+    def add_for_ever(size):
+        a = np.zeros((size,))
+        while True:
+            a += a
+
+    def one_long_product(size):
+        a = np.zeros((size, size))
+        return np.matmul(a, a).shape[0]
+"""
+
+
+@pytest.fixture(scope="module")
+def host():
+    with vmhost.Host(allow_unsigned=True) as host:
+        yield host
+
+
+@pytest.fixture
+def load(host, request):
+    """A function that loads TASK under the test's own name: a new VM for each test."""
+    loaded = []
+
+    def load(**limits):
+        loaded.append(host.load(bundle(TASK, name=f"arrays{len(loaded)}-{abs(hash(request.node.name)) % 10**8}", limits=limits or None)))
+        return loaded[-1]
+
+    yield load
+    for task in loaded:
+        host.unload(task)
+
+
+def address(array):
+    return numpy.asarray(array).__array_interface__["data"][0]
+
+
+def charged(host, task):
+    return sum(vm.counters["buffer_bytes"] for vm in host.statistics().vms if vm.task == task.name)
+
+
+def test_an_array_crosses_both_ways_without_a_copy(load):
+    task = load()
+    sent = np.ones((1000,), dtype="float32")
+    back = task(sent, entry="main:echo")
+    assert address(back) == address(sent)
+    assert (back.dtype.name, back.shape) == ("float32", (1000,))
+
+
+def test_views_cross_as_they_are(load):
+    task = load()
+    sent = np.reshape(np.asarray(list(range(24)), dtype="int64"), (2, 3, 4))
+    for view in (sent.T, sent[::-1, 1], sent[:, :, ::2], sent[1, 2, 3], sent[:, :0]):
+        back = task(view, entry="main:echo")
+        assert numpy.array_equal(numpy.asarray(back), numpy.asarray(view))
+        assert back.strides == view.strides
+    assert numpy.array_equal(numpy.asarray(task(None, entry="main:strided")), numpy.arange(6).reshape(2, 3).T[::-1])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+                                   "float32", "float64", "complex64", "complex128"])
+def test_numpys_arrays_arrive_as_arrays(load, dtype):
+    sent = numpy.arange(6).reshape(2, 3).astype(dtype)
+    assert load()(sent, entry="main:kind") == ["engine.numpy.ndarray", dtype, [2, 3], sent.tobytes().hex()]
+
+
+def test_plain_memory_arrives_as_a_buffer(load):
+    assert load()(bytearray(b"abc"), entry="main:kind")[0].endswith("Buffer")
+
+
+def test_who_has_given_an_array_away_writes_again_when_the_others_have_let_go(load):
+    task = load()
+    sent = np.zeros((3,))
+    task(sent, entry="main:keep")
+    with pytest.raises(ValueError, match="read-only"):
+        sent[0] = 1
+    assert task(sent, entry="main:echo").tolist() == [0, 0, 0]
+    task(None, entry="main:drop")
+    gc.collect()
+    sent[0] = 1
+    assert sent.tolist() == [1, 0, 0]
+
+
+def test_a_receiver_cannot_write_what_the_sender_holds(load):
+    with pytest.raises(vmhost.TaskError, match="ValueError: assignment destination is read-only"):
+        load()(np.zeros((3,)), entry="main:write")
+    with pytest.raises(vmhost.TaskError, match="ValueError: assignment destination is read-only"):
+        load()(numpy.zeros(3), entry="main:write")
+
+
+def test_a_result_that_the_task_let_go_of_is_the_callers_to_write(load):
+    task = load()
+    moved = task(1000, entry="main:ones")
+    moved[0] = 5
+    assert moved[:2].tolist() == [5, 1]
+    shared = task(1000, entry="main:kept_ones")
+    with pytest.raises(ValueError, match="read-only"):
+        shared[0] = 5
+
+
+def test_the_maker_pays_for_an_array_as_long_as_it_lives(host, load):
+    task = load(memory="64 MiB")
+    before = charged(host, task)
+    held = task(1_000_000, entry="main:ones")
+    assert 8_000_000 <= charged(host, task) - before < 8_100_000
+    del held
+    gc.collect()
+    until(lambda: charged(host, task) - before < 100_000)
+
+
+def test_an_array_outlives_its_vm(host):
+    task = host.load(bundle(TASK, name="outlived"))
+    held = task(1000, entry="main:kept_ones")
+    host.unload(task)
+    until(lambda: not [vm for vm in host.statistics().vms if vm.task == "outlived"])
+    held[0] = 2
+    assert held[:2].tolist() == [2, 1]
+
+
+def test_more_than_the_memory_limit_ends_the_call_and_hurts_no_other(load):
+    task, other = load(memory="64 MiB"), load()
+    for size in (10_000_000, 10**12):
+        with pytest.raises(vmhost.MemoryLimitError):
+            task(size, entry="main:ones")
+    assert other(3, entry="main:ones").tolist() == [1, 1, 1]
+    assert task(3, entry="main:ones").tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("entry", "size"), [("multiply_for_ever", 400), ("one_long_product", 1400)])
+def test_a_stop_reaches_the_engine_in_the_middle(load, entry, size):
+    task = load(wall_time="60 s")
+    task(3, entry="main:ones")
+    with pytest.raises(vmhost.TimeLimitError):
+        task(size, entry=f"main:{entry}", timeout_s=0.05)
+    assert task(3, entry="main:ones").tolist() == [1, 1, 1]
+
+
+def test_many_vms_share_one_array(host):
+    task = host.load(bundle(TASK, name="sharing", limits={"concurrency": 4}))
+    shared = np.ones((100_000,))
+    futures = [task.submit(shared, entry="main:echo") for _ in range(64)]
+    assert {address(future.result()) for future in futures} == {address(shared)}
+    host.unload(task)

@@ -43,3 +43,11 @@ bool vmh_compat_mutex_locked(PyInterpreterState *interp, int which)
     };
     return __atomic_load_n(&all[which]->_bits, __ATOMIC_SEQ_CST) & 1;
 }
+
+PyObject *vmh_dict_get(PyObject *dict, const char *name)
+{
+    PyObject *key = PyUnicode_FromString(name);
+    PyObject *value = key == NULL ? NULL : PyDict_GetItemWithError(dict, key);
+    Py_XDECREF(key);
+    return value;
+}

@@ -30,6 +30,10 @@ PyAPI_FUNC(const char *) _PyMem_GetCurrentAllocatorName(void);
 
 #define VMH_PENDING_ADDED 0
 
+/* dict[name], borrowed; NULL: not there, or with an error set. PyDict_GetItemString would say "not there" when memory runs out, and so
+ * leave open what a gate is to close. */
+PyObject *vmh_dict_get(PyObject *dict, const char *name);
+
 /* Takes an interpreter that cannot be ended out of the runtime's list, so that Py_Finalize does not wait for it. */
 void vmh_compat_hide_interpreter(PyInterpreterState *interp);
 void vmh_compat_show_interpreter(PyInterpreterState *interp);

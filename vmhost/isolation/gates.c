@@ -288,9 +288,9 @@ static int file_method(PyObject *dict, const vmh_filing *filing, vmh_gate *gate)
     Py_DECREF(type_name);
     if (type == NULL || !PyType_Check(type))
         return PyErr_Occurred() ? -1 : 0;
-    PyObject *methods = ((PyTypeObject *)type)->tp_dict, *method = PyDict_GetItemString(methods, dot + 1);
+    PyObject *methods = ((PyTypeObject *)type)->tp_dict, *method = vmh_dict_get(methods, dot + 1);
     if (method == NULL)
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     if (gate == NULL)
         return PyDict_DelItemString(methods, dot + 1);
     PyMethodDef *original;
@@ -320,9 +320,9 @@ static int drop_unfiled(const vmh_module_policy *policy, PyObject *dict, const c
 {
     char filing[256];
     snprintf(filing, sizeof filing, "%.*s", (int)size, name);
-    PyObject *type = PyDict_GetItemString(dict, filing);
+    PyObject *type = vmh_dict_get(dict, filing);
     if (type == NULL || !PyType_Check(type))
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     PyObject *methods = ((PyTypeObject *)type)->tp_dict, *items = PyDict_Items(methods);
     int rc = items == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; rc == 0 && i < PyList_GET_SIZE(items); i++) {
@@ -408,7 +408,9 @@ done:
 
 int vmh_slot_replace(PyTypeObject *type, const char *dunder, void **slot, void *function)
 {
-    PyObject *wrapper = PyDict_GetItemString(type->tp_dict, dunder);
+    PyObject *wrapper = vmh_dict_get(type->tp_dict, dunder);
+    if (wrapper == NULL && PyErr_Occurred())
+        return -1;
     if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || (wrapper == NULL && strcmp(dunder, "__new__") != 0)) {
         PyErr_Format(PyExc_SystemError, "%s.%s cannot be gated in this Python", type->tp_name, dunder);
         return -1;
@@ -422,7 +424,9 @@ int vmh_slot_replace(PyTypeObject *type, const char *dunder, void **slot, void *
 
 PyMethodDef *vmh_method_def(PyTypeObject *type, const char *name)
 {
-    PyObject *method = PyDict_GetItemString(type->tp_dict, name);
+    PyObject *method = vmh_dict_get(type->tp_dict, name);
+    if (method == NULL && PyErr_Occurred())
+        return NULL;
     if (method == NULL || !Py_IS_TYPE(method, &PyMethodDescr_Type)) {
         PyErr_Format(PyExc_SystemError, "%s.%s is not a method in this Python", type->tp_name, name);
         return NULL;

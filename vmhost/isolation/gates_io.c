@@ -151,7 +151,9 @@ vmh_gate *const vmh_gates_io[] = { GATES(VMH_GATE_ADDRESS) NULL };
 
 int vmh_io_finish(PyObject *dict)
 {
-    PyTypeObject *type = (PyTypeObject *)PyDict_GetItemString(dict, "FileIO");
+    PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "FileIO");
+    if (type == NULL && PyErr_Occurred())
+        return -1;
     if (type == NULL || !PyType_Check((PyObject *)type)) {
         PyErr_SetString(PyExc_SystemError, "_io.FileIO is missing in this Python");
         return -1;

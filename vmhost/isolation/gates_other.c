@@ -45,10 +45,12 @@ static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwa
     vmh_seal *seal = vmh_seal_here();
     PyObject *fileno = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0)
                        : kwargs == NULL           ? NULL
-                                                  : PyDict_GetItemString(kwargs, "fileno");
+                                                  : vmh_dict_get(kwargs, "fileno");
     PyObject *length = PyTuple_GET_SIZE(args) > 1 ? PyTuple_GET_ITEM(args, 1)
                        : kwargs == NULL           ? NULL
-                                                  : PyDict_GetItemString(kwargs, "length");
+                                                  : vmh_dict_get(kwargs, "length");
+    if (PyErr_Occurred())
+        return NULL;
     if (seal == NULL || fileno == NULL || !PyLong_CheckExact(fileno) || PyLong_AsInt(fileno) != -1 || length == NULL
         || !PyLong_CheckExact(length)) {
         PyErr_Clear();
@@ -172,8 +174,10 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
     Py_ssize_t count = PyTuple_GET_SIZE(args);
     PyObject *database = count > 0        ? PyTuple_GET_ITEM(args, 0)
                          : kwargs == NULL ? NULL
-                                          : PyDict_GetItemString(kwargs, "database");
-    PyObject *uri = count > 7 ? PyTuple_GET_ITEM(args, 7) : kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, "uri");
+                                          : vmh_dict_get(kwargs, "database");
+    PyObject *uri = count > 7 ? PyTuple_GET_ITEM(args, 7) : kwargs == NULL ? NULL : vmh_dict_get(kwargs, "uri");
+    if (PyErr_Occurred())
+        return -1;
     if (database == NULL)
         return atomic_load(&connection_init)(self, args, kwargs);       /* its own TypeError */
     int by_uri = uri == NULL ? 0 : PyObject_IsTrue(uri);
@@ -257,9 +261,9 @@ static vmh_gate *connection_gate(const char *name)
 
 static int mmap_finish(PyObject *dict)
 {
-    PyTypeObject *type = (PyTypeObject *)PyDict_GetItemString(dict, "mmap");
+    PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "mmap");
     if (type == NULL || type->tp_new == mmap_new_gate)
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     atomic_store(&mmap_new, type->tp_new);
     atomic_store(&mmap_dealloc, type->tp_dealloc);
     type->tp_dealloc = mmap_dealloc_gate;
@@ -268,9 +272,9 @@ static int mmap_finish(PyObject *dict)
 
 static int sqlite_finish(PyObject *dict)
 {
-    PyTypeObject *type = (PyTypeObject *)PyDict_GetItemString(dict, "Connection");
+    PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "Connection");
     if (type == NULL || type->tp_init == connection_init_gate)
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     PyMethodDef *execute = vmh_method_def(type, "execute"),
                 *set_progress = vmh_method_def(type, "set_progress_handler");
     if (execute == NULL || set_progress == NULL)

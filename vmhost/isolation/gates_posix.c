@@ -338,9 +338,9 @@ static int environ_add(PyObject *dict)
 /* Which functions take dir_fd: none here. The standard library looks at this list and goes by paths instead. */
 static int drop_folder_functions(PyObject *dict)
 {
-    PyObject *names = PyDict_GetItemString(dict, "_have_functions");
+    PyObject *names = vmh_dict_get(dict, "_have_functions");
     if (names == NULL || !PyList_Check(names))
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     for (Py_ssize_t i = PyList_GET_SIZE(names) - 1; i >= 0; i--) {
         const char *name = PyUnicode_AsUTF8(PyList_GET_ITEM(names, i));
         size_t size = name == NULL ? 0 : strlen(name);
@@ -357,9 +357,9 @@ int vmh_posix_finish(PyObject *dict)
 {
     if (drop_folder_functions(dict) < 0)
         return -1;
-    PyObject *held = PyDict_GetItemString(dict, "environ");
+    PyObject *held = vmh_dict_get(dict, "environ");
     if (held == NULL || !PyDict_Check(held))
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     PyDict_Clear(held);
     return environ_add(held);
 }
@@ -370,15 +370,17 @@ int vmh_environ_fill(vmh_seal *seal)
     if (seal->env.count == 0)
         return 0;
     PyObject *posix = PyImport_ImportModule("posix"), *os = NULL, *mapping = NULL;
-    PyObject *dict = posix == NULL ? NULL : PyDict_GetItemString(PyModule_GetDict(posix), "environ");
+    PyObject *dict = posix == NULL ? NULL : vmh_dict_get(PyModule_GetDict(posix), "environ");
     int rc = dict == NULL || !PyDict_Check(dict) ? -1 : environ_add(dict);
-    PyObject *modules = PySys_GetObject("modules");
-    if (rc == 0 && modules != NULL && PyDict_Check(modules) && (os = PyDict_GetItemString(modules, "os")) != NULL
+    PyObject *modules = PyImport_GetModuleDict();
+    if (rc == 0 && modules != NULL && PyDict_Check(modules) && (os = vmh_dict_get(modules, "os")) != NULL
             && (mapping = PyObject_GetAttrString(os, "environ")) != NULL) {
         PyObject *data = PyObject_GetAttrString(mapping, "_data");
         rc = data == NULL || !PyDict_Check(data) ? -1 : environ_add(data);
         Py_XDECREF(data);
     }
+    if (PyErr_Occurred())
+        rc = -1;
     Py_XDECREF(mapping);
     Py_XDECREF(posix);
     if (rc < 0 && !PyErr_Occurred())

@@ -615,9 +615,9 @@ static vmh_gate *connect_ex_gate(void)
 
 int vmh_socket_finish(PyObject *dict)
 {
-    PyTypeObject *type = (PyTypeObject *)PyDict_GetItemString(dict, "socket");
+    PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "socket");
     if (type == NULL || !PyType_Check((PyObject *)type) || type->tp_init == socket_init_gate)
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     PyMethodDef *fileno_def = vmh_method_def(type, "fileno"), *gettimeout_def = vmh_method_def(type, "gettimeout"),
                 *settimeout_def = vmh_method_def(type, "settimeout");
     if (fileno_def == NULL || gettimeout_def == NULL || settimeout_def == NULL)
@@ -631,9 +631,9 @@ int vmh_socket_finish(PyObject *dict)
 
 int vmh_select_finish(PyObject *dict)
 {
-    PyTypeObject *type = (PyTypeObject *)PyDict_GetItemString(dict, "epoll");
+    PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "epoll");
     PyMethodDef *fileno_def = type == NULL ? NULL : vmh_method_def(type, "fileno");
     if (fileno_def != NULL)
         atomic_store(&epoll_fileno, fileno_def);
-    return type != NULL && fileno_def == NULL ? -1 : 0;
+    return PyErr_Occurred() ? -1 : 0;
 }

@@ -48,7 +48,7 @@ PyObject *vmh_deny(const char *why, const char *format, ...)
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
     PyObject *interp_dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
-    PyObject *type = interp_dict == NULL ? NULL : PyDict_GetItemString(interp_dict, "vmhost.denied");
+    PyObject *type = interp_dict == NULL ? NULL : vmh_dict_get(interp_dict, "vmhost.denied");
     PyObject *text = PyUnicode_FromFormat("%s: %s", what, why);
     PyObject *args = text == NULL ? NULL : Py_BuildValue("(iN)", EACCES, text);
     if (args != NULL)
@@ -395,9 +395,9 @@ void vmh_seal_free(vmh_vm *vm)
 static int list_fill(vmh_list *list, PyObject *permissions, const char *key, bool paths)
 {
     list_clear(list);
-    PyObject *values = permissions == NULL ? NULL : PyDict_GetItemString(permissions, key);
+    PyObject *values = permissions == NULL ? NULL : vmh_dict_get(permissions, key);
     if (values == NULL)
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     PyObject *sequence = PySequence_Fast(values, "permissions: expected lists of str");
     if (sequence == NULL)
         return -1;

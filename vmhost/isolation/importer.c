@@ -253,7 +253,9 @@ static PyMethodDef methods[] = {
 
 static PyMethodDef *imp_def(PyObject *dict, const char *name)
 {
-    PyObject *function = PyDict_GetItemString(dict, name);
+    PyObject *function = vmh_dict_get(dict, name);
+    if (function == NULL && PyErr_Occurred())
+        return NULL;
     if (function == NULL || !PyCFunction_CheckExact(function)) {
         PyErr_Format(PyExc_SystemError, "_imp.%s is missing in this Python", name);
         return NULL;
@@ -284,6 +286,9 @@ static int python_learn(void)
         goto done;
     strcpy(python.suffix, suffix);
     PyObject *path = PySys_GetObject("path");
+    if (path == NULL)
+        goto done;      /* the next VM learns it, then */
+    python.folder_count = 0;
     for (Py_ssize_t i = 0; path != NULL && PyList_Check(path) && i < PyList_GET_SIZE(path) && python.folder_count < 8;
          i++) {
         const char *folder = PyUnicode_Check(PyList_GET_ITEM(path, i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(path, i))
@@ -292,7 +297,8 @@ static int python_learn(void)
         if (size > 11 && size < PATH_MAX && strcmp(folder + size - 11, "lib-dynload") == 0)
             strcpy(python.folders[python.folder_count++], folder);
     }
-    PyErr_Clear();
+    if (PyErr_Occurred())
+        goto done;
     python.set = true;
     rc = 0;
 done:

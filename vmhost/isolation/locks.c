@@ -365,9 +365,11 @@ static PyMethodDef allocate_defs[] = {
 PyObject *vmh_type_once(const char *key, PyType_Spec *spec)
 {
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
-    PyObject *type = dict == NULL ? NULL : PyDict_GetItemString(dict, key);
+    PyObject *type = dict == NULL ? NULL : vmh_dict_get(dict, key);
     if (type != NULL)
         return Py_NewRef(type);
+    if (PyErr_Occurred())
+        return NULL;
     type = PyType_FromSpec(spec);
     if (type != NULL && (dict == NULL || PyDict_SetItemString(dict, key, type) < 0))
         Py_CLEAR(type);

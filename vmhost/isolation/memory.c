@@ -96,14 +96,12 @@ static void *arena_alloc(void *context, size_t size)
     void *memory = arena.alloc(arena.ctx, size);
     vmh_overflow_check();
     vmh_mutex_lock(&arenas_lock);
-    if (memory != NULL && !own(memory, meter)) {
-        arena.free(arena.ctx, memory, size);
-        memory = NULL;
-    }
+    bool owned = memory != NULL && own(memory, meter);
     vmh_mutex_unlock(&arenas_lock);
-    if (memory == NULL) {
+    if (!owned) {
+        /* no memory for the table: the arena is nobody's. CPython would crash for want of it while it makes an interpreter. */
         vmh_meter_release(meter, size);
-        return NULL;
+        return memory;
     }
     vmh_meter_ref(meter);
     atomic_fetch_add(&meter->arenas, 1);

@@ -43,7 +43,7 @@ static PyMethodDef methods[] = {
 /* Every native module that the interpreter made for itself; builtins last, since its open is _io's. */
 static int gate_present(void)
 {
-    PyObject *modules = PySys_GetObject("modules");
+    PyObject *modules = PyImport_GetModuleDict();
     PyObject *items = modules == NULL || !PyDict_Check(modules) ? NULL : PyDict_Items(modules);
     int rc = -1;
     if (items == NULL)
@@ -87,7 +87,11 @@ static int frames_gate(void)
     for (size_t i = 0; rc == 0 && i < sizeof frame_settings / sizeof *frame_settings; i++) {
         const char *name = frame_settings[i].name;
         PyGetSetDef *def = &frame_settings[i].def;
-        PyObject *original = PyDict_GetItemString(dict, name);
+        PyObject *original = vmh_dict_get(dict, name);
+        if (original == NULL && PyErr_Occurred()) {
+            rc = -1;
+            break;
+        }
         if (original == NULL || !Py_IS_TYPE(original, &PyGetSetDescr_Type)) {
             PyErr_Format(PyExc_SystemError, "frame.%s cannot be gated in this Python", name);
             rc = -1;

@@ -22,10 +22,10 @@
 int vmh_breathe(void)
 {
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
-    PyObject *function = dict == NULL ? NULL : PyDict_GetItemString(dict, "vmhost.breathe");
+    PyObject *function = dict == NULL ? NULL : vmh_dict_get(dict, "vmhost.breathe");
     PyObject *result = function == NULL ? NULL : PyObject_CallNoArgs(function);
     Py_XDECREF(result);
-    return function != NULL && result == NULL ? -1 : 0;
+    return result == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
 void vmh_queue_push(vmh_queue *queue, vmh_waiter *waiter)

@@ -1,0 +1,166 @@
+"""Boots a VM, loads a task, makes its first calls and ends it, while the n-th allocation fails; for one n after the other.
+
+    LD_PRELOAD=failing.so python -m tests.faults.boots core|making|python N…
+
+`core`: allocations that the native core asks of libc, on all threads. `making`: those that CPython makes on the
+VM's threads while it makes the interpreter; `python`: all its others there. Each n is printed before it is tried, so a crash is known by
+its n, and after it how it ended and what was wrong with that. The last line tells how many allocations there are, once an n was beyond.
+Run by test_boots.py.
+"""
+
+import ctypes
+import os
+import sys
+
+from tests.hosts import bundle, until
+from vmhost.errors import VMHostError, from_core
+from vmhost.host import system_image
+from vmhost.isolation import vm as isolation
+
+WORK = """
+import threading
+from vmhost import guest
+
+def setup():
+    global table
+    table = {n: str(n) for n in range(10)}
+
+def is_open():
+    # what works that must not, whatever had no memory before
+    found = []
+    def try_it(what, function, *args, **kwargs):
+        try:
+            function(*args, **kwargs)
+        except (PermissionError, AttributeError):
+            return
+        except MemoryError:
+            raise
+        found.append(what)
+    import _socket, _sqlite3, _io, builtins, mmap, os, posix
+    try_it("sqlite", _sqlite3.connect, "file:/etc/passwd?mode=ro", uri=True)
+    try_it("socket", lambda: _socket.socket().connect(("127.0.0.1", 9)))
+    try_it("FileIO", _io.FileIO, "/etc/passwd")
+    try_it("open", builtins.open, "/etc/passwd")
+    try_it("posix", posix.stat, "/etc/passwd")
+    try_it("mmap", mmap.mmap, 0, 4096)
+    try_it("system", lambda: posix.system("true"))
+    try_it("attach", lambda: _sqlite3.connect(":memory:").set_authorizer(None))
+    if "VMHOST_FAILING" in posix.environ or b"VMHOST_FAILING" in posix.environ or "VMHOST_FAILING" in os.environ:
+        found.append("environment")
+    return found
+
+def run(value):
+    if value == "threads":
+        done = []
+        thread = threading.Thread(target=done.append, args=(1,))
+        thread.start()
+        thread.join()
+        return done
+    if value == "files":
+        with open("words.txt") as file:
+            return file.read().split()
+    if value == "sealed":
+        return is_open()
+    if value == "denied":
+        try:
+            open("/etc/passwd")
+        except PermissionError as error:
+            return str(error)
+    if value == "raised":
+        raise ValueError(table[3])
+    print("a line")
+    return [value, {"a": (1, 2.5, b"x" * 1000)}, table]
+
+def teardown():
+    table.clear()
+"""
+CALLS = ("sealed", "threads", "files", "denied", "raised", list(range(50)))
+PERMISSIONS = {"read": ["/usr/share"], "write": [], "net": ["localhost:80"], "env": ["HOME"], "host": []}
+
+
+def lib():
+    return ctypes.PyDLL(os.environ["VMHOST_FAILING"])
+
+
+def code_of_the_core(core):
+    """(base, first, last) address: of the object, of its executable segment."""
+    lines = [line.split() for line in open("/proc/self/maps") if core.__file__ in line]
+    [code] = [line[0].split("-") for line in lines if line[1] == "r-xp"]
+    return int(lines[0][0].split("-")[0], 16), int(code[0], 16), int(code[1], 16)
+
+
+def try_once(core, system, image, arm):
+    """(how boot and calls ended, what is wrong with it)."""
+    wrong = []
+    events = core.Events()
+    lane = core.Lane("work", "1", image, "main:run", events)
+    arm()
+    try:
+        vm = core.VM(system, events, permissions=PERMISSIONS)
+    except (MemoryError, OSError) as error:
+        return type(error).__name__, wrong
+    ends = []
+    until(lambda: vm.state in ("ready", "failed"))
+    if vm.state == "ready":
+        vm.attach(lane)
+        for value in CALLS:
+            try:
+                call = lane.submit(value, 20)
+            except MemoryError:
+                ends.append("MemoryError")
+                continue
+            until(lambda: call.done() or vm.state in ("ended", "quarantined"))
+            if not call.done():
+                break
+            try:
+                result = call.result()
+                ends.append("result")
+                if value == "sealed" and result != []:
+                    wrong.append(f"open: {result}")
+            except (VMHostError, MemoryError) as error:
+                ends.append(type(error).__name__)
+        lane.close(False)
+        vm.retire()
+        until(lambda: vm.state in ("ended", "quarantined"))
+    else:
+        ends.append("failed boot")
+    if vm.state == "quarantined":
+        wrong.append("quarantined")
+    elif vm.statistics()["live_bytes"] != 0:
+        wrong.append("bytes left")
+    usual = ["result", "result", "result", "result", "TaskError", "result"]
+    return "nothing" if ends == usual else ",".join(ends), wrong
+
+
+def main(mode, *numbers):
+    failing = lib()
+    failing.failing_python()
+    core = isolation.core()
+    core.set_error_factory(from_core)
+    system, image = system_image(core), isolation.image_of(bundle(WORK), core)
+    image.add_file("words.txt", b"some words")
+    failing.failing_disarm.restype = ctypes.c_long
+    failing.failing_core.argtypes = [ctypes.c_size_t] * 3
+    if mode == "core":
+        failing.failing_core(*code_of_the_core(core))
+    failing.failing_making(mode == "making")
+    threads = len(os.listdir("/proc/self/task"))
+    total = None
+    try_once(core, system, image, lambda: None)     # what is made once per process is made
+    for n in map(int, numbers):
+        print("n", n, flush=True)
+        end, wrong = try_once(core, system, image, lambda: failing.failing_arm(n))
+        counted = failing.failing_disarm()
+        if counted >= 0:
+            total = counted
+            assert end == "nothing", end
+            break
+        print("=", end, *(f"wrong: {what}" for what in wrong), flush=True)
+    end, wrong = try_once(core, system, image, lambda: None)
+    assert end == "nothing" and not wrong, (end, wrong)
+    until(lambda: len(os.listdir("/proc/self/task")) <= threads + 1)      # the warden
+    print("total", total, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,139 @@
+/* Preloaded into a Python whose allocations are to fail: the n-th that the native core asks of libc, or the n-th that CPython makes on
+ * a VM's thread. Driven through ctypes by boots.py; nothing of it is in the core. */
+#define _GNU_SOURCE 1
+#include <Python.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <unistd.h>
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *memory, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+
+static atomic_long countdown = -1;      /* < 0: none is to fail */
+static atomic_long counted;             /* since failing_arm */
+static atomic_bool fired;
+static uintptr_t core_base, core_low, core_high;    /* 0: those of CPython count */
+#pragma weak PyImport_FrozenModules       /* preloaded into programs that are no Python, too */
+static pthread_t main_thread;
+static bool making;                     /* those of CPython while it makes an interpreter, else all others */
+static PyMemAllocatorEx before[3];
+static _Thread_local int inside;        /* CPython's allocators: what they ask of libc is not the core's, who hooks them */
+
+/* The `after`-th from now on fails, one alone; 0: none. */
+void failing_arm(long after)
+{
+    fired = false;
+    counted = 0;
+    countdown = after > 0 ? after : -1;
+}
+
+/* How many were counted since; negative: and one of them failed. */
+long failing_disarm(void)
+{
+    countdown = -1;
+    return fired ? -counted : counted;
+}
+
+static bool fails(uintptr_t caller)
+{
+    if (atomic_load_explicit(&countdown, memory_order_relaxed) < 0)
+        return false;
+    counted++;
+    if (atomic_fetch_sub(&countdown, 1) != 1)
+        return false;
+    countdown = -1;
+    fired = true;
+    /* the first words of what a crash says: addr2line -f -e CORE knows the place */
+    char text[64];
+    int size = snprintf(text, sizeof text, "failed: core+0x%zx\n", core_low == 0 ? 0 : (size_t)(caller - core_base));
+    if (write(2, text, (size_t)size) < 0)
+        return true;
+    return true;
+}
+
+/* ---- those of the core: calls of libc from its code --------------------------------------------------------------- */
+
+void failing_core(uintptr_t base, uintptr_t low, uintptr_t high)
+{
+    core_base = base;
+    core_low = low;
+    core_high = high;
+}
+
+#define FROM_CORE (inside == 0 && (uintptr_t)__builtin_return_address(0) - core_low < core_high - core_low)
+
+void *malloc(size_t size) { return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_malloc(size); }
+void *calloc(size_t count, size_t size) { return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_calloc(count, size); }
+void *realloc(void *memory, size_t size) { return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_realloc(memory, size); }
+void *aligned_alloc(size_t alignment, size_t size) { return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, size); }
+
+char *strdup(const char *text)
+{
+    size_t size = strlen(text) + 1;
+    char *copy = FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_malloc(size);
+    return copy == NULL ? NULL : memcpy(copy, text, size);
+}
+
+/* ---- those of CPython, on any thread but the main one -------------------------------------------------------------- */
+
+/* While an interpreter is made, and only then, the core has its own table here (frozen.c). */
+static bool python_fails(void)
+{
+    return core_low == 0 && !pthread_equal(pthread_self(), main_thread) && making == (PyImport_FrozenModules != NULL) && fails(0);
+}
+
+static void *python_malloc(void *context, size_t size)
+{
+    PyMemAllocatorEx *real = context;
+    if (python_fails())
+        return NULL;
+    inside++;
+    void *made = real->malloc(real->ctx, size);
+    inside--;
+    return made;
+}
+
+static void *python_calloc(void *context, size_t count, size_t size)
+{
+    PyMemAllocatorEx *real = context;
+    if (python_fails())
+        return NULL;
+    inside++;
+    void *made = real->calloc(real->ctx, count, size);
+    inside--;
+    return made;
+}
+
+static void *python_realloc(void *context, void *memory, size_t size)
+{
+    PyMemAllocatorEx *real = context;
+    if (python_fails())
+        return NULL;
+    inside++;
+    void *made = real->realloc(real->ctx, memory, size);
+    inside--;
+    return made;
+}
+
+static void python_free(void *context, void *memory)
+{
+    PyMemAllocatorEx *real = context;
+    real->free(real->ctx, memory);
+}
+
+/* Before the core is loaded, whose hook then calls these. */
+void failing_making(bool yes) { making = yes; }
+
+void failing_python(void)
+{
+    main_thread = pthread_self();
+    for (int domain = PYMEM_DOMAIN_RAW; domain <= PYMEM_DOMAIN_OBJ; domain++) {
+        PyMem_GetAllocator((PyMemAllocatorDomain)domain, &before[domain]);
+        PyMem_SetAllocator((PyMemAllocatorDomain)domain,
+                           &(PyMemAllocatorEx){&before[domain], python_malloc, python_calloc, python_realloc, python_free});
+    }
+}

@@ -1,0 +1,84 @@
+"""When memory runs out at any one moment of a VM's boot, load, first calls or end, the caller gets one clear error or the result: no crash,
+no hang, nothing left behind, and nothing left open that the seal closes.
+
+`boots.py` says what is tried, `failing.c` how an allocation fails. CPython itself crashes when some allocations fail: a crash whose innermost
+frames are CPython's is let pass here and counted; one with a frame of the core among the INNERMOST is a bug of ours.
+"""
+
+import collections
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import ROOT
+
+INNERMOST = 4
+BEYOND = 10**7
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory):
+    library = tmp_path_factory.mktemp("failing") / "failing.so"
+    compiler = os.environ.get("CC") or shutil.which("gcc") or "cc"
+    subprocess.run([compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", f"-I{sysconfig.get_path('include')}",
+                    "-o", library, Path(__file__).with_name("failing.c")], check=True)
+    return library
+
+
+def run(failing, mode, numbers):
+    """Tries each of `numbers`. ({how it ended: count}, {n: innermost frames of a crash}, how many allocations there are, if met)."""
+    ends, crashes, left = collections.Counter(), {}, list(numbers)
+    while left:
+        done = subprocess.run([sys.executable, "-X", "faulthandler", "-m", "tests.faults.boots", mode, *map(str, left)], cwd=ROOT,
+                              capture_output=True, text=True, timeout=900,
+                              env={**os.environ, "LD_PRELOAD": str(failing), "VMHOST_FAILING": str(failing)})
+        tried = re.findall(r"^n (\d+)$", done.stdout, re.MULTILINE)
+        for end, wrong in re.findall(r"^= (\S.*?)(?: (wrong: .*))?$", done.stdout, re.MULTILINE):
+            assert not wrong, (mode, done.stdout)
+            ends[end] += 1
+        if done.returncode == 0:
+            total = done.stdout.split()[-1]
+            return ends, crashes, None if total == "None" else int(total)
+        assert done.returncode < 0, (tried[-1:], done.stderr)
+        n = int(tried[-1])
+        frames = [line.split('"')[1] for line in done.stderr.partition("C stack trace")[2].splitlines() if "Binary file" in line]
+        crashes[n] = [Path(name).name for name in frames if "libc.so" not in name][2:2 + INNERMOST]     # two of faulthandler's
+        assert crashes[n] and not any(name.startswith("_core.") for name in crashes[n]), f"{mode}, allocation {n}:\n{done.stderr}"
+        left = left[left.index(n) + 1:]
+    return ends, crashes, None
+
+
+def report(mode, ends, crashes, total):
+    print(f"{mode}: {sum(ends.values()) + len(crashes)} allocations failed of {total}, {len(crashes)} crashed inside CPython "
+          f"{sorted(crashes)[:20]}; {dict(ends)}")
+
+
+def test_each_allocation_of_the_core_fails_once(failing):
+    ends, crashes, total = run(failing, "core", range(1, BEYOND // 10000))
+    report("core", ends, crashes, total)
+    assert total > 50 and sum(ends.values()) == total and not crashes
+
+
+def test_some_allocations_of_cpython_fail_in_a_boot_and_first_calls(failing):
+    chosen = sorted(random.Random(1).sample(range(1, 18000), 40))
+    ends, crashes, _ = run(failing, "python", chosen)
+    report("python", ends, crashes, None)
+    assert sum(ends.values()) + len(crashes) == len(chosen)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("part", range(8))
+def test_the_allocations_of_cpython_fail_in_a_boot_and_first_calls(failing, part):
+    """All of the first 2,000, then every 9th, and while the interpreter is made every 40th."""
+    chosen = [*range(1, 2000), *range(2000 + part, 25000, 9)][part::8]
+    ends, crashes, total = run(failing, "python", [*chosen, BEYOND])
+    report("python", ends, crashes, total)
+    ends, crashes, total = run(failing, "making", [*range(1 + part, 20000, 320), BEYOND])
+    report("making", ends, crashes, total)

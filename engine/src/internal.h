@@ -76,6 +76,7 @@ typedef struct vme_gemm_tile {
     const char *a, *b;
     char *c;
     int64_t a_row, a_column, b_row, c_row;
+    int64_t ahead;              /* what will be read of b soon lies so many bytes on */
     int rows, columns;          /* 1 .. the kernel's */
     bool accumulate;            /* add to c; else c is overwritten and may hold anything */
 } vme_gemm_tile;
@@ -83,9 +84,11 @@ typedef struct vme_gemm_kernel {
     void (*tile)(const vme_gemm_tile *tile);
     int rows, columns;          /* a tile's most */
     int64_t work;               /* multiply-adds that take well under a millisecond: between two looks at the stop flag */
-    /* Matrix times vector, NULL where there is none: out[i * out_step] = sum over p of a[i][p] * x[p], x and the rows of a side
-     * by side; and out[j] (+)= sum over p of x[p * x_step] * b[p][j], out and the rows of b side by side. Steps in bytes. */
-    void (*dots)(int64_t rows, int64_t k, const char *a, int64_t a_row, const char *x, char *out, int64_t out_step);
+    /* A matrix times up to 4 vectors, NULL where there is none: out[i * out_row + v * out_vector] = sum over p of a[i][p] * x[v][p],
+     * the rows of a and of x side by side. */
+    void (*dots)(int64_t rows, int vectors, int64_t k, const char *a, int64_t a_row, const char *x, int64_t x_row, char *out,
+                 int64_t out_row, int64_t out_vector);
+    /* A vector times a matrix, NULL where dots is: out[j] (+)= sum over p of x[p * x_step] * b[p][j]. */
     void (*sums)(int64_t k, int64_t columns, const char *x, int64_t x_step, const char *b, int64_t b_row, char *out,
                  bool accumulate);
 } vme_gemm_kernel;

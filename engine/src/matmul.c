@@ -17,6 +17,9 @@ enum {
     K_BLOCK = 384,                      /* reals; even, so that a complex number is never cut */
     ROWS_BLOCK = 2016, COLUMNS_BLOCK = 2048,
     PACKED_MOST = 4 << 20,              /* bytes of packed operands of all matrices that are done at once */
+    SMALL = 1 << 18,                    /* multiply-adds of a product that is not worth a plan */
+    FEW = 8,                            /* vectors for which dot products are better than tiles */
+    THIN = 8,                           /* k up to which writing the output is what takes time */
     DOTS_BLOCK = 1 << 16,               /* elements of a dot product's part */
     VECTOR_WORK = 1 << 17,              /* products of a matrix and a vector wait for memory: elements in a piece */
     TILE_ROWS_MOST = 14, TILE_BYTES_MOST = TILE_ROWS_MOST * 128,
@@ -37,9 +40,7 @@ typedef struct product {
     form form;
     int real, element;                  /* bytes: of what tiles compute in, and of the operands' elements */
     int64_t m, n, k;                    /* n and k in reals */
-    int lead;                           /* leading dimensions */
-    int64_t lead_shape[VME_RANK_MOST], matrices;
-    side a, b, c;
+    int64_t matrices;
     bool pack_a, pack_b, a_shared, b_shared;    /* shared: the same matrix for the whole batch */
     bool a_upright;                     /* packed a goes down columns, as it lies: else along rows */
     int64_t panel;                      /* rows of a tile here */
@@ -49,6 +50,10 @@ typedef struct product {
     int64_t first, group;               /* matrices */
     int64_t row0, rows, column0, columns, k0, depth;
     int64_t panels, slivers, packed_panels, packed_slivers, cell_panels, cell_slivers, cell_rows, cell_columns;
+    /* the operands; only this part is not set to 0 first, being large */
+    int lead;                           /* leading dimensions */
+    int64_t lead_shape[VME_RANK_MOST];
+    side a, b, c;
 } product;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -213,6 +218,7 @@ static void compute_cell(const product *it, int64_t matrix, int64_t cell_row, in
         .c_row = c_row,
         .accumulate = it->k0 > 0,
     };
+    tile.ahead = 8 * tile.b_row;
     int64_t panel_bytes = it->pack_a ? it->panel_bytes : it->panel * it->a.row;
     int64_t sliver_bytes = it->pack_b ? it->sliver_bytes : (int64_t)kernel->columns * it->real;
     int64_t panel_end = least(it->panels, (cell_row + 1) * it->cell_panels);
@@ -274,7 +280,8 @@ static vme_status do_block(product *it)
     }
     /* a cell: as many panels as stay in the second cache, then as many slivers as the time between two stops allows */
     int64_t sliver_work = it->panel * kernel->columns * most(1, it->depth);
-    it->cell_panels = least(it->panels, most(1, least(16, kernel->work / sliver_work)));
+    it->cell_panels = most(1, least(16, kernel->work / sliver_work));
+    it->cell_panels = parts(it->panels, parts(it->panels, it->cell_panels));
     it->cell_slivers = least(it->slivers, most(1, kernel->work / (sliver_work * it->cell_panels)));
     it->cell_rows = parts(it->panels, it->cell_panels);
     it->cell_columns = parts(it->slivers, it->cell_slivers);
@@ -307,8 +314,9 @@ static vme_status multiply(product *it)
     plan(it);
     const vme_gemm_kernel *kernel = it->kernel;
     int64_t depth = least(it->k, K_BLOCK), rows = least(it->m, ROWS_BLOCK), columns = least(it->n, COLUMNS_BLOCK);
-    /* rows of a panel lie a line apart, so that they do not all fall on the same few lines of a cache */
-    it->packed_a_row = it->a_upright ? it->real : (int64_t)rounded(depth * it->real) + VME_ALIGNMENT;
+    /* rows of a panel lie a line and an element apart: they fall on different lines of a cache, and not all reach their next one
+     * in the same step */
+    it->packed_a_row = it->a_upright ? it->real : (int64_t)rounded(depth * it->real) + VME_ALIGNMENT + it->real;
     it->packed_a_column = it->a_upright ? it->panel * it->real : it->real;
     it->panel_bytes = (int64_t)rounded(it->a_upright ? depth * it->packed_a_column : it->panel * it->packed_a_row);
     it->packed_b_row = (int64_t)kernel->columns * it->real;
@@ -351,67 +359,139 @@ static vme_status multiply(product *it)
     return status;
 }
 
-/* ---- a matrix times a vector (n is 1), of one matrix at a time */
+/* ---- small products: tiles on the operands as they lie */
+static void small_tiles(const product *it, const char *a, const char *b, char *c)
+{
+    const vme_gemm_kernel *kernel = it->kernel;
+    vme_gemm_tile tile = {.k = it->k, .a_row = it->a.row, .a_column = it->a.column, .b_row = it->b.row, .c_row = it->c.row};
+    int sliver_bytes = kernel->columns * it->real, m = (int)it->m, n = (int)it->n, panel = (int)it->panel;
+    tile.ahead = 8 * it->b.row;
+    for (int column = 0; column < n; column += kernel->columns) {
+        tile.columns = n - column < kernel->columns ? n - column : kernel->columns;
+        tile.b = b;
+        tile.a = a;
+        tile.c = c;
+        for (int row = 0; row < m; row += panel) {
+            tile.rows = m - row < panel ? m - row : panel;
+            kernel->tile(&tile);
+            tile.a += panel * it->a.row;
+            tile.c += panel * it->c.row;
+        }
+        b += sliver_bytes;
+        c += sliver_bytes;
+    }
+}
+
+static vme_status small_products(void *argument, int64_t begin, int64_t end)
+{
+    const product *it = argument;
+    for (int64_t i = begin; i < end; i++) {
+        const char *a = matrix_of(it, &it->a, i), *b = matrix_of(it, &it->b, i);
+        char *c = matrix_of(it, &it->c, i);
+        if (it->n == 1 && it->kernel->dots != NULL && it->k > 0 && it->a.column == it->real && it->b.row == it->real)
+            it->kernel->dots(it->m, 1, it->k, a, it->a.row, b, 0, c, it->c.row, 0);
+        else if (it->n == 1 && it->kernel->dots != NULL && it->k > 0 && it->a.row == it->real && it->c.row == it->real)
+            it->kernel->sums(it->k, it->m, b, it->b.row, a, it->a.column, c, false);
+        else
+            small_tiles(it, a, b, c);
+    }
+    return VME_OK;
+}
+
+static vme_status multiply_small(product *it)
+{
+    /* equal panels; divisions of 32 bits are the fast ones */
+    uint32_t m = (uint32_t)it->m, panels = (m + (uint32_t)it->kernel->rows - 1) / (uint32_t)it->kernel->rows;
+    it->panel = (m + panels - 1) / panels;
+    int64_t grain = it->matrices == 1 ? 1 : most(1, SMALL / (it->m * it->n * it->k + 256));
+    return vme_parallel(it->context, it->matrices, grain, small_products, it);
+}
+
+/* ---- a thin product: each row of the output is a few rows of b, scaled and added */
+static vme_status thin_rows(void *argument, int64_t begin, int64_t end)
+{
+    const product *it = argument;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t matrix = it->first + i / it->m, row = i % it->m;
+        it->kernel->sums(it->k, it->n, matrix_of(it, &it->a, matrix) + row * it->a.row, it->a.column,
+                         matrix_of(it, &it->b, matrix), it->b.row, matrix_of(it, &it->c, matrix) + row * it->c.row, false);
+    }
+    return VME_OK;
+}
+
+/* ---- a matrix times few vectors, one matrix at a time */
 typedef struct vector_product {
     const product *it;
     const char *a, *x;
-    char *c;                            /* side by side; for dots the parts' sums: [part][row] */
-    int64_t c_step, pieces, step, k0, depth;
+    char *c;                            /* for parts of k: their sums, [part][vector][row] */
+    int64_t c_row, c_vector, c_part, x_row, pieces, step, k0, depth;
 } vector_product;
 
 static vme_status dots(void *argument, int64_t begin, int64_t end)
 {
     const vector_product *at = argument;
     const product *it = at->it;
-    /* a piece is a part of k or a group of rows; never both at once, so that pieces of one are small */
     for (int64_t i = begin; i < end; i++) {
         int64_t part = i / at->pieces, row = i % at->pieces * at->step, rows = least(at->step, it->m - row);
         int64_t p = part * DOTS_BLOCK, depth = least(DOTS_BLOCK, it->k - p);
-        it->kernel->dots(rows, depth, at->a + row * it->a.row + p * it->real, it->a.row, at->x + p * it->real,
-                         at->c + (part * it->m + row) * at->c_step, at->c_step);
+        for (int64_t v = 0; v < it->n; v += 4)
+            it->kernel->dots(rows, (int)least(4, it->n - v), depth, at->a + row * it->a.row + p * it->real, it->a.row,
+                             at->x + v * at->x_row + p * it->real, at->x_row,
+                             at->c + part * at->c_part + row * at->c_row + v * at->c_vector, at->c_row, at->c_vector);
     }
     return VME_OK;
 }
 
-static vme_status multiply_dots(const product *it, const char *a, const char *x, char *c)
+#define ADD_PARTS(real) \
+    static void add_parts_##real(const vector_product *at, int64_t part_count, char *c) \
+    { \
+        const product *it = at->it; \
+        for (int64_t v = 0; v < it->n; v++) \
+            for (int64_t i = 0; i < it->m; i++) { \
+                real total = 0; \
+                for (int64_t part = 0; part < part_count; part++) \
+                    total += *(const real *)(at->c + part * at->c_part + v * at->c_vector + i * at->c_row); \
+                *(loose_##real *)(c + i * it->c.row + v * it->c.column) = total; \
+            } \
+    }
+ADD_PARTS(float)
+ADD_PARTS(double)
+
+static vme_status multiply_dots(const product *it, const char *a, const char *b, char *c)
 {
-    vector_product at = {.it = it, .a = a, .x = x, .c = c, .c_step = it->c.row};
+    vector_product at = {.it = it, .a = a, .x = b, .c = c, .c_row = it->c.row, .c_vector = it->c.column, .x_row = it->b.column};
     int64_t part_count = parts(it->k, DOTS_BLOCK);
-    size_t bytes = (it->b.row == it->real ? 0 : rounded(it->k * it->real));
-    size_t sums_bytes = part_count > 1 ? (size_t)(part_count * it->m * it->real) : 0;
+    bool along = it->b.row == it->real;
+    int64_t packed_row = (int64_t)rounded(it->k * it->real) + VME_ALIGNMENT;
+    int64_t bytes = along ? 0 : it->n * packed_row;
+    int64_t part_bytes = part_count > 1 ? part_count * it->n * it->m * it->real : 0;
     char *scratch = NULL;
-    if (bytes + sums_bytes > 0) {
-        scratch = vme_scratch_new(it->context, bytes + sums_bytes);
+    if (bytes + part_bytes > 0) {
+        scratch = vme_scratch_new(it->context, (size_t)(bytes + part_bytes));
         if (scratch == NULL)
             return VME_NO_MEMORY;
     }
-    if (it->b.row != it->real) {
-        pack_rows(it->real, 1, it->k, x, 0, it->b.row, scratch, 0);
+    if (!along) {
+        pack_rows(it->real, it->n, it->k, b, it->b.column, it->b.row, scratch, packed_row);
         at.x = scratch;
+        at.x_row = packed_row;
     }
     if (part_count > 1) {
         at.c = scratch + bytes;
-        at.c_step = it->real;
+        at.c_row = it->real;
+        at.c_vector = it->m * it->real;
+        at.c_part = it->n * at.c_vector;
     }
     at.step = most(4, VECTOR_WORK / least(it->k, DOTS_BLOCK) & ~(int64_t)3);
     at.pieces = parts(it->m, at.step);
     vme_status status = vme_parallel(it->context, part_count * at.pieces, 1, dots, &at);
-    if (status == VME_OK && part_count > 1)
-        for (int64_t i = 0; i < it->m; i++) {
-            if (it->real == sizeof(float)) {
-                float total = 0;
-                for (int64_t part = 0; part < part_count; part++)
-                    total += ((const float *)at.c)[part * it->m + i];
-                *(loose_float *)(c + i * it->c.row) = total;
-            }
-            else {
-                double total = 0;
-                for (int64_t part = 0; part < part_count; part++)
-                    total += ((const double *)at.c)[part * it->m + i];
-                *(loose_double *)(c + i * it->c.row) = total;
-            }
-        }
-    vme_scratch_free(it->context, scratch, bytes + sums_bytes);
+    if (status == VME_OK && part_count > 1) {
+        if (it->real == sizeof(float))
+            add_parts_float(&at, part_count, c);
+        else
+            add_parts_double(&at, part_count, c);
+    }
+    vme_scratch_free(it->context, scratch, (size_t)(bytes + part_bytes));
     return status;
 }
 
@@ -427,18 +507,16 @@ static vme_status sums(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
+/* One vector, and a matrix whose columns lie side by side, as do the output's elements. */
 static vme_status multiply_sums(const product *it, const char *a, const char *x, char *c)
 {
     vector_product at = {.it = it, .a = a, .x = x, .c = c};
     at.step = least(it->m, it->m >= 4096 ? 2048 : most(256, parts(it->m, 128) * 64));
     at.pieces = parts(it->m, at.step);
-    int64_t depth = most(8, VECTOR_WORK / at.step & ~(int64_t)7);
     vme_status status = VME_OK;
-    /* few columns: all of k in one go, when that is short */
-    bool small = it->m * it->k <= VECTOR_WORK;
     for (at.k0 = 0; status == VME_OK && at.k0 < it->k; at.k0 += at.depth) {
-        at.depth = small ? it->k : least(depth, it->k - at.k0);
-        status = vme_parallel(it->context, at.pieces, small ? at.pieces : 1, sums, &at);
+        at.depth = least(it->k - at.k0, most(8, VECTOR_WORK / at.step & ~(int64_t)7));
+        status = vme_parallel(it->context, at.pieces, 1, sums, &at);
     }
     return status;
 }
@@ -520,10 +598,21 @@ static vme_status describe(product *it, const vme_tensor *a, const vme_tensor *b
     return VME_OK;
 }
 
+static vme_status each_matrix(const product *it, vme_status (*multiply_one)(const product *, const char *, const char *, char *))
+{
+    vme_status status = VME_OK;
+    for (int64_t i = 0; status == VME_OK && i < it->matrices; i++)
+        status = multiply_one(it, matrix_of(it, &it->a, i), matrix_of(it, &it->b, i), matrix_of(it, &it->c, i));
+    return status;
+}
+
 static vme_status compute_product(vme_context *context, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out)
 {
     vme_dtype dtype = (vme_dtype)a->dtype;
-    product it = {.context = context, .element = vme_dtype_size(dtype)};
+    product it;
+    memset(&it, 0, offsetof(product, lead));
+    it.context = context;
+    it.element = vme_dtype_size(dtype);
     vme_status status = describe(&it, a, b, out);
     if (status != VME_OK)
         return status;
@@ -535,28 +624,31 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
     it.real = vme_dtype_size(real);
     it.kernel = &vme_kernels_current()->gemm.of[real];
 
-    /* what the tiles write lies along rows */
-    if (it.c.column != it.element && it.n > 1 && (it.c.row == it.element || it.m == 1))
-        swap_sides(&it);
+    bool floating = it.form == PLAIN && it.kernel->dots != NULL;
+    bool scattered = it.c.column != it.element && it.n > 1;
+    if (floating && it.m == 1 && it.n > 1)
+        swap_sides(&it);                    /* one kind of vector product is enough */
+    else if (scattered && (it.c.row == it.element || it.m == 1))
+        swap_sides(&it);                    /* what tiles write lies along rows */
+    else if (floating && it.n > 1 && it.n <= FEW && it.m > FEW && it.a.row == it.element)
+        swap_sides(&it);                    /* b is the one that is read along rows */
+    else if (floating && it.m <= FEW && it.n > FEW && it.b.row == it.element && it.b.column != it.element)
+        swap_sides(&it);                    /* dot products, see below */
     if (it.n == 1)
         it.b.column = it.c.column = it.element;
     if (it.k == 1)
         it.a.column = it.element;
 
-    if (it.form == PLAIN && it.kernel->dots != NULL && (it.m == 1 || it.n == 1) && it.k > 0) {
-        product vector = it;
-        if (vector.n != 1)
-            swap_sides(&vector);
-        bool along = vector.a.column == vector.real, down = vector.a.row == vector.real && vector.c.row == vector.real;
-        if (along || down) {
-            for (int64_t i = 0; status == VME_OK && i < it.matrices; i++) {
-                const char *matrix = matrix_of(&vector, &vector.a, i), *x = matrix_of(&vector, &vector.b, i);
-                char *c = matrix_of(&vector, &vector.c, i);
-                status = along ? multiply_dots(&vector, matrix, x, c) : multiply_sums(&vector, matrix, x, c);
-            }
-            return status;
-        }
-    }
+    bool beside = it.b.column == it.element && it.c.column == it.element;
+    int64_t work = it.m * it.n * it.k;
+    if (it.form == PLAIN && beside && work <= SMALL)
+        return multiply_small(&it);
+    if (floating && it.k > 0 && it.n <= FEW && it.a.column == it.element)
+        return each_matrix(&it, multiply_dots);
+    if (floating && it.k > 0 && it.n == 1 && it.a.row == it.element && it.c.row == it.element)
+        return each_matrix(&it, multiply_sums);
+    if (floating && it.k > 0 && it.k <= THIN && beside && it.n >= 64)
+        return vme_parallel(context, it.matrices * it.m, most(1, VECTOR_WORK / (it.n * it.k)), thin_rows, &it);
     if (it.form == PAIRS) {
         it.n *= 2;
         it.k *= 2;

@@ -14,7 +14,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
             sum[i][v] = (F(vec)){0};
     const F(mask) some = F(first)(tile->columns - (vectors - 1) * LANES);
     const char *a = tile->a, *b = tile->b;
-    const int64_t a_column = tile->a_column, b_row = tile->b_row;
+    const int64_t a_column = tile->a_column, b_row = tile->b_row, ahead = tile->ahead;
     /* Two moving pointers and six steps reach 14 rows. The compiler is kept from making a moving pointer of each row: it has
      * too few registers for that. */
     int64_t step1 = tile->a_row, step2 = 2 * step1, step3 = 3 * step1, step4 = 4 * step1, step5 = 5 * step1, step6 = 6 * step1;
@@ -22,6 +22,13 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
     const char *seventh = a + 7 * tile->a_row;
 #define ROW(i) ((i < 7 ? a : seventh) + (i % 7 == 0 ? 0 : i % 7 == 1 ? step1 : i % 7 == 2 ? step2 : i % 7 == 3 ? step3 \
                                          : i % 7 == 4 ? step4 : i % 7 == 5 ? step5 : step6))
+    char *c = tile->c;
+    if (tile->k >= 64)          /* the output is far away when operands are large: on its way while the sums are made */
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++)
+                __builtin_prefetch(c + i * tile->c_row + v * (int)sizeof(F(vec)), 1);
     for (int64_t p = tile->k; p > 0; p--) {
         F(vec) columns[2];
         if (vectors == 2)
@@ -35,13 +42,15 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
             for (int v = 0; v < vectors; v++)
                 sum[i][v] = F(add_product)(sum[i][v], factor, columns[v]);
         }
+        __builtin_prefetch(b + ahead);
+        if (vectors == 2)
+            __builtin_prefetch(b + ahead + sizeof(F(vec)));
         a += a_column;
         if (rows > 7)
             seventh += a_column;
         b += b_row;
     }
 #undef ROW
-    char *c = tile->c;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         E *row = (E *)c, *last = row + (vectors - 1) * LANES;

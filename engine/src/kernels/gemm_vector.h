@@ -1,44 +1,66 @@
-/* Matrix times vector for one floating element type of gemm.h: T names it, E is its C type. */
+/* A matrix times few vectors, and a vector times a matrix, for one floating element type of gemm.h: T names it, E is its C type. */
 #define F(name) JOIN(JOIN(T, _), name)
 
-/* Four rows at a time share the loads of x; sums of 4 vectors a row hide the latency of the additions. */
-INLINE void F(dot_rows)(const int rows, int64_t k, const char *a, int64_t a_row, const E *x, char *out, int64_t out_step)
+/* Up to 4 rows and 4 vectors share their loads. One vector alone takes two steps at once, to hide the latency of its sums. */
+INLINE void F(dot_rows)(const int rows, const int vectors, int64_t k, const char *a, int64_t a_row, const char *x, int64_t x_row,
+                        char *out, int64_t out_row, int64_t out_vector)
 {
-    enum { LANES = sizeof(F(vec)) / sizeof(E), WAYS = 2 };
-    F(vec) sum[4][WAYS];
+    enum { LANES = sizeof(F(vec)) / sizeof(E) };
+    const int ways = vectors == 1 ? 2 : 1;
+    F(vec) sum[4][4];
 #pragma GCC unroll 4
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int w = 0; w < WAYS; w++)
-            sum[i][w] = (F(vec)){0};
+        for (int v = 0; v < vectors * ways; v++)
+            sum[i][v] = (F(vec)){0};
     int64_t p = 0;
-    for (; p + WAYS * LANES <= k; p += WAYS * LANES) {
+    for (; p + ways * LANES <= k; p += ways * LANES)
+#pragma GCC unroll 2
+        for (int w = 0; w < ways; w++) {
+            F(vec) factor[4];
 #pragma GCC unroll 4
-        for (int w = 0; w < WAYS; w++) {
-            const F(vec) factor = F(load)(x + p + w * LANES);
+            for (int v = 0; v < vectors; v++)
+                factor[v] = F(load)((const E *)(x + v * x_row) + p + w * LANES);
 #pragma GCC unroll 4
-            for (int i = 0; i < rows; i++)
-                sum[i][w] = F(add_product)(sum[i][w], factor, F(load)((const E *)(a + i * a_row) + p + w * LANES));
+            for (int i = 0; i < rows; i++) {
+                const F(vec) row = F(load)((const E *)(a + i * a_row) + p + w * LANES);
+#pragma GCC unroll 4
+                for (int v = 0; v < vectors; v++)
+                    sum[i][v + w] = F(add_product)(sum[i][v + w], row, factor[v]);
+            }
         }
-    }
     for (; p < k; p += LANES) {
         const F(mask) some = F(first)(k - p < LANES ? (int)(k - p) : LANES);
-        const F(vec) factor = F(load_first)(x + p, some);
 #pragma GCC unroll 4
-        for (int i = 0; i < rows; i++)
-            sum[i][0] = F(add_product)(sum[i][0], factor, F(load_first)((const E *)(a + i * a_row) + p, some));
+        for (int v = 0; v < vectors; v++) {
+            const F(vec) factor = F(load_first)((const E *)(x + v * x_row) + p, some);
+#pragma GCC unroll 4
+            for (int i = 0; i < rows; i++)
+                sum[i][v] = F(add_product)(sum[i][v], F(load_first)((const E *)(a + i * a_row) + p, some), factor);
+        }
     }
 #pragma GCC unroll 4
     for (int i = 0; i < rows; i++)
-        *(F(loose) *)(out + i * out_step) = F(total)(F(add)(sum[i][0], sum[i][1]));
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            *(F(loose) *)(out + i * out_row + v * out_vector) =
+                F(total)(ways == 2 ? F(add)(sum[i][0], sum[i][1]) : sum[i][v]);
 }
 
-static void F(dots)(int64_t rows, int64_t k, const char *a, int64_t a_row, const char *x, char *out, int64_t out_step)
+static void F(dots)(int64_t rows, int vectors, int64_t k, const char *a, int64_t a_row, const char *x, int64_t x_row, char *out,
+                    int64_t out_row, int64_t out_vector)
 {
-    for (; rows >= 4; rows -= 4, a += 4 * a_row, out += 4 * out_step)
-        F(dot_rows)(4, k, a, a_row, (const E *)x, out, out_step);
-    for (; rows > 0; rows--, a += a_row, out += out_step)
-        F(dot_rows)(1, k, a, a_row, (const E *)x, out, out_step);
+#define CASE(n) \
+    case n: \
+        for (; rows >= 4; rows -= 4, a += 4 * a_row, out += 4 * out_row) \
+            F(dot_rows)(4, n, k, a, a_row, x, x_row, out, out_row, out_vector); \
+        for (; rows > 0; rows--, a += a_row, out += out_row) \
+            F(dot_rows)(1, n, k, a, a_row, x, x_row, out, out_row, out_vector); \
+        break;
+    switch (vectors) {
+        CASE(1) CASE(2) CASE(3) CASE(4)
+    }
+#undef CASE
 }
 
 /* Eight rows of b at a time go into the sums, which stay in the nearest cache while `columns` is a few thousand. */

@@ -122,6 +122,23 @@ failed:
     return -1;
 }
 
+vmh_storage *vmh_buffer_lend(PyObject *owner, void *data, Py_ssize_t size)
+{
+    Py_buffer *lender = PyMem_RawCalloc(1, sizeof *lender);
+    if (lender == NULL || PyBuffer_FillInfo(lender, owner, data, size, 1, PyBUF_SIMPLE) < 0) {
+        PyMem_RawFree(lender);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    vmh_storage *storage = vmh_storage_lend(data, (size_t)size, lender);
+    if (storage == NULL) {
+        PyBuffer_Release(lender);
+        PyMem_RawFree(lender);
+        PyErr_NoMemory();
+    }
+    return storage;
+}
+
 void vmh_buffer_release_lent(void)
 {
     vmh_storage *storage = vmh_storage_take_released();

@@ -27,6 +27,9 @@ const vmh_view *vmh_buffer_view(PyObject *buffer);
 /* Storage for any object with a C-contiguous buffer: lent on the host (vm NULL), copied in a VM. -1: an error is set. */
 int vmh_buffer_from_object(PyObject *object, vmh_vm *vm, vmh_storage **storage, vmh_view *view);
 
+/* `data` of `owner`, which the storage keeps alive. Host only; NULL: an error is set. */
+vmh_storage *vmh_buffer_lend(PyObject *owner, void *data, Py_ssize_t size);
+
 /* Main interpreter: release the host's buffers whose last reference is gone. */
 void vmh_buffer_release_lent(void);
 

@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "engine.h"
 #include "fork.h"
+#include "handover.h"
 #include "seal.h"
 #include "sqlite_memory.h"
 #include "vm_private.h"
@@ -199,6 +200,7 @@ static void call_dealloc(PyObject *object)
     Py_CLEAR(self->owner);
     type->tp_free(object);
     Py_DECREF(type);
+    vmh_buffer_release_lent();
 }
 
 static int call_traverse(PyObject *object, visitproc visit, void *arg)
@@ -1420,6 +1422,7 @@ static int core_exec(PyObject *module)
     vmh_main_config = (PyConfig *)_Py_GetConfig();
     if (vmh_memory_install() < 0 || vmh_audit_install() < 0 || install_sqlite_memory() < 0)
         return -1;
+    vmh_handover_try();
     buffer_type = vmh_buffer_type_new();
     if (buffer_type == NULL || PyModule_AddType(module, buffer_type) < 0
         || add_type(module, &events_type, &events_spec) < 0 || add_type(module, &lane_type, &lane_spec) < 0

@@ -346,9 +346,8 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
             kind = VMH_TASK_ERROR;
     }
     if (result != NULL) {
-        if (vmh_wire_encode(&vm->scratch, result, "result", vm->buffer_type, vm) < 0)
+        if (vmh_wire_encode_away(&vm->scratch, result, "result", vm->buffer_type, vm) < 0)
             kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_TASK_ERROR : VMH_VALUE;
-        Py_DECREF(result);
     }
     if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR) && PyErr_ExceptionMatches(PyExc_MemoryError))
         kind = VMH_MEMORY_LIMIT;

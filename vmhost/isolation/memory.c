@@ -1,21 +1,26 @@
-/* The allocator hooks: every pymalloc arena and every raw allocation made on a VM's thread is charged to its meter.
+/* Every pymalloc arena and every raw allocation made on a VM's thread is charged to its meter.
  *
  * Arenas are owned by address: they remember who paid, whoever frees them. Raw blocks carry no header (blocks made before the
  * hooks went in could not be told apart), so they are charged by their usable size to whoever runs; what one VM
  * allocates and another frees is drift, and the two counters of it cancel out over the process. On host threads the
  * hooks cost one thread-local load.
  */
+#include "memory.h"
+
 #include <malloc.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/mman.h>
 
+#include "compat.h"
 #include "overflow.h"
-#include "vm_private.h"
 
 static _Thread_local vmh_meter *paying __attribute__((tls_model("initial-exec")));
-static PyMemAllocatorEx raw;
+/* Blocks that change hands on this thread; NULL nearly always. */
+static _Thread_local void *keep __attribute__((tls_model("initial-exec"))), *offer __attribute__((tls_model("initial-exec")));
+static _Thread_local size_t offer_size __attribute__((tls_model("initial-exec")));
+static PyMemAllocatorEx raw, object;
 static PyObjectArenaAllocator arena;
+static bool plain;      /* CPython's default allocators were there before our hooks */
 
 void vmh_memory_bind(vmh_meter *meter) { paying = meter; }
 vmh_meter *vmh_memory_payer(void) { return paying; }
@@ -142,8 +147,13 @@ static void *raw_malloc(void *context, size_t size)
 {
     (void)context;
     vmh_meter *meter = paying;
-    if (meter == NULL)
-        return raw.malloc(raw.ctx, size);
+    if (meter == NULL) {
+        if (offer == NULL || size != offer_size)
+            return raw.malloc(raw.ctx, size);
+        void *block = offer;
+        offer = NULL;
+        return block;
+    }
     return vmh_meter_charge(meter, size) ? charged(meter, raw.malloc(raw.ctx, size), size) : NULL;
 }
 
@@ -186,8 +196,45 @@ static void raw_free(void *context, void *memory)
     vmh_meter *meter = paying;
     if (meter != NULL && memory != NULL)
         vmh_meter_release(meter, malloc_usable_size(memory));
-    raw.free(raw.ctx, memory);
+    if (memory != NULL && memory == keep)
+        keep = NULL;
+    else
+        raw.free(raw.ctx, memory);
     vmh_overflow_check();
+}
+
+/* ---- blocks that change hands ------------------------------------------------------------------------------------- */
+
+void vmh_memory_keep(void *block) { keep = block; }
+
+bool vmh_memory_kept(void)
+{
+    bool kept = keep == NULL;
+    keep = NULL;
+    return kept;
+}
+
+void vmh_memory_offer(void *block, size_t size)
+{
+    offer = block;
+    offer_size = size;
+}
+
+bool vmh_memory_taken(void)
+{
+    bool taken = offer == NULL;
+    offer = NULL;
+    return taken;
+}
+
+bool vmh_memory_is_default(void)
+{
+    PyMemAllocatorEx now;
+    PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &now);
+    if (!plain || now.malloc != raw_malloc || now.free != raw_free)
+        return false;
+    PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &now);
+    return now.malloc == object.malloc && now.free == object.free;
 }
 
 int vmh_memory_install(void)
@@ -201,6 +248,8 @@ int vmh_memory_install(void)
     /* under PYTHONMALLOC=debug raw blocks begin behind a header of CPython's, so their usable size cannot be asked for;
      * then arenas and buffers alone are counted */
     const char *name = _PyMem_GetCurrentAllocatorName();
+    plain = name != NULL && strcmp(name, "pymalloc") == 0;
+    PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &object);
     if (name == NULL || strstr(name, "debug") == NULL)
         PyMem_SetAllocator(PYMEM_DOMAIN_RAW, &(PyMemAllocatorEx){NULL, raw_malloc, raw_calloc, raw_realloc, raw_free});
     PyObject_SetArenaAllocator(&(PyObjectArenaAllocator){NULL, arena_alloc, arena_free});

@@ -64,6 +64,11 @@ vmh_storage *vmh_storage_hold(void *data, size_t size, void *held, void (*drop)(
     return storage;
 }
 
+vmh_storage *vmh_storage_adopt(void *block, size_t size)
+{
+    return vmh_storage_lend(block, size, NULL);
+}
+
 vmh_storage *vmh_storage_ref(vmh_storage *storage)
 {
     atomic_fetch_add_explicit(&storage->refs, 1, memory_order_relaxed);
@@ -95,5 +100,5 @@ void vmh_storage_unref(vmh_storage *storage)
 
 vmh_storage *vmh_storage_take_released(void)
 {
-    return atomic_exchange(&released, NULL);
+    return atomic_load_explicit(&released, memory_order_relaxed) == NULL ? NULL : atomic_exchange(&released, NULL);
 }

@@ -32,6 +32,8 @@ vmh_storage *vmh_storage_new(size_t size, vmh_meter *meter);
 vmh_storage *vmh_storage_lend(void *data, size_t size, void *lender);
 /* Frozen; `drop(held)` is called once, when the last reference is gone. */
 vmh_storage *vmh_storage_hold(void *data, size_t size, void *held, void (*drop)(void *held));
+/* Takes over a malloc'd block that nobody pays for. */
+vmh_storage *vmh_storage_adopt(void *block, size_t size);
 vmh_storage *vmh_storage_ref(vmh_storage *storage);
 void vmh_storage_unref(vmh_storage *storage);
 

@@ -5,6 +5,7 @@
 #include "compat.h"
 #include "crash.h"
 #include "lane.h"
+#include "memory.h"
 #include "meter.h"
 #include "vm.h"
 
@@ -138,11 +139,6 @@ void vmh_guest_clear(vmh_vm *vm);                       /* lets go of every obje
 void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size);
 /* Into `to`: "TypeName: message", of the error that is set; clears it. */
 void vmh_error_describe(char *to, size_t size);
-
-/* memory.c */
-int vmh_memory_install(void);
-void vmh_memory_bind(vmh_meter *meter);                 /* allocations of this thread are charged to it; NULL: nobody */
-vmh_meter *vmh_memory_payer(void);                      /* of this thread; borrowed */
 
 /* main interpreter's configuration, for booting without site; core.c sets it */
 extern PyConfig *vmh_main_config;

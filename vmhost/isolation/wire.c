@@ -1,19 +1,22 @@
 #include "wire.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 #include "buffer.h"
 #include "engine.h"
+#include "handover.h"
 #include "vme_python.h"
 
 /* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves. */
 enum tag {
     TAG_NONE, TAG_TRUE, TAG_FALSE, TAG_INT, TAG_BIG, TAG_FLOAT, TAG_COMPLEX, TAG_ASCII, TAG_STR, TAG_BYTES, TAG_LIST,
-    TAG_TUPLE, TAG_DICT, TAG_SET, TAG_BUFFER, TAG_LENT_BYTES, TAG_ARRAY,
+    TAG_TUPLE, TAG_DICT, TAG_SET, TAG_BUFFER, TAG_LENT_BYTES, TAG_LENT_TEXT, TAG_GIVEN_BYTES,
+    TAG_GIVEN_TEXT, TAG_ARRAY,
 };
 
-/* From LEND_LEAST on the host lends its bytes instead of copying them: one copy less, for the price of a reference. */
-enum { DEPTH_MOST = 200, LEND_LEAST = 64 * 1024 };
+/* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library). */
+enum { DEPTH_MOST = 200, MAPPED_BYTES = 32 << 20 };
 
 /* Where the encoder is, for messages only: one step per container level. */
 typedef struct step {
@@ -28,6 +31,7 @@ typedef struct {
     PyTypeObject *buffer_type;
     vmh_vm *vm;
     int depth;
+    bool ours;              /* nobody else has the container that we are in, nor those around it: what it holds may be taken out */
 } encoder;
 
 /* "$", "[3]" or ".key" of each step, outermost first. */
@@ -138,19 +142,6 @@ static int put_int(encoder *e, PyObject *value)
     return PyLong_AsNativeBytes(value, at, size, Py_ASNATIVEBYTES_LITTLE_ENDIAN) < 0 ? -1 : 0;
 }
 
-static int put_str(encoder *e, PyObject *value)
-{
-    if (PyUnicode_IS_ASCII(value))
-        return put_sized(e, TAG_ASCII, PyUnicode_1BYTE_DATA(value), (size_t)PyUnicode_GET_LENGTH(value));
-    /* surrogatepass: a lone surrogate is a value like any other */
-    PyObject *bytes = PyUnicode_AsEncodedString(value, "utf-8", "surrogatepass");
-    if (bytes == NULL)
-        return -1;
-    int rc = put_sized(e, TAG_STR, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
-    Py_DECREF(bytes);
-    return rc;
-}
-
 /* A reference to storage, with the view on it: format, dimensions. */
 static int put_buffer(encoder *e, vmh_storage *storage, const vmh_view *view)
 {
@@ -217,33 +208,103 @@ static int put_foreign_buffer(encoder *e, const step *at, PyObject *value)
     return rc;
 }
 
-static int put_lent_bytes(encoder *e, PyObject *value)
+static int put_storage(encoder *e, enum tag tag, vmh_storage *storage)
 {
-    vmh_view view;
-    vmh_storage *storage = NULL;
-    if (vmh_buffer_from_object(value, NULL, &storage, &view) < 0)
-        return -1;
     uint32_t index = e->blob->storage_count;
     uint8_t *at = room(e, 5);
-    if (at != NULL) {
-        *at = TAG_LENT_BYTES;
-        memcpy(at + 1, &index, 4);
-        if (!vmh_blob_add_storage(e->blob, storage)) {
-            PyErr_NoMemory();
-            at = NULL;
-        }
+    if (at == NULL)
+        return -1;
+    *at = (uint8_t)tag;
+    memcpy(at + 1, &index, 4);
+    if (vmh_blob_add_storage(e->blob, storage))
+        return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+/* The host lends its large bytes and ASCII str: one copy less, for the price of a reference. */
+static int put_lent(encoder *e, enum tag tag, PyObject *value, void *data, Py_ssize_t size)
+{
+    vmh_storage *storage = vmh_buffer_lend(value, data, size);
+    int rc = storage == NULL ? -1 : put_storage(e, tag, storage);
+    if (storage != NULL)
+        vmh_storage_unref(storage);
+    return rc;
+}
+
+static int put_str(encoder *e, PyObject *value)
+{
+    if (PyUnicode_IS_ASCII(value) && e->vm == NULL && PyUnicode_GET_LENGTH(value) >= VMH_LARGE_BYTES)
+        return put_lent(e, TAG_LENT_TEXT, value, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value));
+    if (PyUnicode_IS_ASCII(value))
+        return put_sized(e, TAG_ASCII, PyUnicode_1BYTE_DATA(value), (size_t)PyUnicode_GET_LENGTH(value));
+    /* surrogatepass: a lone surrogate is a value like any other */
+    PyObject *bytes = PyUnicode_AsEncodedString(value, "utf-8", "surrogatepass");
+    if (bytes == NULL)
+        return -1;
+    int rc = put_sized(e, TAG_STR, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
+    Py_DECREF(bytes);
+    return rc;
+}
+
+/* A VM gives its large bytes and ASCII str away with their memory. Takes over the reference to `value`, which fits. */
+static int put_given(encoder *e, PyObject *value)
+{
+    bool text = PyUnicode_Check(value);
+    size_t size = (size_t)(text ? PyUnicode_GET_LENGTH(value) : PyBytes_GET_SIZE(value));
+    vmh_storage *storage = vmh_storage_adopt(NULL, size);
+    int rc = storage == NULL ? -1 : put_storage(e, text ? TAG_GIVEN_TEXT : TAG_GIVEN_BYTES, storage);
+    if (rc < 0) {
+        Py_DECREF(value);
+        PyErr_NoMemory();
+    } else {
+        storage->data = vmh_handover_take(value);
+        rc = storage->data == NULL ? -1 : 0;
     }
-    vmh_storage_unref(storage);
-    return at == NULL ? -1 : 0;
+    if (storage != NULL)
+        vmh_storage_unref(storage);
+    return rc;
 }
 
 static int put(encoder *e, PyObject *value, const step *at);
 
-static int put_items(encoder *e, PyObject *const *items, Py_ssize_t count, const step *at)
+static int put_items(encoder *e, PyObject **items, Py_ssize_t count, const step *at)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
         step here = {at, NULL, i};
-        if (put(e, items[i], &here) < 0)
+        PyObject *item = items[i];
+        bool given = e->ours && vmh_handover_fits(item);
+        if (given)
+            items[i] = Py_NewRef(Py_None);
+        if ((given ? put_given(e, item) : put(e, item, &here)) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int put_dict(encoder *e, PyObject *dict, const step *at)
+{
+    Py_ssize_t position = 0;
+    PyObject *key, *item;
+    while (PyDict_Next(dict, &position, &key, &item)) {
+        step here = {at, key, 0};
+        bool ours = e->ours;
+        e->ours = false;        /* a key must stay as it is */
+        int rc = put(e, key, &here);
+        e->ours = ours;
+        if (rc < 0)
+            return -1;
+        if (!ours || !vmh_handover_fits(item)) {
+            if (put(e, item, &here) < 0)
+                return -1;
+            continue;
+        }
+        Py_INCREF(item);
+        if (PyDict_SetItem(dict, key, Py_None) < 0) {       /* changing a value does not disturb PyDict_Next */
+            Py_DECREF(item);
+            return -1;
+        }
+        if (put_given(e, item) < 0)
             return -1;
     }
     return 0;
@@ -253,6 +314,8 @@ static int put_container(encoder *e, PyObject *value, const step *at)
 {
     if (e->depth == DEPTH_MOST)
         return refuse(e, at, PyExc_ValueError, "nested deeper than 200 levels, or holds itself (a `%s`)", value);
+    bool ours = e->ours;
+    e->ours = ours && Py_REFCNT(value) == 1;
     e->depth++;
     int rc = -1;
     if (PyList_CheckExact(value)) {
@@ -264,13 +327,8 @@ static int put_container(encoder *e, PyObject *value, const step *at)
         if (put_count(e, TAG_TUPLE, count) == 0)
             rc = put_items(e, ((PyTupleObject *)value)->ob_item, count, at);
     } else if (PyDict_CheckExact(value)) {
-        Py_ssize_t position = 0;
-        PyObject *key, *item;
-        rc = put_count(e, TAG_DICT, PyDict_GET_SIZE(value));
-        while (rc == 0 && PyDict_Next(value, &position, &key, &item)) {
-            step here = {at, key, 0};
-            rc = put(e, key, &here) < 0 || put(e, item, &here) < 0 ? -1 : 0;
-        }
+        if (put_count(e, TAG_DICT, PyDict_GET_SIZE(value)) == 0)
+            rc = put_dict(e, value, at);
     } else {
         PyObject *iterator = PyObject_GetIter(value), *item;
         rc = iterator == NULL ? -1 : put_count(e, TAG_SET, PySet_GET_SIZE(value));
@@ -284,6 +342,7 @@ static int put_container(encoder *e, PyObject *value, const step *at)
             rc = -1;
     }
     e->depth--;
+    e->ours = ours;
     return rc;
 }
 
@@ -308,8 +367,8 @@ static int put(encoder *e, PyObject *value, const step *at)
         return put_tag(e, value == Py_True ? TAG_TRUE : TAG_FALSE);
     if (type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type || type == &PySet_Type)
         return put_container(e, value, at);
-    if (type == &PyBytes_Type && e->vm == NULL && PyBytes_GET_SIZE(value) >= LEND_LEAST)
-        return put_lent_bytes(e, value);
+    if (type == &PyBytes_Type && e->vm == NULL && PyBytes_GET_SIZE(value) >= VMH_LARGE_BYTES)
+        return put_lent(e, TAG_LENT_BYTES, value, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value));
     if (type == &PyBytes_Type)
         return put_sized(e, TAG_BYTES, PyBytes_AS_STRING(value), (size_t)PyBytes_GET_SIZE(value));
     if (type == &PyComplex_Type)
@@ -339,8 +398,18 @@ static int put(encoder *e, PyObject *value, const step *at)
 
 int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
 {
-    encoder e = {blob, what, buffer_type, vm, 0};
+    encoder e = {blob, what, buffer_type, vm, 0, false};
     return put(&e, value, NULL);
+}
+
+int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
+{
+    encoder e = {blob, what, buffer_type, vm, 0, true};
+    if (vmh_handover_fits(value))
+        return put_given(&e, value);
+    int rc = put(&e, value, NULL);
+    Py_DECREF(value);
+    return rc;
 }
 
 /* ---- decoding ----------------------------------------------------------------------------------------------------- */
@@ -481,19 +550,63 @@ static PyObject *get_array(decoder *d)
     return vmh_engine_get(d->blob->storages[array.storage], &array, sizes, sizes + rank);
 }
 
-static PyObject *get_lent_bytes(decoder *d)
+static vmh_storage *get_storage(decoder *d)
 {
     const uint8_t *from = bite(d, 4);
     if (from == NULL)
         return NULL;
     uint32_t index;
     memcpy(&index, from, 4);
-    if (index >= d->blob->storage_count) {
-        PyErr_SetString(PyExc_SystemError, "vmhost: lent bytes on the wire have no storage");
+    if (index < d->blob->storage_count)
+        return d->blob->storages[index];
+    PyErr_SetString(PyExc_SystemError, "vmhost: large bytes or a str on the wire have no storage");
+    return NULL;
+}
+
+/* Where a block of its own is that is large enough to be one of malloc's mappings: huge pages halve the price of a first write. */
+static void expect_writing(void *data, size_t size)
+{
+    const uintptr_t huge = 2 << 20, begin = ((uintptr_t)data + huge - 1) & ~(huge - 1), end = ((uintptr_t)data + size) & ~(huge - 1);
+    if (size >= MAPPED_BYTES && begin < end)
+        madvise((void *)begin, end - begin, MADV_HUGEPAGE);     /* a wish: some kernels have none */
+}
+
+static PyObject *get_lent(decoder *d, bool text)
+{
+    const vmh_storage *storage = get_storage(d);
+    if (storage == NULL)
+        return NULL;
+    Py_ssize_t size = (Py_ssize_t)storage->size;
+    PyObject *value = text ? PyUnicode_New(size, 127) : PyBytes_FromStringAndSize(NULL, size);
+    if (value == NULL)
+        return NULL;
+    void *data = text ? (void *)PyUnicode_1BYTE_DATA(value) : (void *)PyBytes_AS_STRING(value);
+    expect_writing(data, storage->size);
+    memcpy(data, storage->data, storage->size);
+    return value;
+}
+
+/* The first time the memory becomes the value's; from then on the storage lends that value, should it be asked for again. */
+static PyObject *get_given(decoder *d, bool text)
+{
+    vmh_storage *storage = get_storage(d);
+    if (storage == NULL)
+        return NULL;
+    if (storage->lender != NULL)
+        return Py_NewRef(((Py_buffer *)storage->lender)->obj);
+    Py_buffer *lender = PyMem_RawCalloc(1, sizeof *lender);
+    if (lender == NULL)
+        return PyErr_NoMemory();
+    PyObject *value = vmh_handover_give(storage->data, storage->size, text);
+    if (value == NULL) {
+        PyMem_RawFree(lender);
         return NULL;
     }
-    const vmh_storage *storage = d->blob->storages[index];
-    return PyBytes_FromStringAndSize(storage->data, (Py_ssize_t)storage->size);
+    storage->data = text ? (void *)PyUnicode_1BYTE_DATA(value) : (void *)PyBytes_AS_STRING(value);
+    storage->lender = lender;
+    if (PyBuffer_FillInfo(lender, value, storage->data, (Py_ssize_t)storage->size, 1, PyBUF_SIMPLE) < 0)
+        Py_CLEAR(value);        /* impossible: it fails where writing is asked for */
+    return value;
 }
 
 static PyObject *get_ascii(const uint8_t *from, Py_ssize_t size)
@@ -556,7 +669,11 @@ static PyObject *get(decoder *d)
     case TAG_BUFFER:
         return get_buffer(d);
     case TAG_LENT_BYTES:
-        return get_lent_bytes(d);
+    case TAG_LENT_TEXT:
+        return get_lent(d, tag == TAG_LENT_TEXT);
+    case TAG_GIVEN_BYTES:
+    case TAG_GIVEN_TEXT:
+        return get_given(d, tag == TAG_GIVEN_TEXT);
     case TAG_ARRAY:
         return get_array(d);
     }

@@ -8,6 +8,10 @@ def run(value):
     return value
 
 
+def size(value):
+    return len(value)
+
+
 def last(span_s):
     end = time.perf_counter() + span_s
     while time.perf_counter() < end:

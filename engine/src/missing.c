@@ -13,9 +13,6 @@ MISSING(vme_arange(vme_context *c, double start, double step, int64_t int_start,
 MISSING(vme_gather(vme_context *c, const vme_tensor *in, int first, int count, const vme_tensor *const *indices, const vme_tensor *out), "gather")
 MISSING(vme_scatter(vme_context *c, const vme_tensor *values, int first, int count, const vme_tensor *const *indices, bool add, const vme_tensor *target), "scatter")
 MISSING(vme_nonzero(vme_context *c, const vme_tensor *mask, int64_t *count, const vme_tensor *const *out), "nonzero")
-MISSING(vme_sort(vme_context *c, const vme_tensor *in, int axis, bool descending, const vme_tensor *out), "sort")
-MISSING(vme_argsort(vme_context *c, const vme_tensor *in, int axis, bool descending, const vme_tensor *out), "argsort")
-MISSING(vme_searchsorted(vme_context *c, const vme_tensor *sorted, const vme_tensor *values, bool right, const vme_tensor *out), "searchsorted")
 #define NONE __attribute__((weak)) const
 NONE vme_elementwise_kernels vme_elementwise_portable, vme_elementwise_avx2, vme_elementwise_avx512;
 NONE vme_gemm_kernels vme_gemm_portable, vme_gemm_avx2, vme_gemm_avx512;

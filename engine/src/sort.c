@@ -1,0 +1,414 @@
+/* Sorting lines along an axis, and searching in sorted ones.
+ *
+ * Every element becomes an unsigned key whose order is NumPy's (negatives first, NaNs last), and keys are sorted digit by digit from
+ * the lowest (radix sort: stable, 4 ns an element and varying digit). argsort carries places along; complex numbers are sorted by
+ * imaginary part, by real part, and then by which of the two are NaN (none, imaginary, real, both: NumPy's order). Digits that are the same in all keys cost nothing. */
+#include <string.h>
+
+#include "elements.h"
+#include "nest.h"
+#include "raster.h"
+
+/* ---- keys. `sign`: the top bit of the element's width. */
+static inline uint64_t float_key(uint64_t bits, uint64_t sign, uint64_t infinity)
+{
+    uint64_t all = sign | (sign - 1);
+    if ((bits & ~sign) > infinity)
+        return all;
+    return bits & sign ? ~bits & all : bits | sign;
+}
+
+static inline uint64_t float_from_key(uint64_t key, uint64_t sign) { return key & sign ? key & ~sign : ~key & (sign | (sign - 1)); }
+
+enum { SIGN8 = 0x80, SIGN16 = 0x8000, INFINITY16 = 0x7c00, INFINITY32 = 0x7f800000 };
+#define SIGN32 UINT64_C(0x80000000)
+#define SIGN64 UINT64_C(0x8000000000000000)
+#define INFINITY64 UINT64_C(0x7ff0000000000000)
+
+/* The dtype of a key's bits: a complex number's parts are keyed as floats. */
+static vme_dtype part_of(vme_dtype dtype)
+{
+    return dtype == VME_COMPLEX64 ? VME_FLOAT32 : dtype == VME_COMPLEX128 ? VME_FLOAT64 : dtype;
+}
+
+static uint64_t all_bits(vme_dtype dtype) { return UINT64_MAX >> (64 - 8 * vme_dtype_size(dtype)); }
+
+static bool has_nans(vme_dtype dtype) { return dtype >= VME_FLOAT16; }
+
+#define LOAD(type, key) \
+    for (int64_t i = 0; i < n; i++) { \
+        uint64_t bits = *(const type *)(in + i * step); \
+        keys[i] = (key); \
+    } \
+    break
+
+/* Keys of `n` elements. -0.0 comes before 0.0, and equals it only where `zeros_equal`. */
+static void load_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal, uint64_t *keys)
+{
+    switch (dtype) {
+    case VME_BOOL: LOAD(e_u8, bits != 0);
+    case VME_UINT8: LOAD(e_u8, bits);
+    case VME_UINT16: LOAD(e_u16, bits);
+    case VME_UINT32: LOAD(e_u32, bits);
+    case VME_UINT64: LOAD(e_u64, bits);
+    case VME_INT8: LOAD(e_u8, bits ^ SIGN8);
+    case VME_INT16: LOAD(e_u16, bits ^ SIGN16);
+    case VME_INT32: LOAD(e_u32, bits ^ SIGN32);
+    case VME_INT64: LOAD(e_u64, bits ^ SIGN64);
+    case VME_FLOAT16: LOAD(e_u16, float_key(bits, SIGN16, INFINITY16));
+    case VME_FLOAT32: LOAD(e_u32, float_key(bits, SIGN32, INFINITY32));
+    default: LOAD(e_u64, float_key(bits, SIGN64, INFINITY64));
+    }
+    uint64_t all = all_bits(dtype), zero = (all >> 1) + 1;
+    bool floats = has_nans(dtype);
+    for (int64_t i = 0; floats && zeros_equal && i < n; i++)
+        keys[i] += keys[i] == zero - 1;
+    for (int64_t i = 0; descending && i < n; i++)
+        keys[i] = floats && keys[i] == all ? all : all - keys[i];
+}
+
+#define STORE(type, bits) \
+    for (int64_t i = 0; i < n; i++) { \
+        uint64_t key = keys[i]; \
+        *(type *)(out + i * step) = (type)(bits); \
+    } \
+    break
+
+/* The elements back from their keys. `keys` is used up. */
+static void store_keys(vme_dtype dtype, int64_t n, uint64_t *keys, bool descending, char *out, int64_t step)
+{
+    uint64_t all = all_bits(dtype);
+    bool floats = has_nans(dtype);
+    for (int64_t i = 0; descending && i < n; i++)
+        keys[i] = floats && keys[i] == all ? all : all - keys[i];
+    switch (dtype) {
+    case VME_BOOL: STORE(e_u8, key & 1);
+    case VME_UINT8: STORE(e_u8, key);
+    case VME_UINT16: STORE(e_u16, key);
+    case VME_UINT32: STORE(e_u32, key);
+    case VME_UINT64: STORE(e_u64, key);
+    case VME_INT8: STORE(e_u8, key ^ SIGN8);
+    case VME_INT16: STORE(e_u16, key ^ SIGN16);
+    case VME_INT32: STORE(e_u32, key ^ SIGN32);
+    case VME_INT64: STORE(e_u64, key ^ SIGN64);
+    case VME_FLOAT16: STORE(e_u16, float_from_key(key, SIGN16));
+    case VME_FLOAT32: STORE(e_u32, float_from_key(key, SIGN32));
+    default: STORE(e_u64, float_from_key(key, SIGN64));
+    }
+}
+
+/* A key of any dtype: which parts are NaN, the (real) element, the imaginary part. */
+static void load_key(vme_dtype dtype, const char *at, uint64_t key[3])
+{
+    vme_dtype part = part_of(dtype);
+    load_keys(part, 1, at, 0, false, true, key + 1);
+    key[0] = key[2] = 0;
+    if (part != dtype) {
+        load_keys(part, 1, at + vme_dtype_size(part), 0, false, true, key + 2);
+        key[0] = 2 * (key[1] == all_bits(part)) + (key[2] == all_bits(part));
+    }
+}
+
+static bool key_less(const uint64_t *a, const uint64_t *b)
+{
+    if (a[0] != b[0])
+        return a[0] < b[0];
+    return a[1] < b[1] || (a[1] == b[1] && a[2] < b[2]);
+}
+
+/* ---- radix sort */
+enum { INSERTION_MOST = 24, PIECE = 65536 };
+
+/* Scratch of one thread, for lines of `length`. places is NULL where keys alone are sorted. */
+typedef struct work {
+    uint64_t *keys, *spare_keys;
+    int64_t *places, *spare_places;
+    int64_t (*counts)[256];             /* of each digit */
+    void *block;
+    size_t bytes;
+} work;
+
+static void insertion_sort(int64_t n, uint64_t *keys, int64_t *places)
+{
+    for (int64_t i = 1; i < n; i++) {
+        uint64_t key = keys[i];
+        int64_t place = places == NULL ? 0 : places[i], at = i;
+        for (; at > 0 && keys[at - 1] > key; at--) {
+            keys[at] = keys[at - 1];
+            if (places != NULL)
+                places[at] = places[at - 1];
+        }
+        keys[at] = key;
+        if (places != NULL)
+            places[at] = place;
+    }
+}
+
+/* Sorts w->keys, `digits` bytes each, and w->places with them. */
+static vme_status radix_sort(vme_context *context, work *w, int64_t n, int digits)
+{
+    if (n <= INSERTION_MOST) {
+        insertion_sort(n, w->keys, w->places);
+        return VME_OK;
+    }
+    memset(w->counts, 0, sizeof *w->counts * (size_t)digits);
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        int64_t end = n - begin < PIECE ? n : begin + PIECE;
+        for (int64_t i = begin; i < end; i++)
+            for (int d = 0; d < digits; d++)
+                w->counts[d][w->keys[i] >> (8 * d) & 255]++;
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    for (int d = 0; d < digits; d++) {
+        int64_t *counts = w->counts[d], at = 0;
+        if (counts[w->keys[0] >> (8 * d) & 255] == n)
+            continue;
+        for (int value = 0; value < 256; value++) {
+            int64_t count = counts[value];
+            counts[value] = at;
+            at += count;
+        }
+        for (int64_t begin = 0; begin < n; begin += PIECE) {
+            int64_t end = n - begin < PIECE ? n : begin + PIECE;
+            for (int64_t i = begin; i < end; i++) {
+                int64_t to = counts[w->keys[i] >> (8 * d) & 255]++;
+                w->spare_keys[to] = w->keys[i];
+                if (w->places != NULL)
+                    w->spare_places[to] = w->places[i];
+            }
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        uint64_t *keys = w->keys;
+        int64_t *places = w->places;
+        w->keys = w->spare_keys;
+        w->spare_keys = keys;
+        w->places = w->spare_places;
+        w->spare_places = places;
+    }
+    return VME_OK;
+}
+
+static vme_status work_new(vme_context *context, int64_t length, bool with_places, work *w)
+{
+    size_t counts = 8 * sizeof *w->counts, column = (size_t)length * 8;
+    w->bytes = counts + column * (with_places ? 4 : 2);
+    w->block = vme_scratch_new(context, w->bytes);
+    if (w->block == NULL)
+        return VME_NO_MEMORY;
+    w->counts = w->block;
+    w->keys = (uint64_t *)((char *)w->block + counts);
+    w->spare_keys = w->keys + length;
+    w->places = with_places ? (int64_t *)w->spare_keys + length : NULL;
+    w->spare_places = with_places ? w->places + length : NULL;
+    return VME_OK;
+}
+
+/* ---- lines */
+enum { OUT, IN };
+
+typedef struct sort {
+    vme_context *context;
+    vme_nest lines;
+    vme_dtype dtype;
+    int64_t length, in_step, out_step;
+    bool descending, places;            /* places: the output is argsort's */
+} sort;
+
+/* The places of a line of complex numbers in order, left in w->places. */
+static vme_status order_complex(const sort *s, work *w, const char *in)
+{
+    vme_dtype part = part_of(s->dtype);
+    int digits = vme_dtype_size(part);
+    for (int64_t i = 0; i < s->length; i++)
+        w->places[i] = i;
+    load_keys(part, s->length, in + digits, s->in_step, s->descending, true, w->keys);
+    vme_status status = radix_sort(s->context, w, s->length, digits);
+    if (status != VME_OK)
+        return status;
+    load_keys(part, s->length, in, s->in_step, s->descending, true, w->spare_keys);
+    for (int64_t i = 0; i < s->length; i++)
+        w->keys[i] = w->spare_keys[w->places[i]];
+    status = radix_sort(s->context, w, s->length, digits);
+    if (status != VME_OK)
+        return status;
+    uint64_t key[3];
+    for (int64_t i = 0; i < s->length; i++) {
+        load_key(s->dtype, in + w->places[i] * s->in_step, key);
+        w->keys[i] = key[0];
+    }
+    return radix_sort(s->context, w, s->length, 1);
+}
+
+static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
+{
+    bool complex = s->dtype >= VME_COMPLEX64;
+    vme_status status;
+    if (complex) {
+        status = order_complex(s, w, in);
+    } else {
+        for (int64_t i = 0; s->places && i < s->length; i++)
+            w->places[i] = i;
+        load_keys(s->dtype, s->length, in, s->in_step, s->descending, s->places, w->keys);
+        status = radix_sort(s->context, w, s->length, vme_dtype_size(s->dtype));
+    }
+    if (status != VME_OK)
+        return status;
+    if (s->places) {
+        for (int64_t i = 0; i < s->length; i++)
+            *(e_i64 *)(out + i * s->out_step) = w->places[i];
+    } else if (complex) {       /* in place: the line is read into the keys' room before it is written */
+        int bytes = vme_dtype_size(s->dtype);
+        char *line = (char *)(w->keys < w->spare_keys ? w->keys : w->spare_keys);       /* both, one behind the other */
+        for (int64_t i = 0; i < s->length; i++)
+            memcpy(line + i * bytes, in + w->places[i] * s->in_step, (size_t)bytes);
+        for (int64_t i = 0; i < s->length; i++)
+            memcpy(out + i * s->out_step, line + i * bytes, (size_t)bytes);
+    } else {
+        store_keys(s->dtype, s->length, w->keys, s->descending, out, s->out_step);
+    }
+    return VME_OK;
+}
+
+static vme_status sort_lines(void *argument, int64_t begin, int64_t end)
+{
+    const sort *s = argument;
+    work w;
+    vme_status status = work_new(s->context, s->length, s->places || s->dtype >= VME_COMPLEX64, &w);
+    if (status != VME_OK)
+        return status;
+    vme_cursor at;
+    vme_nest_seek(&s->lines, begin, &at);
+    for (int64_t line = begin; line < end && status == VME_OK; line++, vme_nest_advance(&s->lines, &at, 1))
+        status = sort_line(s, &w, at.data[IN], at.data[OUT]);
+    vme_scratch_free(s->context, w.block, w.bytes);
+    return status;
+}
+
+static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis, bool descending, bool places,
+                           const vme_tensor *out)
+{
+    int64_t shape[VME_RANK_MOST], in_strides[VME_RANK_MOST], out_strides[VME_RANK_MOST];
+    int rank = 0;
+    for (int d = 0; d < in->rank; d++)
+        if (d != axis) {
+            shape[rank] = in->shape[d];
+            in_strides[rank] = in->strides[d];
+            out_strides[rank++] = out->strides[d];
+        }
+    sort s = {.context = context, .dtype = (vme_dtype)in->dtype, .length = in->shape[axis], .in_step = in->strides[axis],
+              .out_step = out->strides[axis], .descending = descending, .places = places};
+    vme_nest_make(&s.lines, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){out_strides, in_strides},
+                  (char *const[]){out->data, in->data});
+    if (s.lines.elements == 0 || s.length == 0)
+        return VME_OK;
+    return vme_parallel(context, s.lines.elements, 4096 / s.length + 1, sort_lines, &s);
+}
+
+static vme_status check(const char *name, const vme_tensor *in, int axis, const vme_tensor *out)
+{
+    if (axis < 0 || axis >= in->rank)
+        return vme_fail(VME_BAD_AXIS, "axis %d is out of bounds for array of dimension %d", axis, in->rank);
+    bool fits = in->rank == out->rank;
+    for (int d = 0; fits && d < in->rank; d++)
+        fits = in->shape[d] == out->shape[d];
+    if (!fits)
+        return vme_fail(VME_BAD_SHAPE, "the output of %s has another shape than its input", name);
+    return vme_check_output(out);
+}
+
+vme_status vme_sort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
+{
+    vme_status status = check("sort", in, axis, out);
+    if (status == VME_OK)
+        status = vme_copy(context, in, out);
+    return status == VME_OK ? sort_all(context, out, axis, descending, false, out) : status;
+}
+
+vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
+{
+    vme_status status = check("argsort", in, axis, out);
+    if (status != VME_OK)
+        return status;
+    if (out->dtype != VME_INT64)
+        return vme_fail(VME_BAD_DTYPE, "the output of argsort is int64, not %s", vme_dtype_name((vme_dtype)out->dtype));
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    if (!vme_overlap(in, out))
+        return sort_all(context, in, axis, descending, true, out);
+    int64_t strides[VME_RANK_MOST];
+    vme_tensor aside;
+    status = vme_aside_new(context, out, strides, &aside);
+    if (status != VME_OK)
+        return status;
+    status = sort_all(context, in, axis, descending, true, &aside);
+    if (status == VME_OK)
+        status = vme_copy(context, &aside, out);
+    vme_buffer_unref(aside.buffer);
+    return status;
+}
+
+/* ---- searching */
+typedef struct search {
+    vme_nest nest;              /* places, values */
+    vme_dtype dtype;
+    const char *sorted;
+    int64_t count, step;
+    bool right;
+} search;
+
+static vme_status search_places(void *argument, int64_t begin, int64_t end)
+{
+    const search *s = argument;
+    vme_cursor at;
+    vme_nest_seek(&s->nest, begin, &at);
+    for (int64_t i = begin; i < end; i++, vme_nest_advance(&s->nest, &at, 1)) {
+        uint64_t value[3], middle[3];
+        load_key(s->dtype, at.data[IN], value);
+        int64_t low = 0, high = s->count;
+        while (low < high) {
+            int64_t half = low + (high - low) / 2;
+            load_key(s->dtype, s->sorted + half * s->step, middle);
+            if (s->right ? !key_less(value, middle) : key_less(middle, value))
+                low = half + 1;
+            else
+                high = half;
+        }
+        *(e_i64 *)at.data[OUT] = low;
+    }
+    return VME_OK;
+}
+
+vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, const vme_tensor *values, bool right,
+                            const vme_tensor *out)
+{
+    vme_status status = vme_check_output(out);
+    if (status != VME_OK)
+        return status;
+    if (sorted->rank != 1)
+        return vme_fail(VME_BAD_SHAPE, "object too deep for desired array");
+    if (sorted->dtype != values->dtype || out->dtype != VME_INT64)
+        return vme_fail(VME_BAD_DTYPE, "searchsorted takes values of the sorted array's dtype and gives int64");
+    int64_t strides[VME_RANK_MOST];
+    status = vme_broadcast_strides(values, out, strides);
+    if (status != VME_OK)
+        return status;
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    if (vme_overlap(sorted, out) || vme_overlap(values, out)) {
+        int64_t aside_strides[VME_RANK_MOST];
+        vme_tensor aside;
+        status = vme_aside_new(context, out, aside_strides, &aside);
+        if (status != VME_OK)
+            return status;
+        status = vme_searchsorted(context, sorted, values, right, &aside);
+        if (status == VME_OK)
+            status = vme_copy(context, &aside, out);
+        vme_buffer_unref(aside.buffer);
+        return status;
+    }
+    search s = {.dtype = (vme_dtype)sorted->dtype, .sorted = sorted->data, .count = sorted->shape[0],
+                .step = sorted->strides[0], .right = right};
+    vme_nest_make(&s.nest, VME_NEST_ANY, out->rank, out->shape, 2, (const int64_t *const[]){out->strides, strides},
+                  (char *const[]){out->data, values->data});
+    return vme_parallel(context, s.nest.elements, 1024, search_places, &s);
+}

@@ -1,0 +1,101 @@
+"""sort, argsort and searchsorted against NumPy's stable ones."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.arrays import arrays, shapes, stretched, values
+from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor
+
+RELAXED = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def call(context, name, array, axis, descending, out):
+    check(getattr(library, f"vme_{name}")(context.handle, tensor(array), axis, ctypes.c_bool(descending), tensor(out)))
+    return out
+
+
+def descending_order(array, axis):
+    """Stable, NaNs last: NumPy has no such order of its own."""
+    ranks = np.argsort(np.argsort(array, axis=axis, kind="stable"), axis=axis)      # only to get the shape
+    out = np.empty_like(ranks)
+    for index in np.ndindex(*(size for at, size in enumerate(array.shape) if at != axis)):
+        where = index[:axis] + (slice(None),) + index[axis:]
+        line = array[where]
+        unique = np.unique(line, equal_nan=True)
+        rank = np.searchsorted(unique, line)
+        nan = np.isnan(line) if line.dtype.kind in "fc" else np.zeros(line.shape, bool)
+        out[where] = np.argsort(np.where(nan, 1, -rank), kind="stable")
+    return out
+
+
+@RELAXED
+@given(data=st.data())
+def test_orders(context, data):
+    array = data.draw(arrays(DTYPES, shape=data.draw(shapes(least_rank=1, most_rank=3, most=60))))
+    axis = data.draw(st.integers(0, array.ndim - 1))
+    np.testing.assert_array_equal(call(context, "argsort", array, axis, False, stretched(np.zeros(array.shape, "int64"), 1)),
+                                  np.argsort(array, axis=axis, kind="stable"))
+    np.testing.assert_array_equal(call(context, "sort", array, axis, False, stretched(np.zeros_like(array), 1)),
+                                  np.sort(array, axis=axis, kind="stable"))
+
+
+@RELAXED
+@given(data=st.data())
+def test_descending(context, data):
+    array = data.draw(arrays([dtype for dtype in DTYPES if dtype.kind != "c"],
+                             shape=data.draw(shapes(least_rank=1, most_rank=2, most=40))))
+    axis = data.draw(st.integers(0, array.ndim - 1))
+    expected = descending_order(array, axis)
+    np.testing.assert_array_equal(call(context, "argsort", array, axis, True, np.zeros(array.shape, "int64")), expected)
+    np.testing.assert_array_equal(call(context, "sort", array, axis, True, np.zeros_like(array)),
+                                  np.take_along_axis(array, expected, axis))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_large(context, dtype):
+    array = values(dtype, 100_000, 5)
+    np.testing.assert_array_equal(call(context, "argsort", array, 0, False, np.zeros(array.shape, "int64")),
+                                  np.argsort(array, kind="stable"))
+    np.testing.assert_array_equal(call(context, "sort", array, 0, False, array.copy()), np.sort(array))
+
+
+def test_sort_in_place(context):
+    array = np.array([3.0, np.nan, -1.0, -0.0, np.inf])
+    call(context, "sort", array, 0, False, array)
+    np.testing.assert_array_equal(array, [-1.0, -0.0, 3.0, np.inf, np.nan])
+    call(context, "sort", array, 0, True, array[::-1])
+    np.testing.assert_array_equal(array[::-1], [np.inf, 3.0, 0.0, -1.0, np.nan])
+
+
+@RELAXED
+@given(data=st.data(), right=st.booleans())
+def test_searchsorted(context, data, right):
+    dtype = data.draw(st.sampled_from(DTYPES))
+    ordered = np.sort(data.draw(arrays([dtype], shape=(data.draw(st.integers(0, 30)),))))
+    wanted = data.draw(arrays([dtype]))
+    out = np.zeros(wanted.shape, "int64")
+    check(library.vme_searchsorted(context.handle, tensor(ordered), tensor(wanted), ctypes.c_bool(right), tensor(out)))
+    np.testing.assert_array_equal(out, np.searchsorted(ordered, wanted, side="right" if right else "left"))
+
+
+def test_refuses(context):
+    for name, array, axis, out, status in [("sort", np.zeros(3), 1, np.zeros(3), Status.BAD_AXIS),
+                                           ("argsort", np.zeros(3), 0, np.zeros(3), Status.BAD_DTYPE),
+                                           ("sort", np.zeros(3), 0, np.zeros(2), Status.BAD_SHAPE)]:
+        with pytest.raises(EngineError) as caught:
+            call(context, name, array, axis, False, out)
+        assert caught.value.status is status
+
+
+def test_without_memory():
+    context = Context(refuse=0)
+    for name, dtype in (("sort", "float64"), ("argsort", "int64")):
+        with pytest.raises(EngineError) as caught:
+            call(context, name, np.arange(100.0), 0, False, np.zeros(100, dtype))
+        assert caught.value.status is Status.NO_MEMORY
+    assert context.charged == 0
+    context.close()

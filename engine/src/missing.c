@@ -10,9 +10,6 @@ MISSING(vme_unary(vme_context *c, vme_unary_op op, vme_dtype loop, const vme_ten
 MISSING(vme_binary(vme_context *c, vme_binary_op op, vme_dtype loop, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out), "binary")
 MISSING(vme_where(vme_context *c, const vme_tensor *condition, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out), "where")
 MISSING(vme_arange(vme_context *c, double start, double step, int64_t int_start, int64_t int_step, const vme_tensor *out), "arange")
-MISSING(vme_gather(vme_context *c, const vme_tensor *in, int first, int count, const vme_tensor *const *indices, const vme_tensor *out), "gather")
-MISSING(vme_scatter(vme_context *c, const vme_tensor *values, int first, int count, const vme_tensor *const *indices, bool add, const vme_tensor *target), "scatter")
-MISSING(vme_nonzero(vme_context *c, const vme_tensor *mask, int64_t *count, const vme_tensor *const *out), "nonzero")
 #define NONE __attribute__((weak)) const
 NONE vme_elementwise_kernels vme_elementwise_portable, vme_elementwise_avx2, vme_elementwise_avx512;
 NONE vme_gemm_kernels vme_gemm_portable, vme_gemm_avx2, vme_gemm_avx512;

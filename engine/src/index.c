@@ -1,0 +1,379 @@
+/* Elements by index: gather, scatter (also adding), and where a mask is true.
+ *
+ * Index tensors are first turned into one list of byte offsets, negative indices and bounds dealt with, so that nothing is written
+ * when an index is wrong. Then for each leading index and each place of the list, the block of trailing dimensions is copied. */
+#include <string.h>
+
+#include "elements.h"
+#include "nest.h"
+#include "raster.h"
+
+enum { PIECE_BYTES = 1 << 16, OFFSETS_PIECE = 16384 };
+
+/* ---- offsets */
+typedef struct offsets {
+    vme_nest nest;              /* the list, an index tensor */
+    int64_t size, step;         /* of the indexed dimension */
+    int axis;
+    bool first;                 /* write; else add to what stands there */
+} offsets;
+
+static vme_status bad_index(const offsets *o, int64_t index)
+{
+    return vme_fail(VME_BAD_INDEX, "index %lld is out of bounds for axis %d with size %lld", (long long)index, o->axis,
+                    (long long)o->size);
+}
+
+static vme_status add_offsets(void *argument, int64_t begin, int64_t end)
+{
+    const offsets *o = argument;
+    vme_cursor at;
+    int64_t n;
+    vme_nest_seek(&o->nest, begin, &at);
+    for (int64_t i = begin; i < end; i += n, vme_nest_advance(&o->nest, &at, n)) {
+        n = vme_nest_run(&o->nest, &at, end - i);
+        int64_t *list = (int64_t *)at.data[0], list_step = o->nest.loops[0].step[0] / 8, index_step = o->nest.loops[0].step[1];
+        for (int64_t j = 0; j < n; j++) {
+            int64_t index = *(const e_i64 *)(at.data[1] + j * index_step), place = index < 0 ? index + o->size : index;
+            if ((uint64_t)place >= (uint64_t)o->size)
+                return bad_index(o, index);
+            list[j * list_step] = (o->first ? 0 : list[j * list_step]) + place * o->step;
+        }
+    }
+    return VME_OK;
+}
+
+/* The places that `count` index tensors, broadcast to `shape`, name in dimensions first, first+1, … of `tensor`: scratch of
+ * `*bytes`, in C order. */
+static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, int first, int count,
+                              const vme_tensor *const *indices, int rank, const int64_t *shape, int64_t **list, size_t *bytes)
+{
+    int64_t list_strides[VME_RANK_MOST], strides[VME_RANK_MOST];
+    vme_status status = vme_shape_bytes(VME_INT64, rank, shape, list_strides, bytes);
+    if (status != VME_OK)
+        return status;
+    *list = vme_scratch_new(context, *bytes);
+    if (*list == NULL)
+        return VME_NO_MEMORY;
+    vme_tensor whole = {.shape = shape, .rank = rank, .dtype = VME_INT64};
+    for (int i = 0; i < count && status == VME_OK; i++) {
+        offsets o = {.size = tensor->shape[first + i], .step = tensor->strides[first + i], .axis = first + i, .first = i == 0};
+        status = vme_broadcast_strides(indices[i], &whole, strides);
+        if (status != VME_OK)
+            break;
+        vme_nest_make(&o.nest, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){list_strides, strides},
+                      (char *const[]){(char *)*list, indices[i]->data});
+        status = vme_parallel(context, o.nest.elements, OFFSETS_PIECE, add_offsets, &o);
+    }
+    if (status != VME_OK)
+        vme_scratch_free(context, *list, *bytes);
+    return status;
+}
+
+/* ---- moving between the indexed tensor and the other one, whose middle dimensions are the list's */
+typedef struct transfer {
+    vme_nest middle;            /* other, list; outermost of the three */
+    vme_nest lead, tail;        /* other, indexed */
+    const char *origin, *indexed;       /* where the other's and the indexed one's walks start */
+    int element;
+    bool scatter;
+    vme_loop2 *add;             /* scatter adds with it; NULL: it copies */
+    vme_loop1 *strided;
+} transfer;
+
+#define ONE_BY_ONE(type) \
+    for (int64_t i = 0; i < n; i++) { \
+        type *indexed = (type *)(base + *(const int64_t *)(list + i * list_step)), *place = (type *)(other + i * other_step); \
+        if (t->scatter) \
+            *indexed = *place; \
+        else \
+            *place = *indexed; \
+    } \
+    return
+
+/* Single elements. */
+static void transfer_elements(const transfer *t, int64_t n, char *base, const char *list, int64_t list_step, char *other,
+                              int64_t other_step)
+{
+    if (t->add != NULL) {
+        for (int64_t i = 0; i < n; i++) {
+            char *indexed = base + *(const int64_t *)(list + i * list_step);
+            t->add(1, indexed, 0, other + i * other_step, 0, indexed, 0);
+        }
+        return;
+    }
+    switch (t->element) {
+    case 1: ONE_BY_ONE(e_u8);
+    case 2: ONE_BY_ONE(e_u16);
+    case 4: ONE_BY_ONE(e_u32);
+    case 8: ONE_BY_ONE(e_u64);
+    default: ONE_BY_ONE(e_c128);
+    }
+}
+
+/* A run of the trailing dimensions. */
+static void transfer_run(const transfer *t, int64_t n, char *indexed, int64_t indexed_step, char *other, int64_t other_step)
+{
+    if (t->add != NULL)
+        t->add(n, indexed, indexed_step, other, other_step, indexed, indexed_step);
+    else if (indexed_step == t->element && other_step == t->element)
+        memcpy(t->scatter ? indexed : other, t->scatter ? other : indexed, (size_t)(n * t->element));
+    else if (t->scatter)
+        t->strided(n, other, other_step, indexed, indexed_step);
+    else
+        t->strided(n, indexed, indexed_step, other, other_step);
+}
+
+static void transfer_block(const transfer *t, char *indexed, char *other)
+{
+    const vme_nest *tail = &t->tail;
+    const vme_loop *inner = &tail->loops[0];
+    if (tail->rank == 1) {
+        transfer_run(t, inner->size, indexed + (tail->data[1] - t->indexed), inner->step[1], other + (tail->data[0] - t->origin),
+                     inner->step[0]);
+        return;
+    }
+    vme_cursor at;
+    vme_nest_seek(tail, 0, &at);
+    for (int64_t left = tail->elements; left > 0; left -= inner->size, vme_nest_advance(tail, &at, inner->size))
+        transfer_run(t, inner->size, indexed + (at.data[1] - t->indexed), inner->step[1], other + (at.data[0] - t->origin),
+                     inner->step[0]);
+}
+
+/* Places `begin` .. `end` - 1 of the list, for every leading index. */
+static vme_status transfer_places(void *argument, int64_t begin, int64_t end)
+{
+    const transfer *t = argument;
+    vme_cursor lead, at;
+    vme_nest_seek(&t->lead, 0, &lead);
+    for (int64_t l = 0; l < t->lead.elements; l++, vme_nest_advance(&t->lead, &lead, 1)) {
+        int64_t n;
+        vme_nest_seek(&t->middle, begin, &at);
+        for (int64_t i = begin; i < end; i += n, vme_nest_advance(&t->middle, &at, n)) {
+            n = vme_nest_run(&t->middle, &at, end - i);
+            char *other = at.data[0] + (lead.data[0] - t->origin);
+            int64_t other_step = t->middle.loops[0].step[0], list_step = t->middle.loops[0].step[1];
+            if (t->tail.elements == 1)
+                transfer_elements(t, n, lead.data[1], at.data[1], list_step, other, other_step);
+            else
+                for (int64_t j = 0; j < n; j++)
+                    transfer_block(t, lead.data[1] + *(const int64_t *)(at.data[1] + j * list_step), other + j * other_step);
+        }
+    }
+    return VME_OK;
+}
+
+/* `other`: gather's output or scatter's values, with strides through the whole shape lead + middle + tail. */
+static vme_status run(vme_context *context, transfer *t, const vme_tensor *indexed, int first, int count, int middle,
+                      const int64_t *shape, const int64_t *other_strides, char *other, int64_t *list)
+{
+    int64_t list_strides[VME_RANK_MOST];
+    size_t bytes;
+    int tail = indexed->rank - first - count, flags = t->scatter ? VME_NEST_ORDERED : VME_NEST_ANY;
+    vme_status status = vme_shape_bytes(VME_INT64, middle, shape + first, list_strides, &bytes);
+    if (status != VME_OK)
+        return status;
+    t->element = vme_dtype_size((vme_dtype)indexed->dtype);
+    t->strided = vme_kernels_current()->move.strided[__builtin_ctz((unsigned)t->element)];
+    t->origin = other;
+    t->indexed = indexed->data;
+    vme_nest_make(&t->middle, flags, middle, shape + first, 2, (const int64_t *const[]){other_strides + first, list_strides},
+                  (char *const[]){other, (char *)list});
+    vme_nest_make(&t->lead, VME_NEST_ANY, first, shape, 2, (const int64_t *const[]){other_strides, indexed->strides},
+                  (char *const[]){other, indexed->data});
+    vme_nest_make(&t->tail, VME_NEST_ANY, tail, shape + first + middle, 2,
+                  (const int64_t *const[]){other_strides + first + middle, indexed->strides + first + count},
+                  (char *const[]){other, indexed->data});
+    int64_t place = t->lead.elements * t->tail.elements * t->element;
+    if (place == 0)
+        return VME_OK;
+    int64_t grain = place >= PIECE_BYTES ? 1 : PIECE_BYTES / place;
+    if (!t->scatter)
+        return vme_parallel(context, t->middle.elements, grain, transfer_places, t);
+    /* the last one wins, or sums are made: one thread, in order */
+    for (int64_t begin = 0; begin < t->middle.elements && status == VME_OK; begin += grain) {
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+        status = transfer_places(t, begin, begin + grain < t->middle.elements ? begin + grain : t->middle.elements);
+    }
+    return status;
+}
+
+/* The shape lead + broadcast indices + tail. */
+static vme_status indexed_shape(const vme_tensor *indexed, int first, int count, const vme_tensor *const *indices, int *rank,
+                                int *middle, int64_t *shape)
+{
+    if (first < 0 || count < 1 || first + count > indexed->rank)
+        return vme_fail(VME_BAD_INDEX, "too many indices for array: array is %d-dimensional, but %d were indexed", indexed->rank,
+                        first + count);
+    for (int i = 0; i < count; i++)
+        if (indices[i]->dtype != VME_INT64)
+            return vme_fail(VME_BAD_DTYPE, "arrays used as indices must be of integer (or boolean) type");
+    int64_t broadcast[VME_RANK_MOST];
+    vme_status status = vme_shape_broadcast(count, indices, middle, broadcast);
+    if (status != VME_OK)
+        return vme_fail(VME_BAD_INDEX, "shape mismatch: indexing arrays could not be broadcast together");
+    *rank = indexed->rank - count + *middle;
+    if (*rank > VME_RANK_MOST)
+        return vme_fail(VME_BAD_INDEX, "number of dimensions must be within [0, %d], indexing result would have %d", VME_RANK_MOST,
+                        *rank);
+    for (int d = 0; d < first; d++)
+        shape[d] = indexed->shape[d];
+    for (int d = 0; d < *middle; d++)
+        shape[first + d] = broadcast[d];
+    for (int d = first + count; d < indexed->rank; d++)
+        shape[d - count + *middle] = indexed->shape[d];
+    return VME_OK;
+}
+
+vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int count, const vme_tensor *const *indices,
+                      const vme_tensor *out)
+{
+    int rank, middle;
+    int64_t shape[VME_RANK_MOST];
+    vme_status status = vme_check_output(out);
+    if (status == VME_OK)
+        status = indexed_shape(in, first, count, indices, &rank, &middle, shape);
+    if (status != VME_OK)
+        return status;
+    if (rank != out->rank || memcmp(shape, out->shape, (size_t)rank * sizeof *shape) != 0)
+        return vme_fail(VME_BAD_SHAPE, "the output of gather has another shape than its result");
+    bool aside = in->dtype != out->dtype || vme_overlap(in, out);
+    for (int i = 0; i < count; i++)
+        aside = aside || vme_overlap(indices[i], out);
+    if (aside) {
+        int64_t strides[VME_RANK_MOST];
+        vme_tensor like = *out, made;
+        like.dtype = in->dtype;
+        status = vme_aside_new(context, &like, strides, &made);
+        if (status != VME_OK)
+            return status;
+        status = vme_gather(context, in, first, count, indices, &made);
+        if (status == VME_OK)
+            status = vme_copy(context, &made, out);
+        vme_buffer_unref(made.buffer);
+        return status;
+    }
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    int64_t *list;
+    size_t bytes;
+    status = offsets_new(context, in, first, count, indices, middle, shape + first, &list, &bytes);
+    if (status != VME_OK)
+        return status;
+    transfer t = {.scatter = false};
+    status = run(context, &t, in, first, count, middle, shape, out->strides, out->data, list);
+    vme_scratch_free(context, list, bytes);
+    return status;
+}
+
+vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first, int count, const vme_tensor *const *indices,
+                       bool add, const vme_tensor *target)
+{
+    int rank, middle;
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    vme_status status = vme_check_output(target);
+    if (status == VME_OK)
+        status = indexed_shape(target, first, count, indices, &rank, &middle, shape);
+    if (status != VME_OK)
+        return status;
+    vme_tensor whole = {.shape = shape, .rank = rank, .dtype = target->dtype};
+    status = vme_broadcast_strides(values, &whole, strides);
+    if (status != VME_OK)
+        return status;
+    if (values->dtype != target->dtype || vme_overlap(values, target)) {
+        vme_tensor like = *values, made;
+        like.dtype = target->dtype;
+        status = vme_aside_new(context, &like, strides, &made);
+        if (status != VME_OK)
+            return status;
+        status = vme_copy(context, values, &made);
+        if (status == VME_OK)
+            status = vme_scatter(context, &made, first, count, indices, add, target);
+        vme_buffer_unref(made.buffer);
+        return status;
+    }
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    transfer t = {.scatter = true};
+    if (add) {
+        t.add = vme_kernels_current()->elementwise.binary[VME_ADD][target->dtype];
+        if (t.add == NULL)
+            return vme_fail(VME_BAD_DTYPE, "no addition of %s in this engine yet", vme_dtype_name((vme_dtype)target->dtype));
+    }
+    int64_t *list;
+    size_t bytes;
+    status = offsets_new(context, target, first, count, indices, middle, shape + first, &list, &bytes);
+    if (status != VME_OK)
+        return status;
+    status = run(context, &t, target, first, count, middle, shape, strides, values->data, list);
+    vme_scratch_free(context, list, bytes);
+    return status;
+}
+
+/* ---- masks */
+static vme_status count_true(vme_context *context, const vme_tensor *mask, int64_t *count)
+{
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    for (int d = 0; d < mask->rank; d++)
+        shape[d] = 1, strides[d] = 8;
+    vme_tensor out = {.data = (char *)count, .shape = shape, .strides = strides, .rank = mask->rank, .dtype = VME_INT64};
+    uint64_t axes = mask->rank == 64 ? UINT64_MAX : ((uint64_t)1 << mask->rank) - 1;
+    return vme_reduce(context, VME_COUNT_NONZERO, VME_BOOL, mask, axes, NULL, &out);
+}
+
+vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *count, const vme_tensor *const *out)
+{
+    if (mask->dtype != VME_BOOL)
+        return vme_fail(VME_BAD_DTYPE, "a mask is bool, not %s", vme_dtype_name((vme_dtype)mask->dtype));
+    if (out == NULL)
+        return count_true(context, mask, count);
+    int rank = mask->rank;
+    if (rank == 0)
+        return vme_fail(VME_BAD_VALUE, "Calling nonzero on 0d arrays is not allowed.");
+    for (int d = 0; d < rank; d++) {
+        vme_status status = vme_check_output(out[d]);
+        if (status != VME_OK)
+            return status;
+        if (out[d]->rank != 1 || out[d]->dtype != VME_INT64 || out[d]->shape[0] != *count || vme_overlap(out[d], mask))
+            return vme_fail(VME_BAD_SHAPE, "nonzero needs an int64 array of %lld elements for each dimension", (long long)*count);
+    }
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    int64_t index[VME_RANK_MOST] = {0}, found = 0, last = rank - 1, rows = 1, looked_at = 0;
+    for (int d = 0; d < last; d++)
+        rows *= mask->shape[d];
+    const char *row = mask->data;
+    int64_t columns = mask->shape[last], step = mask->strides[last];
+    for (int64_t r = 0; r < rows && columns > 0; r++) {
+        for (int64_t c = 0; c < columns; c++) {
+            uint64_t eight;
+            if (step == 1 && c + 8 <= columns && (memcpy(&eight, row + c, 8), eight == 0)) {
+                c += 7;
+                continue;
+            }
+            if (row[c * step] == 0)
+                continue;
+            if (found == *count)
+                return vme_fail(VME_BAD_VALUE, "the mask has more than %lld true elements now", (long long)*count);
+            for (int d = 0; d < last; d++)
+                *(e_i64 *)(out[d]->data + found * out[d]->strides[0]) = index[d];
+            *(e_i64 *)(out[last]->data + found++ * out[last]->strides[0]) = c;
+            if ((found & 65535) == 0 && vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        looked_at += columns;
+        if (looked_at >= 65536) {
+            looked_at = 0;
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        for (int d = (int)last - 1; d >= 0; d--) {
+            row += mask->strides[d];
+            if (++index[d] < mask->shape[d])
+                break;
+            row -= mask->shape[d] * mask->strides[d];
+            index[d] = 0;
+        }
+    }
+    if (found != *count)
+        return vme_fail(VME_BAD_VALUE, "the mask has %lld true elements now, not %lld", (long long)found, (long long)*count);
+    return VME_OK;
+}

@@ -9,36 +9,16 @@ import concurrent.futures
 import pytest
 
 import vmhost
+from tests.guests import GUESTS
 from tests.hosts import bundle, in_a_process, until
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
-TASK = """
+TASK = GUESTS + """
 import asyncio
 import queue
-import re
 import select
 import socket
 import sqlite3
-import threading
-import time
-
-
-def run(value):
-    return value
-
-
-def loop(value):
-    while True:
-        pass
-
-
-def stubborn(value):
-    while True:
-        try:
-            while True:
-                pass
-        except BaseException:
-            pass
 
 
 def stubborn_once(value):
@@ -57,10 +37,6 @@ def in_finally(value):
     finally:
         for _ in range(1000):
             pass
-
-
-def sleep(value):
-    time.sleep(60)
 
 
 def sleeps(value):
@@ -149,10 +125,6 @@ def sends(value):
             one.sendall(b"x" * 65536)
 
 
-def regex(value):
-    re.match(r"(a+)+$", "a" * 40 + "b")
-
-
 def sql(value):
     sqlite3.connect(":memory:").execute(
         "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n").fetchall()
@@ -239,7 +211,7 @@ def group(value):
     asyncio.run(main())
 """
 
-SOFT = ["loop", "in_finally", "sleep", "sleeps", "lock", "timed_lock", "own_lock", "get", "simple_get", "put", "event", "condition", "barrier",
+SOFT = ["forever", "in_finally", "sleep", "sleeps", "lock", "timed_lock", "own_lock", "get", "simple_get", "put", "event", "condition", "barrier",
         "join", "selects", "receives", "sends", "sql", "asynchronous", "coroutine", "busy_coroutine", "recursion", "generator",
         "sort", "executor", "group", "stubborn_once", "finalizer"]
 
@@ -273,7 +245,7 @@ def test_a_deadline_ends_it_and_other_tasks_do_not_notice(task, other, entry):
     assert task("next") == "next"
 
 
-@pytest.mark.parametrize("entry", ["loop", "sleep", "lock", "selects", "coroutine", "stubborn_once"])
+@pytest.mark.parametrize("entry", ["forever", "sleep", "lock", "selects", "coroutine", "stubborn_once"])
 def test_stop_ends_it(task, entry):
     future = task.submit(None, entry=f"main:{entry}")
     until(future.running)
@@ -283,7 +255,7 @@ def test_stop_ends_it(task, entry):
     assert task("next") == "next"
 
 
-@pytest.mark.parametrize("entry", ["loop", "sleep", "get", "coroutine"])
+@pytest.mark.parametrize("entry", ["forever", "sleep", "get", "coroutine"])
 def test_closing_ends_it(entry):
     host = vmhost.Host(allow_unsigned=True)
     future = host.load(bundle(TASK)).submit(None, entry=f"main:{entry}")
@@ -293,50 +265,12 @@ def test_closing_ends_it(entry):
         future.result(timeout=0)
 
 
-HARD = """
-import re
-import threading
-
-
-def run(value):
-    return value
-
-
-def stubborn(value):
-    while True:
-        try:
-            while True:
-                pass
-        except BaseException:
-            pass
-
-
-def regex(value):
-    re.match(r"(a+)+$", "a" * 40 + "b")
-
-
-def spin():
-    while True:
-        try:
-            while True:
-                pass
-        except BaseException:
-            pass
-
-
-def leave_threads(value):
-    for _ in range(3):
-        threading.Thread(target=spin, daemon=False).start()
-    return value
-"""
-
-
 @pytest.mark.parametrize("entry", ["stubborn", "regex"])
 def test_what_cannot_be_stopped_is_quarantined_its_breaker_opens_and_the_process_leaves(entry):
     done = in_a_process("""
-        from tests.isolation.test_stops import HARD
+        from tests.guests import GUESTS
         host = vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=0.1))
-        bad, good = host.load(bundle(HARD, "bad")), host.load(bundle(HARD, "good"))
+        bad, good = host.load(bundle(GUESTS, "bad")), host.load(bundle(GUESTS, "good"))
         bad(0)
         began = time.monotonic()
         try:
@@ -357,14 +291,14 @@ def test_what_cannot_be_stopped_is_quarantined_its_breaker_opens_and_the_process
 
 def test_threads_left_spinning_keep_their_vm_from_ending_but_nobody_else():
     done = in_a_process("""
-        from tests.isolation.test_stops import HARD
+        from tests.guests import GUESTS
         host = vmhost.Host(allow_unsigned=True)
-        bad, good = host.load(bundle(HARD, "bad")), host.load(bundle(HARD, "good"))
-        print(bad(1, entry="main:leave_threads"), good(2))
+        bad, good = host.load(bundle(GUESTS, "bad")), host.load(bundle(GUESTS, "good"))
+        print(bad(3, entry="main:leave_threads"), good(2))
         print([(vm.task, vm.state) for vm in host.close()], flush=True)
         sys.exit(4)
     """)
-    assert done.stdout.splitlines() == ["1 2", "[('bad', 'quarantined')]"], done.stderr
+    assert done.stdout.splitlines() == ["left 2", "[('bad', 'quarantined')]"], done.stderr
     assert done.returncode == 4
 
 
@@ -562,7 +496,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize(("entry", "ending"), [("loop", ending) for ending in ENDINGS] + [
+@pytest.mark.parametrize(("entry", "ending"), [("forever", ending) for ending in ENDINGS] + [
     ("stubborn", "sys.exit(3)"), ("stubborn", "an exception"), ("sleep", "the end of the script")])
 def test_a_process_ends_as_it_would_without_the_calls_under_way(ending, entry):
     statement, status, said = ENDINGS[ending]

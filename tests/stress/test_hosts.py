@@ -16,51 +16,16 @@ import pytest
 
 import vmhost
 from bytecode.compiler import compile_sources
+from tests.guests import GUESTS
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
-SOURCE = """
-import time
-
-def run(value):
-    return value
-
-def fail(value):
-    raise ValueError(value)
-
-def work(value):
-    total = 0
-    for number in range(value):
-        total += number
-    return total
-
-def sleep(value):
-    time.sleep(value)
-    return "slept"
-
-def forever(value):
-    while True:
-        pass
-
-def stubborn(value):
-    while True:
-        try:
-            while True:
-                pass
-        except BaseException:
-            pass
-
-def hog(value):
-    taken = []
-    while True:
-        taken.append(bytearray(1 << 20))
-"""
 SECONDS = float(os.environ.get("VMHOST_STRESS_S", "20"))
 NAMES = ("light", "other", "fresh", "single", "endless", "greedy")
 
 
 def build(name, version="1"):
     limits = {"memory_bytes": 32 << 20, "concurrency": 1 if name == "single" else 4}
-    return compile_sources({"main": (SOURCE, f"{name}@{version}/main.py", False)}, entry="main:run", name=name,
+    return compile_sources({"main": (GUESTS, f"{name}@{version}/main.py", False)}, entry="main:run", name=name,
                            version=version, limits=limits)
 
 

@@ -18,60 +18,22 @@ import vmhost
 from bytecode.compiler import compile_sources
 from bytecode.format import write_bundle
 from bytecode.signing import generate_key
+from tests.guests import GUESTS
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
 ROOT = Path(__file__).parents[2]
 
-TASK = """
+TASK = GUESTS + """
 import logging
-import threading
-import time
 
 from vmhost import guest
 
 kept = []
 
 
-def run(value):
-    return value
-
-
 def keep(value):
     kept.append(value)
     return list(kept)
-
-
-def fail(value):
-    return inner(value)
-
-
-def inner(value):
-    raise ValueError(f"no such pixel: {value}")
-
-
-def forever(value):
-    while True:
-        pass
-
-
-def stubborn(value):
-    while True:
-        try:
-            while True:
-                pass
-        except BaseException:
-            pass
-
-
-def sleep(value):
-    time.sleep(value)
-    return "slept"
-
-
-def hog(value):
-    taken = []
-    while True:
-        taken.append(bytearray(1 << 20))
 
 
 def peek(value):
@@ -85,19 +47,6 @@ def talk(value):
 
 def thing(value):
     return object()
-
-
-def leave_a_thread(value):
-    def spin():
-        while True:
-            try:
-                while True:
-                    pass
-            except BaseException:
-                pass
-
-    threading.Thread(target=spin).start()
-    return "left"
 
 
 def flood(value):
@@ -321,7 +270,7 @@ def test_a_vm_with_a_thread_left_in_it_is_quarantined_and_the_process_leaves():
     done = in_a_process('''
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(build())
-        print(task(None, entry="main:leave_a_thread"), task(1))
+        print(task(None, entry="main:leave_threads"), task(1))
         print([vm.task for vm in host.close()])
         sys.exit(6)
     ''')

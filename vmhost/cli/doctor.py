@@ -55,7 +55,7 @@ class Finding:
 def command(output):
     """Check this machine and installation: Python, cores, memory, the native core, a VM from boot to end."""
     findings = []
-    for check in (python, machine, installation, trust, probe):
+    for check in (python, machine, installation, engine, trust, probe):
         try:
             findings += check()
         except Exception as error:
@@ -168,6 +168,25 @@ def installation():
             f"{path}, Python {bundle.manifest.exact_python}, {len(bundle.modules)} modules, {size}, "
             + ("made here" if is_accepted(bundle, path) else "not made here: the first host verifies it"),
         )
+
+
+def engine():
+    """The tensor engine: what it runs on, and what it is made of."""
+    try:
+        from engine import library
+    except ImportError as error:
+        yield Finding("engine", WRONG, str(error), "build it: make build, or pip install the project again")
+        return
+    backends, threads = library.backends(), library.threads()
+    here = [backend.name + (" (in use)" if backend.current else "") for backend in backends if backend.available]
+    missing = [backend.name for backend in backends if not backend.available]
+    yield Finding("engine", OK, f"backends {', '.join(here)}" + (f"; not on this CPU: {', '.join(missing)}" if missing else "")
+                  + f"; {threads} {'thread' if threads == 1 else 'threads'}")
+    primitives, lowered = library.primitives(), library.lowered()
+    each = (len(primitives) + len(lowered)) * len(backends)
+    written = len(primitives) * len(backends) + len(lowered)
+    yield Finding("operators", OK, f"{len(primitives)} primitives ({', '.join(primitives)}) and {len(lowered)} lowered to them "
+                  f"({', '.join(lowered)}): {written} pieces to write instead of {each} for {len(backends)} backends")
 
 
 def trust():

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "critical.h"
 #include "vme_python.h"
 #include "vm_private.h"
 
@@ -78,14 +79,14 @@ int vmh_engine_enter(vmh_vm *vm)
             PyErr_NoMemory();
             return -1;
         }
-        pthread_mutex_lock(&vm->life);
+        vmh_mutex_lock(&vm->life);
         atomic_store(&vm->engine, context);
         api->context_stop(context, atomic_load(&vm->stopping));     /* a stop may have come first */
-        pthread_mutex_unlock(&vm->life);
+        vmh_mutex_unlock(&vm->life);
     }
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
     PyObject *capsule = PyCapsule_New(atomic_load(&vm->engine), VME_CONTEXT_CAPSULE, NULL);
-    PyObject *breathe = dict == NULL ? NULL : PyDict_GetItemString(dict, "vmhost.breathe");     /* borrowed */
+    PyObject *breathe = dict == NULL ? NULL : vmh_dict_get(dict, "vmhost.breathe");     /* borrowed */
     int rc = capsule == NULL || breathe == NULL || PyDict_SetItemString(dict, VME_CONTEXT_CAPSULE, capsule) < 0
              || PyDict_SetItemString(dict, VME_BREATHE, breathe) < 0 ? -1 : 0;
     Py_XDECREF(capsule);
@@ -113,7 +114,7 @@ void vmh_engine_leave(vmh_vm *vm)
 const struct vme_python_api *vmh_engine_arrays(void)
 {
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
-    PyObject *capsule = dict == NULL ? NULL : PyDict_GetItemString(dict, VME_PYTHON_CAPSULE);
+    PyObject *capsule = dict == NULL ? NULL : vmh_dict_get(dict, VME_PYTHON_CAPSULE);
     return capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, VME_PYTHON_CAPSULE);
 }
 
@@ -166,11 +167,13 @@ PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, con
     }
     const struct vme_python_api *arrays = vmh_engine_arrays();
     if (arrays == NULL) {
-        PyObject *module = PyImport_ImportModule(module_name);
+        PyObject *module = PyErr_Occurred() ? NULL : PyImport_ImportModule(module_name);
         Py_XDECREF(module);
         if (module == NULL)
             return NULL;
         arrays = vmh_engine_arrays();
+        if (arrays == NULL && PyErr_Occurred())
+            return NULL;
         if (arrays == NULL) {
             PyErr_SetString(PyExc_ImportError, "engine._array is loaded, but left no table of its arrays");
             return NULL;

@@ -22,7 +22,7 @@ void vmh_engine_stop(vmh_vm *vm, bool stop);
 /* The VM is gone; buffers of it that live on keep its meter. */
 void vmh_engine_leave(vmh_vm *vm);
 
-/* This interpreter's arrays, or NULL without an error while engine._array is not loaded in it. */
+/* This interpreter's arrays; NULL: engine._array is not loaded in it, or an error is set. */
 const struct vme_python_api *vmh_engine_arrays(void);
 
 /* An array as it crosses, without its shape and strides (`rank` of each follow). */

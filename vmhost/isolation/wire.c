@@ -387,6 +387,8 @@ static int put(encoder *e, PyObject *value, const step *at)
     if (type == e->buffer_type)
         return put_buffer(e, vmh_buffer_storage(value), vmh_buffer_view(value));
     const struct vme_python_api *arrays = vmh_engine_arrays();
+    if (arrays == NULL && PyErr_Occurred())
+        return -1;
     if (arrays != NULL && arrays->array_check(value))
         return put_array(e, value, arrays);
     if (PyObject_CheckBuffer(value) && !PyBytes_Check(value))
@@ -524,6 +526,8 @@ static PyObject *get_buffer(decoder *d)
         return NULL;
     }
     int dtype = view.is_array && vmh_engine_arrays() != NULL ? vmh_engine_dtype(view.format) : -1;
+    if (PyErr_Occurred())
+        return NULL;
     if (dtype >= 0) {
         vmh_array array = {index, dtype, view.dimensions, 0};
         return vmh_engine_get(d->blob->storages[index], &array, view.shape, NULL);

@@ -7,6 +7,7 @@ import pytest
 
 import engine.numpy as np
 import vmhost
+from engine import library
 from tests.hosts import bundle, until
 
 TASK = """
@@ -50,6 +51,13 @@ TASK = """
         a = np.zeros((size,))
         while True:
             a += a
+
+    def timed_product(size):
+        import time
+        a = np.zeros((size, size))
+        began = time.thread_time()
+        np.matmul(a, a)
+        return time.thread_time() - began
 
     def one_long_product(size):
         a = np.zeros((size, size))
@@ -179,6 +187,20 @@ def test_a_stop_reaches_the_engine_in_the_middle(load, entry, size):
     with pytest.raises(vmhost.TimeLimitError):
         task(size, entry=f"main:{entry}", timeout_s=0.05)
     assert task(3, entry="main:ones").tolist() == [1, 1, 1]
+
+
+@pytest.mark.skipif(library.threads() == 1, reason="one core: the engine has no helper threads")
+def test_the_cpu_time_of_helper_threads_is_the_callers(host, load):
+    task = load(wall_time="60 s", memory="256 MiB")
+    task(3, entry="main:ones")
+    for _ in range(100):        # helpers join when cores are free
+        [vm] = [vm for vm in host.statistics().vms if vm.task == task.name]
+        used = vm.cpu_s
+        own = task(1000, entry="main:timed_product")
+        [vm] = [vm for vm in host.statistics().vms if vm.task == task.name]
+        if vm.cpu_s - used > 1.3 * own:
+            return
+    pytest.fail(f"the VM used {vm.cpu_s - used} s, its own thread {own} s")
 
 
 def test_many_vms_share_one_array(host):

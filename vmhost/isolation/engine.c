@@ -56,6 +56,11 @@ static void account_release(void *meter, size_t bytes)
     vmh_meter_release(meter, bytes);
 }
 
+static void account_worked(void *meter, uint64_t cpu_ns)
+{
+    atomic_fetch_add_explicit(&((vmh_meter *)meter)->helper_cpu_ns, (long long)cpu_ns, memory_order_relaxed);
+}
+
 static void account_retain(void *meter) { vmh_meter_ref(meter); }
 static void account_forget(void *meter) { vmh_meter_unref(meter); }
 
@@ -71,6 +76,7 @@ int vmh_engine_enter(vmh_vm *vm)
             .owner = vm->meter,
             .charge = account_charge,
             .release = account_release,
+            .worked = account_worked,
             .retain = account_retain,
             .forget = account_forget,
         };

@@ -19,6 +19,7 @@ typedef struct vmh_meter {
     atomic_llong arenas;        /* pymalloc arenas, a count */
     atomic_llong buffers;       /* bytes of `live` that are buffers */
     atomic_llong refused;       /* allocations refused at the hard limit */
+    atomic_llong helper_cpu_ns; /* of threads of the process that worked for this VM (the engine's) */
     atomic_llong soft, hard;    /* bytes; LLONG_MAX: none */
     atomic_bool over;           /* soft limit passed since vmh_meter_rearm */
     void (*on_soft)(void *context);     /* called once when `over` turns true; must only wake someone */

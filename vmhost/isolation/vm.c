@@ -166,7 +166,7 @@ static int64_t cpu_ns_locked(vmh_vm *vm)
 {
     if (!atomic_load(&vm->cpu_clock_valid))
         return atomic_load(&vm->cpu_ns_final);
-    int64_t sum = clock_ns(vm->cpu_clock) + vm->threads_cpu_ns;
+    int64_t sum = clock_ns(vm->cpu_clock) + vm->threads_cpu_ns + atomic_load(&vm->meter->helper_cpu_ns);
     for (int i = 0; vm->thread_count > 0 && i < VMH_GUEST_THREADS_MOST; i++)
         if (vm->threads[i].used)
             sum += clock_ns(vm->threads[i].clock);
@@ -346,8 +346,10 @@ static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
         int64_t left = vm->cpu_limit_ns - (cpu_ns_locked(vm) - vm->cpu_start_ns);
         if (left <= 0)
             return VMH_CPU_LIMIT;
-        /* several threads may burn at once, so half of what is left is when to look again, and a millisecond at least */
-        int64_t look = now + (vm->thread_count > 0 && left > 2000000 ? left / (1 + vm->thread_count) : left) + 50000;
+        /* several threads may burn at once, the engine's among them: a part of what is left is when to look again, and a
+         * millisecond at least */
+        int others = vm->thread_count + (atomic_load(&vm->engine) != NULL);
+        int64_t look = now + (others > 0 && left > 2000000 ? left / (1 + others) : left) + 50000;
         if (look < *next)
             *next = look;
     }

@@ -79,6 +79,7 @@ typedef struct vme_gemm_tile {
     int64_t ahead;              /* what will be read of b soon lies so many bytes on */
     int rows, columns;          /* 1 .. the kernel's */
     bool accumulate;            /* add to c; else c is overwritten and may hold anything */
+    bool far;                   /* c is not in a near cache */
 } vme_gemm_tile;
 typedef struct vme_gemm_kernel {
     void (*tile)(const vme_gemm_tile *tile);

@@ -137,6 +137,19 @@ static void pack_panel(const product *it, const char *a, int64_t panel, char *ou
         pack_rows(it->element, rows, it->depth / pair, in, it->a.row, it->a.column, out, it->packed_a_row);
 }
 
+/* Slivers of whole width from b as it lies: row by row through all of them, since a row's parts lie side by side. */
+static void pack_slivers(const product *it, const char *b, int64_t sliver, int64_t count, char *out)
+{
+    const char *in = b + it->k0 * it->b.row + it->column0 * it->real + sliver * it->packed_b_row;
+    out += sliver * it->sliver_bytes;
+    for (int64_t p = 0; p < it->depth; p++, in += it->b.row, out += it->packed_b_row)
+        for (int64_t s = 0; s < count; s++)
+            if (it->packed_b_row == 128)
+                memcpy(out + s * it->sliver_bytes, in + s * 128, 128);
+            else
+                memcpy(out + s * it->sliver_bytes, in + s * it->packed_b_row, (size_t)it->packed_b_row);
+}
+
 static void pack_sliver(const product *it, const char *b, int64_t sliver, char *out)
 {
     int64_t pair = it->form == PAIRS ? 2 : 1;
@@ -166,9 +179,16 @@ static vme_status pack(void *argument, int64_t begin, int64_t end)
                        it->packed_a + matrix * it->packed_a_matrix);
         }
         else {
-            int64_t matrix = (i - panels) / it->packed_slivers;
-            pack_sliver(it, matrix_of(it, &it->b, it->first + matrix), (i - panels) % it->packed_slivers,
-                        it->packed_b + matrix * it->packed_b_matrix);
+            int64_t matrix = (i - panels) / it->packed_slivers, sliver = (i - panels) % it->packed_slivers;
+            const char *b = matrix_of(it, &it->b, it->first + matrix);
+            char *out = it->packed_b + matrix * it->packed_b_matrix;
+            int64_t whole = least(end - i, it->columns / it->kernel->columns - sliver);
+            if (it->form == PLAIN && it->b.column == it->element && whole > 0) {
+                pack_slivers(it, b, sliver, whole, out);
+                i += whole - 1;
+            }
+            else
+                pack_sliver(it, b, sliver, out);
         }
     return VME_OK;
 }
@@ -217,6 +237,7 @@ static void compute_cell(const product *it, int64_t matrix, int64_t cell_row, in
         .b_row = it->pack_b ? it->packed_b_row : it->b.row,
         .c_row = c_row,
         .accumulate = it->k0 > 0,
+        .far = true,
     };
     tile.ahead = 8 * tile.b_row;
     int64_t panel_bytes = it->pack_a ? it->panel_bytes : it->panel * it->a.row;

@@ -22,15 +22,10 @@
     INLINE T##_vec T##_load_first(const E *from, T##_mask count) \
     { \
         T##_vec v = {0}; \
-        for (int i = 0; i < count; i++) \
-            v[i] = from[i]; \
+        memcpy(&v, from, (size_t)count * sizeof *from); \
         return v; \
     } \
-    INLINE void T##_store_first(E *to, T##_mask count, T##_vec v) \
-    { \
-        for (int i = 0; i < count; i++) \
-            to[i] = v[i]; \
-    } \
+    INLINE void T##_store_first(E *to, T##_mask count, T##_vec v) { memcpy(to, &v, (size_t)count * sizeof *to); } \
     INLINE T##_vec T##_all(E value) { return (T##_vec){0} + value; } \
     COMBINE(T)
 #define SUM_OF_PRODUCTS(T) \

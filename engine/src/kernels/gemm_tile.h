@@ -23,7 +23,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
 #define ROW(i) ((i < 7 ? a : seventh) + (i % 7 == 0 ? 0 : i % 7 == 1 ? step1 : i % 7 == 2 ? step2 : i % 7 == 3 ? step3 \
                                          : i % 7 == 4 ? step4 : i % 7 == 5 ? step5 : step6))
     char *c = tile->c;
-    if (tile->k >= 64)          /* the output is far away when operands are large: on its way while the sums are made */
+    if (tile->far)              /* on its way while the sums are made */
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2

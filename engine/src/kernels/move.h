@@ -2,6 +2,10 @@
  * bytes. Included once a backend, with VME_TARGET naming it. Elements need not be aligned. */
 #include "../internal.h"
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
@@ -9,7 +13,7 @@ typedef uint8_t element1 __attribute__((may_alias));
 typedef uint16_t element2 __attribute__((may_alias, aligned(1)));
 typedef uint32_t element4 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element8 __attribute__((may_alias, aligned(1)));
-typedef struct { uint64_t low, high; } __attribute__((may_alias, packed)) element16;
+typedef uint64_t element16 __attribute__((vector_size(16), may_alias, aligned(1)));
 
 /* A row: the steps that compilers vectorize have loops of their own. */
 #define STRIDED(bytes) \
@@ -45,30 +49,76 @@ STRIDED(4)
 STRIDED(8)
 STRIDED(16)
 
-/* out[row][column] = in[row][column] where the input runs along rows and the output along columns: squares of a cache line each
- * way, so that every line of both sides is touched once. */
-#define TRANSPOSE(bytes, side) \
+/* A square of `quad` elements a side, full: out[i][j] = in[j][i]. */
+#define SCALAR_SQUARE(bytes, quad) \
+    static inline void square##bytes(const char *in, int64_t in_step, char *out, int64_t out_step) \
+    { \
+        for (int i = 0; i < quad; i++) \
+            for (int j = 0; j < quad; j++) \
+                ((element##bytes *)(out + i * out_step))[j] = ((const element##bytes *)(in + j * in_step))[i]; \
+    }
+SCALAR_SQUARE(1, 8)
+SCALAR_SQUARE(2, 8)
+SCALAR_SQUARE(16, 2)
+#ifdef __AVX2__
+static inline void square4(const char *in, int64_t in_step, char *out, int64_t out_step)
+{
+    for (int half = 0; half < 2; half++, in += 16, out += 4 * out_step) {
+        __m256 a[4];        /* rows j and j + 4 */
+        for (int j = 0; j < 4; j++)
+            a[j] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps((const float *)(in + j * in_step))),
+                                        _mm_loadu_ps((const float *)(in + (j + 4) * in_step)), 1);
+        __m256 low01 = _mm256_unpacklo_ps(a[0], a[1]), high01 = _mm256_unpackhi_ps(a[0], a[1]);
+        __m256 low23 = _mm256_unpacklo_ps(a[2], a[3]), high23 = _mm256_unpackhi_ps(a[2], a[3]);
+        _mm256_storeu_ps((float *)out, _mm256_shuffle_ps(low01, low23, 0x44));
+        _mm256_storeu_ps((float *)(out + out_step), _mm256_shuffle_ps(low01, low23, 0xee));
+        _mm256_storeu_ps((float *)(out + 2 * out_step), _mm256_shuffle_ps(high01, high23, 0x44));
+        _mm256_storeu_ps((float *)(out + 3 * out_step), _mm256_shuffle_ps(high01, high23, 0xee));
+    }
+}
+static inline void square8(const char *in, int64_t in_step, char *out, int64_t out_step)
+{
+    for (int half = 0; half < 2; half++, in += 16, out += 2 * out_step) {
+        __m256d a[2];       /* rows j and j + 2 */
+        for (int j = 0; j < 2; j++)
+            a[j] = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd((const double *)(in + j * in_step))),
+                                        _mm_loadu_pd((const double *)(in + (j + 2) * in_step)), 1);
+        _mm256_storeu_pd((double *)out, _mm256_unpacklo_pd(a[0], a[1]));
+        _mm256_storeu_pd((double *)(out + out_step), _mm256_unpackhi_pd(a[0], a[1]));
+    }
+}
+#else
+SCALAR_SQUARE(4, 8)
+SCALAR_SQUARE(8, 4)
+#endif
+
+/* out[row][column] = in[row][column] where the input runs along rows and the output along columns: in blocks of a cache line each
+ * way (`side` elements), so that every line of both is touched once, and of squares within. */
+#define TRANSPOSE(bytes, side, quad) \
     static void transpose##bytes(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out, \
                                  int64_t out_row, int64_t out_column) \
     { \
         (void)in_row, (void)out_column;             /* both are `bytes` */ \
-        for (int64_t r = 0; r < rows; r += side) { \
-            int64_t height = rows - r < side ? rows - r : side; \
-            for (int64_t c = 0; c < columns; c += side) { \
-                int64_t width = columns - c < side ? columns - c : side; \
-                const char *from = in + r * bytes + c * in_column; \
-                char *to = out + r * out_row + c * bytes; \
-                for (int64_t i = 0; i < height; i++) \
-                    for (int64_t j = 0; j < width; j++) \
-                        ((element##bytes *)(to + i * out_row))[j] = ((const element##bytes *)(from + j * in_column))[i]; \
-            } \
-        } \
+        for (int64_t r = 0; r < rows; r += side) \
+            for (int64_t c = 0; c < columns; c += side) \
+                for (int64_t i = r; i < r + side && i < rows; i += quad) \
+                    for (int64_t j = c; j < c + side && j < columns; j += quad) { \
+                        const char *from = in + i * bytes + j * in_column; \
+                        char *to = out + i * out_row + j * bytes; \
+                        if (i + quad <= rows && j + quad <= columns) { \
+                            square##bytes(from, in_column, to, out_row); \
+                            continue; \
+                        } \
+                        for (int64_t k = 0; k < quad && i + k < rows; k++) \
+                            for (int64_t l = 0; l < quad && j + l < columns; l++) \
+                                ((element##bytes *)(to + k * out_row))[l] = ((const element##bytes *)(from + l * in_column))[k]; \
+                    } \
     }
-TRANSPOSE(1, 32)
-TRANSPOSE(2, 32)
-TRANSPOSE(4, 16)
-TRANSPOSE(8, 8)
-TRANSPOSE(16, 4)
+TRANSPOSE(1, 64, 8)
+TRANSPOSE(2, 32, 8)
+TRANSPOSE(4, 16, 8)
+TRANSPOSE(8, 8, 4)
+TRANSPOSE(16, 4, 2)
 
 const vme_move_kernels JOIN(vme_move_, VME_TARGET) = {
     .transpose = {transpose1, transpose2, transpose4, transpose8, transpose16},

@@ -281,7 +281,7 @@ FLOAT_VECTOR(f32, ps)
 FLOAT_VECTOR(f64, pd)
 
 #define FLOAT_EXTREME(op, name, real, sign, further) \
-    static inline bool beyond_##op##_##name(real a, real b) { return a sign b || (a != a && b == b); } \
+    static inline bool beyond_##op##_##name(real a, real b) { return (a sign b) | ((a != a) & (b == b)); } \
     static inline bool odd_##op##_##name(real a) { return a != a; } \
     static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
@@ -300,11 +300,21 @@ FLOAT_VECTOR(f64, pd)
                 b2 = further##_##name(x2, b2); \
                 b3 = further##_##name(x3, b3); \
             } \
+            for (; i < n; i += LANES_##name) {              /* the last vector may begin among what was seen */ \
+                int64_t at = i + LANES_##name <= n ? i : n - LANES_##name; \
+                r_##name x0 = *(const v_##name *)((const real *)in + at); \
+                found = nans_##name(found, x0, x0); \
+                b0 = further##_##name(x0, b0); \
+            } \
             b0 = further##_##name(further##_##name(b0, b1), further##_##name(b2, b3)); \
+            real lanes[LANES_##name]; \
+            memcpy(lanes, &b0, sizeof lanes); \
+            for (int half = LANES_##name / 2; half > 0; half /= 2) \
+                for (int j = 0; j < half; j++) \
+                    lanes[j] = lanes[j + half] sign lanes[j] ? lanes[j + half] : lanes[j]; \
             if (NANS_ANY(found)) \
                 best = (real)NAN; \
-            for (int j = 0; j < LANES_##name; j++) \
-                best = beyond_##op##_##name(b0[j], best) ? b0[j] : best; \
+            best = beyond_##op##_##name(lanes[0], best) ? lanes[0] : best; \
         } \
         for (; i < n; i++) { \
             real x = *(const e_##name *)(in + i * step); \
@@ -343,6 +353,22 @@ COMPLEX_EXTREME(min, c128, <)
 
 /* ---- the first place of an extreme: the extreme of a block, and a search in the blocks that bring a further one */
 #define PLACE(op, name) \
+    /* the first element that `here`, an extreme of these, does not go beyond; 32 at a time, which compilers vectorize */ \
+    static int64_t find_##op##_##name(e_##name here, int64_t n, const char *in, int64_t step) \
+    { \
+        int64_t j = 0; \
+        if (step == sizeof(e_##name)) \
+            for (const e_##name *x = (const e_##name *)in; j + 32 <= n; j += 32) { \
+                unsigned char found = 0; \
+                for (int k = 0; k < 32; k++) \
+                    found |= !beyond_##op##_##name(here, x[j + k]); \
+                if (found) \
+                    break; \
+            } \
+        while (j < n && beyond_##op##_##name(here, *(const e_##name *)(in + j * step))) \
+            j++; \
+        return j; \
+    } \
     static void arg##op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         enum { BLOCK = 512 }; \
@@ -359,9 +385,7 @@ COMPLEX_EXTREME(min, c128, <)
             } \
             op##_##name(count, block, step, &here); \
             if (place->seen == 0 || beyond_##op##_##name(here, best)) { \
-                int64_t j = 0; \
-                while (beyond_##op##_##name(here, *(const e_##name *)(block + j * step))) \
-                    j++; \
+                int64_t j = find_##op##_##name(here, count, block, step); \
                 best = *(const e_##name *)(block + j * step); \
                 place->best = place->seen + j; \
             } \

@@ -113,6 +113,8 @@ typedef struct vme_move_kernels {
     /* both by log2 of the element's size: 1, 2, 4, 8, 16 bytes */
     vme_move2 *transpose[5];    /* the input runs along rows (in_row is the size), the output along columns */
     vme_loop1 *strided[5];
+    /* As memcpy, past the caches: for copies that would not stay in them. */
+    void (*stream)(int64_t bytes, const char *in, char *out);
 } vme_move_kernels;
 
 typedef struct vme_backend {

@@ -10,6 +10,8 @@
 enum {
     TILE_SIDE_BYTES = 512,      /* a transposed tile touches this much of each line: 512 x 512 bytes stay in the second-level cache */
     PIECE_BYTES = 1 << 17,      /* what one piece of work copies: some 20 us */
+    STREAM_LEAST = 8 << 20,     /* bytes from which a copy goes past the caches */
+    STREAM_RUN_LEAST = 4096,    /* in runs of at least this */
     PARALLEL_LEAST = 1 << 18,   /* bytes; below, dividing costs more than it brings */
 };
 
@@ -22,6 +24,7 @@ typedef struct move {
     int64_t run_bytes;                  /* of an element when both sides run along columns: rows of memcpy. Else 0 */
     vme_move2 *transpose;               /* else, unless NULL, this; and else `strided` for each row */
     vme_loop1 *strided;
+    void (*stream)(int64_t bytes, const char *in, char *out);       /* takes memcpy's place; NULL: not worth it */
 } move;
 
 static int size_class(int64_t element) { return __builtin_ctzll((uint64_t)element); }
@@ -98,6 +101,9 @@ static void copy_tile(const move *m, int64_t rows, int64_t columns, const char *
     const vme_loop *row = &m->row, *column = &m->column;
     if (m->transpose != NULL) {
         m->transpose(rows, columns, in, row->step[IN], column->step[IN], out, row->step[OUT], column->step[OUT]);
+    } else if (m->run_bytes != 0 && m->stream != NULL) {
+        for (int64_t i = 0; i < rows; i++)
+            m->stream(columns * m->run_bytes, in + i * row->step[IN], out + i * row->step[OUT]);
     } else if (m->run_bytes != 0) {
         for (int64_t i = 0; i < rows; i++)
             memcpy(out + i * row->step[OUT], in + i * row->step[IN], (size_t)(columns * m->run_bytes));
@@ -141,6 +147,9 @@ vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_si
     if (bytes == 0)
         return VME_OK;
     choose_tiles(&m, in.element, out.element, cast);
+    m.stream = NULL;
+    if (bytes >= STREAM_LEAST && m.tile_columns * m.run_bytes >= STREAM_RUN_LEAST)
+        m.stream = vme_kernels_current()->move.stream;
     int64_t tiles = m.row_tiles * m.column_tiles;
     for (int i = 0; i < m.nest.rank; i++)
         tiles *= m.nest.loops[i].size;

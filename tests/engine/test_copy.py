@@ -98,3 +98,11 @@ def test_stop(backend):
     context.stop(False)
     copy(context, np.ones((10, 10)).T, np.zeros((10, 10)))
     context.close()
+
+
+def test_past_the_caches(backend, context):
+    source = np.arange(9 << 20, dtype="uint8").reshape(9, -1)
+    target = np.zeros((9, (1 << 20) + 7), "uint8")
+    copy(context, source, target[:, 3:-4])
+    assert np.array_equal(target[:, 3:-4], source)
+    assert not target[:, :3].any() and not target[:, -4:].any()

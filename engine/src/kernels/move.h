@@ -1,5 +1,7 @@
 /* Kernels that move elements without looking at them: strided rows and transposed blocks, for elements of 1, 2, 4, 8 and 16
  * bytes. Included once a backend, with VME_TARGET naming it. Elements need not be aligned. */
+#include <string.h>
+
 #include "../internal.h"
 
 #ifdef __AVX2__
@@ -120,7 +122,29 @@ TRANSPOSE(4, 16, 8)
 TRANSPOSE(8, 8, 4)
 TRANSPOSE(16, 4, 2)
 
+/* Whole lines are written without being read first. */
+static void stream(int64_t bytes, const char *in, char *out)
+{
+#ifdef __AVX2__
+    int64_t i = -(intptr_t)out & 63;
+    if (bytes > 256) {
+        memcpy(out, in, (size_t)i);
+        for (; i + 64 <= bytes; i += 64) {
+            __m256i low = _mm256_loadu_si256((const __m256i *)(in + i)), high = _mm256_loadu_si256((const __m256i *)(in + i + 32));
+            _mm256_stream_si256((__m256i *)(out + i), low);
+            _mm256_stream_si256((__m256i *)(out + i + 32), high);
+        }
+        _mm_sfence();           /* other threads see it once the operator has ended */
+        in += i;
+        out += i;
+        bytes -= i;
+    }
+#endif
+    memcpy(out, in, (size_t)bytes);
+}
+
 const vme_move_kernels JOIN(vme_move_, VME_TARGET) = {
+    .stream = stream,
     .transpose = {transpose1, transpose2, transpose4, transpose8, transpose16},
     .strided = {strided1, strided2, strided4, strided8, strided16},
 };

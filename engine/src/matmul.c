@@ -653,7 +653,8 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
         swap_sides(&it);                    /* what tiles write lies along rows */
     else if (floating && it.n > 1 && it.n <= FEW && it.m > FEW && it.a.row == it.element)
         swap_sides(&it);                    /* b is the one that is read along rows */
-    else if (floating && it.m <= FEW && it.n > FEW && it.b.row == it.element && it.b.column != it.element)
+    else if (floating && it.m <= (it.a.column == it.element ? 2 * FEW : FEW) && it.n > it.m && it.b.row == it.element
+             && it.b.column != it.element)
         swap_sides(&it);                    /* dot products, see below */
     if (it.n == 1)
         it.b.column = it.c.column = it.element;
@@ -664,7 +665,8 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
     int64_t work = it.m * it.n * it.k;
     if (it.form == PLAIN && beside && work <= SMALL)
         return multiply_small(&it);
-    if (floating && it.k > 0 && it.n <= FEW && it.a.column == it.element)
+    /* where the vectors lie along k too, tiles would have to pack both operands */
+    if (floating && it.k > 0 && it.n <= (it.b.row == it.element ? 2 * FEW : FEW) && it.a.column == it.element)
         return each_matrix(&it, multiply_dots);
     if (floating && it.k > 0 && it.n == 1 && it.a.row == it.element && it.c.row == it.element)
         return each_matrix(&it, multiply_sums);

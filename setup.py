@@ -37,6 +37,11 @@ INSTRUCTIONS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c", "-mprefer-vector-width=512"],
 }
+# glibc's vector functions of the transcendental kind: libmvec has all of them since 2.35. Elsewhere libm's serve.
+LIBC, LIBC_VERSION = platform.libc_ver()
+LIBMVEC = X86_64 and LIBC == "glibc" and tuple(map(int, LIBC_VERSION.split(".")[:2])) >= (2, 35)
+if LIBMVEC:
+    INSTRUCTIONS = {name: [*flags, "-DVME_LIBMVEC"] for name, flags in INSTRUCTIONS.items()}
 # Results are NumPy's: no contraction to fused products behind the source's back. The engine reads no errno and no exception flags.
 ARITHMETIC = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 BINDING = "engine._vme"         # its one source is written when it is built
@@ -48,7 +53,7 @@ def extensions():
     return [
         _native("vmhost.isolation._core", ["vmhost/isolation"], ["engine/include", *_python_headers()], ["-O2"]),
         _native(LIBRARY, ["engine/src", "engine/src/portable", *(f"engine/src/{name}" for name in INSTRUCTIONS if X86_64)],
-                ["engine/include", "engine/src"], ARITHMETIC, libraries=["m"]),
+                ["engine/include", "engine/src"], ARITHMETIC, libraries=["mvec", "m"] if LIBMVEC else ["m"]),
         _native("engine._array", ["engine/arrays"], ["engine/include", *_python_headers()], ["-O2"], needs_library=True),
         _native(BINDING, [], ["engine/include", *_python_headers()], ["-O2"], needs_library=True, ours=False),
     ]
@@ -105,10 +110,10 @@ class BuildInParallel(build_ext):
         def compile_all(sources, output_dir=None, depends=None, **shared):
             def compile_source(source):
                 [made] = compiler.object_filenames([source], output_dir=output_dir)
-                newest = max(os.path.getmtime(path) for path in (source, __file__, *(depends or ())))
+                newest = max(os.path.getmtime(path) for path in (source, __file__, *_included(made, depends or ())))
                 settings = Path(f"{made}.settings")
                 instructions = INSTRUCTIONS.get(Path(source).parent.name, [])
-                options = {**shared, "extra_postargs": [*(shared.get("extra_postargs") or []), *instructions]}
+                options = {**shared, "extra_postargs": [*(shared.get("extra_postargs") or []), *instructions, "-MMD"]}
                 wanted = repr((sys.version, options.get("macros"), options["extra_postargs"]))
                 if (os.path.exists(made) and os.path.getmtime(made) > newest and settings.exists()
                         and settings.read_text() == wanted):
@@ -145,6 +150,16 @@ class BuildInParallel(build_ext):
     def get_ext_filename(self, name):
         plain = name.rpartition(".")[2] == LIBRARY.rpartition(".")[2]       # asked for by both names
         return f"{name.replace('.', '/')}.so" if plain else super().get_ext_filename(name)
+
+
+def _included(made, otherwise):
+    """The project's files that the object file `made` was made of, as its compiler listed them (-MMD); `otherwise` before that."""
+    listed = Path(made).with_suffix(".d")
+    if not listed.exists():
+        return otherwise
+    names = re.split(r"(?<!\\)\s+", listed.read_text().partition(":")[2].replace("\\\n", " ").strip())
+    own = [name.replace("\\ ", " ") for name in names if not os.path.isabs(name)]
+    return own if all(map(os.path.exists, own)) else otherwise
 
 
 def _sanitizer():

@@ -26,10 +26,10 @@ static bool has_avx512(void)
 }
 
 static const vme_backend backends[] = {
-    {"portable", always, &vme_elementwise_portable, &vme_reduce_portable, &vme_gemm_portable, &vme_move_portable},
+    {"portable", always, vme_elementwise_portable, &vme_reduce_portable, &vme_gemm_portable, &vme_move_portable},
 #ifdef __x86_64__
-    {"avx2", has_avx2, &vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2},
-    {"avx512", has_avx512, &vme_elementwise_avx512, &vme_reduce_avx512, &vme_gemm_avx512, &vme_move_avx512},
+    {"avx2", has_avx2, vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2},
+    {"avx512", has_avx512, vme_elementwise_avx512, &vme_reduce_avx512, &vme_gemm_avx512, &vme_move_avx512},
 #endif
 };
 enum { BACKENDS = sizeof backends / sizeof *backends };
@@ -64,11 +64,13 @@ static void start(void)
         vme_kernels *kernels = &filled[i];
         /* a faster backend falls back to the one below it */
         const vme_kernels *below = i == 0 ? NULL : &filled[i - 1];
-        kernels->elementwise = *backends[i].elementwise;
+        for (const vme_elementwise_kernels *const *group = backends[i].elementwise; *group != NULL; group++)
+            fill(&kernels->elementwise, *group, sizeof kernels->elementwise);
         kernels->reduce = *backends[i].reduce;
         kernels->gemm = *backends[i].gemm;
         kernels->move = *backends[i].move;
-        fill(&kernels->elementwise, below ? &below->elementwise : portable->elementwise, sizeof kernels->elementwise);
+        if (below != NULL)
+            fill(&kernels->elementwise, &below->elementwise, sizeof kernels->elementwise);
         fill(&kernels->reduce, below ? &below->reduce : portable->reduce, sizeof kernels->reduce);
         fill(&kernels->move, below ? &below->move : portable->move, sizeof kernels->move);
         for (int d = 0; below != NULL && d < VME_DTYPE_COUNT; d++)

@@ -61,10 +61,16 @@ vme_status vme_check_output(const vme_tensor *out);
 /* VME_BAD_SHAPE unless `in` broadcasts to the shape of `out`; writes the strides that walk it so (0 where it repeats). */
 vme_status vme_broadcast_strides(const vme_tensor *in, const vme_tensor *out, int64_t strides[VME_RANK_MOST]);
 
+/* ---- types.c: the dtype of an operator's result when it computes in `loop` */
+vme_dtype vme_unary_result(vme_unary_op op, vme_dtype loop);
+vme_dtype vme_binary_result(vme_binary_op op, vme_dtype loop);
+
 /* ---- backends: one table of kernels each. Kernels know nothing of contexts, threads or shapes: they walk n elements.
  * A kernel that is NULL in a faster backend is taken from the portable one when the process starts. */
 typedef void vme_loop1(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step);
 typedef void vme_loop2(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step);
+typedef void vme_loop3(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, const char *c, int64_t c_step,
+                       char *out, int64_t out_step);
 /* Folds n elements into *accumulator (of which type: reduce.h). */
 typedef void vme_fold(int64_t n, const char *in, int64_t in_step, void *accumulator);
 /* accumulators[i] = accumulators[i] op in[row][i] for each row: the reduction over an outer dimension. */
@@ -101,6 +107,8 @@ typedef struct vme_elementwise_kernels {
     vme_loop1 *unary[VME_UNARY_COUNT][VME_DTYPE_COUNT];         /* by the loop's dtype; the result's is *_types' */
     vme_loop2 *binary[VME_BINARY_COUNT][VME_DTYPE_COUNT];
     vme_loop1 *cast[VME_DTYPE_COUNT][VME_DTYPE_COUNT];          /* [from][to] */
+    vme_loop2 *compare_mixed[6];    /* int64 with uint64: from VME_EQUAL to VME_GREATER_EQUAL */
+    vme_loop3 *choose[5];           /* out = a ? b : c, by log2 of the element's size; a is bool */
 } vme_elementwise_kernels;
 typedef struct vme_reduce_kernels {
     vme_fold *fold[VME_REDUCE_COUNT][VME_DTYPE_COUNT];
@@ -120,7 +128,7 @@ typedef struct vme_move_kernels {
 typedef struct vme_backend {
     const char *name;
     bool (*available)(void);
-    const vme_elementwise_kernels *elementwise;
+    const vme_elementwise_kernels *const *elementwise;      /* in groups, one a file; NULL ends them */
     const vme_reduce_kernels *reduce;
     const vme_gemm_kernels *gemm;
     const vme_move_kernels *move;
@@ -136,7 +144,8 @@ typedef struct vme_kernels {
 const vme_kernels *vme_kernels_current(void);
 
 /* Each is defined in a file of its own folder: src/portable, src/avx2, src/avx512 (made from src/kernels/). */
-extern const vme_elementwise_kernels vme_elementwise_portable, vme_elementwise_avx2, vme_elementwise_avx512;
+extern const vme_elementwise_kernels *const vme_elementwise_portable[], *const vme_elementwise_avx2[],
+    *const vme_elementwise_avx512[];
 extern const vme_reduce_kernels vme_reduce_portable, vme_reduce_avx2, vme_reduce_avx512;
 extern const vme_gemm_kernels vme_gemm_portable, vme_gemm_avx2, vme_gemm_avx512;
 extern const vme_move_kernels vme_move_portable, vme_move_avx2, vme_move_avx512;

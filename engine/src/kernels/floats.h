@@ -1,0 +1,107 @@
+/* Kernels of float32 and float64: arithmetic, rounding, extremes. float16 computes through float32, but for nextafter.
+ *
+ * As NumPy: maximum and minimum give NaN when either is one, fmax and fmin the other operand; the remainder has the divisor's sign. */
+#include "loops.h"
+
+/* Quotient rounded down and the remainder that belongs to it, as npy_divmod (numpy/_core/src/npymath). */
+#define FLOATS(T, S)                                                                                        \
+    static inline T modulo_of_##T(T x, T y)                                                                 \
+    {                                                                                                       \
+        T rest = fmod##S(x, y);                                                                             \
+        if (y == 0)                                                                                         \
+            return rest;                                                                                    \
+        if (rest == 0)                                                                                      \
+            return copysign##S(0, y);                                                                       \
+        return (y < 0) != (rest < 0) ? rest + y : rest;                                                     \
+    }                                                                                                       \
+    static inline T floored_of_##T(T x, T y)                                                                \
+    {                                                                                                       \
+        if (y == 0)                                                                                         \
+            return x / y;                                                                                   \
+        T rest = fmod##S(x, y), whole = (x - rest) / y;                                                     \
+        if (rest != 0 && (y < 0) != (rest < 0))                                                             \
+            whole -= 1;                                                                                     \
+        if (whole == 0)                                                                                     \
+            return copysign##S(0, x / y);                                                                   \
+        T down = floor##S(whole);                                                                           \
+        return whole - down > (T)0.5 ? down + 1 : down;                                                     \
+    }                                                                                                       \
+    LOOP2(add_##T, T, T, x + y)                                                                             \
+    LOOP2(subtract_##T, T, T, x - y)                                                                        \
+    LOOP2(multiply_##T, T, T, x * y)                                                                        \
+    LOOP2(divide_##T, T, T, x / y)                                                                          \
+    LOOP2(floor_divide_##T, T, T, floored_of_##T(x, y))                                                     \
+    LOOP2(remainder_##T, T, T, modulo_of_##T(x, y))                                                         \
+    LOOP2(fmod_##T, T, T, fmod##S(x, y))                                                                    \
+    LOOP2(maximum_##T, T, T, x >= y || x != x ? x : y)                                                      \
+    LOOP2(minimum_##T, T, T, x <= y || x != x ? x : y)                                                      \
+    LOOP2(fmax_##T, T, T, x >= y || y != y ? x : y)                                                         \
+    LOOP2(fmin_##T, T, T, x <= y || y != y ? x : y)                                                         \
+    LOOP2(copysign_##T, T, T, copysign##S(x, y))                                                            \
+    LOOP2(nextafter_##T, T, T, nextafter##S(x, y))                                                          \
+    LOOP1(negative_##T, T, T, -x)                                                                           \
+    LOOP1(positive_##T, T, T, x)                                                                            \
+    LOOP1(absolute_##T, T, T, fabs##S(x))                                                                   \
+    LOOP1(sign_##T, T, T, x > 0 ? (T)1 : x < 0 ? (T)-1 : x == 0 ? (T)0 : x)                                 \
+    LOOP1(square_##T, T, T, x * x)                                                                          \
+    LOOP1(sqrt_##T, T, T, sqrt##S(x))                                                                       \
+    LOOP1(reciprocal_##T, T, T, 1 / x)                                                                      \
+    LOOP1(floor_##T, T, T, floor##S(x))                                                                     \
+    LOOP1(ceil_##T, T, T, ceil##S(x))                                                                       \
+    LOOP1(trunc_##T, T, T, trunc##S(x))                                                                     \
+    LOOP1(rint_##T, T, T, rint##S(x))                                                                       \
+    LOOP1(zero_##T, T, T, (T)0 * (x != x))
+FLOATS(f32, f)
+FLOATS(f64, )
+
+/* The neighbour of a half in the direction of another, on the bits (there is no libm function of halves). */
+static inline u16 half_nextafter(u16 x, u16 y)
+{
+    bool x_nan = (x & 0x7fff) > 0x7c00, y_nan = (y & 0x7fff) > 0x7c00;
+    if (x_nan || y_nan)
+        return 0x7e00;                  /* NumPy's half NaN */
+    if (x == y || ((x | y) & 0x7fff) == 0)
+        return y;
+    if ((x & 0x7fff) == 0)
+        return (u16)((y & 0x8000) | 1);
+    int x_order = x & 0x8000 ? -(x & 0x7fff) : x, y_order = y & 0x8000 ? -(y & 0x7fff) : y;
+    bool grows = (y_order > x_order) == ((x & 0x8000) == 0);        /* in magnitude */
+    return (u16)(grows ? x + 1 : x - 1);
+}
+LOOP2(nextafter_half, u16, u16, half_nextafter(x, y))
+
+#define BOTH(k) [VME_FLOAT32] = k##_f32, [VME_FLOAT64] = k##_f64
+
+const vme_elementwise_kernels VME_TABLE(floats) = {
+    .unary = {
+        [VME_NEGATIVE] = {BOTH(negative)},
+        [VME_POSITIVE] = {BOTH(positive)},
+        [VME_ABSOLUTE] = {BOTH(absolute)},
+        [VME_SIGN] = {BOTH(sign)},
+        [VME_SQUARE] = {BOTH(square)},
+        [VME_SQRT] = {BOTH(sqrt)},
+        [VME_RECIPROCAL] = {BOTH(reciprocal)},
+        [VME_FLOOR] = {BOTH(floor)},
+        [VME_CEIL] = {BOTH(ceil)},
+        [VME_TRUNC] = {BOTH(trunc)},
+        [VME_RINT] = {BOTH(rint)},
+        [VME_REAL] = {BOTH(positive)},
+        [VME_IMAG] = {BOTH(zero)},
+        [VME_CONJUGATE] = {BOTH(positive)},
+    },
+    .binary = {
+        [VME_ADD] = {BOTH(add)},
+        [VME_SUBTRACT] = {BOTH(subtract)},
+        [VME_MULTIPLY] = {BOTH(multiply)},
+        [VME_DIVIDE] = {BOTH(divide)},
+        [VME_FLOOR_DIVIDE] = {BOTH(floor_divide)},
+        [VME_REMAINDER] = {BOTH(remainder)},
+        [VME_FMOD] = {BOTH(fmod)},
+        [VME_MAXIMUM] = {BOTH(maximum)},
+        [VME_MINIMUM] = {BOTH(minimum)},
+        [VME_FMAX] = {BOTH(fmax)},
+        [VME_FMIN] = {BOTH(fmin)},
+        [VME_COPYSIGN] = {BOTH(copysign)},
+        [VME_NEXTAFTER] = {BOTH(nextafter), [VME_FLOAT16] = nextafter_half},
+    },
+};

@@ -1,0 +1,173 @@
+/* Kernels of bool and the integers: arithmetic that wraps around, division that rounds down, bits and shifts.
+ *
+ * As NumPy: division by zero gives 0; the smallest number divided by -1 is itself; a shift by the width or more, or by a negative
+ * count, shifts everything out. Signed and unsigned share a kernel wherever the bits are the same. */
+#include "loops.h"
+
+/* What has the same bits for signed and unsigned. */
+#define BITS(T, W)                                                                                          \
+    LOOP2(add_##T, T, T, (T)(x + y))                                                                        \
+    LOOP2(subtract_##T, T, T, (T)(x - y))                                                                   \
+    LOOP2(multiply_##T, T, T, (T)((W)x * (W)y))                                                             \
+    LOOP2(and_##T, T, T, (T)(x & y))                                                                        \
+    LOOP2(or_##T, T, T, (T)(x | y))                                                                         \
+    LOOP2(xor_##T, T, T, (T)(x ^ y))                                                                        \
+    LOOP2(left_shift_##T, T, T, y < 8 * sizeof(T) ? (T)((W)x << (y & (8 * sizeof(T) - 1))) : (T)0)          \
+    LOOP1(invert_##T, T, T, (T)~x)                                                                          \
+    LOOP1(negative_##T, T, T, (T)((T)0 - x))                                                                \
+    LOOP1(square_##T, T, T, (T)((W)x * (W)x))                                                               \
+    LOOP1(same_##T, T, T, x)                                                                                \
+    LOOP1(zero_##T, T, T, (T)(x & 0))                                                                       \
+    static inline T raised_##T(T base, T exponent)                                                          \
+    {                                                                                                       \
+        T result = 1;                                                                                       \
+        for (; exponent != 0; exponent = (T)(exponent >> 1)) {                                              \
+            if (exponent & 1)                                                                               \
+                result = (T)((W)result * (W)base);                                                          \
+            base = (T)((W)base * (W)base);                                                                  \
+        }                                                                                                   \
+        return result;                                                                                      \
+    }                                                                                                       \
+    LOOP2(powers_##T, T, T, raised_##T(x, y))                                                               \
+    static void power_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
+                          int64_t out_step)                                                                 \
+    {                                                                                                       \
+        if (b_step == 0 && n > 0 && *(const T##_at *)b == 2)                                                \
+            square_##T(n, a, a_step, out, out_step);                                                        \
+        else                                                                                                \
+            powers_##T(n, a, a_step, b, b_step, out, out_step);                                             \
+    }
+BITS(u8, u32)
+BITS(u16, u32)
+BITS(u32, u32)
+BITS(u64, u64)
+
+/* Quotients towards zero. Vector units divide only floating numbers: those that hold every value of T exactly (F) give the exact
+ * quotient, for the nearest integer is at least 1/y away from one that is not whole. */
+#define QUOTIENT_UNSIGNED(T, F, I)                                                                          \
+    static inline T quotient_##T(T x, T y) { return y == 0 ? (T)0 : (T)(I)((F)x / (F)(y == 0 ? (T)1 : y)); }
+#define QUOTIENT_SIGNED(T, U, F, I)                                                                         \
+    static inline T quotient_##T(T x, T y)                                                                  \
+    {                                                                                                       \
+        T safe = y == 0 || y == -1 ? (T)1 : y;                                                              \
+        T whole = (T)(I)((F)x / (F)safe);                                                                   \
+        return y == 0 ? (T)0 : y == -1 ? (T)((U)0 - (U)x) : whole;                                          \
+    }
+QUOTIENT_UNSIGNED(u8, f32, i32)
+QUOTIENT_UNSIGNED(u16, f32, i32)
+QUOTIENT_UNSIGNED(u32, f64, i64)
+QUOTIENT_SIGNED(i8, u8, f32, i32)
+QUOTIENT_SIGNED(i16, u16, f32, i32)
+QUOTIENT_SIGNED(i32, u32, f64, i32)
+/* 64 bits fit no double; the processor divides numbers of 32 bits three times faster than those of 64. */
+static inline u64 quotient_u64(u64 x, u64 y)
+{
+    if (((x | y) >> 32) == 0)
+        return y == 0 ? 0 : (u32)x / (u32)y;
+    return y == 0 ? 0 : x / y;
+}
+static inline i64 quotient_i64(i64 x, i64 y)
+{
+    if ((((u64)x | (u64)y) >> 32) == 0)
+        return y == 0 ? 0 : (i64)((u32)x / (u32)y);
+    if (y == -1)
+        return (i64)((u64)0 - (u64)x);
+    return y == 0 ? 0 : x / y;
+}
+
+#define REST(T, U, W)                                                                                       \
+    static inline T rest_##T(T x, T y) { return y == 0 ? (T)0 : (T)((W)x - (W)quotient_##T(x, y) * (W)y); }
+REST(u8, u8, u32) REST(u16, u16, u32) REST(u32, u32, u32) REST(u64, u64, u64)
+REST(i8, u8, u32) REST(i16, u16, u32) REST(i32, u32, u32) REST(i64, u64, u64)
+
+#define EITHER(T)                                                                                           \
+    LOOP2(maximum_##T, T, T, x > y ? x : y)                                                                 \
+    LOOP2(minimum_##T, T, T, x < y ? x : y)                                                                 \
+    LOOP2(fmod_##T, T, T, rest_##T(x, y))
+
+#define UNSIGNED(T)                                                                                         \
+    EITHER(T)                                                                                               \
+    LOOP2(floor_divide_##T, T, T, quotient_##T(x, y))                                                       \
+    LOOP2(right_shift_##T, T, T, y < 8 * sizeof(T) ? (T)(x >> (y & (8 * sizeof(T) - 1))) : (T)0)            \
+    LOOP1(sign_##T, T, T, (T)(x != 0))                                                                      \
+    LOOP1(reciprocal_##T, T, T, (T)(x == 1))
+UNSIGNED(u8)
+UNSIGNED(u16)
+UNSIGNED(u32)
+UNSIGNED(u64)
+
+#define SIGNED(T, U)                                                                                        \
+    EITHER(T)                                                                                               \
+    static inline T floored_##T(T x, T y)                                                                   \
+    {                                                                                                       \
+        T whole = quotient_##T(x, y), rest = (T)((U)x - (U)((U)whole * (U)y));                              \
+        return (T)((U)whole - (U)(y != 0 && rest != 0 && (rest ^ y) < 0));                                  \
+    }                                                                                                       \
+    static inline T modulo_##T(T x, T y)                                                                    \
+    {                                                                                                       \
+        T rest = rest_##T(x, y);                                                                            \
+        return rest != 0 && (rest ^ y) < 0 ? (T)((U)rest + (U)y) : rest;                                    \
+    }                                                                                                       \
+    LOOP2(floor_divide_##T, T, T, floored_##T(x, y))                                                        \
+    LOOP2(remainder_##T, T, T, modulo_##T(x, y))                                                            \
+    LOOP2(right_shift_##T, T, T, (T)(x >> ((U)y < 8 * sizeof(T) ? (y & (T)(8 * sizeof(T) - 1)) : (T)(8 * sizeof(T) - 1))))  \
+    LOOP1(absolute_##T, T, T, x < 0 ? (T)((U)0 - (U)x) : x)                                                 \
+    LOOP1(sign_##T, T, T, (T)((x > 0) - (x < 0)))                                                           \
+    LOOP1(reciprocal_##T, T, T, x == 1 || x == -1 ? x : x == 0 && sizeof(T) >= 4 ? (T)((U)1 << (8 * sizeof(T) - 1)) : (T)0)
+SIGNED(i8, u8)
+SIGNED(i16, u16)
+SIGNED(i32, u32)
+SIGNED(i64, u64)
+
+/* bool: any byte but 0 is true; what is written is 0 or 1. */
+LOOP2(or_bool, u8, u8, (u8)((x | y) != 0))
+LOOP2(and_bool, u8, u8, (u8)(x != 0 && y != 0))
+LOOP2(xor_bool, u8, u8, (u8)((x != 0) != (y != 0)))
+LOOP1(not_bool, u8, u8, (u8)(x == 0))
+LOOP1(true_bool, u8, u8, (u8)(x != 0))
+
+/* A row of the table for an operator whose kernels signed and unsigned share, and for one where they differ. */
+#define SHARED(k)                                                                                           \
+    [VME_INT8] = k##_u8, [VME_INT16] = k##_u16, [VME_INT32] = k##_u32, [VME_INT64] = k##_u64,               \
+    [VME_UINT8] = k##_u8, [VME_UINT16] = k##_u16, [VME_UINT32] = k##_u32, [VME_UINT64] = k##_u64
+#define OWN(k)                                                                                              \
+    [VME_INT8] = k##_i8, [VME_INT16] = k##_i16, [VME_INT32] = k##_i32, [VME_INT64] = k##_i64,               \
+    [VME_UINT8] = k##_u8, [VME_UINT16] = k##_u16, [VME_UINT32] = k##_u32, [VME_UINT64] = k##_u64
+#define OF_SIGNED(k) [VME_INT8] = k##_i8, [VME_INT16] = k##_i16, [VME_INT32] = k##_i32, [VME_INT64] = k##_i64
+#define OF_UNSIGNED(k) [VME_UINT8] = k##_u8, [VME_UINT16] = k##_u16, [VME_UINT32] = k##_u32, [VME_UINT64] = k##_u64
+
+const vme_elementwise_kernels VME_TABLE(integers) = {
+    .unary = {
+        [VME_NEGATIVE] = {SHARED(negative)},
+        [VME_POSITIVE] = {SHARED(same)},
+        [VME_ABSOLUTE] = {[VME_BOOL] = true_bool, OF_SIGNED(absolute), OF_UNSIGNED(same)},
+        [VME_SIGN] = {OWN(sign)},
+        [VME_INVERT] = {[VME_BOOL] = not_bool, SHARED(invert)},
+        [VME_SQUARE] = {SHARED(square)},
+        [VME_RECIPROCAL] = {OWN(reciprocal)},
+        [VME_FLOOR] = {[VME_BOOL] = true_bool, SHARED(same)},
+        [VME_CEIL] = {[VME_BOOL] = true_bool, SHARED(same)},
+        [VME_TRUNC] = {[VME_BOOL] = true_bool, SHARED(same)},
+        [VME_REAL] = {[VME_BOOL] = true_bool, SHARED(same)},
+        [VME_IMAG] = {[VME_BOOL] = zero_u8, SHARED(zero)},
+        [VME_CONJUGATE] = {SHARED(same)},
+    },
+    .binary = {
+        [VME_ADD] = {[VME_BOOL] = or_bool, SHARED(add)},
+        [VME_SUBTRACT] = {SHARED(subtract)},
+        [VME_MULTIPLY] = {[VME_BOOL] = and_bool, SHARED(multiply)},
+        [VME_FLOOR_DIVIDE] = {OWN(floor_divide)},
+        [VME_REMAINDER] = {OF_SIGNED(remainder), OF_UNSIGNED(fmod)},
+        [VME_FMOD] = {OWN(fmod)},
+        [VME_POWER] = {SHARED(power)},
+        [VME_MAXIMUM] = {[VME_BOOL] = or_bool, OWN(maximum)},
+        [VME_MINIMUM] = {[VME_BOOL] = and_bool, OWN(minimum)},
+        [VME_FMAX] = {[VME_BOOL] = or_bool, OWN(maximum)},
+        [VME_FMIN] = {[VME_BOOL] = and_bool, OWN(minimum)},
+        [VME_BITWISE_AND] = {[VME_BOOL] = and_bool, SHARED(and)},
+        [VME_BITWISE_OR] = {[VME_BOOL] = or_bool, SHARED(or)},
+        [VME_BITWISE_XOR] = {[VME_BOOL] = xor_bool, SHARED(xor)},
+        [VME_LEFT_SHIFT] = {SHARED(left_shift)},
+        [VME_RIGHT_SHIFT] = {OWN(right_shift)},
+    },
+};

@@ -11,6 +11,7 @@ different settings lie in different folders, so switching between them never mix
 import fcntl
 import os
 import platform
+import re
 import subprocess
 import sys
 import sysconfig

@@ -11,7 +11,7 @@
 enum {
     INPUTS = 3,
     BLOCK_BYTES = 2048, BLOCK_ELEMENTS = 512,       /* of an operand that is cast: what the stack holds at a time */
-    PARALLEL_LEAST = 100000,                        /* elements; below, waking helpers costs more than they bring */
+    PARALLEL_LEAST = 2 << 20,                       /* bytes touched; below, waking helpers costs more than they bring */
     PIECE = 32768, PIECE_STEPPING = 8192, PIECE_COSTLY = 4096,      /* elements between two looks at the stop flag */
 };
 
@@ -210,13 +210,17 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
         data[1 + i] = tensor->data;
     }
     vme_nest_make(&job->nest, VME_NEST_ANY, out->rank, out->shape, 1 + inputs, rows, data);
-    int64_t elements = job->nest.elements, piece = PIECE;
-    for (int o = 0; o <= inputs; o++)
-        if (job->nest.loops[0].step[o] != 0 && job->nest.loops[0].step[o] != vme_dtype_size((vme_dtype)(o == 0 ? out : in[o - 1])->dtype))
+    int64_t elements = job->nest.elements, piece = PIECE, element_bytes = 0;
+    for (int o = 0; o <= inputs; o++) {
+        int64_t step = job->nest.loops[0].step[o];
+        int size = vme_dtype_size((vme_dtype)(o == 0 ? out : in[o - 1])->dtype);
+        if (step != 0 && step != size)
             piece = PIECE_STEPPING;
+        element_bytes += step == 0 ? 0 : size;
+    }
     if (job->costly)
         piece = PIECE_COSTLY;
-    if (elements >= PARALLEL_LEAST || (job->costly && elements >= 4 * PIECE_COSTLY)) {
+    if (elements * element_bytes >= PARALLEL_LEAST || (job->costly && elements >= 8 * PIECE_COSTLY)) {
         status = vme_parallel(context, elements, piece, walk, job);
         goto done;
     }

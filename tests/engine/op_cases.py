@@ -67,7 +67,7 @@ def operand(layout, number, n, dtype, domain, seed=0):
             made = made > (low + high) / 2
         if np.dtype(dtype).kind in "iu" and low > 0:
             made = np.ceil(made)
-        return made.astype(dtype)
+        return np.asarray(made, dtype)
     if layout == "strided":
         return values(2 * n)[::2]
     if layout == "broadcast":

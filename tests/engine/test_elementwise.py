@@ -298,6 +298,7 @@ def test_read_only_is_refused(context):
     a = np.zeros(3, "float32")
     buffer = ctypes.c_void_p()
     check(library.vme_buffer_new(context.handle, ctypes.c_size_t(12), True, ctypes.byref(buffer)))
+    library.vme_buffer_ref(buffer)          # held elsewhere too: frozen for all holders
     library.vme_buffer_freeze(buffer)
     out = tensor(a)
     out._obj.buffer = buffer
@@ -307,6 +308,7 @@ def test_read_only_is_refused(context):
         with pytest.raises(EngineError, match="read-only") as caught:
             check(call())
         assert caught.value.status == Status.READ_ONLY
+    library.vme_buffer_unref(buffer)
     library.vme_buffer_unref(buffer)
 
 

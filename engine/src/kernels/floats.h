@@ -5,6 +5,7 @@
 
 /* Quotient rounded down and the remainder that belongs to it, as npy_divmod (numpy/_core/src/npymath). */
 #define FLOATS(T, S)                                                                                        \
+    static inline T cut_of_##T(T x, T y) { return fmod##S(x, y); }                                          \
     static inline T modulo_of_##T(T x, T y)                                                                 \
     {                                                                                                       \
         T rest = fmod##S(x, y);                                                                             \
@@ -30,9 +31,6 @@
     LOOP2(subtract_##T, T, T, x - y)                                                                        \
     LOOP2(multiply_##T, T, T, x * y)                                                                        \
     LOOP2(divide_##T, T, T, x / y)                                                                          \
-    LOOP2(floor_divide_##T, T, T, floored_of_##T(x, y))                                                     \
-    LOOP2(remainder_##T, T, T, modulo_of_##T(x, y))                                                         \
-    LOOP2(fmod_##T, T, T, fmod##S(x, y))                                                                    \
     LOOP2(maximum_##T, T, T, x >= y || x != x ? x : y)                                                      \
     LOOP2(minimum_##T, T, T, x <= y || x != x ? x : y)                                                      \
     LOOP2(fmax_##T, T, T, x >= y || y != y ? x : y)                                                         \
@@ -53,6 +51,56 @@
     LOOP1(zero_##T, T, T, (T)0 * (x != x))
 FLOATS(f32, f)
 FLOATS(f64, )
+
+#ifdef __FMA__
+/* Division with a remainder on vectors: while the quotient is below 2^BITS, the remainder of its whole part is exact in a fused product,
+ * and one correction makes up for a quotient that was rounded to a whole number. A block with larger quotients, zeros, infinities
+ * or NaNs goes through fmod. RESULT is made of x, y, the quotient cut towards zero (whole) and what remains (rest). */
+enum { BLOCK = 64 };
+#define DIVIDING(NAME, T, S, LIMIT, SINGLE, RESULT)                                                         \
+    static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,   \
+                     int64_t out_step)                                                                      \
+    {                                                                                                       \
+        for (int64_t count; n > 0; n -= count, a += count * a_step, b += count * b_step, out += count * out_step) { \
+            T left[BLOCK], right[BLOCK], made[BLOCK];                                                       \
+            int odd = 0;                                                                                    \
+            count = n < BLOCK ? n : BLOCK;                                                                  \
+            for (int64_t i = 0; i < count; i++) {                                                           \
+                left[i] = *(const T##_at *)(a + i * a_step);                                                \
+                right[i] = *(const T##_at *)(b + i * b_step);                                               \
+            }                                                                                               \
+            for (int64_t i = 0; i < count; i++) {                                                           \
+                T x = left[i], y = right[i], quotient = x / y, whole = trunc##S(quotient);                  \
+                odd |= !(fabs##S(quotient) < (T)LIMIT) | !(fabs##S(y) < (T)INFINITY);                       \
+                T rest = fma##S(-whole, y, x), one = copysign##S(1, quotient);                              \
+                whole = (rest < 0) != (x < 0) && rest != 0 ? whole - one : whole;                           \
+                rest = fma##S(-whole, y, x);                                                                \
+                whole = fabs##S(rest) >= fabs##S(y) ? whole + one : whole;                                  \
+                rest = copysign##S(fma##S(-whole, y, x), x);                                                \
+                made[i] = (RESULT);                                                                         \
+            }                                                                                               \
+            for (int64_t i = 0; odd && i < count; i++)                                                      \
+                made[i] = SINGLE(left[i], right[i]);                                                        \
+            for (int64_t i = 0; i < count; i++)                                                             \
+                *(T##_at *)(out + i * out_step) = made[i];                                                  \
+        }                                                                                                   \
+    }
+#define DIVISIONS(T, S, LIMIT)                                                                              \
+    DIVIDING(fmod_##T, T, S, LIMIT, cut_of_##T, rest)                                                       \
+    DIVIDING(remainder_##T, T, S, LIMIT, modulo_of_##T,                                                     \
+             rest == 0 ? copysign##S(0, y) : (y < 0) != (rest < 0) ? rest + y : rest)                       \
+    DIVIDING(floor_divide_##T, T, S, LIMIT, floored_of_##T,                                                 \
+             copysign##S(rest != 0 && (y < 0) != (rest < 0) ? whole - 1 : whole, quotient))
+DIVISIONS(f32, f, 0x1p22)
+DIVISIONS(f64, , 0x1p51)
+#else
+#define DIVISIONS(T)                                                                                        \
+    LOOP2(fmod_##T, T, T, cut_of_##T(x, y))                                                                 \
+    LOOP2(remainder_##T, T, T, modulo_of_##T(x, y))                                                         \
+    LOOP2(floor_divide_##T, T, T, floored_of_##T(x, y))
+DIVISIONS(f32)
+DIVISIONS(f64)
+#endif
 
 /* The neighbour of a half in the direction of another, on the bits (there is no libm function of halves). */
 static inline u16 half_nextafter(u16 x, u16 y)

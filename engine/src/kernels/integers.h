@@ -119,6 +119,34 @@ SIGNED(i16, u16)
 SIGNED(i32, u32)
 SIGNED(i64, u64)
 
+/* By one divisor many 64-bit numbers are divided: a multiplication by its reciprocal, rounded up to 65 bits (Granlund and
+ * Montgomery 1994, figure 5.2 with the sign taken aside). */
+static void floor_divide_by_one_i64(int64_t n, const char *a, int64_t a_step, i64 divisor, char *out, int64_t out_step)
+{
+    u64 size = divisor < 0 ? (u64)0 - (u64)divisor : (u64)divisor;
+    int shift = size == 1 ? 0 : 64 - __builtin_clzll(size - 1);         /* 2^shift >= size */
+    u64 factor = (u64)((((unsigned __int128)1 << 64) * (((unsigned __int128)1 << shift) - size)) / size) + 1;
+    int first = shift < 1 ? shift : 1, second = shift < 1 ? 0 : shift - 1;
+    for (; n > 0; n--, a += a_step, out += out_step) {
+        i64 x = *(const i64_at *)a;
+        /* rounding down: of x, or of -x when the divisor is negative, flipped where that is below zero */
+        u64 signs = (u64)((x >> 63) ^ (divisor >> 63));
+        u64 magnitude = x < 0 ? (u64)0 - (u64)x : (u64)x;
+        u64 rounded = signs ? magnitude - (magnitude != 0) : magnitude;  /* -(m-1)/d - 1 is -ceil(m/d) */
+        u64 high = (u64)(((unsigned __int128)factor * rounded) >> 64);
+        u64 quotient = (high + ((rounded - high) >> first)) >> second;
+        *(i64_at *)out = (i64)(signs && magnitude != 0 ? ~quotient : quotient);
+    }
+}
+static void floor_divide_any_i64(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)
+{
+    i64 divisor = n > 8 && b_step == 0 ? *(const i64_at *)b : 0;
+    if (divisor != 0)
+        floor_divide_by_one_i64(n, a, a_step, divisor, out, out_step);
+    else
+        floor_divide_i64(n, a, a_step, b, b_step, out, out_step);
+}
+
 /* bool: any byte but 0 is true; what is written is 0 or 1. */
 LOOP2(or_bool, u8, u8, (u8)((x | y) != 0))
 LOOP2(and_bool, u8, u8, (u8)(x != 0 && y != 0))
@@ -156,7 +184,8 @@ const vme_elementwise_kernels VME_TABLE(integers) = {
         [VME_ADD] = {[VME_BOOL] = or_bool, SHARED(add)},
         [VME_SUBTRACT] = {SHARED(subtract)},
         [VME_MULTIPLY] = {[VME_BOOL] = and_bool, SHARED(multiply)},
-        [VME_FLOOR_DIVIDE] = {OWN(floor_divide)},
+        [VME_FLOOR_DIVIDE] = {[VME_INT8] = floor_divide_i8, [VME_INT16] = floor_divide_i16, [VME_INT32] = floor_divide_i32,
+                              [VME_INT64] = floor_divide_any_i64, OF_UNSIGNED(floor_divide)},
         [VME_REMAINDER] = {OF_SIGNED(remainder), OF_UNSIGNED(fmod)},
         [VME_FMOD] = {OWN(fmod)},
         [VME_POWER] = {SHARED(power)},

@@ -21,62 +21,87 @@ typedef f64 v64 __attribute__((vector_size(32)));
 #define NAME64_2(base) _ZGVdN4vv_##base
 #endif
 
+/* Elements with steps are brought together in blocks: the stack holds one for each operand. */
+enum { STAGED = 64 };
+
+#define BRING(T, to, from, step, count)                                                                     \
+    for (int64_t each = 0; each < (count); each++)                                                          \
+        (to)[each] = *(const T##_at *)((from) + each * (step));
+
 #define VECTOR1(NAME, T, V, FUNCTION)                                                                       \
-    extern V FUNCTION(V);                                                                                   \
     static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step)              \
     {                                                                                                       \
         enum { LANES = sizeof(V) / sizeof(T) };                                                             \
-        int64_t i = 0;                                                                                      \
         if (in_step == sizeof(T) && out_step == sizeof(T))                                                  \
-            for (; i + LANES <= n; i += LANES) {                                                            \
+            for (; n >= LANES; n -= LANES, in += sizeof(V), out += sizeof(V)) {                             \
                 V x;                                                                                        \
-                memcpy(&x, in + i * (int64_t)sizeof(T), sizeof x);                                          \
+                memcpy(&x, in, sizeof x);                                                                   \
                 x = FUNCTION(x);                                                                            \
-                memcpy(out + i * (int64_t)sizeof(T), &x, sizeof x);                                         \
+                memcpy(out, &x, sizeof x);                                                                  \
             }                                                                                               \
-        for (; i < n; i += LANES) {                                                                         \
-            int count = n - i < LANES ? (int)(n - i) : LANES;                                               \
-            union { V whole; T each[LANES]; } x;                                                            \
-            for (int lane = 0; lane < LANES; lane++)                                                        \
-                x.each[lane] = lane < count ? *(const T##_at *)(in + (i + lane) * in_step) : (T)1;          \
-            x.whole = FUNCTION(x.whole);                                                                    \
-            for (int lane = 0; lane < count; lane++)                                                        \
-                *(T##_at *)(out + (i + lane) * out_step) = x.each[lane];                                    \
+        while (n > 0) {                                                                                     \
+            int64_t count = n < STAGED ? n : STAGED;                                                        \
+            union { V whole[STAGED / LANES]; T each[STAGED]; } x;                                           \
+            BRING(T, x.each, in, in_step, count)                                                            \
+            for (int64_t lane = count; lane % LANES != 0; lane++)                                           \
+                x.each[lane] = (T)1;                                                                        \
+            for (int64_t i = 0; i * LANES < count; i++)                                                     \
+                x.whole[i] = FUNCTION(x.whole[i]);                                                          \
+            for (int64_t lane = 0; lane < count; lane++)                                                    \
+                *(T##_at *)(out + lane * out_step) = x.each[lane];                                          \
+            n -= count;                                                                                     \
+            in += count * in_step;                                                                          \
+            out += count * out_step;                                                                        \
         }                                                                                                   \
     }
 
 #define VECTOR2(NAME, T, V, FUNCTION)                                                                       \
-    extern V FUNCTION(V, V);                                                                                \
     static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,   \
                      int64_t out_step)                                                                      \
     {                                                                                                       \
         enum { LANES = sizeof(V) / sizeof(T) };                                                             \
-        int64_t i = 0;                                                                                      \
         if (a_step == sizeof(T) && b_step == sizeof(T) && out_step == sizeof(T))                            \
-            for (; i + LANES <= n; i += LANES) {                                                            \
+            for (; n >= LANES; n -= LANES, a += sizeof(V), b += sizeof(V), out += sizeof(V)) {              \
                 V x, y;                                                                                     \
-                memcpy(&x, a + i * (int64_t)sizeof(T), sizeof x);                                           \
-                memcpy(&y, b + i * (int64_t)sizeof(T), sizeof y);                                           \
+                memcpy(&x, a, sizeof x);                                                                    \
+                memcpy(&y, b, sizeof y);                                                                    \
                 x = FUNCTION(x, y);                                                                         \
-                memcpy(out + i * (int64_t)sizeof(T), &x, sizeof x);                                         \
+                memcpy(out, &x, sizeof x);                                                                  \
             }                                                                                               \
-        for (; i < n; i += LANES) {                                                                         \
-            int count = n - i < LANES ? (int)(n - i) : LANES;                                               \
-            union { V whole; T each[LANES]; } x, y;                                                         \
-            for (int lane = 0; lane < LANES; lane++) {                                                      \
-                x.each[lane] = lane < count ? *(const T##_at *)(a + (i + lane) * a_step) : (T)1;            \
-                y.each[lane] = lane < count ? *(const T##_at *)(b + (i + lane) * b_step) : (T)1;            \
-            }                                                                                               \
-            x.whole = FUNCTION(x.whole, y.whole);                                                           \
-            for (int lane = 0; lane < count; lane++)                                                        \
-                *(T##_at *)(out + (i + lane) * out_step) = x.each[lane];                                    \
+        while (n > 0) {                                                                                     \
+            int64_t count = n < STAGED ? n : STAGED;                                                        \
+            union { V whole[STAGED / LANES]; T each[STAGED]; } x, y;                                        \
+            BRING(T, x.each, a, a_step, count)                                                              \
+            BRING(T, y.each, b, b_step, count)                                                              \
+            for (int64_t lane = count; lane % LANES != 0; lane++)                                           \
+                x.each[lane] = y.each[lane] = (T)1;                                                         \
+            for (int64_t i = 0; i * LANES < count; i++)                                                     \
+                x.whole[i] = FUNCTION(x.whole[i], y.whole[i]);                                              \
+            for (int64_t lane = 0; lane < count; lane++)                                                    \
+                *(T##_at *)(out + lane * out_step) = x.each[lane];                                          \
+            n -= count;                                                                                     \
+            a += count * a_step;                                                                            \
+            b += count * b_step;                                                                            \
+            out += count * out_step;                                                                        \
         }                                                                                                   \
     }
 
-#define BOTH1(name, libm) VECTOR1(name##_f32, f32, v32, NAME32_1(libm)) VECTOR1(name##_f64, f64, v64, NAME64_1(libm))
-#define BOTH2(name, libm) VECTOR2(name##_f32, f32, v32, NAME32_2(libm)) VECTOR2(name##_f64, f64, v64, NAME64_2(libm))
+#define SINGLE1(name, libm)                                                                                 \
+    extern v32 NAME32_1(libm)(v32);                                                                         \
+    VECTOR1(name##_f32, f32, v32, NAME32_1(libm))
+#define DOUBLE1(name, libm)                                                                                 \
+    extern v64 NAME64_1(libm)(v64);                                                                         \
+    VECTOR1(name##_f64, f64, v64, NAME64_1(libm))
+#define SINGLE2(name, libm)                                                                                 \
+    extern v32 NAME32_2(libm)(v32, v32);                                                                    \
+    VECTOR2(name##_f32, f32, v32, NAME32_2(libm))
+#define DOUBLE2(name, libm)                                                                                 \
+    extern v64 NAME64_2(libm)(v64, v64);                                                                    \
+    VECTOR2(name##_f64, f64, v64, NAME64_2(libm))
+#define BOTH1(name, libm) SINGLE1(name, libm) DOUBLE1(name, libm)
+#define BOTH2(name, libm) SINGLE2(name, libm) DOUBLE2(name, libm)
 BOTH1(cbrt, cbrt)
-BOTH1(exp, exp)
+SINGLE1(exp, exp)
 BOTH1(exp2, exp2)
 BOTH1(expm1, expm1)
 BOTH1(log, log)
@@ -96,9 +121,15 @@ BOTH1(arcsinh, asinh)
 BOTH1(arccosh, acosh)
 BOTH1(arctanh, atanh)
 BOTH1(erf, erf)
-BOTH2(power, pow)
+DOUBLE2(power, pow)
 BOTH2(arctan2, atan2)
 BOTH2(hypot, hypot)
+#ifdef __AVX512F__
+#include "vector_power.h"
+#else
+DOUBLE1(exp, exp)
+SINGLE2(power, pow)
+#endif
 
 #define BOTH(k) {[VME_FLOAT32] = k##_f32, [VME_FLOAT64] = k##_f64}
 #endif

@@ -95,7 +95,7 @@ array *array_from_exporter(array_state *state, PyObject *object)
     vme_buffer *buffer;
     int64_t strides[VME_RANK_MOST], flat[1] = {view->len};
     const int64_t *shape = view->shape != NULL ? (int64_t *)view->shape : flat;
-    int rank = view->shape != NULL ? view->ndim : 1;
+    int rank = view->shape != NULL ? view->ndim : view->ndim == 0 ? 0 : 1;
     if (view->format != NULL && !vme_dtype_from_format(view->format, &dtype)) {
         PyErr_Format(PyExc_TypeError, "the buffer of '%.200s' has elements of format '%.100s', for which there is no dtype",
                      Py_TYPE(object)->tp_name, view->format);

@@ -381,6 +381,21 @@ static Py_hash_t hash(PyObject *self)
     return result;
 }
 
+static int contains(PyObject *self, PyObject *value)
+{
+    PyObject *equal = array_is_operand(value) ? array_binary(SELF->state, VME_EQUAL, self, value, NULL, -1) : Py_NewRef(Py_False);
+    if (equal == NULL || !is_array(equal)) {
+        Py_XDECREF(equal);
+        return equal == NULL ? -1 : 0;
+    }
+    uint64_t all = ((array *)equal)->t.rank == 64 ? ~UINT64_C(0) : (UINT64_C(1) << ((array *)equal)->t.rank) - 1;
+    PyObject *any = array_reduce((array *)equal, VME_ANY, all, false, -1, NULL, NULL);
+    Py_DECREF(equal);
+    int result = any == NULL ? -1 : PyObject_IsTrue(any);
+    Py_XDECREF(any);
+    return result;
+}
+
 /* Iteration: an index and the array. */
 typedef struct array_iterator {
     PyObject_HEAD
@@ -485,6 +500,7 @@ PyTypeObject *array_type_new(array_state *state, PyObject *module)
         {Py_mp_subscript, array_subscript},
         {Py_mp_ass_subscript, array_assign_subscript},
         {Py_sq_length, length},
+        {Py_sq_contains, contains},
         {Py_bf_getbuffer, array_getbuffer},
         {Py_bf_releasebuffer, array_releasebuffer},
     };

@@ -67,6 +67,8 @@ PyObject *array_fail(array_state *state, vme_status status);
 /* The same as an int: 0 for VME_OK, else -1 with the exception set. */
 int array_check_status(array_state *state, vme_status status);
 int array_errors_init(array_state *state, PyObject *module);
+/* "(2,3)", as NumPy's sentences write a shape. */
+PyObject *array_shape_text(int rank, const int64_t *shape);
 PyObject *array_axis_error(array_state *state, int64_t axis, int rank);
 
 /* Calls the engine; above about 10 us of work (`work`: elements times what one costs against an addition) without the GIL. */

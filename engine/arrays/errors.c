@@ -49,6 +49,19 @@ PyObject *array_axis_error(array_state *state, int64_t axis, int rank)
     return PyErr_Format(state->axis_error, "axis %lld is out of bounds for array of dimension %d", (long long)axis, rank);
 }
 
+PyObject *array_shape_text(int rank, const int64_t *shape)
+{
+    char text[VME_RANK_MOST * 21 + 4];
+    int at = 0;
+    text[at++] = '(';
+    for (int i = 0; i < rank; i++)
+        at += PyOS_snprintf(text + at, 24, i == 0 ? "%lld" : ",%lld", (long long)shape[i]);
+    if (rank == 1)
+        text[at++] = ',';
+    text[at++] = ')';
+    return PyUnicode_FromStringAndSize(text, at);
+}
+
 int array_errors_init(array_state *state, PyObject *module)
 {
     PyObject *bases = PyTuple_Pack(2, PyExc_ValueError, PyExc_IndexError);

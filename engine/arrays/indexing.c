@@ -423,23 +423,15 @@ static int assign_gathered(array *self, const index_key *read, const selection *
     for (int i = 0; fits && i < from.rank; i++)
         fits = from.shape[i] == 1 || from.shape[i] == shape[rank - from.rank + i];
     if (!fits) {
-        PyObject *module = PyImport_ImportModule("engine.numpy._printing"), *wanted = PyTuple_New(rank);
-        for (int i = 0; wanted != NULL && i < rank; i++)
-            PyTuple_SET_ITEM(wanted, i, PyLong_FromLongLong(shape[i]));
-        PyObject *own = PyObject_GetAttrString((PyObject *)values, "shape");
-        PyObject *texts[2] = {module == NULL ? NULL : PyObject_CallMethod(module, "shape_text", "O", own),
-                              module == NULL ? NULL : PyObject_CallMethod(module, "shape_text", "O", wanted)};
+        PyObject *own = array_shape_text(values->t.rank, values->t.shape), *wanted = array_shape_text(rank, shape);
         if (read->mask_true && from.rank == 1 && rank == 1)
             PyErr_Format(PyExc_ValueError, "NumPy boolean array indexing assigns %lld input values to the %lld output values where the "
                          "mask is true", (long long)from.shape[0], (long long)shape[0]);
-        else if (texts[0] != NULL && texts[1] != NULL)
+        else if (own != NULL && wanted != NULL)
             PyErr_Format(PyExc_ValueError, "shape mismatch: value array of shape %U could not be broadcast to indexing result of shape %U",
-                         texts[0], texts[1]);
-        Py_XDECREF(module);
-        Py_XDECREF(wanted);
+                         own, wanted);
         Py_XDECREF(own);
-        Py_XDECREF(texts[0]);
-        Py_XDECREF(texts[1]);
+        Py_XDECREF(wanted);
         goto done;
     }
     int64_t size = 1;
@@ -488,7 +480,10 @@ int array_assign_subscript(PyObject *object, PyObject *key, PyObject *value)
                  && memcmp(source->shape, target->t.shape, (size_t)source->rank * sizeof *source->shape) == 0
                  && memcmp(source->strides, target->t.strides, (size_t)source->rank * sizeof *source->shape) == 0)
             result = 0;         /* `a[1:] += 2` puts back what it has already written */
-        else
+        else if (chosen.all_ints && element_weak(value) == WEAK_NONE && !(source != NULL && source->rank == 0)) {
+            PyErr_SetString(PyExc_ValueError, "setting an array element with a sequence.");
+            result = -1;
+        } else
             result = array_assign_python(target, value);
         Py_XDECREF(target);
     }

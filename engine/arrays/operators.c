@@ -111,23 +111,11 @@ static int check_output(array_state *state, const char *name, int result, array 
     }
     if (fits)
         return 0;
-    PyObject *own = PyObject_GetAttrString((PyObject *)out, "shape"), *wanted = PyTuple_New(rank);
-    for (int i = 0; wanted != NULL && i < rank; i++)
-        PyTuple_SET_ITEM(wanted, i, PyLong_FromLongLong(shape[i]));
-    PyObject *texts[2] = {own == NULL ? NULL : PyObject_Repr(own), wanted == NULL ? NULL : PyObject_Repr(wanted)};
-    PyObject *space = PyUnicode_FromString(" "), *none = PyUnicode_FromString("");
-    for (int i = 0; i < 2 && space != NULL && none != NULL; i++)
-        if (texts[i] != NULL)
-            Py_SETREF(texts[i], PyUnicode_Replace(texts[i], space, none, -1));
-    if (texts[0] != NULL && texts[1] != NULL)
-        PyErr_Format(PyExc_ValueError, "non-broadcastable output operand with shape %U doesn't match the broadcast shape %U", texts[0],
-                     texts[1]);
+    PyObject *own = array_shape_text(out->t.rank, out->t.shape), *wanted = array_shape_text(rank, shape);
+    if (own != NULL && wanted != NULL)
+        PyErr_Format(PyExc_ValueError, "non-broadcastable output operand with shape %U doesn't match the broadcast shape %U", own, wanted);
     Py_XDECREF(own);
     Py_XDECREF(wanted);
-    Py_XDECREF(texts[0]);
-    Py_XDECREF(texts[1]);
-    Py_XDECREF(space);
-    Py_XDECREF(none);
     return -1;
 }
 
@@ -214,9 +202,7 @@ static int cheaper_power(const vme_tensor *base, const operand *exponent)
         value = PyFloat_AS_DOUBLE(exponent->object);
     else
         return -1;
-    if (base->dtype == VME_BOOL)
-        return -1;
-    return value == 2 ? VME_SQUARE : value == 0.5 ? VME_SQRT : value == -1 ? VME_RECIPROCAL : value == 1 ? VME_POSITIVE : -1;
+    return base->dtype == VME_BOOL ? -1 : value == 2 ? VME_SQUARE : value == 0.5 ? VME_SQRT : value == -1 ? VME_RECIPROCAL : value == 1 ? VME_POSITIVE : -1;
 }
 
 PyObject *array_binary(array_state *state, int op, PyObject *left, PyObject *right, array *out, int dtype)
@@ -237,6 +223,8 @@ PyObject *array_binary(array_state *state, int op, PyObject *left, PyObject *rig
         operand *weak = a.weak == WEAK_NONE ? &b : &a;
         const vme_tensor *other = a.weak == WEAK_NONE ? a.t : b.t;
         int met = weak->weak == WEAK_BOOL ? VME_BOOL : dtype_for_weak(other->dtype, weak->weak);
+        if (op == VME_DIVIDE && dtype_is_integer(met))
+            met = VME_FLOAT64;          /* what the division computes in: the number need not fit the integers */
         if (weak->weak == WEAK_INT && is_comparison(op) && int_out_of_bounds(met, weak->object)) {
             answer = compare_out_of_bounds(state, op, other, weak == &b, weak->object, out);
             goto done;
@@ -819,20 +807,13 @@ static PyObject *dot(array_state *state, array *self, PyObject **values)
     if (ranks[0] == 0 || ranks[1] == 0) {
         result = array_binary(state, VME_MULTIPLY, (PyObject *)self, (PyObject *)other, out, -1);
     } else if (self->t.shape[ranks[0] - 1] != other->t.shape[ranks[1] == 1 ? 0 : ranks[1] - 2]) {
-        PyObject *shapes[2] = {PyObject_GetAttrString((PyObject *)self, "shape"), PyObject_GetAttrString((PyObject *)other, "shape")};
+        PyObject *own = array_shape_text(ranks[0], self->t.shape), *others = array_shape_text(ranks[1], other->t.shape);
         int dims[2] = {ranks[0] - 1, ranks[1] == 1 ? 0 : ranks[1] - 2};
-        PyObject *module = PyImport_ImportModule("engine.numpy._printing");
-        PyObject *texts[2] = {NULL, NULL};
-        for (int i = 0; i < 2 && module != NULL && shapes[i] != NULL; i++)
-            texts[i] = PyObject_CallMethod(module, "shape_text", "O", shapes[i]);
-        if (texts[0] != NULL && texts[1] != NULL)
-            PyErr_Format(PyExc_ValueError, "shapes %U and %U not aligned: %lld (dim %d) != %lld (dim %d)", texts[0], texts[1],
+        if (own != NULL && others != NULL)
+            PyErr_Format(PyExc_ValueError, "shapes %U and %U not aligned: %lld (dim %d) != %lld (dim %d)", own, others,
                          (long long)self->t.shape[dims[0]], dims[0], (long long)other->t.shape[dims[1]], dims[1]);
-        Py_XDECREF(module);
-        for (int i = 0; i < 2; i++) {
-            Py_XDECREF(shapes[i]);
-            Py_XDECREF(texts[i]);
-        }
+        Py_XDECREF(own);
+        Py_XDECREF(others);
     } else if (ranks[1] <= 2) {
         result = array_matrix_product(state, (PyObject *)self, (PyObject *)other, out);
     } else {

@@ -50,14 +50,6 @@ static bool strides_for_shape(const array *self, int rank, const int64_t *shape,
     return true;
 }
 
-static PyObject *shape_as_tuple(int rank, const int64_t *shape)
-{
-    PyObject *tuple = PyTuple_New(rank);
-    for (int i = 0; tuple != NULL && i < rank; i++)
-        PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(shape[i]));
-    return tuple;
-}
-
 array *array_reshape(array *self, int rank, const int64_t *wanted)
 {
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], product = 1;
@@ -82,17 +74,10 @@ array *array_reshape(array *self, int rank, const int64_t *wanted)
     } else
         fits = fits && product == self->size;
     if (!fits) {
-        PyObject *tuple = shape_as_tuple(rank, wanted);
-        PyObject *text = tuple == NULL ? NULL : PyObject_Repr(tuple);
-        PyObject *space = PyUnicode_FromString(" "), *none = PyUnicode_FromString("");
-        PyObject *compact = text == NULL || space == NULL || none == NULL ? NULL : PyUnicode_Replace(text, space, none, -1);
-        if (compact != NULL)
-            PyErr_Format(PyExc_ValueError, "cannot reshape array of size %lld into shape %U", (long long)self->size, compact);
-        Py_XDECREF(tuple);
+        PyObject *text = array_shape_text(rank, wanted);
+        if (text != NULL)
+            PyErr_Format(PyExc_ValueError, "cannot reshape array of size %lld into shape %U", (long long)self->size, text);
         Py_XDECREF(text);
-        Py_XDECREF(space);
-        Py_XDECREF(none);
-        Py_XDECREF(compact);
         return NULL;
     }
     if (self->flags & ARRAY_CONTIGUOUS)
@@ -276,13 +261,13 @@ array *array_broadcast_to(array *self, int rank, const int64_t *shape)
         strides[i] = i < extra || (size == 1 && shape[i] != 1) ? 0 : self->t.strides[i - extra];
     }
     if (!fits) {
-        PyObject *own = shape_as_tuple(self->t.rank, self->t.shape), *wanted = shape_as_tuple(rank, shape);
+        PyObject *own = array_shape_text(self->t.rank, self->t.shape), *wanted = array_shape_text(rank, shape);
         if (own != NULL && wanted != NULL) {
             if (extra < 0)
                 PyErr_SetString(PyExc_ValueError, "input operand has more dimensions than allowed by the axis remapping");
             else
                 PyErr_Format(PyExc_ValueError, "operands could not be broadcast together with remapped shapes [original->remapped]: "
-                             "%R  and requested shape %R", own, wanted);
+                             "%U  and requested shape %U", own, wanted);
         }
         Py_XDECREF(own);
         Py_XDECREF(wanted);

@@ -281,7 +281,7 @@ def array2string(a, max_line_width=None, precision=None, suppress_small=None, se
 
 # ---- scalars
 
-_CUTOFF = {"float16": 1e3, "float32": 1e16, "float64": 1e16}
+_CUTOFF = {"float16": 1e3, "float32": 1e6, "float64": 1e16}
 
 
 def _scalar_float(value, shortest, dtype, sign=""):
@@ -342,7 +342,3 @@ def array_repr(arr, max_line_width=None, precision=None, suppress_small=None):
     last_line = len(text) - (text.rfind("\n") + 1)
     return text + ("\n      " if last_line + len(extra) + 1 > width else " ") + extra
 
-
-def shape_text(shape):
-    """A shape as NumPy's error sentences have it: (2,3), (4,)."""
-    return f"({','.join(map(str, shape))}{',' * (len(shape) == 1)})"

@@ -1,0 +1,207 @@
+"""Arrays by formula: linspace and its like, identity matrices, diagonals, triangles, grids."""
+
+from engine import _array as _a
+
+
+def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0, *, device=None):
+    """`num` numbers from `start` to `stop` in equal steps, as `numpy.linspace`."""
+    num = num.__index__()
+    if num < 0:
+        raise ValueError(f"Number of samples, {num}, must be non-negative.")
+    gaps = num - 1 if endpoint else num
+    start, stop = _a.asarray(start) * 1.0, _a.asarray(stop) * 1.0
+    loop = _a.result_type(start, stop, 1.0)
+    delta = _a.subtract(stop, start)
+    numbers = _a.arange(num).astype(loop if loop.kind != "c" else _a.float64).reshape((num,) + (1,) * delta.ndim)
+    if gaps > 0:
+        step = delta / gaps
+        made = numbers * step if (step != 0).all() else numbers / gaps * delta
+    else:
+        step = _a.float64(float("nan"))
+        made = numbers * delta
+    made = made + start
+    if endpoint and num > 1:
+        made[-1] = stop
+    if axis != 0:
+        from engine.numpy._shapes import moveaxis
+
+        made = moveaxis(made, 0, axis)
+    dtype = loop if dtype is None else _a.dtype(dtype)
+    if dtype.kind in "iu":
+        made = _a.floor(made)
+    made = made.astype(dtype, copy=False)
+    return (made, step) if retstep else made
+
+
+def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
+    """`base` to the power of `linspace(start, stop)`."""
+    made = _a.power(base, linspace(start, stop, num, endpoint, axis=axis))
+    return made if dtype is None else made.astype(dtype, copy=False)
+
+
+def geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
+    """Numbers from `start` to `stop`, each the same multiple of the one before."""
+    start, stop = _a.asarray(start) * 1.0, _a.asarray(stop) * 1.0
+    if (start == 0).any() or (stop == 0).any():
+        raise ValueError("Geometric sequence cannot include zero")
+    sign = _a.sign(start)
+    made = logspace(_a.log10(start / sign), _a.log10(stop / sign), num, endpoint, axis=axis) * sign
+    if num > 0:
+        made[0] = start
+        if num > 1 and endpoint:
+            made[-1] = stop
+    return made if dtype is None else made.astype(dtype, copy=False)
+
+
+def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
+    """Ones on diagonal `k` of an N x M matrix, zeros elsewhere."""
+    N = N.__index__()
+    M = N if M is None else M.__index__()
+    k = k.__index__()
+    made = _a.zeros((N, M), dtype, order)
+    length = min(N + min(k, 0), M - max(k, 0))
+    if length > 0:
+        places = _a.arange(length)
+        made[places - min(k, 0), places + max(k, 0)] = 1
+    return made
+
+
+def identity(n, dtype=None, *, like=None):
+    return eye(n, dtype=float if dtype is None else dtype)
+
+
+def diag(v, k=0):
+    """The matrix with diagonal `k`, or of a matrix its diagonal `k` (a copy)."""
+    v = _a.asarray(v)
+    if v.ndim == 2:
+        from engine.numpy._shapes import diagonal
+
+        return diagonal(v, k).copy()
+    if v.ndim != 1:
+        raise ValueError("Input must be 1- or 2-d.")
+    size = v.shape[0] + abs(k)
+    made = _a.zeros((size, size), v.dtype)
+    places = _a.arange(v.shape[0])
+    made[places - min(k, 0), places + max(k, 0)] = v
+    return made
+
+
+def diagflat(v, k=0):
+    return diag(_a.ravel(v), k)
+
+
+def tri(N, M=None, k=0, dtype=float, *, like=None):
+    """Ones on and below diagonal `k`."""
+    M = N if M is None else M
+    return (_a.arange(N).reshape(-1, 1) >= _a.arange(-k, M - k)).astype(dtype)
+
+
+def tril(m, k=0):
+    """`m` with zeros above diagonal `k`."""
+    m = _a.asarray(m)
+    return _a.where(tri(*m.shape[-2:], k=k, dtype=bool), m, _a.zeros(1, m.dtype))
+
+
+def triu(m, k=0):
+    """`m` with zeros below diagonal `k`."""
+    m = _a.asarray(m)
+    return _a.where(tri(*m.shape[-2:], k=k - 1, dtype=bool), _a.zeros(1, m.dtype), m)
+
+
+def tril_indices(n, k=0, m=None):
+    return tri(n, m, k, bool).nonzero()
+
+
+def triu_indices(n, k=0, m=None):
+    return _a.logical_not(tri(n, m, k - 1, bool)).nonzero()
+
+
+def diag_indices(n, ndim=2):
+    return (_a.arange(n),) * ndim
+
+
+def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
+    """Coordinate arrays of a grid, a tuple of one for each vector given."""
+    if indexing not in ("xy", "ij"):
+        raise ValueError("Valid values for `indexing` are 'xy' and 'ij'.")
+    rank = len(xi)
+    made = [_a.asarray(x).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i)) for i, x in enumerate(xi)]
+    if indexing == "xy" and rank > 1:
+        made[:2] = [made[0].swapaxes(0, 1), made[1].swapaxes(0, 1)]
+    if not sparse:
+        made = broadcast_arrays(*made)
+    return tuple(x.copy() for x in made) if copy else tuple(made)
+
+
+def indices(dimensions, dtype=int, sparse=False):
+    """For each dimension of a grid, the index along it."""
+    rank = len(dimensions)
+    each = [_a.arange(n, dtype=dtype).reshape((1,) * i + (n,) + (1,) * (rank - 1 - i)) for i, n in enumerate(dimensions)]
+    if sparse:
+        return tuple(each)
+    made = _a.empty((rank, *dimensions), dtype)
+    for i, values in enumerate(each):
+        made[i] = values
+    return made
+
+
+def fromfunction(function, shape, *, dtype=float, **kwargs):
+    return function(*indices(shape, dtype), **kwargs)
+
+
+def fromiter(iter, dtype, count=-1, *, like=None):
+    """A rank-1 array of the iterator's numbers."""
+    if count >= 0:
+        from itertools import islice
+
+        values = list(islice(iter, count))
+        if len(values) < count:
+            raise ValueError(f"iterator too short: Expected {count} but iterator had only {len(values)} items.")
+    else:
+        values = list(iter)
+    return _a.array(values, dtype).reshape(-1)
+
+
+def vander(x, N=None, increasing=False):
+    """Powers of `x` in columns."""
+    x = _a.asarray(x)
+    powers = _a.arange(len(x) if N is None else N)
+    return x.reshape(-1, 1) ** (powers if increasing else powers[::-1])
+
+
+def asfortranarray(a, dtype=None, *, like=None):
+    a = _a.asarray(a, dtype)
+    return _a.asarray(a.reshape(1) if a.ndim == 0 else a, order="F")
+
+
+def copyto(dst, src, casting="same_kind", where=True):
+    """Writes `src`, broadcast, into `dst`, where `where` is true."""
+    src = _a.asarray(src) if not isinstance(src, (bool, int, float, complex)) else _a.asarray(src, dst.dtype)
+    if not _a.can_cast(src.dtype, dst.dtype, casting):
+        raise TypeError(f"Cannot cast array data from {src.dtype!r} to {dst.dtype!r} according to the rule '{casting}'")
+    if where is True:
+        dst[...] = src
+    else:
+        dst[...] = _a.where(where, src.astype(dst.dtype, copy=False), dst)
+
+
+def broadcast_shapes(*args):
+    """The shape that arrays of these shapes broadcast to."""
+    shapes = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in args]
+    rank = max(map(len, shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for i, size in enumerate(shape, rank - len(shape)):
+            if size != 1:
+                if result[i] not in (1, size):
+                    raise ValueError("shape mismatch: objects cannot be broadcast to a single shape.  Mismatch is between arg 0 with "
+                                     f"shape {shapes[0]} and arg {shapes.index(shape)} with shape {shape}.")
+                result[i] = size
+    return tuple(result)
+
+
+def broadcast_arrays(*args, subok=False):
+    """Views of all arrays in their common shape."""
+    arrays = [_a.asarray(array) for array in args]
+    shape = broadcast_shapes(*(array.shape for array in arrays))
+    return tuple(array if array.shape == shape else _a.broadcast_to(array, shape) for array in arrays)

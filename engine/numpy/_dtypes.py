@@ -1,0 +1,114 @@
+"""What is known of dtypes: limits of their numbers, and the kinds that they belong to."""
+
+from engine import _array as _a
+
+
+class iinfo:
+    """The limits of an integer dtype: `bits`, `min`, `max`."""
+
+    def __init__(self, type):
+        self.dtype = type.dtype if isinstance(type, _a.ndarray) else _a.dtype(int if isinstance(type, int) else type)
+        if self.dtype.kind not in "iu":
+            raise ValueError(f"Invalid integer data type {self.dtype.kind!r}.")
+        self.kind = self.dtype.kind
+        self.bits = 8 * self.dtype.itemsize
+        self.min = 0 if self.kind == "u" else -(1 << self.bits - 1)
+        self.max = (1 << self.bits - (self.kind == "i")) - 1
+
+    def __repr__(self):
+        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
+
+
+_MANTISSA = {"float16": (10, 15, 3), "float32": (23, 127, 6), "float64": (52, 1023, 15)}
+
+
+class finfo:
+    """The limits of a floating dtype (of a complex one: of its parts)."""
+
+    def __init__(self, dtype):
+        dtype = dtype.dtype if isinstance(dtype, _a.ndarray) else _a.dtype(float if isinstance(dtype, float) else dtype)
+        if dtype.kind == "c":
+            dtype = _a.float32 if dtype.itemsize == 8 else _a.float64
+        if dtype.kind != "f":
+            raise ValueError(f"data type {dtype!r} not inexact")
+        bits, largest, self.precision = _MANTISSA[dtype.name]
+        self.dtype, self.bits, self.nmant, self.nexp = dtype, 8 * dtype.itemsize, bits, 8 * dtype.itemsize - bits - 1
+        self.maxexp, self.minexp = largest + 1, 1 - largest
+        self.eps = dtype(2.0 ** -bits)
+        self.epsneg = dtype(2.0 ** -(bits + 1))
+        self.max = dtype((2.0 - 2.0 ** -bits) * 2.0 ** largest)
+        self.min = -self.max
+        self.tiny = self.smallest_normal = dtype(2.0 ** self.minexp)
+        self.smallest_subnormal = dtype(2.0 ** (self.minexp - bits))
+        self.resolution = dtype(10.0 ** -self.precision)
+
+    def __repr__(self):
+        return f"finfo(resolution={self.resolution}, min={self.min}, max={self.max}, dtype={self.dtype})"
+
+
+class _Kind:
+    """One of NumPy's abstract scalar classes: `isinstance(x, np.floating)`, `issubdtype(dtype, np.integer)`."""
+
+    def __init__(self, name, kinds):
+        self.__name__, self.kinds = name, kinds
+
+    def __instancecheck__(self, value):
+        return isinstance(value, _a.ndarray) and value.dtype.kind in self.kinds and isinstance(value, value.dtype)
+
+    def __subclasscheck__(self, other):
+        return issubdtype(other, self)
+
+    def __repr__(self):
+        return f"<class 'numpy.{self.__name__}'>"
+
+
+generic = _Kind("generic", "biufc")
+number = _Kind("number", "iufc")
+integer = _Kind("integer", "iu")
+signedinteger = _Kind("signedinteger", "i")
+unsignedinteger = _Kind("unsignedinteger", "u")
+inexact = _Kind("inexact", "fc")
+floating = _Kind("floating", "f")
+complexfloating = _Kind("complexfloating", "c")
+
+
+def issubdtype(arg1, arg2):
+    """Whether the first dtype or kind lies within the second."""
+    kinds = arg1.kinds if isinstance(arg1, _Kind) else _a.dtype(arg1).kind
+    if isinstance(arg2, _Kind):
+        return all(kind in arg2.kinds for kind in kinds)
+    return not isinstance(arg1, _Kind) and _a.dtype(arg1) == _a.dtype(arg2)
+
+
+_STANDARD = {"bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f",
+             "complex floating": "c", "numeric": "iufc"}
+
+
+def isdtype(dtype, kind):
+    """The array API standard's question: a dtype, a kind by name, or a tuple of them."""
+    dtype = _a.dtype(dtype)
+    for one in kind if isinstance(kind, tuple) else (kind,):
+        if isinstance(one, str) and one not in _STANDARD:
+            raise ValueError(f"kind argument is a string, but {one!r} is not a known kind name.")
+        if dtype.kind in _STANDARD[one] if isinstance(one, str) else dtype == one:
+            return True
+    return False
+
+
+def min_scalar_type(a, /):
+    a = _a.asarray(a)
+    if a.ndim or a.dtype.kind == "b":
+        return a.dtype
+    value = a.item()
+    if a.dtype.kind in "iu":
+        names = ("uint8", "uint16", "uint32", "uint64") if value >= 0 else ("int8", "int16", "int32", "int64")
+        return next(_a.dtype(name) for name in names if iinfo(name).min <= value <= iinfo(name).max)
+    names = ("float16", "float32", "float64") if a.dtype.kind == "f" else ("complex64", "complex128")
+    size = abs(value)
+    if size != size or size == float("inf"):
+        return _a.dtype(names[0])
+    return next(_a.dtype(name) for name in names if size <= finfo(name).max.item())
+
+
+def isfortran(a):
+    return a.flags.fnc

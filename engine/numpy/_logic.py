@@ -1,0 +1,88 @@
+"""Comparing arrays as wholes, and questions about kinds of numbers."""
+
+from engine import _array as _a
+
+
+def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+    """Whether |a - b| <= atol + rtol*|b|, element by element."""
+    a, b = _a.asarray(a), _a.asarray(b)
+    if b.dtype.kind not in "fc":
+        b = b.astype(float)
+    near = (_a.absolute(a - b) <= atol + rtol * _a.absolute(b)) & _a.isfinite(b) | (a == b)
+    if equal_nan:
+        near = near | (_a.isnan(a) & _a.isnan(b))
+    return near if near.ndim else near[()]
+
+
+def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+    return bool(isclose(a, b, rtol, atol, equal_nan).all())
+
+
+def array_equal(a1, a2, equal_nan=False):
+    """Whether both have one shape and the same elements."""
+    a1, a2 = _a.asarray(a1), _a.asarray(a2)
+    if a1.shape != a2.shape:
+        return False
+    same = a1 == a2
+    if equal_nan and a1.dtype.kind in "fc" and a2.dtype.kind in "fc":
+        same = same | (_a.isnan(a1) & _a.isnan(a2))
+    return bool(same.all())
+
+
+def array_equiv(a1, a2):
+    from engine.numpy._creation import broadcast_shapes
+
+    a1, a2 = _a.asarray(a1), _a.asarray(a2)
+    try:
+        broadcast_shapes(a1.shape, a2.shape)
+    except ValueError:
+        return False
+    return bool((a1 == a2).all())
+
+
+def isneginf(x, out=None):
+    return _a.logical_and(_a.isinf(x), _a.signbit(x), out=out)
+
+
+def isposinf(x, out=None):
+    return _a.logical_and(_a.isinf(x), _a.logical_not(_a.signbit(x)), out=out)
+
+
+def iscomplexobj(x):
+    return _a.asarray(x).dtype.kind == "c"
+
+
+def isrealobj(x):
+    return not iscomplexobj(x)
+
+
+def iscomplex(x):
+    return _a.asarray(x).imag != 0
+
+
+def isreal(x):
+    return _a.asarray(x).imag == 0
+
+
+def isscalar(element):
+    """A Python number or text, or what stands where NumPy has a scalar."""
+    if isinstance(element, _a.ndarray):
+        return isinstance(element, element.dtype)
+    return isinstance(element, (bool, int, float, complex, str, bytes))
+
+
+def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
+    """NaN as `nan`, infinities as the largest numbers of the dtype (or as given)."""
+    x = _a.array(x) if copy else _a.asarray(x)
+    if x.dtype.kind == "c":
+        x.real, x.imag = (nan_to_num(part, True, nan, posinf, neginf) for part in (x.real, x.imag))
+        return x
+    if x.dtype.kind == "f":
+        from engine.numpy._dtypes import finfo
+
+        limits = finfo(x.dtype)
+        bad, high, low = _a.isnan(x), isposinf(x), isneginf(x)
+        x[bad] = nan
+        x[high] = float(limits.max) if posinf is None else posinf
+        x[low] = float(limits.min) if neginf is None else neginf
+    return x

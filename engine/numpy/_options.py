@@ -1,0 +1,28 @@
+"""Floating-point warnings, of which the engine has none: `errstate` is there so that code which silences them runs."""
+
+
+class errstate:
+    """Accepts "ignore" for every kind and does nothing; asking for a warning or an error is refused."""
+
+    def __init__(self, *, call=None, all=None, divide=None, over=None, under=None, invalid=None):
+        for name, wanted in (("all", all), ("divide", divide), ("over", over), ("under", under), ("invalid", invalid)):
+            if wanted not in (None, "ignore"):
+                raise ValueError(f"errstate({name}={wanted!r}): the engine gives no floating-point warnings; only 'ignore' is accepted")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def __call__(self, function):
+        return function
+
+
+def seterr(all=None, divide=None, over=None, under=None, invalid=None):
+    errstate(all=all, divide=divide, over=over, under=under, invalid=invalid)
+    return geterr()
+
+
+def geterr():
+    return {"divide": "ignore", "over": "ignore", "under": "ignore", "invalid": "ignore"}

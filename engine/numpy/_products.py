@@ -1,0 +1,123 @@
+"""Products of vectors and matrices beyond `@`, and convolution; all lowered to matrix products."""
+
+from engine import _array as _a
+
+
+def inner(a, b, /):
+    a, b = _a.asarray(a), _a.asarray(b)
+    if a.ndim == 0 or b.ndim == 0:
+        return a * b
+    return tensordot(a, b, (-1, -1))
+
+
+def outer(a, b, out=None):
+    return _a.multiply(_a.ravel(a).reshape(-1, 1), _a.ravel(b), out=out)
+
+
+def vdot(a, b, /):
+    return _a.dot(_a.conjugate(_a.ravel(a)), _a.ravel(b))
+
+
+def vecdot(x1, x2, /, *, axis=-1):
+    from engine.numpy._shapes import moveaxis
+
+    x1, x2 = moveaxis(_a.asarray(x1), axis, -1), moveaxis(_a.asarray(x2), axis, -1)
+    if x1.shape[-1] != x2.shape[-1]:
+        raise ValueError("vecdot: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n),(n)->() "
+                         f"(size {x2.shape[-1]} is different from {x1.shape[-1]})")
+    return (_a.conjugate(x1) * x2).sum(-1)
+
+
+def tensordot(a, b, axes=2):
+    """Sums of products over `axes` of both: the last so many of `a` and the first of `b`, or two lists."""
+    a, b = _a.asarray(a), _a.asarray(b)
+    if isinstance(axes, int):
+        first, second = list(range(-axes, 0)), list(range(axes))
+    else:
+        first, second = axes
+        first, second = [first] if isinstance(first, int) else list(first), [second] if isinstance(second, int) else list(second)
+    first, second = [axis % a.ndim for axis in first], [axis % b.ndim for axis in second]
+    if len(first) != len(second) or any(a.shape[i] != b.shape[j] for i, j in zip(first, second)):
+        raise ValueError("shape-mismatch for sum")
+    free_a = [i for i in range(a.ndim) if i not in first]
+    free_b = [i for i in range(b.ndim) if i not in second]
+    count = 1
+    for i in first:
+        count *= a.shape[i]
+    rows = tuple(a.shape[i] for i in free_a)
+    columns = tuple(b.shape[i] for i in free_b)
+    left = a.transpose(free_a + first).reshape(_product(rows), count)
+    right = b.transpose(second + free_b).reshape(count, _product(columns))
+    return (left @ right).reshape(rows + columns)[()]
+
+
+def _product(sizes):
+    count = 1
+    for size in sizes:
+        count *= size
+    return count
+
+
+def dot_of_high_rank(a, b):
+    """`dot` where `b` has three dimensions or more: over a's last and b's last but one."""
+    return tensordot(a, b, (-1, -2))
+
+
+def trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
+    from engine.numpy._shapes import diagonal
+
+    return _a.sum(diagonal(a, offset, axis1, axis2), -1, dtype, out)
+
+
+def kron(a, b):
+    a, b = _a.asarray(a), _a.asarray(b)
+    rank = max(a.ndim, b.ndim)
+    a, b = a.reshape((1,) * (rank - a.ndim) + a.shape), b.reshape((1,) * (rank - b.ndim) + b.shape)
+    wide = a.reshape([n for size in a.shape for n in (size, 1)]) * b.reshape([n for size in b.shape for n in (1, size)])
+    return wide.reshape([m * n for m, n in zip(a.shape, b.shape)])
+
+
+def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
+    """The cross product of vectors of three (or two) components."""
+    from engine.numpy._shapes import moveaxis, stack
+
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = moveaxis(_a.asarray(a), axisa, -1), moveaxis(_a.asarray(b), axisb, -1)
+    if a.shape[-1] != 3 or b.shape[-1] != 3:
+        raise ValueError(f"Both input arrays must be (arrays of) 3-dimensional vectors, but they are {a.shape[-1]} and "
+                         f"{b.shape[-1]} dimensional instead.")
+    parts = [a[..., i] * b[..., j] - a[..., j] * b[..., i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return moveaxis(stack(parts, -1), -1, axisc)
+
+
+def convolve(a, v, mode="full"):
+    """The discrete convolution of two vectors."""
+    a, v = _a.array(a, ndmin=1), _a.array(v, ndmin=1)
+    if not len(a):
+        raise ValueError("a cannot be empty")
+    if not len(v):
+        raise ValueError("v cannot be empty")
+    if len(v) > len(a):
+        a, v = v, a
+    return _slide(a, v[::-1], mode)
+
+
+def correlate(a, v, mode="valid"):
+    a, v = _a.asarray(a), _a.conjugate(_a.asarray(v))
+    if len(v) > len(a):
+        return _slide(v, a, mode)[::-1]
+    return _slide(a, v, mode)
+
+
+def _slide(a, v, mode):
+    """Dot products of `v` with each window of `a` (the longer one): rows of a strided view, times a vector."""
+    n, m = len(a), len(v)
+    dtype = _a.result_type(a, v)
+    if mode not in ("full", "same", "valid"):
+        raise ValueError("mode must be one of 'valid', 'same', or 'full'")
+    before, after = {"full": (m - 1, m - 1), "same": (m // 2, m - 1 - m // 2), "valid": (0, 0)}[mode]
+    padded = _a.zeros(n + before + after, dtype)
+    padded[before:before + n] = a
+    step = padded.strides[0]
+    return _a._as_strided(padded, (n + before + after - m + 1, m), (step, step)) @ v.astype(dtype)

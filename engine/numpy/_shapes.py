@@ -1,0 +1,543 @@
+"""Other shapes and places of the same elements: stacking, splitting, axes, padding, tiling, rolling, repeating, inserting."""
+
+from engine import _array as _a
+from engine._array import AxisError
+
+
+def _axis(axis, rank, name=None):
+    number = axis.__index__()
+    if not -rank <= number < rank:
+        prefix = f"{name}: " if name else ""
+        raise AxisError(f"{prefix}axis {number} is out of bounds for array of dimension {rank}")
+    return number % rank
+
+
+def _axes(axes, rank, name=None):
+    axes = (axes,) if not isinstance(axes, (tuple, list)) else axes
+    found = tuple(_axis(axis, rank, name) for axis in axes)
+    if len(set(found)) != len(found):
+        raise ValueError(f"repeated axis in `{name}` argument" if name else "repeated axis")
+    return found
+
+
+# ---- axes
+
+def ndim(a):
+    return _a.asarray(a).ndim
+
+
+def shape(a):
+    return _a.asarray(a).shape
+
+
+def size(a, axis=None):
+    a = _a.asarray(a)
+    if axis is None:
+        return a.size
+    count = 1
+    for one in _axes(axis, a.ndim):
+        count *= a.shape[one]
+    return count
+
+
+def expand_dims(a, axis):
+    """A view with dimensions of size 1 at the places `axis` of the result."""
+    a = _a.asarray(a)
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    rank = a.ndim + len(axes)
+    places = _axes(axes, rank)
+    sizes = iter(a.shape)
+    return a[tuple(None if i in places else slice(None) for i in range(rank))] if a.ndim or places else a.reshape(tuple(sizes))
+
+
+def moveaxis(a, source, destination):
+    """A view with the dimensions `source` at the places `destination`."""
+    a = _a.asarray(a)
+    source, destination = _axes(source, a.ndim, "source"), _axes(destination, a.ndim, "destination")
+    if len(source) != len(destination):
+        raise ValueError("`source` and `destination` arguments must have the same number of elements")
+    order = [i for i in range(a.ndim) if i not in source]
+    for to, origin in sorted(zip(destination, source)):
+        order.insert(to, origin)
+    return a.transpose(order)
+
+
+def rollaxis(a, axis, start=0):
+    rank = a.ndim
+    axis = _axis(axis, rank)
+    if not -rank <= start <= rank:
+        raise AxisError(f"'start' arg requires {-rank} <= start < {rank + 1}, but {start} was passed in")
+    start += rank if start < 0 else 0
+    order = list(range(rank))
+    order.remove(axis)
+    order.insert(start - (axis < start), axis)
+    return a.transpose(order)
+
+
+def matrix_transpose(x):
+    x = _a.asarray(x)
+    if x.ndim < 2:
+        raise ValueError(f"Input array must be at least 2-dimensional, but it is {x.ndim}")
+    return x.swapaxes(-1, -2)
+
+
+def flip(m, axis=None):
+    """A view with the order of elements reversed along the axes."""
+    m = _a.asarray(m)
+    chosen = range(m.ndim) if axis is None else _axes(axis, m.ndim)
+    return m[tuple(slice(None, None, -1) if i in chosen else slice(None) for i in range(m.ndim))]
+
+
+def flipud(m):
+    return flip(m, 0)
+
+
+def fliplr(m):
+    return flip(m, 1)
+
+
+def rot90(m, k=1, axes=(0, 1)):
+    m = _a.asarray(m)
+    first, second = axes
+    k %= 4
+    if k == 0:
+        return m[...]
+    if k == 2:
+        return flip(flip(m, first), second)
+    order = list(range(m.ndim))
+    order[first], order[second] = order[second], order[first]
+    return flip(m, second).transpose(order) if k == 1 else flip(m.transpose(order), second)
+
+
+def _each(arrays, one):
+    made = tuple(one(_a.asarray(array)) for array in arrays)
+    return made[0] if len(made) == 1 else made
+
+
+def atleast_1d(*arys):
+    return _each(arys, lambda a: a.reshape(1) if a.ndim == 0 else a)
+
+
+def atleast_2d(*arys):
+    return _each(arys, lambda a: a if a.ndim >= 2 else a.reshape(1, -1))
+
+
+def atleast_3d(*arys):
+    return _each(arys, lambda a: a if a.ndim >= 3 else a.reshape(1, -1, 1) if a.ndim < 2 else a[:, :, None])
+
+
+def resize(a, new_shape):
+    """The elements, repeated as often as needed, in a new shape."""
+    a = _a.ravel(a)
+    sizes = (new_shape,) if isinstance(new_shape, int) else tuple(new_shape)
+    count = 1
+    for one in sizes:
+        count *= one
+        if one < 0:
+            raise ValueError("all elements of `new_shape` must be non-negative")
+    if a.size == 0 or count == 0:
+        return _a.zeros(sizes, a.dtype)
+    return tile(a, -(-count // a.size))[:count].reshape(sizes)
+
+
+# ---- joining and splitting
+
+def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
+    """Joins arrays of one shape along a new axis."""
+    arrays = [_a.asarray(array) for array in arrays]
+    if not arrays:
+        raise ValueError("need at least one array to stack")
+    if len({array.shape for array in arrays}) != 1:
+        raise ValueError("all input arrays must have the same shape")
+    axis = _axis(axis, arrays[0].ndim + 1)
+    return _a.concatenate([expand_dims(array, axis) for array in arrays], axis, out, dtype=dtype, casting=casting)
+
+
+def vstack(tup, *, dtype=None, casting="same_kind"):
+    return _a.concatenate([atleast_2d(array) for array in tup], 0, dtype=dtype, casting=casting)
+
+
+row_stack = vstack
+
+
+def hstack(tup, *, dtype=None, casting="same_kind"):
+    arrays = [atleast_1d(array) for array in tup]
+    return _a.concatenate(arrays, 0 if arrays and arrays[0].ndim == 1 else 1, dtype=dtype, casting=casting)
+
+
+def dstack(tup):
+    return _a.concatenate([atleast_3d(array) for array in tup], 2)
+
+
+def column_stack(tup):
+    arrays = [_a.asarray(array) for array in tup]
+    return _a.concatenate([array.reshape(-1, 1) if array.ndim < 2 else array for array in arrays], 1)
+
+
+def unstack(x, /, *, axis=0):
+    x = _a.asarray(x)
+    if x.ndim == 0:
+        raise ValueError("Input array must be at least 1-d.")
+    return tuple(moveaxis(x, axis, 0))
+
+
+def array_split(ary, indices_or_sections, axis=0):
+    """Views of parts along an axis: so many of nearly one size, or cut at these places."""
+    ary = _a.asarray(ary)
+    axis = _axis(axis, ary.ndim)
+    length = ary.shape[axis]
+    try:
+        cuts = [0, *(cut.__index__() for cut in indices_or_sections), length]
+    except TypeError:
+        sections = indices_or_sections.__index__()
+        if sections <= 0:
+            raise ValueError("number sections must be larger than 0.") from None
+        each, extra = divmod(length, sections)
+        cuts = [i * each + min(i, extra) for i in range(sections + 1)]
+    before = (slice(None),) * axis
+    return [ary[(*before, slice(start, stop))] for start, stop in zip(cuts, cuts[1:])]
+
+
+def split(ary, indices_or_sections, axis=0):
+    ary = _a.asarray(ary)
+    if not hasattr(indices_or_sections, "__len__") and ary.shape[axis] % indices_or_sections:
+        raise ValueError("array split does not result in an equal division")
+    return array_split(ary, indices_or_sections, axis)
+
+
+def vsplit(ary, indices_or_sections):
+    return split(ary, indices_or_sections, 0)
+
+
+def hsplit(ary, indices_or_sections):
+    return split(ary, indices_or_sections, 1 if ndim(ary) > 1 else 0)
+
+
+def dsplit(ary, indices_or_sections):
+    return split(ary, indices_or_sections, 2)
+
+
+# ---- repeating and padding
+
+def tile(A, reps):
+    """`A` set side by side `reps` times along each dimension."""
+    reps = tuple(reps) if hasattr(reps, "__iter__") else (reps,)
+    A = _a.asarray(A)
+    rank = max(len(reps), A.ndim)
+    reps = (1,) * (rank - len(reps)) + reps
+    A = A.reshape((1,) * (rank - A.ndim) + A.shape)
+    return _a._tile(A, tuple(n * r for n, r in zip(A.shape, reps)))
+
+
+def repeat(a, repeats, axis=None):
+    """Each element (or row along `axis`) so many times in a row."""
+    a = _a.asarray(a)
+    if axis is None:
+        a, axis = a.ravel(), 0
+    axis = _axis(axis, a.ndim)
+    counts = _a.asarray(repeats)
+    if counts.dtype.kind not in "iub":
+        raise TypeError(f"Cannot cast array data from {counts.dtype!r} to dtype('int64') according to the rule 'safe'")
+    if (counts < 0).any():
+        raise ValueError("repeats may not contain negative values.")
+    length = a.shape[axis]
+    if counts.size == 1:
+        places = _a._as_strided(_a.arange(length), (length, int(counts.item())), (8, 0)).ravel()
+    else:
+        if counts.shape != (length,):
+            raise ValueError(f"operands could not be broadcast together with shape ({length},) ({counts.size},)")
+        ends = counts.cumsum()
+        places = _a.searchsorted(ends, _a.arange(int(ends[-1]) if length else 0), side="right")
+    return a.take(places, axis)
+
+
+def roll(a, shift, axis=None):
+    """Elements moved along the axes; what leaves at one end comes in at the other."""
+    a = _a.asarray(a)
+    if axis is None:
+        return roll(a.ravel(), shift, 0).reshape(a.shape)
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    shifts = shift if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
+    if len(shifts) == 1:
+        shifts = tuple(shifts) * len(axes)
+    if len(shifts) != len(axes):
+        raise ValueError("'shift' and 'axis' should be scalars or 1D sequences")
+    total = [0] * a.ndim
+    for one, by in zip(axes, shifts):
+        total[_axis(one, a.ndim)] += int(by)
+    return _a._roll(a, tuple(by % n if n else 0 for by, n in zip(total, a.shape)))
+
+
+_PAD_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3, "wrap": 4}
+
+
+def _pairs(value, rank):
+    """((before, after), ...) of numpy.pad's ways to give widths."""
+    if isinstance(value, dict):
+        pairs = [(0, 0)] * rank
+        for axis, pair in value.items():
+            pairs[axis] = (pair, pair) if not hasattr(pair, "__len__") else tuple(pair)
+        return pairs
+    value = _a.asarray(value)
+    return _a.broadcast_to(value, (rank, 2)).tolist()
+
+
+def pad(array, pad_width, mode="constant", *, constant_values=0, **kwargs):
+    """`array` with so many elements more in front of and behind each dimension."""
+    array = _a.asarray(array)
+    widths = _pairs(pad_width, array.ndim)
+    if any(int(width) != width for pair in widths for width in pair):
+        raise TypeError("`pad_width` must be of integral type.")
+    if any(width < 0 for pair in widths for width in pair):
+        raise ValueError("index can't contain negative values")
+    if mode not in _PAD_MODES:
+        raise NotImplementedError(f"pad(mode={mode!r}): expected one of {', '.join(_PAD_MODES)}")
+    if kwargs and (set(kwargs) != {"reflect_type"} or kwargs["reflect_type"] != "even"):
+        raise ValueError(f"unsupported keyword arguments for mode '{mode}': {set(kwargs)}")
+    shape = tuple(before + n + after for n, (before, after) in zip(array.shape, widths))
+    if mode == "constant":
+        values = _pairs(constant_values, array.ndim)
+        if len({value for pair in values for value in pair}) > 1:       # different edges: a dimension after the other
+            for axis, ((before, after), pair) in enumerate(zip(widths, values)):
+                for width, value, front in ((before, pair[0], True), (after, pair[1], False)):
+                    sizes = array.shape[:axis] + (width,) + array.shape[axis + 1:]
+                    edge = _a.full(sizes, value, array.dtype)
+                    array = _a.concatenate((edge, array) if front else (array, edge), axis)
+            return array
+        value = values[0][0] if values else 0
+        return _a._pad(array, tuple(before for before, _ in widths), shape, 0, _a.asarray(value, array.dtype).item())
+    for axis, (n, pair) in enumerate(zip(array.shape, widths)):
+        if n == 0 and any(pair):
+            raise ValueError(f"can't extend empty axis {axis} using modes other than 'constant' or 'empty'")
+    return _a._pad(array, tuple(before for before, _ in widths), shape, _PAD_MODES[mode])
+
+
+# ---- inserting and removing
+
+def append(arr, values, axis=None):
+    if axis is None:
+        return _a.concatenate((_a.ravel(arr), _a.ravel(values)))
+    return _a.concatenate((_a.asarray(arr), _a.asarray(values)), axis)
+
+
+def delete(arr, obj, axis=None):
+    """`arr` without the elements (or rows along `axis`) at the places `obj`."""
+    arr = _a.asarray(arr)
+    if axis is None:
+        arr, axis = arr.ravel(), 0
+    axis = _axis(axis, arr.ndim)
+    keep = _a.ones(arr.shape[axis], bool)
+    if isinstance(obj, int) and not -len(keep) <= obj < len(keep):
+        raise IndexError(f"index {obj} is out of bounds for axis {axis} with size {len(keep)}")
+    keep[obj] = False
+    return arr[(slice(None),) * axis + (keep,)]
+
+
+def insert(arr, obj, values, axis=None):
+    """`arr` with `values` in front of the places `obj`."""
+    arr = _a.asarray(arr)
+    if axis is None:
+        arr, axis = arr.ravel(), 0
+    axis = _axis(axis, arr.ndim)
+    length = arr.shape[axis]
+    if isinstance(obj, slice):
+        places = _a.arange(*obj.indices(length))
+    else:
+        places = _a.asarray(obj)
+        if places.dtype.kind == "b":
+            places = places.nonzero()[0]
+    one = places.ndim == 0
+    places = places.reshape(-1).astype(int)
+    if ((places < -length) | (places > length)).any():
+        wrong = places[(places < -length) | (places > length)][0]
+        raise IndexError(f"index {wrong} is out of bounds for axis {axis} with size {length}")
+    places = _a.where(places < 0, places + length, places)
+    values = _a.asarray(values, arr.dtype)
+    if one:
+        values = moveaxis(_a.array(values, ndmin=arr.ndim), 0, axis) if values.ndim else values
+        count = values.shape[axis] if values.ndim else 1
+        target = places[0] + _a.arange(count)
+    else:
+        order = places.argsort()
+        target = places.copy()
+        target[order] += _a.arange(len(places))
+        count = len(places)
+    sizes = arr.shape[:axis] + (length + count,) + arr.shape[axis + 1:]
+    made = _a.empty(sizes, arr.dtype)
+    old = _a.ones(length + count, bool)
+    old[target] = False
+    before = (slice(None),) * axis
+    made[(*before, target)] = values
+    made[(*before, old)] = arr
+    return made
+
+
+def trim_zeros(filt, trim="fb", axis=None):
+    filt = _a.asarray(filt)
+    found = filt.nonzero()[0]
+    if not len(found):
+        return filt[:0]
+    start = int(found[0]) if "f" in trim.lower() else 0
+    stop = int(found[-1]) + 1 if "b" in trim.lower() else len(filt)
+    return filt[start:stop]
+
+
+# ---- by place
+
+def diagonal(a, offset=0, axis1=0, axis2=1):
+    """A read-only view of a diagonal, as the last dimension."""
+    a = _a.asarray(a)
+    if a.ndim < 2:
+        raise ValueError("diag requires an array of at least two dimensions")
+    axis1, axis2 = _axis(axis1, a.ndim), _axis(axis2, a.ndim)
+    if axis1 == axis2:
+        raise ValueError("axis1 and axis2 cannot be the same")
+    rows, columns = a.shape[axis1], a.shape[axis2]
+    before = [slice(None)] * a.ndim
+    before[axis1], before[axis2] = slice(max(-offset, 0), None), slice(max(offset, 0), None)
+    part = a[tuple(before)]
+    length = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
+    rest = [i for i in range(a.ndim) if i not in (axis1, axis2)]
+    sizes = tuple(a.shape[i] for i in rest) + (length,)
+    strides = tuple(a.strides[i] for i in rest) + (a.strides[axis1] + a.strides[axis2],)
+    if length == 0:
+        return _a.zeros(sizes, a.dtype)
+    view = _a._as_strided(part, sizes, strides)
+    view.setflags(write=False)
+    return view
+
+
+def take_along_axis(arr, indices, axis=-1):
+    """For each place along `axis`, the element that `indices` names."""
+    arr = _a.asarray(arr)
+    if axis is None:
+        return arr.ravel()[indices]
+    return arr[_along(arr, indices, axis)]
+
+
+def put_along_axis(arr, indices, values, axis):
+    if axis is None:
+        arr.reshape(-1)[indices] = values
+    else:
+        arr[_along(arr, indices, axis)] = values
+
+
+def _along(arr, indices, axis):
+    axis = _axis(axis, arr.ndim)
+    indices = _a.asarray(indices)
+    if indices.ndim != arr.ndim:
+        raise ValueError("`indices` and `arr` must have the same number of dimensions")
+    rank = arr.ndim
+    return tuple(indices if i == axis else _a.arange(arr.shape[i]).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i))
+                 for i in range(rank))
+
+
+def put(a, ind, v, mode="raise"):
+    """Sets elements of the flat array."""
+    if mode == "raise":
+        ind = _a.asarray(ind).ravel()
+    elif mode == "wrap":
+        ind = _a.asarray(ind).ravel() % a.size
+    else:
+        ind = _a.clip(_a.asarray(ind).ravel(), 0, a.size - 1)
+    values = _a.ravel(_a.asarray(v, a.dtype))
+    if not len(ind) or not len(values):
+        return
+    places = _unravel(ind, a.shape)
+    a[places] = values[_a.arange(len(ind)) % len(values)]
+
+
+def _unravel(flat, shape):
+    flat = _a.where(flat < 0, flat + _count(shape), flat)
+    places = []
+    for n in reversed(shape):
+        places.append(flat % n if len(places) < len(shape) - 1 else flat)
+        flat = flat // n
+    return tuple(reversed(places))
+
+
+def _count(shape):
+    count = 1
+    for n in shape:
+        count *= n
+    return count
+
+
+def place(arr, mask, vals):
+    """Sets the elements where `mask` is true, from `vals`, again and again."""
+    mask = _a.asarray(mask, bool)
+    values = _a.ravel(_a.asarray(vals, arr.dtype))
+    count = int(_a.count_nonzero(mask))
+    if count and not len(values):
+        raise ValueError("Cannot insert from an empty array!")
+    if count:
+        arr[mask] = values[_a.arange(count) % len(values)]
+
+
+def putmask(a, mask, values):
+    """Sets elements where `mask` is true from the same place of `values`, repeated to `a`'s size."""
+    values = resize(_a.asarray(values, a.dtype), a.shape)
+    a[...] = _a.where(_a.asarray(mask, bool), values, a)
+
+
+def extract(condition, arr):
+    return _a.ravel(arr)[_a.ravel(_a.asarray(condition)) != 0]
+
+
+def compress(condition, a, axis=None, out=None):
+    """The elements (or rows along `axis`) where `condition` is true."""
+    condition = _a.asarray(condition)
+    if condition.ndim != 1:
+        raise ValueError("condition must be a 1-d array")
+    return _a.take(a, (condition != 0).nonzero()[0], axis, out)
+
+
+def choose(a, choices, out=None, mode="raise"):
+    """From each of `choices` the elements where `a` has its number."""
+    from engine.numpy._creation import broadcast_arrays
+
+    a, *choices = broadcast_arrays(a, *choices)
+    if mode == "wrap":
+        a = a % len(choices)
+    elif mode == "clip":
+        a = _a.clip(a, 0, len(choices) - 1)
+    elif ((a < 0) | (a >= len(choices))).any():
+        raise ValueError("invalid entry in choice array")
+    result = stack(choices)[(a, *_grid(a.shape))]
+    if out is not None:
+        out[...] = result
+        return out
+    return result
+
+
+def _grid(shape):
+    rank = len(shape)
+    return tuple(_a.arange(n).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i)) for i, n in enumerate(shape))
+
+
+def select(condlist, choicelist, default=0):
+    """The first of `choicelist` whose condition is true, else `default`."""
+    if len(condlist) != len(choicelist):
+        raise ValueError("list of cases must be same length as list of conditions")
+    if not condlist:
+        raise ValueError("select with an empty condition list is not possible")
+    dtype = _a.result_type(*(c if isinstance(c, (int, float, complex)) else _a.asarray(c) for c in choicelist),
+                           default if isinstance(default, (int, float, complex)) else _a.asarray(default))
+    result = _a.asarray(default, dtype)
+    for condition, choice in zip(reversed(condlist), reversed(choicelist)):
+        result = _a.where(condition, _a.asarray(choice, dtype), result)
+    return result
+
+
+def piecewise(x, condlist, funclist, *args, **kw):
+    x = _a.asarray(x)
+    conditions = [_a.asarray(condition, bool) for condition in condlist]
+    made = _a.zeros(x.shape, x.dtype)
+    if len(funclist) == len(conditions) + 1:
+        rest = _a.ones(x.shape, bool)
+        for condition in conditions:
+            rest = rest & ~condition
+        conditions.append(rest)
+    for condition, function in zip(conditions, funclist):
+        made[condition] = function(x[condition], *args, **kw) if callable(function) else function
+    return made

@@ -1,0 +1,81 @@
+"""What a ufunc can do beyond being called: `add.reduce`, `maximum.accumulate`, `multiply.outer`, `add.at`."""
+
+from engine import _array as _a
+
+_REDUCTIONS = {
+    "add": _a.sum, "multiply": _a.prod, "maximum": _a.max, "minimum": _a.min, "logical_and": _a.all, "logical_or": _a.any,
+}
+_SCANS = {"add": _a.cumsum, "multiply": _a.cumprod}
+
+
+def _identity_of_first(ufunc, array, axis):
+    """Folds with the ufunc itself, an element after the other along one axis: [first, first∘second, ...]."""
+    made = _a.empty(array.shape, ufunc(array[:1], array[:1]).dtype if array.ndim else array.dtype)
+    from engine.numpy._shapes import moveaxis
+
+    source, target = moveaxis(array, axis, 0), moveaxis(made, axis, 0)
+    if len(source):
+        target[0] = source[0]
+    for i in range(1, len(source)):
+        target[i] = ufunc(target[i - 1], source[i])
+    return made
+
+
+def reduce(ufunc, array, axis=0, dtype=None, out=None, keepdims=False, initial=None, where=True):
+    name = ufunc.__name__
+    if name in _REDUCTIONS:
+        given = {"axis": axis, "out": out, "keepdims": keepdims}
+        if name not in ("logical_and", "logical_or"):
+            given["initial"] = initial
+        if dtype is not None:
+            array = _a.asarray(array).astype(dtype)
+            if name in ("add", "multiply"):
+                given["dtype"] = dtype
+        if where is not True:
+            given["where"] = where
+        return _REDUCTIONS[name](array, **given)
+    if ufunc.nin != 2:
+        raise ValueError("reduce only supported for binary functions")
+    array = _a.asarray(array) if dtype is None else _a.asarray(array, dtype)
+    if axis is None:
+        array, axis = array.ravel(), 0
+    if array.shape[axis] == 0:
+        raise ValueError(f"zero-size array to reduction operation {name} which has no identity")
+    result = _a.take(_identity_of_first(ufunc, array, axis), -1, axis)
+    if keepdims:
+        from engine.numpy._shapes import expand_dims
+
+        result = expand_dims(result, axis)
+    if out is not None:
+        out[...] = result
+        return out
+    return result
+
+
+def accumulate(ufunc, array, axis=0, dtype=None, out=None):
+    if ufunc.nin != 2:
+        raise ValueError("accumulate only supported for binary functions")
+    scan = _SCANS.get(ufunc.__name__)
+    if scan is not None:
+        return scan(array, axis, dtype, out)
+    result = _identity_of_first(ufunc, _a.asarray(array, dtype), axis)
+    if out is not None:
+        out[...] = result
+        return out
+    return result
+
+
+def outer(ufunc, A, B, **kwargs):
+    A, B = _a.asarray(A), _a.asarray(B)
+    return ufunc(A.reshape(A.shape + (1,) * B.ndim), B, **kwargs)
+
+
+def at(ufunc, a, indices, b=None):
+    """The operation at those places, once for each time that a place is named."""
+    if ufunc.__name__ == "add" and b is not None:
+        if not isinstance(indices, (int, slice)):
+            _a._scatter_add(a, indices, b)
+            return
+    elif ufunc.nin == 2:
+        raise NotImplementedError(f"{ufunc.__name__}.at: only add.at repeats places; loop, or combine what meets before")
+    a[indices] = ufunc(a[indices]) if b is None else ufunc(a[indices], b)

@@ -61,9 +61,14 @@ def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
     made = _a.zeros((N, M), dtype, order)
     length = min(N + min(k, 0), M - max(k, 0))
     if length > 0:
-        places = _a.arange(length)
-        made[places - min(k, 0), places + max(k, 0)] = 1
+        _diagonal_of(made, k, length)[...] = 1
     return made
+
+
+def _diagonal_of(matrix, k, length):
+    """A view of diagonal `k` that can be written."""
+    rows, columns = matrix.strides
+    return _a._as_strided(matrix[max(-k, 0):, max(k, 0):], (length,), (rows + columns,))
 
 
 def identity(n, dtype=None, *, like=None):
@@ -71,18 +76,18 @@ def identity(n, dtype=None, *, like=None):
 
 
 def diag(v, k=0):
-    """The matrix with diagonal `k`, or of a matrix its diagonal `k` (a copy)."""
+    """The matrix with diagonal `k`, or of a matrix its diagonal `k` (a read-only view)."""
     v = _a.asarray(v)
     if v.ndim == 2:
         from engine.numpy._shapes import diagonal
 
-        return diagonal(v, k).copy()
+        return diagonal(v, k)
     if v.ndim != 1:
         raise ValueError("Input must be 1- or 2-d.")
     size = v.shape[0] + abs(k)
     made = _a.zeros((size, size), v.dtype)
-    places = _a.arange(v.shape[0])
-    made[places - min(k, 0), places + max(k, 0)] = v
+    if v.shape[0]:
+        _diagonal_of(made, k, v.shape[0])[...] = v
     return made
 
 

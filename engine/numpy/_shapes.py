@@ -47,7 +47,8 @@ def expand_dims(a, axis):
     rank = a.ndim + len(axes)
     places = _axes(axes, rank)
     sizes = iter(a.shape)
-    return a[tuple(None if i in places else slice(None) for i in range(rank))] if a.ndim or places else a.reshape(tuple(sizes))
+    return a.reshape([1 if i in places else next(sizes) for i in range(rank)])
+
 
 
 def moveaxis(a, source, destination):

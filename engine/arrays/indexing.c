@@ -38,6 +38,9 @@ static item *item_new(index_key *key, enum item_kind kind)
     return &key->items[key->count++];
 }
 
+static const char wrong_kind[] = "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays "
+                                 "are valid indices";
+
 static int add_mask(index_key *key, array *self, array *mask)
 {
     array_state *state = self->state;
@@ -75,9 +78,6 @@ static int add_mask(index_key *key, array *self, array *mask)
     return array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &places, tensors)));
 }
 
-static const char wrong_kind[] = "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays "
-                                 "are valid indices";
-
 static int add_item(index_key *key, array *self, PyObject *object)
 {
     item *made;
@@ -87,7 +87,10 @@ static int add_item(index_key *key, array *self, PyObject *object)
             return -1;
         key->used++;
         made->value = PyNumber_AsSsize_t(object, PyExc_IndexError);
-        return made->value == -1 && PyErr_Occurred() ? -1 : 0;
+        if (made->value != -1 || !PyErr_Occurred())
+            return 0;
+        PyErr_SetString(PyExc_IndexError, wrong_kind);      /* as NumPy says it of an int that is no index */
+        return -1;
     }
     if (PySlice_Check(object)) {
         made = item_new(key, ITEM_SLICE);
@@ -342,15 +345,19 @@ PyObject *array_subscript(PyObject *object, PyObject *key)
 {
     array *self = (array *)object;
     if (PyLong_CheckExact(key) && self->t.rank > 0) {
-        int64_t at = PyNumber_AsSsize_t(key, PyExc_IndexError);
-        if ((at == -1 && PyErr_Occurred()) || bound(self, &at, 0) < 0)
+        int64_t at = PyLong_AsSsize_t(key);
+        if (at == -1 && PyErr_Occurred()) {
+            PyErr_SetString(PyExc_IndexError, wrong_kind);
             return NULL;
-        return array_item_at(self, at);
+        }
+        return bound(self, &at, 0) < 0 ? NULL : array_item_at(self, at);
     }
     if (PyTuple_CheckExact(key) && PyTuple_GET_SIZE(key) == self->t.rank && self->t.rank > 0) {        /* one element by ints */
         const char *data = self->t.data;
-        int i = 0;
-        for (; i < self->t.rank && PyLong_CheckExact(PyTuple_GET_ITEM(key, i)); i++) {
+        int i = 0, ints = 0;
+        while (ints < self->t.rank && PyLong_CheckExact(PyTuple_GET_ITEM(key, ints)))
+            ints++;
+        for (; ints == self->t.rank && i < ints; i++) {
             int64_t at = PyNumber_AsSsize_t(PyTuple_GET_ITEM(key, i), PyExc_IndexError);
             if ((at == -1 && PyErr_Occurred()) || bound(self, &at, i) < 0)
                 return NULL;
@@ -425,8 +432,8 @@ static int assign_gathered(array *self, const index_key *read, const selection *
     if (!fits) {
         PyObject *own = array_shape_text(values->t.rank, values->t.shape), *wanted = array_shape_text(rank, shape);
         if (read->mask_true && from.rank == 1 && rank == 1)
-            PyErr_Format(PyExc_ValueError, "NumPy boolean array indexing assigns %lld input values to the %lld output values where the "
-                         "mask is true", (long long)from.shape[0], (long long)shape[0]);
+            PyErr_Format(PyExc_ValueError, "NumPy boolean array indexing assignment cannot assign %lld input values to the %lld output "
+                         "values where the mask is true", (long long)from.shape[0], (long long)shape[0]);
         else if (own != NULL && wanted != NULL)
             PyErr_Format(PyExc_ValueError, "shape mismatch: value array of shape %U could not be broadcast to indexing result of shape %U",
                          own, wanted);
@@ -455,9 +462,11 @@ int array_assign_subscript(PyObject *object, PyObject *key, PyObject *value)
         return -1;
     if (PyLong_CheckExact(key) && self->t.rank == 1 && element_weak(value) != WEAK_NONE) {
         int64_t at = PyNumber_AsSsize_t(key, PyExc_IndexError);
-        if ((at == -1 && PyErr_Occurred()) || bound(self, &at, 0) < 0)
+        if (at == -1 && PyErr_Occurred()) {
+            PyErr_SetString(PyExc_IndexError, wrong_kind);
             return -1;
-        return element_from_python(self->t.dtype, value, self->t.data + at * self->t.strides[0]);
+        }
+        return bound(self, &at, 0) < 0 ? -1 : element_from_python(self->t.dtype, value, self->t.data + at * self->t.strides[0]);
     }
     if (is_array(key) && ((array *)key)->t.dtype == VME_BOOL && ((array *)key)->t.rank == self->t.rank && self->t.rank > 0
         && memcmp(((array *)key)->t.shape, self->t.shape, (size_t)self->t.rank * sizeof *self->t.shape) == 0
@@ -480,8 +489,12 @@ int array_assign_subscript(PyObject *object, PyObject *key, PyObject *value)
                  && memcmp(source->shape, target->t.shape, (size_t)source->rank * sizeof *source->shape) == 0
                  && memcmp(source->strides, target->t.strides, (size_t)source->rank * sizeof *source->shape) == 0)
             result = 0;         /* `a[1:] += 2` puts back what it has already written */
-        else if (chosen.all_ints && element_weak(value) == WEAK_NONE && !(source != NULL && source->rank == 0)) {
+        else if (chosen.all_ints && !read.ellipsis && element_weak(value) == WEAK_NONE && !(source != NULL && source->rank == 0)) {
             PyErr_SetString(PyExc_ValueError, "setting an array element with a sequence.");
+            result = -1;
+        } else if (chosen.view.rank == 0 && (PyList_Check(value) || PyTuple_Check(value))) {
+            PyErr_SetString(PyExc_ValueError, "setting an array element with a sequence. The requested array would exceed the maximum "
+                            "number of dimension of 0.");
             result = -1;
         } else
             result = array_assign_python(target, value);

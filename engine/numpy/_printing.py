@@ -150,11 +150,14 @@ def _float_words(array, options, sign=None):
             words.append(_special(value, sign, options).rjust(left + right + 1))
         elif scientific:
             whole, fraction, exponent = next(ready)
+            if len(fraction) < precision:       # digits beyond the shortest are those of the exact value
+                fraction = f"{value:.{precision}e}".partition("e")[0].partition(".")[2]
             words.append(f"{whole.rjust(left)}.{fraction.ljust(precision, '0')}e{exponent[0]}{exponent[1:].zfill(exponent_size)}")
         else:
             whole, fraction = next(ready)
-            filler = "0" if mode in ("fixed", "maxprec_equal") else " "
-            words.append(f"{whole.rjust(left)}.{fraction.ljust(right, filler)}")
+            if mode == "maxprec_equal" and len(fraction) < right:
+                fraction = f"{value:.{right}f}".partition(".")[2]
+            words.append(f"{whole.rjust(left)}.{fraction.ljust(right)}")
     return words
 
 

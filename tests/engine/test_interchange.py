@@ -2,7 +2,6 @@
 
 import array as standard_array
 import copy
-import ctypes
 import pickle
 
 import numpy
@@ -38,26 +37,21 @@ def test_our_view_keeps_their_object():
 
 
 def test_read_only_stays_read_only():
-    ours = np.asarray(b"abc" and memoryview(b"abc"))
+    ours = np.asarray(memoryview(b"abc"))
     with pytest.raises(ValueError, match="assignment destination is read-only"):
         ours[0] = 1
     fixed = np.broadcast_to(np.arange(3), (2, 3))
-    with pytest.raises(ValueError, match="buffer source array is read-only"):
-        ctypes.c_char.from_buffer(fixed)
     assert memoryview(fixed).readonly
+    assert not numpy.asarray(fixed).flags.writeable
 
 
 def test_buffers_that_do_not_fit():
     with pytest.raises(TypeError, match="no dtype"):
         np.asarray(numpy.array(["a"]))
-    with pytest.raises(ValueError, match="not C-contiguous"):
-        memoryview(np.arange(10)[::2]).cast("B") if not memoryview(np.arange(10)[::2]).c_contiguous and _raise() else None
+    with pytest.raises(ValueError, match="ndarray is not C-contiguous"):
+        np.frombuffer(np.arange(10)[::2])
     with pytest.raises(ValueError, match="strides is incompatible"):
         np.ndarray((3,), "f8", bytearray(16))
-
-
-def _raise():
-    raise ValueError("ndarray is not C-contiguous")
 
 
 def test_dlpack_to_numpy_and_back():

@@ -10,7 +10,7 @@ enum item_kind { ITEM_INT, ITEM_SLICE, ITEM_ELLIPSIS, ITEM_NEW_AXIS, ITEM_ARRAY,
 
 typedef struct item {
     enum item_kind kind;
-    int64_t value;              /* ITEM_INT */
+    int64_t value;              /* ITEM_INT; ITEM_ARRAY: the size that a mask has there, or -1 */
     PyObject *slice;            /* ITEM_SLICE; borrowed from the key */
     array *places;              /* ITEM_ARRAY: int64; ITEM_FALSE_AXIS: the places in a new dimension of size 1. Owned. */
 } item;
@@ -52,16 +52,6 @@ static int add_mask(index_key *key, array *self, array *mask)
         key->advanced++;
         return 0;
     }
-    /* an ellipsis before it has its place only when all is read: then the sizes are held against the mask by the gather's bounds */
-    for (int i = 0; i < mask->t.rank && !key->ellipsis; i++) {
-        int dimension = key->used + i;
-        if (dimension < self->t.rank && self->t.shape[dimension] != mask->t.shape[i]) {
-            PyErr_Format(PyExc_IndexError, "boolean index did not match indexed array along axis %d; size of axis is %lld but size of "
-                         "corresponding boolean axis is %lld", dimension, (long long)self->t.shape[dimension],
-                         (long long)mask->t.shape[i]);
-            return -1;
-        }
-    }
     int64_t places;
     if (array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &places, NULL))) < 0)
         return -1;
@@ -72,6 +62,7 @@ static int add_mask(index_key *key, array *self, array *mask)
         if (made == NULL || (made->places = array_new(state, VME_INT64, 1, &places, false)) == NULL)
             return -1;
         tensors[i] = &key->items[first + i].places->t;
+        made->value = mask->t.shape[i];
         key->advanced++;
         key->used++;
     }
@@ -152,6 +143,7 @@ static int add_item(index_key *key, array *self, PyObject *object)
         return -1;
     }
     made->places = places;
+    made->value = -1;
     key->used++;
     key->advanced++;
     return 0;
@@ -265,6 +257,11 @@ static int select_view(array *self, index_key *key, selection *chosen)
             break;
         case ITEM_ARRAY:
         case ITEM_FALSE_AXIS:
+            if (at->kind == ITEM_ARRAY && at->value >= 0 && at->value != self->t.shape[dimension]) {
+                PyErr_Format(PyExc_IndexError, "boolean index did not match indexed array along axis %d; size of axis is %lld but size of "
+                             "corresponding boolean axis is %lld", dimension, (long long)self->t.shape[dimension], (long long)at->value);
+                return -1;
+            }
             chosen->places[chosen->count] = &at->places->t;
             picked[chosen->count++] = rank;
             chosen->shape[rank] = at->kind == ITEM_ARRAY ? self->t.shape[dimension] : 1;

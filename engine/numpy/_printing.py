@@ -87,7 +87,7 @@ def _positional(value, shortest, precision, unique, sign):
 
 def _scientific(value, shortest, precision, unique, sign):
     """(whole, fraction, exponent with its sign) of a finite number."""
-    negative, digits, power = _split(shortest)
+    negative, digits, power = _split(shortest) if unique else (str(value).startswith("-"), "", 0)
     if not unique or (precision is not None and len(digits) - 1 > precision):
         mantissa, _, exponent = f"{abs(value):.{precision}e}".partition("e")
         whole, _, fraction = mantissa.partition(".")
@@ -151,7 +151,7 @@ def _float_words(array, options, sign=None):
         elif scientific:
             whole, fraction, exponent = next(ready)
             if len(fraction) < precision:       # digits beyond the shortest are those of the exact value
-                fraction = f"{value:.{precision}e}".partition("e")[0].partition(".")[2]
+                whole, fraction, exponent = _scientific(value, "", precision, False, sign)
             words.append(f"{whole.rjust(left)}.{fraction.ljust(precision, '0')}e{exponent[0]}{exponent[1:].zfill(exponent_size)}")
         else:
             whole, fraction = next(ready)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the whole native core with a sanitizer, in a copy of the checkout, and runs the tests that work it hardest on it.
+# Builds the whole native core and the engine with a sanitizer, in a copy of the checkout, and runs the tests that work it hardest on it.
 #
 #   sh tests/native/sanitize_core.sh address|undefined [pytest's arguments]
 #
@@ -20,8 +20,8 @@ library=$(${CC:-gcc} -print-file-name=$library)
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 mkdir "$copy/tests"
-cp -r vmhost bytecode setup.py pyproject.toml "$copy"
-for part in __init__.py conftest.py hosts.py isolation guest vmhost faults stress test_bad_input.py; do
+cp -r vmhost bytecode engine setup.py pyproject.toml "$copy"
+for part in __init__.py conftest.py hosts.py guests.py engine isolation guest vmhost faults stress test_bad_input.py; do
     [ ! -e "tests/$part" ] || cp -r "tests/$part" "$copy/tests"
 done
 find "$copy" -name '*.so' -delete
@@ -29,7 +29,7 @@ cd "$copy"
 : > LICENSE; : > README.md
 VMHOST_SANITIZE=$sanitizer "$python" setup.py -q build_ext --inplace
 [ $# -gt 0 ] || set -- tests/isolation/test_memory.py tests/isolation/test_apart.py tests/test_bad_input.py tests/guest/test_waits.py \
-    tests/guest/test_grants.py tests/stress/test_cycles.py tests/vmhost/test_real_host.py
+    tests/guest/test_grants.py tests/stress/test_cycles.py tests/vmhost/test_real_host.py tests/vmhost/test_arrays.py tests/engine
 echo "sanitizer: $sanitizer, the whole core"
 # The instrumented frames are larger, so VMs need more stack than tests give them. Leaks are the leak fixture's business.
 ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0:halt_on_error=1:detect_stack_use_after_return=0:allocator_may_return_null=1 \

@@ -414,15 +414,13 @@ static void make_nests(reduction *r, const vme_tensor *in, uint64_t axes, char *
 
 static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, const void *initial, const vme_tensor *out)
 {
-    int64_t length = 1, outputs = 1;
+    int64_t length = 1;
     bool fits = out->rank == in->rank;
     for (int i = 0; i < in->rank && fits; i++) {
         bool reduced = axes >> i & 1;
         fits = out->shape[i] == (reduced ? 1 : in->shape[i]);
         if (reduced)
             length *= in->shape[i];
-        else
-            outputs *= in->shape[i];
     }
     if (!fits)
         return vme_fail(VME_BAD_SHAPE, "output of a %s over axes %#llx: expected the input's shape with 1 in their place",
@@ -433,7 +431,7 @@ static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, c
         return vme_fail(VME_BAD_AXIS, "%s takes one axis, got %d", vme_reduce_name(op), __builtin_popcountll(axes));
     if (is_place(op) && length == 0)
         return vme_fail(VME_BAD_VALUE, "attempt to get %s of an empty sequence", vme_reduce_name(op));
-    if ((op == VME_MAX || op == VME_MIN) && length == 0 && outputs > 0 && initial == NULL)
+    if ((op == VME_MAX || op == VME_MIN) && length == 0 && initial == NULL)
         return vme_fail(VME_BAD_VALUE, "zero-size array to reduction operation %s which has no identity",
                         op == VME_MAX ? "maximum" : "minimum");
     return vme_check_output(out);

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bench import contenders, report
 
-SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data")
+SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data", "engine")
 
 
 def main():

@@ -42,6 +42,19 @@ class Result:
     figures: dict
     promises: tuple = ()        # (text, met)
     note: str = ""
+    grid: tuple = ()            # Cells: what a figure over many cases is made of
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One of many cases: microseconds of ours and of NumPy, how many times faster ours is, and NumPy against itself likewise."""
+
+    row: str
+    column: str
+    ours_us: float
+    numpy_us: float
+    ratio: float
+    itself: float
 
 
 def interleaved(contenders, rounds, unit, better):

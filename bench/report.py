@@ -1,5 +1,6 @@
 """What was measured, as a table, as JSON and as a picture."""
 
+import dataclasses
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ def as_dict(results):
     return {"machine": machine(), "results": [
         {"name": result.name, "note": result.note,
          "promises": [{"text": text, "met": met} for text, met in result.promises],
+         "grid": [dataclasses.asdict(cell) for cell in result.grid],
          "figures": {name: {"median": figure.median, "low": figure.low, "high": figure.high, "unit": figure.unit,
                             "better": figure.better, "values": figure.values}
                      for name, figure in result.figures.items()}}
@@ -49,6 +51,25 @@ def show(results, console=None):
         if result.note:
             table.add_row("", result.note, "", "", "", "")
         table.add_section()
+    console.print(table)
+    for result in results:
+        if result.grid:
+            _show_grid(result, console)
+
+
+def _show_grid(result, console):
+    """How many times faster than NumPy, a row for each operator."""
+    columns = list(dict.fromkeys(cell.column for cell in result.grid))
+    table = Table(title=f"{result.name}: times faster than NumPy", title_justify="left", show_edge=False, pad_edge=False)
+    for title in ("", *columns):
+        table.add_column(title, justify="right" if title else "left")
+    rows = {}
+    for cell in result.grid:
+        colour = "green" if cell.ratio >= 0.95 else "yellow" if cell.ratio >= 0.8 else "red"
+        rows.setdefault(cell.row, {})[cell.column] = f"[{colour}]{cell.ratio:.2f}[/]"
+    for row, cells in rows.items():
+        table.add_row(row, *(cells.get(column, "") for column in columns))
+    console.print()
     console.print(table)
 
 

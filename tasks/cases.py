@@ -9,9 +9,12 @@ import csv
 import gzip
 from pathlib import Path
 
+import engine.numpy as np
+
 DATA = Path(__file__).resolve().parent / "data"
 DIGITS_FOR_TRAINING = 1297
 TUMOURS_FOR_TRAINING = 400
+BATCH = 100  # images that strokes is asked at once
 
 
 def read_digits():
@@ -30,14 +33,24 @@ def read_tumours():
 
 
 def cases(name):
-    """The cases of the task `name`: 500 images for digits and neighbours, 169 tumours under eight seeds for forest."""
+    """The cases of the task `name`.
+
+    500 images for digits and neighbours, the same in arrays of 100 for strokes, 169 tumours under eight seeds for forest.
+    """
     if name in ("digits", "neighbours"):
         return [({"image": image}, digit) for image, digit in read_digits()[DIGITS_FOR_TRAINING:]]
+    if name == "strokes":
+        held_out = read_digits()[DIGITS_FOR_TRAINING:]
+        batches = [held_out[first : first + BATCH] for first in range(0, len(held_out), BATCH)]
+        return [
+            ({"images": np.asarray([image for image, _ in batch], dtype="uint8")}, [digit for _, digit in batch])
+            for batch in batches
+        ]
     if name == "forest":
         held_out = read_tumours()[TUMOURS_FOR_TRAINING:]
         rows = [[float(number) for number in row] for row, _ in held_out]
         return [({"rows": rows, "seed": seed}, [label for _, label in held_out]) for seed in range(8)]
-    raise KeyError(f"{name}: no cases; there are some for digits, neighbours and forest")
+    raise KeyError(f"{name}: no cases; there are some for digits, neighbours, strokes and forest")
 
 
 def share_right(answer, truth):

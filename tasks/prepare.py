@@ -2,8 +2,8 @@
 
     python tasks/prepare.py
 
-Writes digits/model.json, digits/image.json, neighbours/references.txt, forest/training.csv and forest/rows.json. Needs
-numpy. Uses only the rows that `cases.py` keeps for training, save for the two example inputs, which are held-out rows.
+Writes digits/model.json, digits/image.json, neighbours/references.txt, strokes/references.txt, strokes/images.json,
+forest/training.csv and forest/rows.json. Needs numpy. Uses only the rows that `cases.py` keeps for training, save for the two example inputs, which are held-out rows.
 """
 
 import json
@@ -53,14 +53,18 @@ def files():
     """Every file as `{path below tasks/: text}`."""
     digits, tumours = cases.read_digits(), cases.read_tumours()
     pixel = "0123456789abcdefg"
+    references = "".join(
+        "".join(pixel[ink] for ink in image) + f" {digit}\n" for image, digit in digits[: cases.DIGITS_FOR_TRAINING]
+    )
     trained = model()
     rows = ",\n".join(f"  {json.dumps(row)}" for row in trained["weights"])
     return {
         "digits/model.json": f'{{"biases": {json.dumps(trained["biases"])},\n "weights": [\n{rows}]}}\n',
         "digits/image.json": json.dumps({"image": digits[cases.DIGITS_FOR_TRAINING][0]}) + "\n",
-        "neighbours/references.txt": "".join(
-            "".join(pixel[ink] for ink in image) + f" {digit}\n" for image, digit in digits[: cases.DIGITS_FOR_TRAINING]
-        ),
+        "neighbours/references.txt": references,
+        "strokes/references.txt": references,
+        "strokes/images.json": json.dumps({"images": [image for image, _ in digits[cases.DIGITS_FOR_TRAINING :][:3]]})
+        + "\n",
         "forest/training.csv": "".join(
             ",".join([*row, str(label)]) + "\n" for row, label in tumours[: cases.TUMOURS_FOR_TRAINING]
         ),

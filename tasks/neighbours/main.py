@@ -1,23 +1,25 @@
-"""Middle task: which digit an 8x8 image shows, by its nearest neighbours among 1,297 known images.
+"""Which digit an 8x8 image shows, by its nearest neighbours among 1,297 known images.
 
 Takes `{"image": [64 numbers, 0..16, row by row], "count": 3}` (`count` may be left out) and returns the digit, 0..9.
-The image is also compared moved by half a pixel and by one each way: that makes it slow, and right more often.
+The image is also compared moved by half a pixel and by one each way, 25 images in all: that makes it right more often.
 """
 
 import heapq
-import math
 from collections import Counter
 
-from images import SIDE, read_references, shifted
+import engine.numpy as np
+from images import SIDE, read_references, shifts
 
 STEPS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
-_references = []
+_known = {}
 
 
 def setup():
     with open("references.txt", encoding="ascii") as file:
-        _references[:] = read_references(file)
+        pixels, _known["digits"] = read_references(file)
+    _known["pixels"], _known["lengths"] = pixels.T, (pixels * pixels).sum(axis=1)
+    _known["shifts"] = shifts(STEPS)
 
 
 def run(value):
@@ -26,8 +28,8 @@ def run(value):
         raise ValueError(f"image: expected {SIDE * SIDE} numbers, row by row, got {len(image)}")
     if count < 1:
         raise ValueError(f"count: expected at least 1 neighbour, got {count}")
-    moved = [shifted(image, down, right) for down in STEPS for right in STEPS]
-    nearest = heapq.nsmallest(
-        count, ((min(math.dist(one, pixels) for one in moved), digit) for pixels, digit in _references)
-    )
+    moved = np.reshape(_known["shifts"] @ np.asarray(image, dtype="float64"), (-1, SIDE * SIDE))
+    # |a - b|^2 = |a|^2 - 2ab + |b|^2: exact here, for whole numbers moved by half pixels are multiples of a quarter
+    distances = (moved * moved).sum(axis=1)[:, None] - 2 * (moved @ _known["pixels"])
+    nearest = heapq.nsmallest(count, zip((distances.min(axis=0) + _known["lengths"]).tolist(), _known["digits"]))
     return Counter(digit for _, digit in nearest).most_common(1)[0][0]  # a draw goes to the nearer one

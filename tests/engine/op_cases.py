@@ -45,6 +45,19 @@ MEASURED = [
     ("absolute", ("int32",)), ("absolute", ("complex64",)), ("logical_not", ("bool",)), ("exp", ("float16",)),
 ]
 
+# what a benchmark reduces: operator, dtypes; and what the values are drawn from
+REDUCED = {
+    "sum": ("float32", "float64", "int64", "uint8"), "mean": ("float32", "float64"), "prod": ("float64",),
+    "max": ("float32", "float64", "int32", "uint8"), "min": ("float32", "int64"), "argmax": ("float32", "int64"),
+    "all": ("bool",), "any": ("bool",), "count_nonzero": ("bool", "int32"), "cumsum": ("float32", "int64"),
+}
+REDUCED_DOMAIN = {name: "unit" if name == "prod" else "any" for name in REDUCED}
+
+# what a benchmark casts: from, to
+CASTS = [("float32", "float64"), ("float64", "float32"), ("int32", "float32"), ("int64", "float64"), ("float32", "int32"),
+         ("float64", "int64"), ("uint8", "float32"), ("float32", "uint8"), ("bool", "float32"), ("int64", "int32"), ("int32", "int64"),
+         ("float16", "float32"), ("float32", "float16"), ("float32", "bool")]
+
 # layout: how many operands of `n` elements are laid out
 LAYOUTS = ["contiguous", "strided", "broadcast", "scalar", "transposed"]
 

@@ -7,11 +7,14 @@ import json
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 import yaml
 
+import engine.numpy as np
+
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
-LEARNED = ("digits", "neighbours", "forest")
+LEARNED = ("digits", "neighbours", "strokes", "forest")
 
 
 def load_script(name):
@@ -49,7 +52,7 @@ def entry():
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "at_least"), [("digits", 500, 0.91), ("neighbours", 40, 0.95), ("forest", 1, 0.95)]
+    ("name", "count", "at_least"), [("digits", 500, 0.91), ("neighbours", 40, 0.95), ("strokes", 5, 0.97), ("forest", 1, 0.95)]
 )
 def test_answers_agree_with_truth_on_held_out_rows(entry, name, count, at_least):
     cases = load_script("cases")
@@ -77,12 +80,57 @@ def test_forest_is_the_same_for_the_same_seed_and_not_for_another(entry):
         ("digits", {"image": [17] * 64}, "from 0 to 16"),
         ("neighbours", {"image": []}, "expected 64 numbers"),
         ("neighbours", {"image": [0] * 64, "count": 0}, "at least 1 neighbour"),
+        ("strokes", {"images": [[0] * 63]}, r"expected an array \(n, 8, 8\) or \(n, 64\), n > 0, got shape \(1, 63\)"),
+        ("strokes", {"images": [[17] + [0] * 63]}, "ink from 0 to 16, got 0.0 to 17.0"),
         ("forest", {"rows": [[1.0] * 30, [1.0]]}, r"rows\[1\]: expected 30 numbers, got 1"),
     ],
 )
 def test_wrong_values_are_named(entry, name, value, says):
     with pytest.raises(ValueError, match=says):
         entry(name).run(value)
+
+
+def test_strokes_takes_images_in_any_form_and_answers_each_as_if_alone(entry):
+    run = entry("strokes").run
+    images = load_script("cases").cases("strokes")[0][0]["images"][:6]
+    answers = run({"images": images})
+    assert run({"images": images.reshape(6, 8, 8)}) == run({"images": images.tolist()}) == answers
+    assert [run({"images": images[number : number + 1]})[0] for number in range(6)] == answers
+
+
+def test_strokes_sets_a_slanted_stroke_upright(entry):
+    entry("strokes")
+    descriptors = sys.modules["descriptors"]
+    slanted = [[16.0 if column == 7 - row else 0.0 for column in range(8)] for row in range(8)]
+    upright = descriptors.enlarged(images := np.asarray([slanted], dtype="float32"), descriptors.slants(images))
+    ink = numpy.asarray(upright)[0].sum(axis=0)
+    assert numpy.asarray(descriptors.slants(images)).tolist() == [-1.0]
+    assert ink[6:10].sum() > 0.9 * ink.sum()
+
+
+def test_strokes_solves_what_numpy_solves(entry):
+    entry("strokes")
+    random = numpy.random.default_rng(7)
+    half, right = random.normal(size=(12, 9)), random.normal(size=(9, 4))
+    found = sys.modules["discriminant"].solve(np.asarray(half.T @ half), np.asarray(right))
+    numpy.testing.assert_allclose(numpy.asarray(found), numpy.linalg.solve(half.T @ half, right), rtol=1e-9)
+
+
+def test_neighbours_finds_what_plain_distances_find(entry):
+    """The matrix product's distances against the definition, image by image."""
+    main = entry("neighbours")
+    images = sys.modules["images"]
+    value, _ = load_script("cases").cases("neighbours")[3]
+    image = numpy.asarray(value["image"], float).reshape(8, 8)
+    framed = numpy.pad(image, 1)
+    moved = numpy.asarray(images.shifts([-0.5, 1.0])) @ image.ravel()
+    down_half_right_whole = (framed[1:9, 0:8] + framed[2:10, 0:8]) / 2
+    assert moved.reshape(4, 8, 8)[1].tolist() == down_half_right_whole.tolist()
+    with open(TASKS / "neighbours/references.txt", encoding="ascii") as file:
+        pixels, digits = images.read_references(file)
+    every = (numpy.asarray(images.shifts(main.STEPS)) @ image.ravel()).reshape(-1, 1, 64)
+    distances = ((every - numpy.asarray(pixels)) ** 2).sum(axis=2).min(axis=0)
+    assert main.run({**value, "count": 1}) == digits[distances.argmin()]
 
 
 def test_no_held_out_row_is_in_a_bundle():

@@ -241,7 +241,8 @@ def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):
 def short_demo(monkeypatch):
     """The demonstration with less work: each way of running each task, seconds in all."""
     monkeypatch.setattr(
-        demonstration, "WORK", (("digits", "light", 500, 50), ("neighbours", "middle", 6, 4), ("forest", "heavy", 1, 1))
+        demonstration, "WORK",
+        (("digits", "light", 500, 50), ("neighbours", "light", 6, 4), ("strokes", "middle", 4, 2), ("forest", "heavy", 1, 1)),
     )
     monkeypatch.setattr(demonstration, "ROUNDS", 1)
 
@@ -253,6 +254,7 @@ def test_the_demo_checks_answers_and_stops_what_misbehaves(vmhost, short_demo):
     assert {task["name"]: (task["calls"], task["errors"]) for task in document["tasks"]} == {
         "digits": (500, 0),
         "neighbours": (6, 0),
+        "strokes": (4, 0),
         "forest": (1, 0),
     }
     assert all(task["right"] > 0.9 and task["speed_up"] > 0 and task["vms"] >= 1 for task in document["tasks"])
@@ -301,7 +303,7 @@ def test_ctrl_c_ends_the_demo_in_the_middle():
 def test_the_demo_on_a_terminal_shows_its_tables_and_leaves_the_screen_tidy(tmp_path):
     script = (
         "import sys; from vmhost import demo; from vmhost.cli import main\n"
-        "demo.WORK = (('digits', 'light', 500, 50), ('neighbours', 'middle', 6, 4))\n"
+        "demo.WORK = (('digits', 'light', 500, 50), ('neighbours', 'light', 6, 4))\n"
         "sys.exit(main(['demo']))"
     )
     control, terminal = pty.openpty()

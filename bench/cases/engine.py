@@ -1,0 +1,224 @@
+"""engine.numpy against NumPy in the main interpreter, and arrays in VMs: at work, crossing the wall, shared.
+
+NumPy runs as it comes, on one thread but for matrix products; the engine on its own threads, as users meet it.
+"""
+
+import contextlib
+import ctypes
+import gc
+import math
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy
+import psutil
+
+import engine.numpy as np
+from bench import contenders, operators
+from bench.functions import ROOT
+from bench.measure import Figure, Result, interleaved, per_call_us, per_second, seconds
+from bench.tasks.arrays.small import work
+from engine import library
+
+OURS, NUMPY, ITSELF = "engine.numpy", "NumPy", "NumPy, once more"
+
+
+# ---- operators
+def _ratios(name, measured, promises):
+    """The Results, one or none, of (Cells, what was left out): how many times faster than NumPy. `promises`: of the Cells."""
+    cells, absent = measured
+    note = f"not there yet: {', '.join(absent)}" if absent else ""
+    if not cells:
+        return []
+    worst = ", ".join(f"{cell.row} {cell.column}".strip() + f" {cell.ratio:.2f}"
+                      for cell in sorted(cells, key=lambda cell: cell.ratio)[:3])
+    note = "; ".join(filter(None, (f"NumPy against itself: within {operators.spread(cells):.0%}; least: {worst}", note)))
+    figures = {OURS: Figure(tuple(cell.ratio for cell in cells), "x NumPy", "more"),
+               ITSELF: Figure(tuple(cell.itself for cell in cells), "x NumPy", "more")}
+    return [Result(name, figures, promises=tuple(promises(cells)), note=note, grid=tuple(cells))]
+
+
+def _broad(cells):
+    """The promises on operators over arrays; a case within NumPy's spread against itself counts as met."""
+    spread = operators.spread(cells)
+    share = sum(cell.ratio >= min(0.95, 1 - spread) for cell in cells) / len(cells)
+    strict = sum(cell.ratio >= 0.95 for cell in cells) / len(cells)
+    mean = math.exp(statistics.fmean(math.log(cell.ratio) for cell in cells))
+    least = min(cell.ratio for cell in cells)
+    yield f"{share:.0%} of {len(cells)} cases at 0.95 or within the spread ({strict:.0%} without it; reach 90 %)", share >= 0.9
+    yield f"geometric mean {mean:.2f} (reach 1.1)", mean > 1.1
+    yield f"least {least:.2f} (reach 0.8)", least >= min(0.8, 1 - spread)
+
+
+def _twice(cells):
+    binary = [cell for cell in cells if cell.row.startswith("a + b")]
+    ratio = statistics.median(cell.ratio for cell in binary)
+    yield f"a + b: {min(cell.ours_us for cell in binary) * 1000:.0f} ns, {ratio:.1f}x NumPy (reach 2x)", ratio >= 2
+
+
+def _movement(cells):
+    transposed = [cell.ratio for cell in cells if cell.column == "transposed"]
+    other = [cell.ratio for cell in cells if cell.column == "other"]
+    yield f"transposed: least {min(transposed):.2f}x (reach 3x)", min(transposed) >= 3
+    mean = math.exp(statistics.fmean(map(math.log, other)))
+    yield f"others: geometric mean {mean:.2f}x, least {min(other):.2f}x (reach 1.2x)", min(other) >= 1.2
+
+
+def _products(threads):
+    def promises(cells):
+        spread = operators.spread(cells)
+        least = min(cells, key=lambda cell: cell.ratio)
+        mean = math.exp(statistics.fmean(math.log(cell.ratio) for cell in cells))
+        yield (f"least {least.ratio:.2f} at {least.row}, geometric mean {mean:.2f} (reach 0.97 of NumPy's OpenBLAS)",
+               least.ratio >= min(0.97, 1 - spread))
+    return promises
+
+
+@contextlib.contextmanager
+def _threads(count):
+    """The engine and NumPy's OpenBLAS with `count` threads each; False where that OpenBLAS cannot be told."""
+    found = sorted(Path(numpy.__file__).parents[1].glob("numpy.libs/libscipy_openblas64_*"))
+    before = library.threads()
+    if not found or count > before:
+        yield False
+        return
+    blas = ctypes.CDLL(str(found[0]))
+    blas_before = blas.scipy_openblas_get_num_threads64_()
+    library.set_threads(count)
+    blas.scipy_openblas_set_num_threads64_(count)
+    try:
+        yield True
+    finally:
+        library.set_threads(before)
+        blas.scipy_openblas_set_num_threads64_(blas_before)
+
+
+def _operators(quick):
+    rounds = 3 if quick else 15
+    every = 6 if quick else 1
+    layouts = ("contiguous", "strided", "broadcast")
+    sizes = ((1000, rounds), (100_000, rounds)) if quick else ((1000, rounds), (100_000, rounds), (10_000_000, 5))
+    results = _ratios("operators on 8 elements", operators.measured(operators.overhead(), rounds), _twice)
+    for n, rounds_here in sizes:
+        for name, cases in (("elementwise and comparisons", operators.elementwise(n, layouts, every)),
+                            ("reductions", operators.reductions(n, min(every, 3))), ("casts", operators.casts(n, min(every, 4)))):
+            results += _ratios(f"{name}, {n:,} elements", operators.measured(cases, rounds_here), _broad)
+    cells = [cell for result in results[1:] for cell in result.grid]
+    results += _ratios("all operators over arrays", (cells, {}), _broad)
+    results[-1] = Result(results[-1].name, results[-1].figures, results[-1].promises, results[-1].note)     # its cells are above
+    results += _ratios("copies of what does not lie in order", operators.measured(operators.movement(512 if quick else 2048), rounds),
+                       _movement)
+    for count in (1, 2):
+        with _threads(count) as told:
+            if told:
+                results += _ratios(f"matrix products, float32, {count} thread{'s' * (count > 1)}",
+                                   operators.measured(operators.products(256 if quick else 2048), rounds), _products(count))
+    return results
+
+
+# ---- in VMs
+def _bundle():
+    return contenders.bundle("arrays", ROOT / "bench" / "tasks" / "arrays")
+
+
+@contextlib.contextmanager
+def _vms(count):
+    """A task that may use `count` VMs at once, all of them at hand, and its host."""
+    with contenders.host(cores=count) as host:
+        task = host.load(_bundle())
+        for future in [task.submit(None, entry="main:keep") for _ in range(count)]:
+            future.result()
+        yield host, task
+
+
+def _at_once(call, count):
+    for result in [call() for _ in range(count)]:
+        result.result()
+
+
+def _small(rounds, steps):
+    calls = 16
+    with _vms(1) as (_, one), _vms(8) as (_, eight), ThreadPoolExecutor(8) as threads:
+        total = calls * steps
+        ways = {
+            "8 VMs": lambda: per_second(lambda: _at_once(lambda: eight.submit(steps, entry="main:small"), calls), total),
+            "1 VM": lambda: per_second(lambda: [one(steps, entry="main:small") for _ in range(calls)], total),
+            "8 GIL threads, NumPy": lambda: per_second(lambda: _at_once(lambda: threads.submit(work, numpy, steps), calls), total),
+            "8 GIL threads, engine.numpy": lambda: per_second(lambda: _at_once(lambda: threads.submit(work, np, steps), calls), total),
+        }
+        figures = interleaved(ways, rounds, "steps/s", "more")
+    many, gil = figures["8 VMs"].advantage_over(figures["1 VM"]), figures["8 VMs"].advantage_over(figures["8 GIL threads, NumPy"])
+    return Result("small arrays (32 floats) in VMs", figures, promises=(
+        (f"8 VMs: {many:.2f}x one VM (reach 1.9x on 2 cores)", many >= 1.9),
+        (f"8 VMs: {gil:.2f}x NumPy on 8 GIL threads (reach 1.7x)", gil >= 1.7)))
+
+
+def _large(rounds, count, size):
+    operations = 2 * size**3
+    with _vms(1) as (_, one), _vms(8) as (_, eight):
+        ways = {
+            "8 VMs": lambda: 8 * count * operations / 1e9 / seconds(
+                lambda: _at_once(lambda: eight.submit([count, size], entry="main:products"), 8)),
+            "1 VM, all threads": lambda: 8 * count * operations / 1e9 / seconds(lambda: one([8 * count, size], entry="main:products")),
+        }
+        figures = interleaved(ways, rounds, "GFLOP/s", "more")
+    ratio = figures["8 VMs"].advantage_over(figures["1 VM, all threads"])
+    return Result(f"products of {size} x {size} in VMs", figures, promises=(
+        (f"8 VMs: {ratio:.2f}x one VM on all threads (reach 0.95x)", ratio >= 0.95),))
+
+
+def _crossing(rounds):
+    calls = 50
+    with _vms(1) as (_, task):
+        arrays = {title: np.zeros(size, dtype="uint8") for title, size in (("64 bytes", 64), ("64 MB", 64_000_000))}
+        figures = interleaved({f"{title}, host to VM to host": lambda array=array: per_call_us(lambda: task(array), calls)
+                               for title, array in reversed(arrays.items())}, rounds, "us", "less")
+    large, small = figures.values()
+    noise = (small.high - small.low) / small.median
+    ratio = large.median / small.median
+    return Result("an array of the engine in and out of a VM", figures, promises=(
+        (f"64 MB: {ratio:.2f}x the time of 64 bytes (within noise, {noise:.0%})", ratio <= 1 + max(noise, 0.1)),))
+
+
+def _private_bytes():
+    gc.collect()
+    return psutil.Process().memory_full_info().uss
+
+
+def _shared():
+    with _vms(16) as (host, task):
+        first, array = np.zeros(64, dtype="uint8"), np.full(64_000_000, 1, dtype="uint8")
+        _at_once(lambda: task.submit(first, entry="main:keep"), 16)     # the engine's module is loaded with the first array
+        before = _private_bytes()
+        _at_once(lambda: task.submit(array, entry="main:keep"), 16)
+        grown = (_private_bytes() - before) / 16 / 1000
+        count = sum(1 for vm in host.statistics().vms if vm.task == task.name)
+    return Result(f"64 MB held by {count} VMs at once", {"grown by, each VM": Figure((grown,), "kB", "less")},
+                  promises=((f"{grown:.0f} kB each (headers only: under 100 kB)", grown < 100),))
+
+
+def _import(rounds):
+    times, sizes = [], []
+    for _ in range(rounds):
+        with contenders.host() as host:
+            task = host.load(_bundle())
+            task(None)
+            before = _vm_bytes(host, task)
+            times.append(task(None, entry="main:imported"))
+            sizes.append((_vm_bytes(host, task) - before) / 1000)
+    time_taken, size = Figure(tuple(times), "ms", "less"), Figure(tuple(sizes), "kB", "less")
+    return [Result("import of engine.numpy in a VM, time", {"first import": time_taken},
+                   promises=((f"{time_taken.median:.1f} ms (reach 5 ms)", time_taken.median < 5),)),
+            Result("import of engine.numpy in a VM, memory", {"first import": size},
+                   promises=((f"{size.median:.0f} kB (reach 600 kB)", size.median < 600),))]
+
+
+def _vm_bytes(host, task):
+    return next(vm.live_bytes for vm in host.statistics().vms if vm.task == task.name)
+
+
+def run(quick):
+    rounds = 3 if quick else 9
+    return [*_operators(quick), _small(rounds, 500 if quick else 5000), _large(rounds, 1 if quick else 3, 256 if quick else 1024),
+            _crossing(rounds), _shared(), *_import(rounds)]

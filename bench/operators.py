@@ -1,0 +1,156 @@
+"""engine.numpy against NumPy in the main interpreter, operator by operator, on the same values and layouts.
+
+A case is timed in rounds: ours, NumPy's, NumPy's again, each as many calls in a row as fill about a third of a millisecond. NumPy's two
+figures give its spread against itself, which ratios are to be read against. Cases of functions that engine.numpy lacks are left out and named.
+"""
+
+import functools
+import gc
+import itertools
+import statistics
+import time
+
+import numpy
+
+import engine.numpy as np
+from bench.measure import Cell
+from tests.engine import op_cases
+
+SAMPLE_S = 3e-4
+
+
+def measured(cases, rounds):
+    """(Cells, what was left out) of `cases`: (row, column, function of a module, arguments as NumPy's arrays) each."""
+    cells, absent = [], {}
+    for row, column, function, arguments in cases:
+        arguments = arguments() if callable(arguments) else arguments
+        ours = [np.asarray(argument) if isinstance(argument, numpy.ndarray) else argument for argument in arguments]
+        try:
+            function(np, *ours)
+        except (AttributeError, NotImplementedError) as error:
+            absent[row] = str(error)
+            continue
+        cells.append(Cell(row, column, *_times(functools.partial(function, np, *ours), functools.partial(function, numpy, *arguments),
+                                               rounds)))
+    return cells, absent
+
+
+def _times(ours, theirs, rounds):
+    """Median microseconds of both, the median ratio round by round, and that of NumPy against itself."""
+    with numpy.errstate(all="ignore"):
+        count = max(1, round(SAMPLE_S / max(_seconds(theirs, 1), 1e-7)))
+        taken = {"ours": [], "first": [], "second": []}
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            for number in range(rounds + 1):
+                for name, function in (("ours", ours), ("first", theirs), ("second", theirs)):
+                    found = _seconds(function, count) / count * 1e6
+                    if number:
+                        taken[name].append(found)
+        finally:
+            if enabled:
+                gc.enable()
+    ratio = statistics.median(b / a for a, b in zip(taken["ours"], taken["first"], strict=True))
+    itself = statistics.median(b / a for a, b in zip(taken["second"], taken["first"], strict=True))
+    return statistics.median(taken["ours"]), statistics.median(taken["first"]), ratio, itself
+
+
+def _seconds(function, count):
+    times = itertools.repeat(None, count)
+    began = time.perf_counter()
+    for _ in times:
+        function()
+    return time.perf_counter() - began
+
+
+def spread(cells):
+    """How far NumPy strays from itself: the distance from 1 that nine of ten cases stay within."""
+    away = sorted(abs(1 - cell.itself) for cell in cells)
+    return away[int(len(away) * 0.9)] if away else 0.0
+
+
+# ---- cases
+def overhead():
+    """Calls on eight floats, where calling is all that there is."""
+    for dtype in ("float32", "float64"):
+        a, b = numpy.arange(8, dtype=dtype), numpy.ones(8, dtype=dtype)
+        for name, function in (("a + b", lambda module, a, b: a + b), ("a * 2.0", lambda module, a, b: a * 2.0),
+                               ("a < b", lambda module, a, b: a < b), ("np.add(a, b)", lambda module, a, b: module.add(a, b)),
+                               ("a += b", _in_place), ("a[2:5]", lambda module, a, b: a[2:5]),
+                               ("a.sum()", lambda module, a, b: a.sum()), ("np.exp(a)", lambda module, a, b: module.exp(b))):
+            yield f"{name} {dtype}", "8", function, (a.copy(), b)
+
+
+def _in_place(module, a, b):
+    a += b
+
+
+def _operands(layout, n, dtypes, domain):
+    return tuple(_operand(layout, number, n, dtype, domain) for number, dtype in enumerate(dtypes))
+
+
+@functools.lru_cache(maxsize=8)
+def _operand(*arguments):
+    return op_cases.operand(*arguments)
+
+
+def elementwise(n, layouts, every=1):
+    """The operators of op_cases.MEASURED, every so many of them, on `n` elements."""
+    for name, dtypes in op_cases.MEASURED[::every]:
+        domain = (op_cases.UNARY if len(dtypes) == 1 else op_cases.BINARY)[name]
+        for layout in layouts:
+            if len(dtypes) == 1 and layout in ("broadcast", "scalar"):
+                continue
+            yield (f"{name} {', '.join(dict.fromkeys(dtypes))}", f"{n:.0e} {layout}".replace("e+0", "e"),
+                   lambda module, *inputs, name=name: getattr(module, name)(*inputs),
+                   functools.partial(_operands, layout, n, dtypes, domain))
+
+
+def reductions(n, every=1):
+    for name, dtypes in list(op_cases.REDUCED.items())[::every]:
+        for dtype in dtypes:
+            for layout, axis in (("contiguous", None), ("strided", None), ("broadcast", 0), ("broadcast", 1)):
+                column = {None: layout, 0: "axis 0 of rows of 100", 1: "axis 1 of rows of 100"}[axis]
+                yield (f"{name} {dtype}", f"{n:.0e} {column}".replace("e+0", "e"),
+                       lambda module, a, name=name, axis=axis: getattr(module, name)(a, axis=axis),
+                       functools.partial(_operands, layout, n, (dtype,), op_cases.REDUCED_DOMAIN[name]))
+
+
+def casts(n, every=1):
+    for source, target in op_cases.CASTS[::every]:
+        for layout in ("contiguous", "strided"):
+            yield (f"{source} to {target}", f"{n:.0e} {layout}".replace("e+0", "e"),
+                   lambda module, a, target=target: a.astype(target), functools.partial(_operands, layout, n, (source,), "small"))
+
+
+def movement(side):
+    """Copies of what does not lie in order; the columns say which promise a case is under."""
+    for dtype in ("uint8", "float32", "float64"):
+        square = numpy.ones((side, side), dtype)
+        yield f"transposed {side} x {side}, {dtype}", "transposed", lambda module, a: a.T.copy(), (square,)
+    a = numpy.arange(side * side, dtype="float32").reshape(side, side)
+    image = numpy.arange(32 * 64 * 64, dtype="float32").reshape(32, 64, 64)
+    places = numpy.random.default_rng(1).permutation(side)
+    yield "transposed image, channels last", "other", lambda module, a: module.ascontiguousarray(a.transpose(1, 2, 0)), (image,)
+    yield "every other column", "other", lambda module, a: a[:, ::2].copy(), (a,)
+    yield "columns backwards", "other", lambda module, a: a[:, ::-1].copy(), (a,)
+    yield "concatenate of two transposed", "other", lambda module, a: module.concatenate([a.T, a.T], axis=0), (a,)
+    yield "concatenate along columns", "other", lambda module, a: module.concatenate([a, a], axis=1), (a,)
+    yield "pad by 1, images", "other", lambda module, a: module.pad(a, ((0, 0), (1, 1), (1, 1))), (image,)
+    yield "pad reflect by 3, images", "other", lambda module, a: module.pad(a, ((0, 0), (3, 3), (3, 3)), mode="reflect"), (image,)
+    yield "roll by 5", "other", lambda module, a: module.roll(a, 5, axis=1), (a,)
+    yield "gather rows", "other", lambda module, a, places: a[places], (a, places)
+    yield "gather columns", "other", lambda module, a, places: a[:, places], (a, places)
+    yield "gather elements", "other", lambda module, a, rows, places: a[rows, places], (a, places[::-1].copy(), places)
+    yield "boolean mask", "other", lambda module, a, mask: a[mask], (a, a % 3 == 0)
+
+
+def products(most):
+    """Matrix products, float32: square ones up to `most`, and skinny ones. Floating-point operations come with each."""
+    shapes = [(size, size, size) for size in (64, 128, 256, 512, 1024, 2048) if size <= most]
+    shapes += [(1, most, most), (most, most, 1), (8, most, most), (most, 64, most), (64, most, 64), (most, most, 16)]
+    random = numpy.random.default_rng(1)
+    for m, k, n in shapes:
+        yield (f"({m}, {k}) @ ({k}, {n})", "", lambda module, a, b: a @ b,
+               (random.random((m, k), dtype="float32"), random.random((k, n), dtype="float32")))

@@ -1,0 +1,42 @@
+"""What the benchmarks of arrays call in VMs."""
+
+import time
+
+_kept = []
+
+
+def run(value):
+    return value
+
+
+def small(steps):
+    import engine.numpy as np
+    from small import work
+
+    return work(np, steps)
+
+
+def products(work):
+    """`work`: how many products of square matrices of which size. Gives the seconds that they took."""
+    import engine.numpy as np
+
+    count, size = work
+    a = np.full((size, size), 0.5, dtype="float32")
+    began = time.perf_counter()
+    for _ in range(count):
+        np.matmul(a, a)
+    return time.perf_counter() - began
+
+
+def keep(array):
+    """Keeps the array, and its VM busy for so long that a call beside it goes to another one."""
+    _kept.append(array)
+    time.sleep(0.3)
+
+
+def imported(_):
+    """Milliseconds that the first import of engine.numpy takes in this VM."""
+    began = time.perf_counter()
+    import engine.numpy  # noqa: F401 - the import is what is measured
+
+    return (time.perf_counter() - began) * 1000

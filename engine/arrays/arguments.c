@@ -65,7 +65,7 @@ int array_argument_shape(PyObject *value, int *rank, int64_t *shape)
         *rank = 1;
         return array_argument_int(value, 0, shape);
     }
-    PyObject *sizes = PySequence_Fast(value, "expected a sequence of integers or a single integer");
+    PyObject *sizes = PySequence_Tuple(value);     /* not the list itself: an item's __index__ could change it */
     if (sizes == NULL) {
         if (PyErr_ExceptionMatches(PyExc_TypeError)) {
             PyErr_Clear();
@@ -74,14 +74,14 @@ int array_argument_shape(PyObject *value, int *rank, int64_t *shape)
         return -1;
     }
     int result = -1;
-    Py_ssize_t length = PySequence_Fast_GET_SIZE(sizes);
+    Py_ssize_t length = PyTuple_GET_SIZE(sizes);
     if (length > VME_RANK_MOST) {
         PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %zd", VME_RANK_MOST,
                      length);
         goto done;
     }
     for (Py_ssize_t i = 0; i < length; i++)
-        if (array_argument_int(PySequence_Fast_GET_ITEM(sizes, i), 0, &shape[i]) < 0)
+        if (array_argument_int(PyTuple_GET_ITEM(sizes, i), 0, &shape[i]) < 0)
             goto done;
     *rank = (int)length;
     result = 0;

@@ -115,7 +115,9 @@ static int find(nesting *found, PyObject *object, int depth)
             PyObject *item = PySequence_Fast_GET_ITEM(items, i);
             if (PyFloat_CheckExact(item) && found->rank == depth + 1 && found->dtype == VME_FLOAT64)
                 continue;
+            Py_INCREF(item);        /* the list may change meanwhile */
             result = find(found, item, depth + 1);
+            Py_DECREF(item);
         }
         Py_LeaveRecursiveCall();
     }

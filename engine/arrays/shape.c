@@ -177,16 +177,16 @@ static PyObject *transpose_by(array *self, PyObject *axes)
     uint64_t seen = 0;
     if (!array_given(axes))
         return (PyObject *)array_transpose(self, NULL);
-    PyObject *items = PySequence_Fast(axes, "axes must be a sequence of integers");
+    PyObject *items = PySequence_Tuple(axes);       /* not the list itself: an item's __index__ could change it */
     if (items == NULL)
         return NULL;
     int result = 0;
-    if (PySequence_Fast_GET_SIZE(items) != rank) {
+    if (PyTuple_GET_SIZE(items) != rank) {
         PyErr_SetString(PyExc_ValueError, "axes don't match array");
         result = -1;
     }
     for (int i = 0; result == 0 && i < rank; i++) {
-        result = array_argument_axis(self->state, PySequence_Fast_GET_ITEM(items, i), rank, &order[i]);
+        result = array_argument_axis(self->state, PyTuple_GET_ITEM(items, i), rank, &order[i]);
         if (result == 0 && seen >> order[i] & 1) {
             PyErr_SetString(PyExc_ValueError, "repeated axis in transpose");
             result = -1;
@@ -337,10 +337,10 @@ PyObject *array_function_concatenate(PyObject *module, ARRAY_VECTORCALL)
     dtype = array_argument_dtype(state, values[3], -1);
     if (dtype < 0 && PyErr_Occurred())
         return NULL;
-    PyObject *items = PySequence_Fast(values[0], "The first input argument needs to be a sequence");
+    PyObject *items = PySequence_Tuple(values[0]);      /* not the list itself: making an array of an item could change it */
     if (items == NULL)
         return NULL;
-    Py_ssize_t length = PySequence_Fast_GET_SIZE(items);
+    Py_ssize_t length = PyTuple_GET_SIZE(items);
     array **parts = PyMem_Calloc((size_t)length + 1, sizeof *parts);
     if (parts == NULL) {
         PyErr_NoMemory();
@@ -353,7 +353,7 @@ PyObject *array_function_concatenate(PyObject *module, ARRAY_VECTORCALL)
     bool flat = values[1] == Py_None;
     int common = -1;
     for (Py_ssize_t i = 0; i < length; i++) {
-        parts[i] = array_from_any(state, PySequence_Fast_GET_ITEM(items, i), -1);
+        parts[i] = array_from_any(state, PyTuple_GET_ITEM(items, i), -1);
         if (parts[i] == NULL)
             goto done;
         if (flat) {

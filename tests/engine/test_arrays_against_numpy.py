@@ -240,7 +240,7 @@ def test_any_broadcast(left, right):
 @pytest.mark.parametrize("value", [
     [1, 2.5], [1, 2 ** 63], [True, 2], [[1, 2], [3]], [1, [2]], [[1], 2], [], [[]], [[], []], [[[1]], [[2]]], (1, 2), range(4),
     [range(2), range(2)], 1, 2.5, 1j, [1j, 1], [numpy.float32(2), 1], [[1, 2], numpy.arange(2)], bytearray(b"abc"), memoryview(b"abc"),
-], ids=str)
+], ids=lambda value: str(value) if not isinstance(value, memoryview) else "memoryview")
 def test_array(value):
     for dtype, least in ((None, 0), (None, 3), ("f4", 0)):
         check(lambda np: np.array(value, dtype, ndmin=least))
@@ -280,3 +280,31 @@ def test_matrix_products(shapes):
     a, b = (numpy.arange(float(numpy.prod(shape))).reshape(shape) for shape in shapes)
     check(lambda np, a, b: a @ b, a, b)
     check(lambda np, a, b: np.dot(a, b), a, b)
+
+
+def test_a_list_that_its_items_change_meanwhile():
+    """Items whose conversion empties the list that holds them: an error or a result, and no crash."""
+    class Emptying:
+        def __init__(self, value):
+            self.value = value
+
+        def __index__(self):
+            sizes.clear()
+            return self.value
+
+        def __float__(self):
+            sizes.clear()
+            return float(self.value)
+
+        def __buffer__(self, flags):
+            sizes.clear()
+            return memoryview(bytes(8))
+
+    for make in (engine.numpy.zeros, lambda v: engine.numpy.asarray(v, dtype="float64"),
+                 lambda v: engine.numpy.transpose(engine.numpy.zeros((1, 1, 1, 1)), v), engine.numpy.concatenate):
+        sizes = [Emptying(i) for i in range(4)]
+        try:
+            make(sizes)
+        except (TypeError, ValueError):
+            pass
+        assert sizes == []

@@ -180,7 +180,7 @@ def test_more_than_the_memory_limit_ends_the_call_and_hurts_no_other(load):
     assert task(3, entry="main:ones").tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("entry", "size"), [("multiply_for_ever", 400), ("one_long_product", 1400)])
+@pytest.mark.parametrize(("entry", "size"), [("multiply_for_ever", 400), ("add_for_ever", 200_000), ("one_long_product", 1400)])
 def test_a_stop_reaches_the_engine_in_the_middle(load, entry, size):
     task = load(wall_time="60 s")
     task(3, entry="main:ones")
@@ -208,4 +208,25 @@ def test_many_vms_share_one_array(host):
     shared = np.ones((100_000,))
     futures = [task.submit(shared, entry="main:echo") for _ in range(64)]
     assert {address(future.result()) for future in futures} == {address(shared)}
+    host.unload(task)
+
+
+def test_the_numpy_surface_works_in_a_sealed_vm(host):
+    """The same expressions in a VM and in NumPy; every file of engine.numpy is opened on the way."""
+    expressions = [
+        "np.arange(12.0).reshape(3, 4).mean(axis=0)", "np.linspace(0, 1, 5)", "np.eye(3) @ np.arange(3.0)", "np.exp(np.arange(3.0)).sum()",
+        "np.concatenate([np.zeros(2), np.ones(3)])", "np.unique(np.asarray([3, 1, 3]))", "np.stack([np.arange(3), np.arange(3)], axis=1)",
+        "np.where(np.arange(5) > 2, 1, 0)", "np.argsort(np.asarray([3, 1, 2]))", "np.cumsum(np.arange(5))", "np.pad(np.ones(3), 1)",
+        "np.percentile(np.arange(11.0), 30)", "np.std(np.arange(5.0))", "np.outer(np.arange(3), np.arange(3))", "np.arange(10)[::-2]",
+        "np.arange(10)[np.asarray([1, -1])]", "np.isnan(np.asarray([1.0, float('nan')]))", "np.tile(np.arange(2), 3)",
+        "np.float32(1.5) * np.ones(2, dtype='float32')", "np.clip(np.arange(5), 1, 3)", "np.dot(np.arange(3.0), np.arange(3.0))",
+    ]
+    task = host.load(bundle("\n".join(
+        ["import engine.numpy as np", "def values(_):", f"    return [np.asarray(v) for v in ({', '.join(expressions)},)]", "def texts(_):",
+         f"    return [repr(v) for v in ({', '.join(expressions)},)]", "run = values"]), name="surface"))
+    values, texts = task(None), task(None, entry="main:texts")
+    for expression, value, text in zip(expressions, values, texts, strict=True):
+        expected = eval(expression, {"np": numpy})
+        numpy.testing.assert_allclose(numpy.asarray(value), expected, rtol=1e-12, err_msg=expression)
+        assert (str(numpy.asarray(value).dtype), text) == (str(expected.dtype), repr(expected)), expression
     host.unload(task)

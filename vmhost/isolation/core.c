@@ -14,6 +14,7 @@
 #include "handover.h"
 #include "seal.h"
 #include "sqlite_memory.h"
+#include "sqlite_rules.h"
 #include "vm_private.h"
 #include "wire.h"
 
@@ -1392,7 +1393,7 @@ finish:
 }
 
 /* SQLite takes an allocator only before its first use, which may be the host's own: so as early as can be. */
-static int install_sqlite_memory(void)
+static int install_sqlite(void)
 {
     PyObject *util = PyImport_ImportModule("importlib.util"), *origin = NULL;
     PyObject *spec = util == NULL ? NULL : PyObject_CallMethod(util, "find_spec", "s", "_sqlite3");
@@ -1400,8 +1401,11 @@ static int install_sqlite_memory(void)
         origin = PyObject_GetAttrString(spec, "origin");
     if (origin != NULL && PyUnicode_Check(origin)) {
         const char *path = PyUnicode_AsUTF8(origin);
-        if (path != NULL)
-            vmh_sqlite_memory_install(strcmp(path, "built-in") == 0 ? NULL : path);
+        const char *file = path == NULL || strcmp(path, "built-in") == 0 ? NULL : path;
+        if (path != NULL) {
+            vmh_sqlite_memory_install(file);
+            vmh_sqlite_rules_install(file);
+        }
     }
     Py_XDECREF(util);
     Py_XDECREF(spec);
@@ -1420,7 +1424,7 @@ static int core_exec(PyObject *module)
         return -1;
     }
     vmh_main_config = (PyConfig *)_Py_GetConfig();
-    if (vmh_memory_install() < 0 || vmh_audit_install() < 0 || install_sqlite_memory() < 0)
+    if (vmh_memory_install() < 0 || vmh_audit_install() < 0 || install_sqlite() < 0)
         return -1;
     vmh_handover_try();
     buffer_type = vmh_buffer_type_new();

@@ -2,6 +2,7 @@
 #include "gates.h"
 
 #include "meter.h"
+#include "sqlite_rules.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -94,41 +95,29 @@ static void mmap_dealloc_gate(PyObject *self)
 }
 
 /* --- sqlite: databases in memory, or in files that may be read and written; nothing attached to them, and none of the
- * pragmas that change the whole process. The authorizer and the configuration of a connection are ours. */
-
-enum { SQLITE_OK_ = 0, SQLITE_DENY_ = 1, SQLITE_PRAGMA_ = 19, SQLITE_ATTACH_ = 24, SQLITE_FUNCTION_ = 31 };
-enum { SQLITE_LIMIT_ATTACHED_ = 7, SQLITE_CONFIG_FTS3_TOKENIZER_ = 1004, SQLITE_CONFIG_DEFENSIVE_ = 1010 };
+ * pragmas that change the whole process. The authorizer and the configuration of a connection are ours (sqlite_rules.c). */
 
 static _Atomic(initproc) connection_init;
 static _Atomic(PyMethodDef *) connection_execute, connection_progress;
 static vmh_gate *connection_gate(const char *name);
 
-/* (action, first, second, database, trigger) -> SQLITE_OK or SQLITE_DENY */
+/* Where SQLite hides its functions, the rules go through Python: (action, first, second, database, trigger) -> SQLITE_OK or SQLITE_DENY */
 static PyObject *authorize(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs)
 {
-    static const char *const refused[] = { "data_store_directory", "hard_heap_limit", "mmap_size",
-                                           "soft_heap_limit",      "temp_store",      "temp_store_directory",
-                                           "writable_schema",      "load_extension",  "fts3_tokenizer" };
-    int action = nargs >= 3 ? PyLong_AsInt(args[0]) : -1, answer = SQLITE_OK_;
+    int action = nargs >= 3 ? PyLong_AsInt(args[0]) : -1;
     if (action == -1 && PyErr_Occurred())
         return NULL;
-    if (action == SQLITE_ATTACH_)
-        answer = SQLITE_DENY_;
-    if (action == SQLITE_PRAGMA_ || action == SQLITE_FUNCTION_) {
-        PyObject *name = args[action == SQLITE_PRAGMA_ ? 1 : 2];
-        const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
-        for (size_t i = 0; text != NULL && i < sizeof refused / sizeof *refused; i++)
-            if (strcasecmp(text, refused[i]) == 0)
-                answer = SQLITE_DENY_;
-    }
-    return PyLong_FromLong(answer);
+    const char *texts[2] = { NULL, NULL };
+    for (int i = 0; nargs >= 3 && i < 2; i++)
+        if (PyUnicode_Check(args[i + 1]) && (texts[i] = PyUnicode_AsUTF8(args[i + 1])) == NULL)
+            return NULL;
+    return PyLong_FromLong(vmh_sqlite_refuses(action, texts[0], texts[1]));
 }
 
 /* Called every few thousand steps of a query: a stop ends it. */
 static PyObject *progress(PyObject *Py_UNUSED(self), PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs))
 {
-    vmh_seal *seal = vmh_seal_here();
-    return PyLong_FromLong(seal != NULL && vmh_vm_stopping(seal->vm));
+    return PyLong_FromLong(vmh_sqlite_stopping());
 }
 
 static PyMethodDef authorize_def = {"authorize", (PyCFunction)(void (*)(void))authorize, METH_FASTCALL, NULL};
@@ -152,19 +141,38 @@ static int connection_settle(PyObject *self)
     while (owner->tp_base != &PyBaseObject_Type)
         owner = owner->tp_base;
     PyMethodDef *setconfig = atomic_load(&connection_gate("setconfig")->original);
-    if (settle(atomic_load(&connection_execute), self, owner, PyUnicode_FromString("PRAGMA temp_store=MEMORY"), NULL)
+    if (settle(atomic_load(&connection_execute), self, owner, PyUnicode_FromString(VMH_SQLITE_TEMPORARY), NULL)
             < 0
         || settle(atomic_load(&connection_gate("setlimit")->original), self, owner,
-                  PyLong_FromLong(SQLITE_LIMIT_ATTACHED_), PyLong_FromLong(0))
+                  PyLong_FromLong(VMH_SQLITE_LIMIT_ATTACHED), PyLong_FromLong(0))
                < 0
-        || settle(setconfig, self, owner, PyLong_FromLong(SQLITE_CONFIG_FTS3_TOKENIZER_), Py_NewRef(Py_False)) < 0
-        || settle(setconfig, self, owner, PyLong_FromLong(SQLITE_CONFIG_DEFENSIVE_), Py_NewRef(Py_True)) < 0
+        || settle(setconfig, self, owner, PyLong_FromLong(VMH_SQLITE_CONFIG_FTS3_TOKENIZER), Py_NewRef(Py_False)) < 0
+        || settle(setconfig, self, owner, PyLong_FromLong(VMH_SQLITE_CONFIG_DEFENSIVE), Py_NewRef(Py_True)) < 0
         || settle(atomic_load(&connection_progress), self, owner, PyCFunction_New(&progress_def, NULL),
-                  PyLong_FromLong(20000))
+                  PyLong_FromLong(VMH_SQLITE_PROGRESS_STEPS))
                < 0)
         return -1;
     return settle(atomic_load(&connection_gate("set_authorizer")->original), self, owner,
                   PyCFunction_New(&authorize_def, NULL), NULL);
+}
+
+/* Opens a connection that has been checked, and sees that it has its rules. */
+static int connection_open(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    bool native = vmh_sqlite_rules_native();
+    vmh_sqlite_opening opening;
+    if (native && !vmh_sqlite_opening_begin(&opening)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
+    int rc = atomic_load(&connection_init)(self, args, kwargs);
+    vmh_pass_set(before);
+    if (native)
+        vmh_sqlite_opening_end(&opening);
+    if (rc < 0 || (native && opening.ruled))
+        return rc;
+    return connection_settle(self);     /* or the host has taken SQLite's automatic extensions away meanwhile */
 }
 
 static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -210,11 +218,7 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
         PyTuple_SetItem(copy, 7, Py_NewRef(Py_False));
     else if (PyDict_SetItemString(named, "uri", Py_False) < 0)
         goto done;
-    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
-    rc = atomic_load(&connection_init)(self, copy, named);
-    vmh_pass_set(before);
-    if (rc == 0)
-        rc = connection_settle(self);
+    rc = connection_open(self, copy, named);
 done:
     Py_XDECREF(copy);
     Py_XDECREF(named);
@@ -228,7 +232,7 @@ static int check_setlimit(vmh_gated *call)
         PyObject *category = PyNumber_Index(call->args[0]);
         if (vmh_gated_replace(call, &call->args[0], category) < 0)
             return -1;
-        if (PyLong_AsLong(category) == SQLITE_LIMIT_ATTACHED_) {
+        if (PyLong_AsLong(category) == VMH_SQLITE_LIMIT_ATTACHED) {
             vmh_deny("a task attaches no databases", "setlimit(SQLITE_LIMIT_ATTACHED)");
             return -1;
         }

@@ -1,0 +1,122 @@
+/* The rules come with SQLite's automatic extensions: it calls `rule` in each connection that opens in the process, on the thread that opens
+ * it. There a thread of a VM has said before that it is opening one; the host's own connections are left alone. */
+#include "sqlite_rules.h"
+
+#include <dlfcn.h>
+#include <string.h>
+#include <strings.h>
+
+#include "critical.h"
+#include "memory.h"
+#include "sealing.h"
+
+/* As in sqlite3.h, whose header is not needed to build. */
+enum { SQLITE_OK_ = 0, SQLITE_DENY_ = 1, SQLITE_ERROR_ = 1 };
+enum { SQLITE_PRAGMA_ = 19, SQLITE_ATTACH_ = 24, SQLITE_FUNCTION_ = 31 };
+
+typedef struct {
+    int (*auto_extension)(void (*)(void));
+    int (*set_authorizer)(void *, int (*)(void *, int, const char *, const char *, const char *, const char *), void *);
+    void (*progress_handler)(void *, int, int (*)(void *), void *);
+    int (*exec)(void *, const char *, int (*)(void *, int, char **, char **), void *, char **);
+    int (*limit)(void *, int, int);
+    int (*db_config)(void *, int, ...);
+} sqlite;
+
+static sqlite library;          /* written once, before there is a VM */
+static bool native;
+static _Thread_local vmh_sqlite_opening *opening_here;
+
+bool vmh_sqlite_rules_native(void) { return native; }
+
+bool vmh_sqlite_refuses(int action, const char *first, const char *second)
+{
+    static const char *const refused[] = { "data_store_directory", "hard_heap_limit", "mmap_size",
+                                           "soft_heap_limit",      "temp_store",      "temp_store_directory",
+                                           "writable_schema",      "load_extension",  "fts3_tokenizer" };
+    if (action == SQLITE_ATTACH_)
+        return true;
+    const char *name = action == SQLITE_PRAGMA_ ? first : action == SQLITE_FUNCTION_ ? second : NULL;
+    for (size_t i = 0; name != NULL && i < sizeof refused / sizeof *refused; i++)
+        if (strcasecmp(name, refused[i]) == 0)
+            return true;
+    return false;
+}
+
+bool vmh_sqlite_stopping(void)
+{
+    vmh_seal *seal = vmh_seal_here();
+    return seal != NULL && vmh_vm_stopping(seal->vm);
+}
+
+static int authorize(void *Py_UNUSED(context), int action, const char *first, const char *second,
+                     const char *Py_UNUSED(database), const char *Py_UNUSED(trigger))
+{
+    return vmh_sqlite_refuses(action, first, second) ? SQLITE_DENY_ : SQLITE_OK_;
+}
+
+static int progress(void *Py_UNUSED(context)) { return vmh_sqlite_stopping(); }
+
+static int configure(void *connection, int option, int wanted)
+{
+    int is = !wanted, status = library.db_config(connection, option, wanted, &is);
+    return status != SQLITE_OK_ ? status : is == wanted ? SQLITE_OK_ : SQLITE_ERROR_;
+}
+
+/* As SQLite wants an extension's entry: not SQLITE_OK makes the opening fail. */
+static int rule(void *connection, char **Py_UNUSED(message), const void *Py_UNUSED(routines))
+{
+    vmh_sqlite_opening *opening = opening_here;
+    if (opening == NULL)
+        return SQLITE_OK_;
+    int status = library.exec(connection, VMH_SQLITE_TEMPORARY, NULL, NULL, NULL);
+    if (status == SQLITE_OK_)
+        status = configure(connection, VMH_SQLITE_CONFIG_FTS3_TOKENIZER, 0);
+    if (status == SQLITE_OK_)
+        status = configure(connection, VMH_SQLITE_CONFIG_DEFENSIVE, 1);
+    if (status != SQLITE_OK_)
+        return status;
+    library.limit(connection, VMH_SQLITE_LIMIT_ATTACHED, 0);
+    library.progress_handler(connection, VMH_SQLITE_PROGRESS_STEPS, progress, NULL);
+    status = library.set_authorizer(connection, authorize, NULL);
+    opening->ruled = status == SQLITE_OK_;
+    return status;
+}
+
+/* Adding it again changes nothing, unless someone has emptied the list meanwhile. The list itself is the process's. */
+static int add_rule(void)
+{
+    vmh_meter *payer = vmh_memory_payer();
+    vmh_memory_bind(NULL);
+    vmh_critical_enter();
+    int status = library.auto_extension((void (*)(void))rule);
+    vmh_critical_leave();
+    vmh_memory_bind(payer);
+    return status;
+}
+
+void vmh_sqlite_rules_install(const char *path)
+{
+    void *handle = native ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);     /* stays open: its functions are in use */
+    if (handle == NULL)
+        return;
+    *(void **)&library.auto_extension = dlsym(handle, "sqlite3_auto_extension");
+    *(void **)&library.set_authorizer = dlsym(handle, "sqlite3_set_authorizer");
+    *(void **)&library.progress_handler = dlsym(handle, "sqlite3_progress_handler");
+    *(void **)&library.exec = dlsym(handle, "sqlite3_exec");
+    *(void **)&library.limit = dlsym(handle, "sqlite3_limit");
+    *(void **)&library.db_config = dlsym(handle, "sqlite3_db_config");
+    native = library.auto_extension != NULL && library.set_authorizer != NULL && library.progress_handler != NULL
+        && library.exec != NULL && library.limit != NULL && library.db_config != NULL;
+}
+
+bool vmh_sqlite_opening_begin(vmh_sqlite_opening *opening)
+{
+    if (add_rule() != SQLITE_OK_)
+        return false;
+    *opening = (vmh_sqlite_opening){ .outer = opening_here };
+    opening_here = opening;
+    return true;
+}
+
+void vmh_sqlite_opening_end(vmh_sqlite_opening *opening) { opening_here = opening->outer; }

@@ -22,13 +22,13 @@ stress: build     ## the long runs: many hosts and VMs in several processes
 sanitize: sanitize-address sanitize-undefined sanitize-thread  ## the native core under all three sanitizers
 
 sanitize-address: build    ## the native core under the address sanitizer
-	@sh tests/native/run.sh address && sh tests/native/sanitize_core.sh address
+	@sh tests/native/run.sh address && sh tests/native/engine/run.sh address && sh tests/native/sanitize_core.sh address
 
 sanitize-undefined: build  ## the native core under the undefined-behaviour sanitizer
-	@sh tests/native/run.sh undefined && sh tests/native/sanitize_core.sh undefined
+	@sh tests/native/run.sh undefined && sh tests/native/engine/run.sh undefined && sh tests/native/sanitize_core.sh undefined
 
 sanitize-thread: build     ## the parts that build without CPython under the thread sanitizer
-	@sh tests/native/run.sh thread
+	@sh tests/native/run.sh thread && sh tests/native/engine/run.sh thread
 
 mutations: build  ## 100,000 mutated code objects through the verifier, the accepted ones run (15 minutes)
 	@$(PYTHON) -m tests.properties.verifier_mutations --count 100000 $(ARGS)

@@ -21,11 +21,9 @@ for sanitizer in "$@"; do
             */avx512) more="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c" ;;
             *) more= ;;
         esac
-        for source in "$folder"/*.c; do
-            [ -e "$source" ] || continue
-            # shellcheck disable=SC2086
-            ${CC:-gcc} $flags $more -c "$source" -o "$build/$sanitizer/$(echo "$source" | tr / -).o"
-        done
+        # shellcheck disable=SC2016,SC2086
+        ls "$folder"/*.c | xargs -P "$(nproc)" -I '{}' sh -c 'source=$1; shift; folder=$1; shift
+            exec "$@" -c "$source" -o "$folder/$(echo "$source" | tr / -).o"' sh '{}' "$build/$sanitizer" ${CC:-gcc} $flags $more
     done
     echo "sanitizer: $sanitizer"
     for test in "$here"/test_*.c; do

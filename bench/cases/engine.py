@@ -98,22 +98,23 @@ def _operators(quick):
     rounds = 3 if quick else 15
     every = 6 if quick else 1
     layouts = ("contiguous", "strided", "broadcast")
-    sizes = ((1000, rounds), (100_000, rounds)) if quick else ((1000, rounds), (100_000, rounds), (10_000_000, 5))
+    # a round of ten million elements takes long, and most of it is memory: fewer rounds and operators
+    sizes = ((1000, rounds, every), (100_000, rounds, every)) + (() if quick else ((10_000_000, 3, 6),))
     results = _ratios("operators on 8 elements", operators.measured(operators.overhead(), rounds), _twice)
-    for n, rounds_here in sizes:
+    for n, rounds_here, every in sizes:
         for name, cases in (("elementwise and comparisons", operators.elementwise(n, layouts, every)),
                             ("reductions", operators.reductions(n, min(every, 3))), ("casts", operators.casts(n, min(every, 4)))):
             results += _ratios(f"{name}, {n:,} elements", operators.measured(cases, rounds_here), _broad)
     cells = [cell for result in results[1:] for cell in result.grid]
     results += _ratios("all operators over arrays", (cells, {}), _broad)
     results[-1] = Result(results[-1].name, results[-1].figures, results[-1].promises, results[-1].note)     # its cells are above
-    results += _ratios("copies of what does not lie in order", operators.measured(operators.movement(512 if quick else 2048), rounds),
+    results += _ratios("copies of what does not lie in order", operators.measured(operators.movement(512 if quick else 2048), min(rounds, 7)),
                        _movement)
     for count in (1, 2):
         with _threads(count) as told:
             if told:
                 results += _ratios(f"matrix products, float32, {count} thread{'s' * (count > 1)}",
-                                   operators.measured(operators.products(256 if quick else 2048), rounds), _products(count))
+                                   operators.measured(operators.products(256 if quick else 2048), min(rounds, 5)), _products(count))
     return results
 
 

@@ -314,7 +314,7 @@ def test_a_flood_of_output_is_bounded(lines, entry):
 def test_closing_the_host_in_a_callback_and_in_a_host_function_ends_all_calls():
     ended = threading.Event()
     host = vmhost.Host(allow_unsigned=True, functions={"close": lambda value: host.close(drain=False)})
-    task = host.load(bundle("from vmhost import guest\nimport time\ndef run(value):\n    return guest.host.close(value)\n"
+    task = host.load(bundle("from vmhost import guest\nimport time\ndef run(value):\n    guest.host.close(value)\n    time.sleep(60)\n"
                             "def sleep(value):\n    time.sleep(value)\n", permissions={"host": ["close"]}))
     waiting = task.submit(60, entry="main:sleep")
     waiting.add_done_callback(lambda future: ended.set())

@@ -108,7 +108,8 @@ array *array_new(array_state *state, int dtype, int rank, const int64_t *shape, 
     array *self = object_new(state, dtype, rank);
     if (self == NULL)
         return NULL;
-    memcpy((int64_t *)self->t.shape, shape, (size_t)rank * sizeof *shape);
+    if (rank > 0)       /* a NULL shape of none is fine, but not for memcpy */
+        memcpy((int64_t *)self->t.shape, shape, (size_t)rank * sizeof *shape);
     memcpy((int64_t *)self->t.strides, strides, (size_t)rank * sizeof *shape);
     self->size = (int64_t)(bytes / (size_t)vme_dtype_size((vme_dtype)dtype));
     self->flags = ARRAY_CONTIGUOUS | ARRAY_OWN;

@@ -4,6 +4,7 @@ Numbers are printed with the fewest digits that tell them apart (`engine._array.
 rounding, and padded so that decimal points stand in one column. The rules are those of NumPy's arrayprint.
 """
 
+import struct
 from contextlib import contextmanager
 
 from engine import _array
@@ -110,6 +111,15 @@ def _special(value, sign, options):
     return ("-" if value < 0 else "+" if sign == "+" else "") + options["infstr"]
 
 
+def _rounded(value, array):
+    """A float as an element of the array would hold it: NumPy compares in the array's own precision."""
+    letter = {2: "e", 4: "f"}.get(array.dtype.itemsize, "d")
+    try:
+        return struct.unpack(letter, struct.pack(letter, value))[0]
+    except OverflowError:
+        return float("inf")
+
+
 def _float_words(array, options, sign=None):
     """The elements of a float array in C order, all of one width."""
     sign = options["sign"] if sign is None else sign
@@ -124,7 +134,7 @@ def _float_words(array, options, sign=None):
     if sizes:
         largest, least = max(sizes), min(sizes)
         scientific = largest >= 10.0 ** min(8, _PRECISION[array.dtype.name]) or (
-            not options["suppress"] and (least < 0.0001 or largest / least > 1000.0))
+            not options["suppress"] and (least < _rounded(0.0001, array) or _rounded(largest / least, array) > 1000.0))
     left = right = 0
     exponent_size = -1
     if finite and scientific:

@@ -2,7 +2,7 @@
 
 import numpy
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from numpy import inf, nan
 
 import engine.numpy as np
@@ -40,6 +40,8 @@ def test_scalars(dtype):
 
 @settings(max_examples=200, deadline=None)
 @given(values=st.lists(st.floats(width=32), min_size=1, max_size=8), dtype=st.sampled_from(["float64", "float32"]))
+@example(values=[0.0001], dtype="float32")
+@example(values=[1000.0, 1.0000001], dtype="float32")
 def test_any_floats(values, dtype):
     array = numpy.array(values, dtype)
     assert repr(np.asarray(array)) == repr(array)

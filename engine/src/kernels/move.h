@@ -23,7 +23,7 @@ typedef uint64_t element16 __attribute__((vector_size(16), may_alias, aligned(1)
     { \
         if (out_step == bytes) { \
             element##bytes *restrict to = (element##bytes *)out; \
-            if (in_step == 0) { \
+            if (in_step == 0 && n > 0) {      /* of nothing, not even the first may be read */ \
                 element##bytes value = *(const element##bytes *)in; \
                 for (int64_t i = 0; i < n; i++) \
                     to[i] = value; \

@@ -71,11 +71,21 @@ def outer(ufunc, A, B, **kwargs):
 
 
 def at(ufunc, a, indices, b=None):
-    """The operation at those places, once for each time that a place is named."""
-    if ufunc.__name__ == "add" and b is not None:
-        if not isinstance(indices, (int, slice)):
-            _a._scatter_add(a, indices, b)
-            return
-    elif ufunc.nin == 2:
-        raise NotImplementedError(f"{ufunc.__name__}.at: only add.at repeats places; loop, or combine what meets before")
-    a[indices] = ufunc(a[indices]) if b is None else ufunc(a[indices], b)
+    """The operation at those places, once for each time that a place is named, in their order."""
+    if ufunc.__name__ == "add" and b is not None and not isinstance(indices, (int, slice)):
+        _a._scatter_add(a, indices, b)
+        return
+    named = _a.arange(a.size).reshape(a.shape)[indices]
+    places = named.ravel()
+    values = None if b is None else _a.broadcast_to(_a.asarray(b), named.shape).ravel()
+    flat = a.ravel()
+    waiting = _a.arange(len(places))
+    while len(waiting):         # in each round every place that still waits takes its first turn
+        order = places[waiting].argsort()
+        sorted_places = places[waiting][order]
+        first = _a.ones(len(waiting), bool)
+        first[1:] = sorted_places[1:] != sorted_places[:-1]
+        now = waiting[order[first]]
+        flat[places[now]] = ufunc(flat[places[now]]) if values is None else ufunc(flat[places[now]], values[now])
+        waiting = _a.sort(waiting[order[~first]])
+    a[...] = flat.reshape(a.shape)

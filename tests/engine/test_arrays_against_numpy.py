@@ -308,3 +308,19 @@ def test_a_list_that_its_items_change_meanwhile():
         except (TypeError, ValueError):
             pass
         assert sizes == []
+
+
+@pytest.mark.parametrize(("name", "operands"), [("negative", ()), ("subtract", ([1.0, 2.0, 3.0, 4.0],)), ("multiply", (3.0,)), ("maximum", (2.5,)),
+                                                ("add", (1.0,))])
+@pytest.mark.parametrize("key", [[0, 2, 0, 0], slice(1, 4), 3, [], [[1, 1], [1, 2]]], ids=str)
+def test_at_counts_every_time_that_a_place_is_named(name, operands, key):
+    results = []
+    for np in (numpy, engine.numpy):
+        array = np.asarray([1.0, 2.0, 3.0, 4.0])
+        places = key if isinstance(key, (int, slice)) else np.asarray(key, dtype="int64")
+        try:
+            getattr(np, name).at(array, places, *(np.asarray(operand) for operand in operands))
+            results.append(array.tolist())
+        except ValueError:
+            results.append("values that do not fit the places")
+    assert results[0] == results[1]

@@ -75,7 +75,10 @@ def __getattr__(name):
         return import_module(f"{__name__}.{name}")
     file = _FILE_OF.get(name)
     if file is None:
-        raise AttributeError(f"module 'engine.numpy' has no attribute {name!r}")
+        from engine.numpy._absent import ABSENT
+
+        advice = f"; {ABSENT[name]}" if name in ABSENT else ""
+        raise AttributeError(f"module 'engine.numpy' has no attribute {name!r}{advice}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{file}"), name)
     return value
 

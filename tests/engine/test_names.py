@@ -1,0 +1,31 @@
+"""Which of NumPy's names are here: each one works or is absent with advice, and nothing is both."""
+
+import numpy
+import pytest
+
+import engine.numpy
+from engine.numpy._absent import ABSENT, ABSENT_METHODS
+
+
+def test_an_absent_name_says_what_to_use():
+    for name, advice in ABSENT.items():
+        with pytest.raises(AttributeError) as caught:
+            getattr(engine.numpy, name)
+        assert str(caught.value) == f"module 'engine.numpy' has no attribute {name!r}; {advice}"
+
+
+def test_a_name_that_nobody_knows_has_no_advice():
+    with pytest.raises(AttributeError, match=r"^module 'engine.numpy' has no attribute 'no_such_name'$"):
+        engine.numpy.no_such_name
+
+
+def test_absent_names_are_numpys_and_are_not_listed():
+    assert set(ABSENT) <= set(dir(numpy)) | set(numpy.__all__)
+    assert not set(ABSENT) & set(dir(engine.numpy))
+    assert set(ABSENT_METHODS) <= set(dir(numpy.ndarray))
+    assert not set(ABSENT_METHODS) & set(dir(engine.numpy.ndarray))
+
+
+def test_every_listed_name_can_be_had():
+    for name in dir(engine.numpy):
+        getattr(engine.numpy, name)

@@ -3,6 +3,7 @@
 A figure is the median over the rounds; its spread is the interquartile range. Ratios are taken round by round.
 """
 
+import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -27,6 +28,14 @@ class Figure:
     @property
     def high(self):
         return statistics.quantiles(self.values, n=4, method="inclusive")[2] if len(self.values) > 1 else self.values[0]
+
+    @property
+    def best(self):
+        return min(self.values) if self.better == "less" else max(self.values)
+
+    def percentile(self, percent):
+        """The value that `percent` of all are not above."""
+        return sorted(self.values)[max(0, math.ceil(len(self.values) * percent / 100) - 1)]
 
     def advantage_over(self, other):
         """How many times better than `other`, as the median of the ratios round by round."""

@@ -195,14 +195,14 @@ void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
     bool slow = call->started_ns != 0 && call->ended_ns - call->started_ns > lane->slow_ns;
     if (slow)
         atomic_fetch_add_explicit(&lane->slow_total, 1, memory_order_relaxed);
-    if ((kind != VMH_OK || slow) && !call->quiet) {
+    /* from here on the submitter may let go of the call; our own reference keeps it */
+    if (atomic_exchange(&call->word, DONE) & WAITED)
+        vmh_futex_wake(&call->word, INT_MAX);
+    if ((kind != VMH_OK || slow) && !call->quiet) {     /* after who waits for the call: both want the main GIL next */
         vmh_call_ref(call);
         if (!vmh_events_post(lane->events, &call->failed_event))
             vmh_call_unref(call);
     }
-    /* from here on the submitter may let go of the call; our own reference keeps it */
-    if (atomic_exchange(&call->word, DONE) & WAITED)
-        vmh_futex_wake(&call->word, INT_MAX);
     if (atomic_fetch_or(&call->watch, ENDED) & WATCHED)
         post_done(call);
 }

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdint.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,6 +28,10 @@ void vmh_urgency_set(enum vmh_urgency urgency)
     syscall(SYS_sched_setattr, 0, &own, 0);
     if (urgency == VMH_PATIENT)
         sched_yield();      /* the slice under way keeps its length: give up the rest of it */
-    if (urgency == VMH_PROMPT)
+    if (urgency == VMH_PROMPT) {
         prctl(PR_SET_TIMERSLACK, 1L, 0L, 0L, 0L);       /* else deadlines are met up to 50 us late, to save wakes */
+        /* A thread whose own slice ends within 0.1 ms still goes first, for a whole tick: one wake in thirty. Weight shrinks that to
+         * nothing, where the process may (a privilege); for microseconds of work nobody starves. */
+        setpriority(PRIO_PROCESS, 0, -20);
+    }
 }

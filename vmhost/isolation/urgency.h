@@ -3,7 +3,7 @@
  * Told to the kernel as the length of time slice that the thread is content with (sched_setattr; Linux 6.12 and later, older ones
  * ignore it): who wakes takes the core at once from a thread with longer slices, instead of at a timer tick, which may be
  * 4 ms away. Shares of the processor stay as they are, so nobody starves; and unlike a nice value a thread may take it back
- * without a privilege. Where the kernel refuses, all goes on as before.
+ * without a privilege. Where the kernel refuses, all goes on as before. A prompt thread is made nice as well where that is allowed.
  */
 #ifndef VMH_URGENCY_H
 #define VMH_URGENCY_H

@@ -220,6 +220,33 @@ PyObject *array_method_tobytes(PyObject *self, ARRAY_VECTORCALL)
     return bytes;
 }
 
+static const char *const swap_names[] = {"a", "inplace", NULL};
+static PyObject *byteswap(array_state *state, array *self, PyObject **values)
+{
+    bool inplace;
+    if (array_argument_bool(values[1], false, &inplace) < 0
+        || (inplace && array_require_writable(self, "Cannot byte-swap a read-only array") < 0))
+        return NULL;
+    array *made = array_cast(self, self->t.dtype);
+    if (made == NULL)
+        return NULL;
+    int parts = 1 + dtype_is_complex(self->t.dtype), size = vme_dtype_size((vme_dtype)self->t.dtype) / parts;
+    for (int64_t i = 0; i < made->size * parts; i++) {
+        char *element = made->t.data + i * size;
+        for (int low = 0, high = size - 1; low < high; low++, high--) {
+            char kept = element[low];
+            element[low] = element[high];
+            element[high] = kept;
+        }
+    }
+    if (!inplace)
+        return (PyObject *)made;
+    int result = array_assign(self, made);
+    Py_DECREF(made);
+    return result < 0 ? NULL : Py_NewRef(self);
+}
+ARRAY_METHOD_OF(byteswap, swap_names, 2, 1, 2, byteswap)
+
 /* The same bytes as another dtype: the last dimension takes the difference in size. */
 PyObject *array_method_view(PyObject *self, ARRAY_VECTORCALL)
 {
@@ -351,6 +378,27 @@ PyObject *array_method___complex__(PyObject *self, ARRAY_VECTORCALL)
     PyObject *number = PyObject_CallOneArg((PyObject *)&PyComplex_Type, value);
     Py_DECREF(value);
     return number;
+}
+
+/* round(x) is an int, round(x, digits) of the array's dtype, as with NumPy's scalars. */
+PyObject *array_method___round__(PyObject *self, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"ndigits", NULL};
+    PyObject *digits;
+    if (array_arguments("__round__", args, count, keywords, names, 1, 0, &digits) < 0)
+        return NULL;
+    if (array_given(digits))
+        return PyObject_CallMethod(self, "round", "O", digits);
+    PyObject *value = only_value(self), *whole = value == NULL ? NULL : PyObject_CallMethod(value, "__round__", NULL);
+    Py_XDECREF(value);
+    return whole;
+}
+
+PyObject *array_method___trunc__(PyObject *self, ARRAY_VECTORCALL)
+{
+    PyObject *value = only_value(self), *whole = value == NULL ? NULL : PyNumber_Long(value);
+    Py_XDECREF(value);
+    return whole;
 }
 
 PyObject *array_method___format__(PyObject *self, ARRAY_VECTORCALL)

@@ -9,14 +9,14 @@
 #define ARRAY_REDUCTIONS(X) X(sum) X(prod) X(max) X(min) X(all) X(any) X(argmax) X(argmin) X(mean) X(cumsum) X(cumprod)
 
 /* Methods that are a function of engine.numpy with the array in front, written in Python. */
-#define ARRAY_DELEGATED(X) X(repeat) X(diagonal) X(trace) X(round) X(var) X(std) X(choose)
+#define ARRAY_DELEGATED(X) X(repeat) X(diagonal) X(trace) X(round) X(var) X(std) X(choose) X(compress) X(put) X(argpartition)
 
 #define ARRAY_METHODS(X) \
     ARRAY_REDUCTIONS(X) ARRAY_DELEGATED(X) \
-    X(astype) X(copy) X(tolist) X(item) X(fill) X(tobytes) X(view) X(setflags) X(is_integer) \
+    X(astype) X(copy) X(tolist) X(item) X(fill) X(tobytes) X(byteswap) X(view) X(setflags) X(is_integer) \
     X(reshape) X(ravel) X(flatten) X(transpose) X(swapaxes) X(squeeze) \
-    X(take) X(nonzero) X(sort) X(argsort) X(searchsorted) X(clip) X(conj) X(conjugate) X(dot) \
-    X(__copy__) X(__deepcopy__) X(__reduce_ex__) X(__complex__) X(__format__) \
+    X(take) X(nonzero) X(sort) X(partition) X(argsort) X(searchsorted) X(clip) X(conj) X(conjugate) X(dot) \
+    X(__copy__) X(__deepcopy__) X(__reduce_ex__) X(__complex__) X(__round__) X(__trunc__) X(__format__) \
     X(__dlpack__) X(__dlpack_device__) X(to_device) X(__array_namespace__)
 
 #define ARRAY_FUNCTIONS(X) \
@@ -28,7 +28,7 @@
     X(concatenate) X(_pad) X(_tile) X(_roll) \
     X(take) X(nonzero) X(sort) X(argsort) X(searchsorted) X(_scatter_add) \
     X(from_dlpack) X(promote_types) X(result_type) X(can_cast) \
-    X(_statistics) X(_words) X(_shortest)
+    X(_statistics) X(_address) X(_words) X(_shortest)
 
 #define DECLARE_METHOD(name) PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL);
 #define DECLARE_FUNCTION(name) PyObject *array_function_##name(PyObject *module, ARRAY_VECTORCALL);

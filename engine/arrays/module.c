@@ -75,6 +75,14 @@ PyObject *array_function__statistics(PyObject *module, ARRAY_VECTORCALL)
                          (unsigned long long)counts.helper_cpu_ns);
 }
 
+/* _address(a): of the first element, to compare with another array's. */
+PyObject *array_function__address(PyObject *module, ARRAY_VECTORCALL)
+{
+    if (count != 1 || !is_array(args[0]))
+        return PyErr_Format(PyExc_TypeError, "_address() takes one array");
+    return PyLong_FromVoidPtr(((array *)args[0])->t.data);
+}
+
 /* _shortest(a): for each element of a float array, as a list, the fewest digits that read back as it: "1.5", "1e-05". */
 PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
 {

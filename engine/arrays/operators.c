@@ -511,10 +511,32 @@ static PyObject *ufunc_repr(PyObject *self) { return PyUnicode_FromFormat("<ufun
 static PyObject *ufunc_nin(PyObject *self, void *closure) { return PyLong_FromLong(1 + ((ufunc *)self)->binary); }
 static PyObject *ufunc_nout(PyObject *self, void *closure) { return PyLong_FromLong(1); }
 
+static PyObject *ufunc_nargs(PyObject *self, void *closure) { return PyLong_FromLong(2 + ((ufunc *)self)->binary); }
+static PyObject *ufunc_signature(PyObject *self, void *closure) { Py_RETURN_NONE; }
+
+/* What a reduction of nothing gives. */
+static PyObject *ufunc_identity(PyObject *self, void *closure)
+{
+    const ufunc *of = (ufunc *)self;
+    if (of->binary)
+        switch (of->op) {
+        case VME_ADD: case VME_BITWISE_OR: case VME_BITWISE_XOR: case VME_HYPOT: return PyLong_FromLong(0);
+        case VME_MULTIPLY: return PyLong_FromLong(1);
+        case VME_BITWISE_AND: return PyLong_FromLong(-1);
+        case VME_LOGICAL_AND: Py_RETURN_TRUE;
+        case VME_LOGICAL_OR: case VME_LOGICAL_XOR: Py_RETURN_FALSE;
+        case VME_LOGADDEXP: return PyFloat_FromDouble(-INFINITY);
+        }
+    Py_RETURN_NONE;
+}
+
 static PyGetSetDef ufunc_attributes[] = {
     {"__name__", ufunc_get_name, NULL, NULL, NULL},
     {"nin", ufunc_nin, NULL, "Number of inputs.", NULL},
     {"nout", ufunc_nout, NULL, "1.", NULL},
+    {"nargs", ufunc_nargs, NULL, "Number of inputs and outputs.", NULL},
+    {"identity", ufunc_identity, NULL, "What a reduction of nothing gives; None: an error.", NULL},
+    {"signature", ufunc_signature, NULL, "None: works element by element.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -546,10 +568,11 @@ static PyObject *ufunc_method(PyObject *self, const char *name, ARRAY_VECTORCALL
 UFUNC_METHOD(reduce)
 UFUNC_METHOD(accumulate)
 UFUNC_METHOD(outer)
+UFUNC_METHOD(reduceat)
 UFUNC_METHOD(at)
 #define UFUNC_ENTRY(name) {#name, (PyCFunction)(void (*)(void))ufunc_##name, METH_FASTCALL | METH_KEYWORDS, NULL}
 static PyMethodDef ufunc_methods[] = {
-    UFUNC_ENTRY(reduce), UFUNC_ENTRY(accumulate), UFUNC_ENTRY(outer), UFUNC_ENTRY(at), {NULL, NULL, 0, NULL},
+    UFUNC_ENTRY(reduce), UFUNC_ENTRY(accumulate), UFUNC_ENTRY(outer), UFUNC_ENTRY(reduceat), UFUNC_ENTRY(at), {NULL, NULL, 0, NULL},
 };
 
 static int ufunc_traverse(PyObject *self, visitproc visit, void *arg)

@@ -52,6 +52,22 @@ static PyObject *sort_in_place(array_state *state, array *self, PyObject **value
 }
 ARRAY_METHOD_OF(sort, sort_names, 4, 1, 6, sort_in_place)
 
+/* A whole sort is a partition at every place; `kth` must be one. */
+static const char *const partition_names[] = {"a", "kth", "axis", "kind", "order", NULL};
+static PyObject *partition(array_state *state, array *self, PyObject **values)
+{
+    PyObject *module = PyImport_ImportModule("engine.numpy._sets");
+    PyObject *checked = module == NULL ? NULL
+                        : PyObject_CallMethod(module, "_check_kth", "OOi", self, values[1], -1);
+    Py_XDECREF(module);
+    if (checked == NULL)
+        return NULL;
+    Py_DECREF(checked);
+    PyObject *sorting[6] = {values[0], values[2], NULL, NULL, NULL, NULL};
+    return sort_in_place(state, self, sorting);
+}
+ARRAY_METHOD_OF(partition, partition_names, 5, 2, 5, partition)
+
 static const char *const search_names[] = {"a", "v", "side", "sorter", NULL};
 static PyObject *searchsorted(array_state *state, array *self, PyObject **values)
 {

@@ -32,47 +32,75 @@ true_divide = _array.divide
 
 # Which file has which names; each is read when the first of its names is asked for.
 _LATER = {
+    "_apply":
+        "apply_along_axis apply_over_axes iterable",
+    "_arithmetic":
+        "divmod modf frexp ldexp spacing deg2rad rad2deg radians degrees angle unwrap sinc fabs float_power heaviside "
+        "logaddexp2 gcd lcm bitwise_count real_if_close interp",
+    "_bits":
+        "packbits unpackbits binary_repr base_repr",
     "_creation":
         "linspace logspace geomspace eye identity diag diagflat tri tril triu tril_indices triu_indices "
-        "diag_indices meshgrid indices fromfunction fromiter vander asfortranarray copyto broadcast_shapes "
-        "broadcast_arrays",
-    "_shapes":
-        "ndim shape size expand_dims moveaxis rollaxis matrix_transpose flip flipud fliplr rot90 atleast_1d "
-        "atleast_2d atleast_3d resize stack vstack row_stack hstack dstack column_stack unstack array_split split "
-        "vsplit hsplit dsplit tile repeat roll pad append delete insert trim_zeros diagonal take_along_axis "
-        "put_along_axis put place putmask extract compress choose select piecewise",
-    "_sets":
-        "flatnonzero argwhere unique unique_values union1d intersect1d isin setdiff1d setxor1d bincount digitize "
-        "histogram partition argpartition lexsort",
-    "_statistics":
-        "var std ptp average median quantile percentile nansum nanmean nanvar nanstd nanmax nanmin diff ediff1d "
-        "gradient trapezoid cumulative_sum cumulative_prod cov corrcoef round around fix",
-    "_products":
-        "inner outer vdot vecdot tensordot trace kron cross convolve correlate",
+        "diag_indices meshgrid indices fromfunction fromiter vander asfortranarray asarray_chkfinite copyto "
+        "broadcast_shapes broadcast_arrays",
+    "_dtypes":
+        "iinfo finfo generic number integer signedinteger unsignedinteger inexact floating complexfloating "
+        "issubdtype isdtype min_scalar_type isfortran True_ False_ ScalarType typecodes typename mintypecode common_type",
+    "_einsum":
+        "einsum einsum_path",
+    "_grids":
+        "mgrid ogrid r_ c_ index_exp s_ ix_ ndindex ndenumerate broadcast unravel_index ravel_multi_index "
+        "diag_indices_from tril_indices_from triu_indices_from mask_indices fill_diagonal",
+    "_histograms":
+        "bincount digitize histogram histogram_bin_edges histogram2d histogramdd",
+    "_inspection":
+        "__array_namespace_info__",
     "_logic":
         "isclose allclose array_equal array_equiv isneginf isposinf iscomplexobj isrealobj iscomplex isreal "
         "isscalar nan_to_num",
-    "_arithmetic":
-        "divmod modf deg2rad rad2deg radians degrees sinc angle fabs float_power heaviside logaddexp2 gcd lcm "
-        "interp",
-    "_dtypes":
-        "iinfo finfo generic number integer signedinteger unsignedinteger inexact floating complexfloating "
-        "issubdtype isdtype min_scalar_type isfortran",
-    "_printing":
-        "set_printoptions get_printoptions printoptions array2string array_str array_repr",
+    "_memory":
+        "may_share_memory shares_memory",
+    "_nans":
+        "nansum nanprod nancumsum nancumprod nanmean nanvar nanstd nanmax nanmin nanargmax nanargmin",
     "_options":
         "errstate seterr geterr",
+    "_pads":
+        "pad",
+    "_polynomials":
+        "poly polyadd polyder polydiv polyfit polyint polymul polysub polyval roots",
+    "_printing":
+        "set_printoptions get_printoptions printoptions array2string array_str array_repr format_float_positional "
+        "format_float_scientific",
+    "_products":
+        "inner outer vdot vecdot matvec vecmat tensordot trace kron cross convolve correlate",
+    "_quantiles":
+        "median quantile percentile nanmedian nanquantile nanpercentile",
+    "_sets":
+        "flatnonzero argwhere unique unique_all unique_counts unique_inverse unique_values union1d intersect1d isin "
+        "setdiff1d setxor1d partition argpartition lexsort sort_complex",
+    "_shapes":
+        "ndim shape size expand_dims moveaxis rollaxis matrix_transpose flip flipud fliplr rot90 atleast_1d "
+        "atleast_2d atleast_3d resize stack vstack row_stack hstack dstack column_stack block unstack array_split "
+        "split vsplit hsplit dsplit tile repeat roll append delete insert trim_zeros diagonal take_along_axis "
+        "put_along_axis put place putmask extract compress choose select piecewise",
+    "_statistics":
+        "var std ptp average diff ediff1d gradient trapezoid cumulative_sum cumulative_prod cov corrcoef round "
+        "around fix",
+    "_windows":
+        "bartlett blackman hamming hanning kaiser i0",
 }
-_MODULES = {"exceptions"}
+# modules under NumPy's names: where each one is
+_MODULES = {"emath": "lib.scimath", "exceptions": "exceptions", "lib": "lib"}
 _FILE_OF = {name: file for file, names in _LATER.items() for name in names.split()}
 __version__ = "2.5.0"       # the NumPy whose behaviour is followed
+__array_api_version__ = "2025.12"
 
 
 def __getattr__(name):
     from importlib import import_module
 
     if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
+        return import_module(f"{__name__}.{_MODULES[name]}")
     file = _FILE_OF.get(name)
     if file is None:
         from engine.numpy._absent import ABSENT
@@ -84,4 +112,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted({name for name in globals() if not name.startswith("_")} | _FILE_OF.keys() | _MODULES)
+    return sorted({name for name in globals() if not name.startswith("_")} | _FILE_OF.keys() | _MODULES.keys())

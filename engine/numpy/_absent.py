@@ -23,6 +23,7 @@ ABSENT = {
     **dict.fromkeys("str_ bytes_ character char strings".split(), _TEXT),
     "object_": _OBJECTS,
     **dict.fromkeys("void record recarray rec flexible".split(), _RECORDS),
+    "dtypes": "compare dtype objects themselves, or ask isdtype() and issubdtype()",
     **dict.fromkeys("longdouble clongdouble float128 complex256".split(), _LONG),
     # subclasses of arrays
     **dict.fromkeys("matrix asmatrix bmat".split(), _MATRIX),
@@ -54,5 +55,7 @@ ABSENT = {
 ABSENT_METHODS = {
     **dict.fromkeys("dump dumps tofile".split(), "arrays are not pickled: use save(), or tobytes()"),
     **dict.fromkeys("getfield setfield".split(), _RECORDS),
+    "resize": "use engine.numpy.resize(), which returns a new array",
+    "base": "ask shares_memory()",
     **dict.fromkeys("ctypes data".split(), "the memory is reached through the buffer protocol: memoryview(array)"),
 }

@@ -1,88 +1,259 @@
 """Elementwise functions that are a few operators each."""
 
 from engine import _array as _a
+from engine.numpy._composites import Composite, floating, together
+from engine.numpy._shapes import moveaxis
+from engine.numpy._statistics import diff
 
 
-def divmod(x1, x2, /):
+def _refuse(name, *arrays, kinds):
+    for array in arrays:
+        if array.dtype.kind not in kinds:
+            raise TypeError(f"ufunc '{name}' not supported for the input types, and the inputs could not be safely coerced to any supported "
+                            "types according to the casting rule ''safe''")
+
+
+# ---- division and parts
+
+def _divmod(x1, x2):
+    """(floor_divide(x1, x2), remainder(x1, x2))."""
     return _a.floor_divide(x1, x2), _a.remainder(x1, x2)
 
 
-def modf(x, /):
+def _modf(x):
     """(the fractional part, the whole part), both with the sign of `x`."""
-    x = _a.asarray(x) * 1.0
+    x = floating(x)
+    _refuse("modf", x, kinds="f")
     whole = _a.trunc(x)
     return _a.copysign(_a.where(_a.isinf(x), 0.0, x - whole), x), whole
 
 
-def deg2rad(x, /, out=None):
-    return _a.multiply(x, 0.017453292519943295, out=out)
+# dtype: (the integers beside it, bits of the mantissa, bias of the exponent)
+_BITS = {"float16": ("int16", 10, 15), "float32": ("int32", 23, 127), "float64": ("int64", 52, 1023)}
 
 
-def rad2deg(x, /, out=None):
-    return _a.multiply(x, 57.29577951308232, out=out)
+def _frexp(x):
+    """(mantissa in [0.5, 1), exponent): x is mantissa * 2**exponent."""
+    x = floating(x)
+    _refuse("frexp", x, kinds="f")
+    integers, mantissa, bias = _BITS[x.dtype.name]
+    least = 2.0 ** (1 - bias)
+    small = (_a.absolute(x) < least) & (x != 0)
+    normal = _a.where(small, x * 2.0 ** (mantissa + 1), x)
+    bits = _a.ascontiguousarray(normal).reshape(x.shape).view(integers)
+    mask = (1 << bias.bit_length() + 1) - 1
+    raised = (bits >> mantissa) & mask
+    plain = (x != 0) & _a.isfinite(x)
+    exponent = _a.where(plain, raised.astype(_a.int32) - (bias - 1) - _a.where(small, mantissa + 1, 0), 0).astype(_a.int32)
+    halves = (bits & ~_a.asarray(mask << mantissa, _a.int64).astype(integers)) | _a.asarray((bias - 1) << mantissa, integers)
+    return _a.where(plain, halves.view(x.dtype), x), exponent
 
 
-radians, degrees = deg2rad, rad2deg
+def _ldexp(x1, x2):
+    """x1 * 2**x2, rounded once."""
+    x1, x2 = floating(x1), _a.asarray(x2)
+    _refuse("ldexp", x1, kinds="f")
+    _refuse("ldexp", x2, kinds="bi")
+    mantissa, exponent = _frexp(x1.astype(float))
+    total = exponent + _a.clip(x2.astype(int), -5000, 5000)
+    first = _a.clip(total, -1000, 1000)
+    # the first product is exact; only the second one rounds
+    made = mantissa * _a.power(2.0, first) * _a.power(2.0, _a.clip(total - first, -1074, 1000))
+    return made.astype(x1.dtype)
 
 
-def sinc(x):
-    """sin(pi x) / (pi x), 1 at zero."""
-    x = _a.asarray(x) * 1.0
-    y = 3.141592653589793 * _a.where(x == 0, 1.0e-20, x)
-    return _a.sin(y) / y
+def _spacing(x):
+    """The distance to the next number away from zero."""
+    x = floating(x)
+    _refuse("spacing", x, kinds="f")
+    return _a.nextafter(x, _a.copysign(_a.asarray(float("inf"), x.dtype), x)) - x
+
+
+divmod = Composite(_divmod, 2, 2)
+modf = Composite(_modf, 1, 2)
+frexp = Composite(_frexp, 1, 2)
+ldexp = Composite(_ldexp, 2)
+spacing = Composite(_spacing, 1)
+
+
+# ---- angles
+
+def _deg2rad(x):
+    return floating(x) * 0.017453292519943295
+
+
+def _rad2deg(x):
+    return floating(x) * 57.29577951308232
+
+
+deg2rad = Composite(_deg2rad, 1)
+rad2deg = Composite(_rad2deg, 1)
+radians = Composite(_deg2rad, 1, name="radians")
+degrees = Composite(_rad2deg, 1, name="degrees")
 
 
 def angle(z, deg=False):
+    """The angle of complex numbers in the plane."""
     z = _a.asarray(z)
-    result = _a.arctan2(z.imag, z.real)
-    return rad2deg(result) if deg else result
+    if z.dtype.kind == "c":
+        result = _a.arctan2(z.imag, z.real)
+    else:
+        result = _a.arctan2(_a.zeros_like(z), z)
+    return result * (180 / 3.141592653589793) if deg else result
 
 
-def fabs(x, /, out=None):
-    return _a.absolute(_a.asarray(x) * 1.0, out=out)
+def unwrap(p, discont=None, axis=-1, *, period=6.283185307179586):
+    """Angles without jumps: where two neighbours differ by more than `discont`, whole periods are added."""
+    p = _a.asarray(p)
+    steps = diff(p, axis=axis)
+    discont = period / 2 if discont is None else discont
+    dtype = _a.result_type(steps, period)
+    if dtype.kind in "iu":
+        high, rest = period // 2, period % 2
+        tie = rest == 0
+    else:
+        high, tie = period / 2, True
+    wrapped = _a.remainder(steps + high, period) - high
+    if tie:
+        wrapped = _a.where((wrapped == -high) & (steps > 0), high, wrapped)
+    correction = _a.where(_a.absolute(steps) < discont, 0, wrapped - steps)
+    made = _a.array(p, dtype)
+    later = moveaxis(made, axis, 0)[1:]
+    later += moveaxis(correction.cumsum(axis), axis, 0).astype(dtype, copy=False)
+    return made
 
 
-def float_power(x1, x2, /):
-    dtype = _a.promote_types(_a.result_type(x1, x2), _a.float64)
-    return _a.power(_a.asarray(x1, dtype), x2)
+# ---- the rest
+
+def sinc(x):
+    """sin(pi x) / (pi x), 1 at zero."""
+    x = _a.asarray(x)
+    y = 3.141592653589793 * x
+    if y.dtype.kind == "f":
+        from engine.numpy._dtypes import finfo
+
+        small = finfo(y.dtype).eps
+    else:
+        small = 1e-20
+    y = _a.where(y == 0, small, y)
+    return (_a.sin(y) / y)[()]
 
 
-def heaviside(x1, x2, /):
-    x1 = _a.asarray(x1) * 1.0
-    return _a.where(_a.isnan(x1), x1, _a.where(x1 == 0, x2, (x1 > 0) * 1.0))
+def _fabs(x):
+    """The absolute value, as a float."""
+    x = floating(x)
+    _refuse("fabs", x, kinds="f")
+    return _a.absolute(x)
 
 
-def logaddexp2(x1, x2, /):
-    return _a.logaddexp(_a.asarray(x1) * 0.6931471805599453, _a.asarray(x2) * 0.6931471805599453) / 0.6931471805599453
+def _float_power(x1, x2):
+    """x1 ** x2 in float64 or complex128."""
+    x1, x2 = (_a.asarray(x) for x in (x1, x2))
+    dtype = _a.result_type(x1, x2, _a.float64)
+    return _a.power(x1.astype(dtype, copy=False), x2.astype(dtype, copy=False))
 
 
-def gcd(x1, x2, /):
+def _heaviside(x1, x2):
+    """0 for negative x1, 1 for positive, x2 at zero."""
+    x1, x2 = together(x1, x2)
+    x1, x2 = floating(x1), floating(x2)
+    _refuse("heaviside", x1, kinds="f")
+    return _a.where(_a.isnan(x1), x1, _a.where(x1 == 0, x2, (x1 > 0).astype(x1.dtype)))
+
+
+def _logaddexp2(x1, x2):
+    """log2(2**x1 + 2**x2)."""
+    x1, x2 = together(x1, x2)
+    x1, x2 = floating(x1), floating(x2)
+    _refuse("logaddexp2", x1, kinds="f")
+    low, high = _a.minimum(x1, x2), _a.maximum(x1, x2)
+    distance = _a.where(x1 == x2, 0.0, low - high)       # equal infinities have none
+    return high + _a.log1p(_a.exp2(distance)) * 1.4426950408889634
+
+
+def _gcd(x1, x2):
     """The greatest common divisor."""
-    x1, x2 = _a.absolute(_a.asarray(x1)), _a.absolute(_a.asarray(x2))
-    while (x2 != 0).any():
-        x1, x2 = _a.where(x2 == 0, x1, x2), _a.where(x2 == 0, x2, x1 % _a.where(x2 == 0, 1, x2))
-    return (x1 + x2 * 0)[()]
+    x1, x2 = together(x1, x2)
+    _refuse("gcd", x1, kinds="iu" if x1.dtype.kind != "b" else "")
+    x1, x2 = _a.absolute(x1), _a.absolute(x2)
+    shape = _a.add(x1, x2).shape
+    x1, x2 = (_a.broadcast_to(x, shape).ravel().copy() for x in (x1, x2))
+    waiting = x2.nonzero()[0]
+    while len(waiting):         # Euclid's steps, for the pairs that still have a rest
+        high, low = x1[waiting], x2[waiting]
+        rest = high % low
+        x1[waiting], x2[waiting] = low, rest
+        waiting = waiting[rest != 0]
+    return x1.reshape(shape)
 
 
-def lcm(x1, x2, /):
-    common = gcd(x1, x2)
-    return _a.where(common == 0, 0, _a.absolute(_a.asarray(x1) // _a.where(common == 0, 1, common) * x2))[()]
+def _lcm(x1, x2):
+    """The least common multiple."""
+    x1, x2 = together(x1, x2)
+    common = _gcd(x1, x2)
+    return _a.where(common == 0, common, _a.absolute(x1 // _a.maximum(common, 1) * x2))
+
+
+def _count_bits(x):
+    from engine.numpy._bits import _bitwise_count
+
+    return _bitwise_count(x)
+
+
+fabs = Composite(_fabs, 1)
+float_power = Composite(_float_power, 2)
+heaviside = Composite(_heaviside, 2)
+logaddexp2 = Composite(_logaddexp2, 2)
+gcd = Composite(_gcd, 2, identity=0)
+lcm = Composite(_lcm, 2)
+bitwise_count = Composite(_count_bits, 1, name="bitwise_count")
+
+
+def real_if_close(a, tol=100):
+    """The real parts, where all imaginary parts are within `tol` (below 1: absolute, else in units of eps) of zero."""
+    a = _a.asarray(a)
+    if a.dtype.kind != "c":
+        return a
+    if tol > 1:
+        tol = tol * 2.0 ** (-23 if a.dtype == _a.complex64 else -52)
+    return a.real if (_a.absolute(a.imag) < tol).all() else a
 
 
 def interp(x, xp, fp, left=None, right=None, period=None):
-    """Values at `x` on straight lines between the points (xp, fp); `xp` rises."""
+    """Values at `x` on straight lines between the points (xp, fp); `xp` rises. With `period` both wrap around."""
+    fp = _a.asarray(fp)
+    fp = fp.astype(complex if fp.dtype.kind == "c" else float, copy=False)
+    x, xp = _a.asarray(x, float), _a.asarray(xp, float)
     if period is not None:
-        raise NotImplementedError("interp(period=...) is not there")
-    x, xp, fp = _a.asarray(x) * 1.0, _a.asarray(xp) * 1.0, _a.asarray(fp) * 1.0
+        if period == 0:
+            raise ValueError("period must be a non-zero value")
+        if xp.ndim != 1 or fp.ndim != 1:
+            raise ValueError("Data points must be 1-D sequences")
+        if len(xp) != len(fp):
+            raise ValueError("fp and xp are not of the same length")
+        period, left, right = abs(period), None, None
+        x, xp = x % period, xp % period
+        order = xp.argsort()
+        xp, fp = xp[order], fp[order]
+        xp = _a.concatenate((xp[-1:] - period, xp, xp[:1] + period))
+        fp = _a.concatenate((fp[-1:], fp, fp[:1]))
     if len(xp) != len(fp):
         raise ValueError("fp and xp are not of the same length.")
     if not len(xp):
         raise ValueError("array of sample points is empty")
     if len(xp) == 1:
-        result = _a.zeros(x.shape) + fp[0]
+        result = _a.full(x.shape, fp[0])
     else:
         below = _a.clip(_a.searchsorted(xp, x, "right") - 1, 0, len(xp) - 2)
         slope = (fp[1:] - fp[:-1]) / (xp[1:] - xp[:-1])
-        result = slope[below] * (x - xp[below]) + fp[below]
+        start = fp[below]
+        result = slope[below] * (x - xp[below]) + start
+        # an infinite slope, or an end of infinity: from the other side, or the value that both ends have
+        odd = _a.isnan(result)
+        if odd.any():
+            again = slope[below] * (x - xp[below + 1]) + fp[below + 1]
+            again = _a.where(_a.isnan(again) & (start == fp[below + 1]), start, again)
+            result = _a.where(x == xp[below], start, _a.where(odd, again, result))
     result = _a.where(x < xp[0], fp[0] if left is None else left, result)
-    return _a.where(x > xp[-1], fp[-1] if right is None else right, _a.where(x == xp[-1], fp[-1], result))[()]
+    result = _a.where(x > xp[-1], fp[-1] if right is None else right, _a.where(x == xp[-1], fp[-1], result))
+    return _a.where(_a.isnan(x), x, result)[()]

@@ -35,6 +35,12 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis
 
 def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
     """`base` to the power of `linspace(start, stop)`."""
+    if not isinstance(base, (int, float)) and _a.asarray(base).ndim:
+        from engine.numpy._shapes import expand_dims
+
+        rank = len(broadcast_shapes(*(_a.asarray(one).shape for one in (start, stop, base))))
+        start, stop, base = (_a.array(one, ndmin=rank) for one in (start, stop, base))
+        base = expand_dims(base, axis)
     made = _a.power(base, linspace(start, stop, num, endpoint, axis=axis))
     return made if dtype is None else made.astype(dtype, copy=False)
 
@@ -121,6 +127,14 @@ def triu_indices(n, k=0, m=None):
     return _a.logical_not(tri(n, m, k - 1, bool)).nonzero()
 
 
+def asarray_chkfinite(a, dtype=None, order=None):
+    """An array without NaN and infinity; ValueError if there is one."""
+    a = _a.asarray(a, dtype, order)
+    if a.dtype.kind in "fc" and not _a.isfinite(a).all():
+        raise ValueError("array must not contain infs or NaNs")
+    return a
+
+
 def diag_indices(n, ndim=2):
     return (_a.arange(n),) * ndim
 
@@ -170,8 +184,14 @@ def fromiter(iter, dtype, count=-1, *, like=None):
 def vander(x, N=None, increasing=False):
     """Powers of `x` in columns."""
     x = _a.asarray(x)
-    powers = _a.arange(len(x) if N is None else N)
-    return x.reshape(-1, 1) ** (powers if increasing else powers[::-1])
+    if x.ndim != 1:
+        raise ValueError("x must be a one-dimensional array or sequence.")
+    count = len(x) if N is None else N
+    made = _a.ones((len(x), count), _a.result_type(x.dtype, int))
+    columns = made if increasing else made[:, ::-1]
+    for i in range(1, count):       # products, which are exact where powers are not
+        columns[:, i] = columns[:, i - 1] * x
+    return made
 
 
 def asfortranarray(a, dtype=None, *, like=None):

@@ -112,3 +112,42 @@ def min_scalar_type(a, /):
 
 def isfortran(a):
     return a.flags.fnc
+
+
+# ---- names of dtypes, and lists of them
+
+True_, False_ = _a.bool(True), _a.bool(False)
+ScalarType = (int, float, complex, bool, bytes, str, memoryview, _a.bool, _a.complex64, _a.complex128, _a.float16, _a.float32, _a.float64,
+              _a.int8, _a.int16, _a.int32, _a.int64, _a.uint8, _a.uint16, _a.uint32, _a.uint64)
+typecodes = {"Character": "", "Integer": "bhilqnp", "UnsignedInteger": "BHILQNP", "Float": "efd", "Complex": "FD",
+             "AllInteger": "bBhHiIlLqQnNpP", "AllFloat": "efdFD", "Datetime": "", "All": "?bhilqnpBHILQNPefdFD"}
+
+_DESCRIPTIONS = {
+    "?": "bool", "b": "signed char", "B": "unsigned char", "h": "short", "H": "unsigned short", "i": "integer", "I": "unsigned integer",
+    "l": "long integer", "L": "unsigned long integer", "q": "long long integer", "Q": "unsigned long long integer",
+    "f": "single precision", "d": "double precision", "F": "complex single precision", "D": "complex double precision",
+}
+
+
+def typename(char):
+    """What a one-letter code of a dtype stands for."""
+    return _DESCRIPTIONS[char]
+
+
+def mintypecode(typechars, typeset="GDFgdf", default="d"):
+    """The code of the smallest float dtype in `typeset` that holds all of `typechars`."""
+    codes = [one if isinstance(one, str) else _a.asarray(one).dtype.char for one in typechars]
+    found = [code for code in codes if code in typeset]
+    if not found:
+        return default
+    if "F" in found and "d" in found:
+        return "D"
+    return min(found, key="GDFgdf".index)
+
+
+def common_type(*arrays):
+    """The floating dtype in which all arrays can be computed; float64 for integers."""
+    dtypes = [_a.asarray(array).dtype for array in arrays]
+    if any(dtype.kind == "b" for dtype in dtypes):
+        raise TypeError("can't get common type for non-numeric array")
+    return _a.result_type(_a.float16, *(_a.float64 if dtype.kind in "iu" else dtype for dtype in dtypes)) if dtypes else _a.float16

@@ -29,7 +29,7 @@ def set_printoptions(precision=None, threshold=None, edgeitems=None, linewidth=N
         "nanstr": nanstr, "infstr": infstr, "sign": sign, "floatmode": floatmode,
     }
     if legacy:
-        raise NotImplementedError("set_printoptions(legacy=...): arrays are printed as today's NumPy prints them only")
+        raise ValueError(f"legacy printing option {legacy!r}: arrays are printed as today's NumPy prints them; expected None or False")
     if floatmode is not None and floatmode not in _FLOAT_MODES:
         raise ValueError(f"floatmode option must be one of {', '.join(repr(mode) for mode in _FLOAT_MODES)}")
     if sign is not None and sign not in (" ", "+", "-"):
@@ -355,3 +355,78 @@ def array_repr(arr, max_line_width=None, precision=None, suppress_small=None):
     last_line = len(text) - (text.rfind("\n") + 1)
     return text + ("\n      " if last_line + len(extra) + 1 > width else " ") + extra
 
+
+# ---- single numbers
+
+def _as_float(x):
+    x = _array.asarray(x)
+    if x.dtype.kind != "f":
+        x = x.astype(float)
+    return x.item(), _array._shortest(x.reshape(1))[0]
+
+
+def _trimmed(whole, fraction, trim):
+    """"whole.fraction" after one of the ways of `trim`: "k" as it is, "." without zeros at the end, "0" with one, "-" without the point."""
+    if trim not in ("k", ".", "0", "-"):
+        raise TypeError(f"if supplied, trim must be 'k', '.', '0' or '-' found `{trim}`")
+    if trim != "k":
+        fraction = fraction.rstrip("0")
+    if trim == "0" and not fraction:
+        fraction = "0"
+    return whole if trim == "-" and not fraction else f"{whole}.{fraction}"
+
+
+def _padded(text, pad_left, pad_right):
+    """Blanks in front up to `pad_left` characters before the point, behind up to `pad_right` after it."""
+    whole, point, fraction = text.partition(".")
+    if pad_left is not None:
+        whole = whole.rjust(pad_left)
+    if pad_right is not None:
+        point, fraction = point or " ", fraction.ljust(pad_right)
+    return whole + point + fraction
+
+
+def format_float_positional(x, precision=None, unique=True, fractional=True, trim="k", sign=False, pad_left=None, pad_right=None,
+                            min_digits=None):
+    """A number without an exponent; `precision`: digits behind the point, or in all without `fractional`."""
+    value, shortest = _as_float(x)
+    if not _is_finite(value):
+        return _padded(_special(value, "+" if sign else "-", _options), pad_left, None)
+    if not unique and precision is None:
+        raise ValueError("in non-unique mode `precision` must be supplied")
+    _, digits, power = _split(shortest)
+    behind = max(len(digits) - 1 - power, 0)
+    if precision is not None:
+        wanted = precision if fractional else precision - 1 - power
+        behind = wanted if not unique else min(behind, wanted)
+    text = f"{abs(value):.{max(behind, 0)}f}" if behind >= 0 else f"{round(abs(value), behind):.0f}"
+    whole, _, fraction = text.partition(".")
+    cut = behind < len(digits) - 1 - power
+    if unique and not (cut and float(text) < abs(value)):       # zeros that stand for digits cut off are shown
+        fraction = fraction.rstrip("0")
+    if min_digits is not None:
+        fraction = fraction.ljust(min_digits if fractional else min_digits - 1 - power, "0")
+    sign = "-" if str(value).startswith("-") else "+" if sign else ""
+    return _padded(sign + _trimmed(whole, fraction, trim), pad_left, pad_right)
+
+
+def format_float_scientific(x, precision=None, unique=True, trim="k", sign=False, pad_left=None, exp_digits=None, min_digits=None):
+    """A number with an exponent; `precision`: digits behind the point."""
+    value, shortest = _as_float(x)
+    if not _is_finite(value):
+        return _padded(_special(value, "+" if sign else "-", _options), pad_left, None)
+    if not unique and precision is None:
+        raise ValueError("in non-unique mode `precision` must be supplied")
+    _, digits, power = _split(shortest)
+    behind = max(len(digits) - 1, 0)
+    if precision is not None:
+        behind = precision if not unique else min(behind, precision)
+    mantissa, _, exponent = f"{abs(value):.{behind}e}".partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    if unique:
+        fraction = fraction.rstrip("0")
+    if min_digits is not None:
+        fraction = fraction.ljust(min_digits, "0")
+    sign = "-" if str(value).startswith("-") else "+" if sign else ""
+    number = _padded(sign + _trimmed(whole, fraction, trim), pad_left, None)
+    return f"{number}e{exponent[0]}{exponent[1:].lstrip('0').zfill(exp_digits or 2)}"

@@ -18,14 +18,63 @@ def vdot(a, b, /):
     return _a.dot(_a.conjugate(_a.ravel(a)), _a.ravel(b))
 
 
-def vecdot(x1, x2, /, *, axis=-1):
-    from engine.numpy._shapes import moveaxis
+def _core(name, signature, size, other):
+    if size != other:
+        raise ValueError(f"{name}: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature {signature} "
+                         f"(size {other} is different from {size})")
 
-    x1, x2 = moveaxis(_a.asarray(x1), axis, -1), moveaxis(_a.asarray(x2), axis, -1)
-    if x1.shape[-1] != x2.shape[-1]:
-        raise ValueError("vecdot: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n),(n)->() "
-                         f"(size {x2.shape[-1]} is different from {x1.shape[-1]})")
-    return (_a.conjugate(x1) * x2).sum(-1)
+
+def _as_vectors(name, *arrays):
+    made = [_a.asarray(array) for array in arrays]
+    for i, array in enumerate(made):
+        if array.ndim == 0:
+            raise ValueError(f"{name}: Input operand {i} does not have enough dimensions (has 0, gufunc core with signature "
+                             "(n),(n)->() requires 1)")
+    return made
+
+
+def vecdot(x1, x2, /, out=None, *, axis=-1, dtype=None):
+    """Sums of products of the vectors along `axis`, the first one conjugated."""
+    from engine.numpy._shapes import moveaxis
+    from engine.numpy._statistics import _finish
+
+    x1, x2 = _as_vectors("vecdot", x1, x2)
+    if axis != -1:
+        x1, x2 = moveaxis(x1, axis, -1), moveaxis(x2, axis, -1)
+    _core("vecdot", "(n),(n)->()", x1.shape[-1], x2.shape[-1])
+    if dtype is not None:
+        x1, x2 = x1.astype(dtype, copy=False), x2.astype(dtype, copy=False)
+    if x1.dtype.kind == "c":
+        x1 = _a.conjugate(x1)
+    if x1.ndim == x2.ndim == 1:
+        return _finish(_a.dot(x1, x2), out)
+    product = x1 * x2
+    return _finish(product.any(-1) if product.dtype.kind == "b" else product.sum(-1, product.dtype), out)
+
+
+def matvec(x1, x2, /, out=None):
+    """Each matrix of `x1` times the vector of `x2`."""
+    from engine.numpy._statistics import _finish
+
+    x1, x2 = _a.asarray(x1), _a.asarray(x2)
+    if x1.ndim < 2 or x2.ndim < 1:
+        raise ValueError(f"matvec: Input operand {int(x1.ndim >= 2)} does not have enough dimensions (has "
+                         f"{x1.ndim if x1.ndim < 2 else 0}, gufunc core with signature (m,n),(n)->(m) requires {2 if x1.ndim < 2 else 1})")
+    _core("matvec", "(m,n),(n)->(m)", x1.shape[-1], x2.shape[-1])
+    return _finish(_a.matmul(x1, x2[..., None])[..., 0], out)
+
+
+def vecmat(x1, x2, /, out=None):
+    """Each vector of `x1`, conjugated, times the matrix of `x2`."""
+    from engine.numpy._statistics import _finish
+
+    x1, x2 = _a.asarray(x1), _a.asarray(x2)
+    if x1.ndim < 1 or x2.ndim < 2:
+        raise ValueError(f"vecmat: Input operand {int(x1.ndim >= 1)} does not have enough dimensions (has "
+                         f"{0 if x1.ndim < 1 else x2.ndim}, gufunc core with signature (n),(n,m)->(m) requires {1 if x1.ndim < 1 else 2})")
+    _core("vecmat", "(n),(n,m)->(m)", x1.shape[-1], x2.shape[-2])
+    x1 = _a.conjugate(x1) if x1.dtype.kind == "c" else x1
+    return _finish(_a.matmul(x1[..., None, :], x2)[..., 0, :], out)
 
 
 def tensordot(a, b, axes=2):

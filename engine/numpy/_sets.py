@@ -1,4 +1,4 @@
-"""Sets of values, counting them, and finding where they are."""
+"""Sets of values, counting them, finding where they are; partial order."""
 
 from engine import _array as _a
 
@@ -18,32 +18,92 @@ def argwhere(a):
 
 
 def unique(ar, return_index=False, return_inverse=False, return_counts=False, axis=None, *, equal_nan=True, sorted=True):
-    """The sorted values without repetition; on request where each is first, which each element is, and how often."""
-    if axis is not None:
-        raise NotImplementedError("unique(axis=...): flat arrays are what there is")
+    """The sorted values (with `axis` rows) without repetition; on request where each is first, which each element is, how often."""
     ar = _a.asarray(ar)
-    flat = ar.ravel()
-    order = flat.argsort() if return_index or return_inverse else None
-    ordered = flat[order] if order is not None else _a.sort(flat)
-    first = _a.ones(len(ordered), bool)
-    if len(ordered):
-        first[1:] = ordered[1:] != ordered[:-1]
-        if equal_nan and ordered.dtype.kind in "fc":
-            first[1:] &= ~(_a.isnan(ordered[1:]) & _a.isnan(ordered[:-1]))
-    results = [ordered[first]]
+    if axis is None:
+        rows = ar.ravel()
+        order = rows.argsort() if return_index or return_inverse else None
+        ordered = rows[order] if order is not None else _a.sort(rows)
+        first = _a.ones(len(ordered), bool)
+        if len(ordered):
+            first[1:] = ordered[1:] != ordered[:-1]
+            if equal_nan and ordered.dtype.kind in "fc":
+                first[1:] &= ~(_a.isnan(ordered[1:]) & _a.isnan(ordered[:-1]))
+        values = ordered[first]
+    else:
+        from engine.numpy._shapes import _axis, _count, moveaxis
+
+        axis = _axis(axis, ar.ndim)
+        moved = moveaxis(ar, axis, 0)
+        rows = _a.ascontiguousarray(moved).reshape(len(moved), _count(moved.shape[1:]))
+        order = _a.arange(len(rows))
+        for column in range(rows.shape[1] - 1, -1, -1):
+            order = order[rows[order, column].argsort()]
+        ordered = rows[order]
+        first = _a.ones(len(ordered), bool)
+        if len(ordered):
+            first[1:] = (ordered[1:] != ordered[:-1]).any(1)
+        values = moveaxis(ordered[first].reshape((-1, *moved.shape[1:]) if ordered.size else (int(first.sum()), *moved.shape[1:])), 0, axis)
+    results = [values]
     if return_index:
         results.append(order[first])
     if return_inverse:
         inverse = _a.empty(len(ordered), int)
         inverse[order] = first.cumsum() - 1
-        results.append(inverse.reshape(ar.shape))
+        results.append(inverse.reshape(ar.shape) if axis is None else inverse)
     if return_counts:
         places = _a.concatenate((first.nonzero()[0], [len(ordered)]))
         results.append(places[1:] - places[:-1])
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def unique_values(x):
+class _Answer(tuple):
+    """A tuple whose items have names, which `_names` gives."""
+
+    __slots__ = ()
+    _names = ()
+
+    def __repr__(self):
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in zip(self._names, self))})"
+
+
+class UniqueAllResult(_Answer):
+    __slots__ = ()
+    _names = ("values", "indices", "inverse_indices", "counts")
+    values = property(lambda self: self[0])
+    indices = property(lambda self: self[1])
+    inverse_indices = property(lambda self: self[2])
+    counts = property(lambda self: self[3])
+
+
+class UniqueCountsResult(_Answer):
+    __slots__ = ()
+    _names = ("values", "counts")
+    values = property(lambda self: self[0])
+    counts = property(lambda self: self[1])
+
+
+class UniqueInverseResult(_Answer):
+    __slots__ = ()
+    _names = ("values", "inverse_indices")
+    values = property(lambda self: self[0])
+    inverse_indices = property(lambda self: self[1])
+
+
+def unique_all(x, /):
+    """The standard's: values, first places, which value each element is, how often; each NaN is a value of its own."""
+    return UniqueAllResult(unique(x, True, True, True, equal_nan=False))
+
+
+def unique_counts(x, /):
+    return UniqueCountsResult(unique(x, return_counts=True, equal_nan=False))
+
+
+def unique_inverse(x, /):
+    return UniqueInverseResult(unique(x, return_inverse=True, equal_nan=False))
+
+
+def unique_values(x, /):
     return unique(x, equal_nan=False)
 
 
@@ -56,100 +116,92 @@ def union1d(ar1, ar2):
 
 
 def intersect1d(ar1, ar2, assume_unique=False, return_indices=False):
-    if return_indices:
-        raise NotImplementedError("intersect1d(return_indices=True) is not there")
-    values = _a.sort(_a.concatenate((_distinct(ar1), _distinct(ar2))))
-    return values[:-1][values[1:] == values[:-1]]
+    """The sorted values that are in both; on request also where each is first in the one and in the other."""
+    ar1, ar2 = _a.ravel(ar1), _a.ravel(ar2)
+    first = second = None
+    if not assume_unique:
+        if return_indices:
+            (ar1, first), (ar2, second) = unique(ar1, return_index=True), unique(ar2, return_index=True)
+        else:
+            ar1, ar2 = unique(ar1), unique(ar2)
+    both = _a.concatenate((ar1, ar2))
+    if not return_indices:
+        both = _a.sort(both)
+        return both[:-1][both[1:] == both[:-1]]
+    order = both.argsort()
+    both = both[order]
+    same = both[1:] == both[:-1]
+    values, places, others = both[:-1][same], order[:-1][same], order[1:][same] - len(ar1)
+    return values, places if first is None else first[places], others if second is None else second[others]
 
 
 def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None):
     """Whether each element is among `test_elements`."""
-    element, values = _a.asarray(element), _distinct(test_elements)
+    if kind not in (None, "sort", "table"):
+        raise ValueError(f"Invalid kind: '{kind}'. Please use None, 'sort' or 'table'.")
+    element, values = _a.asarray(element), _a.sort(_a.ravel(test_elements))
     if not len(values):
         return _a.full(element.shape, invert, bool)
     dtype = _a.promote_types(element.dtype, values.dtype)
-    places = _a.clip(_a.searchsorted(values, element), 0, len(values) - 1)
-    found = values.astype(dtype)[places] == element
-    return ~found if invert else found
+    places = _a.minimum(_a.searchsorted(values, element), len(values) - 1)
+    found = values.astype(dtype, copy=False)[places]
+    return _a.asarray(found != element if invert else found == element)
 
 
 def setdiff1d(ar1, ar2, assume_unique=False):
-    values = _distinct(ar1)
+    values = _a.ravel(ar1) if assume_unique else _distinct(ar1)
     return values[isin(values, ar2, invert=True)]
 
 
 def setxor1d(ar1, ar2, assume_unique=False):
-    return union1d(setdiff1d(ar1, ar2), setdiff1d(ar2, ar1))
+    ar1, ar2 = (_a.ravel(a) if assume_unique else _distinct(a) for a in (ar1, ar2))
+    both = _a.sort(_a.concatenate((ar1, ar2)))
+    if not len(both):
+        return both
+    change = _a.concatenate(([True], both[1:] != both[:-1], [True]))
+    return both[change[1:] & change[:-1]]
 
 
-def bincount(x, /, weights=None, minlength=0):
-    """How often each of 0, 1, 2, ... is in `x`, or the sums of their weights."""
-    x = _a.asarray(x)
-    if x.ndim != 1:
-        raise ValueError("object too deep for desired array" if x.ndim else "object of too small depth for desired array")
-    if x.dtype.kind not in "iub":
-        raise TypeError(f"Cannot cast array data from {x.dtype!r} to dtype('int64') according to the rule 'safe'")
-    if len(x) and x.min() < 0:
-        raise ValueError("'list' argument must have no negative elements")
-    size = max(int(x.max()) + 1 if len(x) else 0, minlength)
-    counts = _a.zeros(size, float if weights is not None else int)
-    if weights is not None and len(_a.asarray(weights)) != len(x):
-        raise ValueError("The weights and list don't have the same length.")
-    _a._scatter_add(counts, x.astype(int), 1 if weights is None else weights)
-    return counts
+# ---- order
 
+def _check_kth(a, kth, axis):
+    from engine.numpy._shapes import _axis
 
-def digitize(x, bins, right=False):
-    """The number of the bin that each element lies in."""
-    bins = _a.asarray(bins)
-    step = bins[1:] - bins[:-1]
-    if (step >= 0).all():
-        return _a.searchsorted(bins, x, "left" if right else "right")
-    if (step <= 0).all():
-        return len(bins) - _a.searchsorted(bins[::-1], x, "right" if right else "left")
-    raise ValueError("bins must be monotonically increasing or decreasing")
-
-
-def histogram(a, bins=10, range=None, density=None, weights=None):
-    """(how many elements lie in each bin, the edges of the bins)."""
-    a = _a.ravel(a)
-    if hasattr(bins, "__len__") or isinstance(bins, _a.ndarray) and bins.ndim:
-        edges = _a.asarray(bins)
-        if (edges[1:] < edges[:-1]).any():
-            raise ValueError("`bins` must increase monotonically, when an array")
-    else:
-        if bins < 1:
-            raise ValueError("`bins` must be positive, when an integer")
-        low, high = range if range is not None else (float(a.min()), float(a.max())) if len(a) else (0.0, 1.0)
-        if low > high:
-            raise ValueError("max must be larger than min in range parameter.")
-        if low == high:
-            low, high = low - 0.5, high + 0.5
-        from engine.numpy._creation import linspace
-
-        edges = linspace(low, high, bins + 1)
-    inside = (a >= edges[0]) & (a <= edges[-1])
-    a = a[inside]
-    places = _a.clip(_a.searchsorted(edges, a, "right") - 1, 0, len(edges) - 2)
-    counts = bincount(places, None if weights is None else _a.ravel(weights)[inside], len(edges) - 1)
-    if density:
-        return counts / (edges[1:] - edges[:-1]) / counts.sum(), edges
-    return counts, edges
+    a = _a.asarray(a)
+    size = a.size if axis is None else a.shape[_axis(axis, a.ndim)] if a.ndim else 1
+    for place in _a.asarray(kth).ravel().tolist():
+        if not -size <= place < size:
+            raise ValueError(f"kth(={place}) out of bounds ({size})")
+    return a
 
 
 def partition(a, kth, axis=-1, kind="introselect", order=None):
     """Sorted altogether, which is a partition at every place."""
-    return _a.sort(a, axis)
+    return _a.sort(_check_kth(a, kth, axis), axis)
 
 
 def argpartition(a, kth, axis=-1, kind="introselect", order=None):
-    return _a.argsort(a, axis)
+    return _a.argsort(_check_kth(a, kth, axis), axis)
 
 
 def lexsort(keys, axis=-1):
     """The order by the last key, within it by the one before, and so on."""
+    from engine.numpy._shapes import take_along_axis
+
     keys = [_a.asarray(key) for key in keys]
+    if not keys:
+        raise TypeError("need sequence of keys with len > 0 in lexsort")
+    if keys[0].ndim == 0:
+        return _a.asarray(0)
     order = keys[0].argsort(axis)
     for key in keys[1:]:
-        order = order[key[order].argsort(axis)]
+        order = take_along_axis(order, take_along_axis(key, order, axis).argsort(axis), axis)
     return order
+
+
+def sort_complex(a):
+    """Sorted along the last axis, as complex numbers."""
+    made = _a.sort(_a.asarray(a))
+    if made.dtype.kind == "c":
+        return made
+    return made.astype(_a.complex64 if made.dtype.name in ("int8", "uint8", "int16", "uint16", "float32", "float16") else _a.complex128)

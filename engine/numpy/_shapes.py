@@ -1,4 +1,4 @@
-"""Other shapes and places of the same elements: stacking, splitting, axes, padding, tiling, rolling, repeating, inserting."""
+"""Other shapes and places of the same elements: stacking, splitting, axes, tiling, rolling, repeating, inserting."""
 
 from engine import _array as _a
 from engine._array import AxisError
@@ -175,6 +175,39 @@ def column_stack(tup):
     return _a.concatenate([array.reshape(-1, 1) if array.ndim < 2 else array for array in arrays], 1)
 
 
+def block(arrays):
+    """One array of nested lists of arrays: the innermost lists joined along the last axis, the ones around them along the axis before."""
+    depth = _block_depth(arrays, ())
+    rank = max(depth, _block_rank(arrays))
+    joined = _block(arrays, depth, rank)
+    return joined.copy() if depth == 0 else joined
+
+
+def _block_depth(arrays, place):
+    if isinstance(arrays, tuple):
+        raise TypeError(f"arrays{''.join(f'[{i}]' for i in place)} is a tuple. Only lists can be used to arrange blocks, and np.block does not "
+                        "allow implicit conversion from tuple to ndarray.")
+    if not isinstance(arrays, list):
+        return 0
+    if not arrays:
+        raise ValueError(f"List at arrays{''.join(f'[{i}]' for i in place)} cannot be empty")
+    depths = [_block_depth(one, (*place, i)) for i, one in enumerate(arrays)]
+    if len(set(depths)) > 1:
+        raise ValueError(f"List depths are mismatched. First element was at depth {len(place) + 1 + depths[0]}, but there is an element at "
+                         f"another depth")
+    return 1 + depths[0]
+
+
+def _block_rank(arrays):
+    return max(map(_block_rank, arrays)) if isinstance(arrays, list) else ndim(arrays)
+
+
+def _block(arrays, depth, rank):
+    if depth == 0:
+        return _a.array(arrays, ndmin=rank, copy=None)
+    return _a.concatenate([_block(one, depth - 1, rank) for one in arrays], -depth)
+
+
 def unstack(x, /, *, axis=0):
     x = _a.asarray(x)
     if x.ndim == 0:
@@ -269,50 +302,6 @@ def roll(a, shift, axis=None):
     return _a._roll(a, tuple(by % n if n else 0 for by, n in zip(total, a.shape)))
 
 
-_PAD_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3, "wrap": 4}
-
-
-def _pairs(value, rank):
-    """((before, after), ...) of numpy.pad's ways to give widths."""
-    if isinstance(value, dict):
-        pairs = [(0, 0)] * rank
-        for axis, pair in value.items():
-            pairs[axis] = (pair, pair) if not hasattr(pair, "__len__") else tuple(pair)
-        return pairs
-    value = _a.asarray(value)
-    return _a.broadcast_to(value, (rank, 2)).tolist()
-
-
-def pad(array, pad_width, mode="constant", *, constant_values=0, **kwargs):
-    """`array` with so many elements more in front of and behind each dimension."""
-    array = _a.asarray(array)
-    widths = _pairs(pad_width, array.ndim)
-    if any(int(width) != width for pair in widths for width in pair):
-        raise TypeError("`pad_width` must be of integral type.")
-    if any(width < 0 for pair in widths for width in pair):
-        raise ValueError("index can't contain negative values")
-    if mode not in _PAD_MODES:
-        raise NotImplementedError(f"pad(mode={mode!r}): expected one of {', '.join(_PAD_MODES)}")
-    if kwargs and (set(kwargs) != {"reflect_type"} or kwargs["reflect_type"] != "even"):
-        raise ValueError(f"unsupported keyword arguments for mode '{mode}': {set(kwargs)}")
-    shape = tuple(before + n + after for n, (before, after) in zip(array.shape, widths))
-    if mode == "constant":
-        values = _pairs(constant_values, array.ndim)
-        if len({value for pair in values for value in pair}) > 1:       # different edges: a dimension after the other
-            for axis, ((before, after), pair) in enumerate(zip(widths, values)):
-                for width, value, front in ((before, pair[0], True), (after, pair[1], False)):
-                    sizes = array.shape[:axis] + (width,) + array.shape[axis + 1:]
-                    edge = _a.full(sizes, value, array.dtype)
-                    array = _a.concatenate((edge, array) if front else (array, edge), axis)
-            return array
-        value = values[0][0] if values else 0
-        return _a._pad(array, tuple(before for before, _ in widths), shape, 0, _a.asarray(value, array.dtype).item())
-    for axis, (n, pair) in enumerate(zip(array.shape, widths)):
-        if n == 0 and any(pair):
-            raise ValueError(f"can't extend empty axis {axis} using modes other than 'constant' or 'empty'")
-    return _a._pad(array, tuple(before for before, _ in widths), shape, _PAD_MODES[mode])
-
-
 # ---- inserting and removing
 
 def append(arr, values, axis=None):
@@ -328,6 +317,12 @@ def delete(arr, obj, axis=None):
         arr, axis = arr.ravel(), 0
     axis = _axis(axis, arr.ndim)
     keep = _a.ones(arr.shape[axis], bool)
+    if not isinstance(obj, (int, slice)):
+        obj = _a.asarray(obj)
+        if obj.dtype.kind == "b" and obj.shape != keep.shape:
+            raise ValueError(f"boolean array argument obj to delete must be one dimensional and match the axis length of {len(keep)}")
+        if obj.size == 0:
+            return arr.copy()
     if isinstance(obj, int) and not -len(keep) <= obj < len(keep):
         raise IndexError(f"index {obj} is out of bounds for axis {axis} with size {len(keep)}")
     keep[obj] = False
@@ -346,41 +341,60 @@ def insert(arr, obj, values, axis=None):
     else:
         places = _a.asarray(obj)
         if places.dtype.kind == "b":
+            if places.ndim != 1:
+                raise ValueError("boolean array argument obj to insert must be one dimensional")
             places = places.nonzero()[0]
-    one = places.ndim == 0
-    places = places.reshape(-1).astype(int)
-    if ((places < -length) | (places > length)).any():
-        wrong = places[(places < -length) | (places > length)][0]
-        raise IndexError(f"index {wrong} is out of bounds for axis {axis} with size {length}")
+        elif places.ndim > 1:
+            raise ValueError("index array argument obj to insert must be one dimensional or scalar")
+    sizes, before = list(arr.shape), (slice(None),) * axis
+    if places.size == 1:
+        place = places.item()
+        if not -length <= place <= length:
+            raise IndexError(f"index {obj} is out of bounds for axis {axis} with size {length}")
+        place += length if place < 0 else 0
+        values = _a.array(values, arr.dtype, ndmin=arr.ndim)
+        if places.ndim == 0:
+            values = moveaxis(values, 0, axis)
+        count = values.shape[axis]
+        sizes[axis] += count
+        made = _a.empty(sizes, arr.dtype)
+        made[(*before, slice(None, place))] = arr[(*before, slice(None, place))]
+        made[(*before, slice(place, place + count))] = values
+        made[(*before, slice(place + count, None))] = arr[(*before, slice(place, None))]
+        return made
+    places = places.astype(int)
+    wrong = (places < -length) | (places > length)
+    if wrong.any():
+        raise IndexError(f"index {places[wrong][0]} is out of bounds for axis {axis} with size {length}")
     places = _a.where(places < 0, places + length, places)
-    values = _a.asarray(values, arr.dtype)
-    if one:
-        values = moveaxis(_a.array(values, ndmin=arr.ndim), 0, axis) if values.ndim else values
-        count = values.shape[axis] if values.ndim else 1
-        target = places[0] + _a.arange(count)
-    else:
-        order = places.argsort()
-        target = places.copy()
-        target[order] += _a.arange(len(places))
-        count = len(places)
-    sizes = arr.shape[:axis] + (length + count,) + arr.shape[axis + 1:]
+    target = places.copy()
+    order = places.argsort()
+    target[order] += _a.arange(len(places))
+    sizes[axis] += len(places)
     made = _a.empty(sizes, arr.dtype)
-    old = _a.ones(length + count, bool)
+    old = _a.ones(sizes[axis], bool)
     old[target] = False
-    before = (slice(None),) * axis
-    made[(*before, target)] = values
+    made[(*before, target)] = _a.asarray(values, arr.dtype)
     made[(*before, old)] = arr
     return made
 
 
 def trim_zeros(filt, trim="fb", axis=None):
-    filt = _a.asarray(filt)
-    found = filt.nonzero()[0]
-    if not len(found):
-        return filt[:0]
-    start = int(found[0]) if "f" in trim.lower() else 0
-    stop = int(found[-1]) + 1 if "b" in trim.lower() else len(filt)
-    return filt[start:stop]
+    """Without the zeros at the front ("f") and the back ("b") of the axes."""
+    given, filt = filt, _a.asarray(filt)
+    trim = trim.lower()
+    if trim not in ("fb", "bf", "f", "b"):
+        raise ValueError(f"unexpected character(s) in `trim`: {trim!r}")
+    axes = tuple(range(filt.ndim)) if axis is None else _axes(axis, filt.ndim, "axis")
+    if not axes:
+        return filt
+    key = [slice(None)] * filt.ndim
+    for one, places in enumerate(filt.nonzero()):
+        if one in axes:
+            found = len(places) > 0
+            key[one] = slice(int(places.min()) if "f" in trim and found else None if found else 0,
+                             int(places.max()) + 1 if "b" in trim and found else None if found else 0)
+    return given[key[0]] if filt.ndim == 1 else filt[tuple(key)]
 
 
 # ---- by place
@@ -437,6 +451,9 @@ def put(a, ind, v, mode="raise"):
     """Sets elements of the flat array."""
     if mode == "raise":
         ind = _a.asarray(ind).ravel()
+        wrong = (ind < -a.size) | (ind >= a.size)
+        if wrong.any():
+            raise IndexError(f"index {ind[wrong][0]} is out of bounds for axis 0 with size {a.size}")
     elif mode == "wrap":
         ind = _a.asarray(ind).ravel() % a.size
     else:
@@ -531,14 +548,20 @@ def select(condlist, choicelist, default=0):
 
 
 def piecewise(x, condlist, funclist, *args, **kw):
+    """Each function's values (or a number) where its condition holds; a last function more stands for the rest."""
     x = _a.asarray(x)
+    if not isinstance(condlist, (list, tuple)) or _a.asarray(condlist[0]).ndim == 0 and x.ndim:
+        condlist = [condlist]
     conditions = [_a.asarray(condition, bool) for condition in condlist]
     made = _a.zeros(x.shape, x.dtype)
+    if len(funclist) not in (len(conditions), len(conditions) + 1):
+        raise ValueError(f"with {len(conditions)} condition(s), either {len(conditions)} or {len(conditions) + 1} functions are expected")
     if len(funclist) == len(conditions) + 1:
         rest = _a.ones(x.shape, bool)
         for condition in conditions:
             rest = rest & ~condition
         conditions.append(rest)
     for condition, function in zip(conditions, funclist):
-        made[condition] = function(x[condition], *args, **kw) if callable(function) else function
+        if condition.any():
+            made[condition] = function(x[condition], *args, **kw) if callable(function) else function
     return made

@@ -1,4 +1,4 @@
-"""Statistics: spreads, medians, weighted means, differences, rounding."""
+"""Statistics: spreads, weighted means, covariances, differences along an axis, rounding."""
 
 from engine import _array as _a
 
@@ -63,123 +63,25 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=False):
         if weights.shape != a.shape:
             if axis is None:
                 raise TypeError("Axis must be specified when shapes of a and weights differ.")
-            if weights.shape != (a.shape[axis],):
+            from engine.numpy._shapes import _axes
+
+            axes = _axes(axis, a.ndim, "axis" if isinstance(axis, (tuple, list)) else None)
+            if weights.shape != tuple(a.shape[one] for one in axes):
                 raise ValueError("Shape of weights must be consistent with shape of a along specified axis.")
-            weights = weights.reshape(weights.shape + (1,) * (a.ndim - 1 - axis % a.ndim))
-        total = _a.sum(weights * _a.ones(a.shape, weights.dtype), axis, keepdims=keepdims)
+            weights = weights.transpose(sorted(range(len(axes)), key=axes.__getitem__))
+            weights = weights.reshape([n if i in axes else 1 for i, n in enumerate(a.shape)])
+        dtype = _a.result_type(a.dtype, weights.dtype, *([_a.float64] if a.dtype.kind in "iub" else []))
+        weights = _a.broadcast_to(weights, a.shape)
+        total = _a.sum(weights, axis, dtype, keepdims=keepdims)
         if (total == 0).any():
             raise ZeroDivisionError("Weights sum to zero, can't be normalized")
-        result = _a.sum(a * weights, axis, keepdims=keepdims) / total
+        result = _a.sum(_a.multiply(a, weights, dtype=dtype), axis, keepdims=keepdims) / total
     return (result, total) if returned else result
-
-
-def _ordered(a, axis):
-    """(sorted along one axis which is the last, or flat; with the axes of the result)."""
-    from engine.numpy._shapes import moveaxis
-
-    a = _a.asarray(a)
-    if axis is None:
-        return _a.sort(a.ravel())
-    if isinstance(axis, tuple):
-        rest = [i for i in range(a.ndim) if i not in {one % a.ndim for one in axis}]
-        a = moveaxis(a, axis, tuple(range(-len(axis), 0)))
-        return _a.sort(a.reshape([a.shape[i] for i in range(len(rest))] + [-1]), -1)
-    return _a.sort(moveaxis(a, axis, -1), -1)
-
-
-def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
-    """The middle value; of an even number the mean of the two in the middle."""
-    a = _a.asarray(a)
-    ordered = _ordered(a, axis)
-    count = ordered.shape[-1]
-    if count == 0:
-        result = _a.mean(ordered, -1)
-    else:
-        result = _a.mean(ordered[..., (count - 1) // 2:count // 2 + 1], -1)
-        if ordered.dtype.kind in "fc":
-            last = ordered[..., -1]
-            result = _a.where(_a.isnan(last), last, result)[()]
-    return _finish(_keep(result, a, axis) if keepdims else result, out)
 
 
 def _keep(result, a, axis):
     axes = range(a.ndim) if axis is None else {one % a.ndim for one in (axis if isinstance(axis, tuple) else (axis,))}
     return result.reshape(tuple(1 if i in axes else n for i, n in enumerate(a.shape)))
-
-
-def quantile(a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
-    """The values below which the fractions `q` of the elements lie, interpolated linearly."""
-    if method != "linear" or weights is not None:
-        raise NotImplementedError("quantile: method='linear' without weights is what there is")
-    a, q = _a.asarray(a), _a.asarray(q) * 1.0
-    if ((q < 0) | (q > 1)).any():
-        raise ValueError("Quantiles must be in the range [0, 1]")
-    ordered = _ordered(a, axis)
-    if ordered.dtype.kind in "iub":
-        ordered = ordered.astype(float)
-    count = ordered.shape[-1]
-    results = []
-    for fraction in q.ravel().tolist():
-        place = fraction * (count - 1)
-        below = min(int(place), count - 1)
-        share = place - below
-        low, high = ordered[..., below], ordered[..., min(below + 1, count - 1)]
-        step = high - low
-        value = low + step * share if share < 0.5 else high - step * (1 - share)
-        last = ordered[..., -1]
-        value = _a.where(_a.isnan(last), last, value)[()]
-        results.append(_keep(value, a, axis) if keepdims else value)
-    if q.ndim == 0:
-        return _finish(results[0], out)
-    from engine.numpy._shapes import stack
-
-    result = stack(results)
-    return _finish(result.reshape(q.shape + result.shape[1:]), out)
-
-
-def percentile(a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
-    q = _a.asarray(q) / 100.0
-    if ((q < 0) | (q > 1)).any():
-        raise ValueError("Percentiles must be in the range [0, 100]")
-    return quantile(a, q, axis, out, overwrite_input, method, keepdims, weights=weights)
-
-
-# ---- without NaNs
-
-def _known(a):
-    a = _a.asarray(a)
-    return a, ~_a.isnan(a) if a.dtype.kind in "fc" else _a.ones(a.shape, bool)
-
-
-def nansum(a, axis=None, dtype=None, out=None, keepdims=False):
-    a, known = _known(a)
-    return _a.sum(_a.where(known, a, _a.zeros(1, a.dtype)), axis, dtype, out, keepdims)
-
-
-def nanmean(a, axis=None, dtype=None, out=None, keepdims=False):
-    a, known = _known(a)
-    return _a.mean(a, axis, dtype, out, keepdims, where=known)
-
-
-def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
-    a, known = _known(a)
-    return var(_a.where(known, a, _a.zeros(1, a.dtype)), axis, dtype, out, ddof, keepdims, where=known)
-
-
-def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
-    return _finish(_a.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims)), out)
-
-
-def nanmax(a, axis=None, out=None, keepdims=False):
-    a, known = _known(a)
-    result = _a.max(_a.where(known, a, _a.asarray(float("-inf"), a.dtype)) if a.dtype.kind == "f" else a, axis, keepdims=keepdims)
-    if a.dtype.kind == "f":
-        result = _a.where(known.any(axis, keepdims=keepdims), result, _a.asarray(float("nan"), a.dtype))[()]
-    return _finish(result, out)
-
-
-def nanmin(a, axis=None, out=None, keepdims=False):
-    return _finish(-nanmax(-_a.asarray(a), axis, keepdims=keepdims), out)
 
 
 # ---- differences and sums along an axis
@@ -219,26 +121,60 @@ def ediff1d(ary, to_end=None, to_begin=None):
 
 
 def gradient(f, *varargs, axis=None, edge_order=1):
-    """Central differences, at the ends one-sided ones; for equal steps."""
+    """Central differences, at the ends one-sided ones of `edge_order` 1 or 2; for equal steps, or places along an axis."""
+    from engine.numpy._shapes import _axes, moveaxis
+
     f = _a.asarray(f)
+    axes = tuple(range(f.ndim)) if axis is None else _axes(axis, f.ndim)
+    if len(varargs) == 0:
+        steps = [1.0] * len(axes)
+    elif len(varargs) == 1 and _a.asarray(varargs[0]).ndim == 0:
+        steps = list(varargs) * len(axes)
+    elif len(varargs) == len(axes):
+        steps = [_steps(one, f.shape[axes[i]]) for i, one in enumerate(varargs)]
+    else:
+        raise TypeError("invalid number of arguments")
+    if edge_order > 2:
+        raise ValueError("'edge_order' greater than 2 not supported")
     if f.dtype.kind in "iub":
-        f = f.astype(float)
-    axes = range(f.ndim) if axis is None else [axis % f.ndim] if isinstance(axis, int) else [one % f.ndim for one in axis]
-    steps = list(varargs) * (len(axes) if len(varargs) == 1 else 1) or [1.0] * len(axes)
-    if edge_order != 1 or any(_a.asarray(step).ndim for step in steps):
-        raise NotImplementedError("gradient: equal steps and edge_order=1 are what there is")
+        f = f.astype(float) if f.dtype.kind != "b" else f
+    dtype = f.dtype if f.dtype.kind in "fc" else _a.float64
     results = []
     for one, step in zip(axes, steps):
-        if f.shape[one] < 2:
+        if f.shape[one] < edge_order + 1:
             raise ValueError("Shape of array too small to calculate a numerical gradient, at least (edge_order + 1) elements are required.")
-        at = lambda *place: f[(slice(None),) * one + (slice(*place),)]       # noqa: E731
-        made = _a.empty(f.shape, f.dtype)
-        to = lambda *place: (slice(None),) * one + (slice(*place),)         # noqa: E731
-        made[to(1, -1)] = (at(2, None) - at(None, -2)) / (2.0 * step)
-        made[to(0, 1)] = (at(1, 2) - at(0, 1)) / step
-        made[to(-1, None)] = (at(-1, None) - at(-2, -1)) / step
+        made = _a.empty(f.shape, dtype)
+        y, to = moveaxis(f, one, -1), moveaxis(made, one, -1)
+        if _a.asarray(step).ndim == 0:
+            to[..., 1:-1] = (y[..., 2:] - y[..., :-2]) / (2.0 * step)
+            near = far = (step, step)
+        else:
+            before, after = step[:-1], step[1:]
+            to[..., 1:-1] = (-after / (before * (before + after)) * y[..., :-2] + (after - before) / (before * after) * y[..., 1:-1]
+                             + before / (after * (before + after)) * y[..., 2:])
+            near, far = (step[0], step[min(1, len(step) - 1)]), (step[-1], step[max(-2, -len(step))])
+        if edge_order == 1:
+            to[..., 0] = (y[..., 1] - y[..., 0]) / near[0]
+            to[..., -1] = (y[..., -1] - y[..., -2]) / far[0]
+        else:
+            for end, inner, outer, (d1, d2), sign in ((0, 1, 2, near, 1), (-1, -2, -3, far, -1)):
+                to[..., end] = sign * (-(2.0 * d1 + d2) / (d1 * (d1 + d2)) * y[..., end] + (d1 + d2) / (d1 * d2) * y[..., inner]
+                                       - d1 / (d2 * (d1 + d2)) * y[..., outer])
         results.append(made)
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def _steps(places, length):
+    """The step of `gradient` along an axis: a number, or the distances of neighbouring places."""
+    places = _a.asarray(places)
+    if places.ndim == 0:
+        return places
+    if places.ndim != 1:
+        raise ValueError("distances must be either scalars or 1d")
+    if len(places) != length:
+        raise ValueError("when 1d, distances must match the length of the corresponding dimension")
+    distances = diff(places.astype(float) if places.dtype.kind in "iu" else places)
+    return distances[0] if len(distances) and (distances == distances[0]).all() else distances
 
 
 def trapezoid(y, x=None, dx=1.0, axis=-1):
@@ -246,7 +182,11 @@ def trapezoid(y, x=None, dx=1.0, axis=-1):
     from engine.numpy._shapes import moveaxis
 
     y = moveaxis(_a.asarray(y), axis, -1)
-    width = dx if x is None else diff(x, axis=-1 if _a.asarray(x).ndim == 1 else axis)
+    if x is None:
+        width = dx
+    else:
+        x = _a.asarray(x)
+        width = diff(x) if x.ndim == 1 else diff(moveaxis(x, axis, -1))
     return (width * (y[..., 1:] + y[..., :-1]) / 2.0).sum(-1)
 
 
@@ -272,30 +212,73 @@ def _cumulative(scan, start, x, axis, dtype, out, include_initial):
     return _finish(result, out)
 
 
-def cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=None, *, dtype=None):
-    """The matrix of covariances of the rows (variables) of `m`."""
-    if fweights is not None or aweights is not None:
-        raise NotImplementedError("cov: weights are not there")
-    from engine.numpy._shapes import atleast_2d
+def _sample_weights(weights, name, count):
+    weights = _a.array(weights, float)
+    if weights.ndim > 1:
+        raise RuntimeError(f"cannot handle multidimensional {name}")
+    if weights.shape[0] != count:
+        raise RuntimeError(f"incompatible numbers of samples and {name}")
+    if (weights < 0).any():
+        raise ValueError(f"{name} cannot be negative")
+    return weights
 
-    m = atleast_2d(_a.asarray(m) * 1.0)
-    if not rowvar and m.shape[0] != 1:
-        m = m.T
+
+def cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=None, *, dtype=None):
+    """The matrix of covariances of the rows (variables) of `m`; `fweights`: how often each sample counts, `aweights`: how much."""
+    if ddof is not None and ddof != int(ddof):
+        raise ValueError("ddof must be integer")
+    m = _a.asarray(m)
+    if m.ndim > 2:
+        raise ValueError("m has more than 2 dimensions")
+    y = None if y is None else _a.asarray(y)
+    if y is not None and y.ndim > 2:
+        raise ValueError("y has more than 2 dimensions")
+    if dtype is None:
+        dtype = _a.result_type(m, _a.float64) if y is None else _a.result_type(m, y, _a.float64)
+    rows = _a.array(m, dtype, ndmin=2)
+    if not rowvar and m.ndim != 1:
+        rows = rows.T
+    if rows.shape[0] == 0:
+        return _a.zeros((0, 0))
     if y is not None:
-        y = atleast_2d(_a.asarray(y) * 1.0)
-        m = _a.concatenate((m, y.T if not rowvar and y.shape[0] != 1 else y))
+        y = _a.array(y, dtype, ndmin=2)
+        rows = _a.concatenate((rows, y.T if not rowvar and y.shape[0] != 1 else y))
     ddof = (0 if bias else 1) if ddof is None else ddof
-    centred = m - m.mean(1, keepdims=True)
-    product = centred @ _a.conjugate(centred.T) / max(m.shape[1] - ddof, 0)
-    return _a.squeeze(product)
+    count = rows.shape[1]
+    weights = None
+    if fweights is not None:
+        if (_a.asarray(fweights) != round(_a.asarray(fweights))).any():
+            raise TypeError("fweights must be integer")
+        weights = _sample_weights(fweights, "fweights", count)
+    if aweights is not None:
+        own = _sample_weights(aweights, "aweights", count)
+        weights = own if weights is None else weights * own
+    middle, total = average(rows, 1, weights, True, keepdims=True)
+    total = total[0, 0]
+    if weights is None:
+        freedom = count - ddof
+    elif ddof == 0:
+        freedom = total
+    elif aweights is None:
+        freedom = total - ddof
+    else:
+        freedom = total - ddof * (weights * own).sum() / total
+    rows = rows - middle
+    product = _a.dot(rows, _a.conjugate((rows if weights is None else rows * weights).T))
+    return _a.squeeze(product * (1.0 / float(freedom) if freedom > 0 else float("inf")))[()]
 
 
 def corrcoef(x, y=None, rowvar=True, *, dtype=None):
-    c = cov(x, y, rowvar)
+    """The matrix of correlations of the rows (variables) of `x`."""
+    c = cov(x, y, rowvar, dtype=dtype)
     if c.ndim == 0:
         return c / c
     deviation = _a.sqrt(c.diagonal().real)
-    return _a.clip(c / deviation[:, None] / deviation, -1, 1)
+    c = c / deviation[:, None] / deviation
+    if c.dtype.kind == "c":
+        c.real, c.imag = _a.clip(c.real, -1, 1), _a.clip(c.imag, -1, 1)
+        return c
+    return _a.clip(c, -1, 1)
 
 
 # ---- rounding

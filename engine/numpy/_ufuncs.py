@@ -89,3 +89,22 @@ def at(ufunc, a, indices, b=None):
         flat[places[now]] = ufunc(flat[places[now]]) if values is None else ufunc(flat[places[now]], values[now])
         waiting = _a.sort(waiting[order[~first]])
     a[...] = flat.reshape(a.shape)
+
+
+def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
+    """For each index the reduction up to the next one; the element itself where that is not further on."""
+    from engine.numpy._shapes import moveaxis, stack
+
+    array = _a.asarray(array, dtype)
+    rows = moveaxis(array, axis, 0)
+    starts = _a.asarray(indices).tolist()
+    for start in starts:
+        if not 0 <= start < len(rows):
+            raise IndexError(f"index {start} out-of-bounds in {ufunc.__name__}.reduceat [0, {len(rows)})")
+    stops = [*starts[1:], len(rows)]
+    parts = [reduce(ufunc, rows[start:max(stop, start + 1)], 0) for start, stop in zip(starts, stops)]
+    result = moveaxis(stack(parts), 0, axis)
+    if out is not None:
+        out[...] = result
+        return out
+    return result

@@ -1177,6 +1177,7 @@ static const vmh_filing filings_of_cmath[] = {
 };
 static const vmh_filing filings_of_engine__array[] = {
     {"AxisError", 'a'},
+    {"_address", 'a'},
     {"_as_strided", 'a'},
     {"_pad", 'a'},
     {"_roll", 'a'},
@@ -1824,7 +1825,7 @@ static const vmh_module_policy vmh_policy[] = {
     {"binascii", filings_of_binascii, 14},
     {"builtins", filings_of_builtins, 144},
     {"cmath", filings_of_cmath, 23},
-    {"engine._array", filings_of_engine__array, 164},
+    {"engine._array", filings_of_engine__array, 165},
     {"errno", filings_of_errno, 1},
     {"gc", filings_of_gc, 16},
     {"itertools", filings_of_itertools, 23},

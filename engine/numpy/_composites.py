@@ -1,0 +1,84 @@
+"""Ufuncs that are a few operators each: called with out=, where= and dtype=, and with reduce, accumulate, outer, reduceat and at."""
+
+from engine import _array as _a
+
+
+class Composite:
+    """An elementwise function of `nin` arrays with `nout` results, computed by a Python function over the engine's operators."""
+
+    __slots__ = ("_compute", "__name__", "__dict__", "nin", "nout", "nargs", "identity")
+
+    def __init__(self, compute, nin, nout=1, identity=None, name=None):
+        self._compute, self.__name__, self.__doc__ = compute, name or compute.__name__.strip("_"), compute.__doc__
+        self.nin, self.nout, self.nargs, self.identity = nin, nout, nin + nout, identity
+
+    def __repr__(self):
+        return f"<ufunc '{self.__name__}'>"
+
+    def __call__(self, *args, out=None, where=True, casting="same_kind", order="K", dtype=None, subok=True):
+        inputs, outputs = args[:self.nin], args[self.nin:]
+        if len(inputs) < self.nin or len(outputs) > self.nout:
+            raise TypeError(f"{self.__name__}() takes from {self.nin} to {self.nargs} positional arguments but {len(args)} were given")
+        if outputs and out is not None:
+            raise TypeError("cannot specify 'out' as both a positional and keyword argument")
+        if out is not None:
+            outputs = out if isinstance(out, tuple) else (out,)
+        if dtype is not None:
+            inputs = [_a.asarray(one, dtype) for one in inputs]
+        results = self._compute(*inputs)
+        if self.nout == 1:
+            results = (results,)
+        if outputs or where is not True:
+            outputs = tuple(outputs) + (None,) * (self.nout - len(outputs))
+            results = tuple(self._written(one, into, where, casting) for one, into in zip(results, outputs))
+        else:
+            results = tuple(one if one.ndim else one[()] for one in results)
+        return results[0] if self.nout == 1 else results
+
+    def _written(self, result, out, where, casting):
+        if out is None:
+            out = _a.zeros(result.shape, result.dtype)
+        elif not _a.can_cast(result.dtype, out.dtype, casting):
+            raise TypeError(f"Cannot cast ufunc '{self.__name__}' output from {result.dtype!r} to {out.dtype!r} with casting rule '{casting}'")
+        out[...] = result if where is True else _a.where(where, result, out)
+        return out
+
+    def reduce(self, *args, **kwargs):
+        from engine.numpy._ufuncs import reduce
+
+        return reduce(self, *args, **kwargs)
+
+    def accumulate(self, *args, **kwargs):
+        from engine.numpy._ufuncs import accumulate
+
+        return accumulate(self, *args, **kwargs)
+
+    def outer(self, *args, **kwargs):
+        from engine.numpy._ufuncs import outer
+
+        return outer(self, *args, **kwargs)
+
+    def reduceat(self, *args, **kwargs):
+        from engine.numpy._ufuncs import reduceat
+
+        return reduceat(self, *args, **kwargs)
+
+    def at(self, *args, **kwargs):
+        from engine.numpy._ufuncs import at
+
+        return at(self, *args, **kwargs)
+
+
+def floating(x):
+    """`x` as an array of floats: integers become the float that a ufunc computes them in."""
+    x = _a.asarray(x)
+    if x.dtype.kind in "biu":
+        x = x.astype({1: _a.float16, 2: _a.float32}.get(x.itemsize, _a.float64))
+    return x
+
+
+def together(x1, x2):
+    """Both as arrays of their common dtype; Python numbers take the other's (NEP 50)."""
+    x1, x2 = (x if isinstance(x, (int, float, complex)) else _a.asarray(x) for x in (x1, x2))
+    dtype = _a.result_type(x1, x2)
+    return _a.asarray(x1, dtype), _a.asarray(x2, dtype)

@@ -1,0 +1,277 @@
+"""Einstein summation: subscripts read, an order of pairs chosen, each pair lowered to a batched matrix product.
+
+A pair's letters fall into four groups: in both and kept (the batch), in one and kept (rows, columns), in both and not kept (summed by
+the product). Letters of one operand alone that nobody else needs are summed first; repeated letters of one operand are its diagonal.
+"""
+
+from engine import _array as _a
+from engine.numpy._statistics import _finish
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def _letters(numbers):
+    """numpy.einsum's other way to give subscripts: a list of numbers and Ellipsis."""
+    made = ""
+    for number in numbers:
+        if number is Ellipsis:
+            made += "..."
+        else:
+            made += _LETTERS[number.__index__()]
+    return made
+
+
+def _read(operands):
+    """(letters of each operand, letters of the result, the arrays); every ellipsis written out with letters of its own."""
+    if not operands:
+        raise ValueError("No input operands")
+    if isinstance(operands[0], str):
+        text, arrays = operands[0].replace(" ", ""), [_a.asarray(array) for array in operands[1:]]
+    else:
+        rest = list(operands)
+        arrays, terms = [], []
+        while len(rest) >= 2:
+            arrays.append(_a.asarray(rest.pop(0)))
+            terms.append(_letters(rest.pop(0)))
+        text = ",".join(terms) + ("->" + _letters(rest[0]) if rest else "")
+    for letter in text.replace("...", "").replace("->", "").replace(",", ""):
+        if letter not in _LETTERS:
+            raise ValueError(f"Character {letter} is not a valid symbol.")
+    inputs, arrow, result = text.partition("->")
+    inputs = inputs.split(",")
+    if len(inputs) != len(arrays):
+        raise ValueError("Number of einsum subscripts must be equal to the number of operands.")
+    unused = [letter for letter in _LETTERS if letter not in text]
+    most = 0
+    for term, array in zip(inputs, arrays):
+        if "..." in term:
+            most = max(most, array.ndim - len(term.replace("...", "")))
+    dots = "".join(unused[len(unused) - most:])
+    for i, (term, array) in enumerate(zip(inputs, arrays)):
+        named = len(term.replace("...", ""))
+        if "..." in term:
+            extra = array.ndim - named
+            if extra < 0:
+                raise ValueError("einstein sum subscripts string contains too many subscripts for operand " f"{i}")
+            inputs[i] = term.replace("...", dots[most - extra:])
+        elif named != array.ndim:
+            raise ValueError(f"operand has more dimensions than subscripts given in einstein sum, but no '...' ellipsis provided to "
+                             f"broadcast the extra dimensions." if named < array.ndim else
+                             f"einstein sum subscripts string contains too many subscripts for operand {i}")
+    if not arrow:
+        together = "".join(inputs)
+        result = dots + "".join(sorted(letter for letter in set(together) if together.count(letter) == 1 and letter not in dots))
+    else:
+        result = result.replace("...", dots)
+        for letter in result:
+            if letter not in "".join(inputs):
+                raise ValueError(f"einstein sum subscripts string included output subscript '{letter}' which never appeared in an input")
+            if result.count(letter) > 1:
+                raise ValueError(f"einstein sum subscripts string includes output subscript '{letter}' multiple times")
+    return inputs, result, arrays
+
+
+def _sizes(inputs, arrays):
+    sizes = {}
+    for i, (term, array) in enumerate(zip(inputs, arrays)):
+        for letter, n in zip(term, array.shape):
+            known = sizes.setdefault(letter, n)
+            if known != n and n != 1:
+                if known != 1:
+                    raise ValueError(f"operands could not be broadcast together with remapped shapes: size of label '{letter}' for "
+                                     f"operand {i} ({n}) does not match previous terms ({known}).")
+                sizes[letter] = n
+    return sizes
+
+
+def _diagonal(array, term):
+    """(the array with each repeated letter as a diagonal, the letters once each)."""
+    once = "".join(dict.fromkeys(term))
+    if len(once) == len(term):
+        return array, term
+    shape, strides = [], []
+    for letter in once:
+        axes = [i for i, other in enumerate(term) if other == letter]
+        lengths = {array.shape[i] for i in axes}
+        if len(lengths) > 1:
+            raise ValueError(f"dimensions in single operand for collapsing index '{letter}' don't match ({min(lengths)} != {max(lengths)})")
+        shape.append(array.shape[axes[0]])
+        strides.append(sum(array.strides[i] for i in axes))
+    if 0 in shape:
+        return _a.zeros(tuple(shape), array.dtype), once
+    return _a._as_strided(array, tuple(shape), tuple(strides)), once
+
+
+def _without(array, term, kept, dtype):
+    """Letters that nobody else needs are summed away."""
+    gone = tuple(i for i, letter in enumerate(term) if letter not in kept)
+    if gone:
+        array = _a.any(array, gone) if dtype.kind == "b" else _a.sum(array, gone, dtype)
+        array = _a.asarray(array)
+    return array, "".join(letter for letter in term if letter in kept)
+
+
+def _product(sizes):
+    count = 1
+    for n in sizes:
+        count *= n
+    return count
+
+
+def _pair(a, a_term, b, b_term, kept, sizes):
+    """The product of two operands, its letters all in `kept`."""
+    both = [letter for letter in a_term if letter in b_term]
+    batch = [letter for letter in both if letter in kept]
+    summed = [letter for letter in both if letter not in kept]
+    rows = [letter for letter in a_term if letter not in b_term]
+    columns = [letter for letter in b_term if letter not in a_term]
+    if not summed:          # nothing to sum: a broadcast multiplication
+        term = batch + rows + columns
+        left = a.transpose([a_term.index(letter) for letter in batch + rows])
+        right = b.transpose([b_term.index(letter) for letter in batch + columns])
+        left = left.reshape(left.shape + (1,) * len(columns))
+        right = right.reshape(right.shape[:len(batch)] + (1,) * len(rows) + right.shape[len(batch):])
+        return left * right, "".join(term)
+    for letter in both:     # a dimension of size 1 stands for any size
+        a, b = (_widened(array, term.index(letter), sizes[letter]) for array, term in ((a, a_term), (b, b_term)))
+    left = a.transpose([a_term.index(letter) for letter in batch + rows + summed])
+    right = b.transpose([b_term.index(letter) for letter in batch + summed + columns])
+    lead = left.shape[:len(batch)]
+    row_sizes = left.shape[len(batch):len(batch) + len(rows)]
+    column_sizes = right.shape[len(batch) + len(summed):]
+    count = _product(left.shape[len(batch) + len(rows):])
+    if not batch and not rows and not columns:
+        return _a.asarray(_a.dot(left.reshape(count), right.reshape(count))), ""
+    left = left.reshape(*lead, _product(row_sizes), count)
+    right = right.reshape(*lead, count, _product(column_sizes))
+    return (left @ right).reshape(lead + row_sizes + column_sizes), "".join(batch + rows + columns)
+
+
+def _widened(array, axis, size):
+    if array.shape[axis] == size:
+        return array
+    return _a.broadcast_to(array, array.shape[:axis] + (size,) + array.shape[axis + 1:])
+
+
+# ---- the order of pairs
+
+def _cost(letters, sizes):
+    return _product(sizes[letter] for letter in letters)
+
+
+def _rest(terms, chosen, result):
+    """Letters that the other operands and the result need."""
+    return set(result).union(*(set(term) for i, term in enumerate(terms) if i not in chosen))
+
+
+def _greedy(terms, result, sizes):
+    """Pairs, each time the one whose result is smallest against what it replaces; with equal ones the cheaper product."""
+    terms, path = list(terms), []
+    while len(terms) > 1:
+        best = None
+        for i in range(len(terms)):
+            for j in range(i + 1, len(terms)):
+                letters = set(terms[i]) | set(terms[j])
+                made = letters & _rest(terms, (i, j), result)
+                shared = bool(set(terms[i]) & set(terms[j]))
+                rank = (not shared, _cost(made, sizes) - _cost(set(terms[i]), sizes) - _cost(set(terms[j]), sizes), _cost(letters, sizes))
+                if best is None or rank < best[0]:
+                    best = (rank, i, j, made)
+        _, i, j, made = best
+        path.append((i, j))
+        terms = [term for k, term in enumerate(terms) if k not in (i, j)] + ["".join(sorted(made))]
+    return path
+
+
+def _optimal(terms, result, sizes):
+    """The order with the fewest multiplications, by trying all."""
+    best = (float("inf"), [])
+
+    def walk(terms, spent, path):
+        nonlocal best
+        if spent >= best[0]:
+            return
+        if len(terms) == 1:
+            best = (spent, path)
+            return
+        for i in range(len(terms)):
+            for j in range(i + 1, len(terms)):
+                letters = set(terms[i]) | set(terms[j])
+                made = "".join(sorted(letters & _rest(terms, (i, j), result)))
+                walk([term for k, term in enumerate(terms) if k not in (i, j)] + [made], spent + _cost(letters, sizes), [*path, (i, j)])
+
+    walk(list(terms), 0, [])
+    return best[1]
+
+
+def _order(terms, result, sizes, optimize):
+    if isinstance(optimize, (list, tuple)) and optimize and optimize[0] == "einsum_path":
+        return [tuple(step) for step in optimize[1:]]
+    kind = optimize[0] if isinstance(optimize, tuple) and optimize else optimize
+    if kind not in (True, False, None, "greedy", "optimal"):
+        raise TypeError(f"Did not understand the path: {optimize!r}")
+    if len(terms) <= 2:
+        return [tuple(range(len(terms)))]
+    return _optimal(terms, result, sizes) if kind == "optimal" and len(terms) <= 7 else _greedy(terms, result, sizes)
+
+
+def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="safe"):
+    """Sums of products over the letters that the result does not name: `einsum("ij,jk->ik", a, b)`.
+
+    More than two operands are always multiplied pair by pair, in a greedy order unless `optimize` gives another."""
+    inputs, result, arrays = _read(operands)
+    sizes = _sizes(inputs, arrays)
+    loop = _a.result_type(*arrays) if dtype is None else _a.dtype(dtype)
+    for array in arrays:
+        if not _a.can_cast(array.dtype, loop, casting):
+            raise TypeError(f"Iterator operand 0 dtype could not be cast from {array.dtype!r} to {loop!r} according to the rule '{casting}'")
+    plain = len(arrays) == 1 and dtype is None and out is None
+    pairs = [_diagonal(array.astype(loop, copy=False), term) for array, term in zip(arrays, inputs)]
+    made = []
+    for i, (array, term) in enumerate(pairs):
+        needed = set(result).union(*(set(other) for j, (_, other) in enumerate(pairs) if j != i))
+        made.append(_without(array, term, needed, loop))
+    for step in _order([term for _, term in made], result, sizes, optimize):
+        chosen = [made[i] for i in step]
+        made = [one for i, one in enumerate(made) if i not in step]
+        array, term = chosen[0]
+        for other, other_term in chosen[1:]:
+            kept = set(result).union(*(set(one) for _, one in made), *(set(one) for _, one in chosen[2:]))
+            array, term = _pair(array, term, other, other_term, kept, sizes)
+        made.append(_without(array, term, set(result).union(*(set(one) for _, one in made)), loop))
+    array, term = made[0]
+    array = array.transpose([term.index(letter) for letter in result])
+    wanted = tuple(sizes[letter] for letter in result)
+    if array.shape != wanted:
+        array = _a.broadcast_to(array, wanted).copy()
+    if out is not None:
+        return _finish(array, out)
+    if not plain and array.ndim and any(array is one for one in arrays):
+        array = array.copy()
+    return array[()] if array.ndim == 0 and not plain or array.ndim == 0 and inputs[0] else array
+
+
+def einsum_path(*operands, optimize="greedy", einsum_call=False):
+    """(the order in which `einsum` multiplies pairs, a table of it to read)."""
+    inputs, result, arrays = _read(operands)
+    sizes = _sizes(inputs, arrays)
+    kind = optimize[0] if isinstance(optimize, tuple) and optimize and optimize[0] != "einsum_path" else optimize
+    terms = ["".join(dict.fromkeys(term)) for term in inputs]
+    path = [tuple(range(len(terms)))] if kind in (False, None) else _order(terms, result, sizes, optimize)
+    naive = _cost(set("".join(terms)), sizes) * max(len(terms), 1)
+    lines, spent, largest, left = [], 0, _cost(set(result), sizes), list(terms)
+    for step in path:
+        chosen = [left[i] for i in step]
+        letters = set("".join(chosen))
+        made = "".join(sorted(letters & _rest(left, step, result)))
+        left = [term for i, term in enumerate(left) if i not in step] + [made]
+        if len(left) == 1:
+            left = [result]
+            made = result
+        spent += _cost(letters, sizes) * (2 if len(letters) > len(made) else 1)
+        largest = max(largest, _cost(set(made), sizes))
+        lines.append(f"{','.join(chosen)}->{made}".rjust(24) + f"{','.join(left)}->{result}".rjust(40))
+    text = (f"  Complete contraction:  {','.join(inputs)}->{result}\n         Naive scaling:  {len(set(''.join(terms)))}\n"
+            f"      Naive FLOP count:  {float(naive):.3e}\n  Optimized FLOP count:  {float(spent):.3e}\n"
+            f"  Largest intermediate:  {float(largest):.3e} elements\n" + "-" * 74 + "\n" + "\n".join(lines))
+    return ["einsum_path", *path], text

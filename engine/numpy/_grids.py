@@ -1,0 +1,274 @@
+"""Places in grids: open and full grids by slices, joining by index syntax, flat numbers to indices and back, walking all indices."""
+
+from engine import _array as _a
+from engine.numpy._shapes import _count
+
+
+class _Grid:
+    """`mgrid[0:5, 0:1:3j]`: coordinates of a grid, full or as one array for each dimension. A complex step is a number of points."""
+
+    def __init__(self, sparse):
+        self._sparse = sparse
+
+    def __getitem__(self, key):
+        if not isinstance(key, tuple):
+            return _range(key)
+        each = [_range(one) for one in key]
+        dtype = _a.result_type(*each) if each else _a.dtype(int)
+        rank = len(each)
+        if self._sparse:
+            return tuple(one.astype(dtype, copy=False).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i)) for i, one in enumerate(each))
+        made = _a.empty((rank, *(len(one) for one in each)), dtype)
+        for i, one in enumerate(each):
+            made[i] = one.reshape((-1,) + (1,) * (rank - 1 - i))
+        return made
+
+    def __len__(self):
+        return 0
+
+
+def _range(key):
+    """The numbers that a slice names."""
+    start, stop, step = key.start, key.stop, key.step
+    start = 0 if start is None else start
+    if isinstance(step, complex):
+        points = int(abs(step))
+        numbers = _a.arange(points) * 1.0
+        if points > 1:
+            numbers = numbers * ((stop - start) / (points - 1))
+        return numbers + start
+    return _a.arange(start, stop, 1 if step is None else step)
+
+
+mgrid, ogrid = _Grid(False), _Grid(True)
+
+
+class _Joined:
+    """`r_[1:4, 0, [7, 8]]`: ranges, numbers and arrays joined along an axis. A first item "axis,least rank,place" as in NumPy."""
+
+    def __init__(self, axis, rank=1, place=-1):
+        self._axis, self._rank, self._place = axis, rank, place
+
+    def __getitem__(self, key):
+        axis, rank, place = self._axis, self._rank, self._place
+        items = list(key) if isinstance(key, tuple) else [key]
+        if items and isinstance(items[0], str):
+            directive = items.pop(0)
+            if directive in ("r", "c"):
+                raise ValueError("matrices are absent: expected 'axis,least rank,place' with numbers")
+            try:
+                numbers = [int(part) for part in directive.split(",")]
+            except ValueError:
+                raise ValueError(f"unknown special directive {directive!r}") from None
+            axis, rank, place = numbers + [rank, place][len(numbers) - 1:]
+        parts, numbers = [], []
+        for item in items:
+            if isinstance(item, str):
+                raise ValueError("special directives must be the first entry.")
+            if isinstance(item, slice):
+                made, own = _range(item), 1
+            elif isinstance(item, (bool, int, float, complex)):
+                made, own = _a.array(item, ndmin=rank), None
+                numbers.append(item)
+            else:
+                made = _a.asarray(item)
+                own = made.ndim
+            if own is not None and made.ndim < rank:
+                made = _raised(made, rank, place)
+            parts.append((made, own is None))
+        wanted = [made.dtype for made, number in parts if not number] + numbers
+        dtype = _a.result_type(*wanted) if wanted else None
+        return _a.concatenate([made for made, _ in parts], axis, dtype=dtype)
+
+    def __len__(self):
+        return 0
+
+
+def _raised(array, rank, place):
+    """`array` with dimensions of size 1 up to `rank`, its own standing at `place` and after (-1: at the end)."""
+    extra = rank - array.ndim
+    before = extra if place == -1 else min(place if place >= 0 else place + rank, extra)
+    return array.reshape((1,) * before + array.shape + (1,) * (extra - before))
+
+
+r_, c_ = _Joined(0), _Joined(-1, 2, 0)
+
+
+class _Key:
+    """What stands between the brackets, as it is."""
+
+    def __init__(self, as_tuple):
+        self._as_tuple = as_tuple
+
+    def __getitem__(self, key):
+        return (key,) if self._as_tuple and not isinstance(key, tuple) else key
+
+
+index_exp, s_ = _Key(True), _Key(False)
+
+
+def ix_(*args):
+    """Index arrays that pick the rows, columns, ... of a block; truth values stand for their places."""
+    made, rank = [], len(args)
+    for i, one in enumerate(args):
+        one = _a.asarray(one)
+        if one.size == 0:
+            one = one.astype(int)
+        if one.ndim != 1:
+            raise ValueError("Cross index must be 1 dimensional")
+        if one.dtype.kind == "b":
+            one = one.nonzero()[0]
+        made.append(one.reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i)))
+    return tuple(made)
+
+
+class ndindex:
+    """Walks all indices of a shape, the last one fastest."""
+
+    def __init__(self, *shape):
+        from itertools import product
+
+        if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+            shape = tuple(shape[0])
+        if any(size < 0 for size in shape):
+            raise ValueError("negative dimensions are not allowed")
+        self._places = product(*map(range, shape))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self._places)
+
+
+class ndenumerate:
+    """Walks (index, element)."""
+
+    def __init__(self, arr):
+        arr = _a.asarray(arr)
+        self._pairs = zip(ndindex(arr.shape), arr.ravel())
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self._pairs)
+
+
+class broadcast:
+    """The shape that arrays broadcast to, and their elements side by side."""
+
+    def __init__(self, *args):
+        from engine.numpy._creation import broadcast_arrays
+
+        arrays = broadcast_arrays(*args)
+        self.shape = arrays[0].shape if arrays else ()
+        self.nd = self.ndim = len(self.shape)
+        self.size, self.numiter, self.index = _count(self.shape), len(arrays), 0
+        self._arrays = [array.ravel() for array in arrays]
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.index >= self.size:
+            raise StopIteration
+        self.index += 1
+        return tuple(array[self.index - 1] for array in self._arrays)
+
+    def reset(self):
+        self.index = 0
+
+
+def unravel_index(indices, shape, order="C"):
+    """For numbers of elements of a flat array, their indices, an array for each dimension."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    flat = _a.asarray(indices)
+    if flat.dtype.kind not in "iu" and flat.size:
+        raise TypeError("only int indices permitted")
+    size = _count(shape)
+    if ((flat < 0) | (flat >= size)).any():
+        wrong = flat[(flat < 0) | (flat >= size)].ravel()[0]
+        raise ValueError(f"index {wrong} is out of bounds for array with size {size}")
+    flat = flat.astype(int)
+    places = []
+    for n in reversed(shape) if _is_c(order) else shape:
+        places.append((flat % n)[()])
+        flat = flat // n
+    return tuple(reversed(places)) if _is_c(order) else tuple(places)
+
+
+def _is_c(order):
+    if order not in ("C", "F"):
+        raise ValueError(f"order must be one of 'C', 'F' (got {order!r})")
+    return order == "C"
+
+
+def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
+    """The numbers in the flat array of elements at these indices."""
+    dims = (dims,) if isinstance(dims, int) else tuple(dims)
+    places = [_a.asarray(one) for one in multi_index]
+    modes = (mode,) * len(dims) if isinstance(mode, str) else tuple(mode)
+    if len(places) != len(dims):
+        raise ValueError(f"parameter multi_index must be a sequence of length {len(dims)}")
+    flat, step = 0, 1
+    pairs = list(zip(places, dims, modes))
+    for one, n, how in reversed(pairs) if _is_c(order) else pairs:
+        if one.dtype.kind not in "iu" and one.size:
+            raise TypeError("only int indices permitted")
+        if how == "wrap":
+            one = one % n
+        elif how == "clip":
+            one = _a.clip(one, 0, n - 1)
+        elif ((one < 0) | (one >= n)).any():
+            raise ValueError("invalid entry in coordinates array")
+        flat = flat + one.astype(int) * step
+        step *= n
+    return flat[()] if isinstance(flat, _a.ndarray) else flat
+
+
+def diag_indices_from(arr):
+    if arr.ndim < 2:
+        raise ValueError("input array must be at least 2-d")
+    if len(set(arr.shape)) != 1:
+        raise ValueError("All dimensions of input must be of equal length")
+    return (_a.arange(arr.shape[0]),) * arr.ndim
+
+
+def tril_indices_from(arr, k=0):
+    from engine.numpy._creation import tril_indices
+
+    if arr.ndim != 2:
+        raise ValueError("input array must be 2-d")
+    return tril_indices(arr.shape[-2], k, arr.shape[-1])
+
+
+def triu_indices_from(arr, k=0):
+    from engine.numpy._creation import triu_indices
+
+    if arr.ndim != 2:
+        raise ValueError("input array must be 2-d")
+    return triu_indices(arr.shape[-2], k, arr.shape[-1])
+
+
+def mask_indices(n, mask_func, k=0):
+    """Where `mask_func` of a full n x n matrix is not zero."""
+    return (mask_func(_a.ones((n, n), int), k) != 0).nonzero()
+
+
+def fill_diagonal(a, val, wrap=False):
+    """Writes the main diagonal; of a tall matrix with `wrap` again below each square."""
+    if a.ndim < 2:
+        raise ValueError("array must be at least 2-d")
+    if a.ndim > 2 and len(set(a.shape)) != 1:
+        raise ValueError("All dimensions of input must be of equal length")
+    if a.ndim == 2:
+        step = a.shape[1] + 1
+        places = _a.arange(0, a.size if wrap else min(a.size, a.shape[1] * a.shape[1]), step)
+        keys = (places // a.shape[1], places % a.shape[1]) if a.shape[1] else (places, places)
+    else:
+        places = _a.arange(a.shape[0])
+        keys = (places,) * a.ndim
+    values = _a.asarray(val).ravel()
+    if len(places):
+        a[keys] = values[_a.arange(len(places)) % len(values)] if len(values) > 1 else values

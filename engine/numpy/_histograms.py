@@ -1,0 +1,240 @@
+"""Counting into bins: bincount, digitize, and histograms of one dimension and more."""
+
+from engine import _array as _a
+
+
+def bincount(x, /, weights=None, minlength=0):
+    """How often each of 0, 1, 2, ... is in `x`, or the sums of their weights."""
+    x = _a.asarray(x)
+    if x.ndim != 1:
+        raise ValueError("object too deep for desired array" if x.ndim else "object of too small depth for desired array")
+    if x.dtype.kind not in "iub" and x.size:
+        raise TypeError(f"Cannot cast array data from {x.dtype!r} to dtype('int64') according to the rule 'safe'")
+    if x.size and x.min() < 0:
+        raise ValueError("'list' argument must have no negative elements")
+    if minlength < 0:
+        raise ValueError("'minlength' must not be negative")
+    counts = _a.zeros(max(int(x.max()) + 1 if x.size else 0, minlength), int if weights is None else float)
+    if weights is not None and len(_a.asarray(weights)) != len(x):
+        raise ValueError("The weights and list don't have the same length.")
+    _a._scatter_add(counts, x.astype(int, copy=False), 1 if weights is None else weights)
+    return counts
+
+
+def digitize(x, bins, right=False):
+    """The number of the bin that each element lies in."""
+    x, bins = _a.asarray(x), _a.asarray(bins)
+    if x.dtype.kind == "c":
+        raise TypeError("x may not be complex")
+    if (bins[1:] >= bins[:-1]).all():
+        return _a.searchsorted(bins, x, "left" if right else "right")
+    if (bins[1:] <= bins[:-1]).all():
+        return len(bins) - _a.searchsorted(bins[::-1], x, "right" if right else "left")
+    raise ValueError("bins must be monotonically increasing or decreasing")
+
+
+# ---- the edges
+
+def _limits(a, range):
+    if range is not None:
+        low, high = range
+        if low > high:
+            raise ValueError("max must be larger than min in range parameter.")
+        if not (_a.isfinite(low) and _a.isfinite(high)):
+            raise ValueError(f"supplied range of [{low}, {high}] is not finite")
+    elif a.size == 0:
+        low, high = 0, 1
+    else:
+        low, high = a.min(), a.max()
+        if not (_a.isfinite(low) and _a.isfinite(high)):
+            raise ValueError(f"autodetected range of [{low}, {high}] is not finite")
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    return low, high
+
+
+def _width(name, x, range):
+    """The width of a bin that a rule of thumb asks for; 0: it does not say."""
+    from engine.numpy._quantiles import percentile
+    from engine.numpy._statistics import std
+
+    n, spread = x.size, float(x.max()) - float(x.min())
+    if name == "sqrt":
+        return spread / n ** 0.5
+    if name == "sturges":
+        return spread / (float(_a.log2(n)) + 1.0)
+    if name == "rice":
+        return spread / (2.0 * n ** (1.0 / 3))
+    if name == "scott":
+        return (24.0 * 3.141592653589793 ** 0.5 / n) ** (1.0 / 3.0) * float(std(x))
+    if name == "fd":
+        high, low = percentile(x, [75, 25])
+        return 2.0 * float(high - low) * n ** (-1.0 / 3.0)
+    if name == "doane":
+        if n <= 2 or not float(std(x)) > 0:
+            return 0.0
+        scaled = (x - x.mean()) / std(x)
+        skew = abs(float((scaled ** 3).mean())) / (6.0 * (n - 2) / ((n + 1.0) * (n + 3))) ** 0.5
+        return spread / float(1.0 + _a.log2(n) + _a.log2(1.0 + skew))
+    if name == "auto":
+        return min(max(_width("fd", x, range), _width("sqrt", x, range) / 2), _width("sturges", x, range))
+    if name == "stone":
+        if n <= 1 or spread == 0:
+            return 0.0
+
+        def risk(bins):
+            shares = histogram(x, bins, range)[0] / n
+            return float(2 - (n + 1) * shares.dot(shares)) / (spread / bins)
+
+        return spread / min([*_counting(1, max(100, int(n ** 0.5)) + 1)], key=risk)
+    raise ValueError(f"{name!r} is not a valid estimator for `bins`")
+
+
+_counting = range
+
+
+def _edges(a, bins, range, weights):
+    """(the edges, whether they are equally far apart)."""
+    from engine.numpy._creation import linspace
+
+    if isinstance(bins, str):
+        if weights is not None:
+            raise TypeError("Automated estimation of the number of bins is not supported for weighted data")
+        low, high = _limits(a, range)
+        if range is not None:
+            a = a[(a >= low) & (a <= high)]
+        if a.size == 0:
+            bins = 1
+        else:
+            width = _width(bins, a, (low, high))
+            if a.dtype.kind in "iu" and width < 1:
+                width = 1
+            bins = int(_a.ceil((float(high) - float(low)) / width)) if width else 1
+    elif _a.asarray(bins).ndim == 1:
+        edges = _a.asarray(bins)
+        if (edges[:-1] > edges[1:]).any():
+            raise ValueError("`bins` must increase monotonically, when an array")
+        return edges, False
+    elif _a.asarray(bins).ndim:
+        raise ValueError("`bins` must be 1d, when an array")
+    else:
+        try:
+            bins = bins.__index__()
+        except (AttributeError, TypeError):
+            raise TypeError("`bins` must be an integer, a string, or an array") from None
+        if bins < 1:
+            raise ValueError("`bins` must be positive, when an integer")
+        low, high = _limits(a, range)
+    dtype = _a.result_type(*(x if isinstance(x, (int, float)) else _a.asarray(x) for x in (low, high)), a)
+    return linspace(low, high, bins + 1, dtype=dtype if dtype.kind == "f" else float), True
+
+
+def _ready(a, weights):
+    a = _a.asarray(a)
+    if a.dtype.kind == "b":
+        a = a.astype(_a.uint8)
+    if weights is not None:
+        weights = _a.asarray(weights)
+        if weights.shape != a.shape:
+            raise ValueError("weights should have the same shape as a.")
+        weights = weights.ravel()
+    return a.ravel(), weights
+
+
+def histogram_bin_edges(a, bins=10, range=None, weights=None):
+    a, weights = _ready(a, weights)
+    return _edges(a, bins, range, weights)[0]
+
+
+def histogram(a, bins=10, range=None, density=None, weights=None):
+    """(how many elements lie in each bin, the edges of the bins). The last bin has both its edges."""
+    a, weights = _ready(a, weights)
+    edges, equal = _edges(a, bins, range, weights)
+    count = len(edges) - 1
+    inside = (a >= edges[0]) & (a <= edges[-1])
+    if not inside.all():
+        a, weights = a[inside], None if weights is None else weights[inside]
+    if equal and a.dtype.kind != "c":
+        low, high = float(edges[0]), float(edges[-1])
+        places = _a.minimum(((a - edges[0].astype(_a.result_type(edges, a))) * (count / (high - low))).astype(int), count - 1)
+        # the division rounds: an element beside an edge goes by the edge itself
+        places = places - (a < edges[places])
+        places = places + ((a >= edges[places + 1]) & (places != count - 1))
+    else:
+        places = _a.minimum(_a.searchsorted(edges, a, "right") - 1, count - 1)
+    if weights is None:
+        counts = bincount(places, None, count)
+    elif weights.dtype.kind == "c":
+        counts = bincount(places, weights.real, count) + 1j * bincount(places, weights.imag, count)
+    else:
+        counts = bincount(places, weights, count)
+        counts = counts.astype(weights.dtype if weights.dtype.kind in "iuf" else int, copy=False)
+    if density:
+        return counts / (edges[1:] - edges[:-1]) / counts.sum(), edges
+    return counts, edges
+
+
+def histogramdd(sample, bins=10, range=None, density=None, weights=None):
+    """Counts in a grid of bins over points of D dimensions, an (N, D) array or D arrays: (counts, edges of each dimension)."""
+    from engine.numpy._creation import linspace
+    from engine.numpy._shapes import stack
+
+    if not (isinstance(sample, _a.ndarray) and sample.ndim == 2):
+        columns = _a.asarray(sample)
+        sample = stack(list(columns), 1) if columns.ndim == 2 else columns.reshape(-1, 1)
+    total, rank = sample.shape
+    try:
+        if len(bins) != rank:
+            raise ValueError("The dimension of bins must be equal to the dimension of the sample x.")
+    except TypeError:
+        bins = rank * [bins]
+    if range is None:
+        range = (None,) * rank
+    elif len(range) != rank:
+        raise ValueError("range argument must have one entry per dimension")
+    edges, places, shape = [], _a.zeros(total, int), []
+    inside = _a.ones(total, bool)
+    for i in _counting(rank):
+        column = sample[:, i]
+        if _a.asarray(bins[i]).ndim == 0:
+            if bins[i] < 1:
+                raise ValueError(f"`bins[{i}]` must be positive, when an integer")
+            low, high = _limits(column, range[i])
+            edges.append(linspace(low, high, int(bins[i]) + 1))
+        elif _a.asarray(bins[i]).ndim == 1:
+            edges.append(_a.asarray(bins[i]))
+            if (edges[i][:-1] > edges[i][1:]).any():
+                raise ValueError(f"`bins[{i}]` must be monotonically increasing, when an array")
+        else:
+            raise ValueError(f"`bins[{i}]` must be a scalar or 1d array")
+        count = len(edges[i]) - 1
+        shape.append(count)
+        place = _a.searchsorted(edges[i], column, "right") - 1
+        place = _a.where(column == edges[i][-1], count - 1, place)
+        inside = inside & (place >= 0) & (place < count)
+        places = places * count + place
+    size = 1
+    for count in shape:
+        size *= count
+    counts = bincount(places[inside], None if weights is None else _a.asarray(weights).ravel()[inside], size)
+    counts = counts.reshape(shape).astype(float)
+    if density:
+        total = counts.sum()
+        for i, edge in enumerate(edges):
+            counts = counts / (edge[1:] - edge[:-1]).reshape((-1,) + (1,) * (rank - 1 - i))
+        counts = counts / total
+    return counts, edges
+
+
+def histogram2d(x, y, bins=10, range=None, density=None, weights=None):
+    """(counts in a grid of bins over the points (x, y), edges along x, edges along y)."""
+    if len(x) != len(y):
+        raise ValueError("x and y must have the same length.")
+    try:
+        count = len(bins)
+    except TypeError:
+        count = 1
+    if count not in (1, 2):
+        bins = [_a.asarray(bins)] * 2
+    counts, edges = histogramdd([x, y], bins, range, density, weights)
+    return counts, edges[0], edges[1]

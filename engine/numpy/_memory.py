@@ -1,0 +1,45 @@
+"""Whether arrays share memory; views with strides of their own."""
+
+from engine import _array as _a
+
+
+def byte_bounds(a):
+    """(the address of the first byte of the array's memory, one past its last). Addresses are for comparing only."""
+    low = high = _a._address(a)
+    for n, stride in zip(a.shape, a.strides):
+        if stride < 0:
+            low += (n - 1) * stride
+        else:
+            high += (n - 1) * stride
+    return low, high + a.itemsize
+
+
+def may_share_memory(a, b, /, max_work=0):
+    """Whether the ranges of both arrays' memory overlap."""
+    a, b = _a.asarray(a), _a.asarray(b)
+    if not a.size or not b.size:
+        return False
+    (a_low, a_high), (b_low, b_high) = byte_bounds(a), byte_bounds(b)
+    return a_low < b_high and b_low < a_high
+
+
+def shares_memory(a, b, /, max_work=-1):
+    """Whether there is a byte that belongs to both arrays: the places of all elements of the smaller one are looked up in the other's."""
+    a, b = _a.asarray(a), _a.asarray(b)
+    if not may_share_memory(a, b):
+        return False
+    if a.flags.forc and b.flags.forc:
+        return True
+    starts = _a.sort(_starts(a))
+    others = _starts(b)
+    # an element of b reaches b.itemsize bytes: the first element of a that ends behind its start must begin before its end
+    place = _a.searchsorted(starts, others - (a.itemsize - 1))
+    found = starts[_a.minimum(place, len(starts) - 1)]
+    return bool(((place < len(starts)) & (found < others + b.itemsize)).any())
+
+
+def _starts(a):
+    made = _a.asarray(_a._address(a))
+    for n, stride in zip(a.shape, a.strides):
+        made = made[..., None] + _a.arange(n) * stride
+    return made.ravel()

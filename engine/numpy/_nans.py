@@ -1,0 +1,104 @@
+"""Reductions that leave NaNs out."""
+
+from engine import _array as _a
+from engine.numpy._statistics import _finish, var
+
+
+def _known(a):
+    """(the array, where it is no NaN; None: everywhere)."""
+    a = _a.asarray(a)
+    return a, ~_a.isnan(a) if a.dtype.kind in "fc" else None
+
+
+def _filled(a, value):
+    a, known = _known(a)
+    return a if known is None else _a.where(known, a, _a.asarray(value, a.dtype))
+
+
+def _options(initial, where):
+    options = {}
+    if initial is not None:
+        options["initial"] = initial
+    if where is not True:
+        options["where"] = where
+    return options
+
+
+def nansum(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
+    return _a.sum(_filled(a, 0), axis, dtype, out, keepdims, **_options(initial, where))
+
+
+def nanprod(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
+    return _a.prod(_filled(a, 1), axis, dtype, out, keepdims, **_options(initial, where))
+
+
+def nancumsum(a, axis=None, dtype=None, out=None):
+    return _a.cumsum(_filled(a, 0), axis, dtype, out)
+
+
+def nancumprod(a, axis=None, dtype=None, out=None):
+    return _a.cumprod(_filled(a, 1), axis, dtype, out)
+
+
+def _where_known(known, where):
+    return where if known is None else known if where is True else known & where
+
+
+def nanmean(a, axis=None, dtype=None, out=None, keepdims=False, *, where=True):
+    a, known = _known(a)
+    return _a.mean(a, axis, dtype, out, keepdims, where=_where_known(known, where))
+
+
+def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=None, correction=None):
+    a, known = _known(a)
+    if known is None:
+        return var(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction)
+    where = _where_known(known, where)
+    ddof = ddof if correction is None else correction
+    counts = _a.count_nonzero(_a.broadcast_to(_a.asarray(where), a.shape), axis, keepdims=keepdims)
+    result = var(_a.where(known, a, _a.zeros(1, a.dtype)), axis, dtype, None, ddof, keepdims, where=where, mean=mean)
+    # too few values: NaN, where var() would say infinity
+    return _finish(_a.where(counts <= ddof, _a.asarray(float("nan"), result.dtype), result)[()], out)
+
+
+def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=None, correction=None):
+    return _finish(_a.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean, correction=correction)), out)
+
+
+def _extreme(reduce, worst, a, axis, out, keepdims, initial, where):
+    a, known = _known(a)
+    options = _options(initial, where)
+    if known is None or known.all():
+        return reduce(a, axis, out, keepdims, **options)
+    # the mask takes the NaNs out: what is left starts from the least (largest) number
+    start = _a.asarray(worst if initial is None else initial, a.dtype)
+    result = reduce(a, axis, keepdims=keepdims, initial=start, where=_where_known(known, where))
+    if initial is None:
+        any_known = _a.any(_where_known(known, where), axis, keepdims=keepdims)
+        result = _a.where(any_known, result, _a.asarray(float("nan"), a.dtype))[()]
+    return _finish(result, out)
+
+
+def nanmax(a, axis=None, out=None, keepdims=False, initial=None, where=True):
+    return _extreme(_a.max, float("-inf"), a, axis, out, keepdims, initial, where)
+
+
+def nanmin(a, axis=None, out=None, keepdims=False, initial=None, where=True):
+    return _extreme(_a.min, float("inf"), a, axis, out, keepdims, initial, where)
+
+
+def _place(find, worst, a, axis, out, keepdims):
+    a, known = _known(a)
+    if known is not None:
+        if not known.any(axis).all():
+            raise ValueError("All-NaN slice encountered")
+        a = _a.where(known, a, _a.asarray(worst, a.dtype))
+    return find(a, axis, out, keepdims=keepdims)
+
+
+def nanargmax(a, axis=None, out=None, *, keepdims=False):
+    return _place(_a.argmax, float("-inf"), a, axis, out, keepdims)
+
+
+def nanargmin(a, axis=None, out=None, *, keepdims=False):
+    return _place(_a.argmin, float("inf"), a, axis, out, keepdims)

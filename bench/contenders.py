@@ -1,6 +1,7 @@
 """Who is measured: vmhost, and what a user would pick instead, each with the same number of workers."""
 
 import contextlib
+import multiprocessing
 import os
 import tempfile
 from concurrent.futures import InterpreterPoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -45,6 +46,43 @@ def executors(workers, names=tuple(EXECUTORS)):
     """{name: executor} with `workers` workers each, started."""
     with contextlib.ExitStack() as stack:
         yield {name: stack.enter_context(EXECUTORS[name](max_workers=workers)) for name in names}
+
+
+def _plain(function, orders):
+    while (values := orders.recv()) is not None:
+        for value in values:
+            function(value)
+        orders.send(None)
+
+
+@contextlib.contextmanager
+def plain_processes(function, count):
+    """A function (values, number) that has `number` of `count` processes run `function` over all `values` at once.
+
+    Nothing is between them: what the machine itself gives to so many workers. `function` is one that pools can import.
+    """
+    processes = multiprocessing.get_context("spawn")
+    pairs = [processes.Pipe() for _ in range(count)]
+    workers = [processes.Process(target=_plain, args=(function, theirs)) for _, theirs in pairs]
+    for worker in workers:
+        worker.start()
+
+    def run(values, number):
+        for ours, _ in pairs[:number]:
+            ours.send(values)
+        for ours, _ in pairs[:number]:
+            ours.recv()
+
+    try:
+        yield run
+    finally:
+        for ours, _ in pairs:
+            ours.send(None)
+        for worker in workers:
+            worker.join()
+        for pair in pairs:
+            for end in pair:
+                end.close()
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
-"""What a stop costs on this machine without vmhost: a deadline that passes through plain processes, as a stop does through threads.
+"""What a stop costs on this machine without vmhost: a deadline that passes through plain processes, as a stop through threads.
 
     caller --deadline--> timer --a byte--> runner (spins, or sleeps) --a byte--> caller
 
-How late the caller hears of the deadline is what the kernel, the hypervisor and the machine's other work add to any such chain.
+How late the caller hears of the deadline is what the kernel, the hypervisor and the machine's other work add to any such
+chain.
 """
 
 import contextlib

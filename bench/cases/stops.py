@@ -36,7 +36,8 @@ def _stops(task, what, entry, alone, count):
     figures = interleaved({"deadline to error": lambda: _stop_ms(task, entry),
                            "machine alone": lambda: alone(_SPAN_S, spins) * 1000}, count, "ms", "less")
     ours, control = figures.values()
-    return Result(f"stop of {what}", figures, promises=((f"{_tail(ours)} (reach p99 {_REACH_MS:g} ms)", ours.percentile(99) < _REACH_MS),),
+    return Result(f"stop of {what}", figures,
+                  promises=((f"{_tail(ours)} (reach p99 {_REACH_MS:g} ms)", ours.percentile(99) < _REACH_MS),),
                   note=f"a deadline through three plain processes: {_tail(control)}")
 
 

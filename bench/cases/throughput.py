@@ -43,7 +43,7 @@ def _empty_calls(rounds, count):
 
 def _light_calls(rounds, count):
     values = [value for value, _ in cases("digits")][:100] * (count // 100)
-    with contenders.host() as host, contenders.executors(2) as pools:
+    with contenders.host(max_vms=2) as host, contenders.executors(2) as pools:
         task = host.load(contenders.bundle("digits"))
         list(task.map(values[:200]))
         ways = {"task.map": lambda: _mapped(task.map, values)}

@@ -71,4 +71,4 @@ def _light_calls(rounds, count):
 
 def run(quick):
     rounds, count = (2, 2000) if quick else (7, 10_000)
-    return _empty_calls(rounds, count) + _light_calls(2 if quick else 5, 1000 if quick else 4000)
+    return _empty_calls(rounds, count) + _light_calls(4 if quick else 15, 1000 if quick else 2000)

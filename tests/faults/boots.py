@@ -1,14 +1,16 @@
 """Boots a VM, loads a task, makes its first calls and ends it, while the n-th allocation fails; for one n after the other.
 
-    LD_PRELOAD=failing.so python -m tests.faults.boots core|making|python N…
+    LD_PRELOAD=failing.so python -m tests.faults.boots core|making|python|alone N…
 
 `core`: allocations that the native core asks of libc, on all threads. `making`: those that CPython makes on the
-VM's threads while it makes the interpreter; `python`: all its others there. Each n is printed before it is tried, so a crash is known by
+VM's threads while it makes the interpreter; `python`: all its others there. `alone` is the control of `making`: CPython makes and ends an interpreter on a
+native thread, and none of our code is there. Each n is printed before it is tried, so a crash is known by
 its n, and after it how it ended and what was wrong with that. The last line tells how many allocations there are, once an n was beyond.
 Run by test_boots.py.
 """
 
 import ctypes
+import faulthandler
 import os
 import sys
 
@@ -123,7 +125,7 @@ def try_once(core, system, image, arm):
         vm.retire()
         until(lambda: vm.state in ("ended", "quarantined"))
     else:
-        ends.append("failed boot")
+        ends += [f"failed boot: {event[2]}" for event in events.wait(20) if event[0] == "failed"]
     if vm.state == "quarantined":
         wrong.append("quarantined")
     elif vm.statistics()["live_bytes"] != 0:
@@ -132,9 +134,29 @@ def try_once(core, system, image, arm):
     return "nothing" if ends == usual else ",".join(ends), wrong
 
 
+def alone(failing, numbers):
+    """Each n in a child of its own, as CPython crashes for a third of them; 0: none fails."""
+    failing.failing_alone.restype = ctypes.c_long
+    faulthandler.disable()
+    for n in (0, *numbers):
+        print("n", n, flush=True)
+        child = os.fork()
+        if child == 0:
+            reason = ctypes.c_char_p()
+            left = failing.failing_alone(ctypes.c_long(n), ctypes.byref(reason))
+            end = "nothing" if reason.value is None else f"failed boot: {reason.value.decode()}"
+            print("=", end, *["wrong: bytes left"] * (left != 0), flush=True)
+            os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+            print("= crash", flush=True)
+    print("total None", flush=True)
+
+
 def main(mode, *numbers):
     failing = lib()
     failing.failing_python()
+    if mode == "alone":
+        return alone(failing, map(int, numbers))
     core = isolation.core()
     core.set_error_factory(from_core)
     system, image = system_image(core), isolation.image_of(bundle(WORK), core)

@@ -1,5 +1,6 @@
 /* Preloaded into a Python whose allocations are to fail: the n-th that the native core asks of libc, or the n-th that CPython makes on
- * a VM's thread. Driven through ctypes by boots.py; nothing of it is in the core. */
+ * a VM's thread. Driven through ctypes by boots.py; nothing of it is in the core. Also the control: CPython makes and ends an interpreter
+ * on a thread, without the core. */
 #define _GNU_SOURCE 1
 #include <Python.h>
 #include <pthread.h>
@@ -136,4 +137,54 @@ void failing_python(void)
         PyMem_SetAllocator((PyMemAllocatorDomain)domain,
                            &(PyMemAllocatorEx){&before[domain], python_malloc, python_calloc, python_realloc, python_free});
     }
+}
+
+/* ---- the control: CPython alone ------------------------------------------------------------------------------------ */
+
+static PyObjectArenaAllocator arenas_before;
+static atomic_long arenas;              /* that live, of those made since failing_alone began */
+
+static void *arena_alloc(void *context, size_t size)
+{
+    void *made = arenas_before.alloc(arenas_before.ctx, size);
+    arenas += made != NULL;
+    (void)context;
+    return made;
+}
+
+static void arena_free(void *context, void *memory, size_t size)
+{
+    (void)context;
+    arenas -= memory != NULL;           /* CPython frees the unused entries of its table, too */
+    arenas_before.free(arenas_before.ctx, memory, size);
+}
+
+static void *make_and_end(void *status)
+{
+    const PyInterpreterConfig config = {.allow_threads = 1, .check_multi_interp_extensions = 1, .gil = PyInterpreterConfig_OWN_GIL};
+    PyThreadState *made = NULL;
+    *(PyStatus *)status = Py_NewInterpreterFromConfig(&made, &config);
+    failing_disarm();
+    if (made != NULL)
+        Py_EndInterpreter(made);
+    return NULL;
+}
+
+/* How many arenas an interpreter leaves behind whose `after`-th allocation fails; *reason: why it was not made, or NULL. */
+long failing_alone(long after, const char **reason)
+{
+    pthread_t thread;
+    PyStatus status = PyStatus_NoMemory();
+    if (arenas_before.alloc == NULL) {
+        PyObject_GetArenaAllocator(&arenas_before);
+        PyObject_SetArenaAllocator(&(PyObjectArenaAllocator){NULL, arena_alloc, arena_free});
+    }
+    arenas = 0;
+    failing_arm(after);
+    Py_BEGIN_ALLOW_THREADS
+    if (pthread_create(&thread, NULL, make_and_end, &status) == 0)
+        pthread_join(thread, NULL);
+    Py_END_ALLOW_THREADS
+    *reason = PyStatus_Exception(status) ? status.err_msg : NULL;
+    return arenas;
 }

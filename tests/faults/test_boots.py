@@ -21,6 +21,8 @@ from tests.hosts import ROOT
 
 INNERMOST = 4
 BEYOND = 10**7
+# A Py_NewInterpreterFromConfig that fails so abandons the heap it began, in CPython 3.14, without any code of ours: test_cpython_alone_…
+CPYTHON_LEAVES = ("failed to add exceptions to builtins", "external importer setup failed")
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,8 @@ def run(failing, mode, numbers):
                               env={**os.environ, "LD_PRELOAD": str(failing), "VMHOST_FAILING": str(failing)})
         tried = re.findall(r"^n (\d+)$", done.stdout, re.MULTILINE)
         for end, wrong in re.findall(r"^= (\S.*?)(?: (wrong: .*))?$", done.stdout, re.MULTILINE):
-            assert not wrong, (mode, done.stdout)
-            ends[end] += 1
+            assert not wrong or (wrong == "wrong: bytes left" and end.endswith(CPYTHON_LEAVES)), (mode, done.stdout)
+            ends[f"{end}, bytes left" if wrong else end] += 1
         if done.returncode == 0:
             total = done.stdout.split()[-1]
             return ends, crashes, None if total == "None" else int(total)
@@ -74,11 +76,24 @@ def test_some_allocations_of_cpython_fail_in_a_boot_and_first_calls(failing):
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(16))
 def test_the_allocations_of_cpython_fail_in_a_boot_and_first_calls(failing, part):
-    """All of the first 2,000, then every 9th, and while the interpreter is made every 40th."""
-    chosen = [*range(1, 2000), *range(2000 + part, 25000, 9)][part::8]
-    ends, crashes, total = run(failing, "python", [*chosen, BEYOND])
+    """All of the first 2,000, then every 9th."""
+    ends, crashes, total = run(failing, "python", [*[*range(1, 2000), *range(2000, 25000, 9)][part::16], BEYOND])
     report("python", ends, crashes, total)
-    ends, crashes, total = run(failing, "making", [*range(1 + part, 20000, 320), BEYOND])
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("part", range(16))
+def test_the_allocations_of_cpython_fail_while_an_interpreter_is_made(failing, part):
+    """Every 40th."""
+    ends, crashes, total = run(failing, "making", [*range(1 + part * 40, 20000, 640), BEYOND])
     report("making", ends, crashes, total)
+
+
+@pytest.mark.stress
+def test_cpython_alone_leaves_an_interpreters_memory_behind_when_making_it_fails_in_some_places(failing):
+    """The control, and the proof that CPYTHON_LEAVES is none of ours. One such place is some ninety allocations wide."""
+    ends, crashes, _ = run(failing, "alone", range(1, 20000, 40))
+    report("alone", ends, crashes, None)
+    assert ends["nothing"] > 0 and not crashes and any(end.endswith("bytes left") for end in ends)

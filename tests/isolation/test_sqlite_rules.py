@@ -1,4 +1,5 @@
-"""A task's SQLite connections: what is refused, by whichever way the rules get there; that threads share one; that the host's stay free."""
+"""A task's SQLite connections: what is refused, by whichever way the rules get there; that their queries can be stopped; that threads share
+one; that the host's stay free."""
 
 import json
 
@@ -9,7 +10,7 @@ from tests.hosts import in_a_process
 SCRIPT = '''
     import json
     GUEST = """
-    import sqlite3, threading
+    import itertools, sqlite3, threading
 
     REFUSED = ["attach ':memory:' as other", "vacuum", "vacuum into 'other'", "pragma temp_store=file", "PRAGMA Mmap_Size=1000000",
                "pragma temp_store_directory='x'", "pragma soft_heap_limit=1", "pragma hard_heap_limit=1", "pragma writable_schema=1",
@@ -48,6 +49,45 @@ SCRIPT = '''
         connection.set_progress_handler(None, 0)
         return [*calls, *connection.execute(count).fetchone(), *connection.execute("pragma user_version").fetchone()]
 
+    def runaway(value):
+        # what a task does with its connection first, and the statement that then never ends
+        endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
+        connection = sqlite3.connect(":memory:")
+        if value == "none":
+            connection.set_progress_handler(None, 0)
+        elif value == "off":
+            connection.set_progress_handler(lambda: 0, -1)
+        elif value == "rare":
+            connection.set_progress_handler(lambda: 0, 2_000_000_000)
+        elif value == "native":
+            connection.set_progress_handler(int, 1000)
+        elif value == "trace":
+            connection.set_progress_handler(None, 0)
+            connection.set_trace_callback(print)
+            connection.set_trace_callback(None)
+        elif value == "opened again":
+            connection.__init__(":memory:")
+            connection.set_progress_handler(None, 0)
+        elif value == "collations":
+            connection.set_progress_handler(None, 0)
+            connection.create_collation("vmhost", lambda a, b: 0)
+            connection.create_collation("vmhost", None)
+        elif value == "many":
+            connection.set_progress_handler(None, 0)
+            connection.execute("create table t (n)")
+            connection.executemany("insert or replace into t (rowid, n) values (1, ?)", itertools.repeat((1,)))
+        elif value == "cursor":
+            connection.set_progress_handler(None, 0)
+            cursor = connection.cursor()
+            del connection
+            cursor.execute(endless)
+        elif value == "closed":
+            others = [sqlite3.connect(":memory:") for _ in range(5)]
+            for other in others[::2]:
+                other.close()
+            del others, other
+        connection.execute(endless)
+
     def threads(value):
         connection = sqlite3.connect(":memory:", check_same_thread=False)
         found, count = [], "with recursive n(i) as (select 1 union all select i + 1 from n limit 2000) select count(*) from n"
@@ -63,8 +103,22 @@ SCRIPT = '''
         return len(found), sum(found)
 
     def run(asked):
-        return globals()[asked](asked)
+        name, _, value = asked.partition(" ")
+        return globals()[name](value)
     """
+    def stopped(ways):
+        # way -> how the call ended, and whether its VM did
+        ends = {}
+        with vmhost.Host(allow_unsigned=True, policy=Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))) as host:
+            task = host.load(bundle(GUEST, limits={"concurrency": 1}))
+            for way in ways:
+                try:
+                    ends[way] = repr(task("runaway " + way, timeout_s=0.1))
+                except vmhost.VMHostError as error:
+                    ends[way] = type(error).__name__
+            lost = host.close()
+        return ends, len(lost)
+
     def ask(asked, rounds=1):
         answers = []
         with vmhost.Host(allow_unsigned=True) as host:
@@ -98,6 +152,20 @@ def test_the_rules_are_the_same_by_every_way(way):
     assert opened == {"plain": [], "autocommit": [], "subclass": [], "again": []}
     assert settings == [[0, True, False]] * 4
     assert handler == [1, 1, 1, "interrupted", 100_000, 0]
+
+
+RUNAWAYS = ["usual", "none", "off", "rare", "native", "trace", "opened again", "collations", "cursor", "closed"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_query_that_never_ends_is_stopped_whatever_the_task_did_with_its_progress_handler(way):
+    ends, lost = answers(WAYS[way], f"print(json.dumps(stopped({RUNAWAYS})))")
+    assert ends == dict.fromkeys(RUNAWAYS, "TimeLimitError")
+    assert lost == 0
+
+
+def test_short_statements_without_end_are_stopped_without_a_progress_handler():
+    assert answers("", "print(json.dumps(stopped(['many'])))") == [{"many": "TimeLimitError"}, 0]
 
 
 def test_threads_that_share_a_connection_get_through():

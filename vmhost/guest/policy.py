@@ -210,8 +210,8 @@ POLICY = {
         Connection.create_collation Connection.create_function Connection.create_window_function Connection.cursor
         Connection.deserialize Connection.execute Connection.executemany Connection.executescript Connection.getconfig
         Connection.getlimit Connection.interrupt Connection.iterdump Connection.rollback Connection.serialize
-        Connection.set_progress_handler Connection.set_trace_callback
-    """, gated="Connection Connection.setlimit", refused="""
+        Connection.set_trace_callback
+    """, gated="Connection Connection.setlimit Connection.set_progress_handler", refused="""
         Connection.load_extension Connection.enable_load_extension Connection.setconfig Connection.set_authorizer
     """),
 

@@ -98,7 +98,7 @@ static void mmap_dealloc_gate(PyObject *self)
  * pragmas that change the whole process. The authorizer and the configuration of a connection are ours (sqlite_rules.c). */
 
 static _Atomic(initproc) connection_init;
-static _Atomic(PyMethodDef *) connection_execute, connection_progress;
+static _Atomic(PyMethodDef *) connection_execute;
 static vmh_gate *connection_gate(const char *name);
 
 /* Where SQLite hides its functions, the rules go through Python: (action, first, second, database, trigger) -> SQLITE_OK or SQLITE_DENY */
@@ -114,10 +114,11 @@ static PyObject *authorize(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     return PyLong_FromLong(vmh_sqlite_refuses(action, texts[0], texts[1]));
 }
 
-/* Called every few thousand steps of a query: a stop ends it. */
-static PyObject *progress(PyObject *Py_UNUSED(self), PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs))
+/* Called every few thousand steps of a query: a stop ends it. `handler` is the task's own, or NULL. */
+static PyObject *progress(PyObject *handler, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs))
 {
-    return PyLong_FromLong(vmh_sqlite_stopping());
+    bool stopping = vmh_sqlite_stopping();
+    return stopping || handler == NULL ? PyLong_FromLong(stopping) : PyObject_CallNoArgs(handler);
 }
 
 static PyMethodDef authorize_def = {"authorize", (PyCFunction)(void (*)(void))authorize, METH_FASTCALL, NULL};
@@ -148,7 +149,7 @@ static int connection_settle(PyObject *self)
                < 0
         || settle(setconfig, self, owner, PyLong_FromLong(VMH_SQLITE_CONFIG_FTS3_TOKENIZER), Py_NewRef(Py_False)) < 0
         || settle(setconfig, self, owner, PyLong_FromLong(VMH_SQLITE_CONFIG_DEFENSIVE), Py_NewRef(Py_True)) < 0
-        || settle(atomic_load(&connection_progress), self, owner, PyCFunction_New(&progress_def, NULL),
+        || settle(atomic_load(&connection_gate("set_progress_handler")->original), self, owner, PyCFunction_New(&progress_def, NULL),
                   PyLong_FromLong(VMH_SQLITE_PROGRESS_STEPS))
                < 0)
         return -1;
@@ -240,6 +241,24 @@ static int check_setlimit(vmh_gated *call)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* Where the rules go through Python, the progress handler is the one way to stop a query: the task's own is called through ours, every
+ * VMH_SQLITE_PROGRESS_STEPS at least. */
+static int check_progress(vmh_gated *call)
+{
+    PyObject **handler = vmh_gated_argument(call, 0, "progress_handler"), **steps = vmh_gated_argument(call, 1, "n");
+    if (vmh_sqlite_rules_native() || handler == NULL || steps == NULL || !PyIndex_Check(*steps))
+        return 0;       /* as it is, or with its own TypeError */
+    PyObject *number = PyNumber_Index(*steps);
+    int asked = number == NULL ? -1 : PyLong_AsInt(number);
+    if (vmh_gated_replace(call, steps, number) < 0 || (asked == -1 && PyErr_Occurred()))
+        return -1;
+    PyObject *own = *handler == Py_None || asked < 1 ? NULL : *handler;
+    if (vmh_gated_replace(call, handler, PyCFunction_New(&progress_def, own)) < 0)
+        return -1;
+    return own != NULL && asked < VMH_SQLITE_PROGRESS_STEPS ? 0
+        : vmh_gated_replace(call, steps, PyLong_FromLong(VMH_SQLITE_PROGRESS_STEPS));
+}
+
 #define GATES(G)                                                    \
     G(builtins, , exec, check_run, 0, NULL)                         \
     G(builtins, , eval, check_run, 0, NULL)                         \
@@ -247,6 +266,7 @@ static int check_setlimit(vmh_gated *call)
     G(_signal, , getsignal, check_getsignal, 0, NULL)               \
     G(mmap, mmap, resize, vmh_gate_refuse, 0, NULL)                 \
     G(_sqlite3, Connection, setlimit, check_setlimit, 0, NULL)      \
+    G(_sqlite3, Connection, set_progress_handler, check_progress, 0, NULL)      \
     G(_sqlite3, Connection, setconfig, vmh_gate_refuse, 0, NULL)    \
     G(_sqlite3, Connection, set_authorizer, vmh_gate_refuse, 0, NULL)           \
     G(_sqlite3, Connection, load_extension, vmh_gate_refuse, 0, NULL)           \
@@ -279,12 +299,10 @@ static int sqlite_finish(PyObject *dict)
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "Connection");
     if (type == NULL || type->tp_init == connection_init_gate)
         return PyErr_Occurred() ? -1 : 0;
-    PyMethodDef *execute = vmh_method_def(type, "execute"),
-                *set_progress = vmh_method_def(type, "set_progress_handler");
-    if (execute == NULL || set_progress == NULL)
+    PyMethodDef *execute = vmh_method_def(type, "execute");
+    if (execute == NULL)
         return -1;
     atomic_store(&connection_execute, execute);
-    atomic_store(&connection_progress, set_progress);
     atomic_store(&connection_init, type->tp_init);
     return vmh_slot_replace(type, "__init__", (void **)&type->tp_init, (void *)connection_init_gate);
 }

@@ -736,7 +736,7 @@ static const vmh_filing filings_of__sqlite3[] = {
     {"Connection.rollback", 'a'},
     {"Connection.serialize", 'a'},
     {"Connection.set_authorizer", 'r'},
-    {"Connection.set_progress_handler", 'a'},
+    {"Connection.set_progress_handler", 'g'},
     {"Connection.set_trace_callback", 'a'},
     {"Connection.setconfig", 'r'},
     {"Connection.setlimit", 'g'},

@@ -1,8 +1,15 @@
 /* The rules come with SQLite's automatic extensions: it calls `rule` in each connection that opens in the process, on the thread that opens
- * it. There a thread of a VM has said before that it is opening one; the host's own connections are left alone. */
+ * it. There a thread of a VM has said before that it is opening one; the host's own connections are left alone.
+ *
+ * The list of open connections, for sqlite3_interrupt, is kept by a collation that nobody uses: SQLite calls its destructor when a
+ * connection is really gone, statements that outlived its closing included. It is registered for UTF-16, since those
+ * that Python makes are for UTF-8: none of the task's takes its place.
+ */
 #include "sqlite_rules.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -11,7 +18,7 @@
 #include "sealing.h"
 
 /* As in sqlite3.h, whose header is not needed to build. */
-enum { SQLITE_OK_ = 0, SQLITE_DENY_ = 1, SQLITE_ERROR_ = 1 };
+enum { SQLITE_OK_ = 0, SQLITE_DENY_ = 1, SQLITE_ERROR_ = 1, SQLITE_NOMEM_ = 7, SQLITE_UTF16LE_ = 2 };
 enum { SQLITE_PRAGMA_ = 19, SQLITE_ATTACH_ = 24, SQLITE_FUNCTION_ = 31 };
 
 typedef struct {
@@ -21,11 +28,21 @@ typedef struct {
     int (*exec)(void *, const char *, int (*)(void *, int, char **, char **), void *, char **);
     int (*limit)(void *, int, int);
     int (*db_config)(void *, int, ...);
+    int (*create_collation)(void *, const char *, int, void *, int (*)(void *, int, const void *, int, const void *), void (*)(void *));
+    void (*interrupt)(void *);
 } sqlite;
+
+typedef struct opened {
+    struct opened *next, **link;
+    const vmh_vm *vm;           /* for its address only: connections that the guest leaks outlive it */
+    void *connection;
+} opened;
 
 static sqlite library;          /* written once, before there is a VM */
 static bool native;
 static _Thread_local vmh_sqlite_opening *opening_here;
+static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
+static opened *opened_first;    /* guarded by opened_lock, under which SQLite takes no lock */
 
 bool vmh_sqlite_rules_native(void) { return native; }
 
@@ -63,6 +80,55 @@ static int configure(void *connection, int option, int wanted)
     return status != SQLITE_OK_ ? status : is == wanted ? SQLITE_OK_ : SQLITE_ERROR_;
 }
 
+static int compare(void *Py_UNUSED(context), int size, const void *bytes, int other_size, const void *other_bytes)
+{
+    int order = memcmp(bytes, other_bytes, (size_t)(size < other_size ? size : other_size));
+    return order != 0 ? order : (size > other_size) - (size < other_size);
+}
+
+static void forget(void *context)
+{
+    opened *node = context;
+    vmh_mutex_lock(&opened_lock);
+    *node->link = node->next;
+    if (node->next != NULL)
+        node->next->link = node->link;
+    free(node);
+    vmh_mutex_unlock(&opened_lock);
+}
+
+/* Notes `connection` until it is closed. */
+static int remember(void *connection)
+{
+    vmh_seal *seal = vmh_seal_here();
+    if (seal == NULL)
+        return SQLITE_ERROR_;
+    vmh_mutex_lock(&opened_lock);
+    opened *node = malloc(sizeof *node);
+    if (node != NULL) {
+        *node = (opened){opened_first, &opened_first, seal->vm, connection};
+        if (node->next != NULL)
+            node->next->link = &node->next;
+        opened_first = node;
+    }
+    vmh_mutex_unlock(&opened_lock);
+    if (node == NULL)
+        return SQLITE_NOMEM_;
+    int status = library.create_collation(connection, "vmhost", SQLITE_UTF16LE_, node, compare, forget);
+    if (status != SQLITE_OK_)
+        forget(node);       /* SQLite does not: in this one of its functions the destructor is not called then */
+    return status;
+}
+
+void vmh_sqlite_interrupt(vmh_vm *vm)
+{
+    vmh_mutex_lock(&opened_lock);
+    for (opened *node = opened_first; node != NULL; node = node->next)
+        if (node->vm == vm)
+            library.interrupt(node->connection);
+    vmh_mutex_unlock(&opened_lock);
+}
+
 /* As SQLite wants an extension's entry: not SQLITE_OK makes the opening fail. */
 static int rule(void *connection, char **Py_UNUSED(message), const void *Py_UNUSED(routines))
 {
@@ -74,6 +140,8 @@ static int rule(void *connection, char **Py_UNUSED(message), const void *Py_UNUS
         status = configure(connection, VMH_SQLITE_CONFIG_FTS3_TOKENIZER, 0);
     if (status == SQLITE_OK_)
         status = configure(connection, VMH_SQLITE_CONFIG_DEFENSIVE, 1);
+    if (status == SQLITE_OK_)
+        status = remember(connection);
     if (status != SQLITE_OK_)
         return status;
     library.limit(connection, VMH_SQLITE_LIMIT_ATTACHED, 0);
@@ -106,8 +174,11 @@ void vmh_sqlite_rules_install(const char *path)
     *(void **)&library.exec = dlsym(handle, "sqlite3_exec");
     *(void **)&library.limit = dlsym(handle, "sqlite3_limit");
     *(void **)&library.db_config = dlsym(handle, "sqlite3_db_config");
+    *(void **)&library.create_collation = dlsym(handle, "sqlite3_create_collation_v2");
+    *(void **)&library.interrupt = dlsym(handle, "sqlite3_interrupt");
     native = library.auto_extension != NULL && library.set_authorizer != NULL && library.progress_handler != NULL
-        && library.exec != NULL && library.limit != NULL && library.db_config != NULL;
+        && library.exec != NULL && library.limit != NULL && library.db_config != NULL && library.create_collation != NULL
+        && library.interrupt != NULL;
 }
 
 bool vmh_sqlite_opening_begin(vmh_sqlite_opening *opening)

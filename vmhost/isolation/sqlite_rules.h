@@ -2,11 +2,15 @@
  *
  * SQLite calls an authorizer or a progress handler while it holds the connection's mutex. One written in Python would wait there for the
  * VM's GIL, which another thread of the guest may hold while it waits for that very mutex.
+ *
+ * A stop reaches a query twice: by our progress handler, and by sqlite3_interrupt. A task may put its own handler in the place of ours, or none.
  */
 #ifndef VMH_SQLITE_RULES_H
 #define VMH_SQLITE_RULES_H
 
 #include <stdbool.h>
+
+#include "vm.h"
 
 enum { VMH_SQLITE_PROGRESS_STEPS = 20000 };     /* between two looks at whether the VM is stopped */
 enum { VMH_SQLITE_LIMIT_ATTACHED = 7, VMH_SQLITE_CONFIG_FTS3_TOKENIZER = 1004, VMH_SQLITE_CONFIG_DEFENSIVE = 1010 };
@@ -32,5 +36,9 @@ void vmh_sqlite_opening_end(vmh_sqlite_opening *opening);
 /* The rules themselves. `first` and `second` as SQLite's authorizer gets them; may be NULL. Need no GIL. */
 bool vmh_sqlite_refuses(int action, const char *first, const char *second);
 bool vmh_sqlite_stopping(void);
+
+/* What the connections of `vm` do now ends with SQLITE_INTERRUPT as soon as SQLite looks. Any thread, no GIL; again and again while a
+ * stop lasts, as a statement that has not begun is not hit. Does nothing where the rules are not native. */
+void vmh_sqlite_interrupt(vmh_vm *vm);
 
 #endif

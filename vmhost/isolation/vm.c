@@ -21,6 +21,7 @@
 #include "frozen.h"
 #include "overflow.h"
 #include "seal.h"
+#include "sqlite_rules.h"
 #include "urgency.h"
 #include "warden.h"
 #include "warden_vm.h"
@@ -319,6 +320,7 @@ static void inject(vmh_vm *vm, int64_t now)
     if (vm->inject_gap_ns < 20000000)
         vm->inject_gap_ns *= 2;
     vmh_waits_interrupt(vm);
+    vmh_sqlite_interrupt(vm);
     if (vm->host_call != NULL) {
         unsigned waiting = 0;
         atomic_compare_exchange_strong(&vm->host_call->word, &waiting, 2);

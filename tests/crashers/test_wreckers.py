@@ -32,6 +32,10 @@ WRECKERS = {
     "one connection in many threads": "import sqlite3, threading\n    c = sqlite3.connect(':memory:', check_same_thread=False)\n"
         "    t = [threading.Thread(target=lambda: [c.execute('select 1').fetchall() for _ in range(200)]) for _ in range(8)]\n"
         "    [x.start() for x in t]; [x.join() for x in t]",
+    "defaults of a generic function, written in the frame that makes it": "import gc, sys\n    gc.set_threshold(1, 1, 1)\n    class Trap:\n"
+        "        def __init__(self): self.me = self\n        def __del__(self):\n            there = sys._getframe(1).f_locals\n"
+        "            if '.defaults' in there: there['.defaults'] = 17\n    for _ in range(300):\n        Trap()\n"
+        "        def f[T](a=1, b=2): return a\n        f()",
     "a dict changed while compared": "class K:\n        __hash__ = lambda s: 1\n        def __eq__(s, o): d.clear(); return False\n"
         "    d = {}\n    for _ in range(100): d[K()] = 1",
 }

@@ -103,6 +103,19 @@ DENIED = {
     "frame_trace_opcodes": "import sys; setattr(sys._getframe(), 'f_trace_opcodes', True)",
     "frame_trace_deleted": "import sys; delattr(sys._getframe(), 'f_trace')",
     "breakpoint": "breakpoint()",
+    # variables of frames, by the proxy of PEP 667
+    "frame_local": "import operator, sys; operator.setitem(sys._getframe().f_locals, 'sys', 1)",
+    "frame_local_deleted": "import operator, sys; operator.delitem(sys._getframe().f_locals, 'sys')",
+    "frame_local_by_its_method": "import sys; f = sys._getframe().f_locals; type(f).__setitem__(f, 'sys', 1)",
+    "frame_local_deleted_by_its_method": "import sys; f = sys._getframe().f_locals; f.__delitem__('sys')",
+    "frame_local_by_update": "import sys; sys._getframe().f_locals.update(sys=1)",
+    "frame_local_by_merging": "import operator, sys; operator.ior(sys._getframe().f_locals, {'sys': 1})",
+    "frame_local_by_its_merging_method": "import sys; sys._getframe().f_locals.__ior__({'sys': 1})",
+    "frame_local_by_default": "import sys; sys._getframe().f_locals.setdefault('other', 1)",
+    "frame_local_popped": "import sys; sys._getframe().f_locals.pop('other', 1)",
+    "frame_local_by_exec": "import sys; exec(storing, {'__name__': ''}, sys._getframe().f_locals)",
+    "frame_local_of_a_generator": "import operator; operator.setitem((one for one in [1]).gi_frame.f_locals, '.0', 1)",
+    "frame_local_of_a_traceback": "import operator; operator.setitem(failure.__traceback__.tb_frame.f_locals, 'found', 1)",
 }
 
 GONE = {
@@ -135,6 +148,25 @@ MODULES = ["ctypes", "_ctypes", "_interpreters", "_interpqueues", "_testcapi", "
 SOURCE = """
 import sys
 tries = {}
+
+def stores():
+    class Body:     # its code stores by name
+        sys = 1
+[storing] = [one for one in stores.__code__.co_consts if hasattr(one, "co_code")]
+
+def fails():
+    found = {}
+    found["nothing"]
+try:
+    fails()
+except KeyError as error:
+    failure = error.with_traceback(error.__traceback__.tb_next)
+
+def frames(value):
+    '''What can be read of a frame's variables.'''
+    seen = sys._getframe().f_locals
+    value += 1
+    return seen["value"], dict(seen | {"more": 1})["more"], sorted(failure.__traceback__.tb_frame.f_locals), len(seen), "value" in seen
 
 def run(name):
     try:
@@ -236,6 +268,24 @@ def test_a_grant_is_named_with_its_key(task):
 def test_modules_made_again_are_gated(task):
     first, second = task(None, entry="main:instances")
     assert "posix._exit" in first and "posix._exit" in second
+
+
+def test_variables_of_frames_can_be_read(task):
+    assert task(1, entry="main:frames") == (2, 1, ["found"], 2, True)
+
+
+def test_the_host_can_still_write_variables_of_frames(task):
+    assert task("frame_local")[0] == "PermissionDenied"
+
+    def other():
+        sys._getframe(1).f_locals["value"] = 2
+
+    value = 1
+    other()
+    seen = sys._getframe().f_locals
+    seen |= {"more": 3}
+    seen.update({"most": 4})
+    assert (value, seen["more"], seen.pop("most")) == (2, 3, 4)
 
 
 def test_classes_lead_to_no_original(task):

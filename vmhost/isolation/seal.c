@@ -110,6 +110,58 @@ static int frames_gate(void)
     return rc;
 }
 
+/* PEP 667 lets `frame.f_locals[name] = value` write into a frame that runs: names that only the compiler can write included, such as a
+ * generic function's `.defaults`, which the interpreter takes unchecked for what the compiler put there. So a guest reads them
+ * only. The type is a static one: its slots are the process's, hence the look at who writes; its attributes each interpreter's. */
+static objobjargproc _Atomic locals_assign;
+static binaryfunc _Atomic locals_merge;
+
+static PyObject *locals_deny(PyObject *Py_UNUSED(locals), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    return vmh_deny("a task reads the variables of frames, and writes its own by their names only", "frame.f_locals");
+}
+
+static int locals_assign_gate(PyObject *locals, PyObject *key, PyObject *value)
+{
+    if (vmh_seal_here() == NULL)
+        return atomic_load(&locals_assign)(locals, key, value);
+    locals_deny(NULL, NULL, NULL);
+    return -1;
+}
+
+static PyObject *locals_merge_gate(PyObject *locals, PyObject *other)
+{
+    return vmh_seal_here() == NULL ? atomic_load(&locals_merge)(locals, other) : locals_deny(NULL, NULL, NULL);
+}
+
+#define DENIED(NAME) {NAME, (PyCFunction)(void (*)(void))locals_deny, METH_VARARGS | METH_KEYWORDS, NULL}
+static PyMethodDef locals_denied[] = {
+    DENIED("__setitem__"), DENIED("__delitem__"), DENIED("__ior__"), DENIED("update"), DENIED("setdefault"), DENIED("pop"),
+};
+
+static int locals_gate(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    PyTypeObject *type = &PyFrameLocalsProxy_Type;
+    pthread_mutex_lock(&lock);
+    if (atomic_load(&locals_assign) == NULL) {
+        atomic_store(&locals_assign, type->tp_as_mapping->mp_ass_subscript);
+        atomic_store(&locals_merge, type->tp_as_number->nb_inplace_or);
+        __atomic_store_n(&type->tp_as_mapping->mp_ass_subscript, locals_assign_gate, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&type->tp_as_number->nb_inplace_or, locals_merge_gate, __ATOMIC_SEQ_CST);
+    }
+    pthread_mutex_unlock(&lock);
+    PyObject *dict = PyType_GetDict(type), *new = NULL;
+    int rc = dict == NULL ? -1 : 0;
+    for (size_t i = 0; rc == 0 && i < sizeof locals_denied / sizeof *locals_denied; i++) {
+        new = PyDescr_NewMethod(type, &locals_denied[i]);
+        rc = new == NULL ? -1 : PyDict_SetItemString(dict, locals_denied[i].ml_name, new);
+        Py_CLEAR(new);
+    }
+    Py_XDECREF(dict);
+    return rc;
+}
+
 static int denied_make(PyObject *native)
 {
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
@@ -134,7 +186,7 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
     }
     vmh_seal_bind(seal);
     if (denied_make(native) < 0 || vmh_importer_add(native) < 0 || PyModule_AddFunctions(native, methods) < 0
-        || gate_present() < 0 || frames_gate() < 0)
+        || gate_present() < 0 || frames_gate() < 0 || locals_gate() < 0)
         goto done;
     code = vmh_importer_code("vmhost.guest.boot");
     module = code == NULL ? NULL : PyImport_ExecCodeModule("vmhost.guest.boot", code);

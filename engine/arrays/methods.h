@@ -20,7 +20,7 @@
     X(__dlpack__) X(__dlpack_device__) X(to_device) X(__array_namespace__)
 
 #define ARRAY_FUNCTIONS(X) \
-    ARRAY_REDUCTIONS(X) X(count_nonzero) \
+    ARRAY_REDUCTIONS(X) X(count_nonzero) X(_cummax) X(_cummin) \
     X(array) X(asarray) X(zeros) X(ones) X(empty) X(full) X(zeros_like) X(ones_like) X(empty_like) X(full_like) \
     X(arange) X(frombuffer) X(astype) X(copy) X(ascontiguousarray) \
     X(where) X(clip) X(matmul) X(dot) \

@@ -4,6 +4,7 @@
  * owns the interpreter (see vme_python.h), else the module makes one that charges nobody.
  */
 #include "methods.h"
+#include "signatures.h"
 
 #include "vme_python.h"
 
@@ -128,7 +129,8 @@ PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
     return texts;
 }
 
-#define FUNCTION(name) {#name, (PyCFunction)(void (*)(void))array_function_##name, METH_FASTCALL | METH_KEYWORDS, NULL},
+#define FUNCTION(name) \
+    {#name, (PyCFunction)(void (*)(void))array_function_##name, METH_FASTCALL | METH_KEYWORDS, #name SIGNATURE_##name "\n--\n\n"},
 static PyMethodDef functions[] = {
     ARRAY_FUNCTIONS(FUNCTION)
     {NULL, NULL, 0, NULL},

@@ -277,5 +277,9 @@ done:
 }
 static PyObject *cumsum(array_state *state, array *self, PyObject **values) { return scan(self, VME_CUMSUM, values); }
 static PyObject *cumprod(array_state *state, array *self, PyObject **values) { return scan(self, VME_CUMPROD, values); }
+static PyObject *cummax(array_state *state, array *self, PyObject **values) { return scan(self, VME_CUMMAX, values); }
+static PyObject *cummin(array_state *state, array *self, PyObject **values) { return scan(self, VME_CUMMIN, values); }
+ARRAY_FUNCTION_OF(_cummax, scan_names, 4, 1, 4, cummax)
+ARRAY_FUNCTION_OF(_cummin, scan_names, 4, 1, 4, cummin)
 ARRAY_BOTH_OF(cumsum, scan_names, 4, 1, 4, cumsum)
 ARRAY_BOTH_OF(cumprod, scan_names, 4, 1, 4, cumprod)

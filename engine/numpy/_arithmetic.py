@@ -38,7 +38,14 @@ def _frexp(x):
     _refuse("frexp", x, kinds="f")
     integers, mantissa, bias = _BITS[x.dtype.name]
     least = 2.0 ** (1 - bias)
-    small = (_a.absolute(x) < least) & (x != 0)
+    size = _a.absolute(x)
+    if x.size and size.min() >= least and size.max() < float("inf"):
+        bits = _a.ascontiguousarray(x).reshape(x.shape).view(integers)
+        mask = (1 << bias.bit_length() + 1) - 1
+        keep = _a.asarray(~(mask << mantissa), _a.int64).astype(integers)
+        halves = (bits & keep) | _a.asarray((bias - 1) << mantissa, integers)
+        return halves.view(x.dtype), ((bits >> mantissa) & mask).astype(_a.int32) - (bias - 1)
+    small = (size < least) & (x != 0)
     normal = _a.where(small, x * 2.0 ** (mantissa + 1), x)
     bits = _a.ascontiguousarray(normal).reshape(x.shape).view(integers)
     mask = (1 << bias.bit_length() + 1) - 1
@@ -54,7 +61,10 @@ def _ldexp(x1, x2):
     x1, x2 = floating(x1), _a.asarray(x2)
     _refuse("ldexp", x1, kinds="f")
     _refuse("ldexp", x2, kinds="bi")
-    mantissa, exponent = _frexp(x1.astype(float))
+    wide = x1.astype(float, copy=False)
+    if x2.size and -1022 <= x2.min() and x2.max() <= 1022:      # a product with a power of two that is a number rounds once
+        return (wide * ((x2.astype(int) + 1023) << 52).view(_a.float64)).astype(x1.dtype, copy=False)
+    mantissa, exponent = _frexp(wide)
     total = exponent + _a.clip(x2.astype(int), -5000, 5000)
     first = _a.clip(total, -1000, 1000)
     # the first product is exact; only the second one rounds

@@ -40,8 +40,9 @@ def unpackbits(a, /, axis=None, count=None, bitorder="big"):
     axis = _axis(axis, a.ndim)
     a = a.swapaxes(axis, -1)
     places = _a.arange(8, dtype=_a.uint8)
-    bits = (a[..., None] >> (places[::-1] if big else places)) & _a.uint8(1)
-    bits = bits.reshape(*a.shape[:-1], 8 * a.shape[-1])
+    each = (_a.arange(256, dtype=_a.uint8)[:, None] >> (places[::-1] if big else places)) & _a.uint8(1)
+    bits = _a.take(each.view(_a.uint64)[:, 0], a.astype(int))       # the eight bits of a byte, side by side in a word
+    bits = bits.reshape(*a.shape, 1).view(_a.uint8).reshape(*a.shape[:-1], 8 * a.shape[-1])
     if count is not None:
         length = bits.shape[-1]
         if count < -length:
@@ -58,12 +59,14 @@ def _bitwise_count(x):
     if x.dtype.kind not in "biu":
         raise TypeError("ufunc 'bitwise_count' not supported for the input types, and the inputs could not be safely coerced to any "
                         "supported types according to the casting rule ''safe''")
-    wide = _a.absolute(x).view(f"u{x.itemsize}").astype(_a.uint64) if x.dtype.kind == "i" else x.astype(_a.uint64)
-    one = _a.uint64
-    wide = wide - ((wide >> one(1)) & one(0x5555555555555555))
-    wide = (wide & one(0x3333333333333333)) + ((wide >> one(2)) & one(0x3333333333333333))
-    wide = (wide + (wide >> one(4))) & one(0x0F0F0F0F0F0F0F0F)
-    return ((wide * one(0x0101010101010101)) >> one(56)).astype(_a.uint8)
+    bits = 8 * x.itemsize
+    x = _a.asarray(x if x.dtype.kind == "u" else _a.absolute(x))
+    x = x.astype(f"u{x.itemsize}", copy=False)
+    low, shift = (1 << bits) - 1, x.dtype
+    x = x - ((x >> shift(1)) & shift(0x5555555555555555 & low))
+    x = (x & shift(0x3333333333333333 & low)) + ((x >> shift(2)) & shift(0x3333333333333333 & low))
+    x = (x + (x >> shift(4))) & shift(0x0F0F0F0F0F0F0F0F & low)
+    return ((x * shift(0x0101010101010101 & low)) >> shift(bits - 8)).astype(_a.uint8)
 
 
 def binary_repr(num, width=None):

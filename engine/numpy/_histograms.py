@@ -94,7 +94,6 @@ _counting = range
 
 
 def _edges(a, bins, range, weights):
-    """(the edges, whether they are equally far apart)."""
     from engine.numpy._creation import linspace
 
     if isinstance(bins, str):
@@ -114,7 +113,7 @@ def _edges(a, bins, range, weights):
         edges = _a.asarray(bins)
         if (edges[:-1] > edges[1:]).any():
             raise ValueError("`bins` must increase monotonically, when an array")
-        return edges, False
+        return edges
     elif _a.asarray(bins).ndim:
         raise ValueError("`bins` must be 1d, when an array")
     else:
@@ -126,7 +125,7 @@ def _edges(a, bins, range, weights):
             raise ValueError("`bins` must be positive, when an integer")
         low, high = _limits(a, range)
     dtype = _a.result_type(*(x if isinstance(x, (int, float)) else _a.asarray(x) for x in (low, high)), a)
-    return linspace(low, high, bins + 1, dtype=dtype if dtype.kind == "f" else float), True
+    return linspace(low, high, bins + 1, dtype=dtype if dtype.kind == "f" else float)
 
 
 def _ready(a, weights):
@@ -143,25 +142,18 @@ def _ready(a, weights):
 
 def histogram_bin_edges(a, bins=10, range=None, weights=None):
     a, weights = _ready(a, weights)
-    return _edges(a, bins, range, weights)[0]
+    return _edges(a, bins, range, weights)
 
 
 def histogram(a, bins=10, range=None, density=None, weights=None):
     """(how many elements lie in each bin, the edges of the bins). The last bin has both its edges."""
     a, weights = _ready(a, weights)
-    edges, equal = _edges(a, bins, range, weights)
+    edges = _edges(a, bins, range, weights)
     count = len(edges) - 1
     inside = (a >= edges[0]) & (a <= edges[-1])
     if not inside.all():
         a, weights = a[inside], None if weights is None else weights[inside]
-    if equal and a.dtype.kind != "c":
-        low, high = float(edges[0]), float(edges[-1])
-        places = _a.minimum(((a - edges[0].astype(_a.result_type(edges, a))) * (count / (high - low))).astype(int), count - 1)
-        # the division rounds: an element beside an edge goes by the edge itself
-        places = places - (a < edges[places])
-        places = places + ((a >= edges[places + 1]) & (places != count - 1))
-    else:
-        places = _a.minimum(_a.searchsorted(edges, a, "right") - 1, count - 1)
+    places = _a.minimum(_a.searchsorted(edges, a, "right") - 1, count - 1)
     if weights is None:
         counts = bincount(places, None, count)
     elif weights.dtype.kind == "c":

@@ -68,7 +68,7 @@ def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=
 def _extreme(reduce, worst, a, axis, out, keepdims, initial, where):
     a, known = _known(a)
     options = _options(initial, where)
-    if known is None or known.all():
+    if a.size and (known is None or known.all()):
         return reduce(a, axis, out, keepdims, **options)
     # the mask takes the NaNs out: what is left starts from the least (largest) number
     start = _a.asarray(worst if initial is None else initial, a.dtype)

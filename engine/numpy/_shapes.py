@@ -276,7 +276,9 @@ def repeat(a, repeats, axis=None):
         raise ValueError("repeats may not contain negative values.")
     length = a.shape[axis]
     if counts.size == 1:
-        places = _a._as_strided(_a.arange(length), (length, int(counts.item())), (8, 0)).ravel()
+        count = int(counts.item())
+        shape = a.shape[:axis + 1] + (count,) + a.shape[axis + 1:]
+        return _a.broadcast_to(expand_dims(a, axis + 1), shape).reshape(a.shape[:axis] + (length * count,) + a.shape[axis + 1:])
     else:
         if counts.shape != (length,):
             raise ValueError(f"operands could not be broadcast together with shape ({length},) ({counts.size},)")

@@ -5,7 +5,7 @@ from engine import _array as _a
 _REDUCTIONS = {
     "add": _a.sum, "multiply": _a.prod, "maximum": _a.max, "minimum": _a.min, "logical_and": _a.all, "logical_or": _a.any,
 }
-_SCANS = {"add": _a.cumsum, "multiply": _a.cumprod}
+_SCANS = {"add": _a.cumsum, "multiply": _a.cumprod, "maximum": _a._cummax, "minimum": _a._cummin}
 
 
 def _identity_of_first(ufunc, array, axis):

@@ -78,6 +78,7 @@ typedef struct transfer {
     int element;
     bool scatter;
     vme_loop2 *add;             /* scatter adds with it; NULL: it copies */
+    int summed;                 /* the dtype that it adds */
     vme_loop1 *strided;
 } transfer;
 
@@ -91,11 +92,21 @@ typedef struct transfer {
     } \
     return
 
+#define ADD_ONE_BY_ONE(type) \
+    for (int64_t i = 0; i < n; i++) \
+        *(type *)(base + *(const int64_t *)(list + i * list_step)) += *(type *)(other + i * other_step); \
+    return
+
 /* Single elements. */
 static void transfer_elements(const transfer *t, int64_t n, char *base, const char *list, int64_t list_step, char *other,
                               int64_t other_step)
 {
     if (t->add != NULL) {
+        switch (t->summed) {        /* the ones that are counted and weighed with; the others go through the kernel one by one */
+        case VME_INT64: case VME_UINT64: ADD_ONE_BY_ONE(e_u64);
+        case VME_FLOAT32: ADD_ONE_BY_ONE(e_f32);
+        case VME_FLOAT64: ADD_ONE_BY_ONE(e_f64);
+        }
         for (int64_t i = 0; i < n; i++) {
             char *indexed = base + *(const int64_t *)(list + i * list_step);
             t->add(1, indexed, 0, other + i * other_step, 0, indexed, 0);
@@ -296,6 +307,7 @@ vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first
     transfer t = {.scatter = true};
     if (add) {
         t.add = vme_kernels_current()->elementwise.binary[VME_ADD][target->dtype];
+        t.summed = target->dtype;
         if (t.add == NULL)
             return vme_fail(VME_BAD_DTYPE, "no addition of %s in this engine yet", vme_dtype_name((vme_dtype)target->dtype));
     }
@@ -318,6 +330,29 @@ static vme_status count_true(vme_context *context, const vme_tensor *mask, int64
     vme_tensor out = {.data = (char *)count, .shape = shape, .strides = strides, .rank = mask->rank, .dtype = VME_INT64};
     uint64_t axes = mask->rank == 64 ? UINT64_MAX : ((uint64_t)1 << mask->rank) - 1;
     return vme_reduce(context, VME_COUNT_NONZERO, VME_BOOL, mask, axes, NULL, &out);
+}
+
+/* The columns from `begin` to `end` where a row is true, written from place `found` on, below `count`; the next free place. Every column
+ * is written and only the true ones kept: no branch on what the mask holds, but for eight columns of nothing. */
+static int64_t true_columns(const char *row, int64_t step, int64_t begin, int64_t end, const vme_tensor *out, int64_t found, int64_t count)
+{
+    char *places = out->data;
+    int64_t place_step = out->strides[0], c = begin;
+    for (; step == 1 && c + 8 <= end && found + 8 <= count; c += 8) {
+        uint64_t eight;
+        memcpy(&eight, row + c, 8);
+        if (eight == 0)
+            continue;
+        for (int i = 0; i < 8; i++) {
+            *(e_i64 *)(places + found * place_step) = c + i;
+            found += row[c + i] != 0;
+        }
+    }
+    for (; c < end && found < count; c++) {
+        *(e_i64 *)(places + found * place_step) = c;
+        found += row[c * step] != 0;
+    }
+    return found;
 }
 
 vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *count, const vme_tensor *const *out)
@@ -343,27 +378,18 @@ vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *co
     const char *row = mask->data;
     int64_t columns = mask->shape[last], step = mask->strides[last];
     for (int64_t r = 0; r < rows && columns > 0; r++) {
-        for (int64_t c = 0; c < columns; c++) {
-            uint64_t eight;
-            if (step == 1 && c + 8 <= columns && (memcpy(&eight, row + c, 8), eight == 0)) {
-                c += 7;
-                continue;
-            }
-            if (row[c * step] == 0)
-                continue;
-            if (found == *count)
-                return vme_fail(VME_BAD_VALUE, "the mask has more than %lld true elements now", (long long)*count);
+        for (int64_t begin = 0; begin < columns; begin += 65536) {
+            int64_t end = columns - begin < 65536 ? columns : begin + 65536, before = found;
+            found = true_columns(row, step, begin, end, out[last], found, *count);
             for (int d = 0; d < last; d++)
-                *(e_i64 *)(out[d]->data + found * out[d]->strides[0]) = index[d];
-            *(e_i64 *)(out[last]->data + found++ * out[last]->strides[0]) = c;
-            if ((found & 65535) == 0 && vme_stopping(context))
-                return vme_stopped_here(context);
-        }
-        looked_at += columns;
-        if (looked_at >= 65536) {
-            looked_at = 0;
-            if (vme_stopping(context))
-                return vme_stopped_here(context);
+                for (int64_t i = before; i < found; i++)
+                    *(e_i64 *)(out[d]->data + i * out[d]->strides[0]) = index[d];
+            looked_at += end - begin;
+            if (looked_at >= 65536) {
+                looked_at = 0;
+                if (vme_stopping(context))
+                    return vme_stopped_here(context);
+            }
         }
         for (int d = (int)last - 1; d >= 0; d--) {
             row += mask->strides[d];

@@ -1,7 +1,7 @@
 /* Sorting lines along an axis, and searching in sorted ones.
  *
  * Every element becomes an unsigned key whose order is NumPy's (negatives first, NaNs last), and keys are sorted digit by digit from
- * the lowest (radix sort: stable, 4 ns an element and varying digit). argsort carries places along; complex numbers are sorted by
+ * the lowest (radix sort: stable, 2 ns an element and varying digit of 11 bits). argsort carries places along; complex numbers are sorted by
  * imaginary part, by real part, and then by which of the two are NaN (none, imaginary, real, both: NumPy's order). Digits that are the same in all keys cost nothing. */
 #include <string.h>
 
@@ -117,20 +117,23 @@ static bool key_less(const uint64_t *a, const uint64_t *b)
 }
 
 /* ---- radix sort */
-enum { INSERTION_MOST = 24, PIECE = 65536 };
+enum { INSERTION_MOST = 24, PIECE = 65536, DIGIT_MOST = 11 };
 
 /* Scratch of one thread, for lines of `length`. places is NULL where keys alone are sorted. */
 typedef struct work {
     uint64_t *keys, *spare_keys;
     int64_t *places, *spare_places;
-    int64_t (*counts)[256];             /* of each digit */
+    int64_t *counts;                    /* of each value of each pass's digit */
     void *block;
     size_t bytes;
 } work;
 
-static void insertion_sort(int64_t n, uint64_t *keys, int64_t *places)
+/* Stable. False: given up after `most` moves, in an order that equal keys have kept. */
+static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict places, int64_t most)
 {
     for (int64_t i = 1; i < n; i++) {
+        if (keys[i - 1] <= keys[i])
+            continue;
         uint64_t key = keys[i];
         int64_t place = places == NULL ? 0 : places[i], at = i;
         for (; at > 0 && keys[at - 1] > key; at--) {
@@ -141,42 +144,79 @@ static void insertion_sort(int64_t n, uint64_t *keys, int64_t *places)
         keys[at] = key;
         if (places != NULL)
             places[at] = place;
+        most -= i - at;
+        if (most < 0)
+            return false;
+    }
+    return true;
+}
+
+/* Bits in a digit: short lines take small ones, for whose counts less must be cleared and summed. */
+static int digit_bits(int64_t n) { return n <= 2048 ? 8 : DIGIT_MOST; }
+
+static void scatter_keys(int64_t n, const uint64_t *restrict keys, uint64_t *restrict to, int64_t *restrict counts, int shift, uint64_t mask)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[counts[keys[i] >> shift & mask]++] = keys[i];
+}
+
+static void scatter_both(int64_t n, const uint64_t *restrict keys, const int64_t *restrict places, uint64_t *restrict to,
+                         int64_t *restrict places_to, int64_t *restrict counts, int shift, uint64_t mask)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = counts[keys[i] >> shift & mask]++;
+        to[at] = keys[i];
+        places_to[at] = places[i];
     }
 }
 
-/* Sorts w->keys, `digits` bytes each, and w->places with them. */
-static vme_status radix_sort(vme_context *context, work *w, int64_t n, int digits)
+/* Counts the values of `passes` digits from bit `low` on. */
+static inline __attribute__((always_inline)) void count_some(int64_t n, const uint64_t *restrict keys, int64_t *restrict counts, int low,
+                                                             int bits, int passes)
 {
-    if (n <= INSERTION_MOST) {
-        insertion_sort(n, w->keys, w->places);
-        return VME_OK;
+    uint64_t mask = (UINT64_C(1) << bits) - 1;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t key = keys[i] >> low;
+        for (int pass = 0; pass < passes; pass++, key >>= bits)
+            counts[((int64_t)pass << bits) + (int64_t)(key & mask)]++;
     }
-    memset(w->counts, 0, sizeof *w->counts * (size_t)digits);
+}
+
+static void count_digits(int64_t n, const uint64_t *keys, int64_t *counts, int low, int bits, int passes)
+{
+    if (bits == DIGIT_MOST && passes == 3)      /* what long lines of floats take */
+        count_some(n, keys, counts, low, DIGIT_MOST, 3);
+    else
+        count_some(n, keys, counts, low, bits, passes);
+}
+
+/* Sorts by the bits from `low` to `high`, `high` not among them. */
+static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low, int high)
+{
+    int bits = digit_bits(n), passes = (high - low + bits - 1) / bits;
+    uint64_t mask = (UINT64_C(1) << bits) - 1;
+    memset(w->counts, 0, sizeof *w->counts * (size_t)passes << bits);
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        int64_t end = n - begin < PIECE ? n : begin + PIECE;
-        for (int64_t i = begin; i < end; i++)
-            for (int d = 0; d < digits; d++)
-                w->counts[d][w->keys[i] >> (8 * d) & 255]++;
+        count_digits(n - begin < PIECE ? n - begin : PIECE, w->keys + begin, w->counts, low, bits, passes);
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
-    for (int d = 0; d < digits; d++) {
-        int64_t *counts = w->counts[d], at = 0;
-        if (counts[w->keys[0] >> (8 * d) & 255] == n)
+    for (int pass = 0; pass < passes; pass++) {
+        int64_t *counts = w->counts + ((int64_t)pass << bits), at = 0;
+        int shift = low + pass * bits;
+        if (counts[w->keys[0] >> shift & mask] == n)
             continue;
-        for (int value = 0; value < 256; value++) {
+        for (uint64_t value = 0; value <= mask; value++) {
             int64_t count = counts[value];
             counts[value] = at;
             at += count;
         }
         for (int64_t begin = 0; begin < n; begin += PIECE) {
-            int64_t end = n - begin < PIECE ? n : begin + PIECE;
-            for (int64_t i = begin; i < end; i++) {
-                int64_t to = counts[w->keys[i] >> (8 * d) & 255]++;
-                w->spare_keys[to] = w->keys[i];
-                if (w->places != NULL)
-                    w->spare_places[to] = w->places[i];
-            }
+            int64_t piece = n - begin < PIECE ? n - begin : PIECE;
+            if (w->places != NULL)
+                scatter_both(piece, w->keys + begin, w->places + begin, w->spare_keys, w->spare_places, counts, shift, mask);
+            else
+                scatter_keys(piece, w->keys + begin, w->spare_keys, counts, shift, mask);
             if (vme_stopping(context))
                 return vme_stopped_here(context);
         }
@@ -190,9 +230,62 @@ static vme_status radix_sort(vme_context *context, work *w, int64_t n, int digit
     return VME_OK;
 }
 
+/* Sorts w->keys and w->places with them.
+ *
+ * Only bits that differ between keys are looked at. Where those are many, sorting by as many of the upper ones as tell most of `n`
+ * keys apart leaves few pairs in the wrong order, which insertion mends; where it turns out to leave many, all bits are sorted. */
+static vme_status radix_sort(vme_context *context, work *w, int64_t n)
+{
+    if (n <= INSERTION_MOST) {
+        insertion_sort(n, w->keys, w->places, INT64_MAX);
+        return VME_OK;
+    }
+    uint64_t differing = 0;
+    bool sorted = true;
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        int64_t end = n - begin < PIECE ? n : begin + PIECE;
+        uint64_t first = w->keys[0], before = w->keys[begin == 0 ? 0 : begin - 1];
+        int64_t falls = 0;
+        for (int64_t i = begin; i < end; i++) {
+            uint64_t key = w->keys[i];
+            differing |= key ^ first;
+            falls += key < before;
+            before = key;
+        }
+        sorted = sorted && falls == 0;
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    if (sorted)
+        return VME_OK;
+    int low = __builtin_ctzll(differing), high = 64 - __builtin_clzll(differing), enough = 64 - __builtin_clzll((uint64_t)n) + 14;
+    int bits = digit_bits(n), passes = (enough + bits - 1) / bits;
+    if (high - low > (passes + 1) * bits) {
+        vme_status status = radix_passes(context, w, n, high - passes * bits, high);
+        if (status != VME_OK)
+            return status;
+        bool mended = true;
+        for (int64_t begin = 0; begin < n && mended; begin += PIECE) {      /* pieces that do not tear a run of equal upper bits apart */
+            int64_t end = begin + PIECE, top = high - passes * bits;
+            while (end < n && end - begin < 2 * PIECE && w->keys[end] >> top == w->keys[end - 1] >> top)
+                end++;
+            end = end < n ? end : n;
+            mended = end - begin < 2 * PIECE && insertion_sort(end - begin, w->keys + begin, w->places == NULL ? NULL : w->places + begin, 4 * PIECE);
+            begin = end - PIECE;
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        if (mended)
+            return VME_OK;
+    }
+    return radix_passes(context, w, n, low, high);
+}
+
 static vme_status work_new(vme_context *context, int64_t length, bool with_places, work *w)
 {
-    size_t counts = 8 * sizeof *w->counts, column = (size_t)length * 8;
+    size_t column = (size_t)length * 8;
+    int bits = digit_bits(length);
+    size_t counts = (sizeof *w->counts * (size_t)((64 + bits - 1) / bits)) << bits;
     w->bytes = counts + column * (with_places ? 4 : 2);
     w->block = vme_scratch_new(context, w->bytes);
     if (w->block == NULL)
@@ -224,13 +317,13 @@ static vme_status order_complex(const sort *s, work *w, const char *in)
     for (int64_t i = 0; i < s->length; i++)
         w->places[i] = i;
     load_keys(part, s->length, in + digits, s->in_step, s->descending, true, w->keys);
-    vme_status status = radix_sort(s->context, w, s->length, digits);
+    vme_status status = radix_sort(s->context, w, s->length);
     if (status != VME_OK)
         return status;
     load_keys(part, s->length, in, s->in_step, s->descending, true, w->spare_keys);
     for (int64_t i = 0; i < s->length; i++)
         w->keys[i] = w->spare_keys[w->places[i]];
-    status = radix_sort(s->context, w, s->length, digits);
+    status = radix_sort(s->context, w, s->length);
     if (status != VME_OK)
         return status;
     uint64_t key[3];
@@ -238,7 +331,7 @@ static vme_status order_complex(const sort *s, work *w, const char *in)
         load_key(s->dtype, in + w->places[i] * s->in_step, key);
         w->keys[i] = key[0];
     }
-    return radix_sort(s->context, w, s->length, 1);
+    return radix_sort(s->context, w, s->length);
 }
 
 static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
@@ -251,7 +344,7 @@ static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
         for (int64_t i = 0; s->places && i < s->length; i++)
             w->places[i] = i;
         load_keys(s->dtype, s->length, in, s->in_step, s->descending, s->places, w->keys);
-        status = radix_sort(s->context, w, s->length, vme_dtype_size(s->dtype));
+        status = radix_sort(s->context, w, s->length);
     }
     if (status != VME_OK)
         return status;
@@ -349,17 +442,54 @@ vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, boo
 }
 
 /* ---- searching */
+enum { SEARCH_BLOCK = 128 };
+
 typedef struct search {
     vme_nest nest;              /* places, values */
     vme_dtype dtype;
     const char *sorted;
+    const uint64_t *keys;       /* of the sorted array; NULL: made one by one, for few values or complex ones */
     int64_t count, step;
     bool right;
 } search;
 
+/* How many keys are below the value (at it, too: `right`). No branches: a wrong guess would cost more than a step. */
+static inline int64_t place_of(const uint64_t *keys, int64_t count, uint64_t value, bool right)
+{
+    const uint64_t *base = keys;
+    while (count > 1) {
+        int64_t half = count / 2;
+        base += half & -(int64_t)(right ? base[half - 1] <= value : base[half - 1] < value);
+        count -= half;
+    }
+    return base - keys + (count == 1 && (right ? *base <= value : *base < value));
+}
+
+static vme_status search_keys(const search *s, int64_t begin, int64_t end)
+{
+    uint64_t values[SEARCH_BLOCK];
+    vme_cursor at;
+    int64_t n, left = end - begin;
+    for (vme_nest_seek(&s->nest, begin, &at); left > 0; left -= n, vme_nest_advance(&s->nest, &at, n)) {
+        n = vme_nest_run(&s->nest, &at, left < SEARCH_BLOCK ? left : SEARCH_BLOCK);
+        load_keys(s->dtype, n, at.data[IN], s->nest.loops[0].step[IN], false, true, values);
+        char *out = at.data[OUT];
+        int64_t step = s->nest.loops[0].step[OUT];
+        if (s->right)
+            for (int64_t i = 0; i < n; i++)
+                *(e_i64 *)(out + i * step) = place_of(s->keys, s->count, values[i], true);
+        else
+            for (int64_t i = 0; i < n; i++)
+                *(e_i64 *)(out + i * step) = place_of(s->keys, s->count, values[i], false);
+    }
+    return VME_OK;
+}
+
 static vme_status search_places(void *argument, int64_t begin, int64_t end)
 {
     const search *s = argument;
+    if (s->keys != NULL)
+        return search_keys(s, begin, end);
     vme_cursor at;
     vme_nest_seek(&s->nest, begin, &at);
     for (int64_t i = begin; i < end; i++, vme_nest_advance(&s->nest, &at, 1)) {
@@ -410,5 +540,24 @@ vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, cons
                 .step = sorted->strides[0], .right = right};
     vme_nest_make(&s.nest, VME_NEST_ANY, out->rank, out->shape, 2, (const int64_t *const[]){out->strides, strides},
                   (char *const[]){out->data, values->data});
-    return vme_parallel(context, s.nest.elements, 1024, search_places, &s);
+    uint64_t *keys = NULL;
+    size_t bytes = (size_t)s.count * sizeof *keys;
+    if (s.dtype < VME_COMPLEX64 && s.count > 0 && s.nest.elements >= s.count / 8) {
+        keys = vme_scratch_new(context, bytes);
+        if (keys == NULL)
+            return VME_NO_MEMORY;
+        for (int64_t begin = 0; begin < s.count; begin += PIECE) {
+            load_keys(s.dtype, s.count - begin < PIECE ? s.count - begin : PIECE, s.sorted + begin * s.step, s.step, false, true,
+                      keys + begin);
+            if (vme_stopping(context)) {
+                vme_scratch_free(context, keys, bytes);
+                return vme_stopped_here(context);
+            }
+        }
+        s.keys = keys;
+    }
+    status = vme_parallel(context, s.nest.elements, 1024, search_places, &s);
+    if (keys != NULL)
+        vme_scratch_free(context, keys, bytes);
+    return status;
 }

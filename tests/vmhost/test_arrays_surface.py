@@ -1,0 +1,66 @@
+"""The whole surface of `engine.numpy` inside a sealed VM: every expression of the host's table gives the same there."""
+
+import pytest
+
+import engine.numpy as np
+import vmhost
+from tests.engine.test_arrays_against_numpy import outcome
+from tests.engine.test_surface import CASES, VALUES, evaluated
+from tests.hosts import bundle
+
+TASK = """
+    import engine.numpy as np
+
+    def fill(np, array, value, wrap=False):
+        np.fill_diagonal(array, value, wrap)
+        return array
+
+    def pads(row, widths, axis, options):
+        row[:widths[0]] = 5
+        row[len(row) - widths[1]:] = 7
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        if isinstance(value, (np.ndarray, int, float, str)):
+            return value
+        return repr(value)
+
+    def run(values):
+        {names} = (np.array(value) for value in values)
+        results = []
+        for expression in ({expressions}):
+            try:
+                results.append(plain(expression()))
+            except Exception as error:
+                results.append(type(error).__name__)
+        return results
+"""
+
+
+def plain(value):
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, Exception):
+        return type(value).__name__
+    return value if isinstance(value, (np.ndarray, int, float, str)) else repr(value)
+
+
+def same(one, other):
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return one == other or one != one and other != other
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_every_expression_gives_in_a_vm_what_it_gives_in_the_host():
+    expressions = [expression for _, expression in CASES if ".shape" not in expression]
+    source = TASK.format(names=", ".join(VALUES), expressions=", ".join(f"lambda: {expression}" for expression in expressions))
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(bundle(source, name="surface", limits={"memory": "256 MiB", "wall_time": "60 s"}))
+        found = task(list(VALUES.values()))
+    for expression, got in zip(expressions, found, strict=True):
+        wanted = plain(outcome(np, lambda np, *arrays: evaluated(np, expression, arrays), VALUES.values()))
+        assert same(wanted, got), (expression, wanted, got)

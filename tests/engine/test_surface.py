@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 import engine.numpy
+from tests.engine import op_cases
 from tests.engine.test_arrays_against_numpy import described, outcome
 
 random = numpy.random.default_rng(7)
@@ -243,3 +244,17 @@ def test_every_method_of_quantile(method):
     holes = numpy.where(random.uniform(size=(4, 9)) > 0.7, numpy.nan, random.normal(size=(4, 9)))
     assert_near(engine.numpy.nanquantile(engine.numpy.array(holes), engine.numpy.array(fractions), 1, method=method),
                 numpy.nanquantile(holes, fractions, 1, method=method))
+
+
+MEASURED = op_cases.surface_cases(1000)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("case", MEASURED, ids=[expression for expression, *_ in MEASURED])
+def test_what_is_measured_gives_what_numpy_gives(case):
+    _, _, function, operands = case
+    wanted, got = (outcome(np, function, operands) for np in (numpy, engine.numpy))
+    if "partition" in case[0]:      # any order that has the right element in its place
+        wanted, got = (wanted[500], got[500]) if wanted.dtype == float else (operands[0][wanted[500]], operands[0][int(got[500])])
+    assert not isinstance(got, Exception), got
+    assert_near(got, wanted)

@@ -1,65 +1,20 @@
-"""The command line with VMs: calls, values, tracebacks, limits, Ctrl-C, doctor and the demo."""
+"""`vmhost run`: calls, values, tracebacks, limits, Ctrl-C."""
 
 import json
 import os
-import pty
 import re
 import shlex
 import signal
 import subprocess
 import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 
-from bytecode.compiler import compile_task
-from vmhost import demo as demonstration
-from vmhost import Host, host
-from vmhost.cli import failures, keys, main
-
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-c", "import sys; from vmhost.cli import main; sys.exit(main())"]
-
-
-@pytest.fixture(autouse=True)
-def own_keys(tmp_path, monkeypatch):
-    monkeypatch.setenv("VMHOST_KEYS", str(tmp_path / "own keys"))
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
-@pytest.fixture
-def vmhost(capfd):
-    """Runs a command line: gives (exit code, stdout, stderr) of the process: what a task wrote there is seen."""
-
-    def run(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def bundle(tmp_path):
-    """A function that compiles source text as the module `main` of a task and gives the bundle's path."""
-
-    def compile_text(source, sign=None, limits="{memory: 32 MiB, wall_time: 20 s}", name="sample", more="", files=()):
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        (folder / "task.yaml").write_text(
-            f'name: {name}\nversion: 1.0.0\nentry: main:run\npython: "3.{sys.version_info[1]}"\nlimits: {limits}\n'
-            + more
-        )
-        for file, text in dict(files).items():
-            (folder / file).write_text(text)
-        (folder / "main.py").write_text(textwrap.dedent(source))
-        path = tmp_path / f"{name}.vmb"
-        path.write_bytes(compile_task(folder).to_bytes(keys.signing_key(sign) if sign else None))
-        return path
-
-    return compile_text
-
+from bytecode.format import read_bundle
+from tests.hosts import ROOT
+from tests.vmhost.cli.command import COMMAND
+from vmhost import Host
+from vmhost.cli import failures, tracebacks
 
 ECHO = "def run(value):\n    return value\n"
 
@@ -210,121 +165,19 @@ def test_what_the_docs_say_a_task_can_ask_for_is_there(bundle):
         assert runs.load(path)([1, 2], timeout_s=0.05) is None, "less than a tenth of a second is left"
 
 
-def test_doctor_finds_this_machine_fit(vmhost):
-    code, out, _ = vmhost("doctor", "--json")
-    document = json.loads(out)
-    assert (code, document["healthy"]) == (0, True), [f for f in document["findings"] if f["status"] == "wrong"]
-    names = {finding["name"] for finding in document["findings"]}
-    assert {
-        "Python",
-        "cores",
-        "memory",
-        "native core",
-        "standard library",
-        "a VM boots",
-        "a VM compiles nothing",
-    } <= names
-
-
-def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):
-    (tmp_path / "stdlib.vmb").write_bytes(b"PK")
-    monkeypatch.setattr(host, "SYSTEM_BUNDLE", tmp_path / "stdlib.vmb")
-    monkeypatch.setattr(host, "_system_images", {})
-    code, out, _ = vmhost("doctor")
-    assert code == failures.UNHEALTHY
-    assert "WRONG  standard library:" in out and "stdlib.vmb: truncated" in out
-    assert "make it again: python -m bytecode.stdlib" in out
-    assert "trusted keys" in out, "the checks after it were made"
-
-
-@pytest.fixture
-def short_demo(monkeypatch):
-    """The demonstration with less work: each way of running each task, seconds in all."""
-    monkeypatch.setattr(
-        demonstration, "WORK",
-        (("digits", "light", 500, 50), ("neighbours", "light", 6, 4), ("strokes", "middle", 4, 2), ("forest", "heavy", 1, 1)),
+def test_source_lines_come_only_from_the_folder_that_was_compiled(vmhost, task_folder, tmp_path):
+    path = tmp_path / "greet.vmb"
+    vmhost("compile", task_folder, "-o", path)
+    bundle = read_bundle(path, allow_unsigned=True)
+    traceback = (
+        'Traceback (most recent call last):\n  File "greet@1.0.0/main.py", line 4, in run\n'
+        '  File "greet@1.0.0/gone.py", line 1, in gone\n  File "json/decoder.py", line 1, in decode\nKeyError: \'name\''
     )
-    monkeypatch.setattr(demonstration, "ROUNDS", 1)
-
-
-def test_the_demo_checks_answers_and_stops_what_misbehaves(vmhost, short_demo):
-    code, out, _ = vmhost("demo", "--json")
-    document = json.loads(out)
-    assert (code, document["wrong"]) == (0, [])
-    assert {task["name"]: (task["calls"], task["errors"]) for task in document["tasks"]} == {
-        "digits": (500, 0),
-        "neighbours": (6, 0),
-        "strokes": (4, 0),
-        "forest": (1, 0),
-    }
-    assert all(task["right"] > 0.9 and task["speed_up"] > 0 and task["vms"] >= 1 for task in document["tasks"])
-    assert {stop["name"]: stop["got"] for stop in document["stops"]} == {
-        "runaway": "TimeLimitError",
-        "hog": "MemoryLimitError",
-    }
-
-
-def test_the_demo_says_what_was_wrong(vmhost, monkeypatch):
-    monkeypatch.setattr(demonstration, "WORK", (("digits", "light", 500, 50),))
-    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
-    monkeypatch.setattr(demonstration, "_load_cases", wrong_truth(demonstration._load_cases))
-    code, out, err = vmhost("demo")
-    assert code == failures.TASK_FAILED
-    assert "error: digits: expected more than 90 % right answers" in err
-    assert "busy before the run (load 99.0)" in out
-    code, out, err = vmhost("demo", "--json")
-    assert (code, err) == (failures.TASK_FAILED, "") and len(json.loads(out)["wrong"]) == 1
-
-
-def wrong_truth(load):
-    def load_wrong(folder):
-        module = load(folder)
-        right = module.cases
-        module.cases = lambda name: [(value, 11 if name == "digits" else truth) for value, truth in right(name)]
-        return module
-
-    return load_wrong
-
-
-def test_ctrl_c_ends_the_demo_in_the_middle():
-    with subprocess.Popen(
-        [*COMMAND, "demo"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
-        try:
-            while "All tasks at once" not in running.stderr.readline():
-                assert running.poll() is None
-            running.send_signal(signal.SIGINT)
-            out, err = running.communicate(timeout=60)
-        finally:
-            running.kill()
-    assert (running.returncode, out, err.strip()) == (failures.INTERRUPTED, "", "vmhost: interrupted")
-
-
-def test_the_demo_on_a_terminal_shows_its_tables_and_leaves_the_screen_tidy(tmp_path):
-    script = (
-        "import sys; from vmhost import demo; from vmhost.cli import main\n"
-        "demo.WORK = (('digits', 'light', 500, 50), ('neighbours', 'light', 6, 4))\n"
-        "sys.exit(main(['demo']))"
-    )
-    control, terminal = pty.openpty()
-    environment = os.environ | {"COLUMNS": "100", "LINES": "40", "TERM": "xterm"}
-    shown = b""
-    with subprocess.Popen(
-        [sys.executable, "-c", script], cwd=ROOT, stdout=terminal, stderr=terminal, env=environment
-    ) as running:
-        os.close(terminal)
-        try:
-            while True:
-                try:
-                    shown += os.read(control, 65536)
-                except OSError:  # the last writer closed the terminal
-                    break
-            assert running.wait(timeout=60) == 0, shown.decode()
-        finally:
-            running.kill()
-            os.close(control)
-    text = shown.decode()
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h"), "the cursor is shown again"
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    for words in ("calls in", "Stopped on the way", "TimeLimitError", "speed-up", "Every answer was checked"):
-        assert words in plain
+    assert tracebacks.source_folder(bundle, task_folder) == task_folder
+    shown = tracebacks.with_source(traceback, task_folder)
+    assert 'line 4, in run\n    return other.greet(value)\n  File "greet@1.0.0/gone.py"' in shown
+    assert len(shown.splitlines()) == len(traceback.splitlines()) + 1
+    assert tracebacks.with_source(shown, task_folder) == shown, "lines that are there already are not shown twice"
+    (task_folder / "other.py").write_text("def greet(value):\n    return 'goodbye ' + value['name']\n")
+    assert tracebacks.source_folder(bundle, task_folder) is None
+    assert tracebacks.source_folder(bundle, tmp_path) is None

@@ -1,0 +1,158 @@
+"""What all commands have in common: wrong input, exit codes, what is printed where."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tests.hosts import ROOT
+from tests.vmhost.cli.command import COMMAND
+from vmhost.cli import failures, inspect, main, output
+from vmhost.cli.demo import duration_text
+from vmhost.cli.inspect import size_text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["compile", "nowhere"], failures.WRONG_INPUT, "nowhere: no such folder"),
+        (["compile", "greet", "--sign", "nobody"], failures.WRONG_INPUT, "nobody"),
+        (["compile", "greet", "--target", "3.9"], failures.REFUSED, "3.9"),
+        (["compile", "greet", "-o", "greet/main.py/x.vmb"], failures.WRONG_INPUT, "cannot write the bundle"),
+        (["inspect", "nothing.vmb"], failures.WRONG_INPUT, "nothing.vmb: no such bundle"),
+        (["inspect", "greet"], failures.WRONG_INPUT, "is a folder; compile it first"),
+        (["inspect", "greet/words.txt"], failures.REFUSED, "words.txt"),
+        (["run", "nothing.vmb"], failures.WRONG_INPUT, "nothing.vmb: no such bundle"),
+        (
+            ["run", "greet.vmb", "--input", "missing.json"],
+            failures.WRONG_INPUT,
+            "missing.json: no such file, and not JSON",
+        ),
+        (["run", "greet.vmb", "--input", "greet"], failures.WRONG_INPUT, "cannot read the input: Is a directory"),
+        (["run", "greet.vmb", "--input", "greet.vmb"], failures.WRONG_INPUT, "greet.vmb: expected JSON in UTF-8"),
+        (
+            ["run", "greet.vmb", "--input", "greet/words.txt"],
+            failures.WRONG_INPUT,
+            "words.txt: not JSON: Expecting value: line 1",
+        ),
+        (
+            ["run", "greet.vmb", "--input", '{"name": '],
+            failures.WRONG_INPUT,
+            "--input: not JSON: Expecting value: line 1 column 10",
+        ),
+        (["run", "greet.vmb", "--input", "[" * 100_000], failures.WRONG_INPUT, "--input: not JSON"),
+        (
+            ["run", "greet.vmb", "--input", "{}", "--each"],
+            failures.WRONG_INPUT,
+            "--each: expected a list of values as input, got dict",
+        ),
+        (["run", "greet.vmb", "--timeout", "soon"], failures.WRONG_INPUT, "--timeout: expected a quantity"),
+        (["run", "greet.vmb", "--trust", "no.pub"], failures.WRONG_INPUT, "no.pub"),
+        (["demo", "--tasks", "greet"], failures.WRONG_INPUT, "greet: expected the folder of the shipped tasks"),
+        (["keys", "trust", "greet/words.txt"], failures.WRONG_INPUT, "words.txt:1: expected `ed25519"),
+        (["frobnicate"], failures.WRONG_INPUT, "No such command"),
+        (["compile"], failures.WRONG_INPUT, "Missing argument"),
+    ],
+)
+def test_wrong_input_gets_one_clear_error(vmhost, task_folder, tmp_path, monkeypatch, arguments, code, says):
+    monkeypatch.chdir(tmp_path)
+    vmhost("compile", task_folder, "-o", "greet.vmb")
+    got, out, err = vmhost(*arguments)
+    assert (got, out) == (code, "")
+    assert says in err
+    assert "Traceback" not in err and len(err) < 600
+
+
+def test_errors_as_json_come_on_stdout(vmhost, tmp_path):
+    code, out, err = vmhost("inspect", tmp_path / "nothing.vmb", "--json")
+    error = json.loads(out)["error"]
+    assert (error["type"], error["exit_code"], err) == ("InputError", code, "")
+    (tmp_path / "junk.vmb").write_bytes(b"junk" * 100)
+    code, out, _ = vmhost("inspect", tmp_path / "junk.vmb", "--json")
+    assert json.loads(out)["error"]["type"] == "BundleError" and code == failures.REFUSED
+
+
+def test_what_needs_the_checkout_says_so(tmp_path):
+    """As an installed package sees it: no tasks/ and no bench/ beside it, nor in the current folder."""
+    for package in ("vmhost", "bytecode"):
+        shutil.copytree(
+            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("data", "__pycache__", "*.so", "*.c")
+        )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    (tmp_path / "elsewhere").mkdir()
+    for name, says in (
+        ("demo", "the demo runs the tasks of the project's checkout"),
+        ("bench", "in bench/ of the project's checkout"),
+    ):
+        ended = subprocess.run(
+            [*COMMAND, name], cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert (ended.returncode, ended.stdout) == (failures.WRONG_INPUT, "") and says in ended.stderr
+
+
+def test_a_reader_who_goes_away_ends_the_command_quietly(task_folder, tmp_path):
+    """Like `vmhost inspect big.vmb | true`: no complaint about the pipe, and an exit code that says so."""
+    for number in range(600):
+        (task_folder / f"words{number}.txt").write_text("x")
+    text = (task_folder / "task.yaml").read_text().replace("[words.txt]", '["*.txt"]')
+    (task_folder / "task.yaml").write_text(text)
+    main(["compile", str(task_folder), "-o", str(tmp_path / "big.vmb")])
+    for style in ([], ["--json"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        ended = subprocess.run(
+            [*COMMAND, "inspect", str(tmp_path / "big.vmb"), *style],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            timeout=60,
+        )
+        os.close(writer)
+        assert (ended.returncode, ended.stderr) == (failures.PIPE_CLOSED, b"")
+
+
+def test_ctrl_c_that_breaks_what_it_hits_is_still_ctrl_c(vmhost, monkeypatch):
+    def interrupted(path):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("cannot release un-acquired lock")
+
+    monkeypatch.setattr(inspect, "existing", interrupted)
+    code, out, err = vmhost("inspect", "x.vmb")
+    assert (code, out, err.strip()) == (failures.INTERRUPTED, "", "vmhost: interrupted")
+
+
+def test_help_names_every_command(vmhost):
+    code, out, _ = vmhost("--help")
+    assert code == 0
+    for name in ("compile", "run", "inspect", "bench", "doctor", "keys", "demo"):
+        assert f"\n  {name} " in out
+        assert vmhost(name, "--help")[0] == 0 or name == "bench"
+
+
+def test_every_exit_code_is_documented():
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    codes = [value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)]
+    assert len(codes) == 9
+    for code in codes:
+        assert f"\n| {code} |" in text
+
+
+def test_quantities_for_people():
+    assert [duration_text(s) for s in (2.5e-5, 0.00312, 1.06, float("nan"))] == ["25 us", "3.12 ms", "1.06 s", "-"]
+    assert [size_text(n) for n in (0, 999, 1024, 300 << 20, 5 << 30)] == [
+        "0 B",
+        "999 B",
+        "1.0 KiB",
+        "300 MiB",
+        "5.0 GiB",
+    ]
+
+
+def test_output_is_plain_where_there_is_no_terminal(capsys):
+    output.Output().table("title", ["a", "b>"], [["one", "2"]])
+    text = capsys.readouterr().out
+    assert "\x1b" not in text and "one" in text

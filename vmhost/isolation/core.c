@@ -575,13 +575,17 @@ static int push(vmh_lane *lane, vmh_call **calls, size_t count)
     return -1;
 }
 
+/* The call that a method's arguments ask for, as prepare() leaves it; NULL with an error set. */
+static vmh_call *one_call(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    options o;
+    return options_parse(method, &o, args, count, keywords) < 0 ? NULL : prepare(lane, args[0], &o);
+}
+
 static PyObject *lane_call(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     vmh_lane *lane = ((lane_object *)object)->lane;
-    options o;
-    if (options_parse("call", &o, args, count, keywords) < 0)
-        return NULL;
-    vmh_call *call = prepare(lane, args[0], &o);
+    vmh_call *call = one_call("call", lane, args, count, keywords);
     if (call == NULL)
         return NULL;
     PyObject *result = NULL;
@@ -599,10 +603,7 @@ static PyObject *lane_call(PyObject *object, PyObject *const *args, Py_ssize_t c
 static PyObject *lane_submit(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     vmh_lane *lane = ((lane_object *)object)->lane;
-    options o;
-    if (options_parse("submit", &o, args, count, keywords) < 0)
-        return NULL;
-    vmh_call *call = prepare(lane, args[0], &o);
+    vmh_call *call = one_call("submit", lane, args, count, keywords);
     if (call == NULL)
         return NULL;
     PyObject *wrapper = call_wrap(vmh_call_ref(call));
@@ -614,43 +615,42 @@ static PyObject *lane_submit(PyObject *object, PyObject *const *args, Py_ssize_t
     return wrapper;
 }
 
-/* Calls for each of `values`, pushed under one lock: all or none. A malloc'd array of references; NULL with an error set. */
-static vmh_call **push_all(vmh_lane *lane, PyObject *values, const options *o, Py_ssize_t *count)
+/* The calls that a method's arguments ask for, one for each of its values, pushed under one lock: all or none. A malloc'd array of
+ * references; NULL with an error set. */
+static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                            Py_ssize_t *made_count)
 {
-    PyObject *items = PySequence_Fast(values, "expected an iterable of values");
-    if (items == NULL)
+    options o;
+    PyObject *items = NULL;
+    Py_ssize_t n = 0, made = 0;
+    vmh_call **calls = NULL;
+    if (options_parse(method, &o, args, count, keywords) < 0
+        || (items = PySequence_Fast(args[0], "expected an iterable of values")) == NULL)
         return NULL;
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(items), made = 0;
-    vmh_call **calls = malloc(((size_t)n + 1) * sizeof *calls);
+    n = PySequence_Fast_GET_SIZE(items);
+    calls = malloc(((size_t)n + 1) * sizeof *calls);
     if (calls == NULL) {
-        Py_DECREF(items);
         PyErr_NoMemory();
-        return NULL;
+        goto done;
     }
-    for (; made < n; made++)
-        if ((calls[made] = prepare(lane, PySequence_Fast_GET_ITEM(items, made), o)) == NULL)
-            goto failed;
-    if (n > 0 && push(lane, calls, (size_t)n) < 0)
-        goto failed;
+    while (made < n && (calls[made] = prepare(lane, PySequence_Fast_GET_ITEM(items, made), &o)) != NULL)
+        made++;
+    if (made < n || (n > 0 && push(lane, calls, (size_t)n) < 0)) {
+        while (made > 0)
+            vmh_call_unref(calls[--made]);
+        free(calls);
+        calls = NULL;
+    }
+done:
     Py_DECREF(items);
-    *count = n;
+    *made_count = n;
     return calls;
-failed:
-    while (made > 0)
-        vmh_call_unref(calls[--made]);
-    free(calls);
-    Py_DECREF(items);
-    return NULL;
 }
 
 static PyObject *lane_submit_many(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    vmh_lane *lane = ((lane_object *)object)->lane;
-    options o;
     Py_ssize_t n;
-    if (options_parse("submit_many", &o, args, count, keywords) < 0)
-        return NULL;
-    vmh_call **calls = push_all(lane, args[0], &o, &n);
+    vmh_call **calls = all_calls("submit_many", ((lane_object *)object)->lane, args, count, keywords, &n);
     if (calls == NULL)
         return NULL;
     PyObject *list = PyList_New(n);
@@ -669,12 +669,8 @@ static PyObject *lane_submit_many(PyObject *object, PyObject *const *args, Py_ss
 
 static PyObject *lane_map(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    vmh_lane *lane = ((lane_object *)object)->lane;
-    options o;
     Py_ssize_t n;
-    if (options_parse("map", &o, args, count, keywords) < 0)
-        return NULL;
-    vmh_call **calls = push_all(lane, args[0], &o, &n);
+    vmh_call **calls = all_calls("map", ((lane_object *)object)->lane, args, count, keywords, &n);
     if (calls == NULL)
         return NULL;
     PyObject *list = PyList_New(n);

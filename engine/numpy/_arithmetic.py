@@ -76,7 +76,9 @@ def _spacing(x):
     """The distance to the next number away from zero."""
     x = floating(x)
     _refuse("spacing", x, kinds="f")
-    return _a.nextafter(x, _a.copysign(_a.asarray(float("inf"), x.dtype), x)) - x
+    size = _a.ascontiguousarray(_a.absolute(x)).reshape(x.shape)
+    following = (size.view(_BITS[x.dtype.name][0]) + 1).view(x.dtype)      # floats are ordered as their bits are
+    return _a.copysign(following - size, x)
 
 
 divmod = Composite(_divmod, 2, 2)

@@ -70,6 +70,11 @@ def _extreme(reduce, worst, a, axis, out, keepdims, initial, where):
     options = _options(initial, where)
     if a.size and (known is None or known.all()):
         return reduce(a, axis, out, keepdims, **options)
+    if a.dtype.kind == "f" and initial is None and where is True and a.size:
+        result = reduce(_a.where(known, a, _a.asarray(worst, a.dtype)), axis, keepdims=keepdims)
+        if (result == worst).any():         # there were only NaNs, or the infinity itself
+            result = _a.where(_a.any(known, axis, keepdims=keepdims), result, _a.asarray(float("nan"), a.dtype))[()]
+        return _finish(result, out)
     # the mask takes the NaNs out: what is left starts from the least (largest) number
     start = _a.asarray(worst if initial is None else initial, a.dtype)
     result = reduce(a, axis, keepdims=keepdims, initial=start, where=_where_known(known, where))

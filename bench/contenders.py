@@ -42,13 +42,17 @@ def remove_bundles():
 
 
 @contextlib.contextmanager
-def executors(workers, names=tuple(EXECUTORS)):
-    """{name: executor} with `workers` workers each, started."""
+def executors(workers, names=tuple(EXECUTORS), in_processes=None):
+    """{name: executor} with `workers` workers each, started. Processes call `in_processes` first."""
     with contextlib.ExitStack() as stack:
-        yield {name: stack.enter_context(EXECUTORS[name](max_workers=workers)) for name in names}
+        yield {name: stack.enter_context(
+                   EXECUTORS[name](max_workers=workers, initializer=in_processes if name == PROCESSES else None))
+               for name in names}
 
 
-def _plain(function, orders):
+def _plain(function, orders, first):
+    if first is not None:
+        first()
     while (values := orders.recv()) is not None:
         for value in values:
             function(value)
@@ -56,14 +60,15 @@ def _plain(function, orders):
 
 
 @contextlib.contextmanager
-def plain_processes(function, count):
+def plain_processes(function, count, in_processes=None):
     """A function (values, number) that has `number` of `count` processes run `function` over all `values` at once.
 
-    Nothing is between them: what the machine itself gives to so many workers. `function` is one that pools can import.
+    Nothing is between them: what the machine itself gives to so many workers. `function` is one that pools can import. Each calls
+    `in_processes` first.
     """
     processes = multiprocessing.get_context("spawn")
     pairs = [processes.Pipe() for _ in range(count)]
-    workers = [processes.Process(target=_plain, args=(function, theirs)) for _, theirs in pairs]
+    workers = [processes.Process(target=_plain, args=(function, theirs, in_processes)) for _, theirs in pairs]
     for worker in workers:
         worker.start()
 

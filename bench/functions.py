@@ -51,6 +51,13 @@ def forest(value):
 grove = forest      # the same, asked for few trees
 
 
+def use_one_engine_thread():
+    """In this process: what is measured with one worker keeps to one core."""
+    import engine.library       # not where this module is imported: interpreters that are pooled cannot load it
+
+    engine.library.set_threads(1)
+
+
 def import_all(names):
     for name in names:
         importlib.import_module(name)

@@ -308,13 +308,23 @@ static PyObject *get_flags(PyObject *self, void *closure)
 
 static PyObject *get_flat(PyObject *self, void *closure)
 {
-    int64_t shape[1] = {SELF->size};
-    array *flat = array_reshape(SELF, 1, shape);
-    if (flat == NULL)
-        return NULL;
-    PyObject *iterator = PyObject_GetIter((PyObject *)flat);
-    Py_DECREF(flat);
-    return iterator;
+    PyObject *module = PyImport_ImportModule("engine.numpy._flat");
+    PyObject *flat = module == NULL ? NULL : PyObject_CallMethod(module, "flatiter", "O", self);
+    Py_XDECREF(module);
+    return flat;
+}
+
+static int set_flat(PyObject *self, PyObject *value, void *closure)
+{
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "Cannot delete flat iterator");
+        return -1;
+    }
+    PyObject *flat = get_flat(self, closure), *all = flat == NULL ? NULL : PySlice_New(NULL, NULL, NULL);
+    int result = all == NULL ? -1 : PyObject_SetItem(flat, all, value);
+    Py_XDECREF(flat);
+    Py_XDECREF(all);
+    return result;
 }
 
 static PyGetSetDef attributes[] = {
@@ -330,7 +340,7 @@ static PyGetSetDef attributes[] = {
     {"real", get_part, set_part, "The real part.", NULL},
     {"imag", get_part, set_part, "The imaginary part.", "imaginary"},
     {"flags", get_flags, NULL, "How the memory lies and whether it may be written.", NULL},
-    {"flat", get_flat, NULL, "Iterator over the elements in C order.", NULL},
+    {"flat", get_flat, set_flat, "The elements in C order: iterated, read and written by number.", NULL},
     {"device", get_device, NULL, "\"cpu\".", NULL},
     {"__array_ufunc__", get_none, NULL, "None: another library's array beside ours leaves the operation to us.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

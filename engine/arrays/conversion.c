@@ -444,3 +444,18 @@ static PyObject *delegate(const char *name, PyObject *self, ARRAY_VECTORCALL)
     return result;
 }
 ARRAY_DELEGATED(DELEGATED)
+
+/* compress(condition, axis, out): the function has the array second */
+PyObject *array_method_compress(PyObject *self, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"condition", "axis", "out", NULL};
+    PyObject *values[3];
+    if (array_arguments("compress", args, count, keywords, names, 3, 1, values) < 0)
+        return NULL;
+    PyObject *module = PyImport_ImportModule("engine.numpy");
+    PyObject *result = module == NULL ? NULL
+                       : PyObject_CallMethod(module, "compress", "OOOO", values[0], self, values[1] == NULL ? Py_None : values[1],
+                                             values[2] == NULL ? Py_None : values[2]);
+    Py_XDECREF(module);
+    return result;
+}

@@ -9,13 +9,13 @@
 #define ARRAY_REDUCTIONS(X) X(sum) X(prod) X(max) X(min) X(all) X(any) X(argmax) X(argmin) X(mean) X(cumsum) X(cumprod)
 
 /* Methods that are a function of engine.numpy with the array in front, written in Python. */
-#define ARRAY_DELEGATED(X) X(repeat) X(diagonal) X(trace) X(round) X(var) X(std) X(choose) X(compress) X(put) X(argpartition)
+#define ARRAY_DELEGATED(X) X(repeat) X(diagonal) X(trace) X(round) X(var) X(std) X(choose) X(put) X(argpartition)
 
 #define ARRAY_METHODS(X) \
     ARRAY_REDUCTIONS(X) ARRAY_DELEGATED(X) \
     X(astype) X(copy) X(tolist) X(item) X(fill) X(tobytes) X(byteswap) X(view) X(setflags) X(is_integer) \
     X(reshape) X(ravel) X(flatten) X(transpose) X(swapaxes) X(squeeze) \
-    X(take) X(nonzero) X(sort) X(partition) X(argsort) X(searchsorted) X(clip) X(conj) X(conjugate) X(dot) \
+    X(take) X(compress) X(nonzero) X(sort) X(partition) X(argsort) X(searchsorted) X(clip) X(conj) X(conjugate) X(dot) \
     X(__copy__) X(__deepcopy__) X(__reduce_ex__) X(__complex__) X(__round__) X(__trunc__) X(__format__) \
     X(__dlpack__) X(__dlpack_device__) X(to_device) X(__array_namespace__)
 

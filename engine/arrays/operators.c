@@ -484,12 +484,25 @@ static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flag
     int dtype = array_argument_dtype(self->state, values[5], -1);
     if (dtype < 0 && PyErr_Occurred())
         return NULL;
-    bool masked = values[2] != NULL && values[2] != Py_True;
-    array *target = masked ? NULL : out;
+    int casting = dtype_casting(values[3], CAST_SAME_KIND);
+    if (casting < 0)
+        return NULL;
+    bool masked = values[2] != NULL && values[2] != Py_True, cast = casting != CAST_SAME_KIND && out != NULL;
+    array *target = masked || cast ? NULL : out;
     PyObject *result = self->binary ? array_binary(self->state, self->op, all[0], all[1], target, dtype)
                                     : array_unary(self->state, self->op, all[0], target, dtype);
-    if (result == NULL || !masked)
+    if (result != NULL && cast && !dtype_can_cast(((array *)result)->t.dtype, out->t.dtype, casting)) {
+        PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' output from %R to %R with casting rule %R", ufunc_name(self),
+                     self->state->dtypes[((array *)result)->t.dtype], self->state->dtypes[out->t.dtype], values[3]);
+        Py_CLEAR(result);
+    }
+    if (result == NULL || (!masked && !cast))
         return result;
+    if (!masked) {
+        bool written = array_require_writable(out, "output array is read-only") == 0 && array_assign(out, (array *)result) == 0;
+        Py_SETREF(result, written ? Py_NewRef(out) : NULL);
+        return result;
+    }
     /* where=: only those places are written */
     array *mask = array_from_any(self->state, values[2], -1), *computed = (array *)result, *into = NULL;
     if (mask != NULL && mask->t.dtype != VME_BOOL)

@@ -41,13 +41,15 @@ _LATER = {
         "packbits unpackbits binary_repr base_repr",
     "_creation":
         "linspace logspace geomspace eye identity diag diagflat tri tril triu tril_indices triu_indices "
-        "diag_indices meshgrid indices fromfunction fromiter vander asfortranarray asarray_chkfinite copyto "
+        "diag_indices meshgrid indices fromfunction fromiter vander asfortranarray asarray_chkfinite require copyto "
         "broadcast_shapes broadcast_arrays",
     "_dtypes":
         "iinfo finfo generic number integer signedinteger unsignedinteger inexact floating complexfloating "
         "issubdtype isdtype min_scalar_type isfortran True_ False_ ScalarType typecodes typename mintypecode common_type",
     "_einsum":
         "einsum einsum_path",
+    "_flat":
+        "flatiter",
     "_grids":
         "mgrid ogrid r_ c_ index_exp s_ ix_ ndindex ndenumerate broadcast unravel_index ravel_multi_index "
         "diag_indices_from tril_indices_from triu_indices_from mask_indices fill_diagonal",

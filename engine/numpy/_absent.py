@@ -34,7 +34,7 @@ ABSENT = {
     "fromfile": "read the bytes and use frombuffer()",
     "fromstring": "use frombuffer() for bytes, and array([float(word) for word in text.split()]) for text",
     # iterators and lifted functions
-    **dict.fromkeys("nditer nested_iters flatiter".split(), _WALKING),
+    **dict.fromkeys("nditer nested_iters".split(), _WALKING),
     **dict.fromkeys("vectorize frompyfunc".split(), _PYTHON),
     # polynomials as objects
     **dict.fromkeys("poly1d polynomial".split(), "keep coefficients in an array: polyval, polyadd, polymul, polydiv, polyder, polyint, polyfit"),

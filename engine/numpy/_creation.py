@@ -127,6 +127,21 @@ def triu_indices(n, k=0, m=None):
     return _a.logical_not(tri(n, m, k - 1, bool)).nonzero()
 
 
+def require(a, dtype=None, requirements=None, *, like=None):
+    """An array of that dtype whose memory is as the letters ask: C or F order, W writeable; A and O are true of every array."""
+    wanted = set()
+    for one in requirements or ():
+        names = {"C": "C", "CONTIGUOUS": "C", "C_CONTIGUOUS": "C", "F": "F", "FORTRAN": "F", "F_CONTIGUOUS": "F", "W": "W",
+                 "WRITEABLE": "W", "A": "A", "ALIGNED": "A", "O": "O", "OWNDATA": "O", "E": "E", "ENSUREARRAY": "E"}
+        wanted.add(names[one.upper()])
+    if {"C", "F"} <= wanted:
+        raise ValueError('Cannot specify both "C" and "F" order')
+    made = _a.asarray(a, dtype, "F" if "F" in wanted else "C" if "C" in wanted else None)
+    if "W" in wanted and not made.flags.writeable or "O" in wanted and not made.flags.owndata:
+        made = made.copy("F" if "F" in wanted else "C")
+    return made
+
+
 def asarray_chkfinite(a, dtype=None, order=None):
     """An array without NaN and infinity; ValueError if there is one."""
     a = _a.asarray(a, dtype, order)

@@ -167,6 +167,13 @@ SURFACE = {
         np.append(v, 1); np.append(m, m[:1], 0); np.array_split(v, 3); np.geomspace(1, 1000, 4); np.geomspace(-1, -8, 4); np.logspace(0, 2, 3); np.geomspace(1j, 8j, 4); np.linspace(0, 10, 5, dtype=int)
         np.linspace(0, 1, 5, retstep=True); np.geomspace([1, 2], [8, 16], 4); np.logspace(0, 2, 3, base=[2, 3]); np.indices((2, 3)); np.fromfunction(lambda p, q: p + q, (2, 3)); np.fromiter(range(4), float)
         np.tril(x, 1); np.triu(x, -1); np.tril(v[:3]); np.identity(2); np.eye(2, 3, dtype='i4'); np.copyto(np.zeros(3), 1)""",
+    "arrays": """
+        list(map(float, m.flat)); m.flat[3]; m.flat[1:9:2]; m.T.flat[[0, 3]]; len(m.flat); flat(m, 3, 7); flat(m.T, slice(None, None, 6), 1); flat(m, [1, 4], [5, 6])
+        flat(m, slice(0, 4), [1, 2]); flat(m.T, [0, 1], 9); flat(m, ..., 2); flat(m, 99, 2); m.flat.base; next(m.flat); m.flat.index; flat(v[::2], [0, 1], 3); flat(m, b.ravel(), 0)
+        np.add(i, 2.5, out=np.zeros(20, int), casting='unsafe'); np.add(i, 2.5, out=np.zeros(20, int)); np.add(v, 1, out=np.zeros(20, 'f4'), casting='safe'); np.exp(v, out=np.zeros(20, int), casting='unsafe')
+        np.add(i, 1, casting='foo'); np.require(m, 'f4', ['F']).flags.f_contiguous; np.require(m.T, requirements='CW').flags.c_contiguous; np.require(m, requirements=['C', 'F'])
+        round(v[0]); round(v[0], 2); round(i[0]); round(m); __import__('math').trunc(v[0]); i.byteswap(); f.byteswap(); c.byteswap(); i.copy().byteswap(True); v.compress(v > 0); k.argpartition(2)[0, 2] * 0
+        np.add.identity; np.multiply.identity; np.maximum.identity; np.logical_and.identity; np.bitwise_and.identity; np.add.nargs; np.exp.nargs; np.add.signature""",
     "dtypes": """
         np.dtype(np.common_type(f)).name; np.dtype(np.common_type(i, f)).name; np.dtype(np.common_type(c)).name; np.mintypecode(['f', 'i']); np.mintypecode('fD'); np.mintypecode('dF'); bool(np.True_); bool(np.False_)
         str(np.min_scalar_type(300)); str(np.min_scalar_type(-3)); str(np.min_scalar_type(1e50)); np.iinfo('i2').max; float(np.finfo('f4').eps); np.finfo(float).precision; np.issubdtype('f4', np.floating)
@@ -189,13 +196,18 @@ def fill(np, array, value, wrap=False):
     return array
 
 
+def flat(array, key, value):
+    array.flat[key] = value
+    return array
+
+
 def pads(row, widths, axis, options):
     row[:widths[0]] = 5
     row[len(row) - widths[1]:] = 7
 
 
 def evaluated(np, expression, arrays):
-    return eval(expression, {"np": np, "fill": fill, "pads": pads, **dict(zip(VALUES, arrays))})
+    return eval(expression, {"np": np, "fill": fill, "flat": flat, "pads": pads, **dict(zip(VALUES, arrays))})
 
 
 def assert_near(got, wanted):

@@ -1,0 +1,72 @@
+"""`array.flat`: the elements in C order, read and written by their number without a copy of the array."""
+
+from engine import _array as _a
+
+
+class flatiter:
+    """An array's elements as one row: iterated, `flat[3]`, `flat[::2]` (a copy), `flat[[1, 5]] = 0`."""
+
+    __slots__ = ("base", "_next")
+
+    def __init__(self, array):
+        self.base, self._next = array, 0
+
+    def __len__(self):
+        return self.base.size
+
+    def __iter__(self):
+        return iter(self.base.reshape(-1))
+
+    def __next__(self):
+        if self._next >= self.base.size:
+            raise StopIteration
+        self._next += 1
+        return self.base.reshape(-1)[self._next - 1]
+
+    @property
+    def index(self):
+        return self._next
+
+    @property
+    def coords(self):
+        """The index of the next element."""
+        from engine.numpy._grids import unravel_index
+
+        return tuple(int(place) for place in unravel_index(self._next, self.base.shape))
+
+    def __getitem__(self, key):
+        found = self.base.reshape(-1)[key]
+        return found.copy() if found.ndim else found
+
+    def __setitem__(self, key, value):
+        if self.base.flags.c_contiguous:
+            row, key = self.base.reshape(-1), _row_key(key)
+            row[key] = _repeated(value, row[key])
+            return
+        from engine.numpy._grids import unravel_index
+
+        places = _a.arange(self.base.size)[_row_key(key)]
+        self.base[unravel_index(places, self.base.shape)] = _repeated(value, places)
+
+    def copy(self):
+        return self.base.flatten()
+
+    def __array__(self, dtype=None, copy=None):
+        return self.base.flatten() if dtype is None else self.base.flatten().astype(dtype)
+
+    def __eq__(self, other):
+        return self.base.reshape(-1) == other
+
+    __hash__ = None
+
+
+def _row_key(key):
+    return slice(None) if key is Ellipsis or isinstance(key, tuple) and not key else key
+
+
+def _repeated(value, places):
+    """As many values as places, from the start again where there are too few."""
+    value = _a.ravel(value)
+    if value.size in (1, places.size) or not value.size:
+        return value if places.ndim else value[0]
+    return value[_a.arange(places.size) % value.size].reshape(places.shape)

@@ -1,4 +1,4 @@
-"""python -m bench [--quick] [--only SUBJECT …] [--json] [--out FOLDER]
+"""python -m bench [--quick] [--only SUBJECT …] [--classes CLASS …] [--sizes SIZE …] [--json] [--out FOLDER]
 
 Runs every subject of bench/cases, ours and the peers' in turn, and prints medians, quartiles and ratios. It asserts nothing.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import contenders, report
+from bench.cases import ENGINE_CLASSES, ENGINE_SIZES
 
 SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data", "engine")
 
@@ -20,6 +21,10 @@ def main():
     parser = argparse.ArgumentParser(prog="vmhost bench", description=__doc__.split("\n\n")[1])
     parser.add_argument("--quick", action="store_true", help="few rounds: does it run, not how fast")
     parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=SUBJECTS, metavar="SUBJECT", help=", ".join(SUBJECTS))
+    parser.add_argument("--classes", nargs="+", choices=ENGINE_CLASSES, metavar="CLASS",
+                        help=f"of engine, only: {', '.join(ENGINE_CLASSES)}")
+    parser.add_argument("--sizes", nargs="+", choices=ENGINE_SIZES, metavar="SIZE",
+                        help=f"of engine's operators over arrays, elements: {', '.join(ENGINE_SIZES)}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder for results.json and results.svg")
     options = parser.parse_args()
@@ -28,7 +33,9 @@ def main():
     try:
         for subject in options.only:
             progress.print(f"measuring {subject} …", style="dim")
-            results += importlib.import_module(f"bench.cases.{subject}").run(options.quick)
+            chosen = {"classes": options.classes, "sizes": options.sizes} if subject == "engine" else {}
+            results += importlib.import_module(f"bench.cases.{subject}").run(
+                options.quick, **{name: values for name, values in chosen.items() if values})
     finally:
         contenders.remove_bundles()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
 """engine.numpy against NumPy in the main interpreter, operator by operator, on the same values and layouts.
 
-A case is timed in rounds: ours, NumPy's, NumPy's again, each as many calls in a row as fill about a third of a millisecond. NumPy's two
-figures give its spread against itself, which ratios are to be read against. Cases of functions that engine.numpy lacks are left out and named.
+A case is timed in rounds: ours, NumPy's, NumPy's again, each as many calls in a row as fill about a third of a millisecond; the least of
+each counts, so that what else the machine does counts as little as possible. NumPy's two figures give its spread against itself, which
+ratios are to be read against. Cases of functions that engine.numpy lacks are left out and named.
 """
 
 import functools
 import gc
 import itertools
-import statistics
 import time
 
 import numpy
@@ -17,6 +17,7 @@ from bench.measure import Cell
 from tests.engine import op_cases
 
 SAMPLE_S = 3e-4
+CASE_S, ROUNDS_LEAST = 0.3, 3       # the rounds of a case may take so long, and are fewer where they would take longer
 
 
 def measured(cases, rounds):
@@ -36,24 +37,23 @@ def measured(cases, rounds):
 
 
 def _times(ours, theirs, rounds):
-    """Median microseconds of both, the median ratio round by round, and that of NumPy against itself."""
+    """Least microseconds of both, NumPy's over ours, and that of NumPy against itself."""
     with numpy.errstate(all="ignore"):
         count = max(1, round(SAMPLE_S / max(_seconds(theirs, 1), 1e-7)))
-        taken = {"ours": [], "first": [], "second": []}
+        functions = (ours, theirs, theirs)
         enabled = gc.isenabled()
         gc.disable()
         try:
-            for number in range(rounds + 1):
-                for name, function in (("ours", ours), ("first", theirs), ("second", theirs)):
-                    found = _seconds(function, count) / count * 1e6
-                    if number:
-                        taken[name].append(found)
+            warm_up = sum(_seconds(function, count) for function in functions)
+            rounds = max(ROUNDS_LEAST, min(rounds, int(CASE_S / warm_up)))
+            least = [float("inf")] * len(functions)
+            for _ in range(rounds):
+                least = [min(before, _seconds(function, count)) for before, function in zip(least, functions, strict=True)]
         finally:
             if enabled:
                 gc.enable()
-    ratio = statistics.median(b / a for a, b in zip(taken["ours"], taken["first"], strict=True))
-    itself = statistics.median(b / a for a, b in zip(taken["second"], taken["first"], strict=True))
-    return statistics.median(taken["ours"]), statistics.median(taken["first"]), ratio, itself
+    own, first, second = (seconds / count * 1e6 for seconds in least)
+    return own, first, first / own, first / second
 
 
 def _seconds(function, count):
@@ -90,7 +90,7 @@ def _operands(layout, n, dtypes, domain):
     return tuple(_operand(layout, number, n, dtype, domain) for number, dtype in enumerate(dtypes))
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=4)
 def _operand(*arguments):
     return op_cases.operand(*arguments)
 

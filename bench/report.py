@@ -4,9 +4,12 @@ import dataclasses
 import json
 import os
 import platform
+import statistics
 
 from rich.console import Console
 from rich.table import Table
+
+LISTED_BELOW, LISTED_WHOLE = 0.95, 20       # of a class of cases: those below this ratio are listed; all where they are so few
 
 
 def machine():
@@ -41,6 +44,8 @@ def show(results, console=None):
                            ("ours", "right")):
         table.add_column(title, justify=justify)
     for result in results:
+        if result.grid:
+            continue
         ours = next(iter(result.figures.values()))
         for number, (name, figure) in enumerate(result.figures.items()):
             ratio = "" if number == 0 else f"{ours.advantage_over(figure):.2f}x" if all(figure.values) and all(ours.values) else ""
@@ -51,24 +56,41 @@ def show(results, console=None):
         if result.note:
             table.add_row("", result.note, "", "", "", "")
         table.add_section()
-    console.print(table)
-    for result in results:
-        if result.grid:
-            _show_grid(result, console)
+    if table.row_count:
+        console.print(table)
+    grids = [result for result in results if result.grid]
+    if grids:
+        _show_grids(grids, console)
 
 
-def _show_grid(result, console):
-    """How many times faster than NumPy, a row for each operator."""
-    columns = list(dict.fromkeys(cell.column for cell in result.grid))
-    table = Table(title=f"{result.name}: times faster than NumPy", title_justify="left", show_edge=False, pad_edge=False)
-    for title in ("", *columns):
+def _show_grids(results, console):
+    """A line for each class of cases, then what it comes to; of a large class the cases below 0.95, of a small one all, worst first."""
+    table = Table(title="times faster than NumPy, by class of cases", title_justify="left", show_edge=False, pad_edge=False)
+    for title in ("", "cases", "at 0.95", "mean", "least", "NumPy against itself"):
         table.add_column(title, justify="right" if title else "left")
-    rows = {}
-    for cell in result.grid:
-        colour = "green" if cell.ratio >= 0.95 else "yellow" if cell.ratio >= 0.8 else "red"
-        rows.setdefault(cell.row, {})[cell.column] = f"[{colour}]{cell.ratio:.2f}[/]"
-    for row, cells in rows.items():
-        table.add_row(row, *(cells.get(column, "") for column in columns))
+    listed = {}
+    for result in results:
+        ratios = [cell.ratio for cell in result.grid]
+        against = sorted(cell.itself for cell in result.grid)
+        table.add_row(result.name, str(len(ratios)), f"{sum(ratio >= 0.95 for ratio in ratios) / len(ratios):.0%}",
+                      f"{statistics.geometric_mean(ratios):.2f}", f"{min(ratios):.2f}",
+                      f"{against[len(against) // 10]:.2f} … {against[-1 - len(against) // 10]:.2f}")
+        for text, met in result.promises:
+            table.add_row(f"  [{'green' if met else 'red'}]{'met' if met else 'missed'}: {text}[/]")
+        if result.note:
+            table.add_row(f"  {result.note}")
+        for cell in sorted(result.grid, key=lambda cell: cell.ratio):
+            if cell.ratio < LISTED_BELOW or len(ratios) <= LISTED_WHOLE:
+                listed[cell] = None
+    console.print()
+    console.print(table)
+    table = Table(show_edge=False, pad_edge=False)
+    for title in ("case", "", "times faster", "ours, us", "NumPy, us", "NumPy against itself"):
+        table.add_column(title, justify="left" if title in ("case", "") else "right")
+    for cell in listed:
+        colour = "green" if cell.ratio >= LISTED_BELOW else "yellow" if cell.ratio >= 0.8 else "red"
+        table.add_row(cell.row, cell.column, f"[{colour}]{cell.ratio:.2f}[/]", _number(cell.ours_us), _number(cell.numpy_us),
+                      f"{cell.itself:.2f}")
     console.print()
     console.print(table)
 

@@ -16,6 +16,7 @@ import psutil
 
 import engine.numpy as np
 from bench import contenders, operators
+from bench.cases import ENGINE_CLASSES, ENGINE_SIZES
 from bench.functions import ROOT
 from bench.measure import Figure, Result, interleaved, per_call_us, per_second, seconds
 from bench.tasks.arrays.small import work
@@ -28,15 +29,13 @@ OURS, NUMPY, ITSELF = "engine.numpy", "NumPy", "NumPy, once more"
 def _ratios(name, measured, promises):
     """The Results, one or none, of (Cells, what was left out): how many times faster than NumPy. `promises`: of the Cells."""
     cells, absent = measured
-    note = f"not there yet: {', '.join(absent)}" if absent else ""
     if not cells:
         return []
-    worst = ", ".join(f"{cell.row} {cell.column}".strip() + f" {cell.ratio:.2f}"
-                      for cell in sorted(cells, key=lambda cell: cell.ratio)[:3])
-    note = "; ".join(filter(None, (f"NumPy against itself: within {operators.spread(cells):.0%}; least: {worst}", note)))
     figures = {OURS: Figure(tuple(cell.ratio for cell in cells), "x NumPy", "more"),
                ITSELF: Figure(tuple(cell.itself for cell in cells), "x NumPy", "more")}
-    return [Result(name, figures, promises=tuple(promises(cells)), note=note, grid=tuple(cells))]
+    return [Result(name, figures, promises=tuple(promises(cells)), grid=tuple(cells),
+                   note=f"NumPy against itself: nine of ten within {operators.spread(cells):.0%}"
+                        + (f"; not there yet: {', '.join(absent)}" if absent else ""))]
 
 
 def _broad(cells):
@@ -94,27 +93,37 @@ def _threads(count):
         blas.scipy_openblas_set_num_threads64_(blas_before)
 
 
-def _operators(quick):
-    rounds = 3 if quick else 15
-    every = 6 if quick else 1
+def _over_arrays(quick, classes, sizes):
+    """Elementwise operators, reductions and casts; quick: few of them."""
     layouts = ("contiguous", "strided", "broadcast")
-    # a round of ten million elements takes long, and most of it is memory: fewer rounds and operators
-    sizes = ((1000, rounds, every), (100_000, rounds, every)) + (() if quick else ((10_000_000, 3, 6),))
-    results = _ratios("operators on 8 elements", operators.measured(operators.overhead(), rounds), _twice)
-    for n, rounds_here, every in sizes:
-        for name, cases in (("elementwise and comparisons", operators.elementwise(n, layouts, every)),
+    results = []
+    for size in sizes:
+        n, every = ENGINE_SIZES[size], 6 if quick else 1
+        # calls on few elements are short, and what disturbs one is a larger part of it
+        rounds = 3 if quick else 25 if n <= 1000 else 9
+        for name, cases in (("elementwise", operators.elementwise(n, layouts, every)),
                             ("reductions", operators.reductions(n, min(every, 3))), ("casts", operators.casts(n, min(every, 4)))):
-            results += _ratios(f"{name}, {n:,} elements", operators.measured(cases, rounds_here), _broad)
-    cells = [cell for result in results[1:] for cell in result.grid]
-    results += _ratios("all operators over arrays", (cells, {}), _broad)
-    results[-1] = Result(results[-1].name, results[-1].figures, results[-1].promises, results[-1].note)     # its cells are above
-    results += _ratios("copies of what does not lie in order", operators.measured(operators.movement(512 if quick else 2048), min(rounds, 7)),
-                       _movement)
-    for count in (1, 2):
+            if name in classes:
+                results += _ratios(f"{name}, {size} elements", operators.measured(cases, rounds), _broad)
+    if len(results) > 1:
+        results += _ratios("all of these", ([cell for result in results for cell in result.grid], {}), _broad)
+    return results
+
+
+def _operators(quick, classes, sizes):
+    rounds = 3 if quick else 7
+    results = []
+    if "overhead" in classes:
+        results += _ratios("operators on 8 elements", operators.measured(operators.overhead(), 3 if quick else 25), _twice)
+    results += _over_arrays(quick, classes, sizes)
+    if "movement" in classes:
+        results += _ratios("copies of what does not lie in order",
+                           operators.measured(operators.movement(512 if quick else 2048), rounds), _movement)
+    for count in (1, 2) if "products" in classes else ():
         with _threads(count) as told:
             if told:
                 results += _ratios(f"matrix products, float32, {count} thread{'s' * (count > 1)}",
-                                   operators.measured(operators.products(256 if quick else 2048), min(rounds, 5)), _products(count))
+                                   operators.measured(operators.products(256 if quick else 2048), rounds), _products(count))
     return results
 
 
@@ -219,7 +228,13 @@ def _vm_bytes(host, task):
     return next(vm.live_bytes for vm in host.statistics().vms if vm.task == task.name)
 
 
-def run(quick):
+def _in_vms(quick):
     rounds = 3 if quick else 9
-    return [*_operators(quick), _small(rounds, 500 if quick else 5000), _large(rounds, 1 if quick else 3, 256 if quick else 1024),
-            _crossing(rounds), _shared(), *_import(rounds)]
+    return [_small(rounds, 500 if quick else 5000), _large(rounds, 1 if quick else 3, 256 if quick else 1024), _crossing(rounds),
+            _shared(), *_import(rounds)]
+
+
+def run(quick, classes=ENGINE_CLASSES, sizes=None):
+    """`classes`: some of ENGINE_CLASSES; `sizes`: some of ENGINE_SIZES, all of them by default (quick: not the largest)."""
+    sizes = sizes or [size for size, n in ENGINE_SIZES.items() if not quick or n <= 100_000]
+    return _operators(quick, classes, sizes) + (_in_vms(quick) if "vms" in classes else [])

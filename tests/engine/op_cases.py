@@ -58,6 +58,7 @@ CASTS = [("float32", "float64"), ("float64", "float32"), ("int32", "float32"), (
          ("float64", "int64"), ("uint8", "float32"), ("float32", "uint8"), ("bool", "float32"), ("int64", "int32"), ("int32", "int64"),
          ("float16", "float32"), ("float32", "float16"), ("float32", "bool")]
 
+DRAWN = 250_007
 # layout: how many operands of `n` elements are laid out
 LAYOUTS = ["contiguous", "strided", "broadcast", "scalar", "transposed"]
 
@@ -66,30 +67,32 @@ def operand(layout, number, n, dtype, domain, seed=0):
     """Input `number` (0, 1) of a case: about `n` elements of `dtype` in one of LAYOUTS.
 
     strided: every other element; broadcast: (rows, 100) with a row of 100; scalar: with a 0-d array; transposed: a square's transpose,
-    both inputs alike."""
+    both inputs alike. Large operands repeat DRAWN values: what they are does not matter, that drawing them takes long does."""
     low, high = DOMAINS[domain]
     random = np.random.default_rng(seed + number)
 
     def values(size):
-        made = random.uniform(low, high, size)
+        drawn = min(size, DRAWN) if isinstance(size, int) else size
+        made = random.uniform(low, high, drawn)
         if np.dtype(dtype).kind == "u":
             made = np.abs(made)
         if np.dtype(dtype).kind == "c":
-            made = made + 1j * random.uniform(low, high, size)
+            made = made + 1j * random.uniform(low, high, drawn)
         if np.dtype(dtype).kind == "b":
             made = made > (low + high) / 2
         if np.dtype(dtype).kind in "iu" and low > 0:
             made = np.ceil(made)
-        return np.asarray(made, dtype)
+        made = np.asarray(made, dtype)
+        return made if drawn == size else np.resize(made, size)
     if layout == "strided":
         return values(2 * n)[::2]
     if layout == "broadcast":
-        return values((max(n // 100, 1), 100)) if number == 0 else values(100)
+        return values(max(n // 100, 1) * 100).reshape(-1, 100) if number == 0 else values(100)
     if layout == "scalar" and number == 1:
         return values(())
     if layout == "transposed":
         side = round(n ** 0.5)
-        return values((side, side)).T
+        return values(side * side).reshape(side, side).T
     return values(n)
 
 

@@ -91,6 +91,8 @@ static inline bool is_array(PyObject *object) { return Py_TYPE(object)->tp_deall
 array *array_new(array_state *state, int dtype, int rank, const int64_t *shape, bool zeroed);
 /* The same for a shape that comes from an existing array: `size` is known to fit. */
 array *array_new_like(const array *of, int dtype);
+/* Dense and undefined, its dimensions in memory ordered by the size of `strides`. */
+array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides);
 array *array_new_scalar(array_state *state, int dtype);
 /* A view: strides in bytes; inherits what `of` must not do. Strides NULL: C order. */
 array *array_view_of(const array *of, int dtype, int rank, const int64_t *shape, const int64_t *strides, char *data);

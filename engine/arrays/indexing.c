@@ -338,6 +338,25 @@ PyObject *array_item_at(array *self, int64_t at)
     return (PyObject *)array_view_of(self, self->t.dtype, self->t.rank - 1, self->t.shape + 1, self->t.strides + 1, data);
 }
 
+/* a[mask] of the mask's own shape, both in C order: as if both had one dimension, so that one list of places is enough. */
+static bool is_mask_of(const array *self, const array *mask)
+{
+    return mask->t.dtype == VME_BOOL && self->t.rank > 1 && mask->t.rank == self->t.rank
+           && (self->flags & mask->flags & ARRAY_CONTIGUOUS)
+           && memcmp(self->t.shape, mask->t.shape, (size_t)self->t.rank * sizeof *self->t.shape) == 0;
+}
+
+static PyObject *masked(array *self, array *mask)
+{
+    int64_t size[1] = {self->size}, step[1] = {vme_dtype_size((vme_dtype)self->t.dtype)}, mask_step[1] = {1};
+    array *flat = array_view_of(self, self->t.dtype, 1, size, step, self->t.data);
+    array *flat_mask = flat == NULL ? NULL : array_view_of(mask, VME_BOOL, 1, size, mask_step, mask->t.data);
+    PyObject *result = flat_mask == NULL ? NULL : array_subscript((PyObject *)flat, (PyObject *)flat_mask);
+    Py_XDECREF(flat_mask);
+    Py_XDECREF(flat);
+    return result;
+}
+
 PyObject *array_subscript(PyObject *object, PyObject *key)
 {
     array *self = (array *)object;
@@ -363,6 +382,8 @@ PyObject *array_subscript(PyObject *object, PyObject *key)
         if (i == self->t.rank)
             return scalar_at(self, data);
     }
+    if (is_array(key) && is_mask_of(self, (array *)key))
+        return masked(self, (array *)key);
     index_key read;
     selection chosen;
     array *made = NULL;

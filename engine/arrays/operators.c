@@ -71,14 +71,18 @@ static int operand_settle(operand *of, int dtype)
 /* A result of this shape that lies like `like` where that is a permuted dense array of the same shape, else in C order. */
 static array *result_new(array_state *state, int dtype, int rank, const int64_t *shape, const vme_tensor *like)
 {
-    if (like == NULL || like->rank != rank || rank < 2 || memcmp(like->shape, shape, (size_t)rank * sizeof *shape) != 0)
-        return array_new(state, dtype, rank, shape, false);
+    bool alike = like != NULL && like->rank == rank && memcmp(like->shape, shape, (size_t)rank * sizeof *shape) == 0;
+    return alike ? array_new_ordered(state, dtype, rank, shape, like->strides) : array_new(state, dtype, rank, shape, false);
+}
+
+array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides)
+{
     int order[VME_RANK_MOST];
     bool permuted = false;
     for (int i = 0; i < rank; i++) {            /* insertion sort by falling stride; equal ones stay */
-        int64_t stride = llabs(like->strides[i]);
+        int64_t stride = llabs(strides[i]);
         int at = i;
-        for (; at > 0 && llabs(like->strides[order[at - 1]]) < stride; at--)
+        for (; at > 0 && llabs(strides[order[at - 1]]) < stride; at--)
             order[at] = order[at - 1];
         order[at] = i;
         permuted = permuted || at != i;

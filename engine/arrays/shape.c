@@ -404,7 +404,12 @@ PyObject *array_function_concatenate(PyObject *module, ARRAY_VECTORCALL)
         }
     }
     if (out == NULL) {
-        fresh = out = array_new(state, dtype, rank, shape, false);
+        bool reversed = rank > 1;               /* as NumPy: Fortran order of all parts is the result's, too */
+        for (Py_ssize_t i = 0; i < length; i++)
+            for (int d = 1; d < rank; d++)
+                reversed = reversed && llabs(parts[i]->t.strides[d - 1]) < llabs(parts[i]->t.strides[d]);
+        fresh = out = reversed ? array_new_ordered(state, dtype, rank, shape, parts[0]->t.strides)
+                               : array_new(state, dtype, rank, shape, false);
         if (out == NULL)
             goto done;
     } else if (out->t.rank != rank || memcmp(out->t.shape, shape, (size_t)rank * sizeof *shape) != 0) {

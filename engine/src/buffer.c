@@ -1,12 +1,14 @@
-/* Buffers: reference-counted bytes. A small one is one block, header and data; a large one's data lies on pages of its own. */
-#include "internal.h"
+/* Buffers: reference-counted bytes. A small one is one block, header and data; a larger one's data is a block of its own, the
+ * largest ones' on pages of their own (pages.h). */
+#include "pages.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-/* From here on huge pages are asked for: fewer page faults and TLB misses. */
-enum { HUGE_LEAST = 4 << 20, SMALL_MOST = 4096 };
+enum {
+    SMALL_MOST = 4096,              /* bytes of one block with the header */
+    PAGES_LEAST = 4 << 20,          /* from here on on pages of its own */
+};
 
 struct vme_buffer {
     atomic_int refs;
@@ -14,6 +16,7 @@ struct vme_buffer {
     bool writable, separate;        /* separate: `data` is a block of its own */
     void *data;
     size_t size;                    /* bytes */
+    size_t pages;                   /* bytes of pages of its own; 0: malloc's */
     _Atomic(vme_context *) payer;   /* one reference; NULL: foreign memory */
     void *owner;                    /* foreign: what `drop` takes */
     void (*drop)(void *owner);
@@ -24,8 +27,8 @@ static char *align(char *address)
     return (char *)(((uintptr_t)address + VME_ALIGNMENT - 1) & ~(uintptr_t)(VME_ALIGNMENT - 1));
 }
 
-/* A buffer with undefined contents, not charged; NULL: no memory. */
-static vme_buffer *block_new(size_t bytes, bool zeroed)
+/* A buffer with undefined contents (or zeros), not charged; NULL: no memory. */
+static vme_buffer *block_new(const vme_context *context, size_t bytes, bool zeroed)
 {
     if (bytes <= SMALL_MOST) {
         vme_buffer *buffer = malloc(sizeof *buffer + VME_ALIGNMENT - 1 + bytes);
@@ -40,20 +43,18 @@ static vme_buffer *block_new(size_t bytes, bool zeroed)
     vme_buffer *buffer = calloc(1, sizeof *buffer);
     if (buffer == NULL)
         return NULL;
-    size_t rounded = (bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1);
-    size_t alignment = bytes >= HUGE_LEAST ? 2 << 20 : VME_ALIGNMENT;
-    if (alignment > VME_ALIGNMENT)
-        rounded = (rounded + alignment - 1) & ~(alignment - 1);
-    buffer->data = aligned_alloc(alignment, rounded);
+    buffer->separate = true;
+    if (bytes >= PAGES_LEAST) {
+        buffer->data = vme_pages_new(context, bytes, zeroed, &buffer->pages);
+    } else {
+        buffer->data = aligned_alloc(VME_ALIGNMENT, (bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1));
+        if (buffer->data != NULL && zeroed)
+            memset(buffer->data, 0, bytes);
+    }
     if (buffer->data == NULL) {
         free(buffer);
         return NULL;
     }
-    buffer->separate = true;
-    if (bytes >= HUGE_LEAST)
-        madvise(buffer->data, rounded, MADV_HUGEPAGE);      /* a hint: without it only slower */
-    if (zeroed)
-        memset(buffer->data, 0, bytes);
     return buffer;
 }
 
@@ -64,7 +65,7 @@ vme_status vme_buffer_new(vme_context *context, size_t bytes, bool zeroed, vme_b
     vme_status status = vme_context_charge(context, bytes);
     if (status != VME_OK)
         return status;
-    vme_buffer *buffer = block_new(bytes, zeroed);
+    vme_buffer *buffer = block_new(context, bytes, zeroed);
     if (buffer == NULL) {
         vme_context_release(context, bytes);
         return vme_fail(VME_NO_MEMORY, "the system has no %zu bytes for an array", bytes);
@@ -106,7 +107,9 @@ void vme_buffer_unref(vme_buffer *buffer)
     if (atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) != 1)
         return;
     vme_context *payer = atomic_load_explicit(&buffer->payer, memory_order_relaxed);
-    if (buffer->separate)
+    if (buffer->pages != 0)
+        vme_pages_free(payer, buffer->data, buffer->pages);
+    else if (buffer->separate)
         free(buffer->data);
     if (payer != NULL) {
         vme_context_release(payer, buffer->size);

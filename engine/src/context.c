@@ -1,5 +1,5 @@
 /* Contexts: who pays for memory and CPU, and who may stop the work. A context lives until its last buffer is gone. */
-#include "internal.h"
+#include "pages.h"
 
 #include <stdlib.h>
 
@@ -31,6 +31,7 @@ void vme_context_unref(vme_context *context)
         return;
     if (context->account.forget != NULL)
         context->account.forget(context->account.owner);
+    vme_pages_drop(context);
     free(context);
 }
 

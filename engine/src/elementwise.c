@@ -1,8 +1,9 @@
 /* The drivers of the elementwise operators: unary, binary and where over any views, and arange.
  *
- * Operands of one contiguous layout and of the kernel's dtypes go straight to the kernel. All others are walked by a loop nest; an
- * operand of another dtype is cast block by block through the stack. Large work is divided by vme_parallel, and no piece
- * takes more than a fraction of a millisecond. */
+ * Operands of one contiguous layout and of the kernel's dtypes go straight to the kernel. All others are walked by a loop nest, and
+ * what keeps kernels from their vector loops is brought to the stack block by block: elements of another dtype are cast, those
+ * that lie apart are collected, a short row that is used again for each row of the output is repeated. Large work is divided by
+ * vme_parallel, and no piece takes more than a fraction of a millisecond. */
 #include "nest.h"
 #include "raster.h"
 
@@ -10,15 +11,19 @@
 
 enum {
     INPUTS = 3,
-    BLOCK_BYTES = 2048, BLOCK_ELEMENTS = 512,       /* of an operand that is cast: what the stack holds at a time */
+    STAGE_BYTES = 5120, BLOCK_MOST = 1024,          /* what the stack holds at a time: in all, and elements of an operand */
+    COLLECT_LEAST = 16,                             /* elements of a run; below, collecting costs more than it brings */
+    REPEAT_MOST = 256, REPEAT_BYTES_MOST = 1024,    /* of a row: longer ones are worth a kernel's call each */
     PARALLEL_LEAST = 2 << 20,                       /* bytes touched; below, waking helpers costs more than they bring */
     PIECE = 32768, PIECE_STEPPING = 8192, PIECE_COSTLY = 4096,      /* elements between two looks at the stop flag */
 };
 
-/* From a tensor's dtype to the kernel's, or back: one cast, or two where float16 computes in float32. */
+/* From a tensor's dtype to the kernel's, or back: one cast, or two where float16 computes in float32; or a copy that collects (or
+ * spreads) elements. */
 typedef struct conversion {
     vme_loop1 *first, *second;      /* NULL: none */
     vme_dtype compute;              /* what the kernel reads or writes */
+    bool repeats;                   /* of an input: its row is read again for each row of the output */
 } conversion;
 
 struct job {
@@ -27,7 +32,8 @@ struct job {
     vme_loop1 *unary;               /* one of the three kernels */
     vme_loop2 *binary;
     vme_loop3 *choose;
-    bool converts, costly;
+    bool staged, costly;            /* staged: some operand goes through the stack */
+    int64_t row;                    /* elements of the rows that repeat, within the innermost loop; 0: none does */
     vme_dtype exponent;             /* signed integers: negative ones are refused; else VME_BOOL */
 };
 
@@ -60,36 +66,70 @@ static vme_status checked(const struct job *job, int64_t n, char *const *data, c
     return VME_OK;
 }
 
-/* The same through blocks on the stack. */
-static vme_status converted(const struct job *job, int64_t n, char *const *data, const int64_t *step)
+/* The row of an operand, again and again: `whole` elements of the kernel's dtype, so that rows end with them. */
+static void repeat_row(const conversion *convert, int64_t row, int64_t whole, const char *from, int64_t step, char *halves, char *to)
 {
-    _Alignas(VME_ALIGNMENT) char blocks[3][BLOCK_BYTES], halves[2 * BLOCK_ELEMENTS];
-    char *block_data[1 + INPUTS];
-    int64_t block_step[1 + INPUTS], most = BLOCK_ELEMENTS;
-    int block = 0;
-    bool ready[1 + INPUTS] = {false};
+    int64_t size = vme_dtype_size(convert->compute), done = row * size;
+    if (convert->first == NULL)
+        memcpy(to, from, (size_t)done);
+    else if (convert->second == NULL)
+        convert->first(row, from, step, to, size);
+    else {
+        convert->first(row, from, step, halves, 2);
+        convert->second(row, halves, 2, to, size);
+    }
+    for (int64_t bytes = whole * size, more; done < bytes; done += more) {
+        more = done < bytes - done ? done : bytes - done;
+        memcpy(to + done, to, (size_t)more);
+    }
+}
+
+/* The same through blocks on the stack. `phase`: how far into its row the first element is. */
+static vme_status apply_staged(const struct job *job, int64_t n, char *const *data, const int64_t *step, int64_t phase)
+{
+    _Alignas(VME_ALIGNMENT) char stage[STAGE_BYTES];
+    char *block_data[1 + INPUTS], *halves = stage;
+    int64_t block_step[1 + INPUTS], bytes = 0, most, used = 0;
+    bool ready[1 + INPUTS] = {false}, twice = false;
+    for (int o = 0; o < job->nest.operands; o++) {
+        const conversion *convert = &job->convert[o];
+        if (convert->first != NULL || convert->repeats)
+            bytes += vme_dtype_size(convert->compute);
+        twice = twice || convert->second != NULL;
+    }
+    bytes += twice ? 2 : 0;
+    most = STAGE_BYTES / bytes < BLOCK_MOST ? STAGE_BYTES / bytes & -VME_ALIGNMENT : BLOCK_MOST;
+    used = twice ? 2 * most : 0;
+    int64_t whole = job->row == 0 ? 0 : most / job->row * job->row;
     for (int o = 0; o < job->nest.operands; o++) {
         const conversion *convert = &job->convert[o];
         block_data[o] = data[o];
         block_step[o] = step[o];
-        if (convert->first == NULL)
+        if (convert->first == NULL && !convert->repeats)
             continue;
         int size = vme_dtype_size(convert->compute);
-        block_data[o] = blocks[block++];
+        block_data[o] = stage + used;
         block_step[o] = o > 0 && step[o] == 0 ? 0 : size;
-        if (most > BLOCK_BYTES / size)
-            most = BLOCK_BYTES / size;
+        used += most * size;
+        if (convert->repeats) {
+            int64_t rows = (phase + n + job->row - 1) / job->row * job->row;
+            repeat_row(convert, job->row, rows < whole ? rows : whole, data[o] - phase * step[o], step[o], halves, block_data[o]);
+            block_data[o] += phase * size;
+            ready[o] = true;
+        }
     }
     for (int64_t begin = 0, count; begin < n; begin += count) {
-        count = n - begin < most ? n - begin : most;
+        count = whole == 0 ? most : whole - phase;
+        if (count > n - begin)
+            count = n - begin;
         for (int o = 1; o < job->nest.operands; o++) {
             const conversion *convert = &job->convert[o];
+            if (ready[o])
+                continue;
             if (convert->first == NULL) {
                 block_data[o] = data[o] + begin * step[o];
                 continue;
             }
-            if (ready[o])
-                continue;
             int64_t own = step[o] == 0 ? 1 : count;
             ready[o] = step[o] == 0;                /* a repeated element is cast once a run */
             const char *from = data[o] + begin * step[o];
@@ -113,6 +153,10 @@ static vme_status converted(const struct job *job, int64_t n, char *const *data,
             convert->first(count, block_data[0], block_step[0], halves, 2);
             convert->second(count, halves, 2, to, step[0]);
         }
+        for (int o = 1; phase > 0 && o < job->nest.operands; o++)       /* only the first block begins within a row */
+            if (job->convert[o].repeats)
+                block_data[o] -= phase * block_step[o];
+        phase = 0;
     }
     return VME_OK;
 }
@@ -126,7 +170,18 @@ static vme_status walk(void *argument, int64_t begin, int64_t end)
     int64_t left = end - begin, n;
     for (vme_nest_seek(nest, begin, &at); left > 0; left -= n, vme_nest_advance(nest, &at, n)) {
         n = vme_nest_run(nest, &at, left);
-        vme_status status = job->converts ? converted(job, n, at.data, step) : checked(job, n, at.data, step);
+        vme_status status;
+        if (!job->staged)
+            status = checked(job, n, at.data, step);
+        else if (job->row == 0)
+            status = apply_staged(job, n, at.data, step, 0);
+        else {
+            int64_t rows = at.index[0] / job->row * job->row;
+            char *data[VME_NEST_OPERANDS];
+            for (int o = 0; o < nest->operands; o++)        /* what repeats has not gone on by the rows before this one */
+                data[o] = at.data[o] - (job->convert[o].repeats ? rows * step[o] : 0);
+            status = apply_staged(job, n, data, step, at.index[0] - rows);
+        }
         if (status != VME_OK)
             return status;
     }
@@ -148,7 +203,7 @@ static vme_status set_conversion(const vme_kernels *kernels, struct job *job, in
     convert->second = middle == to ? NULL : kernels->elementwise.cast[middle][to];
     if (convert->first == NULL || (middle != to && convert->second == NULL))
         return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s in this engine", vme_dtype_name(from), vme_dtype_name(to));
-    job->converts = true;
+    job->staged = true;
     return VME_OK;
 }
 
@@ -186,6 +241,52 @@ static vme_status set_aside(vme_context *context, const vme_tensor *in, aside **
     return VME_OK;
 }
 
+/* Elements that lie apart are collected in runs of some length: kernels have vector loops for what lies side by side. */
+static void collect(struct job *job)
+{
+    const vme_nest *nest = &job->nest;
+    for (int o = 0; o < nest->operands && nest->loops[0].size >= COLLECT_LEAST; o++) {
+        conversion *convert = &job->convert[o];
+        int size = vme_dtype_size(convert->compute);
+        int64_t step = nest->loops[0].step[o];
+        if (convert->first != NULL || step == 0 || step == size)
+            continue;
+        convert->first = vme_kernels_current()->move.strided[__builtin_ctz((unsigned)size)];
+        job->staged = true;
+    }
+}
+
+/* Rows that are short, and of which some input's stays the same, become one long loop in which that row repeats. */
+static void repeat(struct job *job, const int *sizes)
+{
+    vme_nest *nest = &job->nest;
+    const vme_loop *inner = &nest->loops[0], *outer = &nest->loops[1];
+    bool any = false;
+    int64_t bytes = 2;              /* of the stage, for an element of each operand: a row has to fit */
+    for (int o = 0; o < nest->operands; o++)
+        bytes += vme_dtype_size(job->convert[o].compute);
+    if (nest->rank < 2 || inner->size < 2 || inner->size > REPEAT_MOST || inner->size > (STAGE_BYTES / bytes & -VME_ALIGNMENT))
+        return;
+    for (int o = 0; o < nest->operands; o++) {
+        bool stays = o > 0 && outer->step[o] == 0 && inner->step[o] != 0;
+        if (!stays && outer->step[o] != inner->step[o] * inner->size)
+            return;
+        if (stays && (inner->step[o] != sizes[o] || inner->size * vme_dtype_size(job->convert[o].compute) > REPEAT_BYTES_MOST))
+            return;
+        any = any || stays;
+    }
+    if (!any)
+        return;
+    for (int o = 1; o < nest->operands; o++)
+        job->convert[o].repeats = outer->step[o] == 0 && inner->step[o] != 0;
+    job->row = inner->size;
+    job->staged = true;
+    nest->loops[0].size *= outer->size;
+    nest->rank--;
+    for (int i = 1; i < nest->rank; i++)
+        nest->loops[i] = nest->loops[i + 1];
+}
+
 /* Walks `inputs` tensors and the output through the job's kernel. */
 static vme_status run(vme_context *context, struct job *job, int inputs, const vme_tensor *const *in, const vme_tensor *out)
 {
@@ -211,13 +312,18 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
     }
     vme_nest_make(&job->nest, VME_NEST_ANY, out->rank, out->shape, 1 + inputs, rows, data);
     int64_t elements = job->nest.elements, piece = PIECE, element_bytes = 0;
+    int sizes[1 + INPUTS];
     for (int o = 0; o <= inputs; o++) {
         int64_t step = job->nest.loops[0].step[o];
-        int size = vme_dtype_size((vme_dtype)(o == 0 ? out : in[o - 1])->dtype);
-        if (step != 0 && step != size)
+        sizes[o] = vme_dtype_size((vme_dtype)(o == 0 ? out : in[o - 1])->dtype);
+        if (step != 0 && step != sizes[o])
             piece = PIECE_STEPPING;
-        element_bytes += step == 0 ? 0 : size;
+        step = step < 0 ? -step : step;
+        element_bytes += step > VME_ALIGNMENT ? VME_ALIGNMENT : step;      /* what lies between is touched as well, by the line */
     }
+    job->row = 0;
+    repeat(job, sizes);
+    collect(job);
     if (job->costly)
         piece = PIECE_COSTLY;
     if (elements * element_bytes >= PARALLEL_LEAST || (job->costly && elements >= 8 * PIECE_COSTLY)) {
@@ -327,7 +433,7 @@ vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, cons
     struct job job;
     job.unary = kernel;
     job.binary = NULL;
-    job.converts = false;
+    job.staged = false;
     job.costly = costly;
     job.exponent = VME_BOOL;
     if ((status = set_conversion(kernels, &job, 0, (vme_dtype)out->dtype, result, vme_unary_result(op, compute))) != VME_OK
@@ -393,7 +499,7 @@ vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, co
     struct job job;
     job.unary = NULL;
     job.binary = kernel;
-    job.converts = false;
+    job.staged = false;
     job.costly = costly;
     job.exponent = exponent;
     vme_dtype between[2] = {loop == VME_FLOAT16 ? loop : compute[0], loop == VME_FLOAT16 ? loop : compute[1]};
@@ -419,7 +525,7 @@ vme_status vme_where(vme_context *context, const vme_tensor *condition, const vm
     job.unary = NULL;
     job.binary = NULL;
     job.choose = kernels->elementwise.choose[__builtin_ctz((unsigned)vme_dtype_size(dtype))];
-    job.converts = false;
+    job.staged = false;
     job.costly = false;
     job.exponent = VME_BOOL;
     if ((status = set_conversion(kernels, &job, 0, dtype, dtype, dtype)) != VME_OK

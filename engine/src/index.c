@@ -151,17 +151,19 @@ static void transfer_block(const transfer *t, char *indexed, char *other)
                      inner->step[0]);
 }
 
-/* Places `begin` .. `end` - 1 of the list, for every leading index. */
+/* Blocks number `begin` .. `end` - 1, one for each leading index and each place of the list, the places of a leading index in a row. */
 static vme_status transfer_places(void *argument, int64_t begin, int64_t end)
 {
     const transfer *t = argument;
     vme_cursor lead, at;
-    vme_nest_seek(&t->lead, 0, &lead);
-    for (int64_t l = 0; l < t->lead.elements; l++, vme_nest_advance(&t->lead, &lead, 1)) {
+    int64_t places = t->middle.elements, from = begin % places;
+    vme_nest_seek(&t->lead, begin / places, &lead);
+    for (int64_t left = end - begin, to; left > 0; left -= to - from, from = 0, vme_nest_advance(&t->lead, &lead, 1)) {
+        to = places - from < left ? places : from + left;
         int64_t n;
-        vme_nest_seek(&t->middle, begin, &at);
-        for (int64_t i = begin; i < end; i += n, vme_nest_advance(&t->middle, &at, n)) {
-            n = vme_nest_run(&t->middle, &at, end - i);
+        vme_nest_seek(&t->middle, from, &at);
+        for (int64_t i = from; i < to; i += n, vme_nest_advance(&t->middle, &at, n)) {
+            n = vme_nest_run(&t->middle, &at, to - i);
             char *other = at.data[0] + (lead.data[0] - t->origin);
             int64_t other_step = t->middle.loops[0].step[0], list_step = t->middle.loops[0].step[1];
             if (t->tail.elements == 1)
@@ -195,17 +197,17 @@ static vme_status run(vme_context *context, transfer *t, const vme_tensor *index
     vme_nest_make(&t->tail, VME_NEST_ANY, tail, shape + first + middle, 2,
                   (const int64_t *const[]){other_strides + first + middle, indexed->strides + first + count},
                   (char *const[]){other, indexed->data});
-    int64_t place = t->lead.elements * t->tail.elements * t->element;
-    if (place == 0)
+    int64_t block = t->tail.elements * t->element, blocks = t->lead.elements * t->middle.elements;
+    if (block == 0 || blocks == 0)
         return VME_OK;
-    int64_t grain = place >= PIECE_BYTES ? 1 : PIECE_BYTES / place;
+    int64_t grain = block >= PIECE_BYTES ? 1 : PIECE_BYTES / block;
     if (!t->scatter)
-        return vme_parallel(context, t->middle.elements, grain, transfer_places, t);
+        return vme_parallel(context, blocks, grain, transfer_places, t);
     /* the last one wins, or sums are made: one thread, in order */
-    for (int64_t begin = 0; begin < t->middle.elements && status == VME_OK; begin += grain) {
+    for (int64_t begin = 0; begin < blocks && status == VME_OK; begin += grain) {
         if (vme_stopping(context))
             return vme_stopped_here(context);
-        status = transfer_places(t, begin, begin + grain < t->middle.elements ? begin + grain : t->middle.elements);
+        status = transfer_places(t, begin, begin + grain < blocks ? begin + grain : blocks);
     }
     return status;
 }

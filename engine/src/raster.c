@@ -11,6 +11,8 @@ enum {
     TILE_SIDE_BYTES = 512,      /* a transposed tile touches this much of each line: 512 x 512 bytes stay in the second-level cache */
     PIECE_BYTES = 1 << 17,      /* what one piece of work copies: some 20 us */
     STREAM_LEAST = 8 << 20,     /* bytes from which a copy goes past the caches */
+    COLLECT_BYTES = 4096,       /* of elements that lie apart and are cast: collected on the stack first */
+    COLLECT_LEAST = 16,         /* elements of a row; below, collecting costs more than it brings */
     STREAM_RUN_LEAST = 4096,    /* in runs of at least this */
     PARALLEL_LEAST = 1 << 18,   /* bytes; below, dividing costs more than it brings */
 };
@@ -24,6 +26,8 @@ typedef struct move {
     int64_t run_bytes;                  /* of an element when both sides run along columns: rows of memcpy. Else 0 */
     vme_move2 *transpose;               /* else, unless NULL, this; and else `strided` for each row */
     vme_loop1 *strided;
+    vme_loop1 *collect;                 /* with a cast, where it has a vector loop for what lies side by side only; else NULL */
+    int64_t in_element;
     void (*stream)(int64_t bytes, const char *in, char *out);       /* takes memcpy's place; NULL: not worth it */
 } move;
 
@@ -71,6 +75,9 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
         in_element = out_element = widen(nest, in_element);
     m->column = nest->loops[0];
     m->strided = cast != NULL ? cast : kernels->strided[size_class(in_element)];
+    bool apart = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= COLLECT_LEAST;
+    m->collect = cast != NULL && apart ? kernels->strided[size_class(in_element)] : NULL;
+    m->in_element = in_element;
     bool run = cast == NULL && m->column.step[IN] == in_element && m->column.step[OUT] == out_element;
     m->run_bytes = run ? in_element : 0;
     int crossed = run ? 0 : crossing(nest);
@@ -96,6 +103,17 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
     m->column_tiles = (m->column.size + m->tile_columns - 1) / m->tile_columns;
 }
 
+static void cast_collected(const move *m, int64_t n, const char *in, char *out)
+{
+    _Alignas(VME_ALIGNMENT) char stage[COLLECT_BYTES];
+    int64_t in_step = m->column.step[IN], out_step = m->column.step[OUT];
+    for (int64_t most = COLLECT_BYTES / m->in_element, count; n > 0; n -= count, in += count * in_step, out += count * out_step) {
+        count = least(n, most);
+        m->collect(count, in, in_step, stage, m->in_element);
+        m->strided(count, stage, m->in_element, out, out_step);
+    }
+}
+
 static void copy_tile(const move *m, int64_t rows, int64_t columns, const char *in, char *out)
 {
     const vme_loop *row = &m->row, *column = &m->column;
@@ -107,6 +125,9 @@ static void copy_tile(const move *m, int64_t rows, int64_t columns, const char *
     } else if (m->run_bytes != 0) {
         for (int64_t i = 0; i < rows; i++)
             memcpy(out + i * row->step[OUT], in + i * row->step[IN], (size_t)(columns * m->run_bytes));
+    } else if (m->collect != NULL) {
+        for (int64_t i = 0; i < rows; i++)
+            cast_collected(m, columns, in + i * row->step[IN], out + i * row->step[OUT]);
     } else {
         for (int64_t i = 0; i < rows; i++)
             m->strided(columns, in + i * row->step[IN], column->step[IN], out + i * row->step[OUT], column->step[OUT]);

@@ -18,7 +18,8 @@ enum {
     ROW_PIECE = 131072,         /* the same for a tile of accumulators */
     PARALLEL_LEAST = 65536,     /* elements; below, dividing costs more than it brings */
     TILE_BYTES = 4096,          /* a tile of accumulators, on the stack */
-    STAGE_BYTES = 2048,         /* elements that are cast before they are folded, on the stack */
+    STAGE_BYTES = 2048,         /* elements that are cast or collected before they are folded, on the stack */
+    COLLECT_LEAST = 32,         /* elements */
     TURN_BYTES = 4096,          /* elements turned for argmax and argmin, on the stack */
     TURN_COLUMNS = 16,
     ACCUMULATOR_MOST = sizeof(vme_place),
@@ -28,6 +29,7 @@ typedef struct reduction {
     vme_nest kept, reduced;
     const char *origin;                 /* in->data, from which the reduced nest walks */
     vme_loop1 *enter;                   /* casts the input's elements to `element`, the dtype that is folded; NULL: it is that */
+    vme_loop1 *collect;                 /* brings elements together that lie apart, where that is worth it; else NULL */
     int64_t element_bytes;
     vme_fold *fold, *combine;           /* combine: accumulators of pieces, as elements */
     vme_fold_rows *rows, *combine_rows;
@@ -125,6 +127,9 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
     vme_dtype folded = is_place(op) ? element : accumulator;
 
     r->enter = element == in ? NULL : converter(in, element);
+    /* sums keep their own order of additions, and truth ends early */
+    bool extreme = op == VME_MAX || op == VME_MIN || is_place(op);
+    r->collect = r->enter == NULL && (extreme || op == VME_COUNT_NONZERO) ? converter(in, in) : NULL;
     r->leave = converter(accumulator, out);
     r->leave_again = NULL;
     if (value != accumulator && value != out) {
@@ -174,7 +179,10 @@ static void spread(int64_t n, const char *accumulator, int64_t bytes, char *to)
 
 static void fold_run(const reduction *r, int64_t n, const char *in, int64_t step, void *accumulator)
 {
-    if (r->enter == NULL) {
+    vme_loop1 *enter = r->enter;
+    if (enter == NULL && step != r->element_bytes && step != 0 && n >= COLLECT_LEAST)
+        enter = r->collect;
+    if (enter == NULL) {
         r->fold(n, in, step, accumulator);
         return;
     }
@@ -182,7 +190,7 @@ static void fold_run(const reduction *r, int64_t n, const char *in, int64_t step
     int64_t most = STAGE_BYTES / r->element_bytes;
     for (int64_t i = 0; i < n; i += most) {
         int64_t count = least(n - i, most);
-        r->enter(count, in + i * step, step, stage, r->element_bytes);
+        enter(count, in + i * step, step, stage, r->element_bytes);
         r->fold(count, stage, r->element_bytes, accumulator);
     }
 }

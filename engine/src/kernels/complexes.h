@@ -4,6 +4,10 @@
  * divisor (Smith 1962), the order is that of the real parts, then of the imaginary ones. */
 #include "loops.h"
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #define COMPLEXES(T, R, S)                                                                                  \
     static inline T make_##T(R re, R im) { return (T){re, im}; }                                            \
     static inline T product_##T(T x, T y) { return make_##T(x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re); } \
@@ -83,7 +87,44 @@ static inline f64 size_of_c128(c128 x)
     f64 size = larger * sqrt(1 + ratio * ratio) + 0 * (re + im);
     return re == INFINITY || im == INFINITY ? INFINITY : size;
 }
+#ifdef __AVX512F__
+/* Scaled by the exponent of the larger part, so that squares neither overflow nor vanish. */
+static inline __m512 sizes_of(__m512 low, __m512 high)
+{
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    __m512 re = _mm512_abs_ps(_mm512_permutex2var_ps(low, even, high));
+    __m512 im = _mm512_abs_ps(_mm512_permutex2var_ps(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), high));
+    __mmask16 infinite = _mm512_cmp_ps_mask(re, _mm512_set1_ps(INFINITY), _CMP_EQ_OQ)
+                         | _mm512_cmp_ps_mask(im, _mm512_set1_ps(INFINITY), _CMP_EQ_OQ);
+    __m512 scale = _mm512_max_ps(_mm512_getexp_ps(_mm512_max_ps(re, im)), _mm512_set1_ps(-126)), back = _mm512_sub_ps(_mm512_setzero_ps(), scale);
+    re = _mm512_scalef_ps(re, back);
+    im = _mm512_scalef_ps(im, back);
+    __m512 size = _mm512_scalef_ps(_mm512_sqrt_ps(_mm512_fmadd_ps(re, re, _mm512_mul_ps(im, im))), scale);
+    return _mm512_mask_mov_ps(size, infinite, _mm512_set1_ps(INFINITY));
+}
+
+static void absolute_c64(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step)
+{
+    enum { LANES = 16 };
+    if (in_step == sizeof(c64) && out_step == sizeof(f32))
+        for (; n >= LANES; n -= LANES, in += LANES * sizeof(c64), out += LANES * sizeof(f32))
+            _mm512_storeu_ps(out, sizes_of(_mm512_loadu_ps(in), _mm512_loadu_ps(in + 64)));
+    while (n > 0) {
+        int64_t count = n < LANES ? n : LANES;
+        f32 parts[2 * LANES] = {0}, sizes[LANES];
+        for (int64_t i = 0; i < count; i++)
+            memcpy(parts + 2 * i, in + i * in_step, sizeof(c64));
+        _mm512_storeu_ps(sizes, sizes_of(_mm512_loadu_ps(parts), _mm512_loadu_ps(parts + LANES)));
+        for (int64_t i = 0; i < count; i++)
+            *(f32_at *)(out + i * out_step) = sizes[i];
+        n -= count;
+        in += count * in_step;
+        out += count * out_step;
+    }
+}
+#else
 LOOP1(absolute_c64, c64, f32, size_of_c64(x))
+#endif
 LOOP1(absolute_c128, c128, f64, size_of_c128(x))
 
 #define BOTH(k) [VME_COMPLEX64] = k##_c64, [VME_COMPLEX128] = k##_c128

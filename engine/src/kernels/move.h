@@ -17,7 +17,9 @@ typedef uint32_t element4 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element8 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element16 __attribute__((vector_size(16), may_alias, aligned(1)));
 
-/* A row: the steps that compilers vectorize have loops of their own. */
+/* A row: the steps that compilers vectorize have loops of their own. Every other element is read ahead: what follows such a row is
+ * computing, and then mostly the next row. */
+enum { CHUNK = 256, AHEAD = 2048 };         /* bytes */
 #define STRIDED(bytes) \
     static void strided##bytes(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
@@ -31,6 +33,12 @@ typedef uint64_t element16 __attribute__((vector_size(16), may_alias, aligned(1)
             } \
             if (in_step == 2 * bytes) { \
                 const element##bytes *restrict from = (const element##bytes *)in; \
+                for (; n >= CHUNK / bytes; n -= CHUNK / bytes, from += 2 * CHUNK / bytes, to += CHUNK / bytes) { \
+                    for (int ahead = 0; ahead < 2 * CHUNK; ahead += 64) \
+                        __builtin_prefetch((const char *)from + AHEAD + ahead); \
+                    for (int i = 0; i < CHUNK / bytes; i++) \
+                        to[i] = from[2 * i]; \
+                } \
                 for (int64_t i = 0; i < n; i++) \
                     to[i] = from[2 * i]; \
                 return; \

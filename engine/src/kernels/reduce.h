@@ -434,16 +434,16 @@ PLACES(c128)
     static void all_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         bool *all = accumulator; \
-        for (int64_t i = 0; *all && i < n; i += 1024) { \
-            int64_t count = n - i < 1024 ? n - i : 1024; \
+        for (int64_t i = 0, block = 16; *all && i < n; i += block, block = block < 4096 ? 2 * block : block) { \
+            int64_t count = n - i < block ? n - i : block; \
             *all = count_block_##name(count, in + i * step, step) == count; \
         } \
     } \
     static void any_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         bool *any = accumulator; \
-        for (int64_t i = 0; !*any && i < n; i += 1024) \
-            *any = count_block_##name(n - i < 1024 ? n - i : 1024, in + i * step, step) != 0; \
+        for (int64_t i = 0, block = 16; !*any && i < n; i += block, block = block < 4096 ? 2 * block : block) \
+            *any = count_block_##name(n - i < block ? n - i : block, in + i * step, step) != 0; \
     }
 TRUTH(i16, x != 0)
 TRUTH(i32, x != 0)
@@ -495,8 +495,8 @@ static void all_u8(int64_t n, const char *in, int64_t step, void *accumulator)
 static void any_u8(int64_t n, const char *in, int64_t step, void *accumulator)
 {
     bool *any = accumulator;
-    for (int64_t i = 0; !*any && i < n; i += 1024)
-        *any = count_block_u8(n - i < 1024 ? n - i : 1024, in + i * step, step) != 0;
+    for (int64_t i = 0, block = 16; !*any && i < n; i += block, block = block < 4096 ? 2 * block : block)
+        *any = count_block_u8(n - i < block ? n - i : block, in + i * step, step) != 0;
 }
 
 /* ---- rows: accumulator[i] is folded with rows 0, 1, … of column i. Four rows at a time: the accumulators are read and written

@@ -104,7 +104,7 @@ BOTH1(cbrt, cbrt)
 SINGLE1(exp, exp)
 BOTH1(exp2, exp2)
 BOTH1(expm1, expm1)
-BOTH1(log, log)
+SINGLE1(log, log)
 BOTH1(log2, log2)
 BOTH1(log10, log10)
 BOTH1(log1p, log1p)
@@ -121,16 +121,45 @@ BOTH1(arcsinh, asinh)
 BOTH1(arccosh, acosh)
 BOTH1(arctanh, atanh)
 BOTH1(erf, erf)
-DOUBLE2(power, pow)
 BOTH2(arctan2, atan2)
 BOTH2(hypot, hypot)
 #ifdef __AVX512F__
 #include "vector_power.h"
+/* float16: converted in registers. */
+#define HALF1(NAME, FUNCTION)                                                                               \
+    static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step)              \
+    {                                                                                                       \
+        while (n > 0) {                                                                                     \
+            int64_t count = n < 16 ? n : 16;                                                                \
+            u16 ends[16] = {0};                                                                             \
+            bool whole = n >= 16 && in_step == 2 && out_step == 2;                                          \
+            if (!whole)                                                                                     \
+                BRING(u16, ends, in, in_step, count)                                                        \
+            v32 x = (v32)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)(whole ? in : (const char *)ends))); \
+            _mm256_storeu_si256((void *)(whole ? out : (char *)ends),                                       \
+                                _mm512_cvtps_ph((__m512)FUNCTION(x), _MM_FROUND_TO_NEAREST_INT));           \
+            for (int64_t lane = 0; !whole && lane < count; lane++)                                          \
+                *(u16_at *)(out + lane * out_step) = ends[lane];                                            \
+            n -= count;                                                                                     \
+            in += count * in_step;                                                                          \
+            out += count * out_step;                                                                        \
+        }                                                                                                   \
+    }
+HALF1(exp_half, NAME32_1(exp))
+HALF1(log_half, NAME32_1(log))
+HALF1(sin_half, NAME32_1(sin))
+HALF1(cos_half, NAME32_1(cos))
+HALF1(tanh_half, NAME32_1(tanh))
+#define WITH_HALF(k) {[VME_FLOAT16] = k##_half, [VME_FLOAT32] = k##_f32, [VME_FLOAT64] = k##_f64}
 #else
 DOUBLE1(exp, exp)
-SINGLE2(power, pow)
+DOUBLE1(log, log)
+BOTH2(power, pow)
 #endif
 
+#ifndef WITH_HALF
+#define WITH_HALF BOTH
+#endif
 #define BOTH(k) {[VME_FLOAT32] = k##_f32, [VME_FLOAT64] = k##_f64}
 #endif
 
@@ -138,22 +167,22 @@ const vme_elementwise_kernels VME_TABLE(vector_mathematics) = {
 #ifdef VME_LIBMVEC
     .unary = {
         [VME_CBRT] = BOTH(cbrt),
-        [VME_EXP] = BOTH(exp),
+        [VME_EXP] = WITH_HALF(exp),
         [VME_EXP2] = BOTH(exp2),
         [VME_EXPM1] = BOTH(expm1),
-        [VME_LOG] = BOTH(log),
+        [VME_LOG] = WITH_HALF(log),
         [VME_LOG2] = BOTH(log2),
         [VME_LOG10] = BOTH(log10),
         [VME_LOG1P] = BOTH(log1p),
-        [VME_SIN] = BOTH(sin),
-        [VME_COS] = BOTH(cos),
+        [VME_SIN] = WITH_HALF(sin),
+        [VME_COS] = WITH_HALF(cos),
         [VME_TAN] = BOTH(tan),
         [VME_ARCSIN] = BOTH(arcsin),
         [VME_ARCCOS] = BOTH(arccos),
         [VME_ARCTAN] = BOTH(arctan),
         [VME_SINH] = BOTH(sinh),
         [VME_COSH] = BOTH(cosh),
-        [VME_TANH] = BOTH(tanh),
+        [VME_TANH] = WITH_HALF(tanh),
         [VME_ARCSINH] = BOTH(arcsinh),
         [VME_ARCCOSH] = BOTH(arccosh),
         [VME_ARCTANH] = BOTH(arctanh),

@@ -4,6 +4,7 @@ Needs cffi, so it works in the main interpreter only; nothing inside a VM import
 """
 
 import importlib.util
+from pathlib import Path
 from typing import NamedTuple
 
 from engine._vme import ffi, lib
@@ -54,6 +55,20 @@ def primitives():
 def lowered():
     """The names of the operators that are made of primitives, and so need no kernel of their own in any backend."""
     return [_text(lib.vme_lowered_name(i)) for i in range(lib.vme_lowered_count())]
+
+
+def find_lapack():
+    """Tells the engine where scipy-openblas32 lies, if it is installed; the engine opens it when a function first needs it.
+
+    False: it is not installed, and what needs it will say so.
+    """
+    found = importlib.util.find_spec("scipy_openblas32")        # not imported: that would open the library at once
+    if found is None:
+        return False
+    for path in sorted(Path(found.origin).parent.glob("lib/libscipy_openblas*.so*")):
+        _check(lib.vme_lapack_at(str(path).encode()))
+        return True
+    return False
 
 
 def table_address():

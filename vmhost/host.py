@@ -274,6 +274,7 @@ def system_image(native):
                 raise ConfigurationError(f"{error}; run `make build`") from error
             from engine import library      # late: only who runs VMs pays for loading cffi
             native.engine_attach(library.table_address(), library.array_module_path())
+            library.find_lapack()
             image = _system_images[native] = isolation.image_of(bundle, native)
         return image
 

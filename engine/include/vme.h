@@ -236,6 +236,31 @@ VME_API vme_status vme_argsort(vme_context *context, const vme_tensor *in, int a
 VME_API vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, const vme_tensor *values, bool right,
                                     const vme_tensor *out);
 
+/* ---- linear algebra. Operands are C-contiguous matrices (vectors, numbers) of float64 or complex128 (NumPy computes in these
+ * only), as many of each as `batch` says, one behind the other; those marked real are float64. solve, inverse, slogdet and cholesky have own
+ * loops, for small matrices and where there is no LAPACK; the rest is LAPACK's, on copies, on a thread of the engine's own that a stop
+ * abandons. Outputs that are NULL are not made. An item that is singular, not positive definite or does not converge is filled with
+ * NaN and counted in *failed. */
+typedef enum vme_linear_op {
+    VME_LINEAR_SOLVE,           /* a[n,n], b[n,columns] -> x[n,columns] */
+    VME_LINEAR_INVERSE,         /* a[n,n] -> inverse[n,n] */
+    VME_LINEAR_SLOGDET,         /* a[n,n] -> sign, log |det| (real); a singular matrix is no failure: 0, -inf */
+    VME_LINEAR_CHOLESKY,        /* a[n,n] -> factor[n,n]; reads the triangle that it makes */
+    VME_LINEAR_QR,              /* a[m,n] -> q[m,k], r[k,n], k = min(m,n), FULL: m; RAW: a's reflectors transposed [n,m], tau[k] */
+    VME_LINEAR_SVD,             /* a[m,n] -> s[k] real, u[m,k], vh[k,n]; FULL: u[m,m], vh[n,n] */
+    VME_LINEAR_EIG,             /* a[n,n] -> w[n] complex, v[n,n] complex */
+    VME_LINEAR_EIGH,            /* a[n,n] -> w[n] real, v[n,n]; reads one triangle */
+    VME_LINEAR_LSTSQ,           /* a[m,n], b[m,columns] -> x[max(m,n),columns], s[k] real, rank (int64); `cutoff` as LAPACK's rcond */
+    VME_LINEAR_COUNT,
+} vme_linear_op;
+#define VME_LINEAR_UPPER 1u
+#define VME_LINEAR_FULL 2u
+#define VME_LINEAR_RAW 4u
+VME_API vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, double cutoff, int64_t batch, int64_t m, int64_t n,
+                              int64_t columns, const vme_tensor *const in[2], const vme_tensor *const out[3], int64_t *failed);
+/* Names the shared library that has LAPACK; it is opened when it is first needed. Process-wide. */
+VME_API vme_status vme_lapack_at(const char *path);
+
 /* ---- random: Philox 4x64-10 (Salmon et al., SC '11), as numpy.random.Philox(key): the same words on any number of threads.
  * Fills `out` (uint64, any shape, C order) with words number `first`, `first`+1, … of the stream. */
 VME_API vme_status vme_philox(vme_context *context, const uint64_t key[2], const uint64_t counter[4], uint64_t first,

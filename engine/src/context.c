@@ -35,7 +35,12 @@ void vme_context_unref(vme_context *context)
     free(context);
 }
 
-void vme_context_stop(vme_context *context, bool stop) { atomic_store(&context->stopped, stop); }
+void vme_context_stop(vme_context *context, bool stop)
+{
+    atomic_store(&context->stopped, stop);
+    vme_context_event(context);
+}
+
 bool vme_context_stopped(const vme_context *context) { return atomic_load(&context->stopped); }
 
 vme_status vme_stopped_here(vme_context *context)

@@ -20,7 +20,10 @@ struct vme_context {
     vme_account account;
     atomic_llong live, peak, buffers, operators, stops, refused;
     atomic_ullong helper_ns;
+    atomic_uint events;         /* counts stops and ends of foreign work; who waits for either sleeps on it (foreign.c) */
 };
+/* Counts one event and wakes who waits; also from a signal handler. */
+void vme_context_event(vme_context *context);
 vme_status vme_context_charge(vme_context *context, size_t bytes);
 void vme_context_release(vme_context *context, size_t bytes);
 /* Scratch memory of one operator, charged like a buffer; NULL (with the sentence kept) when refused. 64-byte aligned. */
@@ -41,6 +44,16 @@ vme_status vme_stopped_here(vme_context *context);
  * run side by side. The body must not need more than 16 KiB of stack and may itself not call this. */
 typedef vme_status vme_body(void *argument, int64_t begin, int64_t end);
 vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
+
+/* What a spinning thread does between two looks. */
+static inline void vme_relax(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
 
 /* ---- tensor.c */
 static inline int64_t vme_elements(const vme_tensor *tensor)

@@ -94,11 +94,9 @@ static void mode_leave(const vme_context *context, unsigned before)
         _mm_setcsr(before);
 }
 
-static void relax(void) { _mm_pause(); }
 #else
 static unsigned mode_enter(const vme_context *context) { (void)context; return 0; }
 static void mode_leave(const vme_context *context, unsigned before) { (void)context; (void)before; }
-static void relax(void) { atomic_signal_fence(memory_order_seq_cst); }
 #endif
 
 /* ---- jobs */
@@ -202,7 +200,7 @@ static void *helper(void *unused)
             pthread_mutex_unlock(&pool.lock);
             bool found = false;
             for (int i = 0; i < spins && !found; i++) {
-                relax();
+                vme_relax();
                 found = atomic_load_explicit(&pool.listings, memory_order_relaxed) != seen;
             }
             pthread_mutex_lock(&pool.lock);
@@ -304,7 +302,7 @@ static void unlist(struct job *job)
         job->following->previous = job->previous;
     pthread_mutex_unlock(&pool.lock);
     for (int i = 0; i < SPINS_MOST && atomic_load_explicit(&job->helpers, memory_order_acquire) > 0; i++)
-        relax();
+        vme_relax();
     if (atomic_load_explicit(&job->helpers, memory_order_acquire) == 0)
         return;
     pthread_mutex_lock(&pool.lock);

@@ -1,0 +1,39 @@
+/* Linear algebra for engine.numpy.linalg, which checks shapes and makes the outputs. */
+#include "methods.h"
+
+/* _linear(op, flags, cutoff, (batch, m, n, columns), inputs, outputs): how many items failed. Inputs and outputs are C-contiguous
+ * arrays or None, as vme_linear takes them. */
+PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    int64_t op, flags, failed = 0, size[4] = {0};
+    const vme_tensor *in[2] = {NULL, NULL}, *out[3] = {NULL, NULL, NULL};
+    if (count != 6 || keywords != NULL || !PyTuple_Check(args[3]) || !PyTuple_Check(args[4]) || !PyTuple_Check(args[5])
+        || PyTuple_GET_SIZE(args[3]) != 4 || PyTuple_GET_SIZE(args[4]) > 2 || PyTuple_GET_SIZE(args[5]) > 3)
+        return PyErr_Format(PyExc_TypeError, "_linear(op, flags, cutoff, sizes, inputs, outputs)");
+    double cutoff = PyFloat_AsDouble(args[2]);
+    if ((cutoff == -1 && PyErr_Occurred()) || array_argument_int(args[0], 0, &op) < 0 || array_argument_int(args[1], 0, &flags) < 0)
+        return NULL;
+    for (int i = 0; i < 4; i++)
+        if (array_argument_int(PyTuple_GET_ITEM(args[3], i), 0, &size[i]) < 0)
+            return NULL;
+    for (int k = 4; k < 6; k++)
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[k]); i++) {
+            PyObject *operand = PyTuple_GET_ITEM(args[k], i);
+            if (operand == Py_None)
+                continue;
+            if (!is_array(operand) || (k == 5 && !array_writable((array *)operand)))
+                return PyErr_Format(PyExc_TypeError, "_linear() takes arrays, and writes into writable ones");
+            (k == 4 ? in : out)[i] = &((array *)operand)->t;
+        }
+    if (in[0] == NULL)
+        return PyErr_Format(PyExc_TypeError, "_linear() needs an input");
+    for (int i = 0; i < 4; i++)
+        if (size[i] < 0)
+            return PyErr_Format(PyExc_ValueError, "_linear(): negative sizes");
+    int64_t work = size[0] * size[2] * size[1] * (size[2] + size[3]) + 100;
+    vme_status status = ENGINE(op > VME_LINEAR_CHOLESKY ? ARRAY_WORK_RELEASE : work,
+                               vme_linear(state->context, (vme_linear_op)op, (unsigned)flags, cutoff, size[0], size[1], size[2],
+                                          size[3], in, out, &failed));
+    return status == VME_OK ? PyLong_FromLongLong(failed) : array_fail(state, status);
+}

@@ -1,0 +1,160 @@
+/* Solving, factoring and inverting one small matrix; included by linear.c for each element type with TYPE, NAME(x), SIZE(x) (the
+ * size that pivots are chosen by), CONJ(x), RE(x). Rows lie side by side. Each looks at the stop flag once a column, and returns
+ * 1 where the matrix is singular or not positive definite, 0 where not, -1 when stopped. */
+
+/* LU in place with partial pivoting: row i was exchanged with row pivots[i]. */
+static int NAME(factor)(vme_context *context, int64_t n, TYPE *restrict a, int32_t *pivots)
+{
+    bool singular = false;
+    for (int64_t k = 0; k < n; k++) {
+        if (vme_stopping(context))
+            return -1;
+        int64_t best = k;
+        double largest = SIZE(a[k * n + k]);
+        for (int64_t i = k + 1; i < n; i++) {
+            double size = SIZE(a[i * n + k]);
+            if (size > largest) {
+                largest = size;
+                best = i;
+            }
+        }
+        pivots[k] = (int32_t)best;
+        if (a[best * n + k] == 0) {
+            singular = true;
+            continue;
+        }
+        if (best != k)
+            for (int64_t j = 0; j < n; j++) {
+                TYPE kept = a[k * n + j];
+                a[k * n + j] = a[best * n + j];
+                a[best * n + j] = kept;
+            }
+        TYPE *restrict top = a + k * n;
+        for (int64_t i = k + 1; i < n; i++) {
+            if ((n - k) * (i & 63) > 32768 && vme_stopping(context))
+                return -1;
+            TYPE *restrict row = a + i * n;
+            TYPE factor = row[k] / top[k];
+            row[k] = factor;
+            for (int64_t j = k + 1; j < n; j++)
+                row[j] -= factor * top[j];
+        }
+    }
+    return singular;
+}
+
+/* b[n, columns] = the solution for it, by what factor left. */
+static int NAME(substitute)(vme_context *context, int64_t n, int64_t columns, const TYPE *restrict a, const int32_t *pivots,
+                            TYPE *restrict b)
+{
+    for (int64_t k = 0; k < n; k++)
+        if (pivots[k] != k)
+            for (int64_t j = 0; j < columns; j++) {
+                TYPE kept = b[k * columns + j];
+                b[k * columns + j] = b[pivots[k] * columns + j];
+                b[pivots[k] * columns + j] = kept;
+            }
+    for (int64_t i = 1; i < n; i++) {
+        if (vme_stopping(context))
+            return -1;
+        for (int64_t k = 0; k < i; k++) {
+            TYPE factor = a[i * n + k];
+            for (int64_t j = 0; j < columns; j++)
+                b[i * columns + j] -= factor * b[k * columns + j];
+        }
+    }
+    for (int64_t i = n - 1; i >= 0; i--) {
+        if (vme_stopping(context))
+            return -1;
+        for (int64_t k = i + 1; k < n; k++) {
+            TYPE factor = a[i * n + k];
+            for (int64_t j = 0; j < columns; j++)
+                b[i * columns + j] -= factor * b[k * columns + j];
+        }
+        TYPE pivot = a[i * n + i];
+        for (int64_t j = 0; j < columns; j++)
+            b[i * columns + j] /= pivot;
+    }
+    return 0;
+}
+
+/* The lower factor of what stands in the lower triangle of `a`, in place, zeros above. */
+static int NAME(cholesky)(vme_context *context, int64_t n, TYPE *restrict a)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (vme_stopping(context))
+            return -1;
+        for (int64_t j = 0; j <= i; j++) {
+            TYPE sum = a[i * n + j];
+            for (int64_t k = 0; k < j; k++)
+                sum -= a[i * n + k] * CONJ(a[j * n + k]);
+            if (i != j)
+                a[i * n + j] = sum / RE(a[j * n + j]);
+            else if (!(RE(sum) > 0))
+                return 1;
+            else
+                a[i * n + i] = ROOT(RE(sum));
+        }
+        for (int64_t j = i + 1; j < n; j++)
+            a[i * n + j] = 0;
+    }
+    return 0;
+}
+
+static int NAME(item)(vme_context *context, const vme_linear_job *job, const char *const in[2], char *const out[3], char *scratch)
+{
+    int64_t n = job->n, columns = job->columns;
+    TYPE *a = (TYPE *)(void *)scratch, *result = (TYPE *)(void *)out[0];
+    int32_t *pivots = (int32_t *)(void *)(scratch + (size_t)(n * n) * sizeof(TYPE));
+    const TYPE *given = (const TYPE *)(const void *)in[0];
+    int rc;
+    if (job->op == VME_LINEAR_CHOLESKY) {
+        bool upper = job->flags & VME_LINEAR_UPPER;
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j <= i; j++)
+                a[i * n + j] = upper ? CONJ(given[j * n + i]) : given[i * n + j];
+        rc = NAME(cholesky)(context, n, a);
+        for (int64_t i = 0; rc == 0 && i < n; i++)
+            for (int64_t j = 0; j < n; j++)
+                result[i * n + j] = upper ? CONJ(a[j * n + i]) : a[i * n + j];
+    } else {
+        memcpy(a, given, (size_t)(n * n) * sizeof(TYPE));
+        rc = NAME(factor)(context, n, a, pivots);
+        if (rc < 0)
+            return rc;
+        if (job->op == VME_LINEAR_SLOGDET) {
+            TYPE sign = 1;
+            double logarithm = 0, *log_out = (double *)(void *)out[1];
+            for (int64_t i = 0; rc == 0 && i < n; i++) {
+                TYPE pivot = a[i * n + i];
+                double size = MODULUS(pivot);
+                sign *= pivots[i] != i ? -(pivot / size) : pivot / size;
+                logarithm += log(size);
+            }
+            *result = rc == 0 ? sign : 0;
+            *log_out = rc == 0 ? logarithm : -(double)INFINITY;
+            return 0;
+        }
+        if (rc == 0 && job->op == VME_LINEAR_INVERSE) {
+            columns = n;
+            memset(result, 0, (size_t)(n * n) * sizeof(TYPE));
+            for (int64_t i = 0; i < n; i++)
+                result[i * n + i] = 1;
+        } else if (rc == 0)
+            memcpy(result, in[1], (size_t)(n * columns) * sizeof(TYPE));
+        if (rc == 0)
+            rc = NAME(substitute)(context, n, columns, a, pivots, result);
+    }
+    if (rc > 0)
+        for (size_t i = 0; i < job->out_bytes[0] / sizeof(double); i++)
+            ((double *)(void *)out[0])[i] = (double)NAN;
+    return rc;
+}
+
+#undef TYPE
+#undef NAME
+#undef SIZE
+#undef MODULUS
+#undef CONJ
+#undef RE
+#undef ROOT

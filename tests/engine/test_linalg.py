@@ -1,0 +1,203 @@
+"""`engine.numpy.linalg` against NumPy's: values, dtypes, errors; batches; without LAPACK; stopped in the middle."""
+
+import subprocess
+import sys
+
+import numpy
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import engine.numpy as np
+import vmhost
+from tests.hosts import bundle
+
+DTYPES = ["float32", "float64", "complex64", "complex128", "int64"]
+
+
+def matrix(seed, shape, dtype):
+    random = numpy.random.default_rng(seed)
+    made = random.normal(size=shape) * 3
+    return (made + 1j * random.normal(size=shape) if dtype.startswith("complex") else made).astype(dtype)
+
+
+def compare(got, wanted, dtype, signs=True):
+    """Values to rounding of the dtype; without `signs` only absolute values, where those of vectors are free."""
+    tolerance = 1e-3 if dtype in ("float32", "complex64") else 1e-7
+    for one, other in zip(*[x if isinstance(x, tuple) else (x,) for x in (got, wanted)], strict=True):
+        one, other = numpy.asarray(one), numpy.asarray(other)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        if not signs:
+            one, other = abs(one), abs(other)
+        scale = max(1.0, abs(other).max(initial=0)) if numpy.isfinite(other).all() else 1.0
+        numpy.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * scale)
+
+
+square = st.tuples(st.lists(st.integers(0, 3), max_size=2), st.integers(1, 7)).map(lambda x: (*x[0], x[1], x[1]))
+any_shape = st.tuples(st.lists(st.integers(0, 3), max_size=2), st.integers(1, 7), st.integers(1, 7)).map(lambda x: (*x[0], x[1], x[2]))
+seeds, dtypes = st.integers(0, 2**32 - 1), st.sampled_from(DTYPES[:4])
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=square, seed=seeds, dtype=dtypes, name=st.sampled_from(["inv", "det", "slogdet", "eig", "eigvals"]))
+def test_square_matrices(shape, seed, dtype, name):
+    a = matrix(seed, shape, dtype) + 9 * numpy.eye(shape[-1], dtype=dtype)
+    compare(getattr(np.linalg, name)(np.asarray(a)), getattr(numpy.linalg, name)(a), dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=square, seed=seeds, dtype=dtypes, upper=st.booleans())
+def test_hermitian_matrices(shape, seed, dtype, upper):
+    a = matrix(seed, shape, dtype)
+    a = a @ a.conj().swapaxes(-1, -2) + numpy.eye(shape[-1], dtype=dtype)
+    compare(np.linalg.cholesky(np.asarray(a), upper=upper), numpy.linalg.cholesky(a, upper=upper), dtype)
+    uplo = "U" if upper else "L"
+    compare(np.linalg.eigvalsh(np.asarray(a), uplo), numpy.linalg.eigvalsh(a, uplo), dtype)
+    w, v = np.linalg.eigh(np.asarray(a), uplo)
+    back = numpy.asarray(v) * numpy.asarray(w)[..., None, :] @ numpy.asarray(v).conj().swapaxes(-1, -2)
+    numpy.testing.assert_allclose(back, a, rtol=1e-3, atol=1e-3 * max(1, abs(a).max(initial=0)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=any_shape, seed=seeds, dtype=dtypes, mode=st.sampled_from(["reduced", "complete", "r", "raw"]))
+def test_any_matrices(shape, seed, dtype, mode):
+    a = matrix(seed, shape, dtype)
+    compare(np.linalg.qr(np.asarray(a), mode), numpy.linalg.qr(a, mode), dtype)
+    compare(np.linalg.svd(np.asarray(a), compute_uv=False), numpy.linalg.svd(a, compute_uv=False), dtype)
+    for full in (False, True):
+        got, wanted = np.linalg.svd(np.asarray(a), full_matrices=full), numpy.linalg.svd(a, full_matrices=full)
+        assert [part.shape for part in got] == [part.shape for part in wanted]
+    compare(np.linalg.svd(np.asarray(a), False), numpy.linalg.svd(a, False), dtype, signs=False)
+    if a.size:
+        compare(np.linalg.pinv(np.asarray(a)), numpy.linalg.pinv(a), dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=square, seed=seeds, dtype=st.sampled_from(DTYPES), columns=st.one_of(st.none(), st.integers(0, 4)))
+def test_equations(shape, seed, dtype, columns):
+    a = (matrix(seed, shape, dtype) + 9 * numpy.eye(shape[-1])).astype(dtype)
+    b = matrix(seed + 1, shape[-1:] if columns is None else (*shape[:-1], columns), "float64")
+    compare(np.linalg.solve(np.asarray(a), np.asarray(b)), numpy.linalg.solve(a, b), dtype if dtype == "complex64" else "float64")
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (1, 1), (80, 10)])
+@pytest.mark.parametrize("dtype", DTYPES[:4])
+def test_least_squares(shape, dtype):
+    a, b = matrix(1, shape, dtype), matrix(2, (shape[0], 2), dtype)
+    compare(tuple(np.linalg.lstsq(np.asarray(a), np.asarray(b))), numpy.linalg.lstsq(a, b), dtype)
+    compare(np.linalg.lstsq(np.asarray(a), np.asarray(b[:, 0]))[0], numpy.linalg.lstsq(a, b[:, 0])[0], dtype)
+
+
+@pytest.mark.parametrize("size", [65, 130])
+@pytest.mark.parametrize("name", ["inv", "slogdet", "cholesky"])
+def test_large_matrices_go_to_lapack_and_agree_with_small_ones(name, size):
+    a = matrix(3, (size, size), "float64")
+    a = a @ a.T + numpy.eye(size)
+    compare(getattr(np.linalg, name)(np.asarray(a)), getattr(numpy.linalg, name)(a), "float64")
+
+
+@pytest.mark.parametrize("order", [None, "fro", "nuc", 1, -1, 2, -2, float("inf"), -float("inf")])
+def test_matrix_norms(order):
+    a = matrix(4, (3, 4, 5), "float64")
+    for keep in (False, True):
+        compare(np.linalg.norm(np.asarray(a), order, (0, 2), keep), numpy.linalg.norm(a, order, (0, 2), keep), "float64")
+    compare(np.linalg.matrix_norm(np.asarray(a), ord=order or "fro"), numpy.linalg.matrix_norm(a, ord=order or "fro"), "float64")
+    if order not in ("fro", "nuc"):
+        compare(np.linalg.norm(np.asarray(a[0]), order), numpy.linalg.norm(a[0], order), "float64")
+        square = a[:, :, :4]
+        compare(np.linalg.cond(np.asarray(square[:, :4, :][:, :4]), order) if square.shape[1] == 4 else 0,
+                numpy.linalg.cond(square[:, :4], order) if square.shape[1] == 4 else 0, "float64")
+
+
+@pytest.mark.parametrize("order", [None, 0, 1, -1, 2, 3, 0.5, float("inf"), -float("inf")])
+def test_vector_norms(order):
+    for dtype in ("float32", "float64", "complex128", "int64"):
+        a = matrix(5, (3, 4), dtype)
+        a[a == 0] = 1
+        compare(np.linalg.norm(np.asarray(a), order, 1), numpy.linalg.norm(a, order, 1), dtype)
+        compare(np.linalg.norm(np.asarray(a[0]), order), numpy.linalg.norm(a[0], order), dtype)
+        if order is not None:
+            compare(np.linalg.vector_norm(np.asarray(a), ord=order), numpy.linalg.vector_norm(a, ord=order), dtype)
+
+
+def test_products_and_powers():
+    a, b, c = (matrix(seed, shape, "float64") for seed, shape in ((6, (3, 3)), (7, (3, 8)), (8, (8, 2))))
+    e, f, g = map(np.asarray, (a, b, c))
+    for n in (-3, -1, 0, 1, 2, 3, 5, 8):
+        compare(np.linalg.matrix_power(e, n), numpy.linalg.matrix_power(a, n), "float64")
+    compare(np.linalg.multi_dot([e, f, g]), numpy.linalg.multi_dot([a, b, c]), "float64")
+    compare(np.linalg.multi_dot([e[0], f, g, g[0]]), numpy.linalg.multi_dot([a[0], b, c, c[0]]), "float64")
+    compare(np.linalg.matrix_rank(np.outer(e[0], e[1])), numpy.linalg.matrix_rank(numpy.outer(a[0], a[1])), "float64")
+    compare(np.linalg.outer(e[0], f[0]), numpy.linalg.outer(a[0], b[0]), "float64")
+    compare(np.linalg.cross(e, e[::-1]), numpy.linalg.cross(a, a[::-1]), "float64")
+    compare(np.linalg.diagonal(f, offset=1), numpy.linalg.diagonal(b, offset=1), "float64")
+    compare(np.linalg.trace(f), numpy.linalg.trace(b), "float64")
+    t = matrix(9, (2, 3, 6), "float64")
+    compare(np.linalg.tensorinv(np.asarray(t)), numpy.linalg.tensorinv(t), "float64")
+    compare(np.linalg.tensorsolve(np.asarray(t), np.asarray(t[:, :, 0])), numpy.linalg.tensorsolve(t, t[:, :, 0]), "float64")
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda m: m.linalg.inv(m.zeros((3, 3))), lambda m: m.linalg.inv(m.zeros((70, 70))), lambda m: m.linalg.cholesky(-m.eye(3)),
+    lambda m: m.linalg.solve(m.eye(3), m.ones(4)), lambda m: m.linalg.solve(m.eye(3), m.ones((4, 1))), lambda m: m.linalg.inv(m.ones((2, 3))),
+    lambda m: m.linalg.eig(m.asarray([[float("nan"), 1], [1, 1]])), lambda m: m.linalg.det(m.asarray(3.0)),
+    lambda m: m.linalg.inv(m.ones((2, 2), dtype="float16")), lambda m: m.linalg.qr(m.eye(2), "fast"),
+    lambda m: m.linalg.lstsq(m.eye(2), m.ones(3)), lambda m: m.linalg.matrix_power(m.eye(2), 1.5), lambda m: m.linalg.svd(m.ones(3)),
+])
+def test_errors_are_numpys(wrong):
+    said = []
+    for module in (np, numpy):
+        with pytest.raises((ValueError, TypeError)) as caught:
+            wrong(module)
+        said.append((type(caught.value).__name__, str(caught.value)))
+    assert said[0] == said[1]
+
+
+def test_without_lapack_it_says_what_to_install_and_solves_equations_all_the_same():
+    program = """if True:
+        import importlib.util, sys
+        found = importlib.util.find_spec
+        importlib.util.find_spec = lambda name, *more: None if name == "scipy_openblas32" else found(name, *more)
+        import engine.numpy as np
+        a = np.eye(100) * 4
+        assert np.linalg.solve(a, np.ones(100))[99] == 0.25 and abs(np.linalg.det(a[:3, :3]) - 64) < 1e-9
+        try:
+            np.linalg.svd(a)
+        except NotImplementedError as error:
+            print(error)
+    """
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "pip install scipy-openblas32" in told
+
+
+TASK = """
+    import engine.numpy as np
+
+    def factors(a):
+        a = np.asarray(a)
+        u, s, vh = np.linalg.svd(a)
+        return [np.linalg.solve(a, np.ones(len(a))), s, np.linalg.eigvals(a), np.linalg.qr(a)[1]]
+
+    def for_ever(size):
+        np.linalg.svd(np.ones((size, size)) + np.eye(size))
+"""
+
+
+def test_in_a_sealed_vm():
+    a = matrix(10, (9, 9), "float64") + 9 * numpy.eye(9)
+    with vmhost.Host(allow_unsigned=True) as host:
+        got = host.load(bundle(TASK, name="linalg"))(a, entry="main:factors")
+    wanted = [numpy.linalg.solve(a, numpy.ones(9)), numpy.linalg.svd(a)[1], numpy.linalg.eigvals(a), numpy.linalg.qr(a)[1]]
+    for one, other in zip(got, wanted, strict=True):
+        compare(one, other, "float64")
+
+
+def test_a_stop_abandons_lapack():
+    """A factorization that nobody can interrupt: the VM still ends by itself, nothing is lost or quarantined."""
+    host = vmhost.Host(allow_unsigned=True)
+    try:
+        task = host.load(bundle(TASK, name="linalg-stop", limits={"wall_time": "200 ms", "memory": "1 GiB"}))
+        with pytest.raises(vmhost.TimeLimitError):
+            task(1200, entry="main:for_ever")
+        assert task(numpy.eye(3), entry="main:factors") is not None
+    finally:
+        assert not host.close()

@@ -92,7 +92,8 @@ _LATER = {
         "bartlett blackman hamming hanning kaiser i0",
 }
 # modules under NumPy's names: where each one is
-_MODULES = {"emath": "lib.scimath", "exceptions": "exceptions", "fft": "fft", "lib": "lib", "linalg": "linalg"}
+_MODULES = {"emath": "lib.scimath", "exceptions": "exceptions", "fft": "fft", "lib": "lib", "linalg": "linalg",
+            "random": "random"}
 _FILE_OF = {name: file for file, names in _LATER.items() for name in names.split()}
 __version__ = "2.5.0"       # the NumPy whose behaviour is followed
 __array_api_version__ = "2025.12"

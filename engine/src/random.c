@@ -1,11 +1,11 @@
 /* Random words: Philox 4x64 of 10 rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC '11, section 3.3),
  * the stream of numpy.random.Philox(key=key, counter=counter). A block of four words is a function of its number alone, so that
  * threads divide the stream at will. */
-#include "internal.h"
+#include "random.h"
 
 #include <string.h>
 
-enum { ROUNDS = 10, BLOCKS_AT_ONCE = 8, PIECE = 16384 };
+enum { ROUNDS = 10, BLOCKS_AT_ONCE = VME_PHILOX_WORDS / 4, PIECE = 16384 };
 
 typedef struct stream {
     uint64_t key[ROUNDS][2];
@@ -48,6 +48,30 @@ static void make_blocks(const stream *s, uint64_t number, uint64_t out[BLOCKS_AT
             out[b][i] = x[i][b];
 }
 
+static void schedule_keys(const uint64_t key[2], uint64_t keys[ROUNDS][2])
+{
+    for (int round = 0; round < ROUNDS; round++) {
+        keys[round][0] = key[0] + (uint64_t)round * UINT64_C(0x9E3779B97F4A7C15);
+        keys[round][1] = key[1] + (uint64_t)round * UINT64_C(0xBB67AE8584CAA73B);
+    }
+}
+
+void vme_philox_blocks(const uint64_t key[2], const uint64_t counter[4], uint64_t words[VME_PHILOX_WORDS])
+{
+    stream s = {.counter = {counter[0], counter[1], counter[2], counter[3]}};
+    uint64_t blocks[BLOCKS_AT_ONCE][4];
+    schedule_keys(key, s.key);
+    make_blocks(&s, 0, blocks);
+    memcpy(words, blocks, sizeof blocks);
+}
+
+void vme_philox_advance(uint64_t counter[4], uint64_t blocks)
+{
+    uint64_t sum[4];
+    add_to_counter(counter, blocks, sum);
+    memcpy(counter, sum, sizeof sum);
+}
+
 static vme_status fill(void *argument, int64_t begin, int64_t end)
 {
     const stream *s = argument;
@@ -73,9 +97,6 @@ vme_status vme_philox(vme_context *context, const uint64_t key[2], const uint64_
         return vme_fail(VME_BAD_VALUE, "random words need a contiguous uint64 array");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     stream s = {.counter = {counter[0], counter[1], counter[2], counter[3]}, .first = first, .out = (uint64_t *)out->data};
-    for (int round = 0; round < ROUNDS; round++) {
-        s.key[round][0] = key[0] + (uint64_t)round * UINT64_C(0x9E3779B97F4A7C15);
-        s.key[round][1] = key[1] + (uint64_t)round * UINT64_C(0xBB67AE8584CAA73B);
-    }
+    schedule_keys(key, s.key);
     return vme_parallel(context, vme_elements(out), PIECE, fill, &s);
 }

@@ -1,0 +1,676 @@
+"""`numpy.random`: `default_rng(seed)` gives a Generator over Philox, with NumPy's numbers for the same key.
+
+`Generator(Philox(seed))` draws what `numpy.random.Generator(numpy.random.Philox(seed))` draws: words and integers exactly, floating
+numbers to rounding. (NumPy's own default_rng uses PCG64 and gives others.) The functions of the old interface (seed, rand, normal …)
+are absent: the state would be shared by all code of a VM.
+"""
+
+from engine import _array as _a
+
+__all__ = ["BitGenerator", "Generator", "Philox", "SeedSequence", "default_rng"]
+
+# the order of enum vme_random_kind
+(_UNIFORM, _NORMAL, _EXPONENTIAL, _EXPONENTIAL_INVERSE, _GAMMA, _BETA, _LAPLACE, _GUMBEL, _LOGISTIC, _STUDENT, _WALD, _VONMISES, _TRIANGULAR,
+ _NONCENTRAL_CHISQUARE, _POISSON, _BINOMIAL, _GEOMETRIC, _NEGATIVE_BINOMIAL, _LOGSERIES, _ZIPF, _INTEGERS, _SHUFFLE, _SHUFFLE_TAIL,
+ _SAMPLE) = range(24)
+_WORD = (1 << 64) - 1
+_HALF = (1 << 32) - 1
+
+
+class SeedSequence:
+    """Mixes any entropy into as many well-spread words as are asked for (O'Neill's seed_seq with NumPy's constants)."""
+
+    def __init__(self, entropy=None, *, spawn_key=(), pool_size=4, n_children_spawned=0):
+        if entropy is None:
+            from os import urandom
+
+            entropy = int.from_bytes(urandom(16), "little")
+        if pool_size < 4:
+            raise ValueError("The size of the entropy pool should be at least 4")
+        self.entropy, self.spawn_key, self.pool_size = entropy, tuple(spawn_key), pool_size
+        self.n_children_spawned = n_children_spawned
+        words = _words_of(entropy)
+        if self.spawn_key and len(words) < pool_size:
+            words += [0] * (pool_size - len(words))
+        self._pool = _mixed(words + _words_of(self.spawn_key), pool_size)
+
+    @property
+    def state(self):
+        return {"entropy": self.entropy, "spawn_key": self.spawn_key, "pool_size": self.pool_size,
+                "n_children_spawned": self.n_children_spawned}
+
+    def generate_state(self, n_words, dtype=None):
+        """`n_words` words of uint32 (or uint64)."""
+        dtype = _a.uint32 if dtype is None else _a.dtype(dtype)
+        if dtype not in (_a.uint32, _a.uint64):
+            raise ValueError("only support uint32 or uint64")
+        count = n_words * (dtype.itemsize // 4)
+        multiplier, made = 0x8b51f9dd, []
+        for i in range(count):
+            value = self._pool[i % self.pool_size] ^ multiplier
+            multiplier = multiplier * 0x58f38ded & _HALF
+            value = value * multiplier & _HALF
+            made.append(value ^ value >> 16)
+        if dtype == _a.uint64:
+            made = [low | high << 32 for low, high in zip(made[::2], made[1::2])]
+        return _a.array(made, dtype)
+
+    def spawn(self, n_children):
+        """`n_children` sequences that differ from this one and from each other."""
+        first = self.n_children_spawned
+        self.n_children_spawned += n_children
+        return [SeedSequence(self.entropy, spawn_key=(*self.spawn_key, i), pool_size=self.pool_size)
+                for i in range(first, first + n_children)]
+
+    def __repr__(self):
+        return f"SeedSequence(\n    entropy={self.entropy!r},\n)"
+
+
+def _words_of(value):
+    if isinstance(value, _a.ndarray):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [word for part in value for word in _words_of(part)]
+    if isinstance(value, str):
+        raise TypeError("SeedSequence expects int or sequence of ints for entropy, not str")
+    value = value.__index__()
+    if value < 0:
+        raise ValueError("expected non-negative integer")
+    words = [value & _HALF]
+    while value := value >> 32:
+        words.append(value & _HALF)
+    return words
+
+
+def _mixed(words, size):
+    multiplier = 0x43b0d7e5
+
+    def hashed(value):
+        nonlocal multiplier
+        value ^= multiplier
+        multiplier = multiplier * 0x931e8875 & _HALF
+        value = value * multiplier & _HALF
+        return value ^ value >> 16
+
+    def mix(x, y):
+        value = 0xca01f9dd * x - 0x4973f715 * y & _HALF
+        return value ^ value >> 16
+
+    pool = [hashed(words[i] if i < len(words) else 0) for i in range(size)]
+    for source in range(size):
+        for target in range(size):
+            if source != target:
+                pool[target] = mix(pool[target], hashed(pool[source]))
+    for word in words[size:]:
+        for target in range(size):
+            pool[target] = mix(pool[target], hashed(word))
+    return pool
+
+
+class BitGenerator:
+    """What makes words: here always Philox."""
+
+
+class Philox(BitGenerator):
+    """Philox 4x64 of 10 rounds: the words of numpy.random.Philox for the same seed, or key and counter."""
+
+    def __init__(self, seed=None, counter=None, key=None):
+        if seed is not None and key is not None:
+            raise ValueError("seed and key cannot be both used")
+        self.seed_seq = None
+        if key is None:
+            self.seed_seq = seed if isinstance(seed, SeedSequence) else SeedSequence(seed)
+            key = self.seed_seq.generate_state(2, _a.uint64)
+        self._state = _a.zeros(13, _a.uint64)
+        self._state[:2] = _as_words(key, 2, "key")
+        self._state[2:6] = _as_words(0 if counter is None else counter, 4, "counter")
+        self._state[10] = 4         # nothing is left of a block
+
+    @property
+    def state(self):
+        s = self._state
+        return {"bit_generator": "Philox", "state": {"counter": s[2:6].copy(), "key": s[:2].copy()}, "buffer": s[6:10].copy(),
+                "buffer_pos": int(s[10]), "has_uint32": int(s[11]), "uinteger": int(s[12])}
+
+    @state.setter
+    def state(self, value):
+        if not isinstance(value, dict):
+            raise TypeError("state must be a dict")
+        if value.get("bit_generator") != "Philox":
+            raise ValueError("state must be for a Philox RNG")
+        made = [*value["state"]["key"], *value["state"]["counter"], *value["buffer"], value["buffer_pos"], value["has_uint32"],
+                value["uinteger"]]
+        self._state[...] = _a.array([int(word) for word in made], _a.uint64)
+
+    def random_raw(self, size=None, output=True):
+        """Words of the stream, as uint64."""
+        made = _a.empty(() if size is None else size, _a.uint64)
+        self._fill(_INTEGERS, (_a.zeros((), _a.uint64), _a.full((), _WORD, _a.uint64)), made)
+        if output:
+            return int(made) if size is None else made
+        return None
+
+    def _fill(self, kind, parameters, out):
+        _a._random(self._state, kind, parameters, out)
+
+    def advance(self, delta):
+        """On by `delta` blocks of four words; what was left of a block is dropped."""
+        counter = sum(int(word) << 64 * i for i, word in enumerate(self._state[2:6])) + delta
+        self._state[2:6] = _as_words(counter & (1 << 256) - 1, 4, "counter")
+        self._state[10], self._state[11], self._state[12] = 4, 0, 0
+        return self
+
+    def jumped(self, jumps=1):
+        """A generator 2**128 blocks further for each jump."""
+        made = Philox(key=self._state[:2].copy())
+        made._state[...] = self._state
+        return made.advance(jumps << 128)
+
+    def spawn(self, n_children):
+        if self.seed_seq is None:
+            raise TypeError("The underlying SeedSequence does not implement spawning.")
+        return [Philox(child) for child in self.seed_seq.spawn(n_children)]
+
+
+def _as_words(value, count, name):
+    if isinstance(value, (list, tuple, _a.ndarray)):
+        words = [int(word) for word in value]
+        if len(words) != count:
+            raise ValueError(f"{name} must have {count} elements when using array form")
+    else:
+        value = value.__index__()
+        if value < 0 or value >> 64 * count:
+            raise ValueError(f"{name} must be positive and less than 2**{64 * count}.")
+        words = [value >> 64 * i & _WORD for i in range(count)]
+    return _a.array(words, _a.uint64)
+
+
+def default_rng(seed=None):
+    """A Generator over Philox; `seed`: None, an int, ints, a SeedSequence, a Philox, or a Generator, which is given back."""
+    if isinstance(seed, Generator):
+        return seed
+    return Generator(seed if isinstance(seed, BitGenerator) else Philox(seed))
+
+
+def _float_dtype(dtype, name):
+    dtype = _a.dtype(dtype)
+    if dtype not in (_a.float32, _a.float64):
+        raise TypeError(f"Unsupported dtype {dtype!r} for {name}")
+    return dtype
+
+
+def _shape(size):
+    return tuple(n.__index__() for n in size) if isinstance(size, (tuple, list)) else (size.__index__(),)
+
+
+class Generator:
+    """Random numbers of many distributions; not to be used by two threads at once."""
+
+    def __init__(self, bit_generator):
+        if not isinstance(bit_generator, BitGenerator):
+            raise ValueError("Bit generator must be a Philox of this module")
+        self.bit_generator = bit_generator
+
+    def __repr__(self):
+        return "Generator(Philox)"
+
+    def spawn(self, n_children):
+        return [Generator(child) for child in self.bit_generator.spawn(n_children)]
+
+    # ---- how numbers are drawn
+    def _draw(self, kind, size, parameters=(), dtype=None, out=None):
+        """Draws an array of `size` (None: of the parameters' shape; without parameters a number)."""
+        dtype = _a.float64 if dtype is None else dtype
+        shape = None if size is None else _shape(size)
+        if any(parameter.ndim for parameter in parameters):
+            from engine.numpy._creation import broadcast_shapes
+
+            common = broadcast_shapes(*(parameter.shape for parameter in parameters))
+            if shape is None:
+                shape = common
+            elif broadcast_shapes(shape, common) != shape:
+                raise ValueError(f"Output size {shape} is not compatible with broadcast dimensions of inputs {common}.")
+            parameters = tuple(p if p.ndim == 0 else _a.ascontiguousarray(_a.broadcast_to(p, shape)) for p in parameters)
+        if out is not None:
+            if shape is not None and shape != out.shape:
+                raise ValueError("size must match out.shape when used together")
+            if out.dtype != dtype or not out.flags.c_contiguous:
+                raise TypeError("Supplied output array must be contiguous, of the dtype drawn")
+            self.bit_generator._fill(kind, parameters, out)
+            return out
+        made = _a.empty(() if shape is None else shape, dtype)
+        self.bit_generator._fill(kind, parameters, made)
+        return made[()] if shape is None else made
+
+    def _of(self, kind, size, *parameters, dtype=None):
+        return self._draw(kind, size, tuple(_a.asarray(parameter, dtype=_a.float64) for parameter in parameters), dtype)
+
+    # ---- uniform, normal and what is made of them
+    def random(self, size=None, dtype=float, out=None):
+        """Uniform in [0, 1)."""
+        return self._draw(_UNIFORM, size, (), _float_dtype(dtype, "random"), out)
+
+    def uniform(self, low=0.0, high=1.0, size=None):
+        low, high = _a.asarray(low, dtype=_a.float64), _a.asarray(high, dtype=_a.float64)
+        span = high - low
+        if not _a.isfinite(span).all():
+            raise OverflowError("high - low range exceeds valid bounds")
+        if (span < 0).any():
+            raise ValueError("low > high")
+        return self._scaled(_UNIFORM, size, low, span)
+
+    def _scaled(self, kind, size, loc, scale):
+        """loc + scale * what `kind` draws."""
+        if size is None and (loc.ndim or scale.ndim):
+            size = _a.add(loc, scale).shape
+        made = self._draw(kind, size)
+        if size is not None and made.shape != _shape_of(made, loc, scale):
+            raise ValueError(f"Output size {made.shape} is not compatible with broadcast dimensions of inputs.")
+        return loc + scale * made
+
+    def standard_normal(self, size=None, dtype=float, out=None):
+        return self._draw(_NORMAL, size, (), _float_dtype(dtype, "standard_normal"), out)
+
+    def normal(self, loc=0.0, scale=1.0, size=None):
+        return self._scaled(_NORMAL, size, _number(loc), _positive(scale, "scale"))
+
+    def lognormal(self, mean=0.0, sigma=1.0, size=None):
+        return _a.exp(self._scaled(_NORMAL, size, _number(mean), _positive(sigma, "sigma")))
+
+    def standard_exponential(self, size=None, dtype=float, method="zig", out=None):
+        return self._draw(_EXPONENTIAL if method == "zig" else _EXPONENTIAL_INVERSE, size, (), _float_dtype(dtype, "standard_exponential"), out)
+
+    def exponential(self, scale=1.0, size=None):
+        scale = _positive(scale, "scale")
+        return self._draw(_EXPONENTIAL, scale.shape if size is None and scale.ndim else size) * scale
+
+    def _from_exponential(self, size, a, function):
+        return function(self._draw(_EXPONENTIAL, a.shape if size is None and a.ndim else size), a)
+
+    def pareto(self, a, size=None):
+        return self._from_exponential(size, _positive(a, "a", True), lambda x, a: _a.expm1(x / a))
+
+    def weibull(self, a, size=None):
+        return self._from_exponential(size, _positive(a, "a"), lambda x, a: x ** (1 / a))
+
+    def power(self, a, size=None):
+        return self._from_exponential(size, _positive(a, "a", True), lambda x, a: (-_a.expm1(-x)) ** (1 / a))
+
+    def rayleigh(self, scale=1.0, size=None):
+        return self._from_exponential(size, _positive(scale, "scale"), lambda x, a: a * _a.sqrt(2 * x))
+
+    def laplace(self, loc=0.0, scale=1.0, size=None):
+        return self._scaled(_LAPLACE, size, _number(loc), _positive(scale, "scale"))
+
+    def gumbel(self, loc=0.0, scale=1.0, size=None):
+        return self._scaled(_GUMBEL, size, _number(loc), _positive(scale, "scale"))
+
+    def logistic(self, loc=0.0, scale=1.0, size=None):
+        return self._scaled(_LOGISTIC, size, _number(loc), _positive(scale, "scale"))
+
+    def standard_cauchy(self, size=None):
+        pairs = self._draw(_NORMAL, (2,) if size is None else (*_shape(size), 2))
+        return (pairs[..., 0] / pairs[..., 1])[()]
+
+    # ---- gamma and what is made of it
+    def standard_gamma(self, shape, size=None, dtype=float, out=None):
+        return self._draw(_GAMMA, size, (_positive(shape, "shape"),), _float_dtype(dtype, "standard_gamma"), out)
+
+    def gamma(self, shape, scale=1.0, size=None):
+        shape, scale = _positive(shape, "shape"), _positive(scale, "scale")
+        if size is None and (shape.ndim or scale.ndim):
+            size = _a.add(shape, scale).shape
+        return scale * self._draw(_GAMMA, size, (shape,))
+
+    def chisquare(self, df, size=None):
+        return 2.0 * self._draw(_GAMMA, size, (_positive(df, "df", True) / 2.0,))
+
+    def f(self, dfnum, dfden, size=None):
+        top, below = _positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True)
+        both = _a.broadcast_to(_pairs(top, below) / 2.0, (*(_shape(size) if size is not None else _a.add(top, below).shape), 2))
+        drawn = 2.0 * self._draw(_GAMMA, None, (both,))
+        return (drawn[..., 0] * below / (drawn[..., 1] * top))[()]
+
+    def beta(self, a, b, size=None):
+        return self._draw(_BETA, size, (_positive(a, "a", True), _positive(b, "b", True)))
+
+    def standard_t(self, df, size=None):
+        return self._draw(_STUDENT, size, (_positive(df, "df", True),))
+
+    def wald(self, mean, scale, size=None):
+        return self._draw(_WALD, size, (_positive(mean, "mean", True), _positive(scale, "scale", True)))
+
+    def vonmises(self, mu, kappa, size=None):
+        return self._draw(_VONMISES, size, (_number(mu), _positive(kappa, "kappa")))
+
+    def triangular(self, left, mode, right, size=None):
+        left, mode, right = _number(left), _number(mode), _number(right)
+        if (left > mode).any():
+            raise ValueError("left > mode")
+        if (mode > right).any():
+            raise ValueError("mode > right")
+        if (left == right).any():
+            raise ValueError("left == right")
+        return self._draw(_TRIANGULAR, size, (left, mode, right))
+
+    def noncentral_chisquare(self, df, nonc, size=None):
+        return self._draw(_NONCENTRAL_CHISQUARE, size, (_positive(df, "df", True), _positive(nonc, "nonc")))
+
+    def dirichlet(self, alpha, size=None):
+        alpha = _positive(alpha, "alpha", True)
+        if alpha.ndim != 1:
+            raise ValueError("alpha must be a one-dimensional sequence")
+        shape = alpha.shape if size is None else (*_shape(size), len(alpha))
+        if float(alpha.max()) < 0.1:        # breaks a stick of length 1: sums of so small gammas would underflow
+            rest = _a.cumsum(alpha[::-1])[::-1][1:]
+            sticks = self._draw(_BETA, None, (_a.broadcast_to(alpha[:-1], (*shape[:-1], len(alpha) - 1)), _a.broadcast_to(rest, (*shape[:-1], len(rest)))))
+            made, left = _a.empty(shape), _a.ones(shape[:-1])
+            for j in range(len(alpha) - 1):
+                made[..., j] = left * sticks[..., j]
+                left = left * (1 - sticks[..., j])
+            made[..., -1] = left
+            return made
+        drawn = self._draw(_GAMMA, None, (_a.broadcast_to(alpha, shape),))
+        return drawn / drawn.sum(axis=-1, keepdims=True)
+
+    # ---- counts
+    def poisson(self, lam=1.0, size=None):
+        lam = _positive(lam, "lam")
+        if (lam > 9.223372006484771e18).any():
+            raise ValueError("lam value too large")
+        return self._draw(_POISSON, size, (lam,), _a.int64)
+
+    def binomial(self, n, p, size=None):
+        return self._draw(_BINOMIAL, size, (_a.floor(_positive(n, "n")), _chance(p)), _a.int64)
+
+    def negative_binomial(self, n, p, size=None):
+        return self._draw(_NEGATIVE_BINOMIAL, size, (_positive(n, "n", True), _chance(p)), _a.int64)
+
+    def geometric(self, p, size=None):
+        p = _chance(p)
+        if (p <= 0).any():
+            raise ValueError("p <= 0, p > 1 or p contains NaNs")
+        return self._draw(_GEOMETRIC, size, (p,), _a.int64)
+
+    def logseries(self, p, size=None):
+        p = _chance(p)
+        if (p >= 1).any():
+            raise ValueError("p < 0, p >= 1 or p is NaN")
+        return self._draw(_LOGSERIES, size, (p,), _a.int64)
+
+    def zipf(self, a, size=None):
+        a = _number(a)
+        if not (a > 1).all():
+            raise ValueError("a <= 1 or a is NaN")
+        return self._draw(_ZIPF, size, (a,), _a.int64)
+
+    def multinomial(self, n, pvals, size=None):
+        pvals = _chance(pvals, "pvals")
+        if pvals.ndim != 1 or _a.asarray(n).ndim:
+            raise NotImplementedError("multinomial takes one number of experiments and one list of chances")
+        if float(pvals[:-1].sum()) > 1 + 1e-12:
+            raise ValueError("sum(pvals[:-1]) > 1.0")
+        shape = () if size is None else _shape(size)
+        made = _a.zeros((*shape, len(pvals)), _a.int64)
+        chances, rows = pvals.tolist(), made.reshape(-1, len(pvals))
+        for i in range(len(rows)):
+            left, remaining = n, 1.0
+            for j, chance in enumerate(chances[:-1]):
+                drawn = int(self.binomial(left, min(chance / remaining, 1.0)))
+                rows[i, j] = drawn
+                left -= drawn
+                if left <= 0:
+                    break
+                remaining -= chance
+            if left > 0:
+                rows[i, len(chances) - 1] = left
+        return made
+
+    def integers(self, low, high=None, size=None, dtype=_a.int64, endpoint=False):
+        """Integers from `low` to `high`, without it (with `endpoint`: with it)."""
+        if high is None:
+            low, high = 0, low
+        dtype = _a.dtype(dtype)
+        if dtype.kind not in "biu":
+            raise TypeError(f"Unsupported dtype {dtype!r} for integers")
+        lowest, highest = (0, 1) if dtype.kind == "b" else _limits(dtype)
+        if isinstance(low, int) and isinstance(high, int):
+            last = high if endpoint else high - 1
+            _check_range(low, last, lowest, highest, endpoint)
+            parameters = (_a.full((), low & _WORD, _a.uint64), _a.full((), last - low, _a.uint64))
+        else:
+            lows, highs = (_whole(values) for values in (low, high))
+            parameters = _integer_ranges(lows, highs, lowest, highest, endpoint)
+        return self._draw(_INTEGERS, size, parameters, dtype)
+
+    def bytes(self, length):
+        """Random bytes."""
+        return self.integers(0, _HALF, (length + 3) // 4, _a.uint32, True).tobytes()[:length]
+
+    # ---- choosing and ordering
+    def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):
+        """Elements of `a` (of range(a) where it is a number), drawn with or without putting back, with the chances `p`."""
+        a = _a.asarray(a)
+        if a.ndim == 0:
+            if a.dtype.kind not in "iu":
+                raise ValueError("a must be a sequence or an integer, not " + str(type(a.item())))
+            population = int(a)
+            if population <= 0 and size != 0:
+                raise ValueError("a must be a positive integer unless no samples are taken")
+        else:
+            population = a.shape[axis]
+            if population == 0 and size != 0:
+                raise ValueError("a cannot be empty unless no samples are taken")
+        if p is not None:
+            p = _a.asarray(p, dtype=_a.float64)
+            if p.ndim != 1:
+                raise ValueError("p must be 1-dimensional")
+            if p.size != population:
+                raise ValueError("a and p must have same size")
+            total = float(p.sum())
+            if total != total:
+                raise ValueError("Probabilities contain NaN")
+            if (p < 0).any():
+                raise ValueError("Probabilities are not non-negative")
+            if abs(total - 1) > 1.5e-8:
+                raise ValueError("Probabilities do not sum to 1. See Notes section of docstring for more information.")
+        shape = () if size is None else _shape(size)
+        count = 1
+        for n in shape:
+            count *= n
+        if replace and p is not None:
+            sums = p.cumsum()
+            sums /= sums[-1]
+            places = sums.searchsorted(self.random(shape), side="right")
+        elif replace:
+            places = self.integers(0, population, shape)
+        else:
+            if count > population:
+                raise ValueError("Cannot take a larger sample than population when replace is False")
+            places = (self._different(population, count, shuffle) if p is None else self._different_by_chance(p, count)).reshape(shape)
+        if size is None:
+            places = places.reshape(())[()]
+        if a.ndim == 0:
+            return places
+        return _a.take(a, places, axis)
+
+    def _different(self, population, count, shuffle):
+        if population > 10000 and count > population // (50 if shuffle else 20):
+            places = _a.arange(population)
+            self.bit_generator._fill(_SHUFFLE_TAIL, (_a.full((), max(population - count, 1), _a.uint64),), places)
+            return places[population - count:].copy()
+        places = _a.empty(count, _a.int64)
+        self.bit_generator._fill(_SAMPLE, (_a.full((), population, _a.uint64),), places)
+        if shuffle:
+            self.bit_generator._fill(_SHUFFLE_TAIL, (_a.ones((), _a.uint64),), places)
+        return places
+
+    def _different_by_chance(self, p, count):
+        if int(_a.count_nonzero(p > 0)) < count:
+            raise ValueError("Fewer non-zero entries in p than size")
+        p, found = p.copy(), []
+        while len(found) < count:
+            drawn = self.random((count - len(found),))
+            if found:
+                p[_a.asarray(found)] = 0
+            sums = p.cumsum()
+            sums /= sums[-1]
+            found += list(dict.fromkeys(sums.searchsorted(drawn, side="right").tolist()))
+        return _a.asarray(found, dtype=_a.int64)
+
+    def _order(self, n):
+        order = _a.arange(n)
+        self.bit_generator._fill(_SHUFFLE, (), order)
+        return order
+
+    def shuffle(self, x, axis=0):
+        """Changes the order of x's parts along `axis`, in place."""
+        if not isinstance(x, _a.ndarray):
+            if axis != 0:
+                raise NotImplementedError("Axis argument is only supported on ndarray objects")
+            x[:] = [x[i] for i in self._order(len(x)).tolist()]
+            return
+        if x.ndim == 0:
+            raise TypeError("len() of unsized object")
+        x[...] = _a.take(x, self._order(x.shape[_axis_of(axis, x.ndim)] if x.size else 0), axis) if x.size else x
+
+    def permutation(self, x, axis=0):
+        """range(x), or a copy of x, in another order along `axis`."""
+        if isinstance(x, int) or isinstance(x, _a.ndarray) and x.ndim == 0 and x.dtype.kind in "iu":
+            return self._order(int(x))
+        x = _a.array(x)
+        axis = _axis_of(axis, x.ndim)
+        return _a.take(x, self._order(x.shape[axis]), axis)
+
+    def permuted(self, x, *, axis=None, out=None):
+        """A copy whose rows along `axis` are each in an order of their own; all elements without `axis`."""
+        x = _a.asarray(x)
+        if out is not None and out.shape != x.shape:
+            raise ValueError("out must have the same shape as x")
+        if axis is None:
+            made = _a.take(x.ravel(), self._order(x.size)).reshape(x.shape)
+        else:
+            from engine.numpy._shapes import take_along_axis
+
+            axis = _axis_of(axis, x.ndim)
+            rest = [i for i in range(x.ndim) if i != axis] + [axis]
+            rows = x.transpose(rest)
+            orders = _a.empty(rows.shape, _a.int64)
+            orders[...] = _a.arange(x.shape[axis])
+            self.bit_generator._fill(_SHUFFLE, (), orders)
+            made = take_along_axis(rows, orders, -1)
+            back = [0] * x.ndim
+            for place, dimension in enumerate(rest):
+                back[dimension] = place
+            made = _a.ascontiguousarray(made.transpose(back))
+        if out is None:
+            return made
+        out[...] = made
+        return out
+
+    # ---- vectors
+    def multivariate_normal(self, mean, cov, size=None, check_valid="warn", tol=1e-8, *, method="svd"):
+        """Vectors of normal numbers with this mean and these covariances."""
+        from engine.numpy import linalg
+
+        mean, cov = _a.asarray(mean, dtype=_a.float64), _a.asarray(cov, dtype=_a.float64)
+        if method not in ("eigh", "svd", "cholesky"):
+            raise ValueError("method must be one of {'eigh', 'svd', 'cholesky'}")
+        if mean.ndim != 1:
+            raise ValueError("mean must be 1 dimensional")
+        if cov.ndim != 2 or cov.shape[0] != cov.shape[1]:
+            raise ValueError("cov must be 2 dimensional and square")
+        if mean.shape[0] != cov.shape[0]:
+            raise ValueError("mean and cov must have same length")
+        x = self.standard_normal((() if size is None else _shape(size)) + mean.shape)
+        if method == "cholesky":
+            factor = linalg.cholesky(cov)
+        elif method == "eigh":
+            s, u = linalg.eigh(cov)
+            factor = u * _a.sqrt(_a.absolute(s))
+        else:
+            u, s, vh = linalg.svd(cov)
+            factor = u * _a.sqrt(s)
+            if check_valid != "ignore" and not (_a.absolute(vh.T * s @ vh - cov) <= tol + tol * _a.absolute(cov)).all() and check_valid == "raise":
+                raise ValueError("covariance is not symmetric positive-semidefinite.")
+        return mean + (x.reshape(-1, len(mean)) @ factor.T).reshape(x.shape)
+
+
+def _number(value):
+    return _a.asarray(value, dtype=_a.float64)
+
+
+def _positive(value, name, strictly=False):
+    value = _number(value)
+    if not ((value > 0) if strictly else (value >= 0)).all():
+        raise ValueError(f"{name} <= 0" if strictly else f"{name} < 0")
+    return value
+
+
+def _chance(value, name="p"):
+    value = _number(value)
+    if not ((value >= 0) & (value <= 1)).all():
+        raise ValueError(f"{name} < 0, {name} > 1 or {name} is NaN")
+    return value
+
+
+def _shape_of(*arrays):
+    from engine.numpy._creation import broadcast_shapes
+
+    return broadcast_shapes(*(array.shape for array in arrays))
+
+
+def _pairs(first, second):
+    made = _a.empty((*_a.add(first, second).shape, 2))
+    made[..., 0], made[..., 1] = first, second
+    return made
+
+
+def _limits(dtype):
+    bits = 8 * dtype.itemsize
+    return (0, (1 << bits) - 1) if dtype.kind == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+def _whole(values):
+    values = _a.asarray(values)
+    if values.dtype.kind == "f":
+        whole = values.astype(_a.int64)
+        if (whole != values).any():
+            raise TypeError("integers takes whole numbers")
+        return whole
+    if values.dtype.kind not in "biu":
+        raise TypeError("integers takes whole numbers")
+    return values
+
+
+def _check_range(low, last, lowest, highest, endpoint):
+    if low < lowest:
+        raise ValueError("low is out of bounds for " + ("bool" if highest == 1 else _name(lowest, highest)))
+    if last > highest:
+        raise ValueError("high is out of bounds for " + ("bool" if highest == 1 else _name(lowest, highest)))
+    if low > last:
+        raise ValueError("low > high" if endpoint else "high <= 0" if low == 0 else "low >= high")
+
+
+def _name(lowest, highest):
+    return f"{'int' if lowest else 'uint'}{(highest - lowest).bit_length()}"
+
+
+def _integer_ranges(lows, highs, lowest, highest, endpoint):
+    shape = _shape_of(lows, highs)
+    lows, highs = (_a.broadcast_to(values, shape).ravel().tolist() for values in (lows, highs))
+    lasts = highs if endpoint else [high - 1 for high in highs]
+    for low, last in zip(lows, lasts):
+        _check_range(low, last, lowest, highest, endpoint)
+    return (_a.array([low & _WORD for low in lows], _a.uint64).reshape(shape),
+            _a.array([last - low for low, last in zip(lows, lasts)], _a.uint64).reshape(shape))
+
+
+def _axis_of(axis, rank):
+    from engine.numpy._shapes import _axis
+
+    return _axis(axis, rank)
+
+
+def __dir__():
+    return list(__all__)

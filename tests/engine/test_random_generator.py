@@ -1,0 +1,141 @@
+"""`engine.numpy.random` against numpy.random.Generator(Philox): the same streams for the same seed, every distribution; in a sealed VM."""
+
+import numpy
+import pytest
+
+import engine.numpy as np
+import vmhost
+from tests.hosts import bundle
+
+SIZE = 3000
+
+
+def both(seed=12345):
+    return np.random.default_rng(seed), numpy.random.Generator(numpy.random.Philox(seed))
+
+
+def same(got, wanted, tolerance=1e-11):
+    got, wanted = numpy.asarray(got), numpy.asarray(wanted)
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    if wanted.dtype.kind == "f":
+        numpy.testing.assert_allclose(got, wanted, rtol=1e-4 if wanted.dtype == numpy.float32 else tolerance, atol=1e-12)
+    else:
+        numpy.testing.assert_array_equal(got, wanted)
+
+
+CASES = {
+    "random": ((), {}), "random float32": ((), {"dtype": "float32"}), "uniform": ((-2.0, 5.0), {}),
+    "standard_normal": ((), {}), "standard_normal float32": ((), {"dtype": "float32"}), "normal": ((3.0, 0.5), {}), "lognormal": ((0.1, 0.7), {}),
+    "standard_exponential": ((), {}), "standard_exponential float32": ((), {"dtype": "float32"}),
+    "standard_exponential inverse": ((), {"method": "inv"}), "exponential": ((2.5,), {}),
+    "standard_gamma": ((2.3,), {}), "standard_gamma small": ((0.3,), {}), "standard_gamma float32": ((2.5,), {"dtype": "float32"}),
+    "gamma": ((1.5, 2.0), {}), "beta": ((0.5, 0.7), {}), "beta large": ((2.0, 3.0), {}), "chisquare": ((3.0,), {}), "f": ((3.0, 5.0), {}),
+    "standard_t": ((4.0,), {}), "standard_cauchy": ((), {}), "pareto": ((3.0,), {}), "weibull": ((1.5,), {}), "power": ((2.5,), {}),
+    "rayleigh": ((2.0,), {}), "laplace": ((1.0, 2.0), {}), "gumbel": ((1.0, 2.0), {}), "logistic": ((1.0, 2.0), {}),
+    "wald": ((1.0, 2.0), {}), "vonmises": ((0.5, 2.0), {}), "vonmises wide": ((0.5, 1e-6), {}), "vonmises narrow": ((0.5, 1e7), {}),
+    "triangular": ((-1.0, 0.5, 2.0), {}), "noncentral_chisquare": ((3.0, 2.0), {}), "noncentral_chisquare small": ((0.5, 2.0), {}),
+    "poisson": ((3.0,), {}), "poisson large": ((300.0,), {}), "binomial": ((10, 0.3), {}), "binomial large": ((1000, 0.4), {}),
+    "binomial likely": ((1000, 0.9), {}), "geometric": ((0.5,), {}), "geometric rare": ((0.01,), {}), "negative_binomial": ((5.0, 0.4), {}),
+    "logseries": ((0.7,), {}), "zipf": ((2.5,), {}),
+    **{f"integers {dtype}": ((0, high), {"dtype": dtype}) for dtype, high in
+       (("int8", 100), ("uint8", 7), ("int16", 1000), ("uint16", 65536), ("int32", 10**6), ("uint32", 2**32), ("int64", 10), ("int64", 2**40), ("bool", 2))},
+    "integers wide": ((-2**63, 2**63 - 1), {"endpoint": True}), "integers half": ((0, 2**32), {}), "integers one": ((4, 5), {}),
+    "choice": ((50,), {}), "choice weighted": ((4,), {"p": [0.1, 0.2, 0.3, 0.4]}), "dirichlet": (([0.5, 2.0, 3.0],), {}),
+    "dirichlet small": (([0.01, 0.02, 0.03],), {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_stream_is_numpys(case):
+    name, (args, kwargs) = case.split()[0], CASES[case]
+    ours, theirs = both()
+    sizes = (SIZE, (3, 5), 7) if "float32" in case else (SIZE, (3, 5), None, 7)       # NumPy has Python floats for single numbers
+    for size in sizes:
+        same(getattr(ours, name)(*args, size=size, **kwargs), getattr(theirs, name)(*args, size=size, **kwargs), 1e-6 if "dirichlet" in case else 1e-9)
+    assert ours.integers(0, 1 << 60) == theirs.integers(0, 1 << 60)       # both have taken the same words
+
+
+def test_words_and_state():
+    ours, theirs = np.random.Philox(key=2**70 + 3, counter=5), numpy.random.Philox(key=2**70 + 3, counter=5)
+    for count in (1, 3, 4, 5, 31, 32, 33, 1000):
+        same(ours.random_raw(count), theirs.random_raw(count))
+        mine, its = ours.state, theirs.state
+        assert int(mine["buffer_pos"]) == its["buffer_pos"] and mine["state"]["counter"].tolist() == its["state"]["counter"].tolist()
+    saved = ours.state
+    first = ours.random_raw(10)
+    ours.state = saved
+    same(ours.random_raw(10), numpy.asarray(first))
+    for seed in (0, 1, 2**100, [1, 2, 3]):
+        same(np.random.Philox(seed).random_raw(5), numpy.random.Philox(seed).random_raw(5))
+        same(np.random.SeedSequence(seed).spawn(2)[1].generate_state(5), numpy.random.SeedSequence(seed).spawn(2)[1].generate_state(5))
+    same(np.random.Philox(9).jumped(2).random_raw(3), numpy.random.Philox(9).jumped(2).random_raw(3))
+
+
+def test_parameters_broadcast():
+    ours, theirs = both()
+    means, widths = numpy.arange(4.0), numpy.array([[0.5], [2.0]])
+    same(ours.normal(means, np.asarray(widths)), theirs.normal(means, widths), 1e-9)
+    same(ours.normal(0, np.asarray(widths), (3, 2, 4)), theirs.normal(0, widths, (3, 2, 4)), 1e-9)
+    same(ours.poisson(np.asarray(means) + 1), theirs.poisson(means + 1))
+    same(ours.gamma(np.asarray(widths), means + 1.0), theirs.gamma(widths, means + 1.0), 1e-9)
+    same(ours.integers(np.asarray([0, 5, 10]), [3, 100, 10**12]), theirs.integers([0, 5, 10], [3, 100, 10**12]))
+    same(ours.uniform([0, 10], [1, 20]), theirs.uniform([0, 10], [1, 20]))
+
+
+def test_order_and_choice():
+    ours, theirs = both()
+    a = numpy.arange(24).reshape(4, 6)
+    same(ours.permutation(10), theirs.permutation(10))
+    same(ours.permutation(np.asarray(a), axis=1), theirs.permutation(a, axis=1))
+    for axis in (None, 0, 1):
+        same(ours.permuted(np.asarray(a), axis=axis), theirs.permuted(a, axis=axis))
+    mine, its = np.asarray(a.copy()), a.copy()
+    ours.shuffle(mine, axis=1)
+    theirs.shuffle(its, axis=1)
+    same(mine, its)
+    listed, other = list("abcdefg"), list("abcdefg")
+    ours.shuffle(listed)
+    theirs.shuffle(other)
+    assert listed == other
+    same(ours.choice(20, 5, replace=False), theirs.choice(20, 5, replace=False))
+    same(ours.choice(20000, 1000, replace=False), theirs.choice(20000, 1000, replace=False))
+    same(ours.choice(30, 8, replace=False, shuffle=False), theirs.choice(30, 8, replace=False, shuffle=False))
+    chances = numpy.arange(1.0, 11) / 55
+    same(ours.choice(10, 6, replace=False, p=chances), theirs.choice(10, 6, replace=False, p=chances))
+    same(ours.choice(np.asarray(a), 3, axis=1), theirs.choice(a, 3, axis=1))
+    assert ours.bytes(9) == theirs.bytes(9)
+
+
+def test_vectors():
+    ours, theirs = both()
+    mean, cov = [1.0, 2.0, 3.0], [[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 0.5]]
+    for method in ("cholesky", "eigh", "svd"):
+        got, wanted = ours.multivariate_normal(mean, cov, 5, method=method), theirs.multivariate_normal(mean, cov, 5, method=method)
+        same(got, wanted, 1e-7)
+    same(ours.multinomial(20, [0.2, 0.3, 0.5], 4), theirs.multinomial(20, [0.2, 0.3, 0.5], 4))
+
+
+@pytest.mark.parametrize("wrong", [lambda r: r.normal(0, -1), lambda r: r.integers(5, 5), lambda r: r.integers(0, 300, dtype="uint8"),
+                                   lambda r: r.choice(3, 4, replace=False), lambda r: r.choice(3, p=[0.5, 0.5]), lambda r: r.binomial(3, 1.5),
+                                   lambda r: r.gamma(-1), lambda r: r.uniform(2, 1), lambda r: r.choice(0, 1), lambda r: r.beta(0, 1)])
+def test_errors_are_valueerrors(wrong):
+    for generator in both():
+        with pytest.raises(ValueError):
+            wrong(generator)
+
+
+def test_in_a_sealed_vm():
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(bundle("""
+            import engine.numpy as np
+
+            def run(seed):
+                random = np.random.default_rng(seed)
+                return [random.normal(size=5), random.integers(0, 10, 5), random.permutation(6), np.random.default_rng().random() < 1]
+        """, name="random"))
+        normals, integers, order, below = task(7)
+    theirs = both(7)[1]
+    same(normals, theirs.normal(size=5), 1e-9)
+    same(integers, theirs.integers(0, 10, 5))
+    same(order, theirs.permutation(6))
+    assert below

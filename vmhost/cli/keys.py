@@ -65,11 +65,12 @@ def new(output, name, path, trust):
     key = signing.generate_key()
     key.save(path, name)
     document = {"name": name, "fingerprint": signing.fingerprint(key.public), "key": str(path), "public": f"{path}.pub"}
+    if trust:
+        document["trusted"] = str(_trust(name, key.public))
     output.line(f"{name}  {document['fingerprint']}")
     output.line(f"private key: {path} (keep it to yourself)")
     output.line(f"public key:  {path}.pub (give it to hosts: vmhost keys trust {path}.pub)")
     if trust:
-        document["trusted"] = str(_trust(name, key.public))
         output.line(f"trusted:     {document['trusted']}")
     output.document(document)
 
@@ -89,7 +90,8 @@ def trust(output, path):
         _check_name(name)
         kept = _trust(name, public)
         trusted.append({"name": name, "fingerprint": signing.fingerprint(public), "path": str(kept)})
-        output.line(f"trusted {name}  {signing.fingerprint(public)}")
+    for one in trusted:
+        output.line(f"trusted {one['name']}  {one['fingerprint']}")
     output.document({"trusted": trusted})
 
 

@@ -1,10 +1,14 @@
 """`vmhost keys`."""
 
 import json
+import os
 import stat
+import subprocess
 
 import pytest
 
+from tests.hosts import ROOT
+from tests.vmhost.cli.command import COMMAND
 from vmhost.cli import failures
 
 
@@ -30,3 +34,12 @@ def test_another_key_of_a_trusted_name_is_not_taken_for_it(vmhost, tmp_path):
 def test_a_key_name_stays_in_its_folder(vmhost, name):
     code, _, err = vmhost("keys", "new", name)
     assert code == failures.WRONG_INPUT and "expected a name" in err
+
+
+def test_all_is_done_though_nobody_reads_what_is_said(key_folder):
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([*COMMAND, "keys", "new", "me", "--trust"], stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (failures.PIPE_CLOSED, b"")
+    assert (key_folder / "trusted" / "me.pub").exists()

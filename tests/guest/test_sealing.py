@@ -21,6 +21,8 @@ DENIED = {
     "exec_text": "exec('pass')",
     "code_constructor": "type(tries['eval_text'].__code__)(0, 0, 0, 0, 0, 0, b'', (), (), (), '', '', '', 0, b'', b'')",
     "code_replace": "tries['eval_text'].__code__.replace(co_name='other')",
+    "function_over_hidden_arguments": "import types; types.FunctionType(hidden, {})(17, 17)",
+    "function_made_to_hold_hidden_arguments": "setattr(stores, '__code__', hidden)",
     "code_copy_replace": "import copy; copy.replace(tries['eval_text'].__code__, co_name='other')",
     "make_code": "import _vmhost; _vmhost.make_code(tries['eval_text'].__code__, co_name='other')",
     "marshal_loads": "import marshal; marshal.loads(b'N')",
@@ -153,6 +155,10 @@ def stores():
     class Body:     # its code stores by name
         sys = 1
 [storing] = [one for one in stores.__code__.co_consts if hasattr(one, "co_code")]
+
+def makes_generic():
+    def generic[T](a=1, *, b=2): return a       # its defaults come to the code that makes it as arguments without a check
+[hidden] = [one for one in makes_generic.__code__.co_consts if hasattr(one, "co_code")]
 
 def fails():
     found = {}

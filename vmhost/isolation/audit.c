@@ -26,6 +26,34 @@ static bool is_harmless(const char *event)
     return false;
 }
 
+/* Is this the code that makes a generic function with defaults? The compiler calls it where it stands, and gives it the defaults in arguments
+ * whose names nobody can write; it takes them unchecked for a tuple and a dict. True also for want of memory. */
+static bool is_hidden(PyObject *code)
+{
+    if (code == NULL || !PyCode_Check(code))
+        return false;
+    PyObject *names = PyCode_GetVarnames((PyCodeObject *)code);
+    if (names == NULL) {
+        PyErr_Clear();
+        return true;
+    }
+    bool hidden = false;
+    for (Py_ssize_t i = 0; i < ((PyCodeObject *)code)->co_argcount && i < PyTuple_GET_SIZE(names) && !hidden; i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        hidden = PyUnicode_EqualToUTF8(name, ".defaults") || PyUnicode_EqualToUTF8(name, ".kwdefaults");
+    }
+    Py_DECREF(names);
+    return hidden;
+}
+
+/* Would this event end in a function that anyone can call over such code? */
+static bool bares_hidden(const char *event, PyObject *args)
+{
+    if (strcmp(event, "function.__new__") == 0)
+        return PyTuple_GET_SIZE(args) > 0 && is_hidden(PyTuple_GET_ITEM(args, 0));
+    return strcmp(event, "object.__setattr__") == 0 && PyTuple_GET_SIZE(args) > 2 && is_hidden(PyTuple_GET_ITEM(args, 2));
+}
+
 static int hook(const char *event, PyObject *args, void *Py_UNUSED(data))
 {
     vmh_vm *vm = vmh_current();
@@ -35,6 +63,10 @@ static int hook(const char *event, PyObject *args, void *Py_UNUSED(data))
     if (seal == NULL || !seal->armed)
         return 0;
     unsigned pass = vmh_pass_get();
+    if (bares_hidden(event, args)) {
+        vmh_deny("the code that makes a generic function is called by its `def` only", "%s", event);
+        return -1;
+    }
     if (is_harmless(event))
         return 0;
     if (strcmp(event, "import") == 0) {

@@ -109,7 +109,7 @@ SCRIPT = '''
     def stopped(ways):
         # way -> how the call ended, and whether its VM did
         ends = {}
-        with vmhost.Host(allow_unsigned=True, policy=Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))) as host:
+        with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=3, task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))) as host:
             task = host.load(bundle(GUEST, limits={"concurrency": 1}))
             for way in ways:
                 try:

@@ -50,6 +50,8 @@ _LATER = {
         "einsum einsum_path",
     "_flat":
         "flatiter",
+    "_files":
+        "load save savez savez_compressed",
     "_grids":
         "mgrid ogrid r_ c_ index_exp s_ ix_ ndindex ndenumerate broadcast unravel_index ravel_multi_index "
         "diag_indices_from tril_indices_from triu_indices_from mask_indices fill_diagonal",
@@ -93,7 +95,7 @@ _LATER = {
 }
 # modules under NumPy's names: where each one is
 _MODULES = {"emath": "lib.scimath", "exceptions": "exceptions", "fft": "fft", "lib": "lib", "linalg": "linalg",
-            "random": "random"}
+            "random": "random", "testing": "testing"}
 _FILE_OF = {name: file for file, names in _LATER.items() for name in names.split()}
 __version__ = "2.5.0"       # the NumPy whose behaviour is followed
 __array_api_version__ = "2025.12"

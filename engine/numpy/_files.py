@@ -1,0 +1,268 @@
+"""Arrays in files: NumPy's npy format (versions 1 to 3) and npz archives; never pickled objects.
+
+A path is opened as `open` does: in a VM a relative one names a file of the bundle, which can be read, and an absolute one needs
+the task's permission. Anything with `read` (or `write`) serves as well.
+"""
+
+from engine import _array as _a
+
+_MAGIC = b"\x93NUMPY"
+_HEADER_MOST = 10_000           # characters: NumPy's own bound
+_NO_OBJECTS = ("holds Python objects, which are pickled and could run code when they are read: engine.numpy never does. Save numbers as "
+               "arrays, and everything else as JSON")
+
+
+def _name_of(file):
+    return getattr(file, "name", None) or (file if isinstance(file, str) else type(file).__name__)
+
+
+def _path_with(file, suffix):
+    path = file.__fspath__() if hasattr(file, "__fspath__") else file
+    return path if path.endswith(suffix) else path + suffix
+
+
+# ---- one array
+
+def _header(array):
+    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    text = f"{{'descr': '{array.dtype.str}', 'fortran_order': {fortran}, 'shape': {array.shape}, }}"
+    length = len(text) + 1
+    version, size = (1, 2) if length + 64 < 65536 else (2, 4)
+    padding = -(len(_MAGIC) + 2 + size + length) % 64
+    text = text + " " * padding + "\n"
+    return _MAGIC + bytes((version, 0)) + len(text).to_bytes(size, "little") + text.encode("latin1"), fortran
+
+
+def _write(file, array):
+    array = _a.asarray(array)
+    header, fortran = _header(array)
+    file.write(header)
+    file.write((array.T if fortran else array).tobytes())
+
+
+def _read_exactly(file, count, what):
+    parts, left = [], count
+    while left > 0:
+        part = file.read(left)
+        if not part:
+            raise ValueError(f"{_name_of(file)}: EOF: reading {what}, expected {count} bytes got {count - left}")
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _read(file, start=b"", max_header_size=_HEADER_MOST):
+    """The array that begins at the file's position, of which `start` was read already."""
+    magic = start + _read_exactly(file, len(_MAGIC) + 2 - len(start), "magic string")
+    if not magic.startswith(_MAGIC):
+        raise ValueError(f"{_name_of(file)}: the magic string is not correct; expected {_MAGIC!r}, got {magic[:6]!r}")
+    if magic[6] not in (1, 2, 3):
+        raise ValueError(f"{_name_of(file)}: Invalid version {magic[6]}.{magic[7]}; there are 1.0, 2.0 and 3.0")
+    size = int.from_bytes(_read_exactly(file, 2 if magic[6] == 1 else 4, "array header length"), "little")
+    if size > max_header_size + 64:
+        raise ValueError(f"{_name_of(file)}: Header info length ({size}) is large and may not be safe to load securely.")
+    text = _read_exactly(file, size, "array header").decode("utf-8" if magic[6] == 3 else "latin1")
+    dtype, fortran, shape, swap = _described(text, file)
+    count = 1
+    for n in shape:
+        count *= n
+    raw = _read_exactly(file, count * dtype.itemsize, "array data")
+    made = _a.frombuffer(_swapped(raw, dtype) if swap else raw, dtype).copy() if count else _a.empty(0, dtype)
+    return made.reshape(shape[::-1]).T if fortran else made.reshape(shape)
+
+
+def _described(text, file):
+    """dtype, order, shape, and whether bytes are the wrong way round."""
+    found = _literal(text)
+    if not isinstance(found, dict) or found.keys() != {"descr", "fortran_order", "shape"} or not isinstance(found["fortran_order"], bool):
+        raise ValueError(f"{_name_of(file)}: Header does not contain the correct keys: {text.strip()!r}")
+    shape, description = found["shape"], found["descr"]
+    if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise ValueError(f"{_name_of(file)}: shape is not valid: {shape!r}")
+    if not isinstance(description, str):
+        raise ValueError(f"{_name_of(file)}: structured dtypes are absent here: {description!r}; save an array for each field")
+    if "O" in description:
+        raise ValueError(f"{_name_of(file)} {_NO_OBJECTS}")
+    try:
+        dtype = _a.dtype(description.lstrip("<>=|"))
+    except TypeError as error:
+        raise ValueError(f"{_name_of(file)}: dtype {description!r} is absent here; save numbers or booleans") from error
+    return dtype, found["fortran_order"], shape, description[0] == ">" and dtype.itemsize > 1
+
+
+def _literal(text):
+    """The dictionary of a header: names, numbers, strings and tuples only. None: it is none."""
+    import re
+
+    tokens = re.findall(r"\s*('[^'\\]*'|\"[^\"\\]*\"|[{}()\[\],:]|True|False|[0-9]+L?)", text)
+    if re.sub(r"\s+", "", "".join(tokens)) != re.sub(r"\s+", "", text):
+        return None
+    at = 0
+
+    def value():
+        nonlocal at
+        token = tokens[at]
+        at += 1
+        if token == "{":
+            made = {}
+            while tokens[at] != "}":
+                key = value()
+                at += 1                 # the colon
+                made[key] = value()
+                if tokens[at] == ",":
+                    at += 1
+            at += 1
+            return made
+        if token in "([":
+            items = []
+            end = ")" if token == "(" else "]"
+            while tokens[at] != end:
+                items.append(value())
+                if tokens[at] == ",":
+                    at += 1
+            at += 1
+            return tuple(items) if token == "(" else items
+        if token[0] in "'\"":
+            return token[1:-1]
+        if token in ("True", "False"):
+            return token == "True"
+        return int(token.rstrip("L"))
+
+    try:
+        made = value()
+    except (IndexError, ValueError, TypeError):
+        return None
+    return made if at == len(tokens) else None
+
+
+def _swapped(raw, dtype):
+    width = dtype.itemsize // (2 if dtype.kind == "c" else 1)
+    return _a.frombuffer(raw, _a.uint8).reshape(-1, width)[:, ::-1].tobytes()
+
+
+def save(file, arr, allow_pickle=False):
+    """Writes one array in the npy format; a path gets the ending .npy."""
+    if hasattr(file, "write"):
+        _write(file, arr)
+        return
+    with open(_path_with(file, ".npy"), "wb") as opened:
+        _write(opened, arr)
+
+
+def load(file, mmap_mode=None, allow_pickle=False, fix_imports=True, encoding="ASCII", *, max_header_size=_HEADER_MOST):
+    """The array of an npy file, or an NpzFile of an npz archive."""
+    if mmap_mode is not None:
+        raise ValueError("mmap_mode is absent: files are read whole; use load without it")
+    if allow_pickle:
+        raise ValueError(f"allow_pickle=True: a pickle {_NO_OBJECTS.removeprefix('holds ')}")
+    own = not hasattr(file, "read")
+    opened = open(file, "rb") if own else file
+    keep = False
+    try:
+        start = opened.read(4)
+        if not start:
+            raise EOFError("No data left in file")
+        if start in (b"PK\x03\x04", b"PK\x05\x06"):
+            if hasattr(opened, "seek"):
+                opened.seek(-len(start), 1)
+            else:
+                from io import BytesIO
+
+                opened = BytesIO(start + opened.read())
+            keep = True
+            return NpzFile(opened, own)
+        if start != _MAGIC[:4]:
+            raise ValueError(f"{_name_of(file)} is no npy or npz file. If it is a pickle, it {_NO_OBJECTS}")
+        return _read(opened, start, max_header_size)
+    finally:
+        if own and not keep:
+            opened.close()
+
+
+# ---- several
+
+class NpzFile:
+    """The arrays of an archive by name, each read when it is asked for; a context manager."""
+
+    def __init__(self, file, own):
+        from zipfile import ZipFile
+
+        self.zip, self._file = ZipFile(file), file if own else None
+        self.files = [name.removesuffix(".npy") for name in self.zip.namelist()]
+
+    def __getitem__(self, name):
+        names = self.zip.namelist()
+        found = name if name in names else f"{name}.npy"
+        if found not in names:
+            raise KeyError(f"{name} is not a file in the archive; it has {', '.join(self.files) or 'none'}")
+        with self.zip.open(found) as member:
+            if not found.endswith(".npy"):
+                return member.read()
+            return _read(member)
+
+    def close(self):
+        self.zip.close()
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def __del__(self):
+        if hasattr(self, "zip"):
+            self.close()
+
+    def __iter__(self):
+        return iter(self.files)
+
+    def __len__(self):
+        return len(self.files)
+
+    def __contains__(self, name):
+        return name in self.files or name in self.zip.namelist()
+
+    def keys(self):
+        return self.files
+
+    def values(self):
+        return [self[name] for name in self.files]
+
+    def items(self):
+        return [(name, self[name]) for name in self.files]
+
+    def get(self, name, default=None):
+        return self[name] if name in self else default
+
+    def __repr__(self):
+        return f"NpzFile with keys: {', '.join(self.files)}"
+
+
+def savez(file, *args, allow_pickle=False, **kwds):
+    """Writes several arrays into one archive: arr_0, arr_1, … and those with names. A path gets the ending .npz."""
+    _save_all(file, args, kwds, False)
+
+
+def savez_compressed(file, *args, allow_pickle=False, **kwds):
+    """The same, compressed."""
+    _save_all(file, args, kwds, True)
+
+
+def _save_all(file, arrays, named, compressed):
+    from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
+
+    members = dict(named)
+    for i, array in enumerate(arrays):
+        if f"arr_{i}" in members:
+            raise ValueError(f"Cannot use un-named variables and keyword arr_{i}")
+        members[f"arr_{i}"] = array
+    if not hasattr(file, "write"):
+        file = _path_with(file, ".npz")
+    with ZipFile(file, "w", ZIP_DEFLATED if compressed else ZIP_STORED) as archive:
+        for name, array in members.items():
+            about = ZipInfo(f"{name}.npy")      # of 1980: the same arrays make the same bytes
+            about.compress_type = ZIP_DEFLATED if compressed else ZIP_STORED
+            with archive.open(about, "w", force_zip64=True) as member:
+                _write(member, array)

@@ -1,0 +1,117 @@
+"""Arrays in npy and npz files: NumPy reads what we write and the other way round; pickles are refused; from a task's bundle."""
+
+import io
+import pickle
+
+import numpy
+import pytest
+
+import engine.numpy as np
+import vmhost
+from tests.hosts import bundle
+
+DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
+SHAPES = [(), (0,), (5,), (2, 3), (2, 0, 3), (2, 3, 4)]
+
+
+def same(got, wanted):
+    got = numpy.asarray(got)
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    numpy.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_both_ways(dtype, shape):
+    a = (numpy.arange(numpy.prod(shape, dtype=int)).reshape(shape) % 7).astype(dtype)
+    for made in (a, numpy.asfortranarray(a)):
+        ours, theirs = io.BytesIO(), io.BytesIO()
+        np.save(ours, np.asarray(made))
+        numpy.save(theirs, made)
+        assert ours.getvalue() == theirs.getvalue()
+        same(np.load(io.BytesIO(theirs.getvalue())), made)
+        swapped = io.BytesIO()
+        numpy.save(swapped, made.astype(made.dtype.newbyteorder(">")))
+        same(np.load(io.BytesIO(swapped.getvalue())), made)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_versions_of_the_format(version):
+    file, a = io.BytesIO(), numpy.arange(6.0).reshape(2, 3)
+    numpy.lib.format.write_array(file, a, version)
+    same(np.load(io.BytesIO(file.getvalue())), a)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_archives(compressed, tmp_path):
+    a, b = numpy.arange(6.0).reshape(2, 3), numpy.array([True, False])
+    name = "savez_compressed" if compressed else "savez"
+    getattr(np, name)(tmp_path / "ours", np.asarray(a), flags=np.asarray(b))
+    with numpy.load(tmp_path / "ours.npz") as archive:
+        same(archive["arr_0"], a)
+        same(archive["flags"], b)
+    getattr(numpy, name)(tmp_path / "theirs.npz", a, flags=b)
+    with np.load(str(tmp_path / "theirs.npz")) as archive:
+        assert sorted(archive) == ["arr_0", "flags"] and "flags" in archive and len(archive) == 2
+        same(archive["arr_0"], a)
+        same(archive.get("flags"), b)
+        with pytest.raises(KeyError, match="not a file in the archive"):
+            archive["other"]
+    with pytest.raises(ValueError, match="un-named"):
+        np.savez(io.BytesIO(), np.ones(1), arr_0=np.ones(1))
+
+
+def test_several_in_one_file(tmp_path):
+    with open(tmp_path / "two.npy", "wb") as file:
+        np.save(file, np.ones(3))
+        np.save(file, np.zeros((2, 2)))
+    with open(tmp_path / "two.npy", "rb") as file:
+        same(np.load(file), numpy.ones(3))
+        same(np.load(file), numpy.zeros((2, 2)))
+        with pytest.raises(EOFError):
+            np.load(file)
+    np.save(tmp_path / "plain", np.ones(2))
+    same(np.load(tmp_path / "plain.npy"), numpy.ones(2))
+
+
+def saved(array, **how):
+    file = io.BytesIO()
+    numpy.save(file, array, **how)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("data", "why"), [
+    (saved(numpy.array([{}], dtype=object), allow_pickle=True), "never"), (pickle.dumps([1]), "pickle"), (b"hello there", "no npy or npz"),
+    (saved(numpy.ones(4))[:-3], "EOF"), (saved(numpy.ones(4))[:20], "EOF"), (saved(numpy.array(["a"])), "absent"),
+    (saved(numpy.zeros(2, "i4,f8")), "structured"), (b"\x93NUMPY\x09\x00" + bytes(100), "version"),
+    (saved(numpy.ones(4)).replace(b"'shape': (4,)", b"'shape': (-4)"), "Header|shape"),
+    (saved(numpy.ones(4)).replace(b"'shape'", b"'forms'"), "Header"), (saved(numpy.ones(4)).replace(b"(4,)", b"(9,)"), "EOF"),
+    (saved(numpy.ones(4)).replace(b"False", b"f()  "), "Header"),
+])
+def test_what_is_refused(data, why):
+    with pytest.raises(ValueError, match=why):
+        np.load(io.BytesIO(data))
+
+
+def test_pickles_are_never_allowed():
+    with pytest.raises(ValueError, match="never"):
+        np.load(io.BytesIO(saved(numpy.ones(1))), allow_pickle=True)
+
+
+def test_from_a_bundle_in_a_sealed_vm(tmp_path):
+    archive = io.BytesIO()
+    numpy.savez_compressed(archive, weights=numpy.arange(4.0))
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(bundle("""
+            import io
+            import engine.numpy as np
+
+            def run(data):
+                with np.load(io.BytesIO(data)) as archive:
+                    weights = archive["weights"]
+                file = io.BytesIO()
+                np.save(file, weights * 2)
+                file.seek(0)
+                return np.load(file)
+        """, name="files"))
+        same(task(archive.getvalue()), numpy.arange(4.0) * 2)

@@ -1,0 +1,106 @@
+"""`python -m engine.surface` writes docs/numpy.md: every public name of NumPy, and whether `engine.numpy` has it.
+
+Needs NumPy, whose names are listed, so it runs in the host and while developing only. What differs on purpose stands in
+DIFFERENT here; what is absent on purpose in engine/numpy/_absent.py.
+"""
+
+import importlib
+import sys
+
+import engine.numpy
+from engine.numpy._absent import ABSENT, ABSENT_METHODS
+
+# NumPy's names that work, with a difference that a user may notice
+DIFFERENT = {
+    "": {
+        "errstate": "accepts ignore only: there are no floating-point warnings",
+        "seterr": "accepts ignore only: there are no floating-point warnings",
+        "geterr": "always ignore",
+        "generic": "scalars are arrays of no dimensions; isinstance() looks at their dtype",
+        "load": "no mmap_mode, never pickled objects",
+        "save": "never pickled objects",
+        "savez": "never pickled objects; the same arrays make the same bytes",
+        "savez_compressed": "never pickled objects; the same arrays make the same bytes",
+        "frombuffer": "numbers only",
+        "fromiter": "reads the iterator whole",
+    },
+    "random": {
+        "default_rng": "over Philox, so other numbers than NumPy's for a seed; those of numpy.random.Generator(numpy.random.Philox(seed))",
+        "Generator": "floating numbers agree with NumPy's to rounding; no multivariate_hypergeometric, hypergeometric and noncentral_f, one n and one list "
+                     "of chances for multinomial",
+    },
+    "linalg": {name: "needs scipy-openblas32, else NotImplementedError says so"
+               for name in ("cond", "eig", "eigh", "eigvals", "eigvalsh", "lstsq", "matrix_rank", "pinv", "qr", "svd", "svdvals")},
+    "fft": {},
+    "testing": {},
+}
+# what to use for what is absent, where not each name has advice of its own
+ADVICE = {
+    "random": "draw from default_rng()",
+    "linalg": "",
+    "fft": "",
+    "testing": "use pytest",
+}
+MODULES = ("", "linalg", "fft", "random", "testing")
+
+
+def public_names(module):
+    """NumPy's public names of one module: what its documentation lists, without modules that only happen to be there."""
+    numpy = importlib.import_module("numpy" + (f".{module}" if module else ""))
+    names = getattr(numpy, "__all__", None) if module else None
+    names = dir(numpy) if names is None else names
+    return sorted(name for name in set(names) if not name.startswith("_") and name not in ("test", "linalg_", "overrides"))
+
+
+def verdict(module, name):
+    """(same, different or absent; the remark)"""
+    ours = importlib.import_module("engine.numpy" + (f".{module}" if module else ""))
+    try:
+        getattr(ours, name)
+    except AttributeError:
+        return "absent", (ABSENT.get(name) if not module else ADVICE[module]) or ""
+    remark = DIFFERENT[module].get(name)
+    return ("different", remark) if remark else ("same", "")
+
+
+def page():
+    """The text of docs/numpy.md."""
+    import numpy
+
+    lines = ["# NumPy's names in `engine.numpy`", "",
+             "<!-- Made by: python -m engine.surface > docs/numpy.md -->", "",
+             f"Against NumPy {'.'.join(numpy.__version__.split('.')[:2])}. *Same* means NumPy's arguments, values, dtypes and errors, with these differences everywhere: reductions and",
+             "full indexing give arrays of no dimensions that hash, compare, format and convert like numbers; there are no floating-point warnings;",
+             "object, string, datetime and structured dtypes are absent. A name that is absent raises AttributeError with the advice that stands here.", ""]
+    for module in MODULES:
+        found = {name: verdict(module, name) for name in public_names(module)}
+        kinds = [kind for kind, _ in found.values()]
+        title = f"`numpy{'.' + module if module else ''}`"
+        lines += [f"## {title}", "", ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("same", "different", "absent")) + ".", ""]
+        same = [f"`{name}`" for name, (kind, _) in found.items() if kind == "same"]
+        lines += _wrapped("Same: " + ", ".join(same) + ".") + [""] if same else []
+        rest = [(name, *found[name]) for name in found if found[name][0] != "same"]
+        if rest:
+            lines += ["| name | | how, or what to use |", "| --- | --- | --- |"]
+            lines += [f"| `{name}` | {kind} | {remark} |" for name, kind, remark in rest] + [""]
+    methods = sorted(name for name in dir(numpy.ndarray) if not name.startswith("_"))
+    absent = [name for name in methods if not hasattr(engine.numpy.ndarray, name)]
+    lines += ["## Methods and attributes of arrays", "", f"{len(methods) - len(absent)} same, {len(absent)} absent.", "",
+              "| name | what to use |", "| --- | --- |"]
+    lines += [f"| `{name}` | {ABSENT_METHODS.get(name, '')} |" for name in absent]
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(text, width=120):
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}".strip()
+    return [*lines, line]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -62,11 +62,15 @@ CONFIGURATION
 
 root=$prefix/root
 [ -x "$root/usr/bin/python3.14" ] || unpack
-# The interpreter's loader is an absolute path, so the folder is pointed at itself wherever it lies now.
+# The interpreter's loader is an absolute path, so the folder is pointed at itself wherever it lies now: a copy of it, as it may be running.
 loader=$(ls "$root"/usr/lib64/ld-linux-x86-64.so.2 "$root"/usr/lib/ld-linux-aarch64.so.1 2>/dev/null | head -n 1)
 libraries=$(dirname "$root"/usr/lib/*-linux-gnu/libc.so.6)
 [ -n "$loader" ] && [ -d "$libraries" ] || fail "the libc package holds no loader for this architecture"
-[ "$("$patchelf" --print-interpreter "$root/usr/bin/python3.14")" = "$loader" ] ||
-    "$patchelf" --set-interpreter "$loader" --force-rpath --set-rpath "$libraries" "$root/usr/bin/python3.14"
-"$root/usr/bin/python3.14" -I -c 'import ssl, sqlite3, ctypes, zlib, venv' || fail "the unpacked Python does not run"
-echo "$root/usr/bin/python3.14"
+interpreter=$root/usr/bin/python3.14
+if [ "$("$patchelf" --print-interpreter "$interpreter")" != "$loader" ]; then
+    cp -p "$interpreter" "$interpreter.new"
+    "$patchelf" --set-interpreter "$loader" --force-rpath --set-rpath "$libraries" "$interpreter.new"
+    mv -f "$interpreter.new" "$interpreter"
+fi
+"$interpreter" -I -c 'import ssl, sqlite3, ctypes, zlib, venv' || fail "the unpacked Python does not run"
+echo "$interpreter"

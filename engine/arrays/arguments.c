@@ -153,3 +153,21 @@ int array_argument_out(PyObject *value, array **out)
     *out = (array *)value;
     return array_require_writable(*out, "output array is read-only");
 }
+
+PyObject *array_delegate(const char *module_name, const char *function_name, PyObject *self, ARRAY_VECTORCALL)
+{
+    PyObject *module = PyImport_ImportModule(module_name), *result = NULL;
+    PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, function_name);
+    Py_ssize_t all = 1 + count + (keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords));
+    PyObject **with_self = function == NULL ? NULL : PyMem_New(PyObject *, all);
+    if (with_self != NULL) {
+        with_self[0] = self;
+        memcpy(with_self + 1, args, (size_t)(all - 1) * sizeof *args);
+        result = PyObject_Vectorcall(function, with_self, (size_t)count + 1, keywords);
+        PyMem_Free(with_self);
+    } else if (function != NULL)
+        PyErr_NoMemory();
+    Py_XDECREF(function);
+    Py_XDECREF(module);
+    return result;
+}

@@ -126,6 +126,9 @@ int array_argument_axis(array_state *state, PyObject *value, int rank, int *axis
 int array_argument_axes(array_state *state, PyObject *value, int rank, uint64_t *axes);
 /* None or absent: NULL in *out; an array; a 1-tuple of one. Borrowed. */
 int array_argument_out(PyObject *value, array **out);
+/* Calls a function that is written in Python with `self` in front of the arguments; its module is imported at the first call. */
+PyObject *array_delegate(const char *module, const char *function, PyObject *self, PyObject *const *args, Py_ssize_t count,
+                         PyObject *keywords);
 static inline bool array_given(PyObject *value) { return value != NULL && value != Py_None; }
 
 /* ---- dtype.c */

@@ -425,24 +425,10 @@ PyType_Slot array_conversion_slots[] = {
 
 /* ---- methods written in Python: the function of that name in engine.numpy, with the array in front */
 #define DELEGATED(name) \
-    PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL) { return delegate(#name, self, args, count, keywords); }
-static PyObject *delegate(const char *name, PyObject *self, ARRAY_VECTORCALL)
-{
-    PyObject *module = PyImport_ImportModule("engine.numpy"), *result = NULL;
-    PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, name);
-    Py_ssize_t all = 1 + count + (keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords));
-    PyObject **with_self = function == NULL ? NULL : PyMem_New(PyObject *, all);
-    if (with_self != NULL) {
-        with_self[0] = self;
-        memcpy(with_self + 1, args, (size_t)(all - 1) * sizeof *args);
-        result = PyObject_Vectorcall(function, with_self, (size_t)count + 1, keywords);
-        PyMem_Free(with_self);
-    } else if (function != NULL)
-        PyErr_NoMemory();
-    Py_XDECREF(function);
-    Py_XDECREF(module);
-    return result;
-}
+    PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL) \
+    { \
+        return array_delegate("engine.numpy", #name, self, args, count, keywords); \
+    }
 ARRAY_DELEGATED(DELEGATED)
 
 /* compress(condition, axis, out): the function has the array second */

@@ -563,25 +563,11 @@ static PyMemberDef ufunc_members[] = {
 };
 
 /* reduce, accumulate, outer and at are Python, by what the operator is called */
-static PyObject *ufunc_method(PyObject *self, const char *name, ARRAY_VECTORCALL)
-{
-    PyObject *module = PyImport_ImportModule("engine.numpy._ufuncs"), *result = NULL;
-    PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, name);
-    Py_ssize_t all = 1 + count + (keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords));
-    PyObject **with_self = function == NULL ? NULL : PyMem_New(PyObject *, all);
-    if (with_self != NULL) {
-        with_self[0] = self;
-        memcpy(with_self + 1, args, (size_t)(all - 1) * sizeof *args);
-        result = PyObject_Vectorcall(function, with_self, (size_t)count + 1, keywords);
-        PyMem_Free(with_self);
-    } else if (function != NULL)
-        PyErr_NoMemory();
-    Py_XDECREF(function);
-    Py_XDECREF(module);
-    return result;
-}
 #define UFUNC_METHOD(name) \
-    static PyObject *ufunc_##name(PyObject *self, ARRAY_VECTORCALL) { return ufunc_method(self, #name, args, count, keywords); }
+    static PyObject *ufunc_##name(PyObject *self, ARRAY_VECTORCALL) \
+    { \
+        return array_delegate("engine.numpy._ufuncs", #name, self, args, count, keywords); \
+    }
 UFUNC_METHOD(reduce)
 UFUNC_METHOD(accumulate)
 UFUNC_METHOD(outer)

@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 #define VME_API __attribute__((visibility("default")))
-#define VME_ABI 1               /* changes when a struct or the meaning of a function does */
+#define VME_ABI 2               /* changes when a struct or the meaning of a function does */
 #define VME_RANK_MOST 64        /* as NumPy 2 */
 #define VME_ALIGNMENT 64        /* bytes; every buffer that the engine allocates starts there */
 
@@ -68,6 +68,9 @@ typedef struct vme_account {    /* all may be NULL; called from any thread, also
     void *owner;
     bool (*charge)(void *owner, size_t bytes);          /* false: refused, nothing charged */
     void (*release)(void *owner, size_t bytes);
+    /* Pays from now on for bytes whose payer ended (vme_context_end). Not `forced`: only if they fit; false: nothing charged. Must
+     * not call the engine. An account without it inherits nothing. */
+    bool (*inherit)(void *owner, size_t bytes, bool forced);
     void (*worked)(void *owner, uint64_t cpu_ns);       /* CPU that helper threads spent for this context */
     void (*retain)(void *owner);                        /* once per context */
     void (*forget)(void *owner);                        /* when the context and all buffers it paid for are gone */
@@ -78,6 +81,10 @@ typedef struct vme_account {    /* all may be NULL; called from any thread, also
 VME_API vme_status vme_context_new(const vme_account *account, unsigned flags, vme_context **context);
 VME_API vme_context *vme_context_ref(vme_context *context);
 VME_API void vme_context_unref(vme_context *context);
+/* Who it computed for is gone. What it paid for and others hold, one of them pays for from now on, also beyond what its account allows:
+ * the first holder with room, else the first with an account, else the first of all (the host), else nobody. The context itself
+ * lives on as long as it is referenced. */
+VME_API void vme_context_end(vme_context *context);
 /* From any thread, also from a signal handler: operators of this context end with VME_STOPPED until it is called with false. */
 VME_API void vme_context_stop(vme_context *context, bool stop);
 VME_API bool vme_context_stopped(const vme_context *context);
@@ -105,8 +112,10 @@ VME_API int vme_buffer_references(const vme_buffer *buffer);
  * holder may do, thaws. */
 VME_API void vme_buffer_freeze(vme_buffer *buffer);
 VME_API bool vme_buffer_writable(vme_buffer *buffer);
-/* Another context pays from now on (its creator ended). Refused: VME_NO_MEMORY, and the old one goes on paying. */
-VME_API vme_status vme_buffer_inherit(vme_buffer *buffer, vme_context *heir);
+/* The same bytes, held by `holder`: what the receiver of a buffer keeps, so that it is known who holds it. */
+VME_API vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer **share);
+/* What crosses again in place of `buffer`, borrowed: of a share the buffer that it shares, else itself. */
+VME_API vme_buffer *vme_buffer_whole(vme_buffer *buffer);
 
 /* ---- tensors: plain views, made and owned by the caller; `shape` and `strides` are the caller's arrays */
 typedef struct vme_tensor {
@@ -287,6 +296,7 @@ struct vme_api {
     uint32_t size;              /* sizeof(struct vme_api) */
     vme_status (*context_new)(const vme_account *, unsigned, vme_context **);
     void (*context_unref)(vme_context *);
+    void (*context_end)(vme_context *);
     void (*context_stop)(vme_context *, bool);
     void (*context_statistics)(const vme_context *, vme_statistics *);
     vme_status (*buffer_new)(vme_context *, size_t, bool, vme_buffer **);
@@ -297,7 +307,8 @@ struct vme_api {
     size_t (*buffer_size)(const vme_buffer *);
     void (*buffer_freeze)(vme_buffer *);
     bool (*buffer_writable)(vme_buffer *);
-    vme_status (*buffer_inherit)(vme_buffer *, vme_context *);
+    vme_status (*buffer_share)(vme_context *, vme_buffer *, vme_buffer **);
+    vme_buffer *(*buffer_whole)(vme_buffer *);
     bool (*dtype_from_format)(const char *, vme_dtype *);
     const char *(*message)(void);
 };

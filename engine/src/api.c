@@ -6,6 +6,7 @@ static const struct vme_api table = {
     .size = sizeof table,
     .context_new = vme_context_new,
     .context_unref = vme_context_unref,
+    .context_end = vme_context_end,
     .context_stop = vme_context_stop,
     .context_statistics = vme_context_statistics,
     .buffer_new = vme_buffer_new,
@@ -16,7 +17,8 @@ static const struct vme_api table = {
     .buffer_size = vme_buffer_size,
     .buffer_freeze = vme_buffer_freeze,
     .buffer_writable = vme_buffer_writable,
-    .buffer_inherit = vme_buffer_inherit,
+    .buffer_share = vme_buffer_share,
+    .buffer_whole = vme_buffer_whole,
     .dtype_from_format = vme_dtype_from_format,
     .message = vme_message,
 };

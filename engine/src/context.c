@@ -49,18 +49,31 @@ vme_status vme_stopped_here(vme_context *context)
     return vme_fail(VME_STOPPED, "the work was stopped");
 }
 
+static void count_live(vme_context *context, size_t bytes)
+{
+    long long live = atomic_fetch_add_explicit(&context->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
+    long long peak = atomic_load_explicit(&context->peak, memory_order_relaxed);
+    while (live > peak && !atomic_compare_exchange_weak_explicit(&context->peak, &peak, live, memory_order_relaxed,
+                                                                memory_order_relaxed))
+        ;
+}
+
 vme_status vme_context_charge(vme_context *context, size_t bytes)
 {
     if (context->account.charge != NULL && !context->account.charge(context->account.owner, bytes)) {
         atomic_fetch_add_explicit(&context->refused, 1, memory_order_relaxed);
         return vme_fail(VME_NO_MEMORY, "an array of %zu bytes would pass the memory limit", bytes);
     }
-    long long live = atomic_fetch_add_explicit(&context->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
-    long long peak = atomic_load_explicit(&context->peak, memory_order_relaxed);
-    while (live > peak && !atomic_compare_exchange_weak_explicit(&context->peak, &peak, live, memory_order_relaxed,
-                                                                memory_order_relaxed))
-        ;
+    count_live(context, bytes);
     return VME_OK;
+}
+
+bool vme_context_inherit(vme_context *context, size_t bytes, bool forced)
+{
+    if (context->account.inherit != NULL && !context->account.inherit(context->account.owner, bytes, forced))
+        return false;
+    count_live(context, bytes);
+    return true;
 }
 
 void vme_context_release(vme_context *context, size_t bytes)

@@ -21,11 +21,15 @@ struct vme_context {
     atomic_llong live, peak, buffers, operators, stops, refused;
     atomic_ullong helper_ns;
     atomic_uint events;         /* counts stops and ends of foreign work; who waits for either sleeps on it (foreign.c) */
+    bool ended;                 /* these two under the lock of buffer.c */
+    vme_buffer *crossed;        /* buffers that it pays for and that crossed a wall, so may outlive it */
 };
 /* Counts one event and wakes who waits; also from a signal handler. */
 void vme_context_event(vme_context *context);
 vme_status vme_context_charge(vme_context *context, size_t bytes);
 void vme_context_release(vme_context *context, size_t bytes);
+/* Charges what another context paid for; see vme_account. */
+bool vme_context_inherit(vme_context *context, size_t bytes, bool forced);
 /* Scratch memory of one operator, charged like a buffer; NULL (with the sentence kept) when refused. 64-byte aligned. */
 void *vme_scratch_new(vme_context *context, size_t bytes);
 void vme_scratch_free(vme_context *context, void *scratch, size_t bytes);
@@ -36,6 +40,29 @@ static inline bool vme_stopping(const vme_context *context)
 }
 /* Counts the stop and returns VME_STOPPED. */
 vme_status vme_stopped_here(vme_context *context);
+
+/* ---- subnormals: a context may want them flushed while it computes. VME_FLUSHING(context) at the start of a function's block: its
+ * thread computes as the context wants until the block ends, and as before from then on. */
+#ifdef __x86_64__
+#define VME_FLUSH_BITS 0x8040u      /* FTZ and DAZ */
+static inline unsigned vme_flush_begin(const vme_context *context)
+{
+    if (__builtin_expect(!(context->flags & VME_FLUSH_SUBNORMALS), 1))
+        return 0;
+    unsigned before = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(before | VME_FLUSH_BITS);
+    return VME_FLUSH_BITS & ~before;
+}
+static inline void vme_flush_end(const unsigned *changed)
+{
+    if (__builtin_expect(*changed != 0, 0))
+        __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() & ~*changed);
+}
+#define VME_FLUSHING(context) \
+    __attribute__((cleanup(vme_flush_end), unused)) const unsigned vme_flush_changed = vme_flush_begin(context)
+#else
+#define VME_FLUSHING(context) (void)(context)
+#endif
 
 /* ---- pool.c */
 /* Runs body(argument, begin, end) over [0, count) in pieces of at most `grain`, on this thread and, while cores are free, on

@@ -60,7 +60,7 @@ void vme_pages_free(const vme_context *context, void *data, size_t size)
 {
     struct spare dropped[SPARES];
     int drops = 0;
-    bool keep = size <= SPARES_MOST;
+    bool keep = context != NULL && size <= SPARES_MOST;
     pthread_mutex_lock(&spare_lock);
     while (keep && (spare_count == SPARES || spare_bytes + size > SPARES_MOST))
         dropped[drops++] = spare_remove(0);

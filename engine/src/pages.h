@@ -8,6 +8,7 @@
 
 /* Undefined or zero; `*pages`: the bytes that vme_pages_free takes. NULL: no memory. */
 void *vme_pages_new(const vme_context *context, size_t bytes, bool zeroed, size_t *pages);
+/* `context` NULL: nobody may have them next, they go back to the system. */
 void vme_pages_free(const vme_context *context, void *data, size_t pages);
 /* Gives back what is kept for a context: it ends. */
 void vme_pages_drop(const vme_context *context);

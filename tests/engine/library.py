@@ -81,8 +81,8 @@ _RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class _Account(ctypes.Structure):
-    _fields_ = [("owner", ctypes.c_void_p), ("charge", _CHARGE), ("release", _RELEASE), ("worked", ctypes.c_void_p),
-                ("retain", ctypes.c_void_p), ("forget", ctypes.c_void_p)]
+    _fields_ = [("owner", ctypes.c_void_p), ("charge", _CHARGE), ("release", _RELEASE), ("inherit", ctypes.c_void_p),
+                ("worked", ctypes.c_void_p), ("retain", ctypes.c_void_p), ("forget", ctypes.c_void_p)]
 
 
 class Context:
@@ -92,7 +92,7 @@ class Context:
     def __init__(self, refuse=None):
         self.charged = self.requests = 0
         self.refuse = refuse
-        self._account = _Account(None, _CHARGE(self._charge), _RELEASE(self._release), None, None, None)
+        self._account = _Account(None, _CHARGE(self._charge), _RELEASE(self._release), None, None, None, None)
         handle = ctypes.c_void_p()
         check(library.vme_context_new(ctypes.byref(self._account), 0, ctypes.byref(handle)))
         self.handle = handle

@@ -80,29 +80,114 @@ def test_the_account_outlives_its_context_with_the_last_buffer():
     assert gone == [True]
 
 
-def test_an_heir_pays_on_and_a_refusal_leaves_the_payer():
-    first, heir, buffer = ffi.new("vme_context **"), ffi.new("vme_context **"), ffi.new("vme_buffer **")
+class Payer:
+    """A context whose account has room for so many bytes, and counts them; `room` None: a context without an account."""
 
-    @ffi.callback("bool(void *, size_t)")
-    def charge(owner, size):
-        return size < 5000
+    def __init__(self, room):
+        self.paid, self.room = 0, room
 
-    assert lib.vme_context_new(ffi.NULL, 0, first) == lib.VME_OK
-    assert lib.vme_context_new(ffi.new("vme_account *", {"charge": charge}), 0, heir) == lib.VME_OK
+        @ffi.callback("bool(void *, size_t)")
+        def charge(owner, size):
+            return self.inherit(size, False)
 
-    def live(context):
+        @ffi.callback("void(void *, size_t)")
+        def release(owner, size):
+            self.paid -= size
+
+        @ffi.callback("bool(void *, size_t, bool)")
+        def inherit(owner, size, forced):
+            return self.inherit(size, forced)
+
+        self.kept = charge, release, inherit
+        account = ffi.NULL if room is None else ffi.new("vme_account *", {"charge": charge, "release": release, "inherit": inherit})
+        self.made = ffi.new("vme_context **")
+        assert lib.vme_context_new(account, 0, self.made) == lib.VME_OK
+        self.context = self.made[0]
+
+    def inherit(self, size, forced):
+        if self.paid + size > self.room and not forced:
+            return False
+        self.paid += size
+        return True
+
+    def share(self, buffer):
+        share = ffi.new("vme_buffer **")
+        assert lib.vme_buffer_share(self.context, buffer, share) == lib.VME_OK
+        return share[0]
+
+    @property
+    def live(self):
         statistics = ffi.new("vme_statistics *")
-        lib.vme_context_statistics(context[0], statistics)
+        lib.vme_context_statistics(self.context, statistics)
+        assert self.room is None or self.paid == statistics.live_bytes
+        assert (statistics.buffers > 0) == (statistics.live_bytes > 0)
         return statistics.live_bytes
 
-    for size, status, expected in [(4000, lib.VME_OK, (0, 4000)), (6000, lib.VME_NO_MEMORY, (6000, 0))]:
-        assert lib.vme_buffer_new(first[0], size, False, buffer) == lib.VME_OK
-        assert lib.vme_buffer_inherit(buffer[0], heir[0]) == status
-        assert (live(first), live(heir)) == expected
-        lib.vme_buffer_unref(buffer[0])
-        assert (live(first), live(heir)) == (0, 0)
-    lib.vme_context_unref(first[0])
-    lib.vme_context_unref(heir[0])
+
+def sent(payer, size=1000):
+    """A buffer of `payer`, frozen by a wall; the caller's reference."""
+    buffer = ffi.new("vme_buffer **")
+    assert lib.vme_buffer_new(payer.context, size, False, buffer) == lib.VME_OK
+    lib.vme_buffer_freeze(buffer[0])
+    return buffer[0]
+
+
+@pytest.mark.parametrize(("rooms", "heir"), [
+    ([], None), ([5000], 0), ([10], 0), ([10, 5000], 1), ([5000, 10], 0), ([None], 0), ([None, 5000], 1), ([None, 10], 1)], ids=str)
+def test_when_its_payer_ends_one_holder_pays(rooms, heir):
+    maker, holders = Payer(10_000), [Payer(room) for room in rooms]
+    buffer = sent(maker)
+    shares = [holder.share(buffer) for holder in holders]
+    kept = lib.vme_buffer_ref(buffer)           # on the way in a message, say
+    lib.vme_buffer_unref(buffer)
+    assert maker.live == 1000
+    lib.vme_context_end(maker.context)
+    assert maker.live == 0
+    assert [holder.live for holder in holders] == [1000 * (number == heir) for number in range(len(rooms))]
+    for share in shares:
+        lib.vme_buffer_unref(share)
+    lib.vme_buffer_unref(kept)
+    assert [holder.live for holder in holders] == [0] * len(rooms)
+    for payer in [maker, *holders]:
+        lib.vme_context_unref(payer.context)
+
+
+def test_the_charge_goes_on_from_heir_to_heir():
+    payers = [Payer(10_000) for _ in range(4)]
+    buffer = sent(payers[0])
+    shares = [payer.share(buffer) for payer in payers[1:]]
+    lib.vme_buffer_unref(buffer)
+    for ending, payer in enumerate(payers[:-1]):
+        lib.vme_context_end(payer.context)
+        assert sorted(one.live for one in payers) == [0, 0, 0, 1000]
+        assert not any(one.live for one in payers[:ending + 1])
+        if ending:
+            continue
+        unpaid = next(number for number in (1, 2, 3) if not payers[number].live)
+        lib.vme_buffer_unref(shares[unpaid - 1])        # who holds it no more does not inherit
+        shares[unpaid - 1] = None
+    for share in shares:
+        if share is not None:
+            lib.vme_buffer_unref(share)
+    assert not any(payer.live for payer in payers)
+    for payer in payers:
+        lib.vme_context_unref(payer.context)
+
+
+def test_the_last_holder_of_a_share_may_write():
+    maker, holder = Payer(10_000), Payer(10_000)
+    buffer = sent(maker)
+    share, other = holder.share(buffer), holder.share(buffer)
+    assert lib.vme_buffer_whole(share) == lib.vme_buffer_whole(buffer) == buffer
+    assert lib.vme_buffer_data(share) == lib.vme_buffer_data(buffer)
+    for reference in (buffer, other):
+        assert not lib.vme_buffer_writable(share)
+        lib.vme_buffer_unref(reference)
+    assert lib.vme_buffer_writable(share)
+    lib.vme_buffer_unref(share)
+    assert maker.live == holder.live == 0
+    for payer in (maker, holder):
+        lib.vme_context_unref(payer.context)
 
 
 def test_a_backend_that_is_not_there_cannot_be_forced():

@@ -7,7 +7,7 @@ import pytest
 
 import engine.numpy as np
 import vmhost
-from engine import library
+from engine import _array, library
 from tests.hosts import bundle, until
 
 TASK = """
@@ -21,6 +21,9 @@ TASK = """
     def keep(value):
         kept.append(value)
         return len(kept)
+
+    def total(_):
+        return sum(float(one.sum()) for one in kept)
 
     def drop(_):
         kept.clear()
@@ -160,6 +163,63 @@ def test_the_maker_pays_for_an_array_as_long_as_it_lives(host, load):
     del held
     gc.collect()
     until(lambda: charged(host, task) - before < 100_000)
+
+
+def paid(host, task):
+    """What its VMs are charged with, but for the small buffers that they keep for reuse."""
+    return round(charged(host, task), -4)
+
+
+def ended(host, task):
+    """Unloads the task and waits until its VMs are gone."""
+    host.unload(task)
+    until(lambda: not [vm for vm in host.statistics().vms if vm.task == task.name])
+
+
+def test_a_holder_pays_when_the_makers_vm_has_ended(host, load):
+    maker, holder = host.load(bundle(TASK, name="maker")), load()
+    made = maker(1_000_000, entry="main:ones")
+    holder(made, entry="main:keep")
+    before = paid(host, holder)
+    assert (paid(host, maker), before) == (8_000_000, 0)
+    del made
+    gc.collect()
+    assert paid(host, maker) == 8_000_000
+    ended(host, maker)
+    until(lambda: paid(host, holder) == 8_000_000)
+    assert holder(None, entry="main:total") == 1_000_000
+    holder(None, entry="main:drop")
+    until(lambda: paid(host, holder) == 0)
+
+
+def test_the_host_pays_when_no_vm_holds(host):
+    maker = host.load(bundle(TASK, name="hosts"))
+    _array._statistics()
+    before = _array._statistics()["live_bytes"]
+    made = maker(1_000_000, entry="main:ones")
+    assert _array._statistics()["live_bytes"] == before
+    ended(host, maker)
+    until(lambda: _array._statistics()["live_bytes"] == before + 8_000_000)
+    del made
+    gc.collect()
+    assert _array._statistics()["live_bytes"] == before
+
+
+def test_the_heir_with_room_is_asked_first_and_one_without_fails_at_its_next_allocation(host, load):
+    maker, small, large = host.load(bundle(TASK, name="giver", limits={"memory": "256 MiB"})), load(memory="48 MiB"), load(memory="256 MiB")
+    for holder in (small, large):
+        holder(maker(8_000_000, entry="main:ones"), entry="main:keep")      # 64 MB
+    shared = maker(8_000_000, entry="main:ones")
+    for holder in (large, small):
+        holder(shared, entry="main:keep")
+    del shared
+    gc.collect()
+    ended(host, maker)
+    until(lambda: (paid(host, small), paid(host, large)) == (64_000_000, 128_000_000))
+    with pytest.raises(vmhost.MemoryLimitError):
+        small(100_000, entry="main:ones")
+    assert small(3, entry="main:ones").tolist() == [1, 1, 1]        # a new VM, which holds nothing
+    assert large(None, entry="main:total") == 16_000_000
 
 
 def test_an_array_outlives_its_vm(host):

@@ -56,6 +56,14 @@ static void account_release(void *meter, size_t bytes)
     vmh_meter_release(meter, bytes);
 }
 
+static bool account_inherit(void *meter, size_t bytes, bool forced)
+{
+    if (!vmh_meter_inherit(meter, bytes, forced))
+        return false;
+    atomic_fetch_add_explicit(&((vmh_meter *)meter)->buffers, (long long)bytes, memory_order_relaxed);
+    return true;
+}
+
 static void account_worked(void *meter, uint64_t cpu_ns)
 {
     atomic_fetch_add_explicit(&((vmh_meter *)meter)->helper_cpu_ns, (long long)cpu_ns, memory_order_relaxed);
@@ -76,6 +84,7 @@ int vmh_engine_enter(vmh_vm *vm)
             .owner = vm->meter,
             .charge = account_charge,
             .release = account_release,
+            .inherit = account_inherit,
             .worked = account_worked,
             .retain = account_retain,
             .forget = account_forget,
@@ -106,6 +115,13 @@ void vmh_engine_stop(vmh_vm *vm, bool stop)
     vme_context *context = atomic_load(&vm->engine);
     if (context != NULL)
         atomic_load(&engine)->context_stop(context, stop);
+}
+
+void vmh_engine_end(vmh_vm *vm)
+{
+    vme_context *context = atomic_load(&vm->engine);
+    if (context != NULL)
+        atomic_load(&engine)->context_end(context);
 }
 
 void vmh_engine_leave(vmh_vm *vm)
@@ -142,7 +158,7 @@ int vmh_engine_put(PyObject *array, const struct vme_python_api *arrays, vmh_sto
     size_t size = api->buffer_size(view.buffer);
     vme_buffer *held;
     if (!arrays->array_lent(array))
-        held = api->buffer_ref(view.buffer);
+        held = api->buffer_ref(api->buffer_whole(view.buffer));
     else if (api->buffer_new(arrays->context(arrays->module), size, false, &held) == VME_OK)
         memcpy(api->buffer_data(held), base, size);     /* an object of this interpreter owns it: a copy crosses */
     else {
@@ -186,10 +202,11 @@ PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, con
         }
     }
     vme_buffer *buffer;
-    if (storage->drop == drop_buffer)
-        buffer = api->buffer_ref(storage->held);
-    else if (api->buffer_wrap(arrays->context(arrays->module), storage->data, storage->size, false, vmh_storage_ref(storage),
-                              drop_storage, &buffer) != VME_OK) {
+    vme_context *own = arrays->context(arrays->module);
+    if (storage->drop == drop_buffer) {
+        if (api->buffer_share(own, storage->held, &buffer) != VME_OK)
+            return PyErr_NoMemory();
+    } else if (api->buffer_wrap(own, storage->data, storage->size, false, vmh_storage_ref(storage), drop_storage, &buffer) != VME_OK) {
         vmh_storage_unref(storage);
         return PyErr_NoMemory();
     }

@@ -19,7 +19,9 @@ const char *vmh_engine_module(const char *name);
 int vmh_engine_enter(vmh_vm *vm);
 /* Any thread, life lock held: work in progress ends soon / may go on from now. */
 void vmh_engine_stop(vmh_vm *vm, bool stop);
-/* The VM is gone; buffers of it that live on keep its meter. */
+/* The interpreter is gone: its buffers that others hold are paid for by one of them from now on. */
+void vmh_engine_end(vmh_vm *vm);
+/* The VM is gone. */
 void vmh_engine_leave(vmh_vm *vm);
 
 /* This interpreter's arrays; NULL: engine._array is not loaded in it, or an error is set. */

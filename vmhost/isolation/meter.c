@@ -30,6 +30,15 @@ void vmh_meter_unref(vmh_meter *meter)
         free(meter);
 }
 
+static void note_peak(vmh_meter *meter, long long live)
+{
+    long long peak = atomic_load_explicit(&meter->peak, memory_order_relaxed);
+    while (live > peak
+           && !atomic_compare_exchange_weak_explicit(&meter->peak, &peak, live, memory_order_relaxed,
+                                                     memory_order_relaxed)) {
+    }
+}
+
 bool vmh_meter_charge(vmh_meter *meter, size_t bytes)
 {
     long long hard = atomic_load_explicit(&meter->hard, memory_order_relaxed);
@@ -51,11 +60,18 @@ bool vmh_meter_charge(vmh_meter *meter, size_t bytes)
         && !atomic_load_explicit(&meter->over, memory_order_relaxed)
         && !atomic_exchange(&meter->over, true) && meter->on_soft != NULL)
         meter->on_soft(meter->context);
-    long long peak = atomic_load_explicit(&meter->peak, memory_order_relaxed);
-    while (live > peak
-           && !atomic_compare_exchange_weak_explicit(&meter->peak, &peak, live, memory_order_relaxed,
-                                                     memory_order_relaxed)) {
+    note_peak(meter, live);
+    return true;
+}
+
+bool vmh_meter_inherit(vmh_meter *meter, size_t bytes, bool forced)
+{
+    long long live = atomic_fetch_add_explicit(&meter->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
+    if (!forced && live > atomic_load_explicit(&meter->soft, memory_order_relaxed)) {
+        atomic_fetch_sub_explicit(&meter->live, (long long)bytes, memory_order_relaxed);
+        return false;
     }
+    note_peak(meter, live);
     return true;
 }
 

@@ -32,6 +32,9 @@ void vmh_meter_unref(vmh_meter *meter);
 
 /* False: refused, nothing was charged. */
 bool vmh_meter_charge(vmh_meter *meter, size_t bytes);
+/* Charges what another meter was charged with, whose owner ended. Stops nothing: who is over its soft limit now is stopped at
+ * its next charge. Not `forced`: false, and nothing charged, where that would be so. */
+bool vmh_meter_inherit(vmh_meter *meter, size_t bytes, bool forced);
 void vmh_meter_release(vmh_meter *meter, size_t bytes);
 void vmh_meter_rearm(vmh_meter *meter);
 

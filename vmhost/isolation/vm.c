@@ -685,6 +685,7 @@ static bool end(vmh_vm *vm)
     if (hidden)
         park();
     Py_EndInterpreter(vm->tstate);
+    vmh_engine_end(vm);
     vmh_mutex_lock(&vm->life);
     vm->in_transit = false;
     vm->interp = NULL;

@@ -405,6 +405,7 @@ static vme_status no_kernel(const char *name, vme_dtype loop)
 
 vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, const vme_tensor *in, const vme_tensor *out)
 {
+    VME_FLUSHING(context);
     vme_status status = vme_check_output(out);
     if (status != VME_OK)
         return status;
@@ -459,6 +460,7 @@ static bool is_signed(int dtype) { return dtype >= VME_INT8 && dtype <= VME_INT6
 vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, const vme_tensor *a, const vme_tensor *b,
                       const vme_tensor *out)
 {
+    VME_FLUSHING(context);
     vme_status status = vme_check_output(out);
     if (status != VME_OK)
         return status;

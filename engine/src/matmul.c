@@ -681,6 +681,7 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
 
 vme_status vme_matmul(vme_context *context, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out)
 {
+    VME_FLUSHING(context);
     vme_status status = vme_check_output(out);
     if (status != VME_OK)
         return status;

@@ -75,30 +75,6 @@ vme_status vme_threads_set(int threads)
     return VME_OK;
 }
 
-/* ---- subnormals: a context may want them flushed while it computes */
-#ifdef __x86_64__
-#include <xmmintrin.h>
-enum { FLUSH = 0x8040 };            /* FTZ and DAZ */
-
-static unsigned mode_enter(const vme_context *context)
-{
-    unsigned before = _mm_getcsr();
-    if ((context->flags & VME_FLUSH_SUBNORMALS) != 0 && (before & FLUSH) != FLUSH)
-        _mm_setcsr(before | FLUSH);
-    return before;
-}
-
-static void mode_leave(const vme_context *context, unsigned before)
-{
-    if ((context->flags & VME_FLUSH_SUBNORMALS) != 0 && (before & FLUSH) != FLUSH)
-        _mm_setcsr(before);
-}
-
-#else
-static unsigned mode_enter(const vme_context *context) { (void)context; return 0; }
-static void mode_leave(const vme_context *context, unsigned before) { (void)context; (void)before; }
-#endif
-
 /* ---- jobs */
 static void fail(struct job *job, int64_t piece, vme_status status, const char *message)
 {
@@ -163,12 +139,13 @@ static struct job *join(void)
 static void help(struct job *job)
 {
     vme_context *context = job->context;        /* its caller waits in it until this helper has left */
-    unsigned mode = mode_enter(context);
     uint64_t before = thread_cpu_ns();
-    while (atomic_load_explicit(&pool.working, memory_order_relaxed) <= vme_threads() && do_piece(job))
-        ;
+    {
+        VME_FLUSHING(context);
+        while (atomic_load_explicit(&pool.working, memory_order_relaxed) <= vme_threads() && do_piece(job))
+            ;
+    }
     uint64_t spent = thread_cpu_ns() - before;
-    mode_leave(context, mode);
     atomic_fetch_add_explicit(&context->helper_ns, spent, memory_order_relaxed);
     if (context->account.worked != NULL)
         context->account.worked(context->account.owner, spent);
@@ -349,14 +326,9 @@ vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_
         return VME_OK;
     if (vme_stopping(context))
         return vme_stopped_here(context);
-    unsigned mode = mode_enter(context);
-    vme_status status = VME_OK;
+    VME_FLUSHING(context);
     if (count <= grain)
-        status = body(argument, 0, count);
-    else {
-        struct job job = {.context = context, .body = body, .argument = argument, .count = count, .grain = grain};
-        status = run(&job);
-    }
-    mode_leave(context, mode);
-    return status;
+        return body(argument, 0, count);
+    struct job job = {.context = context, .body = body, .argument = argument, .count = count, .grain = grain};
+    return run(&job);
 }

@@ -448,6 +448,7 @@ static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, c
 vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes,
                       const void *initial, const vme_tensor *out)
 {
+    VME_FLUSHING(context);
     vme_status status = check(op, in, axes, initial, out);
     if (status != VME_OK)
         return status;
@@ -475,8 +476,11 @@ vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, co
     if (r.length == 0) {
         vme_cursor at;
         vme_nest_seek(&r.kept, 0, &at);
-        for (int64_t i = 0; i < r.outputs; i++, vme_nest_advance(&r.kept, &at, 1))
+        for (int64_t i = 0; i < r.outputs; i++, vme_nest_advance(&r.kept, &at, 1)) {
+            if ((i & 4095) == 0 && vme_stopping(context))
+                return vme_stopped_here(context);
             store(&r, 1, r.start, at.data[OUT], 0);
+        }
         return VME_OK;
     }
     return run(context, &r);

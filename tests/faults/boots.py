@@ -14,6 +14,7 @@ import faulthandler
 import os
 import sys
 
+import engine.numpy as np
 from tests.hosts import bundle, until
 from vmhost.errors import VMHostError, from_core
 from vmhost.host import system_image
@@ -22,6 +23,8 @@ from vmhost.isolation import vm as isolation
 WORK = """
 import threading
 from vmhost import guest
+
+kept = []
 
 def setup():
     global table
@@ -70,13 +73,19 @@ def run(value):
             return str(error)
     if value == "raised":
         raise ValueError(table[3])
+    if value == "array":
+        import engine.numpy as np
+        return np.ones((3, 4)).T
+    if hasattr(value, "shape"):
+        kept.append(value)
+        return [value, value.T * 2]
     print("a line")
     return [value, {"a": (1, 2.5, b"x" * 1000)}, table]
 
 def teardown():
     table.clear()
 """
-CALLS = ("sealed", "threads", "files", "denied", "raised", list(range(50)))
+CALLS = ("sealed", "threads", "files", "denied", "raised", list(range(50)), "array", np.ones((2, 3)))
 PERMISSIONS = {"read": ["/usr/share"], "write": [], "net": ["localhost:80"], "env": ["HOME"], "host": []}
 
 
@@ -130,7 +139,7 @@ def try_once(core, system, image, arm):
         wrong.append("quarantined")
     elif vm.statistics()["live_bytes"] != 0:
         wrong.append("bytes left")
-    usual = ["result", "result", "result", "result", "TaskError", "result"]
+    usual = ["result", "result", "result", "result", "TaskError", "result", "result", "result"]
     return "nothing" if ends == usual else ",".join(ends), wrong
 
 

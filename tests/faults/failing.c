@@ -1,6 +1,6 @@
-/* Preloaded into a Python whose allocations are to fail: the n-th that the native core asks of libc, or the n-th that CPython makes on
- * a VM's thread. Driven through ctypes by boots.py; nothing of it is in the core. Also the control: CPython makes and ends an interpreter
- * on a thread, without the core. */
+/* Preloaded into a Python whose allocations are to fail: the n-th that the native core or the engine asks of libc, the n-th that CPython
+ * makes on a VM's thread, or what an account of the engine is asked for. Driven through ctypes by boots.py and arrays.py; nothing of it is in
+ * the core. Also the control: CPython makes and ends an interpreter on a thread, without the core. */
 #define _GNU_SOURCE 1
 #include <Python.h>
 #include <pthread.h>
@@ -187,4 +187,39 @@ long failing_alone(long after, const char **reason)
     Py_END_ALLOW_THREADS
     *reason = PyStatus_Exception(status) ? status.err_msg : NULL;
     return arenas;
+}
+
+/* ---- an account of the engine (vme_account) that refuses: in C, as it is called while exceptions are set ------------- */
+
+static atomic_llong charged;
+static atomic_long requests, refuse_from, refuse_to;    /* numbers of requests, from 0; those from the first to before the last are refused */
+static atomic_bool refused;
+
+void failing_refuse(long from, long to)
+{
+    requests = 0;
+    refuse_from = from;
+    refuse_to = to;
+    refused = false;
+}
+
+bool failing_refused(void) { return refused; }
+long long failing_charged(void) { return charged; }
+
+bool failing_charge(void *owner, size_t bytes)
+{
+    (void)owner;
+    long number = atomic_fetch_add(&requests, 1);
+    if (number >= refuse_from && number < refuse_to) {
+        refused = true;
+        return false;
+    }
+    charged += (long long)bytes;
+    return true;
+}
+
+void failing_release(void *owner, size_t bytes)
+{
+    (void)owner;
+    charged -= (long long)bytes;
 }

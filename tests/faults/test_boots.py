@@ -9,10 +9,8 @@ import collections
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -23,15 +21,6 @@ INNERMOST = 4
 BEYOND = 10**7
 # A Py_NewInterpreterFromConfig that fails so abandons the heap it began, in CPython 3.14, without any code of ours: test_cpython_alone_…
 CPYTHON_LEAVES = ("failed to add exceptions to builtins", "external importer setup failed")
-
-
-@pytest.fixture(scope="module")
-def failing(tmp_path_factory):
-    library = tmp_path_factory.mktemp("failing") / "failing.so"
-    compiler = os.environ.get("CC") or shutil.which("gcc") or "cc"
-    subprocess.run([compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", f"-I{sysconfig.get_path('include')}",
-                    "-o", library, Path(__file__).with_name("failing.c")], check=True)
-    return library
 
 
 def run(failing, mode, numbers):

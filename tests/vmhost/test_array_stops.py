@@ -1,0 +1,123 @@
+"""A stop in the middle of each class of the engine's operations, on arrays that the VM shares with the host: the call ends, what was
+shared is as it was and the host's again, and nothing stays charged."""
+
+import gc
+import threading
+from concurrent.futures import CancelledError
+
+import numpy
+import pytest
+
+import engine.numpy as np
+import vmhost
+from engine import _array
+from tests.hosts import bundle, until
+from vmhost.limits import Policy
+
+# One call each that takes long against all around it, so that a stop falls into the engine.
+LOOPS = {
+    "elementwise": "np.power(a.x, 1.7, out=out)",
+    "elementwise_of_two_dtypes": "np.arctan2(a.x, a.narrow, out=out)",
+    "addition": "np.add(a.x, 1.0, out=out)",
+    "where": "np.where(a.mask, a.x, out)",
+    "cast": "a.x.astype('float32')",
+    "reduction": "np.broadcast_to(a.x, (500, a.x.size)).sum()",
+    "reduction_of_rows": "np.broadcast_to(a.x, (500, a.x.size)).max(axis=0)",
+    "reduction_of_nothing": "nothing.sum(axis=1, dtype='int8')",
+    "places": "np.broadcast_to(a.x, (500, a.x.size)).argmax(axis=1)",
+    "scan": "np.cumsum(a.x, out=out)",
+    "scan_of_columns": "np.cumsum(a.square, axis=0)",
+    "sort": "np.sort(a.x)",
+    "argsort": "np.argsort(a.x)",
+    "searchsorted": "np.searchsorted(a.ordered, a.x)",
+    "transpose": "np.ascontiguousarray(a.square.T)",
+    "concatenate": "np.concatenate([a.x, a.x])",
+    "pad": "np.pad(a.square, 3, 'reflect')",
+    "tile": "np.tile(a.x, 4)",
+    "roll": "np.roll(a.square, (5, 7), (0, 1))",
+    "gather": "a.x[a.places]",
+    "scatter": "put(out, a.places, a.x)",
+    "nonzero": "np.nonzero(a.mask)",
+    "mask": "a.x[a.mask]",
+    "random": "_array._words((1, 2), (0, 0, 0, 0), 0, 1_000_000)",
+    "product": "np.matmul(a.square, a.square)",
+    "product_of_integers": "np.matmul(a.whole, a.whole)",
+    "products_with_a_vector": "np.matmul(np.broadcast_to(a.square, (50, *a.square.shape)), a.x[:a.square.shape[1]])",
+}
+TASK = """
+import engine.numpy as np
+from engine import _array
+from vmhost import guest
+
+class Arrays:
+    def __init__(self, named):
+        self.__dict__.update(named)
+
+def put(out, places, values):
+    out[places] = values
+
+def run(value):
+    return value
+
+""" + "".join(f"""
+def {name}(named):
+    a = Arrays(named)
+    out, nothing = np.zeros_like(a.x), np.zeros((a.x.size, 0), dtype="int8")
+    guest.host.begun(None)
+    while True:
+        {call}
+""" for name, call in LOOPS.items())
+
+
+class Running:
+    """A host whose task tells when its loop begins."""
+
+    def __init__(self):
+        self.begun = threading.Event()
+        # the machine may be busy: that a stopped thread gets no CPU for a while is no failure
+        self.host = vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=10), functions={"begun": lambda _: self.begun.set()})
+        self.task = self.host.load(bundle(TASK, limits={"memory": "256 MiB", "wall_time": "300 s"}, permissions={"host": ["begun"]}))
+
+    def vms(self):
+        return [vm for vm in self.host.statistics().vms if vm.state != "ended"]
+
+    def cpu_s(self):
+        return sum(vm.cpu_s for vm in self.vms())
+
+
+@pytest.fixture(scope="module")
+def running():
+    running = Running()
+    yield running
+    running.host.close()
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    x = numpy.random.default_rng(7).random(500 * 500)
+    made = {"x": x, "square": x.reshape(500, 500), "narrow": x.astype("float32"), "mask": x > 0.5, "places": numpy.argsort(x),
+            "ordered": numpy.sort(x), "whole": (x.reshape(500, 500) * 100).astype("int64")}
+    return {name: np.array(value) for name, value in made.items()}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_stop_in_the_middle(running, arrays, name):
+    before = {name: numpy.array(value) for name, value in arrays.items()}
+    live = _array._statistics()["live_bytes"]
+    running.begun.clear()
+    future = running.task.submit(arrays, entry=f"main:{name}")
+    assert running.begun.wait(60)
+    begun_s = running.cpu_s()
+    until(lambda: running.cpu_s() > begun_s + 0.005)
+    assert not arrays["x"].flags.writeable
+    future.stop()
+    with pytest.raises(CancelledError):
+        future.result(60)
+    until(lambda: not any(vm.counters["buffer_bytes"] for vm in running.vms()))
+    assert not [vm for vm in running.vms() if vm.state == "quarantined"]
+    gc.collect()
+    for name, value in arrays.items():
+        assert numpy.array_equal(numpy.asarray(value), before[name]), name
+        until(lambda value=value: value.flags.writeable)        # the VM has let go of it
+    assert _array._statistics()["live_bytes"] == live
+    assert running.task(3) == 3

@@ -12,7 +12,6 @@ from tests.engine.library import DTYPES, NUMBER, Context, EngineError, Status, c
 
 RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OPS = names("reduce")
-KINDS = [dtype for dtype in DTYPES if dtype != np.float16]     # which needs a cast
 NUMPY = {name: getattr(np, name) for name in OPS}
 
 
@@ -34,15 +33,27 @@ def reduce(context, op, array, axes, out=None, initial=None, dtype=None):
     return out
 
 
+def wanted(op, array, axis):
+    """NumPy's reduction. Sums and products of float16 are made in float32 and rounded once, more exactly than NumPy's, which rounds
+    between two dimensions."""
+    half = array.dtype == "float16" and op in ("sum", "prod")
+    with np.errstate(all="ignore"):
+        made = NUMPY[op](array.astype("float32") if half else array, axis=axis, keepdims=True)
+        return made.astype("float16") if half else made
+
+
 def expect(result, expected, array, op):
     """Equal values; sums and products of floats as near as rounding lets them be."""
     expected = np.asarray(expected)
     assert result.dtype == expected.dtype
     result = result.reshape(expected.shape)
     if op in ("sum", "prod") and expected.dtype.kind in "fc":
-        size = {2: 1e-2, 4: 1e-5, 8: 1e-13}[expected.dtype.itemsize // (2 if expected.dtype.kind == "c" else 1)]
+        size = {2: 1e-3, 4: 1e-5, 8: 1e-13}[expected.dtype.itemsize // (2 if expected.dtype.kind == "c" else 1)]
         with np.errstate(all="ignore"):
             scale = np.nanmax(np.abs(np.where(np.isfinite(array), array, 0)), initial=1) * max(array.size, 1)
+        if expected.dtype == "float16":         # the last place, also of what is subnormal
+            np.testing.assert_allclose(result, expected, rtol=size, atol=1e-7)
+            return
         np.testing.assert_allclose(result, expected, rtol=size, atol=size * float(scale) if op == "sum" else 0)
     else:
         np.testing.assert_array_equal(result, expected)
@@ -52,7 +63,7 @@ def expect(result, expected, array, op):
 @RELAXED
 @given(data=st.data(), op=st.sampled_from([op for op in OPS if not op.startswith("arg")]))
 def test_any_axes(backend, context, data, op):
-    array = data.draw(arrays(KINDS, nan=op != "prod"))
+    array = data.draw(arrays(DTYPES, nan=op != "prod"))
     if op in ("sum", "prod") and array.dtype.kind in "fc":      # where the order of additions decides nothing but rounding
         array = np.where(np.isfinite(array) & (np.abs(array) < 1000), array, array.dtype.type(2))
         if op == "prod":
@@ -61,7 +72,7 @@ def test_any_axes(backend, context, data, op):
     if op == "count_nonzero" and not axes:
         axes = tuple(range(array.ndim))         # NumPy takes () for all there
     try:
-        expected = NUMPY[op](array, axis=axes, keepdims=True)
+        expected = wanted(op, array, axes)
     except ValueError as error:
         with pytest.raises(EngineError) as caught:
             reduce(context, op, array, axes)
@@ -73,7 +84,7 @@ def test_any_axes(backend, context, data, op):
 @RELAXED
 @given(data=st.data(), op=st.sampled_from(["argmax", "argmin"]))
 def test_places(backend, context, data, op):
-    array = data.draw(arrays(KINDS))
+    array = data.draw(arrays(DTYPES))
     if array.ndim == 0:
         return
     axis = data.draw(st.integers(0, array.ndim - 1))
@@ -97,21 +108,17 @@ def test_large(backend, context, op, shape, axes):
     if op.startswith("arg"):
         axes = axes[:1]
     axis = axes[0] if op.startswith("arg") else axes
-    for dtype in ("float32", "int64", "bool", "uint8", "complex64", "int16"):
+    for dtype in ("float32", "int64", "bool", "uint8", "complex64", "int16", "float16"):
         array = values(dtype, int(np.prod(shape)), 7).reshape(shape)
         if array.dtype.kind in "fc":
             array = np.nan_to_num(array, nan=1, posinf=3, neginf=-3)
             if op == "prod":
                 array = np.where(array.real < 0, -1, 1j if array.dtype.kind == "c" else 1).astype(dtype)
-            if dtype == "float16":
-                array = array.clip(-30, 30)
+            if dtype == "float16":      # sums stay where float16 has numbers, and where float32 adds them exactly
+                array = array.clip(0, 30).round()
+                array[np.random.default_rng(1).random(shape) < 0.99] = op == "prod"
         for view in (array, stretched(array, 3)):
-            with np.errstate(all="ignore"):
-                expected = NUMPY[op](view, axis=axis, keepdims=True)
-            if dtype == "float16" and op == "sum":
-                with np.errstate(all="ignore"):
-                    expected = NUMPY[op](view.astype("float32"), axis=axis, keepdims=True).astype(dtype)
-            expect(reduce(context, op, view, axes), expected, array, op)
+            expect(reduce(context, op, view, axes), wanted(op, view, axis), array, op)
 
 
 def test_sums_are_as_accurate_as_numpys(backend, context):

@@ -1,0 +1,485 @@
+/* Every operator on tensors of random rank, shape, strides (any sign, 0), place and dtype, on each backend: whatever it answers, it
+ * touches nothing outside of them (each lies in a block of exactly its extent, which the address sanitizer watches), does nothing that
+ * C leaves undefined, says a sentence when it refuses, and leaves nothing charged.
+ *
+ *   test_fuzz [seed [rounds]]       the seed of a failure is printed
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../check.h"
+#include "internal.h"
+
+enum { RANK = 8, ROUNDS = 6000 };
+
+static uint64_t state;
+
+static uint64_t random_bits(void)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 29) ^ (state >> 47);
+}
+static int below(int most) { return (int)(random_bits() % (unsigned)most); }
+static bool one_in(int most) { return below(most) == 0; }
+
+/* ---- tensors */
+typedef struct made {
+    vme_tensor t;
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    char *block;            /* NULL: another's */
+} made;
+
+static void fill(char *data, size_t bytes, int dtype)
+{
+    int kind = below(4);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = dtype == VME_BOOL ? (char)below(2) : kind == 0 ? 0 : kind == 1 ? (char)-1 : (char)random_bits();
+    if (kind != 2)
+        return;
+    for (size_t i = 0; i + 8 <= bytes; i += 8)      /* numbers of ordinary size */
+        if (dtype == VME_FLOAT64 || dtype == VME_COMPLEX128)
+            memcpy(data + i, &(double){below(2000) / 7.0 - 100}, 8);
+        else if (dtype == VME_FLOAT32 || dtype == VME_COMPLEX64)
+            memcpy(data + i, (float[2]){(float)below(2000) / 7 - 100, (float)below(9)}, 8);
+        else if (dtype == VME_INT64 || dtype == VME_UINT64)
+            memcpy(data + i, &(int64_t){below(300)}, 8);
+}
+
+/* Elements do not share memory when `apart`; else strides of 0 may be among them. */
+static void make(made *m, int dtype, int rank, const int64_t *shape, bool apart)
+{
+    int order[RANK];
+    int64_t size = vme_dtype_size((vme_dtype)dtype), step = size, low = 0, high = 0, elements = 1;
+    for (int i = 0; i < rank; i++) {
+        int at = below(i + 1);
+        order[i] = order[at];
+        order[at] = i;
+        elements *= shape[i];
+    }
+    bool plain = one_in(3);
+    for (int i = rank - 1; i >= 0; i--) {
+        int axis = plain ? i : order[i];
+        int64_t stride = plain ? step : step * (one_in(4) ? 1 + below(3) : 1) * (one_in(4) ? -1 : 1);
+        if (!apart && one_in(8))
+            stride = 0;
+        m->shape[axis] = shape[axis];
+        m->strides[axis] = stride;
+        int64_t reach = stride * (shape[axis] - 1);
+        if (elements > 0)
+            *(reach < 0 ? &low : &high) += reach;
+        if (stride != 0 && shape[axis] > 0)
+            step = (stride < 0 ? -stride : stride) * shape[axis];
+    }
+    size_t bytes = elements == 0 ? 0 : (size_t)(high - low + size);
+    m->block = malloc(bytes);
+    CHECK(m->block != NULL || bytes == 0);
+    fill(m->block, bytes, dtype);
+    m->t = (vme_tensor){NULL, m->block - low, m->shape, m->strides, rank, dtype};
+}
+
+/* The same memory seen backwards along one dimension, so that elements overlap but do not agree. */
+static void make_flipped(made *m, const made *of)
+{
+    *m = *of;
+    m->block = NULL;
+    m->t.shape = m->shape;
+    m->t.strides = m->strides;
+    int axis = m->t.rank == 0 ? -1 : below(m->t.rank);
+    if (axis < 0 || vme_elements(&m->t) == 0)
+        return;
+    m->t.data += m->strides[axis] * (m->shape[axis] - 1);
+    m->strides[axis] = -m->strides[axis];
+}
+
+static void random_shape(int *rank, int64_t *shape)
+{
+    if (one_in(60)) {       /* large enough for pieces and threads */
+        *rank = 1 + below(2);
+        shape[0] = *rank == 1 ? 1 + below(150000) : 1 + below(300);
+        shape[1] = 1 + below(300);
+        return;
+    }
+    *rank = below(RANK + 1);
+    for (int i = 0; i < *rank; i++)
+        shape[i] = one_in(25) ? 0 : 1 + below(*rank > 5 ? 2 : *rank > 3 ? 4 : *rank > 1 ? 9 : 200);
+}
+
+/* A shape that broadcasts to `shape`. */
+static void narrower(int rank, const int64_t *shape, int *own_rank, int64_t *own)
+{
+    int drop = rank > 0 && one_in(4) ? below(rank + 1) : 0;
+    *own_rank = rank - drop;
+    for (int i = 0; i < *own_rank; i++)
+        own[i] = one_in(6) ? 1 : shape[i + drop];
+}
+
+static int any_dtype(void) { return below(VME_DTYPE_COUNT); }
+
+static void make_input(made *m, int dtype, int rank, const int64_t *shape)
+{
+    int own_rank;
+    int64_t own[RANK];
+    narrower(rank, shape, &own_rank, own);
+    make(m, dtype, own_rank, own, false);
+}
+
+/* An operator's output: memory of its own, or now and then an input's. */
+static void make_output(made *m, int dtype, int rank, const int64_t *shape, const made *input)
+{
+    bool fits = input != NULL && input->t.dtype == dtype && input->t.rank == rank;
+    for (int i = 0; fits && i < rank; i++)
+        fits = input->shape[i] == shape[i] && (input->strides[i] != 0 || shape[i] == 1);
+    if (fits && one_in(2))
+        make_flipped(m, input);
+    else if (fits && one_in(2)) {
+        *m = *input;
+        m->block = NULL;
+        m->t.shape = m->shape;
+        m->t.strides = m->strides;
+    } else
+        make(m, dtype, rank, shape, true);
+}
+
+static void indices_fill(const made *m, int64_t length)
+{
+    int64_t count = vme_elements(&m->t), at[VME_RANK_MOST] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        char *place = m->t.data;
+        for (int d = 0; d < m->t.rank; d++)
+            place += at[d] * m->strides[d];
+        int64_t value = length == 0 || one_in(400) ? below(9) - 4 + (one_in(3) ? INT64_MIN / 2 : 0) : below((int)(2 * length)) - length;
+        memcpy(place, &value, sizeof value);
+        for (int d = m->t.rank - 1; d >= 0 && ++at[d] == m->shape[d]; d--)
+            at[d] = 0;
+    }
+}
+
+/* ---- one call of each operator */
+static vme_status try_elementwise(vme_context *context, made *m, int *used)
+{
+    int rank, in[3] = {any_dtype(), any_dtype(), any_dtype()}, which = below(4);
+    int64_t shape[RANK];
+    random_shape(&rank, shape);
+    vme_dtype loop, result;
+    if (which == 3)
+        in[0] = VME_BOOL;
+    int inputs = which == 0 ? 1 : which == 3 ? 3 : 2, op = below(which == 0 ? (int)VME_UNARY_COUNT : (int)VME_BINARY_COUNT);
+    if (one_in(2))
+        in[1] = in[0];
+    vme_status status = which == 0   ? vme_unary_types((vme_unary_op)op, (vme_dtype)in[0], &loop, &result)
+                        : which == 3 ? VME_OK
+                                     : vme_binary_types((vme_binary_op)op, (vme_dtype)in[0], (vme_dtype)in[1], &loop, &result);
+    if (status != VME_OK)
+        return status;
+    if (which == 3)
+        result = vme_dtype_promote((vme_dtype)in[1], (vme_dtype)in[2]);
+    for (int i = 0; i < inputs; i++)
+        make_input(&m[i], in[i], rank, shape);
+    make_output(&m[inputs], one_in(4) ? any_dtype() : (int)result, rank, shape, &m[below(inputs)]);
+    *used = inputs + 1;
+    return which == 0   ? vme_unary(context, (vme_unary_op)op, loop, &m[0].t, &m[1].t)
+           : which == 3 ? vme_where(context, &m[0].t, &m[1].t, &m[2].t, &m[3].t)
+                        : vme_binary(context, (vme_binary_op)op, loop, &m[0].t, &m[1].t, &m[2].t);
+}
+
+static vme_status try_copy(vme_context *context, made *m, int *used)
+{
+    int rank, dtype = any_dtype();
+    int64_t shape[RANK];
+    random_shape(&rank, shape);
+    make_input(&m[0], dtype, rank, shape);
+    make_output(&m[1], one_in(2) ? any_dtype() : dtype, rank, shape, &m[0]);
+    *used = 2;
+    if (one_in(10) && m[1].t.rank == 1)
+        return vme_arange(context, below(100) / 3.0, below(9) - 4, below(100), below(9) - 4, &m[1].t);
+    return vme_copy(context, &m[0].t, &m[1].t);
+}
+
+static vme_status try_reduce(vme_context *context, made *m, int *used)
+{
+    int rank, dtype = any_dtype(), op = below(VME_REDUCE_COUNT);
+    int64_t shape[RANK], kept[RANK];
+    random_shape(&rank, shape);
+    uint64_t axes = random_bits() & ((1u << rank) - 1);
+    if ((op == VME_ARGMAX || op == VME_ARGMIN) && rank > 0)
+        axes = 1u << below(rank);
+    for (int i = 0; i < rank; i++)
+        kept[i] = axes >> i & 1 ? 1 : shape[i];
+    vme_dtype loop, result;
+    vme_status status = vme_reduce_types((vme_reduce_op)op, (vme_dtype)dtype, &loop, &result);
+    if (status != VME_OK)
+        return status;
+    make(&m[0], dtype, rank, shape, false);
+    make_output(&m[1], (int)result, rank, kept, &m[0]);
+    *used = 2;
+    static const char initial[16];
+    return vme_reduce(context, (vme_reduce_op)op, loop, &m[0].t, axes, one_in(3) ? initial : NULL, &m[1].t);
+}
+
+static vme_status try_scan(vme_context *context, made *m, int *used)
+{
+    int rank, dtype = any_dtype(), op = below(VME_SCAN_COUNT);
+    int64_t shape[RANK];
+    random_shape(&rank, shape);
+    vme_dtype loop, result;
+    vme_status status = vme_scan_types((vme_scan_op)op, (vme_dtype)dtype, &loop, &result);
+    if (status != VME_OK || rank == 0)
+        return status;
+    make(&m[0], dtype, rank, shape, false);
+    make_output(&m[1], (int)result, rank, shape, &m[0]);
+    *used = 2;
+    return vme_scan(context, (vme_scan_op)op, loop, &m[0].t, below(rank), &m[1].t);
+}
+
+static vme_status try_matmul(vme_context *context, made *m, int *used)
+{
+    int lead = below(3), dtype = any_dtype();
+    int64_t shape[RANK], a[RANK], b[RANK], sizes[3];
+    for (int i = 0; i < lead; i++)
+        shape[i] = one_in(20) ? 0 : 1 + below(3);
+    for (int i = 0; i < 3; i++)
+        sizes[i] = one_in(20) ? 0 : 1 + below(one_in(6) ? 70 : 9);
+    for (int i = 0; i < lead; i++) {
+        a[i] = one_in(4) ? 1 : shape[i];
+        b[i] = one_in(4) ? 1 : shape[i];
+    }
+    a[lead] = shape[lead] = sizes[0];
+    a[lead + 1] = b[lead] = sizes[1];
+    b[lead + 1] = shape[lead + 1] = sizes[2];
+    make(&m[0], dtype, lead + 2, a, false);
+    make(&m[1], dtype, lead + 2, b, false);
+    make_output(&m[2], dtype, lead + 2, shape, &m[below(2)]);
+    *used = 3;
+    return vme_matmul(context, &m[0].t, &m[1].t, &m[2].t);
+}
+
+static vme_status try_transform(vme_context *context, made *m, int *used)
+{
+    int rank, dtype = any_dtype(), which = below(4);
+    int64_t shape[RANK], out[RANK], numbers[RANK] = {0};
+    random_shape(&rank, shape);
+    if (rank == 0)
+        return VME_OK;
+    int axis = below(rank);
+    memcpy(out, shape, sizeof out);
+    make(&m[0], dtype, rank, shape, false);
+    *used = 1;
+    if (which == 0) {
+        int64_t other[RANK];
+        memcpy(other, shape, sizeof other);
+        other[axis] = below(5);
+        make(&m[1], dtype, rank, other, false);
+        out[axis] = 2 * shape[axis] + other[axis];
+        make(&m[2], dtype, rank, out, true);
+        *used = 3;
+        return vme_concatenate(context, 3, (const vme_tensor *const[]){&m[0].t, &m[1].t, &m[0].t}, axis, &m[2].t);
+    }
+    if (which == 1)
+        for (int i = 0; i < rank; i++) {
+            numbers[i] = rank > 5 ? below(2) : below(4);
+            out[i] += numbers[i] + (rank > 5 ? 0 : below(4));
+        }
+    else if (which == 2)
+        for (int i = 0; i < rank; i++)
+            out[i] *= rank > 5 ? 1 : below(3);
+    else
+        for (int i = 0; i < rank; i++)
+            numbers[i] = below(11) - 5;
+    make(&m[1], dtype, rank, out, true);
+    *used = 2;
+    static const char value[16];
+    return which == 1   ? vme_pad(context, (vme_pad_mode)below(VME_PAD_WRAP + 1), &m[0].t, numbers, value, &m[1].t)
+           : which == 2 ? vme_tile(context, &m[0].t, &m[1].t)
+                        : vme_roll(context, &m[0].t, numbers, &m[1].t);
+}
+
+static vme_status try_index(vme_context *context, made *m, int *used)
+{
+    int rank, dtype = any_dtype();
+    int64_t shape[RANK], places[3], out[VME_RANK_MOST];
+    random_shape(&rank, shape);
+    if (rank == 0)
+        return VME_OK;
+    int first = below(rank), count = 1 + below(rank - first < 3 ? rank - first : 3), place_rank = below(3);
+    for (int i = 0; i < place_rank; i++)
+        places[i] = one_in(20) ? 0 : 1 + below(5);
+    if (first + place_rank + rank - first - count > RANK)
+        return VME_OK;
+    const vme_tensor *indices[3];
+    for (int i = 0; i < count; i++) {
+        make_input(&m[2 + i], VME_INT64, place_rank, places);
+        indices_fill(&m[2 + i], shape[first + i]);
+        indices[i] = &m[2 + i].t;
+    }
+    /* what the indices broadcast to */
+    int got_rank, out_rank = 0;
+    int64_t got[VME_RANK_MOST];
+    vme_status status = vme_shape_broadcast(count, indices, &got_rank, got);
+    CHECK(status == VME_OK);
+    for (int i = 0; i < first; i++)
+        out[out_rank++] = shape[i];
+    for (int i = 0; i < got_rank; i++)
+        out[out_rank++] = got[i];
+    for (int i = first + count; i < rank; i++)
+        out[out_rank++] = shape[i];
+    bool gather = one_in(2);
+    make(&m[0], dtype, rank, shape, !gather);
+    if (gather)
+        make(&m[1], dtype, out_rank, out, true);
+    else
+        make_input(&m[1], dtype, out_rank, out);
+    *used = 2 + count;
+    return gather ? vme_gather(context, &m[0].t, first, count, indices, &m[1].t)
+                  : vme_scatter(context, &m[1].t, first, count, indices, one_in(2), &m[0].t);
+}
+
+static vme_status try_nonzero(vme_context *context, made *m, int *used)
+{
+    int rank;
+    int64_t shape[RANK], count;
+    random_shape(&rank, shape);
+    make(&m[0], VME_BOOL, rank, shape, false);
+    *used = 1;
+    vme_status status = vme_nonzero(context, &m[0].t, &count, NULL);
+    if (status != VME_OK)
+        return status;
+    const vme_tensor *out[RANK];
+    for (int i = 0; i < rank; i++) {
+        make(&m[1 + i], VME_INT64, 1, &count, true);
+        out[i] = &m[1 + i].t;
+    }
+    *used = 1 + rank;
+    return vme_nonzero(context, &m[0].t, &count, out);
+}
+
+static vme_status try_sort(vme_context *context, made *m, int *used)
+{
+    int rank, dtype = any_dtype(), which = below(3);
+    int64_t shape[RANK];
+    random_shape(&rank, shape);
+    if (rank == 0)
+        return VME_OK;
+    make(&m[0], dtype, rank, shape, false);
+    *used = 1;
+    if (which == 2) {
+        int64_t length = below(60);
+        make(&m[1], dtype, 1, &length, false);
+        make(&m[2], VME_INT64, rank, shape, true);
+        *used = 3;
+        return vme_searchsorted(context, &m[1].t, &m[0].t, one_in(2), &m[2].t);
+    }
+    make_output(&m[1], which == 0 ? dtype : VME_INT64, rank, shape, &m[0]);
+    *used = 2;
+    return which == 0 ? vme_sort(context, &m[0].t, below(rank), one_in(2), &m[1].t)
+                      : vme_argsort(context, &m[0].t, below(rank), one_in(2), &m[1].t);
+}
+
+static vme_status try_random(vme_context *context, made *m, int *used)
+{
+    int rank;
+    int64_t shape[RANK];
+    random_shape(&rank, shape);
+    make(&m[0], VME_UINT64, rank, shape, true);
+    *used = 1;
+    return vme_philox(context, (uint64_t[2]){random_bits(), 1}, (uint64_t[4]){random_bits(), (uint64_t)-1, 2, 3}, random_bits(), &m[0].t);
+}
+
+/* Regions that stay inside two buffers, or that do not: then nothing is written. */
+static vme_status try_raster(vme_context *context, made *m, int *used)
+{
+    int size = 1 << below(5), rank = 1 + below(VME_REGION_RANK);
+    vme_region region = {.rank = rank};
+    int64_t bounds[2][2] = {{0, 0}, {0, 0}}, elements = 1;
+    bool wild = one_in(4);
+    for (int i = 0; i < rank; i++) {
+        region.size[i] = one_in(20) ? 0 : 1 + below(4);
+        elements *= region.size[i];
+        for (int side = 0; side < 2; side++) {
+            int64_t stride = below(9) - 4, reach = stride * (region.size[i] - 1);
+            (side == 0 ? region.source_strides : region.destination_strides)[i] = stride;
+            bounds[side][reach > 0] += region.size[i] == 0 ? 0 : reach;
+        }
+    }
+    region.source_offset = -bounds[0][0];
+    region.destination_offset = -bounds[1][0] + (wild ? below(7) - 3 + (one_in(5) ? INT64_MAX / 2 : 0) : 0);
+    m[0].block = malloc((size_t)(bounds[0][1] - bounds[0][0] + 1) * (size_t)size);
+    fill(m[0].block, (size_t)(bounds[0][1] - bounds[0][0] + 1) * (size_t)size, VME_BOOL);
+    *used = 1;
+    region.source = m[0].block;
+    vme_buffer *destination;
+    vme_status status = vme_buffer_new(context, (size_t)(bounds[1][1] - bounds[1][0] + 1) * (size_t)size, true, &destination);
+    if (status == VME_OK) {
+        status = vme_raster(context, size, 1, &region, destination);
+        CHECK(status == VME_OK || wild);
+        vme_buffer_unref(destination);
+    }
+    return status;
+}
+
+/* Views from outside: any numbers. What is accepted is read, all of it. */
+static vme_status try_check(vme_context *context, made *m, int *used)
+{
+    size_t bytes = (size_t)below(300);
+    vme_buffer *buffer;
+    char *block = malloc(bytes);
+    CHECK(vme_buffer_wrap(context, block, bytes, true, block, free, &buffer) == VME_OK);
+    fill(block, bytes, VME_BOOL);
+    int rank = below(4);
+    static const int64_t odd[] = {INT64_MAX, INT64_MIN, INT64_MIN / 2, (int64_t)1 << 62, -1, (int64_t)1 << 32};
+    for (int i = 0; i < rank; i++) {
+        m[0].shape[i] = one_in(10) ? odd[below(6)] : below(6);
+        m[0].strides[i] = one_in(10) ? odd[below(6)] : 4 * (below(9) - 4);
+    }
+    m[0].t = (vme_tensor){buffer, block + below(320) - 10, m[0].shape, m[0].strides, rank, VME_UINT8};
+    m[0].block = NULL;
+    size_t needed;
+    vme_status status = vme_shape_bytes(VME_UINT8, rank, m[0].shape, NULL, &needed);
+    if (status == VME_OK)
+        status = vme_tensor_check(&m[0].t);
+    if (status == VME_OK && needed < 1 << 20) {
+        *used = 2;
+        make(&m[1], VME_UINT8, rank, m[0].shape, true);
+        status = vme_copy(context, &m[0].t, &m[1].t);
+        CHECK(status == VME_OK);
+    }
+    vme_buffer_unref(buffer);
+    return status;
+}
+
+int main(int count, char **arguments)
+{
+    uint64_t seed = count > 1 ? strtoull(arguments[1], NULL, 0) : 20261121;
+    int rounds = count > 2 ? atoi(arguments[2]) : ROUNDS, refused = 0, ok = 0;
+    static vme_status (*const tries[])(vme_context *, made *, int *) = {
+        try_elementwise, try_elementwise, try_elementwise, try_copy, try_reduce, try_scan, try_matmul, try_transform, try_index,
+        try_nonzero, try_sort, try_random, try_raster, try_check,
+    };
+    static made m[2 + RANK];
+    vme_context *context;
+    CHECK(vme_context_new(NULL, 0, &context) == VME_OK);
+    for (int round = 0; round < rounds; round++) {
+        state = seed + (uint64_t)round;
+        random_bits();
+        int backend = below(vme_backend_count()), used = 0, which = below((int)(sizeof tries / sizeof *tries));
+        if (vme_backend_force(backend) != VME_OK)
+            continue;
+        if (getenv("FUZZ_ROUND") != NULL)
+            fprintf(stderr, "seed %llu\n", (unsigned long long)(seed + (uint64_t)round));
+        vme_status status = tries[which](context, m, &used);
+        *(status == VME_OK ? &ok : &refused) += 1;
+        if (status != VME_OK)
+            CHECK(status < VME_STOPPED && strlen(vme_message()) > 0);
+        for (int i = 0; i < used; i++)
+            free(m[i].block);
+        vme_statistics statistics;
+        vme_context_statistics(context, &statistics);
+        if (statistics.live_bytes != 0 || statistics.buffers != 0) {
+            fprintf(stderr, "%s: seed %llu, operator %d: %lld bytes left\n", __FILE__, (unsigned long long)(seed + (uint64_t)round), which,
+                    (long long)statistics.live_bytes);
+            return 1;
+        }
+    }
+    vme_context_unref(context);
+    CHECK(rounds < 1000 || (ok > rounds / 3 && refused > 0));
+    return 0;
+}

@@ -59,11 +59,22 @@ int array_argument_int(PyObject *value, int64_t absent, int64_t *result)
     return number == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
+/* A size that no int64_t holds is a bad value, as NumPy has it. */
+static int size_of(PyObject *value, int64_t *size)
+{
+    int result = array_argument_int(value, 0, size);
+    if (result < 0 && PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        PyErr_Clear();
+        PyErr_SetString(PyExc_ValueError, "Maximum allowed dimension exceeded");
+    }
+    return result;
+}
+
 int array_argument_shape(PyObject *value, int *rank, int64_t *shape)
 {
     if (PyIndex_Check(value) && !(is_array(value) && ((array *)value)->t.rank != 0)) {
         *rank = 1;
-        return array_argument_int(value, 0, shape);
+        return size_of(value, shape);
     }
     PyObject *sizes = PySequence_Tuple(value);     /* not the list itself: an item's __index__ could change it */
     if (sizes == NULL) {
@@ -81,7 +92,7 @@ int array_argument_shape(PyObject *value, int *rank, int64_t *shape)
         goto done;
     }
     for (Py_ssize_t i = 0; i < length; i++)
-        if (array_argument_int(PyTuple_GET_ITEM(sizes, i), 0, &shape[i]) < 0)
+        if (size_of(PyTuple_GET_ITEM(sizes, i), &shape[i]) < 0)
             goto done;
     *rank = (int)length;
     result = 0;

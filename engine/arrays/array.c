@@ -488,6 +488,9 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *keyword
     array *self = NULL;
     if (offset < 0 || !(memory->flags & ARRAY_CONTIGUOUS))
         PyErr_SetString(PyExc_ValueError, "offset must be non-negative and the buffer contiguous");
+    else if (!array_given(steps) && (bytes > vme_buffer_size(memory->t.buffer)
+                                     || (size_t)offset > vme_buffer_size(memory->t.buffer) - bytes))
+        PyErr_SetString(PyExc_TypeError, "buffer is too small for requested array");
     else if (array_check_status(state, vme_tensor_check(&view)) == 0)
         self = array_view_of(memory, dtype, rank, sizes, strides, view.data);
     Py_DECREF(memory);

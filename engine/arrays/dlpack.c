@@ -199,7 +199,7 @@ static array *take_over(array_state *state, PyObject *capsule)
         return NULL;
     }
     if (tensor->device.device_type != DL_CPU) {
-        PyErr_Format(PyExc_BufferError, "from_dlpack(): the data lies on device type %d; only CPU memory (1) can be read",
+        PyErr_Format(PyExc_BufferError, "Unsupported device in DLTensor: device type %d, where only the CPU's (1) can be read",
                      tensor->device.device_type);
         return NULL;
     }
@@ -254,7 +254,7 @@ PyObject *array_function_from_dlpack(PyObject *module, ARRAY_VECTORCALL)
     }
     Py_DECREF(device);
     if (type != DL_CPU)
-        return PyErr_Format(PyExc_BufferError, "from_dlpack(): the data lies on device type %d; only CPU memory (1) can be read", type);
+        return PyErr_Format(PyExc_BufferError, "Unsupported device in DLTensor: device type %d, where only the CPU's (1) can be read", type);
     PyObject *method = PyObject_GetAttrString(values[0], "__dlpack__");
     if (method == NULL)
         return NULL;

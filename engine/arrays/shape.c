@@ -255,9 +255,14 @@ array *array_broadcast_to(array *self, int rank, const int64_t *shape)
     int64_t strides[VME_RANK_MOST];
     int extra = rank - self->t.rank;
     bool fits = extra >= 0;
+    for (int i = 0; i < rank; i++)
+        if (shape[i] < 0) {
+            PyErr_SetString(PyExc_ValueError, "all elements of broadcast shape must be non-negative");
+            return NULL;
+        }
     for (int i = 0; fits && i < rank; i++) {
         int64_t size = i < extra ? 1 : self->t.shape[i - extra];
-        fits = shape[i] >= 0 && (size == shape[i] || size == 1);
+        fits = size == shape[i] || size == 1;
         strides[i] = i < extra || (size == 1 && shape[i] != 1) ? 0 : self->t.strides[i - extra];
     }
     if (!fits) {

@@ -273,7 +273,7 @@ def repeat(a, repeats, axis=None):
     if counts.dtype.kind not in "iub":
         raise TypeError(f"Cannot cast array data from {counts.dtype!r} to dtype('int64') according to the rule 'safe'")
     if (counts < 0).any():
-        raise ValueError("repeats may not contain negative values.")
+        raise ValueError("repeats may not contain negative values." if counts.ndim else "negative dimensions are not allowed")
     length = a.shape[axis]
     if counts.size == 1:
         count = int(counts.item())

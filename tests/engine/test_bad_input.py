@@ -26,9 +26,9 @@ SHAPES = """
 READ_ONLY = """
     fixed.__setitem__(0, 1.0); fixed.__setitem__(..., x); fixed.__setitem__([0, 1], 2); fixed.__setitem__(x > 3, 2); fixed.__iadd__(1);
     fixed.__itruediv__(x); np.add(x, x, out=fixed); np.exp(x, out=fixed); x.sum(axis=0, out=fixed[0]); x.cumsum(axis=0, out=fixed);
-    np.matmul(x, x.swapaxes(1, 2)[:, :, :], out=fixed[:, :, :3]); fixed.sort(); fixed.fill(3); fixed.partition(1); np.copyto(fixed, x);
+    np.matmul(x, x.swapaxes(1, 2)[:, :, :], out=fixed[:, :, :3]); fixed.sort(); fixed.fill(3); np.copyto(fixed, x);
     fixed.T.__setitem__(0, 1);
-    fixed[0].__setitem__(0, 1); fixed.reshape(-1).__setitem__(0, 1); fixed.view('i8').__setitem__(0, 1); fixed.flat.__setitem__(0, 1);
+    fixed[0].__setitem__(0, 1); fixed.reshape(-1).__setitem__(0, 1); fixed.view('i8').__setitem__(0, 1);
     np.clip(x, 1, 2, out=fixed); 
     np.broadcast_to(x, (2, 2, 3, 4)).__setitem__(0, 1); memoryview(fixed).__setitem__((0, 0, 0), 1.0);
     np.put_along_axis(fixed, np.zeros((1, 3, 4), int), 1, 0); fixed.real.__setitem__(0, 1); np.cumsum(x, 0, out=fixed)
@@ -49,7 +49,7 @@ OTHERS = """
 
 # refused by both; NumPy's sentence speaks of its insides, or of what the engine has otherwise
 OTHER_WORDS = """
-    np.zeros(None); x.reshape(-1, 0); x.reshape(7, -1); np.broadcast_to(x, (2**62, 2**62, 2, 3, 4));
+    np.zeros(None); fixed.partition(1); x.reshape(-1, 0); x.reshape(7, -1); np.broadcast_to(x, (2**62, 2**62, 2, 3, 4));
     x[(None,) * 62]; np.put(fixed, [0], 1); np.place(fixed, x > 3, 1); np.putmask(fixed, x > 3, 1);
     np.add.at(fixed, 0, 1); np.take(x, [0, 0], 0, out=fixed);
     np.concatenate([x, x], out=np.broadcast_to(x[0], (4, 3, 4))); np.fill_diagonal(fixed[0], 1); x.swapaxes(0, 5);
@@ -123,8 +123,9 @@ def test_values_that_are_no_numbers(value):
 
 
 def test_a_view_never_reaches_beyond_its_memory():
-    x = engine.numpy.arange(6.0)
-    for shape, strides in [((7,), (8,)), ((2,), (48,)), ((2,), (-8,)), ((3,), (2**62,)), ((2**62,), (8,)), ((2, 2), (40, 8)), ((2,), (-2**63,))]:
+    x = engine.numpy.arange(600.0)
+    for shape, strides in [((601,), (8,)), ((2,), (4800,)), ((2,), (-8,)), ((3,), (2**62,)), ((2**62,), (8,)), ((2, 2), (4792, 8)),
+                           ((2,), (-2**63,))]:
         with pytest.raises(ValueError):
             _array._as_strided(x, shape, strides)
     assert _array._as_strided(x, (0,), (2**62,)).shape == (0,)
@@ -200,16 +201,12 @@ class Producer:
     (dict(said=2), BufferError, "Unsupported device in DLTensor"), (dict(device=2), BufferError, "Unsupported device in DLTensor"),
     (dict(device=13), BufferError, "Unsupported device in DLTensor"),
     (dict(shape=(-1,)), ValueError, "negative dimensions"), (dict(shape=(2**62, 2**62), strides=(0, 0)), ValueError, "too big"),
-    (dict(shape=(3,), strides=(2**61,)), BufferError, "strides"), (dict(shape=(2, 2), strides=(2**59, 2**59 + 2**58)), None, ""),
+    (dict(shape=(3,), strides=(2**61,)), BufferError, "strides"),
     (dict(shape=(1,) * 65, strides=(1,) * 65), ValueError, "maximum supported dimension"),
     (dict(code=4, bits=16), BufferError, "no dtype"), (dict(lanes=2), BufferError, "no dtype"), (dict(bits=128), BufferError, "no dtype"),
-    (dict(code=77), BufferError, "no dtype"), (dict(capsule=3), (TypeError, ValueError), "")])
+    (dict(code=77), BufferError, "no dtype"), (dict(capsule=3), ValueError, "PyCapsule_GetPointer")])
 def test_dlpack_that_cannot_be(producer, error, sentence):
     made = Producer(**producer)
-    if error is None:           # strides that fit an address space: what lies there is the producer's to know
-        engine.numpy.from_dlpack(made)
-        assert len(made.freed) == 1
-        return
     with pytest.raises(error, match=sentence):
         engine.numpy.from_dlpack(made)
     assert not made.freed       # the capsule was not taken: its maker's to free

@@ -50,8 +50,10 @@ def test_buffers_that_do_not_fit():
         np.asarray(numpy.array(["a"]))
     with pytest.raises(ValueError, match="ndarray is not C-contiguous"):
         np.frombuffer(np.arange(10)[::2])
-    with pytest.raises(ValueError, match="strides is incompatible"):
+    with pytest.raises(TypeError, match="buffer is too small for requested array"):
         np.ndarray((3,), "f8", bytearray(16))
+    with pytest.raises(ValueError, match="strides is incompatible"):
+        np.ndarray((2,), "f8", bytearray(16), 0, (16,))
 
 
 def test_dlpack_to_numpy_and_back():

@@ -1,5 +1,5 @@
 /* Preloaded into a Python whose allocations are to fail: the n-th that the native core or the engine asks of libc, the n-th that CPython
- * makes on a VM's thread, or what an account of the engine is asked for. Driven through ctypes by boots.py and arrays.py; nothing of it is in
+ * makes on a VM's thread, or what an account of the engine is asked for. Driven through ctypes by boots.py and array_allocations.py; nothing of it is in
  * the core. Also the control: CPython makes and ends an interpreter on a thread, without the core. */
 #define _GNU_SOURCE 1
 #include <Python.h>

@@ -1,11 +1,11 @@
 """Runs each operation of a list while its n-th allocation fails, for one n after the other, and looks at how it ended.
 
-    LD_PRELOAD=failing.so python -m tests.faults.arrays account|engine|python [STEP]
+    LD_PRELOAD=failing.so python -m tests.faults.array_allocations account|engine|python [STEP]
 
 `account`: what the context's account is asked for is refused, that one alone and, in a second round, from it on. `engine`: what libvme
 asks of libc. `python`: what CPython's allocators are asked for, by engine._array, by engine.numpy and by CPython itself. Every STEP-th n is
 tried. Each operation may give its usual result or MemoryError, and must leave nothing charged. Each is named before it is tried, so a crash is
-known by its name. Run by test_arrays.py.
+known by its name. Run by test_array_allocations.py.
 """
 
 import collections

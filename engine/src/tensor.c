@@ -81,11 +81,11 @@ bool vme_is_contiguous(const vme_tensor *tensor)
 void vme_extent(const vme_tensor *tensor, const char **begin, const char **end)
 {
     const char *first = tensor->data, *last = tensor->data;
-    for (int i = 0; i < tensor->rank; i++) {
-        if (tensor->shape[i] == 0) {
-            *begin = *end = tensor->data;
+    *begin = *end = first;
+    for (int i = 0; i < tensor->rank; i++)
+        if (tensor->shape[i] == 0)      /* the other sizes, and strides, may be anything */
             return;
-        }
+    for (int i = 0; i < tensor->rank; i++) {
         int64_t span = (tensor->shape[i] - 1) * tensor->strides[i];
         if (span < 0)
             first += span;

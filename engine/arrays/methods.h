@@ -26,7 +26,7 @@
     X(where) X(clip) X(matmul) X(dot) \
     X(reshape) X(ravel) X(transpose) X(swapaxes) X(squeeze) X(broadcast_to) X(_as_strided) \
     X(concatenate) X(_pad) X(_tile) X(_roll) \
-    X(take) X(nonzero) X(sort) X(argsort) X(searchsorted) X(_scatter_add) \
+    X(take) X(nonzero) X(sort) X(argsort) X(searchsorted) X(_partition) X(_scatter_add) \
     X(from_dlpack) X(promote_types) X(result_type) X(can_cast) \
     X(_fft) X(_linear) X(_random) X(_statistics) X(_address) X(_words) X(_shortest)
 

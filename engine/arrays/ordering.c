@@ -1,6 +1,8 @@
 /* Sorting and searching, and the words of the random generator. */
 #include "methods.h"
 
+#include "vme_order.h"
+
 /* kind and order are accepted as in NumPy; every sort here is stable where that can be seen */
 static const char *const sort_names[] = {"a", "axis", "kind", "order", "stable", "descending", NULL};
 
@@ -52,19 +54,37 @@ static PyObject *sort_in_place(array_state *state, array *self, PyObject **value
 }
 ARRAY_METHOD_OF(sort, sort_names, 4, 1, 6, sort_in_place)
 
-/* A whole sort is a partition at every place; `kth` must be one. */
+/* _partition(a, kth, axis, places): kth rising, none negative; axis an int. The rest of numpy.partition is Python. */
+static const char *const select_names[] = {"a", "kth", "axis", "places", NULL};
+static PyObject *select_elements(array_state *state, array *self, PyObject **values)
+{
+    int64_t kth[VME_RANK_MOST];
+    int count, axis;
+    bool places;
+    if (array_argument_shape(values[1], &count, kth) < 0 || array_argument_axis(state, values[2], self->t.rank, &axis) < 0
+        || array_argument_bool(values[3], false, &places) < 0)
+        return NULL;
+    array *made = array_new(state, places ? VME_INT64 : self->t.dtype, self->t.rank, self->t.shape, false);
+    if (made != NULL && array_check_status(state, ENGINE(self->size * 4, vme_partition(state->context, &self->t, axis, count, kth, places,
+                                                                                      &made->t))) < 0)
+        Py_CLEAR(made);
+    return (PyObject *)made;
+}
+ARRAY_FUNCTION_OF(_partition, select_names, 4, 4, 4, select_elements)
+
+/* in place */
 static const char *const partition_names[] = {"a", "kth", "axis", "kind", "order", NULL};
 static PyObject *partition(array_state *state, array *self, PyObject **values)
 {
-    PyObject *module = PyImport_ImportModule("engine.numpy._sets");
-    PyObject *checked = module == NULL ? NULL
-                        : PyObject_CallMethod(module, "_check_kth", "OOi", self, values[1], -1);
-    Py_XDECREF(module);
-    if (checked == NULL)
+    if (array_require_writable(self, "sort array is read-only") < 0)
         return NULL;
-    Py_DECREF(checked);
-    PyObject *sorting[6] = {values[0], values[2], NULL, NULL, NULL, NULL};
-    return sort_in_place(state, self, sorting);
+    PyObject *module = PyImport_ImportModule("engine.numpy._sets"), *axis = values[2] != NULL ? Py_NewRef(values[2]) : PyLong_FromLong(-1);
+    PyObject *made = module == NULL || axis == NULL ? NULL : PyObject_CallMethod(module, "partition", "OOO", self, values[1], axis);
+    int result = made == NULL ? -1 : array_assign(self, (array *)made);
+    Py_XDECREF(module);
+    Py_XDECREF(axis);
+    Py_XDECREF(made);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 ARRAY_METHOD_OF(partition, partition_names, 5, 2, 5, partition)
 

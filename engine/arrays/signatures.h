@@ -63,6 +63,7 @@
 #define SIGNATURE_sort SIGNATURE_ORDER
 #define SIGNATURE_argsort SIGNATURE_ORDER
 #define SIGNATURE_searchsorted "(a, v, side='left', sorter=None)"
+#define SIGNATURE__partition "(a, kth, axis, places)"
 #define SIGNATURE__scatter_add "(target, key, values)"
 #define SIGNATURE_from_dlpack "(x, /, *, device=None, copy=None)"
 #define SIGNATURE_promote_types "(type1, type2, /)"

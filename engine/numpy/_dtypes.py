@@ -116,7 +116,12 @@ def isfortran(a):
 
 # ---- names of dtypes, and lists of them
 
-True_, False_ = _a.bool(True), _a.bool(False)
+def __getattr__(name):
+    if name in ("True_", "False_"):         # arrays, which this file makes when they are asked for
+        return _a.bool(name == "True_")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 ScalarType = (int, float, complex, bool, bytes, str, memoryview, _a.bool, _a.complex64, _a.complex128, _a.float16, _a.float32, _a.float64,
               _a.int8, _a.int16, _a.int32, _a.int64, _a.uint8, _a.uint16, _a.uint32, _a.uint64)
 typecodes = {"Character": "", "Integer": "bhilqnp", "UnsignedInteger": "BHILQNP", "Float": "efd", "Complex": "FD",

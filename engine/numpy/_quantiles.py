@@ -4,6 +4,7 @@ Methods of `quantile` after Hyndman and Fan, "Sample quantiles in statistical pa
 """
 
 from engine import _array as _a
+from engine.numpy._sets import SELECTED_MOST, partitioned
 from engine.numpy._shapes import _axes, _count, moveaxis, take_along_axis
 from engine.numpy._statistics import _finish, _keep
 
@@ -31,8 +32,10 @@ def _with_nans(result, ordered):
 def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     """The middle value; of an even number the mean of the two in the middle."""
     a = _a.asarray(a)
-    ordered = _a.sort(_last(a, axis), -1)
-    count = ordered.shape[-1]
+    rows = _last(a, axis)
+    count = rows.shape[-1]
+    # the largest one, too, which is NaN if there is one
+    ordered = partitioned(rows, ((count - 1) // 2, count // 2, count - 1)) if count else rows
     middle = ordered[..., max(count - 1, 0) // 2:count // 2 + 1]
     result = _with_nans(_a.mean(middle, -1), ordered)
     return _finish(_keep(result, a, axis) if keepdims else result, out)
@@ -115,6 +118,15 @@ def _quantiles(ordered, known, q, method, weak):
     return _a.where(share >= 0.5, after - step * (1 - share), before + step * share)
 
 
+def _needed(count, q, method):
+    """The places of a sorted row that `_quantiles` looks at; None: so many that the row is better sorted."""
+    if 2 * len(q) >= SELECTED_MOST:
+        return None
+    place, _ = _place(count, q, method)
+    below = _a.clip(_a.floor(place), 0, count - 1).astype(int).tolist()
+    return [*below, *(min(one + 1, count - 1) for one in below), 0, count - 1]
+
+
 def _weighted(rows, weights, q):
     """The quantiles of rows by weight: the first value at which the sum of weights reaches q."""
     order = rows.argsort(-1)
@@ -171,8 +183,9 @@ def _quantile(a, q, axis, out, method, keepdims, weights, weak, skip_nans):
         if not skip_nans:
             result = _with_nans_last(result, rows)
     else:
-        ordered = _a.sort(rows, -1)
-        known = ordered.shape[-1]
+        known = rows.shape[-1]
+        kth = _needed(known, fractions, method) if not skip_nans else None
+        ordered = _a.sort(rows, -1) if kth is None else partitioned(rows, kth)
         if skip_nans and ordered.dtype.kind == "f":
             missing = _a.count_nonzero(_a.isnan(ordered), -1)
             if missing.any():

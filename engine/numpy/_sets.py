@@ -164,24 +164,46 @@ def setxor1d(ar1, ar2, assume_unique=False):
 
 # ---- order
 
-def _check_kth(a, kth, axis):
+def _partitioned(a, kth, axis, places):
     from engine.numpy._shapes import _axis
 
     a = _a.asarray(a)
-    size = a.size if axis is None else a.shape[_axis(axis, a.ndim)] if a.ndim else 1
-    for place in _a.asarray(kth).ravel().tolist():
+    if axis is None:
+        a, axis = a.ravel(), 0
+    if a.ndim == 0:
+        a = a.reshape(1)
+    axis = _axis(axis, a.ndim)
+    size, kth = a.shape[axis], _a.asarray(kth)
+    if kth.dtype.kind not in "iu":
+        raise TypeError("Partition index must be integer")
+    wanted = kth.ravel().tolist()
+    if not size:
+        return _a.zeros(a.shape, int) if places else a.copy()
+    for place in wanted:
         if not -size <= place < size:
             raise ValueError(f"kth(={place}) out of bounds ({size})")
-    return a
+    return partitioned(a, [place % size for place in wanted], axis, places)
+
+
+SELECTED_MOST = 6       # from so many places on, sorting altogether is faster
+
+
+def partitioned(a, kth, axis=-1, places=False):
+    """numpy.partition of places that are known to be right (or argpartition's), in any order and number."""
+    kth = tuple(sorted(set(kth)))
+    if len(kth) > SELECTED_MOST:
+        return _a.argsort(a, axis) if places else _a.sort(a, axis)
+    return _a._partition(a, kth, axis, places)
 
 
 def partition(a, kth, axis=-1, kind="introselect", order=None):
-    """Sorted altogether, which is a partition at every place."""
-    return _a.sort(_check_kth(a, kth, axis), axis)
+    """The elements with the ones numbered `kth` where sorting would put them, smaller ones before, larger ones behind."""
+    return _partitioned(a, kth, axis, False)
 
 
 def argpartition(a, kth, axis=-1, kind="introselect", order=None):
-    return _a.argsort(_check_kth(a, kth, axis), axis)
+    """The indices of `partition`'s order."""
+    return _partitioned(a, kth, axis, True)
 
 
 def lexsort(keys, axis=-1):

@@ -8,6 +8,7 @@
 #include "elements.h"
 #include "nest.h"
 #include "raster.h"
+#include "vme_order.h"
 
 /* ---- keys. `sign`: the top bit of the element's width. */
 static inline uint64_t float_key(uint64_t bits, uint64_t sign, uint64_t infinity)
@@ -298,6 +299,80 @@ static vme_status work_new(vme_context *context, int64_t length, bool with_place
     return VME_OK;
 }
 
+/* ---- selection */
+
+/* Splits keys begin .. end - 1 by the digit of `bits` bits from `shift` on: below `middle`, equal to it, above. Stable. */
+static vme_status split(vme_context *context, work *w, int64_t begin, int64_t end, int shift, uint64_t mask, uint64_t middle,
+                        int64_t below, int64_t equal)
+{
+    int64_t at[3] = {begin, begin + below, begin + below + equal};
+    for (int64_t from = begin; from < end; from += PIECE) {
+        int64_t to = end - from < PIECE ? end : from + PIECE;
+        for (int64_t i = from; i < to; i++) {
+            uint64_t key = w->keys[i], digit = key >> shift & mask;
+            int64_t place = at[(digit >= middle) + (digit > middle)]++;
+            w->spare_keys[place] = key;
+            if (w->places != NULL)
+                w->spare_places[place] = w->places[i];
+        }
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    memcpy(w->keys + begin, w->spare_keys + begin, (size_t)(end - begin) * sizeof *w->keys);
+    if (w->places != NULL)
+        memcpy(w->places + begin, w->spare_places + begin, (size_t)(end - begin) * sizeof *w->places);
+    return VME_OK;
+}
+
+/* Puts the key that sorting would put at `kth` there, among keys begin .. end - 1: by the digit in which they first differ, again and
+ * again among those that share kth's digit. */
+static vme_status select_key(vme_context *context, work *w, int64_t begin, int64_t end, int64_t kth)
+{
+    while (end - begin > INSERTION_MOST) {
+        uint64_t differing = 0;
+        for (int64_t from = begin; from < end; from += PIECE) {
+            int64_t to = end - from < PIECE ? end : from + PIECE;
+            for (int64_t i = from; i < to; i++)
+                differing |= w->keys[i] ^ w->keys[begin];
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        if (differing == 0)
+            return VME_OK;
+        int bits = digit_bits(end - begin), high = 64 - __builtin_clzll(differing), shift = high > bits ? high - bits : 0;
+        uint64_t mask = (UINT64_C(1) << bits) - 1, middle = 0;
+        memset(w->counts, 0, sizeof *w->counts << bits);
+        for (int64_t from = begin; from < end; from += PIECE) {
+            count_some(end - from < PIECE ? end - from : PIECE, w->keys + from, w->counts, shift, bits, 1);
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        int64_t below = 0;
+        while (begin + below + w->counts[middle] <= kth)
+            below += w->counts[middle++];
+        int64_t equal = w->counts[middle];
+        vme_status status = split(context, w, begin, end, shift, mask, middle, below, equal);
+        if (status != VME_OK)
+            return status;
+        begin += below;
+        end = begin + equal;
+    }
+    insertion_sort(end - begin, w->keys + begin, w->places == NULL ? NULL : w->places + begin, INT64_MAX);
+    return VME_OK;
+}
+
+static vme_status select_keys(vme_context *context, work *w, int64_t n, int count, const int64_t *kth)
+{
+    int64_t begin = 0;
+    for (int i = 0; i < count; i++) {
+        vme_status status = select_key(context, w, begin, n, kth[i]);
+        if (status != VME_OK)
+            return status;
+        begin = kth[i] + 1;
+    }
+    return VME_OK;
+}
+
 /* ---- lines */
 enum { OUT, IN };
 
@@ -307,6 +382,8 @@ typedef struct sort {
     vme_dtype dtype;
     int64_t length, in_step, out_step;
     bool descending, places;            /* places: the output is argsort's */
+    int kth_count;                      /* 0: whole lines are sorted */
+    const int64_t *kth;
 } sort;
 
 /* The places of a line of complex numbers in order, left in w->places. */
@@ -344,7 +421,7 @@ static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
         for (int64_t i = 0; s->places && i < s->length; i++)
             w->places[i] = i;
         load_keys(s->dtype, s->length, in, s->in_step, s->descending, s->places, w->keys);
-        status = radix_sort(s->context, w, s->length);
+        status = s->kth_count > 0 ? select_keys(s->context, w, s->length, s->kth_count, s->kth) : radix_sort(s->context, w, s->length);
     }
     if (status != VME_OK)
         return status;
@@ -379,8 +456,8 @@ static vme_status sort_lines(void *argument, int64_t begin, int64_t end)
     return status;
 }
 
-static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis, bool descending, bool places,
-                           const vme_tensor *out)
+static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis, bool descending, bool places, int kth_count,
+                           const int64_t *kth, const vme_tensor *out)
 {
     int64_t shape[VME_RANK_MOST], in_strides[VME_RANK_MOST], out_strides[VME_RANK_MOST];
     int rank = 0;
@@ -391,7 +468,7 @@ static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis,
             out_strides[rank++] = out->strides[d];
         }
     sort s = {.context = context, .dtype = (vme_dtype)in->dtype, .length = in->shape[axis], .in_step = in->strides[axis],
-              .out_step = out->strides[axis], .descending = descending, .places = places};
+              .out_step = out->strides[axis], .descending = descending, .places = places, .kth_count = kth_count, .kth = kth};
     vme_nest_make(&s.lines, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){out_strides, in_strides},
                   (char *const[]){out->data, in->data});
     if (s.lines.elements == 0 || s.length == 0)
@@ -411,15 +488,17 @@ static vme_status check(const char *name, const vme_tensor *in, int axis, const 
     return vme_check_output(out);
 }
 
-vme_status vme_sort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
+static vme_status sort_values(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count, const int64_t *kth,
+                              const vme_tensor *out)
 {
     vme_status status = check("sort", in, axis, out);
     if (status == VME_OK)
         status = vme_copy(context, in, out);
-    return status == VME_OK ? sort_all(context, out, axis, descending, false, out) : status;
+    return status == VME_OK ? sort_all(context, out, axis, descending, false, kth_count, kth, out) : status;
 }
 
-vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
+static vme_status sort_places(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count, const int64_t *kth,
+                              const vme_tensor *out)
 {
     vme_status status = check("argsort", in, axis, out);
     if (status != VME_OK)
@@ -428,17 +507,36 @@ vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, boo
         return vme_fail(VME_BAD_DTYPE, "the output of argsort is int64, not %s", vme_dtype_name((vme_dtype)out->dtype));
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (!vme_overlap(in, out))
-        return sort_all(context, in, axis, descending, true, out);
+        return sort_all(context, in, axis, descending, true, kth_count, kth, out);
     int64_t strides[VME_RANK_MOST];
     vme_tensor aside;
     status = vme_aside_new(context, out, strides, &aside);
     if (status != VME_OK)
         return status;
-    status = sort_all(context, in, axis, descending, true, &aside);
+    status = sort_all(context, in, axis, descending, true, kth_count, kth, &aside);
     if (status == VME_OK)
         status = vme_copy(context, &aside, out);
     vme_buffer_unref(aside.buffer);
     return status;
+}
+
+vme_status vme_sort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
+{
+    return sort_values(context, in, axis, descending, 0, NULL, out);
+}
+
+vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
+{
+    return sort_places(context, in, axis, descending, 0, NULL, out);
+}
+
+vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, int count, const int64_t *kth, bool places,
+                         const vme_tensor *out)
+{
+    for (int i = 0; axis >= 0 && axis < in->rank && i < count; i++)
+        if (kth[i] < (i == 0 ? 0 : kth[i - 1] + 1) || kth[i] >= in->shape[axis])
+            return vme_fail(VME_BAD_VALUE, "kth(=%lld) out of bounds (%lld)", (long long)kth[i], (long long)in->shape[axis]);
+    return (places ? sort_places : sort_values)(context, in, axis, false, count, kth, out);
 }
 
 /* ---- searching */

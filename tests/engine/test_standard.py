@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 import engine.numpy
 from tests.engine.arrays import arrays
 from tests.engine.test_arrays_against_numpy import assert_same, check, outcome
-from tests.engine.test_surface import assert_near
+from tests.engine.test_expressions import assert_near
 
 for name in dir(engine.numpy):      # all loaded here, so that no test is the first to import one
     getattr(engine.numpy, name)

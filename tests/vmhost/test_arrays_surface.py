@@ -5,7 +5,7 @@ import pytest
 import engine.numpy as np
 import vmhost
 from tests.engine.test_arrays_against_numpy import outcome
-from tests.engine.test_surface import CASES, VALUES, evaluated
+from tests.engine.test_expressions import CASES, VALUES, evaluated
 from tests.hosts import bundle
 
 TASK = """
@@ -18,6 +18,22 @@ TASK = """
     def flat(array, key, value):
         array.flat[key] = value
         return array
+
+    def part(np, array, kth, axis=-1):
+        made, places = np.partition(array, kth, axis), np.argpartition(array, kth, axis)
+        ordered = np.sort(array, axis)
+        for found in (made, np.take_along_axis(array if axis is not None else array.ravel(), places, -1 if axis is None else axis)):
+            found, wanted = (np.moveaxis(one, -1 if axis is None else axis, -1) for one in (found, ordered))
+            assert np.array_equal(np.sort(found, -1), wanted, equal_nan=True)
+            for k in [kth] if isinstance(kth, int) else kth:
+                k %= found.shape[-1]
+                assert np.array_equal(found[..., k], wanted[..., k], equal_nan=True)
+                assert np.array_equal(np.sort(found[..., :k], -1), wanted[..., :k], equal_nan=True)
+        copied = array.copy()
+        if axis is not None:
+            copied.partition(kth, axis)
+            assert np.array_equal(np.sort(copied, axis), ordered, equal_nan=True)
+        return np.take(ordered, kth, -1 if axis is None else axis)
 
     def pads(row, widths, axis, options):
         row[:widths[0]] = 5

@@ -1,138 +1,145 @@
-"""Padding: what lies beyond an array's edges, made of the array itself or of given values."""
+"""numpy.pad: arrays grown at their edges.
+
+The five modes that only move elements are the engine's (`_array._pad`, regions of the raster primitive). The others compute what
+they put there, one dimension after the other, each along all that the earlier ones made, as NumPy does.
+"""
 
 from engine import _array as _a
-from engine.numpy._shapes import moveaxis
 
-# what the engine pads by itself, in all dimensions at once
-_PRIMITIVE = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3, "wrap": 4}
-
-# the keyword arguments of each mode, as numpy.pad has them
-_ALLOWED = {
-    "empty": (), "edge": (), "wrap": (), "constant": ("constant_values",), "linear_ramp": ("end_values",), "maximum": ("stat_length",),
-    "mean": ("stat_length",), "median": ("stat_length",), "minimum": ("stat_length",), "reflect": ("reflect_type",),
-    "symmetric": ("reflect_type",),
-}
+_MOVES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3, "wrap": 4}
+_OPTIONS = {"constant": "constant_values", "reflect": "reflect_type", "symmetric": "reflect_type", "linear_ramp": "end_values",
+            "maximum": "stat_length", "mean": "stat_length", "median": "stat_length", "minimum": "stat_length", "edge": None,
+            "wrap": None, "empty": None}
 
 
 def _pairs(value, rank):
-    """((before, after), ...) of numpy.pad's ways to give widths."""
-    if isinstance(value, dict):
+    """((before, after), ...) of numpy.pad's ways to give two values for each dimension."""
+    value = _a.asarray(value)
+    return _a.broadcast_to(value.ravel() if value.size == 1 else value, (rank, 2)).tolist()
+
+
+def _counts(value, rank):
+    pairs = [[int(number) for number in pair] for pair in _pairs(value, rank)]
+    if any(number < 0 for pair in pairs for number in pair):
+        raise ValueError("index can't contain negative values")
+    return pairs
+
+
+def _widths(pad_width, rank):
+    if isinstance(pad_width, dict):
         pairs = [(0, 0)] * rank
-        for axis, pair in value.items():
-            pairs[axis] = (pair, pair) if not hasattr(pair, "__len__") else tuple(pair)
-        return pairs
-    return _a.broadcast_to(_a.asarray(value), (rank, 2)).tolist()
+        for axis, pair in pad_width.items():
+            pairs[axis] = pair if isinstance(pair, tuple) else (pair, pair)
+        pad_width = pairs or [(0, 0)]
+    pad_width = _a.asarray(pad_width)
+    if pad_width.dtype.kind != "i":
+        raise TypeError("`pad_width` must be of integral type.")
+    return _counts(pad_width, rank)
 
 
 def pad(array, pad_width, mode="constant", **kwargs):
     """`array` with so many elements more in front of and behind each dimension."""
     array = _a.asarray(array)
-    rank = array.ndim
-    widths = _pairs(pad_width, rank)
-    if any(int(width) != width for pair in widths for width in pair):
-        raise TypeError("`pad_width` must be of integral type.")
-    widths = [(int(before), int(after)) for before, after in widths]
-    if any(width < 0 for pair in widths for width in pair):
-        raise ValueError("index can't contain negative values")
+    widths = _widths(pad_width, array.ndim)
+    before = tuple(pair[0] for pair in widths)
+    shape = tuple(n + sum(pair) for n, pair in zip(array.shape, widths))
     if callable(mode):
-        return _by_function(array, widths, mode, kwargs)
-    if mode not in _ALLOWED:
+        return _by_function(_a._pad(array, before, shape, _MOVES["constant"]), widths, mode, kwargs)
+    if mode not in _OPTIONS:
         raise ValueError(f"mode '{mode}' is not supported")
-    wrong = set(kwargs) - set(_ALLOWED[mode])
-    if wrong:
-        raise ValueError(f"unsupported keyword arguments for mode '{mode}': {wrong}")
-    if mode == "constant":
-        return _constant(array, widths, kwargs.get("constant_values", 0))
-    if mode == "empty":
-        return _constant(array, widths, 0)
+    unsupported = set(kwargs) - {_OPTIONS[mode]}
+    if unsupported:
+        raise ValueError(f"unsupported keyword arguments for mode '{mode}': {unsupported}")
+    option = next(iter(kwargs.values()), None)
+    if mode in ("constant", "empty"):
+        values = _pairs(0 if option is None else option, array.ndim)
+        if len({value for pair in values for value in pair}) > 1:
+            return _each_axis(array, widths, values, _constants)
+        return _a._pad(array, before, shape, _MOVES["constant"], _a.asarray(values[0][0] if values else 0, array.dtype).item())
     for axis, (n, pair) in enumerate(zip(array.shape, widths)):
         if n == 0 and any(pair):
             raise ValueError(f"can't extend empty axis {axis} using modes other than 'constant' or 'empty'")
-    if mode in _PRIMITIVE and kwargs.get("reflect_type", "even") == "even":
-        return _whole(array, widths, _PRIMITIVE[mode])
-    if mode in ("reflect", "symmetric"):
-        for axis, pair in enumerate(widths):
-            array = _odd(array, axis, pair, mode == "symmetric")
-        return array
+    if array.size == 0:
+        return _a.empty(shape, array.dtype)
+    if mode in _MOVES and (option is None or option != "odd"):
+        return _a._pad(array, before, shape, _MOVES[mode])
     if mode == "linear_ramp":
-        for axis, (pair, ends) in enumerate(zip(widths, _pairs(kwargs.get("end_values", 0), rank))):
-            array = _ramps(array, axis, pair, ends)
-        return array
-    lengths = kwargs.get("stat_length")
-    lengths = [(None, None)] * rank if lengths is None else _pairs(lengths, rank)
-    for axis, (pair, length) in enumerate(zip(widths, lengths)):
-        array = _statistic(array, axis, pair, mode, length)
-    return array
+        return _each_axis(array, widths, _pairs(0 if option is None else option, array.ndim), _ramps)
+    if mode in _MOVES:
+        return _each_axis(array, widths, [mode == "symmetric"] * array.ndim, _reflections)
+    lengths = [(None, None)] * array.ndim if option is None else _counts(option, array.ndim)
+    return _each_axis(array, widths, [(mode, pair) for pair in lengths], _statistics)
 
 
-def _whole(array, widths, mode, value=None):
-    shape = tuple(before + n + after for n, (before, after) in zip(array.shape, widths))
-    befores = tuple(before for before, _ in widths)
-    return _a._pad(array, befores, shape, mode) if value is None else _a._pad(array, befores, shape, mode, value)
+def _each_axis(array, widths, options, edges):
+    """`edges(array, widths of an axis, its option)` sees that axis as the first one, and returns what to put before and behind."""
+    from engine.numpy._shapes import moveaxis
+
+    for axis, (pair, option) in enumerate(zip(widths, options)):
+        if any(pair):
+            lines = moveaxis(array, axis, 0)
+            front, back = edges(lines, pair, option)
+            array = moveaxis(_a.concatenate((front, lines, back), dtype=array.dtype, casting="unsafe"), 0, axis)
+    return _a.ascontiguousarray(array) if any(map(any, widths)) else array.copy()
 
 
-def _constant(array, widths, values):
-    values = _pairs(values, array.ndim)
-    if len({value for pair in values for value in pair}) <= 1:
-        return _whole(array, widths, 0, _a.asarray(values[0][0] if values else 0).astype(array.dtype).item())
-    for axis, ((before, after), (first, last)) in enumerate(zip(widths, values)):      # different edges: a dimension after the other
-        size = array.shape[:axis], array.shape[axis + 1:]
-        fronts = [_a.full((*size[0], width, *size[1]), value).astype(array.dtype) for width, value in ((before, first), (after, last))]
-        array = _a.concatenate((fronts[0], array, fronts[1]), axis)
-    return array
+def _constants(lines, widths, values):
+    return (_a.full((width, *lines.shape[1:]), value, lines.dtype) for width, value in zip(widths, values))
 
 
-def _odd(array, axis, pair, with_edge):
-    """Reflected through the edges' values: 2*edge - mirror image, again and again where the padding is longer than the array."""
-    array = moveaxis(array, axis, 0)
-    before, after = pair
-    if len(array) == 1 and not with_edge:
-        array = _a.concatenate((_a.broadcast_to(array, (before, *array.shape[1:])), array, _a.broadcast_to(array, (after, *array.shape[1:]))))
-        before = after = 0
-    skip = 0 if with_edge else 1
-    while before or after:
-        n = len(array)
-        front, back = min(before, n - skip), min(after, n - skip)
-        parts = [2 * array[:1] - array[skip:skip + front][::-1], array, 2 * array[-1:] - array[n - skip - back:n - skip][::-1]]
-        array = _a.concatenate(parts)
-        before, after = before - front, after - back
-    return moveaxis(array, 0, axis)
-
-
-def _ramps(array, axis, pair, ends):
+def _ramps(lines, widths, ends):
     from engine.numpy._creation import linspace
 
-    array = moveaxis(array, axis, 0)
-    (before, after), (first, last) = pair, ends
-    dtype = array.dtype
-    front = linspace(first, array[0], before, False, dtype=dtype)
-    back = linspace(last, array[-1], after, False, dtype=dtype)[::-1]
-    return moveaxis(_a.concatenate((front, array, back)), 0, axis)
+    front, back = (linspace(end, edge, width, endpoint=False, dtype=lines.dtype)
+                   for end, edge, width in zip(ends, (lines[0], lines[-1]), widths))
+    return front, back[::-1]
 
 
-def _statistic(array, axis, pair, mode, lengths):
+def _statistics(lines, widths, mode_and_lengths):
     from engine.numpy._quantiles import median
 
-    find = {"maximum": _a.max, "minimum": _a.min, "mean": _a.mean, "median": median}[mode]
-    array = moveaxis(array, axis, 0)
-    n, values = len(array), []
-    for length, front in zip(lengths, (True, False)):
-        length = n if length is None else min(int(length), n)
-        if length == 0 and mode in ("maximum", "minimum"):
-            raise ValueError("stat_length of 0 yields no value for padding")
-        value = _a.asarray(find(array[:length] if front else array[n - length:], 0))
-        values.append((_a.rint(value) if array.dtype.kind in "iu" and value.dtype.kind == "f" else value).astype(array.dtype))
-    parts = [_a.broadcast_to(values[0], (pair[0], *values[0].shape)), array, _a.broadcast_to(values[1], (pair[1], *values[1].shape))]
-    return moveaxis(_a.concatenate(parts), 0, axis)
+    mode, lengths = mode_and_lengths
+    length = len(lines)
+    front, back = (length if one is None else min(one, length) for one in lengths)
+    if mode in ("maximum", "minimum") and not (front and back):
+        raise ValueError("stat_length of 0 yields no value for padding")
+    function = {"maximum": _a.max, "minimum": _a.min, "mean": _a.mean, "median": median}[mode]
+    found = [function(part, axis=0, keepdims=True) for part in (lines[:front], lines[length - back:])]
+    if lines.dtype.kind in "iu":
+        found = [_a.rint(one) for one in found]
+    return (_a.broadcast_to(one, (width, *lines.shape[1:])) for one, width in zip(found, widths))
 
 
-def _by_function(array, widths, function, kwargs):
-    from engine.numpy._grids import ndindex
+def _reflections(lines, widths, with_edge):
+    """Odd ones: turned around the edge's value. What is wider than the lines reflects what the reflections before made."""
+    length, (front, back) = len(lines), widths
+    if length == 1:
+        return (_a.broadcast_to(lines, (width, *lines.shape[1:])) for width in widths)
+    period = length if with_edge else length - 1
+    whole = _a.empty((front + length + back, *lines.shape[1:]), lines.dtype)
+    start, stop = front, front + length         # of what is filled
+    whole[start:stop] = lines
+    while start > 0 or stop < len(whole):
+        reach = (stop - start - (not with_edge)) // period * period
+        first = start + (not with_edge)
+        count = min(reach, start)
+        whole[start - count:start] = 2 * whole[start:start + 1] - whole[first:first + count][::-1]
+        start -= count
+        last = stop - (not with_edge)
+        count = min(reach, len(whole) - stop)
+        whole[stop:stop + count] = 2 * whole[stop - 1:stop] - whole[last - count:last][::-1]
+        stop += count
+    return whole[:front], whole[front + length:]
 
-    made = _constant(array, widths, 0)
-    for axis in range(made.ndim):
-        rows = moveaxis(made, axis, -1)
-        for place in ndindex(rows.shape[:-1]):
-            row = rows[place]
-            function(row, widths[axis], axis, kwargs)
-    return made
+
+def _by_function(array, widths, function, options):
+    """`function(vector, widths, axis, options)` fills the edges of every vector of the grown array, an axis after the other."""
+    from itertools import product
+
+    from engine.numpy._shapes import moveaxis
+
+    for axis, pair in enumerate(widths):
+        lines = moveaxis(array, axis, -1)
+        for place in product(*map(range, lines.shape[:-1])):
+            function(lines[(*place, ...)], tuple(pair), axis, options)
+    return array

@@ -16,10 +16,12 @@ enum { IN, OUT };               /* operands of the kept nest; the reduced one ha
 enum {
     PIECE = 32768,              /* elements that one accumulator folds at most: some 10 us */
     ROW_PIECE = 131072,         /* the same for a tile of accumulators */
-    PARALLEL_LEAST = 65536,     /* elements; below, dividing costs more than it brings */
+    PARALLEL_LEAST = 1 << 19,   /* bytes touched; below, waking helpers costs more than they bring */
+    OUTPUT_BYTES = 256,         /* what beginning and ending an output costs, in bytes */
     TILE_BYTES = 4096,          /* a tile of accumulators, on the stack */
     STAGE_BYTES = 2048,         /* elements that are cast or collected before they are folded, on the stack */
     COLLECT_LEAST = 32,         /* elements */
+    FIRST = 256,                /* elements in which all and any are looked for an answer before the work is divided */
     TURN_BYTES = 4096,          /* elements turned for argmax and argmin, on the stack */
     TURN_COLUMNS = 16,
     ACCUMULATOR_MOST = sizeof(vme_place),
@@ -34,6 +36,8 @@ typedef struct reduction {
     vme_fold *fold, *combine;           /* combine: accumulators of pieces, as elements */
     vme_fold_rows *rows, *combine_rows;
     bool places;                        /* argmax, argmin */
+    int decided_by;                     /* all, any: the value that ends them; else -1 */
+    atomic_bool decided;                /* some piece of the one output has found it */
     int64_t accumulator_bytes;
     _Alignas(16) char identity[ACCUMULATOR_MOST], start[ACCUMULATOR_MOST];
     vme_loop1 *leave, *leave_again;     /* accumulator -> loop's dtype -> output's dtype; the second may be NULL */
@@ -127,9 +131,9 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
     vme_dtype folded = is_place(op) ? element : accumulator;
 
     r->enter = element == in ? NULL : converter(in, element);
-    /* sums keep their own order of additions, and truth ends early */
-    bool extreme = op == VME_MAX || op == VME_MIN || is_place(op);
-    r->collect = r->enter == NULL && (extreme || op == VME_COUNT_NONZERO) ? converter(in, in) : NULL;
+    /* sums of floats keep their own order of additions, and truth ends early */
+    bool any_order = op == VME_MAX || op == VME_MIN || is_place(op) || op == VME_COUNT_NONZERO || (is_integer(in) && op == VME_SUM);
+    r->collect = r->enter == NULL && any_order ? converter(in, in) : NULL;
     r->leave = converter(accumulator, out);
     r->leave_again = NULL;
     if (value != accumulator && value != out) {
@@ -141,6 +145,8 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
     r->combine = kernels->fold[together][folded];
     r->combine_rows = kernels->rows[together][folded];
     r->places = is_place(op);
+    r->decided_by = op == VME_ALL ? false : op == VME_ANY ? true : -1;
+    atomic_init(&r->decided, false);
     r->element_bytes = vme_dtype_size(element);
     r->accumulator_bytes = r->places ? (int64_t)sizeof(vme_place) : vme_dtype_size(accumulator);
     vme_loop1 *begin = initial == NULL ? r->leave : converter(loop, accumulator);
@@ -215,7 +221,7 @@ static void fold_range(const reduction *r, const char *from, int64_t begin, int6
 /* Task number t: piece t / outputs of output t % outputs. */
 static vme_status fold_tasks(void *argument, int64_t begin, int64_t end)
 {
-    const reduction *r = argument;
+    reduction *r = argument;
     const char *first = r->partials == NULL ? r->start : r->identity;
     vme_cursor at;
     int64_t piece = begin / r->outputs, output = begin % r->outputs;
@@ -224,7 +230,10 @@ static vme_status fold_tasks(void *argument, int64_t begin, int64_t end)
         _Alignas(16) char accumulator[ACCUMULATOR_MOST];
         memcpy(accumulator, first, sizeof accumulator);
         int64_t from = piece * r->piece;
-        fold_range(r, at.data[IN], from, least(r->length, from + r->piece), accumulator);
+        if (r->outputs > 1 || !atomic_load_explicit(&r->decided, memory_order_relaxed))
+            fold_range(r, at.data[IN], from, least(r->length, from + r->piece), accumulator);
+        if (r->outputs == 1 && r->decided_by >= 0 && accumulator[0] == r->decided_by)
+            atomic_store_explicit(&r->decided, true, memory_order_relaxed);
         if (r->partials == NULL)
             store(r, 1, accumulator, at.data[OUT], 0);
         else
@@ -357,6 +366,15 @@ static vme_status combine_pieces(void *argument, int64_t begin, int64_t end)
 
 static vme_status run(vme_context *context, reduction *r)
 {
+    if (r->decided_by >= 0 && r->outputs == 1 && r->length > FIRST) {
+        _Alignas(16) char accumulator[ACCUMULATOR_MOST];
+        memcpy(accumulator, r->start, sizeof accumulator);
+        fold_range(r, r->kept.data[IN], 0, FIRST, accumulator);
+        if (accumulator[0] == r->decided_by) {
+            store(r, 1, accumulator, r->kept.data[OUT], 0);
+            return VME_OK;
+        }
+    }
     int64_t column = magnitude(r->kept.loops[0].step[IN]), width = r->kept.loops[0].size;
     bool by_rows = column < magnitude(r->reduced.loops[0].step[0]) && width * r->element_bytes >= 32 && width >= 4;
     vme_body *tasks_of = fold_tasks;
@@ -389,9 +407,11 @@ static vme_status run(vme_context *context, reduction *r)
         if (r->partials == NULL)
             return VME_NO_MEMORY;
     }
-    int64_t elements = r->outputs * r->length;
+    int64_t apart = magnitude((by_rows ? r->kept : r->reduced).loops[0].step[IN]);     /* what lies between is touched, by the line */
+    apart = apart > r->element_bytes ? least(apart, 64) : r->element_bytes;
+    int64_t bytes_touched = r->outputs * (r->length * apart + (by_rows ? 0 : OUTPUT_BYTES));
     vme_status status = vme_stopping(context)         ? vme_stopped_here(context)
-                        : elements < PARALLEL_LEAST ? tasks_of(r, 0, count)
+                        : bytes_touched < PARALLEL_LEAST ? tasks_of(r, 0, count)
                                                     : vme_parallel(context, count, task < PIECE ? PIECE / task : 1, tasks_of, r);
     if (status == VME_OK && r->partials != NULL)
         status = vme_parallel(context, r->outputs, r->pieces < PIECE ? PIECE / r->pieces : 1, combine_pieces, r);

@@ -352,7 +352,7 @@ COMPLEX_EXTREME(max, c128, >)
 COMPLEX_EXTREME(min, c128, <)
 
 /* ---- the first place of an extreme: the extreme of a block, and a search in the blocks that bring a further one */
-#define PLACE(op, name) \
+#define FIND(op, name) \
     /* the first element that `here`, an extreme of these, does not go beyond; 32 at a time, which compilers vectorize */ \
     static int64_t find_##op##_##name(e_##name here, int64_t n, const char *in, int64_t step) \
     { \
@@ -368,10 +368,59 @@ COMPLEX_EXTREME(min, c128, <)
         while (j < n && beyond_##op##_##name(here, *(const e_##name *)(in + j * step))) \
             j++; \
         return j; \
-    } \
+    }
+#ifdef __AVX512BW__
+/* the same with a vector's comparison: an extreme equals the element, or both are NaN. `some`: the lanes that there are */
+#define FIND_VECTOR(op, name, lanes, MATCHES) \
+    static int64_t find_##op##_##name(e_##name here, int64_t n, const char *in, int64_t step) \
+    { \
+        int64_t j = 0; \
+        if (step != sizeof(e_##name)) { \
+            while (j < n && beyond_##op##_##name(here, *(const e_##name *)(in + j * step))) \
+                j++; \
+            return j; \
+        } \
+        for (; j < n; j += lanes, in += 64) { \
+            uint64_t some = n - j < lanes ? ((uint64_t)1 << (n - j)) - 1 : UINT64_MAX >> (64 - lanes), matches = MATCHES; \
+            if (matches != 0) \
+                return j + __builtin_ctzll(matches); \
+        } \
+        return n; \
+    }
+#define MATCHES_I32 _mm512_mask_cmpeq_epi32_mask((__mmask16)some, _mm512_maskz_loadu_epi32((__mmask16)some, in), _mm512_set1_epi32((int)here))
+#define MATCHES_I64 _mm512_mask_cmpeq_epi64_mask((__mmask8)some, _mm512_maskz_loadu_epi64((__mmask8)some, in), _mm512_set1_epi64((int64_t)here))
+static inline uint64_t matches_f32(float here, uint64_t some, const char *in)
+{
+    __m512 x = _mm512_maskz_loadu_ps((__mmask16)some, in);
+    return here != here ? _mm512_mask_cmp_ps_mask((__mmask16)some, x, x, _CMP_UNORD_Q)
+                        : _mm512_mask_cmp_ps_mask((__mmask16)some, x, _mm512_set1_ps(here), _CMP_EQ_OQ);
+}
+static inline uint64_t matches_f64(double here, uint64_t some, const char *in)
+{
+    __m512d x = _mm512_maskz_loadu_pd((__mmask8)some, in);
+    return here != here ? _mm512_mask_cmp_pd_mask((__mmask8)some, x, x, _CMP_UNORD_Q)
+                        : _mm512_mask_cmp_pd_mask((__mmask8)some, x, _mm512_set1_pd(here), _CMP_EQ_OQ);
+}
+#define FIND_I32(op) FIND_VECTOR(op, i32, 16, MATCHES_I32)
+#define FIND_I64(op) FIND_VECTOR(op, i64, 8, MATCHES_I64)
+#define FIND_F32(op) FIND_VECTOR(op, f32, 16, matches_f32(here, some, in))
+#define FIND_F64(op) FIND_VECTOR(op, f64, 8, matches_f64(here, some, in))
+#else
+#define FIND_I32(op) FIND(op, i32)
+#define FIND_I64(op) FIND(op, i64)
+#define FIND_F32(op) FIND(op, f32)
+#define FIND_F64(op) FIND(op, f64)
+#endif
+#define FINDS(op) \
+    FIND(op, i8) FIND(op, i16) FIND_I32(op) FIND_I64(op) FIND(op, u8) FIND(op, u16) FIND(op, u32) FIND(op, u64) FIND_F32(op) FIND_F64(op) \
+    FIND(op, c64) FIND(op, c128)
+FINDS(max)
+FINDS(min)
+
+#define PLACE(op, name) \
     static void arg##op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
-        enum { BLOCK = 512 }; \
+        enum { BLOCK = 2048 }; \
         vme_place *place = accumulator; \
         e_##name best; \
         memcpy(&best, place->value, sizeof best); \
@@ -434,7 +483,7 @@ PLACES(c128)
     static void all_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         bool *all = accumulator; \
-        for (int64_t i = 0, block = 16; *all && i < n; i += block, block = block < 4096 ? 2 * block : block) { \
+        for (int64_t i = 0, block = step == sizeof(e_##name) ? 128 : 16; *all && i < n; i += block, block = block < 4096 ? 2 * block : block) { \
             int64_t count = n - i < block ? n - i : block; \
             *all = count_block_##name(count, in + i * step, step) == count; \
         } \
@@ -442,7 +491,7 @@ PLACES(c128)
     static void any_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         bool *any = accumulator; \
-        for (int64_t i = 0, block = 16; !*any && i < n; i += block, block = block < 4096 ? 2 * block : block) \
+        for (int64_t i = 0, block = step == sizeof(e_##name) ? 128 : 16; !*any && i < n; i += block, block = block < 4096 ? 2 * block : block) \
             *any = count_block_##name(n - i < block ? n - i : block, in + i * step, step) != 0; \
     }
 TRUTH(i16, x != 0)
@@ -495,7 +544,15 @@ static void all_u8(int64_t n, const char *in, int64_t step, void *accumulator)
 static void any_u8(int64_t n, const char *in, int64_t step, void *accumulator)
 {
     bool *any = accumulator;
-    for (int64_t i = 0, block = 16; !*any && i < n; i += block, block = block < 4096 ? 2 * block : block)
+    int64_t i = 0;
+    for (; step == 1 && !*any && i + 8 <= n; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, in + i, 8);
+        *any = eight != 0;
+        if (i >= 128)
+            break;
+    }
+    for (int64_t block = step == 1 ? 4096 : 16; !*any && i < n; i += block, block = block < 4096 ? 2 * block : block)
         *any = count_block_u8(n - i < block ? n - i : block, in + i * step, step) != 0;
 }
 

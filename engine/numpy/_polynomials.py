@@ -56,6 +56,8 @@ def roots(p):
         companion = eye(len(p) - 1, k=-1, dtype=p.dtype)
         companion[0] = -p[1:] / p[0]
         found = eigvals(companion)
+        if p.dtype.kind == "f" and found.dtype.kind == "c" and (found.imag == 0).all():
+            found = found.real.copy()
     return _a.concatenate((found, _a.zeros(trailing, found.dtype)))
 
 
@@ -142,7 +144,10 @@ def polyfit(x, y, deg, rcond=None, full=False, w=None, cov=False):
         raise TypeError("expected 1D or 2D array for y")
     if x.shape[0] != y.shape[0]:
         raise TypeError("expected x and y to have same length")
-    rcond = len(x) * 2.0 ** (-23 if x.dtype == _a.float32 else -52) if rcond is None else rcond
+    if rcond is None:
+        from engine.numpy._dtypes import finfo
+
+        rcond = len(x) * finfo(x.dtype).eps
     left, right = vander(x, order), y
     if w is not None:
         w = _a.asarray(w) + 0.0

@@ -76,7 +76,10 @@ SURFACE = {
     "polynomials": """
         np.polyval([1, 2, 3], 2); np.polyval([1, 2, 3], v); np.polyval(v[:3], m); np.poly([1, 2, 3]); np.poly([]); np.poly([1j, -1j]); np.polyint([1, 2, 3])
         np.polyint([1.0, 2], 2, [3, 4]); np.polyder([1, 2, 3, 4]); np.polyder([1.0, 2, 3, 4], 2); np.polyadd([1, 2], [3, 4, 5]); np.polysub([1, 2], [3, 4, 5])
-        np.polymul([1, 2], [3, 4, 5]); np.polydiv([1, 5, 6, 1], [1, 2]); np.polydiv([1.0, 2], [1, 2, 3]); np.polyder([1], -1); np.polyint([1], -1)""",
+        np.polymul([1, 2], [3, 4, 5]); np.polydiv([1, 5, 6, 1], [1, 2]); np.polydiv([1.0, 2], [1, 2, 3]); np.polyder([1], -1); np.polyint([1], -1)
+        np.sort(np.roots([1, -6, 11, -6])); np.roots([0, 0, 2, 0]); np.roots([3]); np.sort_complex(np.roots([1, 0, 1])); np.roots(m); np.poly([[2.0, 0], [0, 3]]); np.polyfit(v, w, 2)
+        np.polyfit(v, m[:, :1], 1); np.polyfit(v, np.stack([v, w], 1), 2, w=w); np.polyfit(v, w, 1, cov=True); np.polyfit(v, w, 1, cov='unscaled'); np.polyfit(v, w, -1)
+        np.polyfit(v, w, 2, full=True)""",
     "quantiles": """
         np.median(v); np.median(m, 0); np.median(m, (0, 1)); np.median(m, 1, keepdims=True); np.median(n, 0); np.median(i); np.median(e); np.median(k, 1)
         np.median(f); np.median(x, (0, 2), keepdims=True); np.nanmedian(n); np.nanmedian(n, 0); np.nanmedian(n, 1, keepdims=True); np.nanmedian(i)

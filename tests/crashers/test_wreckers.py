@@ -63,3 +63,20 @@ def test_the_process_gets_through_all_of_them():
     done = in_a_process(SCRIPT, timeout_s=200)
     assert done.returncode == 0, (done.stdout[-200:], done.stderr)
     assert done.stdout.splitlines() == [*WRECKERS, "all"]
+
+
+def test_a_stop_in_the_middle_of_a_generic_class_is_put_off_a_moment():
+    """CPython 3.14 crashes over any exception that comes out of what it calls for the `*Ts`."""
+    done = in_a_process("""
+        source = "def run(value):\\n    while True:\\n        class Made[*Ts]: pass\\n"
+        calm = TaskPolicy(breaker=BreakerPolicy(enabled=False))
+        with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=5, task=calm)) as host:
+            task = host.load(bundle(source, limits={"concurrency": 1}))
+            for _ in range(20):
+                try:
+                    task(None, timeout_s=0.05)
+                except vmhost.TimeLimitError:
+                    print("stopped", flush=True)
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["stopped"] * 20

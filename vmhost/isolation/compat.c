@@ -2,8 +2,10 @@
 #define Py_BUILD_CORE 1
 #include "compat.h"
 #include "internal/pycore_interp_structs.h"
+#include "internal/pycore_intrinsics.h"
 #include "internal/pycore_runtime_structs.h"
 #include "internal/pycore_tstate.h"
+#include "opcode_ids.h"
 
 PyAPI_DATA(_PyRuntimeState) _PyRuntime;
 
@@ -50,4 +52,33 @@ PyObject *vmh_dict_get(PyObject *dict, const char *name)
     PyObject *value = key == NULL ? NULL : PyDict_GetItemWithError(dict, key);
     Py_XDECREF(key);
     return value;
+}
+
+bool vmh_compat_makes_generic(PyThreadState *ts)
+{
+    enum { FRAMES_MOST = 64 };      /* `typing` may be imported in there */
+    static const char prefix[] = "<generic parameters of ";
+    bool found = false;
+    PyObject *before = PyErr_GetRaisedException();
+    PyFrameObject *frame = PyThreadState_GetFrame(ts);
+    for (int i = 0; frame != NULL && !found && i < FRAMES_MOST; i++) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        const char *name = PyUnicode_AsUTF8(code->co_name);
+        int at = PyFrame_GetLasti(frame);
+        if (name != NULL && at >= 0 && strncmp(name, prefix, sizeof prefix - 1) == 0) {
+            PyObject *bytes = PyCode_GetCode(code);
+            if (bytes != NULL && at + 1 < PyBytes_GET_SIZE(bytes)) {
+                const unsigned char *unit = (const unsigned char *)PyBytes_AS_STRING(bytes) + at;
+                found = unit[0] == CALL_INTRINSIC_1 && unit[1] == INTRINSIC_SUBSCRIPT_GENERIC;
+            }
+            Py_XDECREF(bytes);
+        }
+        Py_DECREF(code);
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    PyErr_SetRaisedException(before);   /* and so forgets one of ours */
+    return found;
 }

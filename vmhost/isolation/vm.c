@@ -295,10 +295,15 @@ static int stop_pending(void *argument)
 {
     vmh_vm *vm = argument;
     atomic_store(&vm->pending_out, 0);
+    bool fragile = false;
+    for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL && !fragile; ts = PyThreadState_Next(ts))
+        fragile = vmh_compat_makes_generic(ts);
     vmh_mutex_lock(&vm->life);
     bool now = vm->phase != VMH_PHASE_IDLE && vm->stop_generation == vm->generation && vm->stoppable;
     bool give_up = now && vm->quarantined_in != NULL && vm->parked_after-- <= 0;
-    if (now && !give_up) {
+    if (fragile) {
+        vm->inject_gap_ns = 1000000;        /* not now, but soon */
+    } else if (now && !give_up) {
         vm->stop_delivered = true;
         for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL; ts = PyThreadState_Next(ts))
             PyThreadState_SetAsyncExc(ts->thread_id, vm->stop_error);

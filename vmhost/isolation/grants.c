@@ -391,7 +391,26 @@ void vmh_seal_free(vmh_vm *vm)
     free(seal);
 }
 
-/* The strings of permissions[key]; paths as the file system has them now. */
+/* A path of permissions, as the file system has it now; two stars at its end are for the folder before them, which stands
+ * for all below it anyway. malloc'ed, NULL: no memory. */
+static char *granted_path(const char *text)
+{
+    size_t size = strlen(text);
+    if (size >= 3 && strcmp(text + size - 3, "/**") == 0)
+        size = size == 3 ? 1 : size - 3;
+    char *plain = strndup(text, size);
+    if (plain == NULL)
+        return NULL;
+    char *real = realpath(plain, NULL);
+    if (real == NULL)
+        real = resolve_folder(plain);
+    if (real == NULL)
+        return plain;
+    free(plain);
+    return real;
+}
+
+/* The strings of permissions[key]; of `paths` those of granted_path. */
 static int list_fill(vmh_list *list, PyObject *permissions, const char *key, bool paths)
 {
     list_clear(list);
@@ -413,11 +432,7 @@ static int list_fill(vmh_list *list, PyObject *permissions, const char *key, boo
             PyErr_Format(PyExc_ValueError, "permissions.%s: expected an absolute path, got '%s'", key, text);
             goto failed;
         }
-        char *item = paths ? realpath(text, NULL) : strdup(text);
-        if (item == NULL && paths)
-            item = resolve_folder(text);
-        if (item == NULL)
-            item = strdup(text);
+        char *item = paths ? granted_path(text) : strdup(text);
         if (item == NULL) {
             PyErr_NoMemory();
             goto failed;

@@ -52,6 +52,16 @@ def package_files():
             (root / "inside.txt").is_file(), root.is_dir(), importlib.resources.read_text("pack", "inside.txt"),
             importlib.resources.is_resource("pack", "nothing")]
 
+def names_with_a_nul():
+    found = []
+    for ask in (lambda: __import__("string\\0"), lambda: __import__("main\\0x"), lambda: __import__("zlib\\0"),
+                lambda: open("data/lines.txt\\0")):
+        try:
+            found.append(str(ask()))
+        except (ModuleNotFoundError, OSError, ValueError) as error:
+            found.append(type(error).__name__)
+    return found
+
 def module_files():
     import importlib.resources
     roots = [importlib.resources.files(anchor) for anchor in ("main", sys.modules["main"], "pack.part")]
@@ -190,6 +200,11 @@ def test_files_beside_a_module_that_is_no_package(task):
     assert names == [["other.bin"], ["other.bin"], ["inside.txt"]]
     assert text == same == "one\ntwo\n" and resource and unnamed and not missing
     assert copied == ["pathlib", "one\ntwo\n", b"one\ntwo\n"]
+
+
+def test_a_name_with_a_nul_is_no_name(task):
+    assert task("names_with_a_nul")[:3] == ["ModuleNotFoundError"] * 3
+    assert task("names_with_a_nul")[3] in ("ValueError", "FileNotFoundError")
 
 
 def test_a_missing_file_says_what_there_is(task):

@@ -60,11 +60,23 @@ static bool dynamic_path(const char *name, char path[PATH_MAX])
     return false;
 }
 
+/* The text of the name of a module or a file, "" where a NUL is in it: nothing is called so. NULL with an error. */
+static const char *name_text(PyObject *name, const char *function)
+{
+    Py_ssize_t size;
+    if (!PyUnicode_Check(name)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected str, got %T", function, name);
+        return NULL;
+    }
+    const char *text = PyUnicode_AsUTF8AndSize(name, &size);
+    return text == NULL || strlen(text) == (size_t)size ? text : "";
+}
+
 static PyObject *native_find(PyObject *Py_UNUSED(native), PyObject *name)
 {
-    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    const char *text = name_text(name, "find");
     if (text == NULL)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "find: expected str, got %T", name);
+        return NULL;
     char path[PATH_MAX];
     const vmh_module *found = module_find(text);
     if (found != NULL && text[0] != '/' && text[0] != '#')
@@ -92,9 +104,9 @@ static PyObject *code_read(const vmh_module *module)
 
 static PyObject *native_code(PyObject *Py_UNUSED(native), PyObject *name)
 {
-    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    const char *text = name_text(name, "code");
     if (text == NULL)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "code: expected str, got %T", name);
+        return NULL;
     const vmh_module *found = text[0] == '/' || text[0] == '#' ? NULL : module_find(text);
     if (found == NULL)
         return PyErr_Format(PyExc_ModuleNotFoundError, "no module named '%s' in the bundle", text);
@@ -118,9 +130,9 @@ static PyObject *native_text(PyObject *Py_UNUSED(native), PyObject *digest)
 
 static PyObject *native_file(PyObject *Py_UNUSED(native), PyObject *path)
 {
-    const char *text = PyUnicode_Check(path) ? PyUnicode_AsUTF8(path) : NULL;
+    const char *text = name_text(path, "file");
     if (text == NULL)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "file: expected str, got %T", path);
+        return NULL;
     vmh_image *task = task_image();
     const vmh_module *found = task == NULL ? NULL : vmh_image_find_file(task, text);
     if (found == NULL)
@@ -190,10 +202,10 @@ static const char *known_name(PyModuleDef *def)
 static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *name)
 {
     PyObject *module = NULL, *spec = NULL, *origin = NULL;
-    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    const char *text = name_text(name, "create");
     char path[PATH_MAX];
     if (text == NULL || !vmh_policy_knows(text))
-        return PyErr_Occurred()
+        return text == NULL
                    ? NULL
                    : PyErr_Format(PyExc_ModuleNotFoundError, "native module %R is not available in a VM", name);
     bool builtin = is_builtin(text);

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build demo test stress mutations sanitize sanitize-address sanitize-undefined sanitize-thread bench lock clean distclean
+.PHONY: help build demo test stress mutations conformance sanitize sanitize-address sanitize-undefined sanitize-thread bench lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -32,6 +32,9 @@ sanitize-thread: build     ## the parts that build without CPython under the thr
 
 mutations: build  ## 100,000 mutated code objects through the verifier, the accepted ones run (15 minutes)
 	@$(PYTHON) -m tests.properties.verifier_mutations --count 100000 $(ARGS)
+
+conformance: build  ## CPython's own tests in sealed VMs, beside plain CPython (30 minutes)
+	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" $(ARGS)
 
 bench: build      ## measure against threads, interpreters and processes
 	@.venv/bin/vmhost bench $(ARGS)

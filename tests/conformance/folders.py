@@ -1,0 +1,143 @@
+"""CPython's test package made into task folders: one folder for all of it, with an entry module for each test module.
+
+`original(home)` is the test package as CPython ships it, `Folder` the copy that is compiled for VMs, in which imports that
+a VM can't have are gaps (guest/gaps.py): they are found by the bundle compiler's own diagnostics.
+"""
+
+import ast
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from bytecode.closure import close_over_folder
+from bytecode.stdlib import left_out, offered_modules
+
+HERE = Path(__file__).resolve().parent
+_ROUNDS = 60    # of patching: each shows what the last one's imports led to
+
+
+def original(home, suite=None):
+    """The folder that holds the package `test`, whole, in `home`: from the folder `suite`, or from the running Python.
+
+    Debian packs most of the package apart from the standard library (libpython3.14-testsuite), so the two are merged.
+    """
+    found = home / "original"
+    if not (found / "complete").exists():
+        own = Path(sysconfig.get_path("stdlib")) / "test"
+        folders = [own, *([Path(suite)] if suite else [])]
+        if not any((folder / "test_dict.py").exists() for folder in folders):
+            raise FileNotFoundError(
+                f"no test_dict.py in {' or '.join(map(str, folders))}: CPython's tests are not installed with this Python; "
+                "name the folder that holds them with --suite (Debian: package libpython3.14-testsuite)")
+        shutil.rmtree(found, ignore_errors=True)
+        for folder in folders:
+            shutil.copytree(folder, found / "test", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        (found / "complete").touch()
+    return found
+
+
+class Folder:
+    """The task folder `home`/tasks. Bundles made from it may read and write `writable`, and read `tests`."""
+
+    def __init__(self, home, tests, writable):
+        self.path = home / "tasks"
+        self._tests, self._writable = tests, writable
+        shutil.rmtree(self.path, ignore_errors=True)
+        shutil.copytree(tests / "test", self.path / "test")
+        for path in (HERE / "guest").glob("*.py"):
+            shutil.copy(path, self.path)
+
+    def compile(self, module, out):
+        """Compiles the test module `module` (`test_dict`) with the project's own command into the bundle `out`.
+
+        Returns None, or what is wrong.
+        """
+        name = module.replace(".", "_").lower()
+        (self.path / f"main_{name}.py").write_text(
+            "import runner\nimport stand_ins\n\n\ndef run(request):\n    stand_ins.install()\n"
+            '    runner.prepare(request["folder"], request["home"])\n'
+            f"    from test import {module.partition('.')[0]}\n"
+            f"    import test.{module}\n\n"
+            f"    return runner.run(test.{module}, request)\n", encoding="utf-8")
+        (self.path / "task.yaml").write_text(
+            f"name: {name.replace('_', '-')}\nversion: 1.0.0\nentry: main_{name}:run\n"
+            f'python: "{sys.version_info[0]}.{sys.version_info[1]}"\n'
+            "limits: {memory: 512 MiB, wall_time: 600 s, stack: 8 MiB, concurrency: 1}\n"
+            f"permissions: {{read: ['{self._writable}/**', '{self._tests}/**'], write: ['{self._writable}/**']}}\n",
+            encoding="utf-8")
+        problem = self._leave_gaps(f"main_{name}")
+        if problem:
+            return problem
+        done = subprocess.run([sys.executable, HERE.parent.parent / "tools" / "compile_cloud.py", self.path, "-o", out],
+                              capture_output=True, text=True, check=False)
+        return None if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+
+    def _leave_gaps(self, entry):
+        for _ in range(_ROUNDS):
+            errors = close_over_folder(self.path, entry).errors
+            if not errors:
+                return None
+            by_file = {}
+            for error in errors:
+                by_file.setdefault(error.file, []).append(error)
+            for file, found in by_file.items():
+                if not _patch(self.path / file, found):
+                    return str(found[0])
+        return f"imports of {entry} still lead on after {_ROUNDS} rounds"
+
+
+def _patch(path, diagnostics):
+    """Puts gaps where the imports stand that `diagnostics` name; False if one of them is no import."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    inside = {}
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            if getattr(function, "name", "") != "load_tests":
+                inside.update(dict.fromkeys(ast.walk(function)))
+    imports = {node.lineno: node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))}
+    lines = text.splitlines(keepends=True)
+    wanted = {}
+    for diagnostic in diagnostics:
+        wanted.setdefault(diagnostic.line, []).append(diagnostic.message)
+    for line, messages in sorted(wanted.items(), reverse=True):
+        node = imports.get(line)
+        if node is None:
+            return False
+        reason = messages[0].partition(": ")[2]
+        good, bad = [], []
+        for alias in node.names:
+            (bad if _is_refused(node, alias, messages) else good).append(alias)
+        parts = [ast.unparse(ast.Import([alias]) if isinstance(node, ast.Import) else
+                             ast.ImportFrom(node.module, [alias], node.level)) for alias in good]
+        if node in inside:
+            parts.append(f"raise ImportError({reason!r})")
+        else:
+            parts.append("from gaps import Gap")
+            for alias in bad:
+                top = alias.name.partition(".")[0]
+                if isinstance(node, ast.Import) and not alias.asname and top != alias.name and _is_offered(top):
+                    parts.append(f"import {top}")
+                    continue
+                whole = alias.name if isinstance(node, ast.Import) else f"{node.module}.{alias.name}"
+                name = alias.asname or (top if isinstance(node, ast.Import) else alias.name)
+                if name != "*":
+                    parts.append(f"{name} = Gap({whole!r}, {reason!r})")
+        first, last = node.lineno - 1, node.end_lineno - 1
+        raw_first, raw_last = lines[first].encode(), lines[last].encode()
+        lines[first:last + 1] = [raw_first[:node.col_offset].decode() + "; ".join(parts) +
+                                 "\n" * (last - first) + raw_last[node.end_col_offset:].decode()]
+    path.write_text("".join(lines), encoding="utf-8")
+    return True
+
+
+def _is_refused(node, alias, messages):
+    if isinstance(node, ast.Import):
+        return any(message.startswith(f"import {alias.name}:") for message in messages)
+    return any(alias.name in message.partition(":")[0].rpartition("import ")[2].split(", ") for message in messages)
+
+
+def _is_offered(name):
+    return name in offered_modules() and left_out(name) is None

@@ -1,0 +1,172 @@
+"""Runs one test module in plain CPython, as a program: `python plain.py TESTS MODULE FOLDER OUT.json`.
+
+Beside each test's outcome it notes which audit events the test's own frames raised that a sealed VM denies: compiling,
+new code objects, processes, files and network outside FOLDER, modules that a VM does not have; under the name "" those of its import.
+The frame that counts is
+the innermost one that is not a door: a module of the standard library whose purpose is that very operation.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+_DOORS = {      # files of the standard library that are asked for the operation by name
+    "compile": {"ast.py", "codeop.py", "code.py", "runpy.py", "py_compile.py", "compileall.py", "timeit.py", "doctest.py",
+                "symtable.py"},
+    "process": {"subprocess.py", "os.py", "pty.py", "process.py", "context.py", "popen_fork.py", "popen_spawn_posix.py",
+                "popen_forkserver.py", "util.py", "forkserver.py", "base_events.py", "unix_events.py",
+                "script_helper.py", "spawn.py", "resource_tracker.py", "platform.py", "uuid.py", "queues.py"},
+    "network": {"socket.py", "socketserver.py", "ssl.py", "client.py", "server.py", "request.py", "ftplib.py",
+                "smtplib.py", "base_events.py", "selector_events.py", "unix_events.py", "socket_helper.py", "streams.py",
+                "handlers.py", "config.py", "managers.py", "connection.py"},
+    "file": {"os.py", "shutil.py", "pathlib", "__init__.py", "linecache.py", "tokenize.py", "glob.py", "os_helper.py",
+             "tempfile.py", "fileinput.py", "zipfile.py", "tarfile.py", "gzip.py", "bz2.py", "lzma.py", "_compression.py",
+             "inspect.py", "traceback.py", "genericpath.py", "codecs.py", "netrc.py", "mimetypes.py", "pkgutil.py",
+             "support.py", "mailbox.py", "wave.py", "uuid.py", "readers.py", "abc.py", "_abc.py", "zoneinfo.py",
+             "_common.py", "_tzpath.py", "parser.py", "types.py", "_local.py", "_os.py", "logging", "_bootstrap_external"},
+    "import": {"_bootstrap", "_bootstrap_external", "import_helper.py", "importlib", "__init__.py"},
+}
+_PROCESS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill",
+            "os.killpg", "pty.spawn", "signal.pthread_kill", "_posixsubprocess.fork_exec",
+            "cpython.run_command", "cpython.run_file", "cpython.run_module", "cpython.run_interactivehook",
+            "cpython.PyInterpreterState_New")
+_NETWORK = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo",
+            "socket.gethostbyname", "socket.gethostbyaddr", "socket.gethostname", "socket.getnameinfo",
+            "socket.sethostname")
+_FILES = ("open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink",
+          "os.truncate", "os.utime", "os.chmod", "os.chown", "os.chdir", "os.fwalk", "os.mkfifo", "os.lockf",
+          "os.getxattr", "os.setxattr", "os.listxattr", "os.removexattr", "os.add_dll_directory", "shutil.chown",
+          "sqlite3.connect")
+# What neither run has: hypothesis (the tests bring a stand-in) and CPython's native modules that only test its C interface
+_NEITHER = ("hypothesis", "_testcapi", "_testinternalcapi", "_testlimitedcapi", "_testbuffer", "_testclinic",
+            "_testclinic_limited", "_testmultiphase", "_testsinglephase", "_testimportmultiple", "_ctypes_test", "xxsubtype",
+            "xxlimited", "xxlimited_35", "_xxtestfuzz")
+MODULE = ""     # stands for the import of the test module among names of tests
+_TOOL, _BYTES = 4, 6 << 30
+_READS = ("os.listdir", "os.scandir", "os.getxattr", "os.listxattr")
+
+
+class Watch:
+    """Which denied events each test raised. Set `test` to the id of the running test (None: between tests)."""
+
+    def __init__(self, tests, writable, is_offered):
+        self.test = None
+        self.events = {}
+        self._tests = str(tests) + os.sep
+        self._own = str(Path(__file__).resolve().parent) + os.sep
+        self._writable = os.path.join(writable, "")
+        self._is_offered = is_offered
+        sys.addaudithook(self._hook)
+        # exec and eval of a text raise no audit event of their own: their calls are watched
+        monitoring = sys.monitoring
+        monitoring.use_tool_id(_TOOL, "conformance")
+        monitoring.register_callback(_TOOL, monitoring.events.CALL, self._called)
+        monitoring.set_events(_TOOL, monitoring.events.CALL)
+
+    def _called(self, code, offset, callable, argument):
+        if callable is not exec and callable is not eval:
+            return sys.monitoring.DISABLE
+        if isinstance(argument, (str, bytes)) and self.test is not None and code.co_filename.startswith(self._tests):
+            self.events.setdefault(self.test, {})[f"{callable.__name__} of a text"] = "compile"
+        return None
+
+    def _hook(self, event, args):
+        if self.test is None:
+            return
+        kind = self._kind(event, args)
+        if kind is not None and self._is_its_own(kind):
+            self.events.setdefault(self.test, {})[event] = kind
+
+    def _kind(self, event, args):
+        if event == "import":
+            return None if self._is_offered(args[0]) else "import"
+        if event in ("compile", "code.__new__", "marshal.loads", "marshal.load"):
+            return "compile"
+        if event in _PROCESS:
+            return "process"
+        if event in _NETWORK:
+            return "network"
+        if event in _FILES and any(self._is_outside(path, event, args) for path in args[:2]):
+            return "file"
+        if event.startswith("ctypes."):
+            return "import"
+        return None
+
+    def _is_outside(self, path, event, args):
+        if isinstance(path, bytes):
+            path = os.fsdecode(path)
+        if not isinstance(path, str) or path == ":memory:" or len(path) < 4 and path.strip("rwbx+a") == "":
+            return False
+        path = os.path.abspath(path)
+        if event in _READS or event == "open" and str(args[1] or "r").strip("rbt") == "" and path.startswith(self._tests):
+            return not (path + os.sep).startswith((self._writable, self._tests))
+        return not (path + os.sep).startswith(self._writable)
+
+    def _is_its_own(self, kind):
+        frame = sys._getframe(2)
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(self._tests) and "/support/" not in file:
+                return True
+            if file.startswith(self._own):
+                return False
+            name = file.removeprefix("<frozen ").removesuffix(">").rpartition(".")[2] if file.startswith("<frozen ") else (
+                os.path.basename(file))
+            doors = _DOORS[kind]
+            if name not in doors and not any(part in doors for part in Path(file).parts[-2:]) and (
+                    not file.startswith(self._tests)):
+                return False
+            frame = frame.f_back
+        return False
+
+
+def main(tests, module, writable, out):
+    """Writes {"listed": [id], "outcomes": {id: [outcome, text]}, "denied": {id: {event: kind}}}, or {"error": text}."""
+    import importlib
+
+    here = Path(__file__).resolve().parent
+    sys.path[:0] = [str(tests), str(here / "guest"), str(here.parent.parent)]
+    sys.modules.update(dict.fromkeys(_NEITHER))
+    import runner
+    import stand_ins
+
+    from bytecode.stdlib import LEFT_OUT, NATIVE_MODULES, left_out
+
+    def is_offered(name):
+        top = name.partition(".")[0]
+        return top not in sys.stdlib_module_names | LEFT_OUT.keys() and not name.startswith("_test") or (
+            left_out(name) is None and not (top.startswith("_") and _is_native(top) and top not in NATIVE_MODULES))
+
+    os.chdir(writable)
+    resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
+    signal.signal(signal.SIGINT, signal.default_int_handler)    # a shell's background jobs come with it ignored
+    watch = Watch(tests, writable, is_offered)
+    try:
+        stand_ins.import_with_gaps()
+        runner.prepare(writable, str(tests / "test"))
+        watch.test = MODULE
+        found = importlib.import_module(f"test.{module}")
+        listed = runner.run(found, {"names": None})
+
+        def stop():
+            watch.test = None
+
+        watch.test = None
+        outcomes = runner.run(found, {"names": list(listed)},
+                              lambda name: setattr(watch, "test", name), stop)
+        answer = {"listed": list(listed), "outcomes": outcomes, "denied": watch.events}
+    except BaseException as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    Path(out).write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _is_native(name):
+    spec = sys.modules.get(name)
+    return name in sys.builtin_module_names or getattr(spec, "__file__", "").endswith(".so")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), sys.argv[2], os.path.realpath(sys.argv[3]), os.path.abspath(sys.argv[4]))

@@ -1,0 +1,112 @@
+"""What the runs say: per module how many tests pass, every difference with its reason, as lines, JSON and an HTML page."""
+
+import fnmatch
+import html
+import json
+import tomllib
+from pathlib import Path
+
+_GOOD = ("passed", "skipped", "expected")
+
+
+def _reasons():
+    path = Path(__file__).with_name("reasons.toml")
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _reason_of(name, text, reasons):
+    for reason, patterns in reasons.get("tests", {}).items():
+        if any(fnmatch.fnmatchcase(name.removeprefix("test."), pattern) for pattern in patterns):
+            return reason
+    last = text.strip().splitlines()[-1] if text.strip() else ""
+    for reason, patterns in reasons.get("messages", {}).items():
+        if any(fnmatch.fnmatchcase(last, pattern) for pattern in patterns):
+            return reason
+    return None
+
+
+def judge(one, reasons=None):
+    """Adds to one module's run: `passed` in plain CPython, `denied` of these, `counted`, `same`, and `differences`."""
+    if "error" in one:
+        return one
+    reasons = _reasons() if reasons is None else reasons
+    passed = [name for name, (outcome, _) in one["plain"].items() if outcome in ("passed", "expected")]
+    sealed = one["sealed"]
+    # A module that compiles text while it is imported, and none of whose tests runs in a VM, takes them along.
+    compiled = {event: kind for event, kind in one["denied"].get("", {}).items() if kind == "compile"}
+    lost = compiled if not any(outcome != "failed" for outcome, _ in sealed.values()) else None
+    differences = []
+    same = same_counted = 0
+    for name in passed:
+        outcome, text = sealed.get(name, ("failed", "it was not run"))
+        denied = one["denied"].get(name) or lost
+        if outcome in ("passed", "expected"):
+            same += 1
+            same_counted += not denied
+            continue
+        if outcome == "skipped":
+            text = f"skipped: {text}"
+        differences.append({"test": name, "denied": denied, "text": text,
+                            "reason": f"plain CPython raised {', '.join(denied)}" if denied else
+                            _reason_of(name, text, reasons)})
+    return {"module": one["module"], "seconds": one["seconds"], "run": len(one["plain"]), "passed": len(passed),
+            "counted": sum(not (one["denied"].get(name) or lost) for name in passed), "same": same, "same_counted": same_counted,
+            "differences": differences}
+
+
+def line(one):
+    """One module in one line, and one line for each difference that is not explained by a denied event."""
+    if "error" in one:
+        return f"{one['module']:40} ERROR {one['error']}"
+    shown = [f"{one['module']:40}{one['run']:6} run{one['passed']:6} pass{one['same']:6} in a VM   counted "
+             f"{one['same_counted']}/{one['counted']}   {one['seconds'][0]:.1f} s, {one['seconds'][1]:.1f} s"]
+    for difference in one["differences"]:
+        if not difference["denied"]:
+            last = difference["text"].strip().splitlines()[-1:] or ["?"]
+            shown.append(f"    {difference['test']}: {difference['reason'] or 'UNEXPLAINED: ' + last[0][:160]}")
+    return "\n".join(shown)
+
+
+def total(found):
+    """Sums over all modules."""
+    good = [one for one in found if "error" not in one]
+    sums = {key: sum(one[key] for one in good) for key in ("run", "passed", "counted", "same", "same_counted")}
+    sums |= {"modules": len(found), "errors": len(found) - len(good), "unexplained": sum(
+        difference["reason"] is None for one in good for difference in one["differences"])}
+    return sums
+
+
+def _share(part, whole):
+    return f"{part}/{whole} = {100 * part / whole:.2f} %" if whole else "none"
+
+
+def closing(totals):
+    return (f"{totals['modules']} modules, {totals['errors']} could not be run; {totals['run']} tests run, "
+            f"{totals['passed']} pass in plain CPython\n"
+            f"in a sealed VM: {_share(totals['same'], totals['passed'])} of all that pass; "
+            f"{_share(totals['same_counted'], totals['counted'])} of those that raise no denied event\n"
+            f"{totals['unexplained']} differences have no reason")
+
+
+def write(found, totals, home):
+    """Writes report.json and report.html into the folder `home`."""
+    (home / "report.json").write_text(json.dumps({"totals": totals, "modules": found}, indent=1), encoding="utf-8")
+    rows = []
+    for one in found:
+        if "error" in one:
+            rows.append(f"<tr><td>{one['module']}<td colspan=6 class=bad>{html.escape(one['error'])}")
+            continue
+        listed = "".join(
+            f"<li class={'' if difference['reason'] else 'bad'}><code>{html.escape(difference['test'])}</code> "
+            f"{html.escape(difference['reason'] or 'no reason')}<pre>{html.escape(difference['text'][-1500:])}</pre>"
+            for difference in one["differences"])
+        rows.append(f"<tr><td>{one['module']}<td>{one['run']}<td>{one['passed']}<td>{one['same']}<td>{one['counted']}"
+                    f"<td>{one['same_counted']}<td>" + (f"<details><summary>{len(one['differences'])}</summary><ul>{listed}"
+                                                        "</ul></details>" if listed else "0"))
+    (home / "report.html").write_text(
+        "<!doctype html><meta charset=utf-8><title>Conformance</title><style>body{font:14px sans-serif;margin:2em}"
+        "td,th{padding:2px 10px;text-align:right;vertical-align:top}td:first-child,td:last-child{text-align:left}"
+        "pre{color:#555;white-space:pre-wrap}.bad{color:#b00}</style><h1>CPython's own tests in sealed VMs</h1>"
+        f"<p>{html.escape(closing(totals)).replace(chr(10), '<br>')}<table><tr><th>module<th>run<th>pass in CPython"
+        "<th>pass in a VM<th>without denied events<th>of these in a VM<th>differences" + "".join(rows) + "</table>",
+        encoding="utf-8")

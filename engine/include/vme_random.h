@@ -38,8 +38,8 @@ typedef struct vme_random_state {
     uint64_t key[2], counter[4], buffer[4], buffer_pos, has_uint32, uinteger;
 } vme_random_state;
 
-/* Fills `out` (C-contiguous) and moves the state on. `parameters`: C-contiguous float64 (uint64 for integers) of one element or
- * as many as `out` has; NULL where the kind has fewer. */
+/* Fills `out` (C-contiguous) and moves the state on. `parameters`: C-contiguous float64 (uint64 for integers), of rank 0 or with
+ * as many elements as `out`; NULL where the kind has fewer. */
 VME_API vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_kind kind, const vme_tensor *const parameters[3],
                               const vme_tensor *out);
 

@@ -251,7 +251,7 @@ class Generator:
         return self._draw(_UNIFORM, size, (), _float_dtype(dtype, "random"), out)
 
     def uniform(self, low=0.0, high=1.0, size=None):
-        low, high = _a.asarray(low, dtype=_a.float64), _a.asarray(high, dtype=_a.float64)
+        low, high = _number(low), _number(high)
         span = high - low
         if not _a.isfinite(span).all():
             raise OverflowError("high - low range exceeds valid bounds")
@@ -261,6 +261,11 @@ class Generator:
 
     def _scaled(self, kind, size, loc, scale):
         """loc + scale * what `kind` draws."""
+        if loc.ndim == 0 and scale.ndim == 0:
+            made = self._draw(kind, size)
+            made *= scale
+            made += loc
+            return made
         if size is None and (loc.ndim or scale.ndim):
             size = _a.add(loc, scale).shape
         made = self._draw(kind, size)
@@ -597,12 +602,13 @@ class Generator:
 
 
 def _number(value):
-    return _a.asarray(value, dtype=_a.float64)
+    return _a.float64(value) if isinstance(value, (int, float)) else _a.asarray(value, dtype=_a.float64)
 
 
 def _positive(value, name, strictly=False):
     value = _number(value)
-    if not ((value > 0) if strictly else (value >= 0)).all():
+    right = value > 0 if strictly else value >= 0
+    if not (right if right.ndim == 0 else right.all()):
         raise ValueError(f"{name} <= 0" if strictly else f"{name} < 0")
     return value
 

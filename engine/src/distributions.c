@@ -12,12 +12,14 @@
 #include "random.h"
 
 #define PI 3.14159265358979323846
+enum { PIECE = 4096 };         /* numbers between two looks at the stop flag */
 
 /* ---- words */
 typedef struct bits {
     vme_random_state *state;
     uint64_t words[VME_PHILOX_WORDS], base[4];      /* base: the counter before the first block of `words` */
-    int at, filled;
+    int at, end;                /* of `words`: the next one, and how many there are */
+    bool own;                   /* they are freshly made ones, not the rest of the state's block */
     uint32_t small;             /* what is left of a word that 8- and 16-bit numbers share */
     int small_left;
 } bits;
@@ -28,22 +30,24 @@ static void bits_open(bits *b, vme_random_state *state)
     memcpy(b->words, state->buffer, sizeof state->buffer);
     memcpy(b->base, state->counter, sizeof b->base);
     b->at = (int)state->buffer_pos;
-    b->filled = 0;              /* words of the state's own block; 0: those, else freshly made ones */
+    b->end = 4;
+    b->own = false;
     b->small_left = 0;
 }
 
-static void bits_refill(bits *b)
+static __attribute__((noinline)) void bits_refill(bits *b)
 {
-    if (b->filled != 0)
+    if (b->own)
         vme_philox_advance(b->base, VME_PHILOX_WORDS / 4);
     vme_philox_blocks(b->state->key, b->base, b->words);
     b->at = 0;
-    b->filled = VME_PHILOX_WORDS;
+    b->end = VME_PHILOX_WORDS;
+    b->own = true;
 }
 
 static inline uint64_t next64(bits *b)
 {
-    if (__builtin_expect(b->at >= (b->filled != 0 ? VME_PHILOX_WORDS : 4), 0))
+    if (__builtin_expect(b->at >= b->end, 0))
         bits_refill(b);
     return b->words[b->at++];
 }
@@ -64,7 +68,7 @@ static inline uint32_t next32(bits *b)
 static void bits_close(bits *b)
 {
     vme_random_state *state = b->state;
-    if (b->filled == 0) {
+    if (!b->own) {
         state->buffer_pos = (uint64_t)b->at;
         return;
     }
@@ -311,6 +315,12 @@ static double logistic(bits *b)
     return log(u / (1 - u));
 }
 
+static double student(bits *b, double freedom)
+{
+    double x = normal(b);
+    return sqrt(freedom / 2) * x / sqrt(gamma_of(b, freedom / 2));
+}
+
 static double wald(bits *b, double mean, double scale)
 {
     double y = normal(b);
@@ -545,6 +555,21 @@ static int64_t zipf(bits *b, double a)
     }
 }
 
+static int64_t negative_binomial(bits *b, double n, double p) { return poisson(b, (1 - p) / p * gamma_of(b, n)); }
+
+static double noncentral_chisquare(bits *b, double freedom, double away)
+{
+    if (isnan(away))
+        return away;
+    if (away == 0)
+        return 2 * gamma_of(b, freedom / 2);
+    if (freedom > 1) {
+        double rest = 2 * gamma_of(b, (freedom - 1) / 2), x = normal(b) + sqrt(away);
+        return rest + x * x;
+    }
+    return 2 * gamma_of(b, (freedom + 2 * (double)poisson(b, away / 2)) / 2);
+}
+
 /* ---- integers from 0 to `most` */
 static uint64_t masked(bits *b, uint64_t most)
 {
@@ -622,74 +647,13 @@ static inline uint32_t bounded_small(bits *b, uint32_t most, int width)
 static double parameter(const vme_tensor *const parameters[3], int which, int64_t i)
 {
     const vme_tensor *p = parameters[which];
-    return ((const double *)(const void *)p->data)[vme_elements(p) == 1 ? 0 : i];
+    return ((const double *)(const void *)p->data)[p->rank == 0 ? 0 : i];
 }
 
 static uint64_t word_parameter(const vme_tensor *const parameters[3], int which, int64_t i)
 {
     const vme_tensor *p = parameters[which];
-    return ((const uint64_t *)(const void *)p->data)[vme_elements(p) == 1 ? 0 : i];
-}
-
-static double one_double(bits *b, vme_random_kind kind, const vme_tensor *const p[3], int64_t i)
-{
-    switch (kind) {
-    case VME_RANDOM_UNIFORM: return uniform(b);
-    case VME_RANDOM_NORMAL: return normal(b);
-    case VME_RANDOM_EXPONENTIAL: return exponential(b);
-    case VME_RANDOM_EXPONENTIAL_INVERSE: return -log1p(-uniform(b));
-    case VME_RANDOM_GAMMA: return gamma_of(b, parameter(p, 0, i));
-    case VME_RANDOM_BETA: return beta(b, parameter(p, 0, i), parameter(p, 1, i));
-    case VME_RANDOM_LAPLACE: return laplace(b);
-    case VME_RANDOM_GUMBEL: return gumbel(b);
-    case VME_RANDOM_LOGISTIC: return logistic(b);
-    case VME_RANDOM_STUDENT: {
-        double freedom = parameter(p, 0, i), x = normal(b);
-        return sqrt(freedom / 2) * x / sqrt(gamma_of(b, freedom / 2));
-    }
-    case VME_RANDOM_WALD: return wald(b, parameter(p, 0, i), parameter(p, 1, i));
-    case VME_RANDOM_VONMISES: return von_mises(b, parameter(p, 0, i), parameter(p, 1, i));
-    case VME_RANDOM_TRIANGULAR: return triangular(b, parameter(p, 0, i), parameter(p, 1, i), parameter(p, 2, i));
-    case VME_RANDOM_NONCENTRAL_CHISQUARE: {
-        double freedom = parameter(p, 0, i), away = parameter(p, 1, i);
-        if (isnan(away))
-            return away;
-        if (away == 0)
-            return 2 * gamma_of(b, freedom / 2);
-        if (freedom > 1) {
-            double rest = 2 * gamma_of(b, (freedom - 1) / 2), x = normal(b) + sqrt(away);
-            return rest + x * x;
-        }
-        return 2 * gamma_of(b, (freedom + 2 * (double)poisson(b, away / 2)) / 2);
-    }
-    default: return 0;
-    }
-}
-
-static float one_float(bits *b, vme_random_kind kind, const vme_tensor *const p[3], int64_t i)
-{
-    switch (kind) {
-    case VME_RANDOM_UNIFORM: return uniform_f(b);
-    case VME_RANDOM_NORMAL: return normal_f(b);
-    case VME_RANDOM_EXPONENTIAL: return exponential_f(b);
-    case VME_RANDOM_EXPONENTIAL_INVERSE: return -log1pf(-uniform_f(b));
-    default: return gamma_of_f(b, (float)parameter(p, 0, i));
-    }
-}
-
-static int64_t one_integer(bits *b, vme_random_kind kind, const vme_tensor *const p[3], int64_t i)
-{
-    switch (kind) {
-    case VME_RANDOM_POISSON: return poisson(b, parameter(p, 0, i));
-    case VME_RANDOM_BINOMIAL: return binomial(b, (int64_t)parameter(p, 0, i), parameter(p, 1, i));
-    case VME_RANDOM_GEOMETRIC: return geometric(b, parameter(p, 0, i));
-    case VME_RANDOM_NEGATIVE_BINOMIAL: {
-        double n = parameter(p, 0, i), chance = parameter(p, 1, i);
-        return poisson(b, (1 - chance) / chance * gamma_of(b, n));
-    }
-    case VME_RANDOM_LOGSERIES: return log_series(b, parameter(p, 0, i));
-    default: return zipf(b, parameter(p, 0, i));
-    }
+    return ((const uint64_t *)(const void *)p->data)[p->rank == 0 ? 0 : i];
 }
 
 static void put_integer(bits *b, const vme_tensor *const p[3], const vme_tensor *out, int64_t i)
@@ -705,6 +669,73 @@ static void put_integer(bits *b, const vme_tensor *const p[3], const vme_tensor 
     else
         value = first + bounded_small(b, (uint32_t)most, 8 * size);
     memcpy(out->data + i * size, &value, (size_t)size);     /* little-endian: the low bytes */
+}
+
+/* Numbers `begin` .. `end` - 1 of the output. The loops that are drawn from most have no call and no choice inside. */
+#define EACH(TYPE, NUMBER) \
+    for (int64_t i = begin; i < end; i++) \
+        ((TYPE *)(void *)out->data)[i] = NUMBER; \
+    break
+
+static void fill_doubles(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
+{
+    switch (kind) {
+    case VME_RANDOM_UNIFORM: EACH(double, uniform(b));
+    case VME_RANDOM_NORMAL: EACH(double, normal(b));
+    case VME_RANDOM_EXPONENTIAL: EACH(double, exponential(b));
+    case VME_RANDOM_EXPONENTIAL_INVERSE: EACH(double, -log1p(-uniform(b)));
+    case VME_RANDOM_GAMMA: EACH(double, gamma_of(b, parameter(p, 0, i)));
+    case VME_RANDOM_BETA: EACH(double, beta(b, parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_LAPLACE: EACH(double, laplace(b));
+    case VME_RANDOM_GUMBEL: EACH(double, gumbel(b));
+    case VME_RANDOM_LOGISTIC: EACH(double, logistic(b));
+    case VME_RANDOM_STUDENT: EACH(double, student(b, parameter(p, 0, i)));
+    case VME_RANDOM_WALD: EACH(double, wald(b, parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_VONMISES: EACH(double, von_mises(b, parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_TRIANGULAR: EACH(double, triangular(b, parameter(p, 0, i), parameter(p, 1, i), parameter(p, 2, i)));
+    default: EACH(double, noncentral_chisquare(b, parameter(p, 0, i), parameter(p, 1, i)));
+    }
+}
+
+static void fill_floats(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
+{
+    switch (kind) {
+    case VME_RANDOM_UNIFORM: EACH(float, uniform_f(b));
+    case VME_RANDOM_NORMAL: EACH(float, normal_f(b));
+    case VME_RANDOM_EXPONENTIAL: EACH(float, exponential_f(b));
+    case VME_RANDOM_EXPONENTIAL_INVERSE: EACH(float, -log1pf(-uniform_f(b)));
+    default: EACH(float, gamma_of_f(b, (float)parameter(p, 0, i)));
+    }
+}
+
+static void fill_counts(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
+{
+    switch (kind) {
+    case VME_RANDOM_POISSON: EACH(int64_t, poisson(b, parameter(p, 0, i)));
+    case VME_RANDOM_BINOMIAL: EACH(int64_t, binomial(b, (int64_t)parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_GEOMETRIC: EACH(int64_t, geometric(b, parameter(p, 0, i)));
+    case VME_RANDOM_NEGATIVE_BINOMIAL: EACH(int64_t, negative_binomial(b, parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_LOGSERIES: EACH(int64_t, log_series(b, parameter(p, 0, i)));
+    default: EACH(int64_t, zipf(b, parameter(p, 0, i)));
+    }
+}
+
+static void fill_integers(bits *b, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
+{
+    uint64_t first = word_parameter(p, 0, 0), most = word_parameter(p, 1, 0);
+    bool alike = p[0]->rank == 0 && p[1]->rank == 0;
+    if (alike && vme_dtype_size((vme_dtype)out->dtype) == 8) {
+        uint64_t *to = (uint64_t *)(void *)out->data;
+        if (most != 0 && most < UINT32_MAX)
+            for (int64_t i = begin; i < end; i++)
+                to[i] = first + bounded32(b, (uint32_t)most);
+        else
+            for (int64_t i = begin; i < end; i++)
+                to[i] = first + bounded64(b, most);
+        return;
+    }
+    for (int64_t i = begin; i < end; i++)
+        put_integer(b, p, out, i);
 }
 
 static void swap(int64_t *row, int64_t i, int64_t j)
@@ -759,7 +790,7 @@ vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_
     for (int i = 0; i < needed[kind]; i++)
         fits = fits && parameters[i] != NULL && vme_is_contiguous(parameters[i])
                && parameters[i]->dtype == (kind >= VME_RANDOM_INTEGERS ? VME_UINT64 : VME_FLOAT64)
-               && (vme_elements(parameters[i]) == 1 || vme_elements(parameters[i]) == count);
+               && (parameters[i]->rank == 0 || vme_elements(parameters[i]) == count);
     if (!fits || !vme_is_contiguous(out) || state->buffer_pos > 4)
         return vme_fail(VME_BAD_VALUE, "random numbers: parameters or output do not fit the distribution");
     pthread_once(&tables_once, make_tables);
@@ -775,25 +806,20 @@ vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_
             for (int64_t i = n - 1; i >= first && i > 0; i--) {
                 int64_t *row = (int64_t *)(void *)out->data + r * n;
                 swap(row, i, (int64_t)(kind == VME_RANDOM_SHUFFLE ? masked(&b, (uint64_t)i) : bounded64(&b, (uint64_t)i)));
-                if ((i & 0xfff) == 0 && vme_stopping(context)) {
+                if (i % PIECE == 0 && vme_stopping(context)) {
                     status = vme_stopped_here(context);
                     break;
                 }
             }
     } else
-        for (int64_t i = 0; i < count; i++) {
-            if ((i & 0xfff) == 0 && vme_stopping(context)) {
+        for (int64_t begin = 0; begin < count && status == VME_OK; begin += PIECE) {
+            int64_t end = count - begin > PIECE ? begin + PIECE : count;
+            if (vme_stopping(context))
                 status = vme_stopped_here(context);
-                break;
-            }
-            if (kind == VME_RANDOM_INTEGERS)
-                put_integer(&b, parameters, out, i);
-            else if (whole)
-                ((int64_t *)(void *)out->data)[i] = one_integer(&b, kind, parameters, i);
-            else if (single)
-                ((float *)(void *)out->data)[i] = one_float(&b, kind, parameters, i);
+            else if (kind == VME_RANDOM_INTEGERS)
+                fill_integers(&b, parameters, out, begin, end);
             else
-                ((double *)(void *)out->data)[i] = one_double(&b, kind, parameters, i);
+                (whole ? fill_counts : single ? fill_floats : fill_doubles)(&b, kind, parameters, out, begin, end);
         }
     bits_close(&b);
     return status;

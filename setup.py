@@ -131,7 +131,8 @@ class BuildInParallel(build_ext):
 
     def build_extension(self, extension):
         if extension.name == LIBRARY:
-            extension.extra_link_args += ["-Wl,-soname,libvme.so"]
+            # functions of other libraries are found when it is loaded: finding one takes 3 KiB of the stack that first calls it
+            extension.extra_link_args += ["-Wl,-soname,libvme.so", "-Wl,-z,now"]
         if extension.name == BINDING:
             extension.sources = [self.write_binding()]
         if extension.needs_library:         # beside it, wherever both are installed

@@ -131,6 +131,11 @@ typedef struct vme_gemm_kernel {
     void (*tile)(const vme_gemm_tile *tile);
     int rows, columns;          /* a tile's most */
     int64_t work;               /* multiply-adds that take well under a millisecond: between two looks at the stop flag */
+    int packed_rows;            /* elements from one step of a packed a to the next: a's rows lie side by side there */
+    /* Packing, NULL where there is none. 16 or 8 rows (packed_rows) of a whose columns lie side by side; `count` slivers of `columns`
+     * of b, where a row's elements lie side by side. */
+    void (*pack_a)(int64_t k, const char *a, int64_t a_row, char *out);
+    void (*pack_b)(int64_t k, int64_t count, const char *b, int64_t b_row, char *out, int64_t out_sliver);
     /* A matrix times up to 4 vectors, NULL where there is none: out[i * out_row + v * out_vector] = sum over p of a[i][p] * x[v][p],
      * the rows of a and of x side by side. */
     void (*dots)(int64_t rows, int vectors, int64_t k, const char *a, int64_t a_row, const char *x, int64_t x_row, char *out,

@@ -14,8 +14,10 @@
 #include <string.h>
 
 enum {
-    K_BLOCK = 384,                      /* reals; even, so that a complex number is never cut */
-    ROWS_BLOCK = 2016, COLUMNS_BLOCK = 2048,
+    K_BLOCK = 384,                      /* reals */
+    ROWS_BLOCK = 2048, COLUMNS_BLOCK = 2048,
+    NEAR = 512 << 10,                   /* bytes of b that a cell goes through again and again: half a core's second cache */
+    PIECE_LEAST = 1 << 19,              /* multiply-adds in a piece, few enough to divide a middling product among threads */
     PACKED_MOST = 4 << 20,              /* bytes of packed operands of all matrices that are done at once */
     SMALL = 1 << 18,                    /* multiply-adds of a product that is not worth a plan */
     FEW = 8,                            /* vectors for which dot products are better than tiles */
@@ -42,10 +44,9 @@ typedef struct product {
     int64_t m, n, k;                    /* n and k in reals */
     int64_t matrices;
     bool pack_a, pack_b, a_shared, b_shared;    /* shared: the same matrix for the whole batch */
-    bool a_upright;                     /* packed a goes down columns, as it lies: else along rows */
     int64_t panel;                      /* rows of a tile here */
     char *packed_a, *packed_b, *sums;   /* sums: float32 for HALF */
-    int64_t packed_a_matrix, packed_b_matrix, panel_bytes, packed_a_row, packed_a_column, packed_b_row, sliver_bytes;
+    int64_t packed_a_matrix, packed_b_matrix, panel_bytes, packed_a_column, packed_b_row, sliver_bytes;
     /* the block at hand */
     int64_t first, group;               /* matrices */
     int64_t row0, rows, column0, columns, k0, depth;
@@ -123,31 +124,29 @@ static void pack_halves(int64_t rows, int64_t columns, const char *in, int64_t i
 PACK_PAIRS(float)
 PACK_PAIRS(double)
 
+/* A panel of a, so that the elements of its rows lie side by side and its columns (reals) packed_a_column apart. */
 static void pack_panel(const product *it, const char *a, int64_t panel, char *out)
 {
     int64_t row = it->row0 + panel * it->panel, rows = least(it->panel, it->row0 + it->rows - row);
-    int64_t pair = it->form == PAIRS ? 2 : 1;
-    const char *in = a + row * it->a.row + it->k0 / pair * it->a.column;
+    int64_t column = it->packed_a_column;
     out += panel * it->panel_bytes;
-    if (it->form == HALF)
-        pack_halves(rows, it->depth, in, it->a.row, it->a.column, out, it->packed_a_row);
-    else if (it->a_upright)
-        pack_rows(it->element, it->depth, rows, in, it->a.column, it->a.row, out, it->packed_a_column);
-    else
-        pack_rows(it->element, rows, it->depth / pair, in, it->a.row, it->a.column, out, it->packed_a_row);
-}
-
-/* Slivers of whole width from b as it lies: row by row through all of them, since a row's parts lie side by side. */
-static void pack_slivers(const product *it, const char *b, int64_t sliver, int64_t count, char *out)
-{
-    const char *in = b + it->k0 * it->b.row + it->column0 * it->real + sliver * it->packed_b_row;
-    out += sliver * it->sliver_bytes;
-    for (int64_t p = 0; p < it->depth; p++, in += it->b.row, out += it->packed_b_row)
-        for (int64_t s = 0; s < count; s++)
-            if (it->packed_b_row == 128)
-                memcpy(out + s * it->sliver_bytes, in + s * 128, 128);
-            else
-                memcpy(out + s * it->sliver_bytes, in + s * it->packed_b_row, (size_t)it->packed_b_row);
+    if (it->form == PAIRS) {
+        const char *in = a + row * it->a.row + it->k0 / 2 * it->a.column;
+        for (int64_t part = 0; part < 2; part++)
+            pack_rows(it->real, it->depth / 2, rows, in + part * it->real, it->a.column, it->a.row, out + part * column, 2 * column);
+        return;
+    }
+    const char *in = a + row * it->a.row + it->k0 * it->a.column;
+    if (it->form == HALF) {
+        pack_halves(it->depth, rows, in, it->a.column, it->a.row, out, column);
+        return;
+    }
+    /* whole squares are turned fastest: rows of the next panel fill the room behind this one's */
+    if (it->kernel->pack_a != NULL && it->a.column == it->element && it->m - row >= it->kernel->packed_rows) {
+        it->kernel->pack_a(it->depth, in, it->a.row, out);
+        return;
+    }
+    pack_rows(it->element, it->depth, rows, in, it->a.column, it->a.row, out, column);
 }
 
 static void pack_sliver(const product *it, const char *b, int64_t sliver, char *out)
@@ -183,8 +182,9 @@ static vme_status pack(void *argument, int64_t begin, int64_t end)
             const char *b = matrix_of(it, &it->b, it->first + matrix);
             char *out = it->packed_b + matrix * it->packed_b_matrix;
             int64_t whole = least(end - i, it->columns / it->kernel->columns - sliver);
-            if (it->form == PLAIN && it->b.column == it->element && whole > 0) {
-                pack_slivers(it, b, sliver, whole, out);
+            if (it->form == PLAIN && it->b.column == it->element && it->kernel->pack_b != NULL && whole > 0) {
+                it->kernel->pack_b(it->depth, whole, b + it->k0 * it->b.row + (it->column0 + sliver * it->kernel->columns) * it->real,
+                                   it->b.row, out + sliver * it->sliver_bytes, it->sliver_bytes);
                 i += whole - 1;
             }
             else
@@ -232,7 +232,7 @@ static void compute_cell(const product *it, int64_t matrix, int64_t cell_row, in
         c += it->column0 * it->real;
     vme_gemm_tile tile = {
         .k = it->depth,
-        .a_row = it->pack_a ? it->packed_a_row : it->a.row,
+        .a_row = it->pack_a ? it->real : it->a.row,
         .a_column = it->pack_a ? it->packed_a_column : it->form == PAIRS ? it->real : it->a.column,
         .b_row = it->pack_b ? it->packed_b_row : it->b.row,
         .c_row = c_row,
@@ -244,14 +244,14 @@ static void compute_cell(const product *it, int64_t matrix, int64_t cell_row, in
     int64_t sliver_bytes = it->pack_b ? it->sliver_bytes : (int64_t)kernel->columns * it->real;
     int64_t panel_end = least(it->panels, (cell_row + 1) * it->cell_panels);
     int64_t sliver_end = least(it->slivers, (cell_column + 1) * it->cell_slivers);
-    for (int64_t s = cell_column * it->cell_slivers; s < sliver_end; s++) {
-        int64_t column = s * kernel->columns;
-        tile.columns = (int)least(kernel->columns, it->columns - column);
-        tile.b = b + s * sliver_bytes;
-        for (int64_t p = cell_row * it->cell_panels; p < panel_end; p++) {
-            int64_t row = p * it->panel;
-            tile.rows = (int)least(it->panel, it->rows - row);
-            tile.a = a + p * panel_bytes;
+    for (int64_t p = cell_row * it->cell_panels; p < panel_end; p++) {
+        int64_t row = p * it->panel;
+        tile.rows = (int)least(it->panel, it->rows - row);
+        tile.a = a + p * panel_bytes;
+        for (int64_t s = cell_column * it->cell_slivers; s < sliver_end; s++) {
+            int64_t column = s * kernel->columns;
+            tile.columns = (int)least(kernel->columns, it->columns - column);
+            tile.b = b + s * sliver_bytes;
             tile.c = c + row * c_row;
             if (scattered)
                 scattered_tile(it, &tile, it->column0 + column);
@@ -267,7 +267,7 @@ static vme_status compute(void *argument, int64_t begin, int64_t end)
 {
     const product *it = argument;
     for (int64_t i = begin; i < end; i++)
-        compute_cell(it, i / (it->cell_rows * it->cell_columns), i / it->cell_columns % it->cell_rows, i % it->cell_columns);
+        compute_cell(it, i / (it->cell_rows * it->cell_columns), i % it->cell_rows, i / it->cell_rows % it->cell_columns);
     return VME_OK;
 }
 
@@ -284,14 +284,14 @@ static vme_status round_halves(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* One block of rows, columns and k, for `group` matrices. */
-static vme_status do_block(product *it)
+/* One block of rows, columns and k, for `group` matrices. `b_packed`: it is already. */
+static vme_status do_block(product *it, bool b_packed)
 {
     const vme_gemm_kernel *kernel = it->kernel;
     it->panels = parts(it->rows, it->panel);
     it->slivers = parts(it->columns, kernel->columns);
     it->packed_panels = it->pack_a ? it->panels : 0;
-    it->packed_slivers = it->pack_b ? it->slivers : 0;
+    it->packed_slivers = it->pack_b && !b_packed ? it->slivers : 0;
     int64_t items = it->packed_panels * (it->a_shared ? 1 : it->group) + it->packed_slivers * (it->b_shared ? 1 : it->group);
     if (items > 0) {
         int64_t item = most(1, it->depth) * most(it->pack_a ? it->panel : 0, it->pack_b ? kernel->columns : 0);
@@ -299,17 +299,27 @@ static vme_status do_block(product *it)
         if (status != VME_OK)
             return status;
     }
-    /* a cell: as many panels as stay in the second cache, then as many slivers as the time between two stops allows */
+    /* A cell: as many slivers as stay near, then as many panels as the time between two stops allows. The next cells go down the
+     * same columns. */
     int64_t sliver_work = it->panel * kernel->columns * most(1, it->depth);
-    it->cell_panels = most(1, least(16, kernel->work / sliver_work));
+    int64_t total = it->group * it->rows * it->columns * most(1, it->depth);
+    int64_t work = most(least(kernel->work, PIECE_LEAST), least(kernel->work, total / (8 * vme_threads())));
+    int64_t near = least(work / sliver_work, NEAR / (most(1, it->depth) * kernel->columns * it->real));
+    it->cell_slivers = parts(it->slivers, parts(it->slivers, most(1, near)));
+    it->cell_panels = most(1, least(it->panels, work / (sliver_work * it->cell_slivers)));
     it->cell_panels = parts(it->panels, parts(it->panels, it->cell_panels));
-    it->cell_slivers = least(it->slivers, most(1, kernel->work / (sliver_work * it->cell_panels)));
     it->cell_rows = parts(it->panels, it->cell_panels);
     it->cell_columns = parts(it->slivers, it->cell_slivers);
     int64_t cells = it->group * it->cell_rows * it->cell_columns;
     int64_t cell_work = least(it->cell_panels * it->panel, it->rows) * least(it->cell_slivers * kernel->columns, it->columns)
                         * most(1, it->depth);
-    return vme_parallel(it->context, cells, most(1, kernel->work / cell_work), compute, it);
+    return vme_parallel(it->context, cells, most(1, work / cell_work), compute, it);
+}
+
+/* Parts as equal as multiples of `unit` make them, none above `most_each`. */
+static int64_t equal_parts(int64_t whole, int64_t most_each, int64_t unit)
+{
+    return parts(parts(most(1, whole), parts(most(1, whole), most_each)), unit) * unit;
 }
 
 /* Whether operands are packed, and how large what is done at once may be. */
@@ -325,7 +335,40 @@ static void plan(product *it)
     bool beside = it->a.column == it->element;
     it->pack_a = it->form == HALF || (it->form == PAIRS ? !beside : it->n > 2 * kernel->columns && (!beside || it->m * it->k > 1 << 14));
     it->pack_b = it->form != PLAIN || it->b.column != it->element || it->m > 4 * it->panel;
-    it->a_upright = it->form == PLAIN && !beside && it->a.row == it->element;
+}
+
+/* All of the output's rows in a block of columns: a part of b is packed once. */
+static vme_status do_columns(product *it, int64_t depth, int64_t rows)
+{
+    vme_status status = VME_OK;
+    it->k0 = 0;
+    do {
+        it->depth = least(depth, it->k - it->k0);
+        for (it->row0 = 0; status == VME_OK && it->row0 < it->m; it->row0 += rows) {
+            it->rows = least(rows, it->m - it->row0);
+            status = do_block(it, it->row0 > 0);
+        }
+        it->k0 += depth;
+    } while (status == VME_OK && it->k0 < it->k);
+    return status;
+}
+
+/* The same block of rows after block, since the sums in float32 are only one's. */
+static vme_status do_columns_of_halves(product *it, int64_t depth, int64_t rows)
+{
+    vme_status status = VME_OK;
+    for (it->row0 = 0; status == VME_OK && it->row0 < it->m; it->row0 += rows) {
+        it->rows = least(rows, it->m - it->row0);
+        it->k0 = 0;
+        do {
+            it->depth = least(depth, it->k - it->k0);
+            status = do_block(it, false);
+            it->k0 += depth;
+        } while (status == VME_OK && it->k0 < it->k);
+        if (status == VME_OK)
+            status = vme_parallel(it->context, it->rows, most(1, (1 << 16) / it->columns), round_halves, it);
+    }
+    return status;
 }
 
 static size_t rounded(int64_t bytes) { return ((size_t)bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1); }
@@ -334,12 +377,11 @@ static vme_status multiply(product *it)
 {
     plan(it);
     const vme_gemm_kernel *kernel = it->kernel;
-    int64_t depth = least(it->k, K_BLOCK), rows = least(it->m, ROWS_BLOCK), columns = least(it->n, COLUMNS_BLOCK);
-    /* rows of a panel lie a line and an element apart: they fall on different lines of a cache, and not all reach their next one
-     * in the same step */
-    it->packed_a_row = it->a_upright ? it->real : (int64_t)rounded(depth * it->real) + VME_ALIGNMENT + it->real;
-    it->packed_a_column = it->a_upright ? it->panel * it->real : it->real;
-    it->panel_bytes = (int64_t)rounded(it->a_upright ? depth * it->packed_a_column : it->panel * it->packed_a_row);
+    /* depths are even, so that a complex number is never cut */
+    int64_t depth = equal_parts(it->k, K_BLOCK, 2), rows = equal_parts(it->m, ROWS_BLOCK, it->panel);
+    int64_t columns = equal_parts(it->n, COLUMNS_BLOCK, kernel->columns);
+    it->packed_a_column = (int64_t)kernel->packed_rows * it->real;
+    it->panel_bytes = (int64_t)rounded(depth * it->packed_a_column);
     it->packed_b_row = (int64_t)kernel->columns * it->real;
     it->sliver_bytes = most(1, depth) * it->packed_b_row;
     it->packed_a_matrix = it->pack_a ? parts(rows, it->panel) * it->panel_bytes : 0;
@@ -361,19 +403,9 @@ static vme_status multiply(product *it)
     vme_status status = VME_OK;
     for (it->first = 0; status == VME_OK && it->first < it->matrices; it->first += group) {
         it->group = least(group, it->matrices - it->first);
-        for (it->column0 = 0; status == VME_OK && it->column0 < it->n; it->column0 += COLUMNS_BLOCK) {
-            it->columns = least(COLUMNS_BLOCK, it->n - it->column0);
-            for (it->row0 = 0; status == VME_OK && it->row0 < it->m; it->row0 += ROWS_BLOCK) {
-                it->rows = least(ROWS_BLOCK, it->m - it->row0);
-                it->k0 = 0;
-                do {
-                    it->depth = least(K_BLOCK, it->k - it->k0);
-                    status = do_block(it);
-                    it->k0 += K_BLOCK;
-                } while (status == VME_OK && it->k0 < it->k);
-                if (status == VME_OK && it->form == HALF)
-                    status = vme_parallel(it->context, it->rows, most(1, (1 << 16) / it->columns), round_halves, it);
-            }
+        for (it->column0 = 0; status == VME_OK && it->column0 < it->n; it->column0 += columns) {
+            it->columns = least(columns, it->n - it->column0);
+            status = it->form == HALF ? do_columns_of_halves(it, depth, rows) : do_columns(it, depth, rows);
         }
     }
     vme_scratch_free(it->context, scratch, bytes);

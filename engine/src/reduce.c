@@ -420,7 +420,8 @@ static vme_status run(vme_context *context, reduction *r)
 }
 
 /* The reduced dimensions into one nest, the others into another. `strides`: of the output, which has size 1 where it is reduced. */
-static void make_nests(reduction *r, const vme_tensor *in, uint64_t axes, char *out, const int64_t *out_strides)
+/* Its arrays must not lie on the stack while the reduction runs: never part of its caller. */
+__attribute__((noinline)) static void make_nests(reduction *r, const vme_tensor *in, uint64_t axes, char *out, const int64_t *out_strides)
 {
     int64_t shape[2][VME_RANK_MOST], in_strides[2][VME_RANK_MOST], kept_strides[VME_RANK_MOST];
     int rank[2] = {0, 0};
@@ -465,6 +466,31 @@ static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, c
     return vme_check_output(out);
 }
 
+/* Of operands that do not overlap. */
+static vme_status reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes, const void *initial,
+                         const vme_tensor *out)
+{
+    reduction r;
+    r.places = is_place(op);
+    make_nests(&r, in, axes, out->data, out->strides);
+    if (r.outputs == 0)
+        return VME_OK;
+    vme_status status = choose_kernels(&r, op, loop, (vme_dtype)in->dtype, (vme_dtype)out->dtype, initial);
+    if (status != VME_OK)
+        return status;
+    if (r.length == 0) {
+        vme_cursor at;
+        vme_nest_seek(&r.kept, 0, &at);
+        for (int64_t i = 0; i < r.outputs; i++, vme_nest_advance(&r.kept, &at, 1)) {
+            if ((i & 4095) == 0 && vme_stopping(context))
+                return vme_stopped_here(context);
+            store(&r, 1, r.start, at.data[OUT], 0);
+        }
+        return VME_OK;
+    }
+    return run(context, &r);
+}
+
 vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes,
                       const void *initial, const vme_tensor *out)
 {
@@ -479,29 +505,11 @@ vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, co
         status = vme_aside_new(context, out, strides, &aside);
         if (status != VME_OK)
             return status;
-        status = vme_reduce(context, op, loop, in, axes, initial, &aside);
+        status = reduce(context, op, loop, in, axes, initial, &aside);
         if (status == VME_OK)
             status = vme_copy(context, &aside, out);
         vme_buffer_unref(aside.buffer);
         return status;
     }
-    reduction r;
-    r.places = is_place(op);
-    make_nests(&r, in, axes, out->data, out->strides);
-    if (r.outputs == 0)
-        return VME_OK;
-    status = choose_kernels(&r, op, loop, (vme_dtype)in->dtype, (vme_dtype)out->dtype, initial);
-    if (status != VME_OK)
-        return status;
-    if (r.length == 0) {
-        vme_cursor at;
-        vme_nest_seek(&r.kept, 0, &at);
-        for (int64_t i = 0; i < r.outputs; i++, vme_nest_advance(&r.kept, &at, 1)) {
-            if ((i & 4095) == 0 && vme_stopping(context))
-                return vme_stopped_here(context);
-            store(&r, 1, r.start, at.data[OUT], 0);
-        }
-        return VME_OK;
-    }
-    return run(context, &r);
+    return reduce(context, op, loop, in, axes, initial, out);
 }

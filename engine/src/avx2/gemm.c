@@ -7,7 +7,9 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#include "../kernels/gemm_compiler_vectors.h"
+
+#define INLINE VME_INLINE
 typedef __m256 f32_vec;
 typedef __m256d f64_vec;
 typedef __m256i f32_mask, f64_mask;
@@ -44,5 +46,11 @@ INLINE double f64_total(f64_vec v)
     return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
 }
 #undef INLINE
+VME_FACTORS_ASIDE(f32)
+VME_FACTORS_ASIDE(f64)
+
+/* rows are turned by the kernels that move elements */
+#define f32_PACK_A NULL
+#define f64_PACK_A NULL
 
 #include "../kernels/gemm.h"

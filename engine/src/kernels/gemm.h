@@ -5,43 +5,30 @@
  * A tile holds rows x 2 vectors of sums in registers. Each step along k reads two vectors of b and one element of a for each
  * row, wherever the rows of a lie: with 14 rows and 512-bit vectors that is 28 multiply-adds in 14 cycles, beside 16 loads. */
 #include "../internal.h"
+#include "gemm_compiler_vectors.h"
 
 #include <string.h>
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE VME_INLINE
+
+/* A line of a cache for 14 float32. */
+#define VME_PACKED_ROWS(rows) ((rows) > 8 ? 16 : (rows) > 4 ? 8 : 4)
 
 /* ---- integers: the compiler's vectors, two's complement, wrapping */
 #define INTEGER(T, E, COMBINE) \
-    typedef E T##_vec __attribute__((vector_size(VME_VECTOR_BYTES))); \
-    typedef int T##_mask; \
-    INLINE T##_vec T##_load(const E *from) { T##_vec v; memcpy(&v, from, sizeof v); return v; } \
-    INLINE void T##_store(E *to, T##_vec v) { memcpy(to, &v, sizeof v); } \
-    INLINE T##_mask T##_first(int count) { return count; } \
-    INLINE T##_vec T##_load_first(const E *from, T##_mask count) \
-    { \
-        T##_vec v = {0}; \
-        memcpy(&v, from, (size_t)count * sizeof *from); \
-        return v; \
-    } \
-    INLINE void T##_store_first(E *to, T##_mask count, T##_vec v) { memcpy(to, &v, (size_t)count * sizeof *to); } \
-    INLINE T##_vec T##_all(E value) { return (T##_vec){0} + value; } \
-    COMBINE(T)
-#define SUM_OF_PRODUCTS(T) \
-    INLINE T##_vec T##_add_product(T##_vec sum, T##_vec a, T##_vec b) { return sum + a * b; } \
-    INLINE T##_vec T##_add(T##_vec a, T##_vec b) { return a + b; }
-/* bool: any byte but 0 is true */
-#define OR_OF_ANDS(T) \
-    INLINE T##_vec T##_add_product(T##_vec sum, T##_vec a, T##_vec b) { return sum | ((T##_vec)((a != 0) & (b != 0)) & 1); } \
-    INLINE T##_vec T##_add(T##_vec a, T##_vec b) { return a | b; }
-INTEGER(b8, uint8_t, OR_OF_ANDS)
-INTEGER(i8, uint8_t, SUM_OF_PRODUCTS)
-INTEGER(i16, uint16_t, SUM_OF_PRODUCTS)
-INTEGER(i32, uint32_t, SUM_OF_PRODUCTS)
-INTEGER(i64, uint64_t, SUM_OF_PRODUCTS)
+    VME_COMPILER_VECTORS(T, E) \
+    COMBINE(T) \
+    VME_FACTORS_ASIDE(T)
+INTEGER(b8, uint8_t, VME_OR_OF_ANDS)
+INTEGER(i8, uint8_t, VME_SUM_OF_PRODUCTS)
+INTEGER(i16, uint16_t, VME_SUM_OF_PRODUCTS)
+INTEGER(i32, uint32_t, VME_SUM_OF_PRODUCTS)
+INTEGER(i64, uint64_t, VME_SUM_OF_PRODUCTS)
 
 #define ROWS VME_GEMM_ROWS
+#define PACKED true         /* tiles of packed rows have code of their own */
 #define T f32
 #define E float
 #include "gemm_tile.h"
@@ -55,8 +42,10 @@ INTEGER(i64, uint64_t, SUM_OF_PRODUCTS)
 #undef T
 #undef E
 #undef ROWS
+#undef PACKED
 
 #define ROWS 4
+#define PACKED false
 #define T b8
 #define E uint8_t
 #include "gemm_tile.h"
@@ -81,11 +70,12 @@ INTEGER(i64, uint64_t, SUM_OF_PRODUCTS)
 #undef T
 #undef E
 #undef ROWS
+#undef PACKED
 
-#define INTEGER_KERNEL(T, E) {.tile = T##_tile, .rows = 4, .columns = 2 * VME_VECTOR_BYTES / (int)sizeof(E), .work = 1 << 18}
+#define INTEGER_KERNEL(T, E) {.tile = T##_tile, .rows = 4, .packed_rows = VME_PACKED_ROWS(4), .columns = 2 * VME_VECTOR_BYTES / (int)sizeof(E), .work = 1 << 18}
 #define FLOAT_KERNEL(T, E) \
-    {.tile = T##_tile, .rows = VME_GEMM_ROWS, .columns = 2 * (int)(sizeof(T##_vec) / sizeof(E)), .work = VME_GEMM_WORK, \
-     .dots = T##_dots, .sums = T##_sums}
+    {.tile = T##_tile, .rows = VME_GEMM_ROWS, .packed_rows = VME_PACKED_ROWS(VME_GEMM_ROWS), .columns = 2 * (int)(sizeof(T##_vec) / sizeof(E)), .work = VME_GEMM_WORK, \
+     .pack_a = T##_PACK_A, .pack_b = T##_pack_b, .dots = T##_dots, .sums = T##_sums}
 const vme_gemm_kernels JOIN(vme_gemm_, VME_TARGET) = {
     .of = {
         [VME_BOOL] = INTEGER_KERNEL(b8, uint8_t),

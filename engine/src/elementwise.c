@@ -11,7 +11,7 @@
 
 enum {
     INPUTS = 3,
-    STAGE_BYTES = 5120, BLOCK_MOST = 1024,          /* what the stack holds at a time: in all, and elements of an operand */
+    STAGE_BYTES = 4608, BLOCK_MOST = 1024,          /* what the stack holds at a time: in all, and elements of an operand */
     COLLECT_LEAST = 16,                             /* elements of a run; below, collecting costs more than it brings */
     REPEAT_MOST = 256, REPEAT_BYTES_MOST = 1024,    /* of a row: longer ones are worth a kernel's call each */
     PARALLEL_LEAST = 2 << 20,                       /* bytes touched; below, waking helpers costs more than they bring */

@@ -9,6 +9,7 @@
  * product is a real one of twice the columns and twice the k. float16 is packed as float32 and summed there.
  *
  * The order in which a sum is taken depends on shapes and steps, never on the number of threads. */
+#include "pages.h"
 #include "raster.h"
 
 #include <string.h>
@@ -19,6 +20,7 @@ enum {
     NEAR = 512 << 10,                   /* bytes of b that a cell goes through again and again: half a core's second cache */
     PIECE_LEAST = 1 << 19,              /* multiply-adds in a piece, few enough to divide a middling product among threads */
     PACKED_MOST = 4 << 20,              /* bytes of packed operands of all matrices that are done at once */
+    ROOM_LARGE = 1 << 20,               /* bytes of scratch memory */
     SMALL = 1 << 18,                    /* multiply-adds of a product that is not worth a plan */
     FEW = 8,                            /* vectors for which dot products are better than tiles */
     THIN = 8,                           /* k up to which writing the output is what takes time */
@@ -244,21 +246,22 @@ static void compute_cell(const product *it, int64_t matrix, int64_t cell_row, in
     int64_t sliver_bytes = it->pack_b ? it->sliver_bytes : (int64_t)kernel->columns * it->real;
     int64_t panel_end = least(it->panels, (cell_row + 1) * it->cell_panels);
     int64_t sliver_end = least(it->slivers, (cell_column + 1) * it->cell_slivers);
-    for (int64_t p = cell_row * it->cell_panels; p < panel_end; p++) {
-        int64_t row = p * it->panel;
+    int64_t panels = panel_end - cell_row * it->cell_panels, slivers = sliver_end - cell_column * it->cell_slivers;
+    for (int64_t i = 0; i < panels * slivers; i++) {
+        /* along the rows of the output; but where b is not packed few panels go through each sliver while it is near */
+        int64_t p = cell_row * it->cell_panels + (it->pack_b ? i / slivers : i % panels);
+        int64_t s = cell_column * it->cell_slivers + (it->pack_b ? i % slivers : i / panels);
+        int64_t row = p * it->panel, column = s * kernel->columns;
         tile.rows = (int)least(it->panel, it->rows - row);
+        tile.columns = (int)least(kernel->columns, it->columns - column);
         tile.a = a + p * panel_bytes;
-        for (int64_t s = cell_column * it->cell_slivers; s < sliver_end; s++) {
-            int64_t column = s * kernel->columns;
-            tile.columns = (int)least(kernel->columns, it->columns - column);
-            tile.b = b + s * sliver_bytes;
-            tile.c = c + row * c_row;
-            if (scattered)
-                scattered_tile(it, &tile, it->column0 + column);
-            else {
-                tile.c += column * it->real;
-                kernel->tile(&tile);
-            }
+        tile.b = b + s * sliver_bytes;
+        tile.c = c + row * c_row;
+        if (scattered)
+            scattered_tile(it, &tile, it->column0 + column);
+        else {
+            tile.c += column * it->real;
+            kernel->tile(&tile);
         }
     }
 }
@@ -373,6 +376,32 @@ static vme_status do_columns_of_halves(product *it, int64_t depth, int64_t rows)
 
 static size_t rounded(int64_t bytes) { return ((size_t)bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1); }
 
+/* Scratch memory; a large one is of huge pages, kept for the next product. */
+static char *room_new(vme_context *context, size_t bytes, size_t *pages)
+{
+    *pages = 0;
+    if (bytes < ROOM_LARGE)
+        return vme_scratch_new(context, bytes);
+    if (vme_context_charge(context, bytes) != VME_OK)
+        return NULL;
+    char *room = vme_pages_new(context, bytes, false, pages);
+    if (room == NULL) {
+        vme_context_release(context, bytes);
+        vme_fail(VME_NO_MEMORY, "the system has no %zu bytes", bytes);
+    }
+    return room;
+}
+
+static void room_free(vme_context *context, char *room, size_t bytes, size_t pages)
+{
+    if (pages == 0) {
+        vme_scratch_free(context, room, bytes);
+        return;
+    }
+    vme_pages_free(context, room, pages);
+    vme_context_release(context, bytes);
+}
+
 static vme_status multiply(product *it)
 {
     plan(it);
@@ -392,8 +421,9 @@ static vme_status multiply(product *it)
     int64_t a_bytes = it->packed_a_matrix * (it->a_shared ? 1 : group), b_bytes = it->packed_b_matrix * (it->b_shared ? 1 : group);
     size_t bytes = (size_t)(a_bytes + b_bytes) + (it->form == HALF ? rounded(rows * columns * it->real) : 0);
     char *scratch = NULL;
+    size_t pages = 0;
     if (bytes > 0) {
-        scratch = vme_scratch_new(it->context, bytes);
+        scratch = room_new(it->context, bytes, &pages);
         if (scratch == NULL)
             return VME_NO_MEMORY;
         it->packed_a = scratch;
@@ -408,7 +438,7 @@ static vme_status multiply(product *it)
             status = it->form == HALF ? do_columns_of_halves(it, depth, rows) : do_columns(it, depth, rows);
         }
     }
-    vme_scratch_free(it->context, scratch, bytes);
+    room_free(it->context, scratch, bytes, pages);
     return status;
 }
 

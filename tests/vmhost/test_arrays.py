@@ -249,6 +249,32 @@ def test_a_stop_reaches_the_engine_in_the_middle(load, entry, size):
     assert task(3, entry="main:ones").tolist() == [1, 1, 1]
 
 
+def test_the_engine_works_on_the_smallest_stack(host):
+    """An operator takes at most 16 KiB of a VM's stack (tests/engine/test_stack.py): it works deep in calls of the guest, too."""
+    task = host.load(bundle("""
+        import engine.numpy as np
+
+        def work():
+            a = np.reshape(np.arange(6400, dtype="float32"), (80, 80))
+            products = [np.matmul(a.astype(name), a.T.astype(name)) for name in ("float32", "float64", "complex64", "float16", "int16")]
+            moved = np.concatenate([np.pad(a, 3), np.roll(np.zeros((86, 86)), 5)])
+            order = np.sort(a[::-1, ::2], axis=0) + np.cumsum(a, axis=1)[:, ::2]
+            powers = np.power(np.asarray([2, 3, 4], dtype="float16"), np.asarray([[2], [3]], dtype="int64"))
+            found = a[np.asarray([3, 1])][:, a[0] > 4]
+            return [float(np.sum(products[0][0])), moved.shape[0], float(order[0, 0]), powers.tolist(), float(np.max(found)), float(np.std(a))]
+
+        def deep(depth):
+            return deep(depth - 1) if depth else work()
+
+        def run(depths):
+            return [deep(depth) for depth in depths]
+    """, name="small-stack", limits={"stack": "96 KiB", "memory": "256 MiB"}))
+    shallow, deep = task([0, 60])
+    assert shallow == deep
+    assert shallow[1:] == [172, 0.0, [[4, 9, 16], [8, 27, 64]], 319.0, pytest.approx(numpy.std(numpy.arange(6400)))]
+    host.unload(task)
+
+
 @pytest.mark.skipif(library.threads() == 1, reason="one core: the engine has no helper threads")
 def test_the_cpu_time_of_helper_threads_is_the_callers(host, load):
     task = load(wall_time="60 s", memory="256 MiB")

@@ -22,8 +22,8 @@ def as_dict(results):
         {"name": result.name, "note": result.note,
          "promises": [{"text": text, "met": met} for text, met in result.promises],
          "grid": [dataclasses.asdict(cell) for cell in result.grid],
-         "figures": {name: {"median": figure.median, "low": figure.low, "high": figure.high, "unit": figure.unit,
-                            "better": figure.better, "values": figure.values}
+         "figures": {name: {"median": figure.median, "low": figure.low, "high": figure.high, "best": figure.best,
+                            "unit": figure.unit, "better": figure.better, "values": figure.values}
                      for name, figure in result.figures.items()}}
         for result in results]}
 
@@ -38,9 +38,9 @@ def show(results, console=None):
         console.width = 130      # into a file or a pipe: no reason to wrap
     about = machine()
     console.print(f"Python {about['python']}, {about['cores']} cores, load {about['load']:.1f}; medians, quartiles, "
-                  "and how many times better the first line is")
+                  "best rounds, and how many times better the first line is")
     table = Table(show_edge=False, pad_edge=False)
-    for title, justify in (("what", "left"), ("who", "left"), ("median", "right"), ("quartiles", "right"), ("", "left"),
+    for title, justify in (("what", "left"), ("who", "left"), ("median", "right"), ("quartiles", "right"), ("best", "right"), ("", "left"),
                            ("ours", "right")):
         table.add_column(title, justify=justify)
     for result in results:
@@ -50,11 +50,11 @@ def show(results, console=None):
         for number, (name, figure) in enumerate(result.figures.items()):
             ratio = "" if number == 0 else f"{ours.advantage_over(figure):.2f}x" if all(figure.values) and all(ours.values) else ""
             table.add_row("" if number else result.name, name, _number(figure.median),
-                          f"{_number(figure.low)} … {_number(figure.high)}", figure.unit, ratio)
+                          f"{_number(figure.low)} … {_number(figure.high)}", _number(figure.best), figure.unit, ratio)
         for text, met in result.promises:
-            table.add_row("", f"[{'green' if met else 'red'}]{'met' if met else 'missed'}: {text}[/]", "", "", "", "")
+            table.add_row("", f"[{'green' if met else 'red'}]{'met' if met else 'missed'}: {text}[/]", "", "", "", "", "")
         if result.note:
-            table.add_row("", result.note, "", "", "", "")
+            table.add_row("", result.note, "", "", "", "", "")
         table.add_section()
     if table.row_count:
         console.print(table)

@@ -2,7 +2,10 @@
  * makes on a VM's thread, or what an account of the engine is asked for. Driven through ctypes by boots.py and array_allocations.py; nothing of it is in
  * the core. Also the control: CPython makes and ends an interpreter on a thread, without the core. */
 #define _GNU_SOURCE 1
+#define Py_BUILD_CORE 1
 #include <Python.h>
+#include "internal/pycore_interp_structs.h"
+#include "internal/pycore_tstate.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -18,7 +21,7 @@ static atomic_long countdown = -1;      /* < 0: none is to fail */
 static atomic_long counted;             /* since failing_arm */
 static atomic_bool fired;
 static uintptr_t core_base, core_low, core_high;    /* 0: those of CPython count */
-#pragma weak PyImport_FrozenModules       /* preloaded into programs that are no Python, too */
+#pragma weak PyThreadState_GetUnchecked    /* preloaded into programs that are no Python, too */
 static pthread_t main_thread;
 static bool making;                     /* those of CPython while it makes an interpreter, else all others */
 static PyMemAllocatorEx before[3];
@@ -81,10 +84,16 @@ char *strdup(const char *text)
 
 /* ---- those of CPython, on any thread but the main one -------------------------------------------------------------- */
 
-/* While an interpreter is made, and only then, the core has its own table here (frozen.c). */
+/* The guest's boot begins by putting something into the interpreter's dict, which is made when it is first asked for. */
+static bool is_made(void)
+{
+    PyThreadState *ts = PyThreadState_GetUnchecked();
+    return ts != NULL && ts->interp->dict != NULL;
+}
+
 static bool python_fails(void)
 {
-    return core_low == 0 && !pthread_equal(pthread_self(), main_thread) && making == (PyImport_FrozenModules != NULL) && fails(0);
+    return core_low == 0 && !pthread_equal(pthread_self(), main_thread) && making != is_made() && fails(0);
 }
 
 static void *python_malloc(void *context, size_t size)

@@ -12,13 +12,14 @@ import locale
 import os
 import random
 import signal
+import subprocess
 import sys
 import warnings
 
 import pytest
 
 import vmhost
-from tests.hosts import bundle, until
+from tests.hosts import ROOT, bundle
 
 # name: (what to read, what changes it)
 SETTINGS = {
@@ -199,19 +200,70 @@ def test_a_vm_reads_its_codecs_from_the_bundle(host):
     assert alias == "latin_1" and encoded == b"\xe9"
 
 
-def test_an_interpreter_made_after_a_boot_is_as_ever(host):
-    """A boot hides `site` and shows frozen codecs to interpreters made meanwhile, and to none made later."""
-    host.load(bundle("def run(value): return value", "booted"))(1)
-    until(lambda: not host.statistics().booting)
-    interpreter = concurrent.interpreters.create()
-    try:
-        interpreter.exec(f"""if True:
-            import sys, encodings
-            assert "site" in sys.modules
-            assert encodings.__spec__.origin == {encodings.__spec__.origin!r}, encodings.__spec__
-        """)
-    finally:
-        interpreter.close()
+def test_interpreters_that_others_make_during_boots_are_as_ever(host):
+    """VMs do without `site`, the path-based importers and the early codecs; what the process makes beside them has them all."""
+    checks = f"""if True:
+        import sys, encodings, zipimport, importlib.machinery as machinery
+        assert "site" in sys.modules
+        assert encodings.__spec__.origin == {encodings.__spec__.origin!r}, encodings.__spec__
+        assert machinery.PathFinder in sys.meta_path, sys.meta_path
+        import json
+    """
+    task = host.load(bundle("def run(value): return value", "booted"))
+    for number in range(5):
+        task.submit(number)
+        interpreter = concurrent.interpreters.create()
+        try:
+            interpreter.exec(checks)
+        finally:
+            interpreter.close()
+
+
+NOT_UTF8 = """
+import sys
+import vmhost
+from tests.hosts import bundle
+
+assert sys.getfilesystemencoding() == "ascii", sys.getfilesystemencoding()
+SOURCE = '''
+import sys
+
+def run(value):
+    import os, importlib.machinery
+    left = [name for name in ("site", "zipimport") if name in sys.modules]
+    return [left, sys.getfilesystemencoding(), os.fsencode(chr(0xdce9)), value.encode("cp1252"), sys.modules["encodings"].__path__]
+'''
+with vmhost.Host(allow_unsigned=True) as host:
+    assert host.load(bundle(SOURCE))(chr(233)) == [[], "ascii", b"\\xe9", b"\\xe9", []]
+"""
+
+
+def test_a_host_whose_file_names_are_not_utf8_boots_vms_too():
+    environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    subprocess.run([sys.executable, "-c", NOT_UTF8], check=True, cwd=ROOT, env=environment)
+
+
+def test_what_a_boot_leaves_out_comes_when_it_is_asked_for(host):
+    """The path-based importers, `zipimport` and the codecs, each the same as if it had been there from the start."""
+    task = host.load(bundle("""
+        import sys
+
+        def run(value):
+            before = [name for name in ("_frozen_importlib_external", "encodings", "posix") if name in sys.modules]
+            encoded = value.encode("cp1252")
+            import codecs, importlib, importlib.machinery, importlib.util, zipimport
+            external = importlib._bootstrap_external
+            spec = importlib.util.spec_from_file_location("there", "/some/there.py")
+            try:
+                "".encode("no such codec")
+            except LookupError as error:
+                unknown = str(error)
+            return [before, encoded, codecs.lookup("UTF8").name, unknown, spec.cached, type(spec.loader).__name__,
+                    external is sys.modules["_frozen_importlib_external"], external is importlib._bootstrap._bootstrap_external,
+                    issubclass(zipimport.zipimporter, external._LoaderBasics)]
+    """, "later"))
+    assert task("é") == [[], b"\xe9", "utf-8", "unknown encoding: no such codec", f"/some/__pycache__/there.{sys.implementation.cache_tag}.pyc",
+                         "SourceFileLoader", True, True, True]
 
 
 def test_the_host_keeps_its_own_settings(host):

@@ -6,6 +6,8 @@ hook).
 """
 
 import sys
+
+import _frozen_importlib
 from _frozen_importlib import ModuleSpec
 
 _io = sys.modules["_io"]
@@ -175,7 +177,13 @@ def _install_logging(module):
     module.root.setLevel(module.INFO)
 
 
-_AFTER = {"vmhost.guest.texts": _install_texts, "logging": _install_logging}
+def _install_path_importers(module):
+    """What is left of starting them once a VM imports them after all: nothing is found by path, but code may look at them."""
+    module._set_bootstrap_module(_frozen_importlib)
+    _frozen_importlib._bootstrap_external = module
+
+
+_AFTER = {"_frozen_importlib_external": _install_path_importers, "vmhost.guest.texts": _install_texts, "logging": _install_logging}
 
 
 # --- what the C core calls
@@ -397,13 +405,14 @@ def boot(native):
     _native = native
     modules = sys.modules
     modules["_vmhost"] = native
+    modules[__name__].__spec__ = ModuleSpec(__name__, Importer, origin="bundle")
     sys.meta_path[:] = [Importer]
     sys.path[:] = []
     sys.path_hooks[:] = []
     sys.path_importer_cache.clear()
     modules.pop("zipimport", None)
-    for name in ("encodings",):
-        modules[name].__path__ = []
+    if "encodings" in modules:      # where file names are not in UTF-8, from a folder of the host's
+        modules["encodings"].__path__ = []
     sys.argv = [""]
     sys.orig_argv = []
     sys.executable = sys._base_executable = ""

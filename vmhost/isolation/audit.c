@@ -1,5 +1,6 @@
 /* The audit hook: the backstop behind the importer and the gates. It sees every interpreter of the process and acts
  * only on threads of a sealed VM. Events on its list go through; others need a pass of the importer's or a gate's. */
+#include "creation.h"
 #include "sealing.h"
 
 #include <string.h>
@@ -59,6 +60,8 @@ static int hook(const char *event, PyObject *args, void *Py_UNUSED(data))
     vmh_vm *vm = vmh_current();
     if (vm == NULL)
         return 0;
+    if (vmh_creation_under_way())
+        return vmh_creation_event(event, args);
     vmh_seal *seal = vmh_seal_here();
     if (seal == NULL || !seal->armed)
         return 0;

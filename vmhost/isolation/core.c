@@ -9,6 +9,7 @@
 
 #include "buffer.h"
 #include "clock.h"
+#include "creation.h"
 #include "engine.h"
 #include "fork.h"
 #include "handover.h"
@@ -1419,8 +1420,7 @@ static int core_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "vmhost.isolation._core cannot be loaded twice in one process");
         return -1;
     }
-    vmh_main_config = (PyConfig *)_Py_GetConfig();
-    if (vmh_memory_install() < 0 || vmh_audit_install() < 0 || install_sqlite() < 0)
+    if (vmh_memory_install() < 0 || vmh_audit_install() < 0 || vmh_creation_install() < 0 || install_sqlite() < 0)
         return -1;
     vmh_handover_try();
     buffer_type = vmh_buffer_type_new();

@@ -364,16 +364,19 @@ int vmh_posix_finish(PyObject *dict)
     return environ_add(held);
 }
 
-/* When the permissions come, `os` may have made its own mapping from posix.environ. */
+/* When the permissions come, `posix` is there already or not, in which case vmh_posix_finish does this, and `os` may have made its own
+ * mapping from posix.environ. */
 int vmh_environ_fill(vmh_seal *seal)
 {
-    if (seal->env.count == 0)
+    PyObject *modules = PyImport_GetModuleDict(), *os = NULL, *mapping = NULL;
+    if (seal->env.count == 0 || modules == NULL || !PyDict_Check(modules))
         return 0;
-    PyObject *posix = PyImport_ImportModule("posix"), *os = NULL, *mapping = NULL;
-    PyObject *dict = posix == NULL ? NULL : vmh_dict_get(PyModule_GetDict(posix), "environ");
+    PyObject *posix = vmh_dict_get(modules, "posix");
+    if (posix == NULL || !PyModule_Check(posix))
+        return PyErr_Occurred() ? -1 : 0;
+    PyObject *dict = vmh_dict_get(PyModule_GetDict(posix), "environ");
     int rc = dict == NULL || !PyDict_Check(dict) ? -1 : environ_add(dict);
-    PyObject *modules = PyImport_GetModuleDict();
-    if (rc == 0 && modules != NULL && PyDict_Check(modules) && (os = vmh_dict_get(modules, "os")) != NULL
+    if (rc == 0 && (os = vmh_dict_get(modules, "os")) != NULL
             && (mapping = PyObject_GetAttrString(os, "environ")) != NULL) {
         PyObject *data = PyObject_GetAttrString(mapping, "_data");
         rc = data == NULL || !PyDict_Check(data) ? -1 : environ_add(data);
@@ -382,7 +385,6 @@ int vmh_environ_fill(vmh_seal *seal)
     if (PyErr_Occurred())
         rc = -1;
     Py_XDECREF(mapping);
-    Py_XDECREF(posix);
     if (rc < 0 && !PyErr_Occurred())
         PyErr_SetString(PyExc_SystemError, "os.environ is not as CPython makes it");
     return rc;

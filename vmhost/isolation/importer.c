@@ -34,6 +34,9 @@ static const vmh_module *module_find(const char *name)
 {
     vmh_image *task = task_image();
     const vmh_module *found = NULL;
+    /* creation.c left it out; `importlib` and `zipimport` ask for it under the name that it has where CPython loads it early */
+    if (strcmp(name, "_frozen_importlib_external") == 0)
+        return vmh_image_find(vmh_vm_system(vmh_current()), "importlib._bootstrap_external");
     /* a task's module hides one of the standard library, as beside a script; the guest runtime cannot be hidden */
     if (task != NULL && strncmp(name, "vmhost", 6) != 0)
         found = vmh_image_find(task, name);

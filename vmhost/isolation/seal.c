@@ -175,6 +175,19 @@ static int denied_make(PyObject *native)
     return rc;
 }
 
+/* Runs `code` as the module `name`. What CPython has for this asks the path-based importers, which a VM does not load. */
+static PyObject *module_run(const char *name, PyObject *code)
+{
+    PyObject *module = PyImport_AddModuleRef(name), *space = module == NULL ? NULL : PyModule_GetDict(module), *result = NULL;
+    if (space != NULL && PyDict_SetItemString(space, "__builtins__", PyEval_GetBuiltins()) == 0
+        && PyDict_SetItemString(space, "__file__", ((PyCodeObject *)code)->co_filename) == 0)
+        result = PyEval_EvalCode(code, space, space);
+    if (result == NULL)
+        Py_CLEAR(module);
+    Py_XDECREF(result);
+    return module;
+}
+
 int vmh_seal_boot(vmh_vm *vm, PyObject *native)
 {
     PyObject *code = NULL, *module = NULL, *boot = NULL, *breathe = NULL, *result = NULL;
@@ -189,7 +202,7 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
         || gate_present() < 0 || frames_gate() < 0 || locals_gate() < 0)
         goto done;
     code = vmh_importer_code("vmhost.guest.boot");
-    module = code == NULL ? NULL : PyImport_ExecCodeModule("vmhost.guest.boot", code);
+    module = code == NULL ? NULL : module_run("vmhost.guest.boot", code);
     if (module == NULL)
         goto done;
     const char *file = PyUnicode_AsUTF8(((PyCodeObject *)code)->co_filename),

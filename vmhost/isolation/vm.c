@@ -16,9 +16,9 @@
 
 #include "clock.h"
 #include "crash.h"
+#include "creation.h"
 #include "engine.h"
 #include "fork.h"
-#include "frozen.h"
 #include "overflow.h"
 #include "seal.h"
 #include "sqlite_rules.h"
@@ -26,8 +26,6 @@
 #include "warden.h"
 #include "warden_vm.h"
 #include "wire.h"
-
-PyConfig *vmh_main_config;
 
 static _Thread_local vmh_vm *current_vm __attribute__((tls_model("initial-exec")));
 static atomic_ullong next_id = 1;
@@ -540,45 +538,11 @@ int vmh_vm_threads(bool only_lively)
 
 /* ---- the thread --------------------------------------------------------------------------------------------------- */
 
-/* `site` is skipped by clearing site_import in the main interpreter's configuration, which new interpreters copy, and the file
- * system by frozen codecs, while at least one VM boots. Another library's interpreter made in that window (some 3 ms) goes without
- * `site` too: docs/isolation.md. */
-static pthread_mutex_t site_lock = PTHREAD_MUTEX_INITIALIZER;
-static int booting, site_import;
-
-static PyStatus make_interpreter(vmh_image *system, PyThreadState **tstate)
-{
-    const PyInterpreterConfig config = {
-        .use_main_obmalloc = 0,
-        .allow_fork = 0,
-        .allow_exec = 0,
-        .allow_threads = 1,
-        .allow_daemon_threads = 0,
-        .check_multi_interp_extensions = 1,
-        .gil = PyInterpreterConfig_OWN_GIL,
-    };
-    vmh_mutex_lock(&site_lock);
-    if (booting++ == 0) {
-        site_import = vmh_main_config->site_import;
-        vmh_main_config->site_import = 0;
-        vmh_frozen_show(system);
-    }
-    vmh_mutex_unlock(&site_lock);
-    PyStatus status = Py_NewInterpreterFromConfig(tstate, &config);
-    vmh_mutex_lock(&site_lock);
-    if (--booting == 0) {
-        vmh_main_config->site_import = site_import;
-        vmh_frozen_hide();
-    }
-    vmh_mutex_unlock(&site_lock);
-    return status;
-}
-
 static bool boot(vmh_vm *vm)
 {
     int64_t began = vmh_now_ns();
     vmh_fork_transit_begin();
-    PyStatus status = make_interpreter(vm->system, &vm->tstate);
+    PyStatus status = vmh_creation_make(&vm->tstate);
     vmh_mutex_lock(&vm->life);
     if (!PyStatus_Exception(status)) {
         vm->interp = PyThreadState_GetInterpreter(vm->tstate);
@@ -595,6 +559,7 @@ static bool boot(vmh_vm *vm)
     enum vmh_kind kind;
     vmh_phase_begin(vm, VMH_PHASE_BOOT, NULL, vmh_after_ns(began, vm->boot_ns), VMH_FOREVER);
     int rc = vmh_guest_boot(vm);
+    vmh_creation_settle();
     bool stopped = vmh_phase_end(vm, &kind);
     if (rc < 0)
         vmh_error_describe(vm->failure, sizeof vm->failure);
@@ -667,6 +632,7 @@ static bool end(vmh_vm *vm)
     atomic_store(&vm->meter->hard, LLONG_MAX);
     vmh_meter_rearm(vm->meter);
     vmh_phase_begin(vm, VMH_PHASE_END, NULL, vmh_after_ns(vmh_now_ns(), vm->end_ns), VMH_FOREVER);
+    vmh_creation_unsettle();
     vmh_guest_finish(vm);
     if (!wait_for_threads(vm))
         return false;

@@ -140,9 +140,6 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size);
 /* Into `to`: "TypeName: message", of the error that is set; clears it. */
 void vmh_error_describe(char *to, size_t size);
 
-/* main interpreter's configuration, for booting without site; core.c sets it */
-extern PyConfig *vmh_main_config;
-
 /* exit.c: registered with atexit by core.c */
 PyObject *vmh_exit(PyObject *module, PyObject *unused);
 

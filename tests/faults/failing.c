@@ -21,7 +21,8 @@ static atomic_long countdown = -1;      /* < 0: none is to fail */
 static atomic_long counted;             /* since failing_arm */
 static atomic_bool fired;
 static uintptr_t core_base, core_low, core_high;    /* 0: those of CPython count */
-#pragma weak PyThreadState_GetUnchecked    /* preloaded into programs that are no Python, too */
+#pragma weak PyThreadState_GetUnchecked
+#pragma weak PyInterpreterState_Main       /* preloaded into programs that are no Python, too */
 static pthread_t main_thread;
 static bool making;                     /* those of CPython while it makes an interpreter, else all others */
 static PyMemAllocatorEx before[3];
@@ -88,7 +89,7 @@ char *strdup(const char *text)
 static bool is_made(void)
 {
     PyThreadState *ts = PyThreadState_GetUnchecked();
-    return ts != NULL && ts->interp->dict != NULL;
+    return ts != NULL && (ts->interp == PyInterpreterState_Main() || ts->interp->dict != NULL);
 }
 
 static bool python_fails(void)

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 import engine.numpy
 from tests.engine.arrays import arrays
 from tests.engine.test_arrays_against_numpy import assert_same, check, outcome
-from tests.engine.test_expressions import assert_near
+from tests.engine.test_array_expressions import assert_near
 
 for name in dir(engine.numpy):      # all loaded here, so that no test is the first to import one
     getattr(engine.numpy, name)
@@ -184,7 +184,10 @@ def test_statistics(x, data):
         if isinstance(wanted, Exception):
             assert isinstance(got, Exception)
         else:
-            assert described_near(got, wanted)
+            # sums in another order differ by the rounding of their terms, however little is left of these in the end
+            largest = float(numpy.abs(finite).max(initial=0))
+            scale = {"sum": largest * finite.size, "mean": largest, "var": largest ** 2, "std": largest}.get(name, 0)
+            assert described_near(got, wanted, scale)
     if x.ndim:
         for name in ("cumulative_sum", "cumulative_prod"):
             check(lambda np, x: getattr(np, name)(np.asarray(x, dtype="int64"), axis=-1, include_initial=keep), finite.real.astype("int64"))
@@ -192,10 +195,10 @@ def test_statistics(x, data):
             check(lambda np, x: np.diff(x, axis=-1), finite)
 
 
-def described_near(got, wanted):
+def described_near(got, wanted, scale=0.0):
     got, wanted = numpy.asarray(got), numpy.asarray(wanted)
     assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
-    return numpy.allclose(got, wanted, 1e-9, 1e-9, equal_nan=True)
+    return numpy.allclose(got, wanted, 1e-9, 1e-9 + 1e-12 * scale, equal_nan=True)
 
 
 @settings(max_examples=60, deadline=None)

@@ -90,7 +90,8 @@ def test_results_that_nobody_asks_for_are_let_go_of():
                 until(lambda: all(future.done() for future in futures))
                 del futures
                 rss.append(psutil.Process().memory_info().rss)
-            assert rss[-1] < rss[2] + 60_000_000, rss
+            # those of the last round go when the host's thread has told of them all
+            until(lambda: psutil.Process().memory_info().rss < rss[2] + 60_000_000)
     """)
     assert ended.returncode == 0, ended.stderr
 

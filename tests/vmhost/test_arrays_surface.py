@@ -5,7 +5,7 @@ import pytest
 import engine.numpy as np
 import vmhost
 from tests.engine.test_arrays_against_numpy import outcome
-from tests.engine.test_expressions import CASES, VALUES, evaluated
+from tests.engine.test_array_expressions import CASES, VALUES, evaluated
 from tests.hosts import bundle
 
 TASK = """

@@ -28,7 +28,9 @@ _CLASS_SECONDS, _TEST_SECONDS = 300, 60
 def _plain(tests, module, writable, out, keep):
     """What plain.py wrote about the module."""
     if keep and out.exists():
-        return json.loads(out.read_text(encoding="utf-8"))
+        kept = json.loads(out.read_text(encoding="utf-8"))
+        if "error" not in kept:
+            return kept
     out.unlink(missing_ok=True)
     try:
         done = subprocess.run([sys.executable, "-s", "-P", HERE / "plain.py", tests, module, writable, out],

@@ -5,6 +5,7 @@ a VM can't have are gaps (guest/gaps.py): they are found by the bundle compiler'
 """
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from bytecode.closure import close_over_folder
 from bytecode.stdlib import left_out, offered_modules
 
 HERE = Path(__file__).resolve().parent
+_MODULE = re.compile(r"test(\.[A-Za-z_]\w*)+")
 _ROUNDS = 60    # of patching: each shows what the last one's imports led to
 
 
@@ -48,6 +50,8 @@ class Folder:
         shutil.copytree(tests / "test", self.path / "test")
         for path in (HERE / "guest").glob("*.py"):
             shutil.copy(path, self.path)
+        for path in (self.path / "test").rglob("*.py"):
+            _place(path)
 
     def compile(self, module, out):
         """Compiles the test module `module` (`test_dict`) with the project's own command into the bundle `out`.
@@ -56,11 +60,13 @@ class Folder:
         """
         name = module.replace(".", "_").lower()
         (self.path / f"main_{name}.py").write_text(
-            "import runner\nimport stand_ins\n\n\ndef run(request):\n    stand_ins.install()\n"
+            "import runner\nimport stand_ins\n\n\ndef run(request):\n"
+            '    stand_ins.place(request["home"])\n    stand_ins.install()\n'
             '    runner.prepare(request["folder"], request["home"])\n'
-            f"    from test import {module.partition('.')[0]}\n"
             f"    import test.{module}\n\n"
-            f"    return runner.run(test.{module}, request)\n", encoding="utf-8")
+            f"    return runner.run(test.{module}, request)\n\n\n"
+            "def needs():        # never called: so that the bundle holds them\n" +
+            "".join(f"    import {needed}\n" for needed in (f"test.{module}", *self._named_in(module))), encoding="utf-8")
         (self.path / "task.yaml").write_text(
             f"name: {name.replace('_', '-')}\nversion: 1.0.0\nentry: main_{name}:run\n"
             f'python: "{sys.version_info[0]}.{sys.version_info[1]}"\n'
@@ -74,6 +80,14 @@ class Folder:
                               capture_output=True, text=True, check=False)
         return None if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
+    def _named_in(self, module):
+        """Modules of the package `test` that the test module names in texts: it imports them by name."""
+        path = self.path / "test" / Path(*module.split("."))
+        text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+        named = {node.value for node in ast.walk(ast.parse(text))
+                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE.fullmatch(node.value)}
+        return sorted(name for name in named if (self.path / Path(*name.split("."))).with_suffix(".py").exists())
+
     def _leave_gaps(self, entry):
         for _ in range(_ROUNDS):
             errors = close_over_folder(self.path, entry).errors
@@ -86,6 +100,23 @@ class Folder:
                 if not _patch(self.path / file, found):
                     return str(found[0])
         return f"imports of {entry} still lead on after {_ROUNDS} rounds"
+
+
+def _place(path):
+    """Has the module in `path` look for files beside it where CPython's tests lie: its `__file__` is a name in the bundle."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if "__file__" not in text:
+            return
+        names = [node for node in ast.walk(ast.parse(text))
+                 if isinstance(node, ast.Name) and node.id == "__file__" and isinstance(node.ctx, ast.Load)]
+    except (UnicodeDecodeError, SyntaxError, ValueError):
+        return      # files that are wrong on purpose
+    lines = text.encode().splitlines(keepends=True)
+    for node in sorted(names, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        line = lines[node.lineno - 1]
+        lines[node.lineno - 1] = line[:node.col_offset] + b"place_of(__file__)" + line[node.end_col_offset:]
+    path.write_bytes(b"".join(lines))
 
 
 def _patch(path, diagnostics):

@@ -1,9 +1,13 @@
 """What stands in a test module for a module that a VM does not have: any use of it says so."""
 
 
+class AbsentError(ImportError, NotImplementedError):
+    """What a gap was asked for is absent: tests prepare for either."""
+
+
 class Gap:
     """The module `name`, or something in it, which is absent for the reason `reason`: reading it gives more of the same,
-    so that a test module can be imported; calling it is ImportError."""
+    so that a test module can be imported; calling it is AbsentError. Exceptions in it are exceptions that nobody raises."""
 
     def __init__(self, name, reason):
         self._name, self._reason = name, reason
@@ -11,6 +15,8 @@ class Gap:
     def __getattr__(self, attribute):
         if attribute.startswith("__"):
             raise AttributeError(attribute)
+        if attribute.endswith(("Error", "Exception", "Expired")):
+            return type(attribute, (Exception,), {})
         return Gap(f"{self._name}.{attribute}", self._reason)
 
     def __call__(self, *_, **__):
@@ -18,7 +24,7 @@ class Gap:
             import unittest
 
             return unittest.TestSuite()     # a VM has no doctest; the module's other tests are loaded all the same
-        raise ImportError(f"{self._name}: {self._reason}")
+        raise AbsentError(f"{self._name}: {self._reason}")
 
     def __mro_entries__(self, bases):
         return ()

@@ -108,11 +108,14 @@ def run(module, request, on_start=None, on_stop=None):
         return {test.id(): ["listed", ""] for test in _flat(suite)}
     wanted = set(wanted)
     result = Outcomes(on_start, on_stop)
-    chosen = unittest.TestSuite(test for test in _flat(suite) if test.id() in wanted)
+    chosen = unittest.TestSuite(test for test in _flat(suite)
+                                if test.id() in wanted or isinstance(test, unittest.loader._FailedTest))
     recursion = sys.getrecursionlimit()
     try:
         chosen.run(result)
     finally:
         sys.setrecursionlimit(recursion)
         _tidy()
-    return result.noted
+    # what a class or module failed to set up is noted under a name of its own: it is why its tests did not run
+    why = "\n".join(text for name, (_, text) in result.noted.items() if name not in wanted) or "the loader did not find it"
+    return {name: result.noted.get(name, ["failed", why]) for name in wanted}

@@ -1,6 +1,9 @@
 """What lets test modules be imported in a VM: answers of `test.support` to questions that need modules a VM does not have."""
 
+import builtins
 import concurrent.futures
+import gc
+import os
 import sys
 import types
 import unittest
@@ -8,18 +11,32 @@ import unittest
 from gaps import Gap
 
 
+def place(home):
+    """Gives `place_of(__file__)`, which test modules have in place of `__file__`: the file in the original folder `home`."""
+    builtins.place_of = lambda name: os.path.join(home, name.partition("/test/")[2])
+
+
 def install():
     """To be called in a VM before the test module is imported. What depends on an absent module fails when it is used."""
     from test import support
-    from test.support import import_helper
+    from test.support import import_helper, strace_helper
 
     import_with_gaps()
+    strace_helper._can_strace = lambda: False
+    support.skip_if_unlimited_stack_size = lambda test: test
+    if not hasattr(gc, "set_debug"):
+        gc.set_debug = _set_debug
     support._has_huge_c_stack = lambda *_: False
     # a fresh import finds no frozen modules in a bundle anyway
     import_helper._imp = types.SimpleNamespace(_override_frozen_modules_for_tests=lambda _: None,
                                                _override_multi_interp_extensions_check=lambda _: 0)
     for name in ("InterpreterPoolExecutor", "ProcessPoolExecutor"):
         setattr(concurrent.futures, name, Gap(f"concurrent.futures.{name}", "a VM starts neither processes nor interpreters"))
+
+
+def _set_debug(flags):
+    if flags:
+        raise NotImplementedError("gc.set_debug: a VM does not have it")     # none is what a VM has anyway
 
 
 def import_with_gaps():

@@ -86,7 +86,10 @@ def _one(module, home, tests, folder, host, lock, keep):
         return {"module": module, "error": f"in plain CPython: {plain['error']}"}
     bundle = home / f"{name}.vmb"
     with lock:
-        problem = folder.compile(module, bundle)
+        try:
+            problem = folder.compile(module, bundle)
+        except (OSError, SyntaxError, UnicodeDecodeError) as error:
+            problem = f"{type(error).__name__}: {error}"
     if problem:
         return {"module": module, "error": f"not compiled: {problem}"}
     began = time.monotonic()

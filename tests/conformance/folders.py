@@ -59,14 +59,18 @@ class Folder:
         Returns None, or what is wrong.
         """
         name = module.replace(".", "_").lower()
-        (self.path / f"main_{name}.py").write_text(
-            "import runner\nimport stand_ins\n\n\ndef run(request):\n"
-            '    stand_ins.place(request["home"])\n    stand_ins.install()\n'
-            '    runner.prepare(request["folder"], request["home"])\n'
-            f"    import test.{module}\n\n"
-            f"    return runner.run(test.{module}, request)\n\n\n"
-            "def needs():        # never called: so that the bundle holds them\n" +
-            "".join(f"    import {needed}\n" for needed in (f"test.{module}", *self._named_in(module))), encoding="utf-8")
+        parts = module.split(".")
+        outers = [".".join(parts[:length]) for length in range(1, len(parts))]
+        (self.path / f"main_{name}.py").write_text("\n".join([
+            "import runner", "import stand_ins", "", "", "def run(request):",
+            '    stand_ins.place(request["home"])',
+            "    stand_ins.install()",
+            '    runner.prepare(request["folder"], request["home"])',
+            *(f"    import test.{outer}; test.{outer}.__file__ = place_of(test.{outer}.__file__)" for outer in outers),
+            f"    import test.{module}",
+            f"    return runner.run(test.{module}, request)", "", "",
+            "def needs():        # never called: so that the bundle holds them",
+            *(f"    import {needed}" for needed in (f"test.{module}", *self._named_in(module))), ""]), encoding="utf-8")
         (self.path / "task.yaml").write_text(
             f"name: {name.replace('_', '-')}\nversion: 1.0.0\nentry: main_{name}:run\n"
             f'python: "{sys.version_info[0]}.{sys.version_info[1]}"\n'
@@ -83,8 +87,8 @@ class Folder:
     def _named_in(self, module):
         """Modules of the package `test` that the test module names in texts: it imports them by name."""
         path = self.path / "test" / Path(*module.split("."))
-        text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
-        named = {node.value for node in ast.walk(ast.parse(text))
+        source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_bytes()
+        named = {node.value for node in ast.walk(ast.parse(source))
                  if isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE.fullmatch(node.value)}
         return sorted(name for name in named if (self.path / Path(*name.split("."))).with_suffix(".py").exists())
 
@@ -108,11 +112,18 @@ def _place(path):
         text = path.read_text(encoding="utf-8")
         if "__file__" not in text:
             return
-        names = [node for node in ast.walk(ast.parse(text))
+        nodes = list(ast.walk(ast.parse(text)))
+        names = [node for node in nodes
                  if isinstance(node, ast.Name) and node.id == "__file__" and isinstance(node.ctx, ast.Load)]
+        landmarks = [(node, alias.asname) for node in nodes if isinstance(node, ast.ImportFrom)
+                     for alias in node.names if alias.name == "__file__" and alias.asname]
     except (UnicodeDecodeError, SyntaxError, ValueError):
         return      # files that are wrong on purpose
     lines = text.encode().splitlines(keepends=True)
+    for node, name in landmarks:
+        line = lines[node.end_lineno - 1]
+        lines[node.end_lineno - 1] = b"%s; %s = place_of(%s)%s" % (
+            line[:node.end_col_offset], name.encode(), name.encode(), line[node.end_col_offset:])
     for node in sorted(names, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         line = lines[node.lineno - 1]
         lines[node.lineno - 1] = line[:node.col_offset] + b"place_of(__file__)" + line[node.end_col_offset:]

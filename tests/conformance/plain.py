@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+import unittest
 from pathlib import Path
 
 _DOORS = {      # files of the standard library that are asked for the operation by name
@@ -155,6 +156,9 @@ def main(tests, module, writable, out):
             watch.test = None
 
         watch.test = None
+        for test in runner.flat(unittest.defaultTestLoader.loadTestsFromModule(found)):
+            if type(test).__name__ == "DocTestCase":    # its examples are compiled, by doctest
+                watch.events[test.id()] = {"doctest": "compile"}
         outcomes = runner.run(found, {"names": list(listed)},
                               lambda name: setattr(watch, "test", name), stop)
         answer = {"listed": list(listed), "outcomes": outcomes, "denied": watch.events}

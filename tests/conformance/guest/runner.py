@@ -92,10 +92,11 @@ def _tidy():
         os.unlink(os_helper.TESTFN)
 
 
-def _flat(suite):
+def flat(suite):
+    """The tests of a suite of suites."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
-            yield from _flat(test)
+            yield from flat(test)
         elif test is not None:
             yield test
 
@@ -105,10 +106,10 @@ def run(module, request, on_start=None, on_stop=None):
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)
     wanted = request["names"]
     if wanted is None:
-        return {test.id(): ["listed", ""] for test in _flat(suite)}
+        return {test.id(): ["listed", ""] for test in flat(suite)}
     wanted = set(wanted)
     result = Outcomes(on_start, on_stop)
-    chosen = unittest.TestSuite(test for test in _flat(suite)
+    chosen = unittest.TestSuite(test for test in flat(suite)
                                 if test.id() in wanted or isinstance(test, unittest.loader._FailedTest))
     recursion = sys.getrecursionlimit()
     try:

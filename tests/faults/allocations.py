@@ -58,12 +58,13 @@ def main(first, last, step):
         vm.attach(lane)
         call = lane.submit(None, 20)
         until(lambda: call.done() or vm.state in ("ended", "quarantined"))
+        untaken = not call.done()
         lane.close(False)       # a VM that had no memory for the task's grants ends without taking its call
         try:
             call.result()
             ends["result"] += 1
         except Exception as error:
-            ends[type(error).__name__] += 1
+            ends["untaken" if untaken else type(error).__name__] += 1
         vm.retire()
         until(lambda: vm.state in ("ended", "quarantined"))
         ends[vm.state] += 1

@@ -13,6 +13,9 @@ import pytest
 from tests.hosts import ROOT
 
 
+LITTLE = 60_000     # bytes: with less, a VM may not get as far as taking the call
+
+
 def ends_of(first, last, step):
     done = subprocess.run([sys.executable, "-X", "faulthandler", "-m", "tests.faults.allocations", str(first), str(last), str(step)],
                           cwd=ROOT, capture_output=True, text=True, timeout=600)
@@ -25,7 +28,8 @@ def check(first, last, step):
     tries = len(range(first, last, step))
     assert ends["ended"] == tries
     assert ends["bytes left"] == 0
-    assert ends.get("result", 0) + ends.get("MemoryLimitError", 0) == tries, ends
+    assert ends.get("untaken", 0) <= LITTLE // step + 1, ends
+    assert ends.get("result", 0) + ends.get("MemoryLimitError", 0) + ends.get("untaken", 0) == tries, ends
 
 
 def test_calls_with_less_and_less_memory_end_as_memory_limits():

@@ -66,11 +66,12 @@ bool vmh_compat_makes_generic(PyThreadState *ts)
         const char *name = PyUnicode_AsUTF8(code->co_name);
         int at = PyFrame_GetLasti(frame);
         if (name != NULL && at >= 0 && strncmp(name, prefix, sizeof prefix - 1) == 0) {
+            /* an exception that waits now may come out at the next check, and the next one may be in there */
             PyObject *bytes = PyCode_GetCode(code);
-            if (bytes != NULL && at + 1 < PyBytes_GET_SIZE(bytes)) {
-                const unsigned char *unit = (const unsigned char *)PyBytes_AS_STRING(bytes) + at;
-                found = unit[0] == CALL_INTRINSIC_1 && unit[1] == INTRINSIC_SUBSCRIPT_GENERIC;
-            }
+            Py_ssize_t size = bytes == NULL ? 0 : PyBytes_GET_SIZE(bytes);
+            const unsigned char *units = bytes == NULL ? NULL : (const unsigned char *)PyBytes_AS_STRING(bytes);
+            for (Py_ssize_t unit = at; unit + 1 < size && !found; unit += 2)
+                found = units[unit] == CALL_INTRINSIC_1 && units[unit + 1] == INTRINSIC_SUBSCRIPT_GENERIC;
             Py_XDECREF(bytes);
         }
         Py_DECREF(code);

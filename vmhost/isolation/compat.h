@@ -41,8 +41,8 @@ void vmh_compat_show_interpreter(PyInterpreterState *interp);
 /* The address below which CPython would abort the process for a stack overflow; 0: not known yet. */
 uintptr_t vmh_compat_stack_limit(PyThreadState *ts);
 
-/* Is this thread, of the calling interpreter, inside of what CPython calls to make `class C[T]` generic? CPython 3.14 does not look whether that
- * worked for a `class C[*Ts]`, and crashes over any exception that came out of it. */
+/* Is this thread, of the calling interpreter, inside of what CPython calls to make `class C[T]` generic, or about to be?
+ * CPython 3.14 does not look whether that worked for a `class C[*Ts]`, and crashes over any exception that came out of it. */
 bool vmh_compat_makes_generic(PyThreadState *ts);
 
 /* The locks that a thread of `interp` may hold and another interpreter, or the warden, may need: is number `which` held, by anyone?

@@ -207,9 +207,15 @@ vme_status vme_raster(vme_context *context, int element_size, int count, const v
     for (int i = 0; i < count; i++) {
         const vme_region *region = &regions[i];
         int64_t in[VME_REGION_RANK], out[VME_REGION_RANK];
+        bool empty = false;
+        for (int d = 0; d < region->rank; d++)
+            empty = empty || region->size[d] == 0;
+        if (empty)
+            continue;
         for (int d = 0; d < region->rank; d++) {
-            in[d] = region->source_strides[d] * element_size;
-            out[d] = region->destination_strides[d] * element_size;
+            bool steps = region->size[d] > 1;       /* a stride along which nothing steps may be anything */
+            in[d] = steps ? region->source_strides[d] * element_size : 0;
+            out[d] = steps ? region->destination_strides[d] * element_size : 0;
         }
         char *to = (char *)vme_buffer_data(destination) + region->destination_offset * element_size;
         vme_status status = vme_move(context, region->rank, region->size,

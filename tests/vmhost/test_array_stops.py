@@ -119,5 +119,6 @@ def test_a_stop_in_the_middle(running, arrays, name):
     for name, value in arrays.items():
         assert numpy.array_equal(numpy.asarray(value), before[name]), name
         until(lambda value=value: value.flags.writeable)        # the VM has let go of it
-    assert _array._statistics()["live_bytes"] == live
+    # no more than before: what a test before this one left to be collected may have gone meanwhile
+    until(lambda: _array._statistics()["live_bytes"] <= live)
     assert running.task(3) == 3

@@ -26,8 +26,7 @@ DIFFERENT = {
     },
     "random": {
         "default_rng": "over Philox, so other numbers than NumPy's for a seed; those of numpy.random.Generator(numpy.random.Philox(seed))",
-        "Generator": "floating numbers agree with NumPy's to rounding; no multivariate_hypergeometric, hypergeometric and noncentral_f, one n and one list "
-                     "of chances for multinomial",
+        "Generator": "floating numbers agree with NumPy's to rounding; no multivariate_hypergeometric, hypergeometric and noncentral_f",
     },
     "linalg": {name: "needs scipy-openblas32, else NotImplementedError says so"
                for name in ("cond", "eig", "eigh", "eigvals", "eigvalsh", "lstsq", "matrix_rank", "pinv", "qr", "svd", "svdvals")},

@@ -410,25 +410,27 @@ class Generator:
         return self._draw(_ZIPF, size, (a,), _a.int64)
 
     def multinomial(self, n, pvals, size=None):
-        pvals = _chance(pvals, "pvals")
-        if pvals.ndim != 1 or _a.asarray(n).ndim:
-            raise NotImplementedError("multinomial takes one number of experiments and one list of chances")
-        if float(pvals[:-1].sum()) > 1 + 1e-12:
+        pvals, n = _chance(pvals, "pvals"), _a.asarray(n)
+        if not pvals.ndim:
+            raise ValueError("pvals must have at least 1 dimension")
+        if (pvals[..., :-1].sum(-1) > 1 + 1e-12).any():
             raise ValueError("sum(pvals[:-1]) > 1.0")
-        shape = () if size is None else _shape(size)
-        made = _a.zeros((*shape, len(pvals)), _a.int64)
-        chances, rows = pvals.tolist(), made.reshape(-1, len(pvals))
-        for i in range(len(rows)):
-            left, remaining = n, 1.0
-            for j, chance in enumerate(chances[:-1]):
+        batch = (n + pvals[..., 0]).shape
+        shape, kinds = batch if size is None else _shape(size), pvals.shape[-1]
+        made = _a.zeros((*shape, kinds), _a.int64)
+        experiments = _a.broadcast_to(n, shape).ravel().tolist()
+        chances = _a.broadcast_to(pvals, (*shape, kinds)).reshape(-1, kinds).tolist()
+        for row, left, chance_of in zip(made.reshape(-1, kinds), experiments, chances):
+            remaining = 1.0
+            for j, chance in enumerate(chance_of[:-1]):
                 drawn = int(self.binomial(left, min(chance / remaining, 1.0)))
-                rows[i, j] = drawn
+                row[j] = drawn
                 left -= drawn
                 if left <= 0:
                     break
                 remaining -= chance
             if left > 0:
-                rows[i, len(chances) - 1] = left
+                row[kinds - 1] = left
         return made
 
     def integers(self, low, high=None, size=None, dtype=_a.int64, endpoint=False):

@@ -113,6 +113,8 @@ def test_vectors():
         got, wanted = ours.multivariate_normal(mean, cov, 5, method=method), theirs.multivariate_normal(mean, cov, 5, method=method)
         same(got, wanted, 1e-7)
     same(ours.multinomial(20, [0.2, 0.3, 0.5], 4), theirs.multinomial(20, [0.2, 0.3, 0.5], 4))
+    same(ours.multinomial([[5], [50]], [[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]), theirs.multinomial([[5], [50]], [[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]))
+    same(ours.multinomial([5, 50], [0.2, 0.8], (3, 2)), theirs.multinomial([5, 50], [0.2, 0.8], (3, 2)))
 
 
 @pytest.mark.parametrize("wrong", [lambda r: r.normal(0, -1), lambda r: r.integers(5, 5), lambda r: r.integers(0, 300, dtype="uint8"),

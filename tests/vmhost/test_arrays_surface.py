@@ -1,43 +1,18 @@
 """The whole surface of `engine.numpy` inside a sealed VM: every expression of the host's table gives the same there."""
 
+import inspect
+import textwrap
+
 import pytest
 
 import engine.numpy as np
 import vmhost
 from tests.engine.test_arrays_against_numpy import outcome
-from tests.engine.test_array_expressions import CASES, VALUES, evaluated
+from tests.engine.test_array_expressions import CASES, VALUES, evaluated, fill, flat, pads, part
 from tests.hosts import bundle
 
 TASK = """
     import engine.numpy as np
-
-    def fill(np, array, value, wrap=False):
-        np.fill_diagonal(array, value, wrap)
-        return array
-
-    def flat(array, key, value):
-        array.flat[key] = value
-        return array
-
-    def part(np, array, kth, axis=-1):
-        made, places = np.partition(array, kth, axis), np.argpartition(array, kth, axis)
-        ordered = np.sort(array, axis)
-        for found in (made, np.take_along_axis(array if axis is not None else array.ravel(), places, -1 if axis is None else axis)):
-            found, wanted = (np.moveaxis(one, -1 if axis is None else axis, -1) for one in (found, ordered))
-            assert np.array_equal(np.sort(found, -1), wanted, equal_nan=True)
-            for k in [kth] if isinstance(kth, int) else kth:
-                k %= found.shape[-1]
-                assert np.array_equal(found[..., k], wanted[..., k], equal_nan=True)
-                assert np.array_equal(np.sort(found[..., :k], -1), wanted[..., :k], equal_nan=True)
-        copied = array.copy()
-        if axis is not None:
-            copied.partition(kth, axis)
-            assert np.array_equal(np.sort(copied, axis), ordered, equal_nan=True)
-        return np.take(ordered, kth, -1 if axis is None else axis)
-
-    def pads(row, widths, axis, options):
-        row[:widths[0]] = 5
-        row[len(row) - widths[1]:] = 7
 
     def plain(value):
         if isinstance(value, (list, tuple)):
@@ -76,7 +51,7 @@ def same(one, other):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_expression_gives_in_a_vm_what_it_gives_in_the_host():
     expressions = [expression for _, expression in CASES]
-    source = TASK.format(expressions=", ".join(f"lambda {', '.join(VALUES)}: {expression}" for expression in expressions))
+    source = "".join(map(inspect.getsource, (fill, flat, part, pads))) + textwrap.dedent(TASK).format(expressions=", ".join(f"lambda {', '.join(VALUES)}: {expression}" for expression in expressions))
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle(source, name="surface", limits={"memory": "256 MiB", "wall_time": "60 s"}))
         found = task(list(VALUES.values()))

@@ -38,13 +38,13 @@ def write_archive(entries):
         problem = path_problem(name)
         if problem:
             raise ValueError(f"{name.decode()!r}: {problem}")
+        if offset + len(data) > MAX_BYTES:
+            raise ValueError(f"expected at most {MAX_BYTES} bytes in a bundle, got more; leave large files out")
         crc = zlib.crc32(data)
         local = _local_header(name, crc, len(data))
         directory.append(_central_header(name, crc, len(data), offset))
         body += (local, data)
         offset += len(local) + len(data)
-        if offset > MAX_BYTES:
-            raise ValueError(f"expected at most {MAX_BYTES} bytes in a bundle, got more; leave large files out")
     central = b"".join(directory)
     return b"".join(body) + central + _end(len(entries), len(central), offset)
 

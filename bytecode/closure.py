@@ -13,7 +13,7 @@ import operator
 import os
 import sys
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -76,7 +76,11 @@ def close_over_folder(folder, entry):
         found = find_module(folder, name)
         return found and _read(name, *found)
 
-    return _Search(find, is_task=True).run(entry)
+    closure = _Search(find, is_task=True).run(entry)
+    root = Path(folder).resolve()
+    outside = [Diagnostic(source.path, 0, "is a link that leads out of the task's folder; copy the file there")
+               for source in closure.sources.values() if not Path(source.path).resolve().is_relative_to(root)]
+    return replace(closure, errors=(*outside, *closure.errors))
 
 
 def closure_of_module(module_name, source, roots, filename=None, is_package=False, gap=None):
@@ -493,7 +497,9 @@ def _is_main_guard(test):
 
 
 def _known_test(test):
-    """Whether a comparison of `sys.version_info` or `sys.platform` with a constant holds; None if it isn't one."""
+    """Whether a constant, or a comparison of `sys.version_info` or `sys.platform` with one, holds; None for other tests."""
+    if isinstance(test, ast.Constant):
+        return bool(test.value)
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
         return None
     known = {"sys.version_info": sys.version_info, "sys.platform": sys.platform, "os.name": os.name}

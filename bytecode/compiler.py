@@ -87,5 +87,10 @@ def _check_target(spec, target):
     if target:
         raise CompileError([Diagnostic("--target", 0, f"{message}; run the compiler with Python {wanted}")])
     raise TaskSpecError([
-        f"{spec.file}:{spec.lines['python']}: python: {message}; run the compiler with Python {wanted}, or give it "
-        f"--target {TARGET} if the task works there too"])
+        f"{spec.file}:{spec.lines['python']}: python: {message}; {_advice_for(wanted)}give it --target {TARGET} if the "
+        "task works there too"])
+
+
+def _advice_for(wanted):
+    """VMs need 3.14: of older ones there is none to compile with."""
+    return f"run the compiler with Python {wanted}, or " if tuple(map(int, wanted.split("."))) >= (3, 14) else ""

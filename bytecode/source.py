@@ -18,7 +18,7 @@ _warnings_lock = threading.Lock()       # warnings.catch_warnings changes what a
 
 def parse(source, shown):
     """The syntax tree of `source` (bytes); CompileError with the file `shown` and a line if it isn't Python."""
-    with _reporting(shown, []):
+    with _reporting(source, shown, []):
         return ast.parse(source)
 
 
@@ -29,19 +29,21 @@ def compile_source(source, filename, shown, optimize=0, warned=None):
     CPython refuses: syntax, encoding, null bytes, nesting too deep. The compiler's warnings are added as Diagnostics to
     the list `warned`, if given, and shown to nobody else.
     """
-    with _reporting(shown, [] if warned is None else warned):
+    with _reporting(source, shown, [] if warned is None else warned):
         return marshal.dumps(compile(source, filename, "exec", dont_inherit=True, optimize=optimize))
 
 
 @contextlib.contextmanager
-def _reporting(shown, warned):
+def _reporting(source, shown, warned):
     try:
         with _warnings_lock, warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always", SyntaxWarning)
             yield
     except SyntaxError as error:
         message = f"{type(error).__name__}: {error.msg}"
-        raise CompileError([Diagnostic(shown, error.lineno or 0, message)]) from error
+        # CPython says no line for these: it looks for them before it reads
+        line = error.lineno or (source.partition(b"\0")[0].count(b"\n") + 1 if b"\0" in source else 0)
+        raise CompileError([Diagnostic(shown, line, message)]) from error
     except (RecursionError, MemoryError) as error:
         message = "nested too deeply for the compiler; split the expression"
         raise CompileError([Diagnostic(shown, 0, message)]) from error

@@ -17,6 +17,7 @@ from types import MappingProxyType
 import jsonschema
 import yaml
 
+from .archive import MAX_BYTES, MAX_ENTRIES, path_problem
 from .errors import CompileError, TaskSpecError
 from .source import parse
 
@@ -27,10 +28,16 @@ MIN_MEMORY_BYTES = 4 << 20          # a bare VM takes 1.7 MB
 MIN_STACK_BYTES = 96 << 10          # below, calls fail with anything but RecursionError
 MAX_STACK_BYTES = 256 << 20
 MAX_SIZE_BYTES = 1 << 48
+_ELSEWHERE = "leave them where they are, and grant their folder under permissions.read"
 
 _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"([0-9.]+) ?([A-Za-z]+)")
+_YAML_ADVICE = {            # what the YAML reader found, in its words -> what the author most likely did
+    "mapping values are not allowed here": "indent the keys of one level alike, and put a text with ': ' in it in quotes",
+    "found character '\\t' that cannot start any token": "indent with spaces",
+    "could not find expected ':'": "write each line as `key: value`",
+}
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,7 @@ def read_task(folder):
     limits = _read_limits(values.get("limits") or {}, problems)
     files = _find_resources(folder, values.get("files", []), "files", problems)
     models = _find_resources(folder, values.get("models", []), "models", problems)
+    _check_sizes(folder, {"files": files, "models": models}, problems)
     module, function = values["entry"].split(":")
     _check_entry(folder, module, function, problems)
     problems.stop()
@@ -139,7 +147,8 @@ def _load(path, problems):
     try:
         data = path.read_bytes()
     except OSError as error:
-        advice = "" if path.parent.is_dir() else "; there is no such folder"
+        advice = "; there is no such folder" if not path.parent.is_dir() else (
+            "; a task's folder has one, with at least name, version, entry and python" if not path.exists() else "")
         raise TaskSpecError([f"{path}: can't read the task's description: {error.strerror}{advice}"]) from error
     if len(data) > MAX_SPEC_BYTES:
         raise TaskSpecError([f"{path}: expected at most {MAX_SPEC_BYTES} bytes, got {len(data)}"])
@@ -160,8 +169,12 @@ def _load(path, problems):
         raise TaskSpecError([f"{path}:{line}: expected UTF-8, got byte {data[error.start]:#04x}"]) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if error.context == "while scanning a simple key":
+            mark = error.context_mark           # the key; that it has no colon shows on the next line only
         line = mark.line + 1 if mark else 1
-        raise TaskSpecError([f"{path}:{line}: not YAML: {error.problem or error.context}"]) from error
+        problem = error.problem or error.context
+        advice = f"; {_YAML_ADVICE[problem]}" if problem in _YAML_ADVICE else ""
+        raise TaskSpecError([f"{path}:{line}: not YAML: {problem}{advice}"]) from error
     except yaml.YAMLError as error:
         raise TaskSpecError([f"{path}: not YAML: {str(error).splitlines()[0]}"]) from error
     if root is None:
@@ -301,6 +314,25 @@ def _find_resources(folder, patterns, key, problems):
     return tuple(sorted(found))
 
 
+def _check_sizes(folder, resources, problems):
+    """What a bundle cannot hold, before any of it is read."""
+    total = 0
+    for key, paths in resources.items():
+        for path in paths:
+            problem = path_problem(path.encode(errors="surrogateescape"))
+            if problem:
+                problems.add(key, f"{key}: {path!r}: {problem}; rename it")
+            size = (folder / path).stat().st_size
+            total += size
+            if size > MAX_BYTES:
+                problems.add(key, f"{key}: {path!r} has {size:,} bytes, a bundle holds at most {MAX_BYTES:,}; {_ELSEWHERE}")
+    count = sum(map(len, resources.values()))
+    if count > MAX_ENTRIES:
+        problems.add("files", f"files: {count:,} files match, a bundle holds at most {MAX_ENTRIES:,}; {_ELSEWHERE}")
+    if not problems.found and total > MAX_BYTES:
+        problems.add("files", f"files: {total:,} bytes in all, a bundle holds at most {MAX_BYTES:,}; {_ELSEWHERE}")
+
+
 def _check_entry(folder, module, function, problems):
     found = find_module(folder, module)
     if found is None or found[0].is_dir():
@@ -322,6 +354,9 @@ def _check_entry(folder, module, function, problems):
         return
     node = names.get(function)
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.decorator_list:
+        if _yields(node):
+            problems.add("entry", f"entry: {path}:{node.lineno}: expected a function that returns one value, got the "
+                                  f"generator {function!r}; return a list")
         given, needed = _positional(node.args)
         if not given >= 1 >= needed or any(default is None for default in node.args.kw_defaults):
             problems.add(
@@ -329,6 +364,18 @@ def _check_entry(folder, module, function, problems):
                 f"such as `def {function}(value):`, got `def {function}({ast.unparse(node.args)}):`")
     elif isinstance(node, ast.ClassDef):
         problems.add("entry", f"entry: {path}:{node.lineno}: expected a function, got the class {function!r}")
+
+
+def _yields(function):
+    """Whether calling the function of the node `function` makes a generator, async or not."""
+    pending = list(function.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.Yield, ast.YieldFrom)):
+            return True
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.GeneratorExp)):
+            pending += ast.iter_child_nodes(node)
+    return False
 
 
 def _positional(arguments):

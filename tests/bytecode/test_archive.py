@@ -1,6 +1,7 @@
 """The canonical zip: what zip tools see of it, and that nothing but the canonical form is read."""
 
 import io
+import mmap
 import struct
 import zipfile
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bytecode.archive import path_problem, read_archive, write_archive
+from bytecode.archive import MAX_BYTES, path_problem, read_archive, write_archive
 from bytecode.errors import BundleError
 
 names = st.lists(
@@ -117,6 +118,11 @@ def test_bad_names_are_refused(members, message):
     if len(members) == 1 and members[0][0] != b"\xff":
         with pytest.raises(ValueError, match=message):
             write_archive({members[0][0].decode(): b"1"})
+
+
+def test_what_is_too_large_to_write_is_refused():
+    with mmap.mmap(-1, MAX_BYTES + 1) as large, pytest.raises(ValueError, match="expected at most 1073741824 bytes in a bundle"):
+        write_archive({"a": large})         # pages that nothing touches
 
 
 def test_oversized_counts_are_refused_without_believing_them():

@@ -148,6 +148,8 @@ def test_all_refusals_at_once_in_order(close):
     "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pandas",
     "import typing\nif typing.TYPE_CHECKING:\n    import pandas",
     "if __name__ == '__main__':\n    import doctest, numpy\n    eval('1')",
+    "if False:\n    import torch",
+    "if 1:\n    pass\nelse:\n    import torch",
 ])
 def test_imports_that_the_program_can_do_without(close, source):
     assert close(source) == ({"main"}, [], [])
@@ -162,11 +164,22 @@ def test_imports_that_the_program_can_do_without(close, source):
     "if __name__ == '__main__':\n    pass\nelse:\n    import numpy",
     "class A:\n    def f(self):\n        import numpy",
     "match 1:\n    case 1:\n        import numpy",
+    "if True:\n    import numpy",
 ])
 def test_imports_that_it_cannot_do_without(close, source):
     _, errors, _ = close(source)
     assert len(errors) == 1
     assert "import numpy" in errors[0]
+
+
+def test_a_link_out_of_the_folder_is_not_followed(close, tmp_path):
+    (tmp_path / "elsewhere.py").write_text("secret = 1\n")
+    (tmp_path / "sample").mkdir()
+    (tmp_path / "sample" / "shared.py").symlink_to(tmp_path / "elsewhere.py")
+    (tmp_path / "sample" / "inner.py").symlink_to("main.py")
+    names, errors, _ = close("import shared, inner")
+    assert errors == ["shared.py: is a link that leads out of the task's folder; copy the file there"]
+    assert "inner" in names
 
 
 def test_optional_module_of_the_task_is_taken_along(close):
@@ -220,7 +233,7 @@ def test_no_false_alarm(close, source):
     ("x = 1\n\n  y = 1", "main.py:3: IndentationError: unexpected indent"),
     (b"# coding: nothing\n", "main.py: SyntaxError: unknown encoding: nothing"),
     (b"x = '\xff'\n", "main.py:"),
-    ("x = '\0'", "main.py"),
+    ("y = 1\nx = '\0'", "main.py:2: SyntaxError: source code string cannot contain null bytes"),
     ("x = " + "(" * 1000, "main.py:1: SyntaxError: too many nested parentheses"),
     ("x = " + "-" * 100_000 + "1", "main.py: nested too deeply for the compiler"),
 ])

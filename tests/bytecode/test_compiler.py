@@ -111,6 +111,9 @@ def test_other_python_than_the_running_one(write_task):
     assert compile_task(folder, target=TARGET).manifest.target == TARGET
     with pytest.raises(CompileError, match=f"--target: expected Python {TARGET}, the one that compiles, got 3.19; run"):
         compile_task(folder, target="3.19")
+    old = write_task(spec=SPEC.partition("files")[0].replace(f'"{TARGET}"', '"3.12"'))
+    with pytest.raises(TaskSpecError, match=f"got 3.12; give it --target {TARGET} if the task works there too"):
+        compile_task(old)       # no compiler of ours runs in 3.12
 
 
 def test_sources_in_memory_become_a_bundle():

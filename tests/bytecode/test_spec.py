@@ -150,20 +150,40 @@ def test_link_that_leads_out_of_the_folder(write_task, tmp_path):
         read_task(folder)
 
 
+def test_what_no_bundle_can_hold_is_said_before_it_is_read(write_task):
+    folder = write_task({**FILES, "odd:name.json": ""}, spec=GOOD.replace("data/*.csv", "'*.bin', 'odd:name.json'"))
+    with open(folder / "large.bin", "wb") as file:
+        file.truncate(5 << 30)                  # a hole: no disk is used, and reading it would take memory for all of it
+    with pytest.raises(TaskSpecError) as caught:
+        read_task(folder)
+    large, odd = caught.value.problems
+    assert large == (f"{folder}/task.yaml:11: files: 'large.bin' has 5,368,709,120 bytes, a bundle holds at most 1,073,741,824; "
+                     "leave them where they are, and grant their folder under permissions.read")
+    assert odd.startswith(f"{folder}/task.yaml:11: files: 'odd:name.json': expected a path without backslashes, colons")
+    (folder / "odd:name.json").rename(folder / "name.bin")
+    for name in ("large.bin", "name.bin"):
+        with open(folder / name, "wb") as file:
+            file.truncate(600 << 20)
+    (folder / "task.yaml").write_text(GOOD.replace("data/*.csv", "'*.bin'"))
+    with pytest.raises(TaskSpecError, match="task.yaml:11: files: 1,258,291,203 bytes in all, a bundle holds at most"):
+        read_task(folder)
+
+
 @pytest.mark.parametrize(("content", "expected"), [
     ("", "task.yaml:1: the file is empty"),
     ("# nothing\n", "task.yaml:1: the file is empty"),
     ("- a\n", "task.yaml:1: expected a mapping of keys to values, got"),
     ("a: [1,\n", "task.yaml:2: not YAML: "),
-    ("a: b: c\n", "task.yaml:1: not YAML: mapping values are not allowed here"),
-    ("a: 1\n\tb: 2\n", "task.yaml:2: not YAML: found character '\\t' that cannot start any token"),
+    ("a: b: c\n", "task.yaml:1: not YAML: mapping values are not allowed here; indent the keys of one level alike, and put"),
+    ("a: 1\n\tb: 2\n", "task.yaml:2: not YAML: found character '\\t' that cannot start any token; indent with spaces"),
+    ("a: 1\nversion 1\nb: 2\n", "task.yaml:2: not YAML: could not find expected ':'; write each line as `key: value`"),
     ("a: 1\n---\nb: 2\n", "task.yaml:2: not YAML: but found another document"),
     (b"a: \xff\n", "task.yaml:1: expected UTF-8, got byte 0xff"),
     ("a: \"\\ud800\"\n", "task.yaml"),
     ("a: \x01\n", "task.yaml: not YAML: "),
     ("\n" + "[" * 3000, "task.yaml:2: nested too deeply; expected 8 levels"),
     ("x" * (2 << 20), "task.yaml: expected at most 1048576 bytes, got 2097152"),
-    (None, "task.yaml: can't read the task's description: No such file or directory"),
+    (None, "task.yaml: can't read the task's description: No such file or directory; a task's folder has one, with at least"),
 ])
 def test_files_that_are_no_description(write_task, content, expected):
     folder = write_task({"task.yaml": content})
@@ -183,6 +203,7 @@ def test_no_such_folder(tmp_path):
     "from other import *", "from other import go as run", "if True:\n    def run(value): pass",
     "try:\n    from other import run\nexcept ImportError:\n    run = None",
     "import functools\n@functools.cache\ndef run(): pass",
+    "def run(value):\n    def pairs():\n        yield value\n    return list(pairs())",
 ])
 def test_entry_points_that_count(write_task, source):
     assert read_task(write_task({"main.py": source, "other.py": ""})).entry == "main:run"
@@ -195,6 +216,9 @@ def test_entry_points_that_count(write_task, source):
     ("\ndef run(a, b): pass", "main.py:2: expected a function that takes the caller's one value"),
     ("def run(a, *, b): pass", "got `def run(a, *, b):`"),
     ("class run: pass", "expected a function, got the class 'run'"),
+    ("def run(value):\n    for x in value:\n        yield x", "main.py:1: expected a function that returns one value, got the "
+     "generator 'run'; return a list"),
+    ("async def run(value):\n    yield value", "got the generator 'run'; return a list"),
     (None, "there is no module 'main'"),
 ])
 def test_entry_points_that_do_not(write_task, source, expected):

@@ -3,15 +3,18 @@
 `vmhost.isolation._core` is made of every C file in vmhost/isolation/; `engine/libvme.so` of those in engine/src (no Python in
 it; files in its folders avx2/ and avx512/ are compiled for those instructions and run only where the CPU has them);
 `engine._array`, its Python array type, of those in engine/arrays; `engine._vme`, cffi's binding for the host, of what
-engine/declarations.py reads in its header. Two environment variables change the build:
-VMHOST_SANITIZE=address|undefined|thread adds that sanitizer, VMHOST_WERROR=1 turns warnings into errors. Object files of
-different settings lie in different folders, so switching between them never mixes them.
+engine/declarations.py reads in its header. The shipped tasks come along in vmhost/tasks. Two environment variables change the build:
+VMHOST_SANITIZE=address|undefined|thread adds that sanitizer, VMHOST_WERROR=1 turns warnings into errors. Object files with
+different sanitizers lie in different folders, so switching between them never mixes them; those that were compiled with
+warnings as errors serve a plain build too. The latter is the default: a compiler that knows more warnings than ours
+must not keep a user from an installation.
 """
 
 import fcntl
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,6 +23,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes"]
 # CPython's own signatures (slots, METH_NOARGS) force parameters that a function does not read.
@@ -63,7 +67,6 @@ def extensions():
 def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_library=False, ours=True):
     """One shared object, of every C file in `folders` (the first one's headers are watched too); `ours`: we answer for its warnings."""
     sanitize = SANITIZERS[_sanitizer()] if _sanitizer() else []
-    werror = ["-Werror"] if os.environ.get("VMHOST_WERROR") == "1" else []
     extension = Extension(
         name,
         sorted(str(path) for folder in folders for path in Path(folder).glob("*.c")),
@@ -73,11 +76,22 @@ def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_librar
         define_macros=[("_GNU_SOURCE", "1")],
         libraries=list(libraries),
         # Debian's Python asks for -O3 -Wall of its own; ours come last and win.
-        extra_compile_args=["-std=c11", *optimize, "-g", "-fvisibility=hidden", *(WARNINGS if ours else ["-w"]), *werror, *sanitize],
+        extra_compile_args=["-std=c11", *optimize, "-g", "-fvisibility=hidden", *(WARNINGS if ours else ["-w"]), *sanitize],
         extra_link_args=["-pthread", *sanitize],
     )
     extension.needs_library = needs_library
     return extension
+
+
+class BuildWithTasks(build_py):
+    """Takes along the tasks that `vmhost demo` runs, as vmhost/tasks, so that it runs without a checkout too."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            installed = Path(self.build_lib, "vmhost", "tasks")
+            shutil.rmtree(installed, ignore_errors=True)
+            shutil.copytree("tasks", installed, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 class BuildInParallel(build_ext):
@@ -107,6 +121,7 @@ class BuildInParallel(build_ext):
     def build_extensions(self):
         compiler = self.compiler
         compile_one = compiler.compile
+        strict = os.environ.get("VMHOST_WERROR") == "1"
 
         def compile_all(sources, output_dir=None, depends=None, **shared):
             def compile_source(source):
@@ -116,10 +131,14 @@ class BuildInParallel(build_ext):
                 instructions = INSTRUCTIONS.get(Path(source).parent.name, [])
                 options = {**shared, "extra_postargs": [*(shared.get("extra_postargs") or []), *instructions, "-MMD"]}
                 wanted = repr((sys.version, options.get("macros"), options["extra_postargs"]))
+                without_warnings = f"{wanted}\nwithout a warning"
                 if (os.path.exists(made) and os.path.getmtime(made) > newest and settings.exists()
-                        and settings.read_text() == wanted):
+                        and settings.read_text() in ([without_warnings] if strict else [without_warnings, wanted])):
                     return made
                 settings.unlink(missing_ok=True)        # an object file that an interruption cut short is never taken
+                if strict:
+                    options["extra_postargs"] = [*options["extra_postargs"], "-Werror"]
+                    wanted = without_warnings
                 compile_one([source], output_dir=output_dir, depends=depends, **options)
                 settings.write_text(wanted)
                 return made
@@ -185,4 +204,4 @@ if sys.version_info < (3, 14):
     raise SystemExit(f"vmhost needs CPython 3.14 or newer, this is {sys.version.split()[0]}: interpreters with their own GIL "
                      "crash in older ones. `make build` finds or fetches one.")
 os.chdir(HERE)
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildInParallel})
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildInParallel, "build_py": BuildWithTasks})

@@ -33,6 +33,13 @@ __all__ = [
 
 
 def __getattr__(name):
+    if name == "__version__":
+        from importlib import metadata      # the version stands in pyproject.toml, and in what was installed from it
+
+        try:
+            return metadata.version("vmhost")
+        except metadata.PackageNotFoundError:
+            return "checkout"               # that nobody installed
     if name in ("BrokenVMExecutor", "VMExecutor"):
         from vmhost import executor         # it needs the compiler, which a host of finished bundles does not
 

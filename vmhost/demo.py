@@ -8,7 +8,7 @@ It goes through four stages and prints nothing; `vmhost.cli.demo` shows what it 
 4. compare: task by task, the same work through its VMs, then through a ThreadPoolExecutor in this interpreter, whose
 GIL they share.
 
-Assumes the checkout's `tasks/` folder; leaves nothing behind: bundles and key live in a temporary folder.
+Assumes the shipped tasks' folder, `tasks/` in the checkout; leaves nothing behind: bundles and key live in a temporary folder.
 """
 
 import contextlib

@@ -5,12 +5,12 @@ goes where and with which exit code stands in `output.py` and `failures.py`.
 """
 
 import importlib
-import importlib.metadata
 import io
 import sys
 
 import click
 
+import vmhost
 from vmhost.cli import failures
 
 COMMANDS = ("compile", "run", "inspect", "bench", "doctor", "keys", "demo")
@@ -28,17 +28,9 @@ class _Commands(click.Group):
         return importlib.import_module(f"vmhost.cli.{name}").command
 
 
-def version():
-    """The installed version of vmhost; a checkout that nobody installed has none."""
-    try:
-        return importlib.metadata.version("vmhost")
-    except importlib.metadata.PackageNotFoundError:
-        return "checkout"
-
-
 def _print_version(context, parameter, wanted):
     if wanted and not context.resilient_parsing:
-        click.echo(f"vmhost {version()}, Python {sys.version.split()[0]}")
+        click.echo(f"vmhost {vmhost.__version__}, Python {sys.version.split()[0]}")
         context.exit()
 
 

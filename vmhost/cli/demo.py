@@ -25,7 +25,7 @@ REDRAW_S = 0.1
     "--tasks",
     "folder",
     type=click.Path(path_type=Path),
-    help="The folder with the shipped tasks. [default: the checkout's]",
+    help="The folder with the shipped tasks. [default: the checkout's, or those that were installed]",
 )
 @failures.command
 def command(output, folder):
@@ -44,8 +44,9 @@ def command(output, folder):
 
 
 def tasks_folder(given):
-    """The folder with the shipped tasks: `given`, or that of the checkout around this package or the current folder."""
-    candidates = [given] if given else [Path(__file__).resolve().parents[2] / "tasks", Path("tasks")]
+    """The folder with the shipped tasks: `given`, or what was installed with this package, or that of the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    candidates = [given] if given else [package / "tasks", package.parent / "tasks", Path("tasks")]
     for folder in candidates:
         if (folder / "cases.py").is_file():
             return folder
@@ -54,7 +55,7 @@ def tasks_folder(given):
             f"{given}: expected the folder of the shipped tasks, with cases.py in it; it is tasks/ in the checkout"
         )
     raise failures.Failure(
-        "the demo runs the tasks of the project's checkout, which is not here; go there, or give --tasks FOLDER"
+        "the tasks that the demo runs were not installed with vmhost; go to the project's checkout, or give --tasks FOLDER"
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures, keys, version
+from vmhost.cli import failures, keys
 from vmhost.cli.inspect import size_text
 
 OK, REMARK, WRONG = "ok", "remark", "wrong"
@@ -135,7 +135,7 @@ def installation():
     """What `pip install` or set-up put in place."""
     import vmhost
 
-    yield Finding("vmhost", OK, f"{version()}, {Path(vmhost.__file__).parent}")
+    yield Finding("vmhost", OK, f"{vmhost.__version__}, {Path(vmhost.__file__).parent}")
     try:
         from vmhost.isolation import _core
     except ImportError as error:

@@ -1,0 +1,50 @@
+"""The packages as `pip install .` lays them out, in a folder of their own, away from the checkout.
+
+Compiling the native parts is left out: those of the checkout are put beside.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import vmhost
+
+ROOT = Path(__file__).resolve().parent.parent
+SHORT_DEMO = (
+    "import sys; from vmhost import demo; from vmhost.cli import main\n"
+    "demo.WORK = (('digits', 'light', 60, 20),); demo.ROUNDS = 1\n"
+    "sys.exit(main(['demo']))")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site-packages")
+    subprocess.run([sys.executable, "setup.py", "-q", "build_py", "--build-lib", folder], cwd=ROOT, check=True)
+    for library in (*ROOT.glob("vmhost/isolation/*.so"), *ROOT.glob("engine/*.so"), ROOT / "vmhost" / "data" / "stdlib.vmb"):
+        target = folder / library.relative_to(ROOT)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(library, target)
+    return folder
+
+
+def run(installed, folder, program):
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env=os.environ | {"PYTHONPATH": str(installed)}, capture_output=True,
+        text=True, timeout=120)
+
+
+def test_the_demo_runs_away_from_the_checkout(installed, tmp_path):
+    done = run(installed, tmp_path, f"import vmhost; print(vmhost.__file__)\n{SHORT_DEMO}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(installed)) and "Every answer was checked" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_that_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert vmhost.__version__ == project["version"]

@@ -1,0 +1,63 @@
+"""setup.py on a checkout with next to no C in it: what is compiled again when, and when a warning is an error."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+WITH_A_WARNING = "int vmh_answer(void);\nint vmh_answer(void) { int unused; return 42; }\n"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A checkout whose folders hold one C file each, built once; compiling the binding of the engine takes longest."""
+    checkout = tmp_path_factory.mktemp("a checkout")
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    shutil.copytree(ROOT / "engine" / "include", checkout / "engine" / "include")
+    shutil.copytree(ROOT / "engine" / "src" / "vendor", checkout / "engine" / "src" / "vendor")
+    for name in ("__init__.py", "declarations.py"):
+        shutil.copy(ROOT / "engine" / name, checkout / "engine")
+    for folder in ("vmhost/isolation", "engine/src", "engine/arrays"):
+        (checkout / folder).mkdir(parents=True, exist_ok=True)
+        (checkout / folder / "one.c").write_text("int vmh_one(void);\nint vmh_one(void) { return 1; }\n")
+    for folder in ("vmhost", "vmhost/isolation"):
+        (checkout / folder / "__init__.py").touch()
+    status, said, compiled = build(checkout)
+    assert status == 0, said
+    assert len(compiled) == 4
+    return checkout
+
+
+def build(checkout, **environment):
+    """Builds in place: (exit status, what it said, names of the C files that were compiled)."""
+    before = objects(checkout)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=checkout, env={**os.environ, **environment}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    after = objects(checkout)
+    return done.returncode, done.stdout, {name for name in after if after[name] != before.get(name)}
+
+
+def objects(checkout):
+    return {path.relative_to(checkout / "build").as_posix().partition("/")[2]: path.stat().st_mtime_ns
+            for path in (checkout / "build").rglob("*.o")}
+
+
+def test_a_warning_is_an_error_only_where_that_is_asked_for_and_object_files_are_shared(built):
+    assert build(built, VMHOST_WERROR="") == (0, "", set()), "nothing changed"
+    source = built / "vmhost" / "isolation" / "one.c"
+    source.write_text(WITH_A_WARNING)
+    status, said, compiled = build(built, VMHOST_WERROR="")
+    assert (status, compiled) == (0, {"vmhost/isolation/one.o"}) and "unused" in said
+    status, said, _ = build(built, VMHOST_WERROR="1")
+    assert status != 0 and "Werror" in said, "what had compiled with a warning is not taken"
+    source.write_text(WITH_A_WARNING.replace("int unused; ", ""))
+    status, said, compiled = build(built, VMHOST_WERROR="1")
+    assert (status, len(compiled)) == (0, 4), said
+    assert build(built, VMHOST_WERROR="1") == (0, "", set())
+    assert build(built, VMHOST_WERROR="") == (0, "", set()), "what compiles without a warning serves any build"

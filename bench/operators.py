@@ -146,6 +146,21 @@ def movement(side):
     yield "boolean mask", "other", lambda module, a, mask: a[mask], (a, a % 3 == 0)
 
 
+def chains(n):
+    """Expressions of several operators, whose intermediate results need not be arrays of their own."""
+    a, b = numpy.random.default_rng(1).uniform(0.1, 2, (2, n))
+    table = a.reshape(-1, 100)
+    for text, function, arguments in (
+            ("-(a * b)", lambda module, a, b: -(a * b), (a, b)), ("a * b + 1", lambda module, a, b: a * b + 1, (a, b)),
+            ("1 - a * b", lambda module, a, b: 1 - a * b, (a, b)), ("a + b * b", lambda module, a, b: a + b * b, (a, b)),
+            ("(a - b) * (a + b) / (a * a + 1)", lambda module, a, b: (a - b) * (a + b) / (a * a + 1), (a, b)),
+            ("np.sqrt((a - b) ** 2 + 1)", lambda module, a, b: module.sqrt((a - b) ** 2 + 1), (a, b)),
+            ("1 / (1 + np.exp(-a))", lambda module, a, b: 1 / (1 + module.exp(-a)), (a, b)),
+            ("(x - x.mean(0)) / x.std(0)", lambda module, x: (x - x.mean(0)) / x.std(0), (table,)),
+            ("polynomial of degree 4", lambda module, a, b: (((a + 2) * a + 3) * a + 4) * a + 5, (a, b))):
+        yield text, f"{n:.0e}".replace("e+0", "e"), function, arguments
+
+
 def products(most):
     """Matrix products, float32: square ones up to `most`, and skinny ones. Floating-point operations come with each."""
     shapes = [(size, size, size) for size in (64, 128, 256, 512, 1024, 2048) if size <= most]
@@ -154,3 +169,9 @@ def products(most):
     for m, k, n in shapes:
         yield (f"({m}, {k}) @ ({k}, {n})", "", lambda module, a, b: a @ b,
                (random.random((m, k), dtype="float32"), random.random((k, n), dtype="float32")))
+
+
+# Expressions of the surface that take more than twice NumPy's time, and why: the bench names those that have no line here.
+WHY_SLOWER = {
+}
+

@@ -1,4 +1,5 @@
 """One module per subject; each has `run(quick) -> list of Result`."""
 
-ENGINE_CLASSES = ("overhead", "elementwise", "reductions", "casts", "movement", "products", "vms")
+ENGINE_CLASSES = ("overhead", "elementwise", "reductions", "casts", "movement", "products", "chains", "surface",
+                  "vms")
 ENGINE_SIZES = {"1e3": 1000, "1e5": 100_000, "1e7": 10_000_000}     # elements of elementwise, reductions and casts

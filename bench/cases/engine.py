@@ -21,6 +21,7 @@ from bench.functions import ROOT
 from bench.measure import Figure, Result, interleaved, per_call_us, per_second, seconds
 from bench.tasks.arrays.small import work
 from engine import library
+from tests.engine import op_cases
 
 OURS, NUMPY, ITSELF = "engine.numpy", "NumPy", "NumPy, once more"
 
@@ -38,16 +39,33 @@ def _ratios(name, measured, promises):
                         + (f"; not there yet: {', '.join(absent)}" if absent else ""))]
 
 
-def _broad(cells):
-    """The promises on operators over arrays; a case within NumPy's spread against itself counts as met."""
+def _most(cells):
+    """The promises on a class as a whole; a case within NumPy's spread against itself counts as met."""
     spread = operators.spread(cells)
     share = sum(cell.ratio >= min(0.95, 1 - spread) for cell in cells) / len(cells)
     strict = sum(cell.ratio >= 0.95 for cell in cells) / len(cells)
     mean = math.exp(statistics.fmean(math.log(cell.ratio) for cell in cells))
-    least = min(cell.ratio for cell in cells)
     yield f"{share:.0%} of {len(cells)} cases at 0.95 or within the spread ({strict:.0%} without it; reach 90 %)", share >= 0.9
     yield f"geometric mean {mean:.2f} (reach 1.1)", mean > 1.1
-    yield f"least {least:.2f} (reach 0.8)", least >= min(0.8, 1 - spread)
+
+
+def _broad(cells):
+    """The promises on operators over arrays."""
+    yield from _most(cells)
+    least = min(cell.ratio for cell in cells)
+    yield f"least {least:.2f} (reach 0.8)", least >= min(0.8, 1 - operators.spread(cells))
+
+
+def _surface(cells):
+    """The promises on functions of the whole surface; each case at less than half of NumPy's speed has a line of its own."""
+    yield from _most(cells)
+    slow = sorted((cell for cell in cells if cell.ratio < 0.5), key=lambda cell: cell.ratio)
+    yield f"{share:.0%} of {len(cells)} cases at 0.95 or within the spread ({strict:.0%} without it; reach 90 %)", share >= 0.9
+    yield f"geometric mean {mean:.2f} (reach 1.1)", mean > 1.1
+    yield (f"least {min(cell.ratio for cell in cells):.2f}; {len(slow)} under 0.5, each with a reason",
+           all(cell.row in operators.WHY_SLOWER for cell in slow))
+    for cell in slow:
+        yield f"  {cell.ratio:.2f} {cell.row}: {operators.WHY_SLOWER.get(cell.row, 'no reason given')}", cell.row in operators.WHY_SLOWER
 
 
 def _twice(cells):
@@ -119,6 +137,13 @@ def _operators(quick, classes, sizes):
     if "movement" in classes:
         results += _ratios("copies of what does not lie in order",
                            operators.measured(operators.movement(512 if quick else 2048), rounds), _movement)
+    if "chains" in classes:
+        cases = [case for size in sizes for case in operators.chains(ENGINE_SIZES[size])]
+        results += _ratios("expressions of several operators", operators.measured(cases, rounds), _broad)
+    for size in sizes if "surface" in classes else ():
+        if ENGINE_SIZES[size] <= 100_000:
+            results += _ratios(f"functions of the surface, {size} elements",
+                               operators.measured(op_cases.surface_cases(ENGINE_SIZES[size]), 3 if quick else 9), _surface)
     for count in (1, 2) if "products" in classes else ():
         with _threads(count) as told:
             if told:

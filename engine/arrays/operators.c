@@ -123,9 +123,38 @@ static int check_output(array_state *state, const char *name, int result, array 
     return -1;
 }
 
-/* ---- unary */
-PyObject *array_unary(array_state *state, int op, PyObject *object, array *out, int dtype)
+/* ---- dying temporaries */
+/* Elements from which on a dying temporary's memory is used again for the result. */
+enum { REUSE_LEAST = 1 << 14 };
+
+/* Whether `object` is an expression's intermediate result that nobody else can see, and large.
+ *
+ * Only the slots and ufuncs may ask, of operands that they look at once: CPython looks for the object on the stack of the running
+ * frame, where it must be owned (a name's value is there borrowed, or counted twice). Who uses an operand again afterwards (divmod)
+ * must not let it be taken. */
+static inline bool is_dying(PyObject *object)
 {
+    const array *self = (array *)object;
+    return self->size >= REUSE_LEAST && (self->flags & (ARRAY_OWN | ARRAY_CONTIGUOUS | ARRAY_READ_ONLY)) == (ARRAY_OWN | ARRAY_CONTIGUOUS)
+           && PyUnstable_Object_IsUniqueReferencedTemporary(object) && vme_buffer_references(self->t.buffer) == 1
+           && vme_buffer_writable(self->t.buffer) && self->weak_references == NULL;
+}
+
+/* The result's memory: `object`'s own where that is a dying temporary of this dtype and shape. NULL: it is not. */
+static inline array *taken(PyObject *object, int dtype, int rank, const int64_t *shape)
+{
+    if (!is_array(object))
+        return NULL;
+    array *self = (array *)object;
+    bool fits = self->t.dtype == dtype && self->t.rank == rank && memcmp(self->t.shape, shape, (size_t)rank * sizeof *shape) == 0;
+    return fits && is_dying(object) ? (array *)Py_NewRef(object) : NULL;
+}
+
+/* ---- unary */
+/* `take`: the operand's memory may become the result's, if it is dying. */
+static PyObject *unary(array_state *state, int op, PyObject *object, array *out, int dtype, bool take)
+{
+    take = take && is_array(object) && is_dying(object);        /* asked before `in` counts it once more */
     array *in = array_from_any(state, object, -1), *made = NULL;
     if (in == NULL)
         return NULL;
@@ -144,6 +173,8 @@ PyObject *array_unary(array_state *state, int op, PyObject *object, array *out, 
         if (check_output(state, vme_unary_name((vme_unary_op)op), (int)result, out, in->t.rank, in->t.shape) < 0)
             goto done;
         made = (array *)Py_NewRef(out);
+    } else if (take && (int)result == in->t.dtype) {
+        made = (array *)Py_NewRef(in);
     } else if (in->flags & ARRAY_CONTIGUOUS) {
         made = array_new_like(in, (int)result);
     } else {
@@ -159,6 +190,11 @@ PyObject *array_unary(array_state *state, int op, PyObject *object, array *out, 
 done:
     Py_DECREF(in);
     return out != NULL ? (PyObject *)made : array_as_scalar(made);
+}
+
+PyObject *array_unary(array_state *state, int op, PyObject *object, array *out, int dtype)
+{
+    return unary(state, op, object, out, dtype, false);
 }
 
 /* ---- binary */
@@ -209,7 +245,8 @@ static int cheaper_power(const vme_tensor *base, const operand *exponent)
     return base->dtype == VME_BOOL ? -1 : value == 2 ? VME_SQUARE : value == 0.5 ? VME_SQRT : value == -1 ? VME_RECIPROCAL : value == 1 ? VME_POSITIVE : -1;
 }
 
-PyObject *array_binary(array_state *state, int op, PyObject *left, PyObject *right, array *out, int dtype)
+/* `take`: an operand's memory may become the result's, if it is dying. */
+static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *right, array *out, int dtype, bool take)
 {
     operand a, b;
     array *made = NULL;
@@ -236,7 +273,7 @@ PyObject *array_binary(array_state *state, int op, PyObject *left, PyObject *rig
         if (op == VME_POWER && weak == &b && dtype < 0) {
             int cheaper = cheaper_power(other, weak);
             if (cheaper >= 0) {
-                answer = array_unary(state, cheaper, left, out, -1);
+                answer = unary(state, cheaper, left, out, -1, take);
                 goto done;
             }
         }
@@ -284,6 +321,8 @@ PyObject *array_binary(array_state *state, int op, PyObject *left, PyObject *rig
         if (check_output(state, vme_binary_name((vme_binary_op)op), (int)result, out, rank, shape) < 0)
             goto done;
         made = (array *)Py_NewRef(out);
+    } else if (take && ((made = taken(left, (int)result, rank, shape)) != NULL || (made = taken(right, (int)result, rank, shape)) != NULL)) {
+        ;
     } else {
         array *first = a.weak == WEAK_NONE ? (a.held != NULL ? a.held : (array *)left) : NULL;
         bool plain = first != NULL && (first->flags & ARRAY_CONTIGUOUS) && first->t.dtype == (int)result && shape == first->t.shape;
@@ -304,21 +343,14 @@ done:
     return answer;
 }
 
-/* Elements from which on a dying temporary's memory is used again for the result. */
-enum { REUSE_LEAST = 1 << 14 };
-
-/* Whether `object` is an expression's intermediate result that nobody else can see, and large. */
-static inline bool is_dying(PyObject *object)
+PyObject *array_binary(array_state *state, int op, PyObject *left, PyObject *right, array *out, int dtype)
 {
-    const array *self = (array *)object;
-    return self->size >= REUSE_LEAST && (self->flags & (ARRAY_OWN | ARRAY_CONTIGUOUS | ARRAY_READ_ONLY)) == (ARRAY_OWN | ARRAY_CONTIGUOUS)
-           && PyUnstable_Object_IsUniqueReferencedTemporary(object) && vme_buffer_references(self->t.buffer) == 1
-           && vme_buffer_writable(self->t.buffer) && self->weak_references == NULL;
+    return binary(state, op, left, right, out, dtype, false);
 }
 
 static array_state *state_of_either(PyObject *a, PyObject *b) { return is_array(a) ? ((array *)a)->state : ((array *)b)->state; }
 
-static PyObject *binary_operator(int op, PyObject *left, PyObject *right)
+static PyObject *binary_operator(int op, PyObject *left, PyObject *right, bool take)
 {
     if (is_array(left)) {
         array *a = (array *)left, *out = NULL;
@@ -328,12 +360,9 @@ static PyObject *binary_operator(int op, PyObject *left, PyObject *right)
             if (a->t.dtype == b->t.dtype && a->t.rank == b->t.rank && (a->flags & b->flags & ARRAY_CONTIGUOUS)
                 && memcmp(a->t.shape, b->t.shape, (size_t)a->t.rank * sizeof *a->t.shape) == 0
                 && vme_binary_types((vme_binary_op)op, (vme_dtype)a->t.dtype, (vme_dtype)b->t.dtype, &loop, &result) == VME_OK) {
-                if ((int)result == a->t.dtype && is_dying(left))
-                    out = (array *)Py_NewRef(left);
-                else if ((int)result == b->t.dtype && is_dying(right))
-                    out = (array *)Py_NewRef(right);
-                else
-                    out = array_new_like(a, (int)result);
+                take = take && (int)result == a->t.dtype;
+                out = take && is_dying(left) ? (array *)Py_NewRef(left) : take && is_dying(right) ? (array *)Py_NewRef(right)
+                                                                                                  : array_new_like(a, (int)result);
                 if (out == NULL)
                     return NULL;
                 vme_status status = ENGINE(a->size * binary_cost(op), vme_binary(a->state->context, (vme_binary_op)op, loop, &a->t,
@@ -350,7 +379,7 @@ static PyObject *binary_operator(int op, PyObject *left, PyObject *right)
             double wide = PyFloat_AS_DOUBLE(right);
             float narrow = (float)wide;
             vme_tensor scalar = {NULL, a->t.dtype == VME_FLOAT64 ? (char *)&wide : (char *)&narrow, NULL, NULL, 0, a->t.dtype};
-            out = (int)result == a->t.dtype && is_dying(left) ? (array *)Py_NewRef(left) : array_new_like(a, (int)result);
+            out = take && (int)result == a->t.dtype && is_dying(left) ? (array *)Py_NewRef(left) : array_new_like(a, (int)result);
             if (out == NULL)
                 return NULL;
             vme_status status = ENGINE(a->size * binary_cost(op), vme_binary(a->state->context, (vme_binary_op)op, loop, &a->t,
@@ -364,7 +393,7 @@ static PyObject *binary_operator(int op, PyObject *left, PyObject *right)
     }
     if (!array_is_operand(left) || !array_is_operand(right))
         Py_RETURN_NOTIMPLEMENTED;
-    return array_binary(state_of_either(left, right), op, left, right, NULL, -1);
+    return binary(state_of_either(left, right), op, left, right, NULL, -1, take);
 }
 
 /* A scalar stays what it is; the name is bound to a new one. */
@@ -379,7 +408,7 @@ static PyObject *inplace_operator(int op, PyObject *left, PyObject *right)
 }
 
 #define BINARY(name, op) \
-    static PyObject *number_##name(PyObject *a, PyObject *b) { return binary_operator(op, a, b); } \
+    static PyObject *number_##name(PyObject *a, PyObject *b) { return binary_operator(op, a, b, true); } \
     static PyObject *number_inplace_##name(PyObject *a, PyObject *b) { return inplace_operator(op, a, b); }
 BINARY(add, VME_ADD)
 BINARY(subtract, VME_SUBTRACT)
@@ -397,16 +426,16 @@ static PyObject *number_power(PyObject *a, PyObject *b, PyObject *modulus)
 {
     if (modulus != Py_None)
         Py_RETURN_NOTIMPLEMENTED;
-    return binary_operator(VME_POWER, a, b);
+    return binary_operator(VME_POWER, a, b, true);
 }
 static PyObject *number_inplace_power(PyObject *a, PyObject *b, PyObject *modulus) { return inplace_operator(VME_POWER, a, b); }
 
 static PyObject *number_divmod(PyObject *a, PyObject *b)
 {
-    PyObject *quotient = binary_operator(VME_FLOOR_DIVIDE, a, b);
+    PyObject *quotient = binary_operator(VME_FLOOR_DIVIDE, a, b, false);      /* both are needed once more */
     if (quotient == NULL || quotient == Py_NotImplemented)
         return quotient;
-    PyObject *rest = binary_operator(VME_REMAINDER, a, b);
+    PyObject *rest = binary_operator(VME_REMAINDER, a, b, true);
     PyObject *both = rest == NULL ? NULL : PyTuple_Pack(2, quotient, rest);
     Py_DECREF(quotient);
     Py_XDECREF(rest);
@@ -414,7 +443,7 @@ static PyObject *number_divmod(PyObject *a, PyObject *b)
 }
 
 #define UNARY(name, op) \
-    static PyObject *number_##name(PyObject *a) { return array_unary(((array *)a)->state, op, a, NULL, -1); }
+    static PyObject *number_##name(PyObject *a) { return unary(((array *)a)->state, op, a, NULL, -1, true); }
 UNARY(negative, VME_NEGATIVE)
 UNARY(positive, VME_POSITIVE)
 UNARY(absolute, VME_ABSOLUTE)
@@ -449,7 +478,7 @@ PyObject *array_richcompare(PyObject *a, PyObject *b, int comparison)
 {
     static const char ops[] = {[Py_LT] = VME_LESS, [Py_LE] = VME_LESS_EQUAL, [Py_EQ] = VME_EQUAL, [Py_NE] = VME_NOT_EQUAL,
                                [Py_GT] = VME_GREATER, [Py_GE] = VME_GREATER_EQUAL};
-    return binary_operator(ops[comparison], a, b);
+    return binary_operator(ops[comparison], a, b, false);
 }
 
 /* ---- ufuncs: one object for each elementwise operator */
@@ -474,11 +503,11 @@ static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flag
     Py_ssize_t count = PyVectorcall_NARGS(flags);
     if (self->binary && count == 2 && keywords == NULL) {
         if (is_array(args[0]) || is_array(args[1]))
-            return binary_operator(self->op, args[0], args[1]) ?: NULL;
+            return binary_operator(self->op, args[0], args[1], !is_comparison(self->op));
         return array_binary(self->state, self->op, args[0], args[1], NULL, -1);
     }
     if (!self->binary && count == 1 && keywords == NULL)
-        return array_unary(self->state, self->op, args[0], NULL, -1);
+        return unary(self->state, self->op, args[0], NULL, -1, true);
     PyObject *all[8], **values = all + self->binary;        /* values[0..] lies as for a unary one, from its `x` on */
     array *out;
     int inputs = 1 + self->binary;

@@ -1,60 +1,219 @@
-"""A bank of FIR filters: sound split into octave bands, by windowed-sinc filters and overlap-save convolution in blocks."""
+"""A bank of FIR filters: sound split into octave bands, each at its own rate, and put together again.
+
+Filters are windowed ideal responses; Kaiser's window is as long and as steep as ripple and transition ask (Kaiser,
+1974). The bank is a tree (Burt and Adelson's pyramid, 1983): at each level a low pass followed by decimation hands the
+lower half on at half the rate, and what that does not explain is the upper octave. Polyphase parts compute both, so
+nothing is computed that is thrown away. Long signals go through long filters in blocks (overlap-save). The same sound
+is looked at by Welch's spectra and by its autocorrelation, and what the bands hear is held against them.
+"""
 
 import engine.numpy as np
 
-RATE, TAPS = 16000, 257
+RATE = 16000                # samples a second
+RIPPLE = 80.0               # decibels that the stop band lies below the pass band
+TRANSITION = 0.04           # width of the transition, in cycles per sample
+WINDOWS = ("rectangular", "bartlett", "hann", "hamming", "blackman")
+LEAST = 1e-12               # power that counts as silence
 
 
-def low_pass(cutoff, taps=TAPS):
-    """The impulse response that passes frequencies below `cutoff` (in cycles per sample), under a Blackman window."""
-    n = np.arange(taps) - (taps - 1) / 2
-    response = 2 * cutoff * np.sinc(2 * cutoff * n) * np.blackman(taps)
+# ---- filters
+def kaiser_order(ripple, width):
+    """(taps, beta) of the Kaiser window with this ripple in decibels and this transition in cycles per sample; taps are odd."""
+    taps = int(np.ceil((ripple - 7.95) / (14.36 * width))) + 1
+    if ripple > 50:
+        beta = 0.1102 * (ripple - 8.7)
+    elif ripple > 21:
+        beta = 0.5842 * (ripple - 21) ** 0.4 + 0.07886 * (ripple - 21)
+    else:
+        beta = 0.0
+    return taps | 1, beta
+
+
+def window_of(kind, taps, beta=0.0):
+    """A window by its name."""
+    makers = {"hann": np.hanning, "hamming": np.hamming, "blackman": np.blackman, "bartlett": np.bartlett, "rectangular": np.ones}
+    return np.kaiser(taps, beta) if kind == "kaiser" else makers[kind](taps)
+
+
+def low_pass(cutoff, window):
+    """The impulse response that passes frequencies below `cutoff` (cycles per sample), with gain 1 at 0."""
+    n = np.arange(len(window)) - (len(window) - 1) / 2
+    response = 2 * cutoff * np.sinc(2 * cutoff * n) * window
     return response / response.sum()
 
 
-def octaves(lowest, count):
-    """Filters for `count` octaves from `lowest` Hz up, one a row: differences of two low passes."""
-    edges = lowest * 2.0 ** np.arange(count + 1) / RATE
-    passes = np.stack([low_pass(edge) for edge in np.minimum(edges, 0.499)])
-    return np.diff(passes, axis=0)
+def high_pass(cutoff, window):
+    """What the low pass leaves: a pulse in the middle less its response."""
+    response = -low_pass(cutoff, window)
+    response[len(response) // 2] += 1.0
+    return response
+
+
+def band_pass(low, high, window):
+    """The difference of two low passes."""
+    return low_pass(high, window) - low_pass(low, window)
+
+
+def response_of(taps, points=1024):
+    """(frequencies in cycles per sample, gain in decibels, group delay in samples) of a filter."""
+    spectrum = np.fft.rfft(taps, n=points)
+    weighted = np.fft.rfft(taps * np.arange(len(taps)), n=points)
+    power = np.abs(spectrum) ** 2
+    heard = power > LEAST
+    delay = np.where(heard, (weighted * np.conj(spectrum)).real / np.where(heard, power, 1.0), 0.0)
+    return np.fft.rfftfreq(points), 10 * np.log10(np.maximum(power, LEAST)), delay
+
+
+def stop_band(taps, edge):
+    """The highest gain, in decibels, at frequencies beyond `edge`."""
+    frequencies, gain, _ = response_of(taps, 8192)
+    return float(gain[frequencies >= edge].max())
+
+
+# ---- through a filter
+def overlap_save(signal, taps, block=4096):
+    """The signal through a filter, by transforms of `block` points; as long as the signal, the filter's delay taken out."""
+    step, delay = block - len(taps) + 1, (len(taps) - 1) // 2
+    count = -(-(len(signal) + delay) // step)
+    padded = np.zeros((count - 1) * step + block)
+    padded[len(taps) - 1 : len(taps) - 1 + len(signal)] = signal
+    pieces = np.lib.stride_tricks.sliding_window_view(padded, block)[::step]
+    made = np.fft.irfft(np.fft.rfft(pieces, axis=1) * np.fft.rfft(taps, n=block), n=block, axis=1)[:, len(taps) - 1 :]
+    return made.reshape(-1)[delay : delay + len(signal)]
+
+
+def phases(taps, factor):
+    """The polyphase parts (factor, n) of a filter: every `factor`-th tap from each of the first ones on."""
+    padded = np.zeros(-(-len(taps) // factor) * factor)
+    padded[: len(taps)] = taps
+    return padded.reshape(-1, factor).T
+
+
+def decimate(signal, taps, factor):
+    """Every `factor`-th sample of the filtered signal, each part at the low rate; the delay taken out."""
+    parts, delay = phases(taps, factor), (len(taps) - 1) // 2
+    wanted = -(-len(signal) // factor)
+    padded = np.zeros((wanted + parts.shape[1] + delay // factor + 1) * factor)
+    padded[:len(signal)] = signal
+    total = np.zeros(len(padded) // factor + parts.shape[1] - 1)
+    for number, part in enumerate(parts):       # sample n of part p stands at n * factor - p
+        phase = padded[::factor] if number == 0 else np.concatenate([[0.0], padded[factor - number :: factor][:-1]])
+        total += np.convolve(phase, part)
+    # the filter's delay must be whole at the low rate
+    return total[delay // factor : delay // factor + wanted]
+
+
+def interpolate(signal, taps, factor, length):
+    """The signal at `factor` times the rate, `length` samples: each polyphase part makes every `factor`-th of them."""
+    parts, delay = phases(factor * taps, factor), (len(taps) - 1) // 2
+    made = np.stack([np.convolve(signal, part) for part in parts], axis=1).reshape(-1)
+    made = np.concatenate([made, np.zeros(max(delay + length - len(made), 0))])
+    return made[delay : delay + length]
+
+
+# ---- the bank
+class Bank:
+    """`count` octaves, the highest first, and what is below them. Filters' delays are multiples of 2, so that bands stay in step."""
+
+    def __init__(self, count, ripple=RIPPLE, width=TRANSITION):
+        taps, beta = kaiser_order(ripple, width)
+        taps += -(taps - 1) // 2 % 2 * 2        # (taps - 1) / 2 even
+        self.count, self.low = count, low_pass(0.25 - width / 2, window_of("kaiser", taps, beta))
+
+    def split(self, signal):
+        """Bands, each at half the rate of the one before; the last is the rest. The upper octave is what the lower half, put back at
+        the full rate, does not explain: so `join` gives the signal back."""
+        bands = []
+        for _ in range(self.count):
+            lower = decimate(signal, self.low, 2)
+            bands.append(signal - interpolate(lower, self.low, 2, len(signal)))
+            signal = lower
+        return [*bands, signal]
+
+    def join(self, bands):
+        """The signal that these bands came from."""
+        signal = bands[-1]
+        for band in reversed(bands[:-1]):
+            signal = band + interpolate(signal, self.low, 2, len(band))
+        return signal
+
+
+def powers(bands, frames):
+    """Mean power (bands, frames) of each band in each of `frames` parts of the time, in decibels."""
+    rows = []
+    for band in bands:
+        edges = np.linspace(0, len(band), frames + 1).astype(np.int64)
+        rows.append(np.add.reduceat(band**2, edges[:-1]) / np.diff(edges))
+    return 10 * np.log10(np.maximum(np.stack(rows), LEAST))
+
+
+# ---- other ways to look at the same sound
+def welch(signal, size, kind="hann"):
+    """(frequencies in Hz, power density): periodograms of half-overlapping pieces under a window, averaged."""
+    window = window_of(kind, size)
+    pieces = np.lib.stride_tricks.sliding_window_view(signal, size)[:: size // 2]
+    pieces = (pieces - pieces.mean(axis=1, keepdims=True)) * window
+    density = (np.abs(np.fft.rfft(pieces, axis=1)) ** 2).mean(axis=0) / (RATE * np.square(window).sum())
+    density[1 : -1 if size % 2 == 0 else None] *= 2
+    return np.fft.rfftfreq(size, 1 / RATE), density
+
+
+def pitches(signal, size, lowest, highest):
+    """The pitch in Hz of each piece of `size` samples: the first strong peak of its autocorrelation, between samples by a parabola."""
+    pieces = signal[: len(signal) // size * size].reshape(-1, size)
+    pieces = (pieces - pieces.mean(axis=1, keepdims=True)) * np.hanning(size)
+    spectra = np.abs(np.fft.rfft(pieces, n=2 * size, axis=1)) ** 2
+    own = np.fft.irfft(spectra, axis=1)[:, :size]
+    own /= np.maximum(own[:, :1], LEAST)
+    first, last = int(RATE / highest), min(int(RATE / lowest) + 1, size - 2)
+    middle = own[:, first:last]
+    peak = (middle > own[:, first - 1 : last - 1]) & (middle >= own[:, first + 1 : last + 1])
+    peak &= middle > 0.6 * middle.max(axis=1, keepdims=True)
+    lag = first + peak.argmax(axis=1)
+    rows = np.arange(len(own))
+    before, at, after = own[rows, lag - 1], own[rows, lag], own[rows, lag + 1]
+    bend = before - 2 * at + after
+    shift = np.where(np.abs(bend) > LEAST, 0.5 * (before - after) / np.where(np.abs(bend) > LEAST, bend, 1.0), 0.0)
+    return RATE / (lag + np.clip(shift, -0.5, 0.5))
 
 
 def chirp(seconds, start, stop):
-    """A tone that rises from `start` to `stop` Hz, the same number of octaves in every second."""
+    """A tone that rises from `start` to `stop` Hz, the same number of octaves in every second, and its second harmonic."""
     t = np.linspace(0, seconds, int(seconds * RATE), endpoint=False)
     growth = np.log(stop / start) / seconds
-    return np.sin(2 * np.pi * start * np.expm1(growth * t) / growth)
-
-
-def overlap_save(signal, filters, block=4096):
-    """The signal through every filter, by transforms of `block` points: an array (filters, len(signal))."""
-    taps = filters.shape[1]
-    step = block - taps + 1
-    count = -(-(len(signal) + taps - 1) // step)
-    padded = np.zeros((count - 1) * step + block)
-    padded[taps - 1 : taps - 1 + len(signal)] = signal
-    places = np.arange(count)[:, None] * step + np.arange(block)
-    spectra = np.fft.rfft(padded[places], axis=1)
-    responses = np.fft.rfft(filters, n=block, axis=1)
-    blocks = np.fft.irfft(spectra[None, :, :] * responses[:, None, :], n=block, axis=2)[:, :, taps - 1 :]
-    return blocks.reshape(len(filters), -1)[:, : len(signal)]
-
-
-def energies(bands, frame):
-    """Mean power of each band in each frame, in decibels."""
-    frames = bands[:, : bands.shape[1] // frame * frame].reshape(len(bands), -1, frame)
-    return 10 * np.log10(np.maximum((frames**2).mean(axis=2), 1e-12))
+    phase = 2 * np.pi * start * np.expm1(growth * t) / growth
+    return np.sin(phase) + 0.2 * np.sin(2 * phase + 0.5), start * np.exp(growth * t)
 
 
 def run(value):
-    """{"seconds": s, "seed": n, "octaves": k} -> the bands' powers over time, and which band is loudest when."""
-    seconds, count = value.get("seconds", 2.0), value.get("octaves", 6)
+    """{"seconds": s, "seed": n, "octaves": k} makes a sound; {"sound": (n,), "octaves": k} takes one, at 16,000 samples a second.
+
+    Answers the bands' powers over time (k + 1, frames), which is loudest, spectra, pitches, and how exact filters and bank are."""
+    count, seconds = value.get("octaves", 6), value.get("seconds", 2.0)
     random = np.random.Generator(np.random.Philox(value.get("seed", 0)))
-    filters = octaves(100.0, count)
-    signal = chirp(seconds, 100.0, 100.0 * 2.0**count)
-    signal = signal + 0.01 * random.standard_normal(len(signal))
-    bands = overlap_save(signal, filters)
-    powers = energies(bands, RATE // 20)
-    direct = np.convolve(signal[:2000], filters[0])[:2000]
-    return {"powers": powers, "loudest": powers.argmax(axis=0), "difference": float(np.abs(bands[0, :2000] - direct).max()),
-            "gain": np.abs(np.fft.rfft(filters, n=1024, axis=1)).max(axis=1)}
+    if value.get("sound") is not None:
+        signal, tone = np.asarray(value["sound"], dtype=np.float64), None
+    else:
+        signal, tone = chirp(seconds, 100.0, 3200.0)
+        signal = signal + 0.01 * random.standard_normal(len(signal))
+    bank = Bank(count)
+    bands = bank.split(signal)
+    frames = max(int(len(signal) / RATE * 20), 1)
+    levels = powers(bands, frames)
+    frequencies, density = welch(signal, 1024)
+    heard = pitches(signal, 1024, 80.0, 4000.0)
+    # the same two ways: decimation by parts and at the full rate, blocks and the sum that they stand for, windows by their names
+    whole = overlap_save(signal, bank.low)
+    direct = np.convolve(signal[:3000], bank.low, "same")
+    middle = band_pass(0.05, 0.1, window_of("blackman", 129))
+    answer = {
+        "powers": levels, "loudest": levels.argmax(axis=0), "rebuilt": float(np.abs(bank.join(bands) - signal).max()),
+        "by_parts": float(np.abs(decimate(signal, bank.low, 2) - whole[::2]).max()),
+        "by_blocks": float(np.abs(whole[:2800] - direct[:2800]).max()), "stop_band": stop_band(bank.low, 0.25 + TRANSITION / 2),
+        "stop_bands": np.array([stop_band(low_pass(0.2, window_of(kind, 101)), 0.25) for kind in WINDOWS]),
+        "delay": response_of(middle)[2][51:102], "high": response_of(high_pass(0.2, window_of("hamming", 101)))[1][::64],
+        "density": density, "centre": float((frequencies * density).sum() / density.sum()), "pitches": heard}
+    if tone is not None:
+        wanted = tone[: len(heard) * 1024].reshape(-1, 1024).mean(axis=1)
+        answer["pitch_error"] = float(np.median(np.abs(heard / wanted - 1)))
+    return answer

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import threading
 
 import pytest
@@ -36,6 +37,14 @@ def size(path):
 
 def exists(path):
     return os.path.exists(path)
+
+def offset(key, folder):
+    import datetime, zoneinfo
+    zoneinfo.reset_tzpath([folder])
+    try:
+        return str(datetime.datetime(2026, 1, 1, tzinfo=zoneinfo.ZoneInfo(key)))
+    except zoneinfo.ZoneInfoNotFoundError as error:
+        return str(error)
 
 def move(a, b):
     os.rename(a, b)
@@ -155,6 +164,8 @@ def folder(tmp_path_factory):
     (folder / "outside").mkdir()
     (folder / "in" / "text").write_text("granted")
     (folder / "outside" / "secret").write_text("secret")
+    (folder / "in" / "Here").write_bytes(      # a time zone of one offset (RFC 8536)
+        b"TZif" + bytes(16) + struct.pack(">6I", 0, 0, 0, 0, 1, 4) + struct.pack(">iBB", 5400, 0, 0) + b"HET\0")
     (folder / "in" / "link").symlink_to(folder / "outside" / "secret")
     (folder / "in" / "link_inside").symlink_to(folder / "in" / "text")
     (folder / "out" / "link").symlink_to(folder / "outside" / "made")
@@ -216,7 +227,13 @@ def test_a_granted_file_is_read(task, folder):
     assert task("read", f"{folder}/in/text") == "granted"
     assert task("read", f"{folder}/in/link_inside") == "granted"
     assert task("size", f"{folder}/in/text") == 7
-    assert task("names", f"{folder}/in") == (["link", "link_inside", "text"], ["link", "link_inside", "text"])
+    assert task("names", f"{folder}/in") == (["Here", "link", "link_inside", "text"], ["Here", "link", "link_inside", "text"])
+
+
+def test_time_zones_are_read_where_that_is_granted_and_their_error_says_so_elsewhere(task, folder):
+    assert task("offset", "Here", str(folder / "in")) == "2026-01-01 00:00:00+01:30"
+    assert task("offset", "There", str(folder / "in")) == "'No time zone found with key There'"
+    assert "permissions: {read: [/usr/share/zoneinfo]}" in task("offset", "Elsewhere", str(folder / "outside"))
 
 
 @pytest.mark.parametrize("path", ["outside/secret", "in/link", "in/../outside/secret", "in/../../../../etc/passwd",

@@ -154,7 +154,8 @@ FILES = {"data/lines.txt": b"one\ntwo\n", "other.bin": b"\x00\xff", "pack/inside
 
 def load(host, source=SOURCE, name="asks", **limits):
     sources = {"main": (source, f"{name}@1/main.py", False), "pack": (PACK, f"{name}@1/pack/__init__.py", True),
-               "pack.part": (PACK, f"{name}@1/pack/part.py", False)}
+               "pack.part": (PACK, f"{name}@1/pack/part.py", False),
+               "pack.broken": ("table = {}\nfirst = table['x']\n", f"{name}@1/pack/broken.py", False)}
     return host.load(compile_sources(sources, entry="main:run", name=name, version="1", files=FILES,
                                      limits={"concurrency": 1, **limits}))
 
@@ -248,6 +249,17 @@ def test_errors_are_reported_as_cpython_prints_them(task):
     number = SOURCE.splitlines().index("        raise wrapped from error") + 1
     assert f'  File "asks@1/main.py", line {number}, in chained\n' in rest
     assert rest.rstrip().endswith("RuntimeError: ('outer', 2)\na note")
+
+
+def test_an_error_while_importing_is_reported_without_the_frames_of_the_import_system(host):
+    task = load(host, "def run(value):\n    import pack.broken\n", "asks")
+    with pytest.raises(vmhost.TaskError, match="KeyError: 'x'") as caught:
+        task(1)
+    assert caught.value.guest_traceback == (
+        "Traceback (most recent call last):\n"
+        '  File "asks@1/main.py", line 2, in run\n'
+        '  File "asks@1/pack/broken.py", line 2, in <module>\n'
+        "KeyError: 'x'\n")
 
 
 def test_odd_errors_are_reported_too(task):

@@ -326,10 +326,15 @@ def _format(error, seen, depth=0):
 
 
 def _frames(traceback):
+    # As CPython does, the import system's own frames between an import and what it runs are left out.
     lines, last, repeated = [], None, 0
     while traceback is not None and len(lines) < 1000:
         code = traceback.tb_frame.f_code
-        if code.co_filename != _OWN_FILE:
+        if code is _EXEC_MODULE:
+            while lines and lines[-1].startswith('  File "<frozen importlib._bootstrap>"'):
+                lines.pop()
+            last = None
+        elif code.co_filename != _OWN_FILE:
             line = f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}\n'
             repeated = repeated + 1 if line == last else 0
             if repeated < 3:
@@ -344,6 +349,7 @@ def _frames(traceback):
 
 
 _OWN_FILE = report.__code__.co_filename
+_EXEC_MODULE = Importer.exec_module.__code__
 
 
 def finish():

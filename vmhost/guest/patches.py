@@ -1,4 +1,4 @@
-"""The changes that the standard library needs to run without a compiler, as edits of its sources.
+"""The changes that the standard library needs to run in a VM, without a compiler above all, as edits of its sources.
 
 Used where the standard-library bundle is built: every source goes through `patch(module_name, source)` before it is
 compiled. Each edit names the piece of source that it replaces, which must be there exactly once; a Python whose source
@@ -234,6 +234,14 @@ EDITS = {
          '        return await mock(*args, **kwargs)\n'
          '    funcopy.__name__ = funcopy.__qualname__ = name\n'),
     ],
+    "zoneinfo._common": [
+        ("        raise ZoneInfoNotFoundError(f\"No time zone found with key {key}\")\n",
+         "        import os\n"
+         "        from . import TZPATH\n"
+         "        advice = '' if any(map(os.path.isdir, TZPATH)) else (\n"
+         "            '; a VM reads time zones where task.yaml grants it: permissions: {read: [/usr/share/zoneinfo]}')\n"
+         "        raise ZoneInfoNotFoundError(f\"No time zone found with key {key}{advice}\")\n"),
+    ],
     "traceback": [
         ("import tokenize\n", ""),
         # Carets and suggestions that need the parser are left out, as CPython does for sources that it cannot parse.
@@ -260,7 +268,7 @@ def patch(module_name, source):
         found = source.count(piece)
         if found != 1:
             raise PatchError(
-                f"{module_name}: an edit for Python without a compiler expects this piece of source once, and finds it "
+                f"{module_name}: an edit for VMs expects this piece of source once, and finds it "
                 f"{found} times:\n{piece}\nlook at what this Python ({sys.version.split()[0]}) has there, and change "
                 "EDITS in vmhost/guest/patches.py")
         source = source.replace(piece, replacement)

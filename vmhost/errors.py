@@ -129,6 +129,8 @@ def _of_task(error_type, report, where, name, version):
 
 def _add_traceback(error, report, where):
     error.guest_traceback = report.get("traceback") or ""
+    if error.guest_traceback.startswith("  File"):      # of a call that was stopped: the core reports frames and no more
+        error.guest_traceback = f"Traceback (most recent call last):\n{error.guest_traceback}"
     if error.guest_traceback:
         error.add_note(f"{error.task} {error.version}, {where}:\n{error.guest_traceback.rstrip()}")
 

@@ -29,9 +29,9 @@ def command(output, folders, path, target, optimize, sign, strict):
 
     key = keys.signing_key(sign) if sign else None
     into_folder = path is not None and (len(folders) > 1 or path.is_dir() or str(path).endswith(os.sep))
-    if len(folders) > 1 and path is not None and path.is_file():
+    if len(folders) > 1 and path is not None and (path.is_file() or (path.suffix == ".vmb" and not path.is_dir())):
         raise failures.Failure(f"{path}: is a file; with several task folders -o names a folder")
-    written = []
+    written, made_of = [], {}
     with output.progress() as progress:
         for folder in progress.track(folders, description="compiling"):
             if not folder.is_dir():
@@ -42,6 +42,10 @@ def command(output, folders, path, target, optimize, sign, strict):
             bundle.verify()  # what was just made must be fit for the host that will get it
             name = f"{bundle.manifest.name}.vmb"
             target_path = (path / name if into_folder else path) if path is not None else Path(name)
+            if target_path in made_of:
+                raise failures.Failure(f"{folder}: {target_path} was just made of {made_of[target_path]}; give each task a name "
+                                       "of its own in task.yaml")
+            made_of[target_path] = folder
             _write(target_path, data)
             warnings = [str(warning) for warning in compiled.warnings]
             written.append(

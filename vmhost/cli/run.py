@@ -92,7 +92,7 @@ def read_value(given):
     except (ValueError, RecursionError) as error:
         if where == "--input" and not text.lstrip().startswith(("{", "[", '"')):
             raise failures.Failure(
-                f"{given[:200]}: no such file, and not JSON either; give a JSON file, JSON, or - for stdin"
+                f"{given[:200] or '--input'}: no such file, and not JSON either; give a JSON file, JSON, or - for stdin"
             ) from error
         raise failures.Failure(f"{where}: not JSON: {error or 'nested too deeply'}") from error
 

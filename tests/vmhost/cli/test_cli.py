@@ -30,6 +30,9 @@ from vmhost.cli.inspect import size_text
             failures.WRONG_INPUT,
             "missing.json: no such file, and not JSON",
         ),
+        (["run", "greet.vmb", "--input", ""], failures.WRONG_INPUT, "error: --input: no such file, and not JSON"),
+        (["compile", "greet", "greet"], failures.WRONG_INPUT, "greet: greet.vmb was just made of greet; give each task a name"),
+        (["compile", "greet", "greet", "-o", "x.vmb"], failures.WRONG_INPUT, "x.vmb: is a file; with several task folders"),
         (["run", "greet.vmb", "--input", "greet"], failures.WRONG_INPUT, "cannot read the input: Is a directory"),
         (["run", "greet.vmb", "--input", "greet.vmb"], failures.WRONG_INPUT, "greet.vmb: expected JSON in UTF-8"),
         (

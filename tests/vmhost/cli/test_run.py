@@ -126,6 +126,7 @@ def test_a_timeout_on_the_command_line_counts(vmhost, bundle):
     path = bundle("def run(value):\n    while True: pass\n")
     code, _, err = vmhost("run", path, "--allow-unsigned", "--timeout", "200 ms")
     assert code == failures.LIMIT and "error: sample 1.0.0:" in err
+    assert err.startswith('Traceback (most recent call last):\n  File "sample@1.0.0/main.py", line 2, in run\n')
 
 
 @pytest.mark.parametrize("each", [(), ("--each", "--input", "[1, 2, 3, 4]")], ids=["one", "each"])

@@ -60,8 +60,6 @@ def _surface(cells):
     """The promises on functions of the whole surface; each case at less than half of NumPy's speed has a line of its own."""
     yield from _most(cells)
     slow = sorted((cell for cell in cells if cell.ratio < 0.5), key=lambda cell: cell.ratio)
-    yield f"{share:.0%} of {len(cells)} cases at 0.95 or within the spread ({strict:.0%} without it; reach 90 %)", share >= 0.9
-    yield f"geometric mean {mean:.2f} (reach 1.1)", mean > 1.1
     yield (f"least {min(cell.ratio for cell in cells):.2f}; {len(slow)} under 0.5, each with a reason",
            all(cell.row in operators.WHY_SLOWER for cell in slow))
     for cell in slow:

@@ -25,11 +25,14 @@ static bool has_avx512(void)
 #endif
 }
 
+static const vme_order_kernels no_order;
 static const vme_backend backends[] = {
-    {"portable", always, vme_elementwise_portable, &vme_reduce_portable, &vme_gemm_portable, &vme_move_portable},
+    {"portable", always, vme_elementwise_portable, &vme_reduce_portable, &vme_gemm_portable, &vme_move_portable,
+     &no_order},
 #ifdef __x86_64__
-    {"avx2", has_avx2, vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2},
-    {"avx512", has_avx512, vme_elementwise_avx512, &vme_reduce_avx512, &vme_gemm_avx512, &vme_move_avx512},
+    {"avx2", has_avx2, vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2, &vme_order_avx2},
+    {"avx512", has_avx512, vme_elementwise_avx512, &vme_reduce_avx512, &vme_gemm_avx512, &vme_move_avx512,
+     &vme_order_avx512},
 #endif
 };
 enum { BACKENDS = sizeof backends / sizeof *backends };
@@ -69,6 +72,7 @@ static void start(void)
         kernels->reduce = *backends[i].reduce;
         kernels->gemm = *backends[i].gemm;
         kernels->move = *backends[i].move;
+        kernels->order = *backends[i].order;
         if (below != NULL)
             fill(&kernels->elementwise, &below->elementwise, sizeof kernels->elementwise);
         fill(&kernels->reduce, below ? &below->reduce : portable->reduce, sizeof kernels->reduce);

@@ -170,6 +170,16 @@ typedef struct vme_move_kernels {
     void (*stream)(int64_t bytes, const char *in, char *out);
 } vme_move_kernels;
 
+/* Order, NULL where sort.c's own loops serve. Elements become signed keys in NumPy's order, NaNs the largest one (`zeros_equal`: -0.0
+ * and 0.0 the same), also in place: [0] of 32 bits, for elements of 16 and 32; [1] of 64. */
+typedef struct vme_order_kernels {
+    void (*keys[2])(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal, void *keys);
+    void (*elements[2])(vme_dtype dtype, int64_t n, void *keys, bool descending, char *out, int64_t step);  /* uses the keys up */
+    /* False: the context was stopped. */
+    bool (*sort[2])(const vme_context *context, int64_t n, void *keys);
+    bool (*select[2])(const vme_context *context, int64_t n, void *keys, int64_t kth);      /* kth is in its place, all lower ones before */
+} vme_order_kernels;
+
 typedef struct vme_backend {
     const char *name;
     bool (*available)(void);
@@ -177,6 +187,7 @@ typedef struct vme_backend {
     const vme_reduce_kernels *reduce;
     const vme_gemm_kernels *gemm;
     const vme_move_kernels *move;
+    const vme_order_kernels *order;
 } vme_backend;
 
 /* The kernels in use: those of the current backend, holes filled. Read once an operator. */
@@ -185,6 +196,7 @@ typedef struct vme_kernels {
     vme_reduce_kernels reduce;
     vme_gemm_kernels gemm;
     vme_move_kernels move;
+    vme_order_kernels order;
 } vme_kernels;
 const vme_kernels *vme_kernels_current(void);
 
@@ -194,5 +206,6 @@ extern const vme_elementwise_kernels *const vme_elementwise_portable[], *const v
 extern const vme_reduce_kernels vme_reduce_portable, vme_reduce_avx2, vme_reduce_avx512;
 extern const vme_gemm_kernels vme_gemm_portable, vme_gemm_avx2, vme_gemm_avx512;
 extern const vme_move_kernels vme_move_portable, vme_move_avx2, vme_move_avx512;
+extern const vme_order_kernels vme_order_avx2, vme_order_avx512;
 
 #endif

@@ -1,8 +1,10 @@
 /* Sorting lines along an axis, and searching in sorted ones.
  *
- * Every element becomes an unsigned key whose order is NumPy's (negatives first, NaNs last), and keys are sorted digit by digit from
- * the lowest (radix sort: stable, 2 ns an element and varying digit of 11 bits). argsort carries places along; complex numbers are sorted by
- * imaginary part, by real part, and then by which of the two are NaN (none, imaginary, real, both: NumPy's order). Digits that are the same in all keys cost nothing. */
+ * Every element becomes a key whose order is NumPy's (negatives first, NaNs last). Backends with vectors sort those (kernels/order.h); for
+ * argsort a key and its place share a word. Elsewhere, and where a word is too short, keys are sorted digit by digit from the lowest
+ * (radix sort: stable, 2 ns an element and varying digit of 11 bits; digits that are the same in all keys cost nothing), and argsort
+ * carries places along. Complex numbers are sorted by imaginary part, by real part, and then by which of the two are NaN (none,
+ * imaginary, real, both: NumPy's order). */
 #include <string.h>
 
 #include "elements.h"
@@ -373,11 +375,172 @@ static vme_status select_keys(vme_context *context, work *w, int64_t n, int coun
     return VME_OK;
 }
 
+/* ---- with the backend's kernels: keys of the element's width in NumPy's order */
+
+static bool key_is_wide(vme_dtype dtype) { return vme_dtype_size(dtype) == 8; }
+
+/* The keys of a line. VME_STOPPED: some. */
+static vme_status make_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n, const char *in, int64_t step,
+                            bool descending, bool zeros_equal, void *keys)
+{
+    bool wide = key_is_wide(dtype);
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        kernels->keys[wide](dtype, n - begin < PIECE ? n - begin : PIECE, in + begin * step, step, descending, zeros_equal,
+                            (char *)keys + begin * (wide ? 8 : 4));
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    return VME_OK;
+}
+
+static vme_status order_keys(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys, int count, const int64_t *kth)
+{
+    if (count == 0)
+        return kernels->sort[wide](context, n, keys) ? VME_OK : vme_stopped_here(context);
+    int64_t begin = 0, size = wide ? 8 : 4;
+    for (int i = 0; i < count; i++) {
+        if (!kernels->select[wide](context, n - begin, (char *)keys + begin * size, kth[i] - begin))
+            return vme_stopped_here(context);
+        begin = kth[i] + 1;
+    }
+    return VME_OK;
+}
+
+/* A line in place; `keys`: room for them, NULL where the line itself has it. */
+static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n, char *line, int64_t step,
+                               bool descending, int count, const int64_t *kth, void *keys)
+{
+    bool wide = key_is_wide(dtype);
+    if (keys == NULL)
+        keys = line;
+    vme_status status = make_keys(context, kernels, dtype, n, line, step, descending, false, keys);
+    if (status == VME_OK)
+        status = order_keys(context, kernels, wide, n, keys, count, kth);
+    for (int64_t begin = 0; status == VME_OK && begin < n; begin += PIECE) {
+        kernels->elements[wide](dtype, n - begin < PIECE ? n - begin : PIECE, (char *)keys + begin * (wide ? 8 : 4), descending,
+                                line + begin * step, step);
+        if (vme_stopping(context))
+            status = vme_stopped_here(context);
+    }
+    return status;
+}
+
+/* Elements of a byte: counted. */
+static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, char *line, int64_t step, bool descending)
+{
+    int64_t counts[256] = {0}, at = 0;
+    unsigned flip = (dtype == VME_INT8 ? SIGN8 : 0) ^ (descending ? 0xff : 0);
+    for (int64_t i = 0; i < n; i++) {
+        unsigned value = *(const e_u8 *)(line + i * step);
+        counts[(dtype == VME_BOOL ? value != 0 : value) ^ flip]++;
+        if (i % PIECE == 0 && vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    for (unsigned key = 0; key < 256; key++) {
+        if (step == 1)
+            memset(line + at, (int)(key ^ flip), (size_t)counts[key]);
+        else
+            for (int64_t i = 0; i < counts[key]; i++)
+                *(e_u8 *)(line + (at + i) * step) = (uint8_t)(key ^ flip);
+        at += counts[key];
+    }
+    return VME_OK;
+}
+
+/* Puts runs of words that are alike above the place in order by their whole keys. *mended is false where one was too much out of order. */
+static vme_status mend_places(vme_context *context, work *w, int64_t n, int place_bits, bool *mended)
+{
+    const uint64_t *words = w->spare_keys, mask = (UINT64_C(1) << place_bits) - 1;
+    uint64_t *run = (uint64_t *)w->spare_places;
+    *mended = true;
+    for (int64_t begin = 0, end, looked = 0; begin < n; begin = end) {
+        for (end = begin + 1; end < n && words[end] >> place_bits == words[begin] >> place_bits;)
+            end++;
+        if (end - begin > 1) {
+            for (int64_t i = begin; i < end; i++)
+                run[i] = w->keys[words[i] & mask];
+            if (!insertion_sort(end - begin, run + begin, w->places + begin, 8 * (end - begin) + 256)) {
+                *mended = false;
+                return VME_OK;
+            }
+        }
+        if (end - looked >= PIECE) {
+            looked = end;
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+    }
+    return VME_OK;
+}
+
+/* The places of a line in order (parted at `count` kth), left in w->places; stable. Above the place that it came from, a word holds as
+ * much of its key as there is room for, so that sorting words sorts both. *done is false where that was not enough. */
+static vme_status order_places(vme_context *context, const vme_order_kernels *kernels, work *w, vme_dtype dtype, int64_t n, const char *in,
+                               int64_t step, bool descending, int count, const int64_t *kth, bool *done)
+{
+    int place_bits = n < 2 ? 1 : 64 - __builtin_clzll((uint64_t)n - 1), lost = 0;
+    uint64_t *words = w->spare_keys, least = UINT64_MAX, most = 0, differing = 0;
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        int64_t end = n - begin < PIECE ? n : begin + PIECE;
+        load_keys(dtype, end - begin, in + begin * step, step, descending, true, w->keys + begin);
+        for (int64_t i = begin; i < end; i++) {
+            uint64_t key = w->keys[i];
+            least = key < least ? key : least;
+            most = key > most ? key : most;
+            differing |= key ^ w->keys[0];
+        }
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    int key_bits = most == least ? 1 : 64 - __builtin_clzll(most - least);
+    if (key_bits + place_bits > 64)
+        lost = key_bits + place_bits - 64;
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        int64_t end = n - begin < PIECE ? n : begin + PIECE;
+        for (int64_t i = begin; i < end; i++)
+            words[i] = (((w->keys[i] - least) >> lost << place_bits) | (uint64_t)i) ^ SIGN64;
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    vme_status status = order_keys(context, kernels, true, n, words, count, kth);
+    if (status != VME_OK)
+        return status;
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        int64_t end = n - begin < PIECE ? n : begin + PIECE;
+        for (int64_t i = begin; i < end; i++) {
+            words[i] ^= SIGN64;
+            w->places[i] = (int64_t)(words[i] & ((UINT64_C(1) << place_bits) - 1));
+        }
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    *done = lost == 0 || (differing & ((UINT64_C(1) << lost) - 1)) == 0;
+    if (*done)
+        return VME_OK;
+    if (count == 0)
+        return mend_places(context, w, n, place_bits, done);
+    *done = true;
+    for (int k = 0; k < count && *done; k++) {          /* right unless another key looks like the one selected */
+        uint64_t selected = words[kth[k]] >> place_bits;
+        int64_t alike = 0;
+        for (int64_t begin = 0; begin < n; begin += PIECE) {
+            int64_t end = n - begin < PIECE ? n : begin + PIECE;
+            for (int64_t i = begin; i < end; i++)
+                alike += words[i] >> place_bits == selected;
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        *done = alike == 1;
+    }
+    return VME_OK;
+}
+
 /* ---- lines */
 enum { OUT, IN };
 
 typedef struct sort {
     vme_context *context;
+    const vme_order_kernels *kernels;   /* NULL: radix sort, always so of complex numbers */
     vme_nest lines;
     vme_dtype dtype;
     int64_t length, in_step, out_step;
@@ -418,6 +581,14 @@ static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
     if (complex) {
         status = order_complex(s, w, in);
     } else {
+        bool done = false;
+        if (s->places && s->kernels != NULL && s->length > INSERTION_MOST) {
+            status = order_places(s->context, s->kernels, w, s->dtype, s->length, in, s->in_step, s->descending, s->kth_count, s->kth, &done);
+            if (status != VME_OK)
+                return status;
+        }
+        if (done)
+            goto ordered;
         for (int64_t i = 0; s->places && i < s->length; i++)
             w->places[i] = i;
         load_keys(s->dtype, s->length, in, s->in_step, s->descending, s->places, w->keys);
@@ -425,6 +596,7 @@ static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
     }
     if (status != VME_OK)
         return status;
+ordered:
     if (s->places) {
         for (int64_t i = 0; i < s->length; i++)
             *(e_i64 *)(out + i * s->out_step) = w->places[i];
@@ -441,9 +613,30 @@ static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
     return VME_OK;
 }
 
+/* Lines of which only the values are sorted, by the backend's kernels. */
+static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end)
+{
+    int size = vme_dtype_size(s->dtype);
+    size_t bytes = size == 1 || (size >= 4 && s->out_step == size) ? 0 : (size_t)s->length * (size_t)(size == 8 ? 8 : 4);
+    void *keys = NULL;
+    vme_status status = VME_OK;
+    vme_cursor at;
+    if (bytes > 0 && (keys = vme_scratch_new(s->context, bytes)) == NULL)
+        return VME_NO_MEMORY;
+    vme_nest_seek(&s->lines, begin, &at);
+    for (int64_t line = begin; line < end && status == VME_OK; line++, vme_nest_advance(&s->lines, &at, 1))
+        status = size == 1 ? sort_bytes(s->context, s->dtype, s->length, at.data[OUT], s->out_step, s->descending)
+                           : sort_by_keys(s->context, s->kernels, s->dtype, s->length, at.data[OUT], s->out_step, s->descending, s->kth_count,
+                                          s->kth, keys);
+    vme_scratch_free(s->context, keys, bytes);
+    return status;
+}
+
 static vme_status sort_lines(void *argument, int64_t begin, int64_t end)
 {
     const sort *s = argument;
+    if (!s->places && (s->kernels != NULL || vme_dtype_size(s->dtype) == 1))
+        return sort_values_of_lines(s, begin, end);
     work w;
     vme_status status = work_new(s->context, s->length, s->places || s->dtype >= VME_COMPLEX64, &w);
     if (status != VME_OK)
@@ -473,6 +666,9 @@ static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis,
                   (char *const[]){out->data, in->data});
     if (s.lines.elements == 0 || s.length == 0)
         return VME_OK;
+    const vme_kernels *kernels = vme_kernels_current();
+    if (kernels->order.sort[0] != NULL && s.dtype < VME_COMPLEX64)
+        s.kernels = &kernels->order;
     return vme_parallel(context, s.lines.elements, 4096 / s.length + 1, sort_lines, &s);
 }
 

@@ -1,0 +1,241 @@
+/* Sorting and selecting keys in whole vectors: quicksort that parts by compressing, networks for what fits registers.
+ *
+ * Keys are signed integers of 32 or 64 bits (sort.c makes them of elements). After Bingmann, Eberle and Wassenberg, Vectorized and
+ * performance-portable Quicksort, 2022: partition in place, with a few vectors kept back at both ends so that whole vectors may be
+ * stored; a matrix of registers is sorted column by column, and the columns are merged two by two, bitonically. */
+#include "loops.h"
+
+#include <immintrin.h>
+
+/* Lanes whose bit is set first, the others behind them; byte i: which lane comes to place i. */
+#define BELOW(mask, lane) __builtin_popcount((mask) & ((1 << (lane)) - 1))
+#define LANE(mask, lane) \
+    ((u64)(lane) << 8 * ((mask) >> (lane) & 1 ? BELOW(mask, lane) : __builtin_popcount((mask) & 255) + BELOW(~(mask), lane)))
+#define PARTED1(mask) \
+    (LANE(mask, 0) | LANE(mask, 1) | LANE(mask, 2) | LANE(mask, 3) | LANE(mask, 4) | LANE(mask, 5) | LANE(mask, 6) | LANE(mask, 7))
+#define PARTED4(mask) PARTED1(mask), PARTED1(mask + 1), PARTED1(mask + 2), PARTED1(mask + 3)
+#define PARTED16(mask) PARTED4(mask), PARTED4(mask + 4), PARTED4(mask + 8), PARTED4(mask + 12)
+#define PARTED64(mask) PARTED16(mask), PARTED16(mask + 16), PARTED16(mask + 32), PARTED16(mask + 48)
+static const u64 parted_lanes[256] = {PARTED64(0), PARTED64(64), PARTED64(128), PARTED64(192)};
+
+#define LIST4(X, with) X(0, with), X(1, with), X(2, with), X(3, with)
+#define LIST8(X, with) LIST4(X, with), X(4, with), X(5, with), X(6, with), X(7, with)
+#define LIST16(X, with) LIST8(X, with), X(8, with), X(9, with), X(10, with), X(11, with), X(12, with), X(13, with), X(14, with), X(15, with)
+#define CROSSED(lane, by) ((lane) ^ (by))
+
+#ifdef __AVX512F__
+typedef i32 vector32 __attribute__((vector_size(64)));
+typedef i64 vector64 __attribute__((vector_size(64)));
+typedef i32 vector32_at __attribute__((vector_size(64), aligned(1), may_alias));
+typedef i64 vector64_at __attribute__((vector_size(64), aligned(1), may_alias));
+
+static inline vector32 least32(vector32 a, vector32 b) { return (vector32)_mm512_min_epi32((__m512i)a, (__m512i)b); }
+static inline vector32 most32(vector32 a, vector32 b) { return (vector32)_mm512_max_epi32((__m512i)a, (__m512i)b); }
+static inline vector64 least64(vector64 a, vector64 b) { return (vector64)_mm512_min_epi64((__m512i)a, (__m512i)b); }
+static inline vector64 most64(vector64 a, vector64 b) { return (vector64)_mm512_max_epi64((__m512i)a, (__m512i)b); }
+
+/* The lanes below the pivot first, the others behind them; *below: how many are. */
+static inline vector32 part32(vector32 v, vector32 pivot, int *below)
+{
+    static const i32 ramp[32] = {LIST16(CROSSED, 0), LIST16(CROSSED, 0)};
+    __mmask16 less = _mm512_cmplt_epi32_mask((__m512i)v, (__m512i)pivot);
+    int n = *below = __builtin_popcount(less);
+    __m512i first = _mm512_maskz_compress_epi32(less, (__m512i)v), rest = _mm512_maskz_compress_epi32((__mmask16)~less, (__m512i)v);
+    return (vector32)_mm512_mask_permutexvar_epi32(first, (__mmask16)(0xffffu << n), _mm512_loadu_si512(ramp + 16 - n), rest);
+}
+
+static inline vector64 part64(vector64 v, vector64 pivot, int *below)
+{
+    __mmask8 less = _mm512_cmplt_epi64_mask((__m512i)v, (__m512i)pivot);
+    *below = __builtin_popcount(less);
+    __m512i lanes = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(parted_lanes + less)));
+    return (vector64)_mm512_permutexvar_epi64(lanes, (__m512i)v);
+}
+#else
+typedef i32 vector32 __attribute__((vector_size(32)));
+typedef i64 vector64 __attribute__((vector_size(32)));
+typedef i32 vector32_at __attribute__((vector_size(32), aligned(1), may_alias));
+typedef i64 vector64_at __attribute__((vector_size(32), aligned(1), may_alias));
+
+static inline vector32 least32(vector32 a, vector32 b) { return (vector32)_mm256_min_epi32((__m256i)a, (__m256i)b); }
+static inline vector32 most32(vector32 a, vector32 b) { return (vector32)_mm256_max_epi32((__m256i)a, (__m256i)b); }
+static inline vector64 least64(vector64 a, vector64 b) { return (vector64)_mm256_blendv_epi8((__m256i)a, (__m256i)b, (__m256i)(a > b)); }
+static inline vector64 most64(vector64 a, vector64 b) { return (vector64)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)(a > b)); }
+
+static inline __m256i parted(__m256i v, __m256i less, int *halves)
+{
+    int mask = _mm256_movemask_ps(_mm256_castsi256_ps(less));
+    *halves = __builtin_popcount((unsigned)mask);
+    return _mm256_permutevar8x32_epi32(v, _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(parted_lanes + mask))));
+}
+
+static inline vector32 part32(vector32 v, vector32 pivot, int *below)
+{
+    return (vector32)parted((__m256i)v, _mm256_cmpgt_epi32((__m256i)pivot, (__m256i)v), below);
+}
+
+static inline vector64 part64(vector64 v, vector64 pivot, int *below)       /* both halves of a lane move alike */
+{
+    vector64 made = (vector64)parted((__m256i)v, _mm256_cmpgt_epi64((__m256i)pivot, (__m256i)v), below);
+    *below /= 2;
+    return made;
+}
+#endif
+
+/* ---- networks: v[0..15] are rows. A pair (a, b) leaves the lesser ones in row a. */
+#define COLUMNS4(X) X(0, 1) X(2, 3) X(0, 2) X(1, 3) X(1, 2)
+#define COLUMNS8(X) \
+    X(0, 2) X(1, 3) X(4, 6) X(5, 7) X(0, 4) X(1, 5) X(2, 6) X(3, 7) X(0, 1) X(2, 3) X(4, 5) X(6, 7) X(2, 4) X(3, 5) X(1, 4) X(3, 6) \
+    X(1, 2) X(3, 4) X(5, 6)
+#define COLUMNS16(X) /* M. W. Green's: 60 pairs */ \
+    X(0, 1) X(2, 3) X(4, 5) X(6, 7) X(8, 9) X(10, 11) X(12, 13) X(14, 15) X(0, 2) X(4, 6) X(8, 10) X(12, 14) X(1, 3) X(5, 7) X(9, 11) \
+    X(13, 15) X(0, 4) X(8, 12) X(1, 5) X(9, 13) X(2, 6) X(10, 14) X(3, 7) X(11, 15) X(0, 8) X(1, 9) X(2, 10) X(3, 11) X(4, 12) X(5, 13) \
+    X(6, 14) X(7, 15) X(5, 10) X(6, 9) X(3, 12) X(13, 14) X(4, 8) X(7, 11) X(1, 2) X(1, 4) X(7, 13) X(2, 8) X(11, 14) X(2, 4) X(5, 6) \
+    X(9, 10) X(11, 13) X(3, 8) X(7, 12) X(6, 8) X(10, 12) X(3, 5) X(7, 9) X(3, 4) X(5, 6) X(7, 8) X(9, 10) X(11, 12) X(6, 7) X(8, 9)
+/* Rows of two sorted columns (or groups of them): the first against the last reversed, in both halves again, and so on. */
+#define ROWS2(X, a) X(a, a + 1)
+#define ROWS4(X, a) X(a, a + 3) X(a + 1, a + 2) ROWS2(X, a) ROWS2(X, a + 2)
+#define ROWS8(X, a) X(a, a + 7) X(a + 1, a + 6) X(a + 2, a + 5) X(a + 3, a + 4) ROWS4(X, a) ROWS4(X, a + 4)
+#define ROWS16(X, a) \
+    X(a, a + 15) X(a + 1, a + 14) X(a + 2, a + 13) X(a + 3, a + 12) X(a + 4, a + 11) X(a + 5, a + 10) X(a + 6, a + 9) X(a + 7, a + 8) \
+    ROWS8(X, a) ROWS8(X, a + 8)
+#define EACH4(X, a) X(a) X(a + 1) X(a + 2) X(a + 3)
+#define EACH8(X, a) EACH4(X, a) EACH4(X, a + 4)
+#define EACH16(X, a) EACH8(X, a) EACH8(X, a + 8)
+
+/* What order_keys.h makes of them, for its width: v, keys, LANES, VECTOR, NAME. */
+/* Lane i takes lane i ^ by: reversed within groups where `by` is 1, 3, 7, 15. */
+#define ACROSS(v, by) __builtin_shuffle(v, (VECTOR){LIST(CROSSED, by)})
+/* Lanes without the bit of `least`, with it of `most`. */
+#define CHOSEN(lane, bit) ((lane) & (bit) ? (lane) + LANES : (lane))
+#define PAIR(a, b) { VECTOR x = v[a], y = v[b]; v[a] = NAME(least)(x, y); v[b] = NAME(most)(x, y); }
+#define WITHIN(row, by, bit) \
+    { VECTOR x = v[row], y = ACROSS(x, by); v[row] = __builtin_shuffle(NAME(least)(x, y), NAME(most)(x, y), (VECTOR){LIST(CHOSEN, bit)}); }
+#define REVERSED(a, b, by) { VECTOR x = v[a], y = ACROSS(v[b], by); v[a] = NAME(least)(x, y); v[b] = NAME(most)(x, y); }
+#define REVERSED1(a, b) REVERSED(a, b, 1)
+#define REVERSED3(a, b) REVERSED(a, b, 3)
+#define REVERSED7(a, b) REVERSED(a, b, 7)
+#define REVERSED15(a, b) REVERSED(a, b, 15)
+#define GROUPS2(row) WITHIN(row, 1, 1)
+#define GROUPS4(row) WITHIN(row, 3, 2) WITHIN(row, 1, 1)
+#define GROUPS8(row) WITHIN(row, 7, 4) WITHIN(row, 2, 2) WITHIN(row, 1, 1)
+#define GROUPS16(row) WITHIN(row, 15, 8) WITHIN(row, 4, 4) WITHIN(row, 2, 2) WITHIN(row, 1, 1)
+#define MERGED4(ROWS, EACH) ROWS(REVERSED1, 0) EACH(GROUPS2, 0) ROWS(REVERSED3, 0) EACH(GROUPS4, 0)
+#define MERGED8(ROWS, EACH) MERGED4(ROWS, EACH) ROWS(REVERSED7, 0) EACH(GROUPS8, 0)
+#define MERGED16(ROWS, EACH) MERGED8(ROWS, EACH) ROWS(REVERSED15, 0) EACH(GROUPS16, 0)
+#define TAKE(row) v[row] = *(const VECTOR *)(keys + LANES * (row));
+#define GIVE(row) *(VECTOR *)(keys + LANES * (row)) = v[row];
+
+#define BITS 32
+#include "order_keys.h"
+#undef BITS
+#define BITS 64
+#include "order_keys.h"
+
+/* ---- keys of elements: any steps, in place where those are a key's */
+#define TO_KEYS(K, BITS_TYPE, KEY) \
+    VME_INDEPENDENT \
+    for (int64_t i = 0; i < n; i++) { \
+        K bits = (K)*(const BITS_TYPE##_at *)(in + i * step); \
+        keys[i] = (KEY); \
+    } \
+    break
+
+#define BOTH_STEPS(K, TYPE, KEY) \
+    if (step == sizeof(TYPE)) { \
+        step = sizeof(TYPE); \
+        TO_KEYS(K, TYPE, KEY); \
+    } else \
+        TO_KEYS(K, TYPE, KEY)
+
+/* Negative floats are larger the larger their bits: those are turned over. NaNs are the largest key, which no number has. */
+static inline i32 key_of_f32(i32 bits, bool zeros_equal)
+{
+    i32 key = bits ^ (bits >> 31 & INT32_MAX);
+    key += zeros_equal && key == -1;
+    return (bits & INT32_MAX) > 0x7f800000 ? INT32_MAX : key;
+}
+
+static inline i32 key_of_f16(i32 bits, bool zeros_equal)
+{
+    i32 key = bits ^ (bits >> 31 & INT16_MAX);
+    key += zeros_equal && key == -1;
+    return (bits & INT16_MAX) > 0x7c00 ? INT32_MAX : key;
+}
+
+static inline i64 key_of_f64(i64 bits, bool zeros_equal)
+{
+    i64 key = bits ^ (bits >> 63 & INT64_MAX);
+    key += zeros_equal && key == -1;
+    return (bits & INT64_MAX) > INT64_C(0x7ff0000000000000) ? INT64_MAX : key;
+}
+
+static void keys32(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal, void *out)
+{
+    i32_at *keys = out;
+    switch (dtype) {
+    case VME_INT16: BOTH_STEPS(i32, i16, bits);
+    case VME_UINT16: BOTH_STEPS(i32, u16, bits);
+    case VME_FLOAT16: BOTH_STEPS(i32, i16, key_of_f16(bits, zeros_equal));
+    case VME_INT32: BOTH_STEPS(i32, i32, bits);
+    case VME_UINT32: BOTH_STEPS(i32, i32, bits ^ INT32_MIN);
+    default: BOTH_STEPS(i32, i32, key_of_f32(bits, zeros_equal));
+    }
+    bool floats = dtype == VME_FLOAT16 || dtype == VME_FLOAT32;
+    for (int64_t i = 0; descending && i < n; i++)
+        keys[i] = floats && keys[i] == INT32_MAX ? INT32_MAX : ~keys[i];
+}
+
+static void keys64(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal, void *out)
+{
+    i64_at *keys = out;
+    switch (dtype) {
+    case VME_INT64: BOTH_STEPS(i64, i64, bits);
+    case VME_UINT64: BOTH_STEPS(i64, i64, bits ^ INT64_MIN);
+    default: BOTH_STEPS(i64, i64, key_of_f64(bits, zeros_equal));
+    }
+    for (int64_t i = 0; descending && i < n; i++)
+        keys[i] = dtype == VME_FLOAT64 && keys[i] == INT64_MAX ? INT64_MAX : ~keys[i];
+}
+
+#define FROM_KEYS(K, BITS_TYPE, ELEMENT) \
+    VME_INDEPENDENT \
+    for (int64_t i = 0; i < n; i++) { \
+        K key = keys[i]; \
+        *(BITS_TYPE##_at *)(out + i * step) = (BITS_TYPE)(ELEMENT); \
+    } \
+    break
+
+static void elements32(vme_dtype dtype, int64_t n, void *from, bool descending, char *out, int64_t step)
+{
+    i32_at *keys = from;
+    bool floats = dtype == VME_FLOAT16 || dtype == VME_FLOAT32;
+    for (int64_t i = 0; descending && i < n; i++)
+        keys[i] = floats && keys[i] == INT32_MAX ? INT32_MAX : ~keys[i];
+    switch (dtype) {
+    case VME_INT16: case VME_UINT16: FROM_KEYS(i32, i16, key);
+    case VME_FLOAT16: FROM_KEYS(i32, i16, key == INT32_MAX ? 0x7e00 : key ^ (key >> 31 & INT16_MAX));
+    case VME_INT32: FROM_KEYS(i32, i32, key);
+    case VME_UINT32: FROM_KEYS(i32, i32, key ^ INT32_MIN);
+    default: FROM_KEYS(i32, i32, key == INT32_MAX ? 0x7fc00000 : key ^ (key >> 31 & INT32_MAX));
+    }
+}
+
+static void elements64(vme_dtype dtype, int64_t n, void *from, bool descending, char *out, int64_t step)
+{
+    i64_at *keys = from;
+    for (int64_t i = 0; descending && i < n; i++)
+        keys[i] = dtype == VME_FLOAT64 && keys[i] == INT64_MAX ? INT64_MAX : ~keys[i];
+    switch (dtype) {
+    case VME_INT64: FROM_KEYS(i64, i64, key);
+    case VME_UINT64: FROM_KEYS(i64, i64, key ^ INT64_MIN);
+    default: FROM_KEYS(i64, i64, key == INT64_MAX ? INT64_C(0x7ff8000000000000) : key ^ (key >> 63 & INT64_MAX));
+    }
+}
+
+const vme_order_kernels VME_TABLE(order) = {
+    .keys = {keys32, keys64},
+    .elements = {elements32, elements64},
+    .sort = {sort_keys32, sort_keys64},
+    .select = {select_keys32, select_keys64},
+};

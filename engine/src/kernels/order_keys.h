@@ -1,0 +1,279 @@
+/* order.h's sort, once for each width of keys: BITS is 32 or 64. */
+#if BITS == 32
+#define NAME(x) x##32
+#define KEY i32
+#define KEY_AT i32_at
+#define KEY_MOST INT32_MAX
+#define VECTOR vector32
+#define VECTOR_AT vector32_at
+#else
+#define NAME(x) x##64
+#define KEY i64
+#define KEY_AT i64_at
+#define KEY_MOST INT64_MAX
+#define VECTOR vector64
+#define VECTOR_AT vector64_at
+#endif
+#ifdef __AVX512F__
+#define VECTOR_BYTES 64
+#else
+#define VECTOR_BYTES 32
+#endif
+#define LANES (VECTOR_BYTES * 8 / BITS)
+#if VECTOR_BYTES * 8 / BITS == 16
+#define LIST LIST16
+#elif VECTOR_BYTES * 8 / BITS == 8
+#define LIST LIST8
+#else
+#define LIST LIST4
+#endif
+
+#if VECTOR_BYTES * 8 / BITS == 16
+#define MERGED MERGED16
+#elif VECTOR_BYTES * 8 / BITS == 8
+#define MERGED MERGED8
+#else
+#define MERGED MERGED4
+#endif
+
+/* LANES * rows keys, aligned. */
+static __attribute__((noinline)) void NAME(network4_)(KEY *keys)
+{
+    VECTOR v[4];
+    EACH4(TAKE, 0)
+    COLUMNS4(PAIR)
+    MERGED(ROWS4, EACH4)
+    EACH4(GIVE, 0)
+}
+
+static __attribute__((noinline)) void NAME(network8_)(KEY *keys)
+{
+    VECTOR v[8];
+    EACH8(TAKE, 0)
+    COLUMNS8(PAIR)
+    MERGED(ROWS8, EACH8)
+    EACH8(GIVE, 0)
+}
+
+static __attribute__((noinline)) void NAME(network16_)(KEY *keys)
+{
+    VECTOR v[16];
+    EACH16(TAKE, 0)
+    COLUMNS16(PAIR)
+    MERGED(ROWS16, EACH16)
+    EACH16(GIVE, 0)
+}
+
+/* At most 16 * LANES keys. */
+static void NAME(sort_few)(KEY_AT *keys, int64_t n)
+{
+    _Alignas(VECTOR_BYTES) KEY room[16 * LANES];
+    int64_t rows = n <= 4 * LANES ? 4 : n <= 8 * LANES ? 8 : 16;
+    if (n < 2)
+        return;
+    memcpy(room, keys, (size_t)n * sizeof(KEY));
+    for (int64_t i = n; i < rows * LANES; i++)
+        room[i] = KEY_MOST;
+    if (rows == 4)
+        NAME(network4_)(room);
+    else if (rows == 8)
+        NAME(network8_)(room);
+    else
+        NAME(network16_)(room);
+    memcpy(keys, room, (size_t)n * sizeof(KEY));
+}
+
+enum { NAME(FEW) = 16 * LANES, NAME(KEPT) = 4 };
+
+/* How many of `n` (more than FEW) keys are below the pivot: those come first. -1: stopped. */
+static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t n, KEY pivot)
+{
+    enum { BLOCK = NAME(KEPT) * LANES };
+    VECTOR kept[2 * NAME(KEPT)], pivots = (VECTOR){0} + pivot;
+    KEY_AT *from = keys + BLOCK, *end = keys + n - BLOCK, *low = keys, *high = keys + n;
+    KEY rest[LANES];
+    int below;
+    for (int i = 0; i < NAME(KEPT); i++) {
+        kept[i] = *(const VECTOR_AT *)(keys + i * LANES);
+        kept[NAME(KEPT) + i] = *(const VECTOR_AT *)(end + i * LANES);
+    }
+    /* [low, from) and [end, high) may be overwritten, together 2 * BLOCK: what is read next comes from the smaller side */
+#define PUT(vector) { \
+        VECTOR made = NAME(part)(vector, pivots, &below); \
+        *(VECTOR_AT *)low = made; \
+        *(VECTOR_AT *)(high - LANES) = made; \
+        low += below; \
+        high -= LANES - below; \
+    }
+    while (end - from >= BLOCK) {
+        const KEY_AT *next = from;
+        if (from - low <= high - end)
+            from += BLOCK;
+        else
+            next = end -= BLOCK;
+        VECTOR a = *(const VECTOR_AT *)next, b = *(const VECTOR_AT *)(next + LANES), c = *(const VECTOR_AT *)(next + 2 * LANES),
+               d = *(const VECTOR_AT *)(next + 3 * LANES);
+        PUT(a) PUT(b) PUT(c) PUT(d)
+        if (vme_stopping(context))
+            return -1;
+    }
+    while (end - from >= LANES) {
+        const KEY_AT *next = from;
+        if (from - low <= high - end)
+            from += LANES;
+        else
+            next = end -= LANES;
+        VECTOR a = *(const VECTOR_AT *)next;
+        PUT(a)
+    }
+    int64_t left = end - from;
+    memcpy(rest, from, (size_t)left * sizeof(KEY));
+    for (int64_t i = 0; i < left; i++) {
+        bool less = rest[i] < pivot;
+        *low = high[-1] = rest[i];
+        low += less;
+        high -= !less;
+    }
+    for (int i = 0; i < 2 * NAME(KEPT); i++)
+        PUT(kept[i])
+#undef PUT
+    return low - keys;
+}
+
+/* About the middle of more than FEW keys: the median of some drawn from all over. */
+static KEY NAME(choose_pivot)(const KEY_AT *keys, int64_t n)
+{
+    enum { MOST = 8 * LANES };
+    _Alignas(VECTOR_BYTES) KEY drawn[MOST];
+    int64_t count = n > 64 * MOST ? MOST : 4 * LANES, step = n / count;
+    u64 random = (u64)n * UINT64_C(0x9E3779B97F4A7C15);
+    for (int64_t i = 0; i < count; i++) {
+        random = random * UINT64_C(6364136223846793005) + 1;
+        drawn[i] = keys[i * step + (int64_t)(((random >> 32) * (u64)step) >> 32)];
+    }
+    if (count == MOST)
+        NAME(network8_)(drawn);
+    else
+        NAME(network4_)(drawn);
+    return drawn[count / 2];
+}
+
+/* Against orders of keys that make all pivots bad. False: stopped. */
+static bool NAME(sort_heap)(const vme_context *context, KEY_AT *keys, int64_t n)
+{
+    for (int64_t begin = n / 2, end = n; end > 1;) {
+        KEY key;
+        if (begin > 0)
+            key = keys[--begin];
+        else {
+            key = keys[--end];
+            keys[end] = keys[0];
+        }
+        int64_t at = begin;
+        for (int64_t child; (child = 2 * at + 1) < end; at = child) {
+            child += child + 1 < end && keys[child] < keys[child + 1];
+            if (keys[child] <= key)
+                break;
+            keys[at] = keys[child];
+        }
+        keys[at] = key;
+        if (vme_stopping(context))
+            return false;
+    }
+    return true;
+}
+
+/* Parts more than FEW keys: *low of them come first, all lower than the others. Where the first ones are all alike, *alike. */
+static bool NAME(part_somewhere)(const vme_context *context, KEY_AT *keys, int64_t n, int64_t *low, bool *alike)
+{
+    KEY pivot = NAME(choose_pivot)(keys, n);
+    *alike = false;
+    *low = NAME(part_many)(context, keys, n, pivot);
+    if (*low == 0) {            /* the pivot is the least of all, and there may be many of it */
+        *alike = true;
+        *low = pivot == KEY_MOST ? n : NAME(part_many)(context, keys, n, (KEY)(pivot + 1));
+    }
+    return *low >= 0;
+}
+
+static bool NAME(sort_keys)(const vme_context *context, int64_t n, void *memory)
+{
+    struct { KEY_AT *keys; int64_t n; } waiting[64];    /* the larger part waits: each at most half as long as the one before */
+    int count = 0;
+    int64_t may_waste = 16 * n;
+    KEY_AT *keys = memory;
+    for (;;) {
+        while (n > NAME(FEW)) {
+            int64_t low;
+            bool alike;
+            if (may_waste < 0) {
+                if (!NAME(sort_heap)(context, keys, n))
+                    return false;
+                n = 0;
+                break;
+            }
+            if (!NAME(part_somewhere)(context, keys, n, &low, &alike))
+                return false;
+            if (low < n / 8 || low > n - n / 8)
+                may_waste -= n;
+            if (alike) {
+                keys += low;
+                n -= low;
+            } else if (low < n - low) {
+                waiting[count].keys = keys + low;
+                waiting[count++].n = n - low;
+                n = low;
+            } else {
+                waiting[count].keys = keys;
+                waiting[count++].n = low;
+                keys += low;
+                n -= low;
+            }
+        }
+        NAME(sort_few)(keys, n);
+        if (vme_stopping(context))
+            return false;
+        if (count == 0)
+            return true;
+        keys = waiting[--count].keys;
+        n = waiting[count].n;
+    }
+}
+
+static bool NAME(select_keys)(const vme_context *context, int64_t n, void *memory, int64_t kth)
+{
+    KEY_AT *keys = memory;
+    int64_t may_waste = 16 * n;
+    while (n > NAME(FEW)) {
+        int64_t low;
+        bool alike;
+        if (may_waste < 0)
+            return NAME(sort_heap)(context, keys, n);
+        if (!NAME(part_somewhere)(context, keys, n, &low, &alike))
+            return false;
+        if (low < n / 8 || low > n - n / 8)
+            may_waste -= n;
+        if (kth < low) {
+            if (alike)
+                return true;
+            n = low;
+        } else {
+            keys += low;
+            n -= low;
+            kth -= low;
+        }
+    }
+    NAME(sort_few)(keys, n);
+    return true;
+}
+
+#undef NAME
+#undef KEY
+#undef KEY_AT
+#undef KEY_MOST
+#undef VECTOR
+#undef VECTOR_AT
+#undef VECTOR_BYTES
+#undef LANES
+#undef LIST
+#undef MERGED

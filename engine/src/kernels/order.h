@@ -29,25 +29,46 @@ typedef i64 vector64 __attribute__((vector_size(64)));
 typedef i32 vector32_at __attribute__((vector_size(64), aligned(1), may_alias));
 typedef i64 vector64_at __attribute__((vector_size(64), aligned(1), may_alias));
 
-static inline vector32 least32(vector32 a, vector32 b) { return (vector32)_mm512_min_epi32((__m512i)a, (__m512i)b); }
-static inline vector32 most32(vector32 a, vector32 b) { return (vector32)_mm512_max_epi32((__m512i)a, (__m512i)b); }
-static inline vector64 least64(vector64 a, vector64 b) { return (vector64)_mm512_min_epi64((__m512i)a, (__m512i)b); }
-static inline vector64 most64(vector64 a, vector64 b) { return (vector64)_mm512_max_epi64((__m512i)a, (__m512i)b); }
+/* The lesser ones of each lane, and the others. */
+static inline void order32(vector32 a, vector32 b, vector32 *least, vector32 *most)
+{
+    *least = (vector32)_mm512_min_epi32((__m512i)a, (__m512i)b);
+    *most = (vector32)_mm512_max_epi32((__m512i)a, (__m512i)b);
+}
+
+static inline void order64(vector64 a, vector64 b, vector64 *least, vector64 *most)     /* min_epi64 and max_epi64 take two steps each */
+{
+    __mmask8 swapped = _mm512_cmpgt_epi64_mask((__m512i)a, (__m512i)b);
+    *least = (vector64)_mm512_mask_blend_epi64(swapped, (__m512i)a, (__m512i)b);
+    *most = (vector64)_mm512_mask_blend_epi64(swapped, (__m512i)b, (__m512i)a);
+}
+
+/* The greater one in lanes that are -1 in `upper`, the lesser one where they are 0. */
+static inline vector32 select32(vector32 a, vector32 b, vector32 upper)
+{
+    return (vector32)_mm512_mask_max_epi32(_mm512_min_epi32((__m512i)a, (__m512i)b), _mm512_movepi32_mask((__m512i)upper), (__m512i)a, (__m512i)b);
+}
+
+static inline vector64 select64(vector64 a, vector64 b, vector64 upper)
+{
+    __mmask8 swapped = _mm512_cmpgt_epi64_mask((__m512i)a, (__m512i)b), taken = (__mmask8)(swapped ^ _mm512_movepi64_mask((__m512i)upper));
+    return (vector64)_mm512_mask_blend_epi64(taken, (__m512i)a, (__m512i)b);
+}
 
 /* The lanes below the pivot first, the others behind them; *below: how many are. */
-static inline vector32 part32(vector32 v, vector32 pivot, int *below)
+static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
 {
     static const i32 ramp[32] = {LIST16(CROSSED, 0), LIST16(CROSSED, 0)};
     __mmask16 less = _mm512_cmplt_epi32_mask((__m512i)v, (__m512i)pivot);
-    int n = *below = __builtin_popcount(less);
+    int64_t n = *below = __builtin_popcountll(less);
     __m512i first = _mm512_maskz_compress_epi32(less, (__m512i)v), rest = _mm512_maskz_compress_epi32((__mmask16)~less, (__m512i)v);
     return (vector32)_mm512_mask_permutexvar_epi32(first, (__mmask16)(0xffffu << n), _mm512_loadu_si512(ramp + 16 - n), rest);
 }
 
-static inline vector64 part64(vector64 v, vector64 pivot, int *below)
+static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below)
 {
     __mmask8 less = _mm512_cmplt_epi64_mask((__m512i)v, (__m512i)pivot);
-    *below = __builtin_popcount(less);
+    *below = __builtin_popcountll(less);
     __m512i lanes = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(parted_lanes + less)));
     return (vector64)_mm512_permutexvar_epi64(lanes, (__m512i)v);
 }
@@ -57,24 +78,42 @@ typedef i64 vector64 __attribute__((vector_size(32)));
 typedef i32 vector32_at __attribute__((vector_size(32), aligned(1), may_alias));
 typedef i64 vector64_at __attribute__((vector_size(32), aligned(1), may_alias));
 
-static inline vector32 least32(vector32 a, vector32 b) { return (vector32)_mm256_min_epi32((__m256i)a, (__m256i)b); }
-static inline vector32 most32(vector32 a, vector32 b) { return (vector32)_mm256_max_epi32((__m256i)a, (__m256i)b); }
-static inline vector64 least64(vector64 a, vector64 b) { return (vector64)_mm256_blendv_epi8((__m256i)a, (__m256i)b, (__m256i)(a > b)); }
-static inline vector64 most64(vector64 a, vector64 b) { return (vector64)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)(a > b)); }
-
-static inline __m256i parted(__m256i v, __m256i less, int *halves)
+static inline void order32(vector32 a, vector32 b, vector32 *least, vector32 *most)
 {
-    int mask = _mm256_movemask_ps(_mm256_castsi256_ps(less));
-    *halves = __builtin_popcount((unsigned)mask);
+    *least = (vector32)_mm256_min_epi32((__m256i)a, (__m256i)b);
+    *most = (vector32)_mm256_max_epi32((__m256i)a, (__m256i)b);
+}
+
+static inline void order64(vector64 a, vector64 b, vector64 *least, vector64 *most)
+{
+    __m256i swapped = (__m256i)(a > b);
+    *least = (vector64)_mm256_blendv_epi8((__m256i)a, (__m256i)b, swapped);
+    *most = (vector64)_mm256_blendv_epi8((__m256i)b, (__m256i)a, swapped);
+}
+
+static inline vector32 select32(vector32 a, vector32 b, vector32 upper)
+{
+    return (vector32)_mm256_blendv_epi8(_mm256_min_epi32((__m256i)a, (__m256i)b), _mm256_max_epi32((__m256i)a, (__m256i)b), (__m256i)upper);
+}
+
+static inline vector64 select64(vector64 a, vector64 b, vector64 upper)
+{
+    return (vector64)_mm256_blendv_epi8((__m256i)a, (__m256i)b, (__m256i)((a > b) ^ upper));
+}
+
+static inline __m256i parted(__m256i v, __m256i less, int64_t *halves)
+{
+    unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(less));
+    *halves = __builtin_popcountll(mask);
     return _mm256_permutevar8x32_epi32(v, _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(parted_lanes + mask))));
 }
 
-static inline vector32 part32(vector32 v, vector32 pivot, int *below)
+static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
 {
     return (vector32)parted((__m256i)v, _mm256_cmpgt_epi32((__m256i)pivot, (__m256i)v), below);
 }
 
-static inline vector64 part64(vector64 v, vector64 pivot, int *below)       /* both halves of a lane move alike */
+static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below)       /* both halves of a lane move alike */
 {
     vector64 made = (vector64)parted((__m256i)v, _mm256_cmpgt_epi64((__m256i)pivot, (__m256i)v), below);
     *below /= 2;
@@ -106,12 +145,11 @@ static inline vector64 part64(vector64 v, vector64 pivot, int *below)       /* b
 /* What order_keys.h makes of them, for its width: v, keys, LANES, VECTOR, NAME. */
 /* Lane i takes lane i ^ by: reversed within groups where `by` is 1, 3, 7, 15. */
 #define ACROSS(v, by) __builtin_shuffle(v, (VECTOR){LIST(CROSSED, by)})
-/* Lanes without the bit of `least`, with it of `most`. */
-#define CHOSEN(lane, bit) ((lane) & (bit) ? (lane) + LANES : (lane))
-#define PAIR(a, b) { VECTOR x = v[a], y = v[b]; v[a] = NAME(least)(x, y); v[b] = NAME(most)(x, y); }
+#define UPPER(lane, bit) ((lane) & (bit) ? -1 : 0)
+#define PAIR(a, b) NAME(order)(v[a], v[b], v + (a), v + (b));
 #define WITHIN(row, by, bit) \
-    { VECTOR x = v[row], y = ACROSS(x, by); v[row] = __builtin_shuffle(NAME(least)(x, y), NAME(most)(x, y), (VECTOR){LIST(CHOSEN, bit)}); }
-#define REVERSED(a, b, by) { VECTOR x = v[a], y = ACROSS(v[b], by); v[a] = NAME(least)(x, y); v[b] = NAME(most)(x, y); }
+    { VECTOR x = v[row], y = ACROSS(x, by); v[row] = NAME(select)(x, y, (VECTOR){LIST(UPPER, bit)}); }
+#define REVERSED(a, b, by) NAME(order)(v[a], ACROSS(v[b], by), v + (a), v + (b));
 #define REVERSED1(a, b) REVERSED(a, b, 1)
 #define REVERSED3(a, b) REVERSED(a, b, 3)
 #define REVERSED7(a, b) REVERSED(a, b, 7)

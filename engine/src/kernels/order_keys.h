@@ -71,16 +71,23 @@ static void NAME(sort_few)(KEY_AT *keys, int64_t n)
     int64_t rows = n <= 4 * LANES ? 4 : n <= 8 * LANES ? 8 : 16;
     if (n < 2)
         return;
-    memcpy(room, keys, (size_t)n * sizeof(KEY));
-    for (int64_t i = n; i < rows * LANES; i++)
-        room[i] = KEY_MOST;
+    int64_t whole = n / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES)
+        *(VECTOR *)(room + i) = *(const VECTOR_AT *)(keys + i);
+    for (int64_t i = whole; i < rows * LANES; i += LANES)
+        *(VECTOR *)(room + i) = (VECTOR){0} + KEY_MOST;
+    for (int64_t i = whole; i < n; i++)
+        room[i] = keys[i];
     if (rows == 4)
         NAME(network4_)(room);
     else if (rows == 8)
         NAME(network8_)(room);
     else
         NAME(network16_)(room);
-    memcpy(keys, room, (size_t)n * sizeof(KEY));
+    for (int64_t i = 0; i < whole; i += LANES)
+        *(VECTOR_AT *)(keys + i) = *(const VECTOR *)(room + i);
+    for (int64_t i = whole; i < n; i++)
+        keys[i] = room[i];
 }
 
 enum { NAME(FEW) = 16 * LANES, NAME(KEPT) = 4 };
@@ -91,13 +98,14 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
     enum { BLOCK = NAME(KEPT) * LANES };
     VECTOR kept[2 * NAME(KEPT)], pivots = (VECTOR){0} + pivot;
     KEY_AT *from = keys + BLOCK, *end = keys + n - BLOCK, *low = keys, *high = keys + n;
-    KEY rest[LANES];
-    int below;
+    _Alignas(VECTOR_BYTES) KEY rest[BLOCK];
+    int64_t below;
     for (int i = 0; i < NAME(KEPT); i++) {
         kept[i] = *(const VECTOR_AT *)(keys + i * LANES);
         kept[NAME(KEPT) + i] = *(const VECTOR_AT *)(end + i * LANES);
     }
-    /* [low, from) and [end, high) may be overwritten, together 2 * BLOCK: what is read next comes from the smaller side */
+    /* What was read may be overwritten: [low, from) and [end, high). The next block comes from the smaller of the two, without a branch,
+     * and one block before it is written: by then both have room for a whole one. */
 #define PUT(vector) { \
         VECTOR made = NAME(part)(vector, pivots, &below); \
         *(VECTOR_AT *)low = made; \
@@ -105,57 +113,62 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
         low += below; \
         high -= LANES - below; \
     }
+#define READ(a, b, c, d) { \
+        bool left = from - low <= high - end; \
+        const KEY_AT *next = left ? from : end - BLOCK; \
+        from += left ? BLOCK : 0; \
+        end -= left ? 0 : BLOCK; \
+        a = *(const VECTOR_AT *)next; \
+        b = *(const VECTOR_AT *)(next + LANES); \
+        c = *(const VECTOR_AT *)(next + 2 * LANES); \
+        d = *(const VECTOR_AT *)(next + 3 * LANES); \
+    }
+    VECTOR a, b, c, d, e, f, g, h;
+    READ(a, b, c, d)
     while (end - from >= BLOCK) {
-        const KEY_AT *next = from;
-        if (from - low <= high - end)
-            from += BLOCK;
-        else
-            next = end -= BLOCK;
-        VECTOR a = *(const VECTOR_AT *)next, b = *(const VECTOR_AT *)(next + LANES), c = *(const VECTOR_AT *)(next + 2 * LANES),
-               d = *(const VECTOR_AT *)(next + 3 * LANES);
+        READ(e, f, g, h)
         PUT(a) PUT(b) PUT(c) PUT(d)
+        a = e, b = f, c = g, d = h;
         if (vme_stopping(context))
             return -1;
     }
-    while (end - from >= LANES) {
-        const KEY_AT *next = from;
-        if (from - low <= high - end)
-            from += LANES;
-        else
-            next = end -= LANES;
-        VECTOR a = *(const VECTOR_AT *)next;
-        PUT(a)
-    }
-    int64_t left = end - from;
-    memcpy(rest, from, (size_t)left * sizeof(KEY));
-    for (int64_t i = 0; i < left; i++) {
+    int64_t left = end - from, whole = left / LANES * LANES;
+    for (int64_t i = 0; i < left; i++)
+        rest[i] = from[i];
+    for (int64_t i = whole; i < left; i++) {
         bool less = rest[i] < pivot;
         *low = high[-1] = rest[i];
         low += less;
         high -= !less;
     }
+    for (int64_t i = 0; i < whole; i += LANES)
+        PUT(*(const VECTOR *)(rest + i))
+    PUT(a) PUT(b) PUT(c) PUT(d)
     for (int i = 0; i < 2 * NAME(KEPT); i++)
         PUT(kept[i])
+#undef READ
 #undef PUT
     return low - keys;
 }
 
-/* About the middle of more than FEW keys: the median of some drawn from all over. */
+/* About the middle of more than FEW keys: the median of some, single ones of many keys, four vectors of few. */
 static KEY NAME(choose_pivot)(const KEY_AT *keys, int64_t n)
 {
-    enum { MOST = 8 * LANES };
-    _Alignas(VECTOR_BYTES) KEY drawn[MOST];
-    int64_t count = n > 64 * MOST ? MOST : 4 * LANES, step = n / count;
-    u64 random = (u64)n * UINT64_C(0x9E3779B97F4A7C15);
-    for (int64_t i = 0; i < count; i++) {
-        random = random * UINT64_C(6364136223846793005) + 1;
-        drawn[i] = keys[i * step + (int64_t)(((random >> 32) * (u64)step) >> 32)];
-    }
-    if (count == MOST)
-        NAME(network8_)(drawn);
-    else
+    enum { SINGLE = 8 * LANES };
+    _Alignas(VECTOR_BYTES) KEY drawn[SINGLE];
+    if (n < 64 * SINGLE) {
+        for (int i = 0; i < 4; i++)
+            *(VECTOR *)(drawn + i * LANES) = *(const VECTOR_AT *)(keys + (n - LANES) * (2 * i + 1) / 8);
         NAME(network4_)(drawn);
-    return drawn[count / 2];
+        return drawn[2 * LANES];
+    }
+    u64 random = (u64)n * UINT64_C(0x9E3779B97F4A7C15), step = (u64)n / SINGLE;
+    for (u64 i = 0; i < SINGLE; i++) {
+        random = random * UINT64_C(6364136223846793005) + 1;
+        drawn[i] = keys[i * step + ((random >> 32) * step >> 32)];
+    }
+    NAME(network8_)(drawn);
+    return drawn[SINGLE / 2];
 }
 
 /* Against orders of keys that make all pivots bad. False: stopped. */

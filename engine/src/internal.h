@@ -178,6 +178,13 @@ typedef struct vme_order_kernels {
     /* False: the context was stopped. */
     bool (*sort[2])(const vme_context *context, int64_t n, void *keys);
     bool (*select[2])(const vme_context *context, int64_t n, void *keys, int64_t kth);      /* kth is in its place, all lower ones before */
+    /* For argsort: 64-bit keys of any elements but complex ones, -0.0 equal to 0.0, and what they span: range[0] least, [1] most, [2] bits
+     * in which one differs from *first. */
+    void (*place_keys)(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first, int64_t *keys,
+                       int64_t range[3]);
+    /* words[i] = (keys[i] - least) >> lost, then place_bits of the place begin + i; as a signed number */
+    void (*place_words)(int64_t n, const int64_t *keys, int64_t least, int lost, int place_bits, int64_t begin, int64_t *words);
+    void (*places)(int64_t n, const int64_t *words, int place_bits, int64_t *places);
 } vme_order_kernels;
 
 typedef struct vme_backend {

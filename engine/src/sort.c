@@ -458,7 +458,7 @@ static vme_status mend_places(vme_context *context, work *w, int64_t n, int plac
             end++;
         if (end - begin > 1) {
             for (int64_t i = begin; i < end; i++)
-                run[i] = w->keys[words[i] & mask];
+                run[i] = w->keys[words[i] & mask] ^ SIGN64;
             if (!insertion_sort(end - begin, run + begin, w->places + begin, 8 * (end - begin) + 256)) {
                 *mended = false;
                 return VME_OK;
@@ -478,27 +478,20 @@ static vme_status mend_places(vme_context *context, work *w, int64_t n, int plac
 static vme_status order_places(vme_context *context, const vme_order_kernels *kernels, work *w, vme_dtype dtype, int64_t n, const char *in,
                                int64_t step, bool descending, int count, const int64_t *kth, bool *done)
 {
-    int place_bits = n < 2 ? 1 : 64 - __builtin_clzll((uint64_t)n - 1), lost = 0;
-    uint64_t *words = w->spare_keys, least = UINT64_MAX, most = 0, differing = 0;
+    int place_bits = 64 - __builtin_clzll((uint64_t)n - 1), lost = 0;
+    int64_t *keys = (int64_t *)w->keys, range[3] = {INT64_MAX, INT64_MIN, 0};
+    uint64_t *words = w->spare_keys;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        int64_t end = n - begin < PIECE ? n : begin + PIECE;
-        load_keys(dtype, end - begin, in + begin * step, step, descending, true, w->keys + begin);
-        for (int64_t i = begin; i < end; i++) {
-            uint64_t key = w->keys[i];
-            least = key < least ? key : least;
-            most = key > most ? key : most;
-            differing |= key ^ w->keys[0];
-        }
+        kernels->place_keys(dtype, n - begin < PIECE ? n - begin : PIECE, in + begin * step, step, descending, keys, keys + begin, range);
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
-    int key_bits = most == least ? 1 : 64 - __builtin_clzll(most - least);
+    uint64_t span = (uint64_t)range[1] - (uint64_t)range[0], differing = (uint64_t)range[2];
+    int key_bits = span == 0 ? 1 : 64 - __builtin_clzll(span);
     if (key_bits + place_bits > 64)
         lost = key_bits + place_bits - 64;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        int64_t end = n - begin < PIECE ? n : begin + PIECE;
-        for (int64_t i = begin; i < end; i++)
-            words[i] = (((w->keys[i] - least) >> lost << place_bits) | (uint64_t)i) ^ SIGN64;
+        kernels->place_words(n - begin < PIECE ? n - begin : PIECE, keys + begin, range[0], lost, place_bits, begin, (int64_t *)words + begin);
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
@@ -506,11 +499,7 @@ static vme_status order_places(vme_context *context, const vme_order_kernels *ke
     if (status != VME_OK)
         return status;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        int64_t end = n - begin < PIECE ? n : begin + PIECE;
-        for (int64_t i = begin; i < end; i++) {
-            words[i] ^= SIGN64;
-            w->places[i] = (int64_t)(words[i] & ((UINT64_C(1) << place_bits) - 1));
-        }
+        kernels->places(n - begin < PIECE ? n - begin : PIECE, (const int64_t *)words + begin, place_bits, w->places + begin);
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }

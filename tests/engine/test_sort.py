@@ -34,7 +34,7 @@ def descending_order(array, axis):
 
 @RELAXED
 @given(data=st.data())
-def test_orders(context, data):
+def test_orders(backend, context, data):
     array = data.draw(arrays(DTYPES, shape=data.draw(shapes(least_rank=1, most_rank=3, most=60))))
     axis = data.draw(st.integers(0, array.ndim - 1))
     np.testing.assert_array_equal(call(context, "argsort", array, axis, False, stretched(np.zeros(array.shape, "int64"), 1)),
@@ -45,7 +45,7 @@ def test_orders(context, data):
 
 @RELAXED
 @given(data=st.data())
-def test_descending(context, data):
+def test_descending(backend, context, data):
     array = data.draw(arrays([dtype for dtype in DTYPES if dtype.kind != "c"],
                              shape=data.draw(shapes(least_rank=1, most_rank=2, most=40))))
     axis = data.draw(st.integers(0, array.ndim - 1))
@@ -56,11 +56,45 @@ def test_descending(context, data):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_large(context, dtype):
+def test_large(backend, context, dtype):
     array = values(dtype, 100_000, 5)
     np.testing.assert_array_equal(call(context, "argsort", array, 0, False, np.zeros(array.shape, "int64")),
                                   np.argsort(array, kind="stable"))
     np.testing.assert_array_equal(call(context, "sort", array, 0, False, array.copy()), np.sort(array))
+
+
+PATTERNS = {
+    "random": lambda random, n: random.normal(size=n),
+    "few values": lambda random, n: random.choice([-1.0, 0.0, 1.0], n),
+    "one value": lambda random, n: np.full(n, 7.0),
+    "largest and NaN": lambda random, n: random.choice([np.inf, np.nan, -np.inf], n),
+    "sorted": lambda random, n: np.sort(random.normal(size=n)),
+    "falling": lambda random, n: -np.sort(random.normal(size=n)),
+    "organ pipes": lambda random, n: np.concatenate([np.arange(n - n // 2), np.arange(n // 2)[::-1]]) * 1.0,
+    "last bits": lambda random, n: 1 + random.integers(0, 9, n) * 2.0 ** -52,
+    "one far off": lambda random, n: np.where(np.arange(n) == n // 3, 1e300, 1 + random.integers(0, 9, n) * 2.0 ** -52),
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("n", [9, 33, 130, 257, 1000, 5000])
+def test_patterns(backend, context, pattern, n):
+    made = PATTERNS[pattern](np.random.default_rng(n), n)
+    for dtype in ("float64", "float32", "float16", "int64", "uint64", "int32", "uint32", "int16", "int8"):
+        with np.errstate(invalid="ignore", over="ignore"):
+            array = made.astype(dtype)
+        order = np.argsort(array, kind="stable")
+        np.testing.assert_array_equal(call(context, "argsort", array, 0, False, np.zeros(n, "int64")), order)
+        np.testing.assert_array_equal(call(context, "sort", array, 0, False, array.copy()), array[order])
+        kth = np.array(sorted({0, n // 3, n // 2, n - 1}))
+        for places in (False, True):
+            out = np.zeros(n, "int64" if places else dtype)
+            check(library.vme_partition(context.handle, tensor(array), 0, len(kth), kth.ctypes, ctypes.c_bool(places), tensor(out)))
+            parted = array[out] if places else out
+            np.testing.assert_array_equal(np.sort(parted), array[order])
+            np.testing.assert_array_equal(parted[kth], array[order][kth])
+            for k in kth:
+                np.testing.assert_array_equal(np.sort(parted[:k]), array[order][:k])
 
 
 def test_sort_in_place(context):
@@ -93,9 +127,10 @@ def test_refuses(context):
 
 def test_without_memory():
     context = Context(refuse=0)
+    square = np.arange(100.0).reshape(10, 10)
     for name, dtype in (("sort", "float64"), ("argsort", "int64")):
         with pytest.raises(EngineError) as caught:
-            call(context, name, np.arange(100.0), 0, False, np.zeros(100, dtype))
+            call(context, name, square, 0, False, np.zeros(square.shape, dtype))        # columns: sorted aside
         assert caught.value.status is Status.NO_MEMORY
     assert context.charged == 0
     context.close()

@@ -122,6 +122,8 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below)       
 #endif
 
 /* ---- networks: v[0..15] are rows. A pair (a, b) leaves the lesser ones in row a. */
+#define COLUMNS1(X)
+#define COLUMNS2(X) X(0, 1)
 #define COLUMNS4(X) X(0, 1) X(2, 3) X(0, 2) X(1, 3) X(1, 2)
 #define COLUMNS8(X) \
     X(0, 2) X(1, 3) X(4, 6) X(5, 7) X(0, 4) X(1, 5) X(2, 6) X(3, 7) X(0, 1) X(2, 3) X(4, 5) X(6, 7) X(2, 4) X(3, 5) X(1, 4) X(3, 6) \
@@ -132,12 +134,15 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below)       
     X(6, 14) X(7, 15) X(5, 10) X(6, 9) X(3, 12) X(13, 14) X(4, 8) X(7, 11) X(1, 2) X(1, 4) X(7, 13) X(2, 8) X(11, 14) X(2, 4) X(5, 6) \
     X(9, 10) X(11, 13) X(3, 8) X(7, 12) X(6, 8) X(10, 12) X(3, 5) X(7, 9) X(3, 4) X(5, 6) X(7, 8) X(9, 10) X(11, 12) X(6, 7) X(8, 9)
 /* Rows of two sorted columns (or groups of them): the first against the last reversed, in both halves again, and so on. */
+#define ROWS1(X, a)
 #define ROWS2(X, a) X(a, a + 1)
 #define ROWS4(X, a) X(a, a + 3) X(a + 1, a + 2) ROWS2(X, a) ROWS2(X, a + 2)
 #define ROWS8(X, a) X(a, a + 7) X(a + 1, a + 6) X(a + 2, a + 5) X(a + 3, a + 4) ROWS4(X, a) ROWS4(X, a + 4)
 #define ROWS16(X, a) \
     X(a, a + 15) X(a + 1, a + 14) X(a + 2, a + 13) X(a + 3, a + 12) X(a + 4, a + 11) X(a + 5, a + 10) X(a + 6, a + 9) X(a + 7, a + 8) \
     ROWS8(X, a) ROWS8(X, a + 8)
+#define EACH1(X, a) X(a)
+#define EACH2(X, a) X(a) X(a + 1)
 #define EACH4(X, a) X(a) X(a + 1) X(a + 2) X(a + 3)
 #define EACH8(X, a) EACH4(X, a) EACH4(X, a + 4)
 #define EACH16(X, a) EACH8(X, a) EACH8(X, a + 8)
@@ -212,6 +217,9 @@ static void keys32(vme_dtype dtype, int64_t n, const char *in, int64_t step, boo
 {
     i32_at *keys = out;
     switch (dtype) {
+    case VME_BOOL: BOTH_STEPS(i32, u8, bits != 0);
+    case VME_INT8: BOTH_STEPS(i32, i8, bits);
+    case VME_UINT8: BOTH_STEPS(i32, u8, bits);
     case VME_INT16: BOTH_STEPS(i32, i16, bits);
     case VME_UINT16: BOTH_STEPS(i32, u16, bits);
     case VME_FLOAT16: BOTH_STEPS(i32, i16, key_of_f16(bits, zeros_equal));
@@ -271,9 +279,52 @@ static void elements64(vme_dtype dtype, int64_t n, void *from, bool descending, 
     }
 }
 
+/* ---- keys with their places */
+static void place_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first, int64_t *keys,
+                       int64_t range[3])
+{
+    enum { BLOCK = 256 };
+    i32 narrow[BLOCK];
+    if (vme_dtype_size(dtype) == 8)
+        keys64(dtype, n, in, step, descending, true, keys);
+    else
+        for (int64_t begin = 0; begin < n; begin += BLOCK) {
+            int64_t count = n - begin < BLOCK ? n - begin : BLOCK;
+            keys32(dtype, count, in + begin * step, step, descending, true, narrow);
+            for (int64_t i = 0; i < count; i++)
+                keys[begin + i] = narrow[i];
+        }
+    int64_t least = range[0], most = range[1], differing = range[2], one = *first;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t key = keys[i];
+        least = key < least ? key : least;
+        most = key > most ? key : most;
+        differing |= key ^ one;
+    }
+    range[0] = least;
+    range[1] = most;
+    range[2] = differing;
+}
+
+static void place_words(int64_t n, const int64_t *keys, int64_t least, int lost, int place_bits, int64_t begin, int64_t *words)
+{
+    for (int64_t i = 0; i < n; i++)
+        words[i] = (int64_t)((((((u64)keys[i] - (u64)least) >> lost) << place_bits) | (u64)(begin + i)) ^ (UINT64_C(1) << 63));
+}
+
+static void places(int64_t n, const int64_t *words, int place_bits, int64_t *to)
+{
+    int64_t mask = (int64_t)((UINT64_C(1) << place_bits) - 1);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = words[i] & mask;
+}
+
 const vme_order_kernels VME_TABLE(order) = {
     .keys = {keys32, keys64},
     .elements = {elements32, elements64},
     .sort = {sort_keys32, sort_keys64},
     .select = {select_keys32, select_keys64},
+    .place_keys = place_keys,
+    .place_words = place_words,
+    .places = places,
 };

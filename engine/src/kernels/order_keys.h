@@ -37,38 +37,27 @@
 #endif
 
 /* LANES * rows keys, aligned. */
-static __attribute__((noinline)) void NAME(network4_)(KEY *keys)
-{
-    VECTOR v[4];
-    EACH4(TAKE, 0)
-    COLUMNS4(PAIR)
-    MERGED(ROWS4, EACH4)
-    EACH4(GIVE, 0)
-}
-
-static __attribute__((noinline)) void NAME(network8_)(KEY *keys)
-{
-    VECTOR v[8];
-    EACH8(TAKE, 0)
-    COLUMNS8(PAIR)
-    MERGED(ROWS8, EACH8)
-    EACH8(GIVE, 0)
-}
-
-static __attribute__((noinline)) void NAME(network16_)(KEY *keys)
-{
-    VECTOR v[16];
-    EACH16(TAKE, 0)
-    COLUMNS16(PAIR)
-    MERGED(ROWS16, EACH16)
-    EACH16(GIVE, 0)
-}
+#define NETWORK(rows) \
+    static __attribute__((noinline)) void NAME(network##rows##_)(KEY *keys) \
+    { \
+        VECTOR v[rows]; \
+        EACH##rows(TAKE, 0) \
+        COLUMNS##rows(PAIR) \
+        MERGED(ROWS##rows, EACH##rows) \
+        EACH##rows(GIVE, 0) \
+    }
+NETWORK(1)
+NETWORK(2)
+NETWORK(4)
+NETWORK(8)
+NETWORK(16)
+#undef NETWORK
 
 /* At most 16 * LANES keys. */
 static void NAME(sort_few)(KEY_AT *keys, int64_t n)
 {
     _Alignas(VECTOR_BYTES) KEY room[16 * LANES];
-    int64_t rows = n <= 4 * LANES ? 4 : n <= 8 * LANES ? 8 : 16;
+    int64_t rows = n <= LANES ? 1 : n <= 2 * LANES ? 2 : n <= 4 * LANES ? 4 : n <= 8 * LANES ? 8 : 16;
     if (n < 2)
         return;
     int64_t whole = n / LANES * LANES;
@@ -78,7 +67,11 @@ static void NAME(sort_few)(KEY_AT *keys, int64_t n)
         *(VECTOR *)(room + i) = (VECTOR){0} + KEY_MOST;
     for (int64_t i = whole; i < n; i++)
         room[i] = keys[i];
-    if (rows == 4)
+    if (rows == 1)
+        NAME(network1_)(room);
+    else if (rows == 2)
+        NAME(network2_)(room);
+    else if (rows == 4)
         NAME(network4_)(room);
     else if (rows == 8)
         NAME(network8_)(room);

@@ -1,0 +1,277 @@
+"""The README and the pages in docs/: every block of code and every command in them runs as it is printed.
+
+`BLOCKS` says of each block how it is tried, by its first words; one that no entry knows fails, so that a new block comes
+with its trial. What a block takes for granted (pixels, a task folder, a key) is made around it, the block itself is
+taken as it stands.
+"""
+
+import ast
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy
+import pytest
+
+import vmhost
+from bytecode.compiler import compile_sources, compile_task
+from bytecode.errors import TaskSpecError
+from bytecode.spec import read_task
+from vmhost.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+
+
+def blocks(page):
+    """The blocks of code of a page: (what they say they are, text)."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def block(page, first):
+    [text] = [text for _, text in blocks(page) if text.startswith(first)]
+    return text
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, as a reader's checkout is: tasks/, tools/, and build/digits.vmb signed with the key `me`, in keys/."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VMHOST_KEYS", str(tmp_path / "own"))
+    for name in ("tasks", "tools"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["keys", "new", "signer", "--trust"]) == 0
+        assert main(["compile", "tasks/digits", "-o", "build/digits.vmb", "--sign", "signer"]) == 0
+    (tmp_path / "keys").symlink_to(tmp_path / "own" / "trusted")
+    return tmp_path
+
+
+def run_script(folder, text):
+    """Runs `text` as a script in `folder`; what it printed."""
+    (folder / "script.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_commands(text, capfd):
+    """Runs each line that is a `vmhost` command, in this process; what the last one printed on stdout."""
+    for line in text.strip().splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "vmhost"
+        capfd.readouterr()
+        assert main(arguments) == 0, capfd.readouterr().err
+    return capfd.readouterr().out
+
+
+def ten_lines(text, folder, capfd):
+    library, _, work = text.partition("\n\n")
+    said = run_script(folder, (
+        f"{library}\npixels = [0] * 64\nitems = range(5)\n\ndef function(x):\n    return x * x\n\n"
+        f"if __name__ == '__main__':\n{textwrap.indent(work, '    ')}\n    print(results)\n"))
+    assert re.match(r"\d \d HostStatistics", said) and said.endswith("[0, 1, 4, 9, 16]\n")
+    [command] = re.findall(r"made by: (vmhost .*)", text)
+    run_commands(command, capfd)
+
+
+def arrays_in_tasks(text, folder, capfd):
+    samples = numpy.random.default_rng(0).random((50, 3)).astype("float32")
+    task = compile_sources({"main": (text, "main.py", False)}, entry="main:run", name="mean", version="1")
+    with vmhost.Host(allow_unsigned=True) as host:
+        got = host.load(task)(samples)
+    numpy.testing.assert_allclose(numpy.asarray(got), (samples - samples.mean(axis=0)) / samples.std(axis=0), rtol=1e-3, atol=1e-5)
+
+
+def engine_settings(text, folder, capfd):
+    script = f"{text}\nprint([backend[0] for backend in library.backends()] if library.backends() else '')"
+    if "avx2" not in Path("/proc/cpuinfo").read_text():
+        script = script.replace('"avx2"', '"portable"')
+    assert "portable" in run_script(folder, script)
+
+
+def from_folder_to_answer(text, folder, capfd):
+    assert re.fullmatch(r"\d\n", run_commands(text, capfd))
+
+
+def compile_cloud(text, folder, capfd):
+    command = re.sub(r" \[.*", "", text.strip())
+    program, script, *arguments = shlex.split(command)
+    assert program == "python"
+    done = subprocess.run([sys.executable, ROOT / script, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    options = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True, timeout=60).stdout
+    assert [option for option in re.findall(r"--[a-z]+", text) if option not in options] == []
+
+
+def executor(text, folder, capfd):
+    said = run_script(folder, text.replace('if __name__', 'rows = [[1, 2], [3]]\n\nif __name__'))
+    assert said == "7.0\n[5.0, 9.0]\n"
+
+
+def the_host(text, folder, capfd):
+    first, _, rest = text.partition("\n\n")
+    said = run_script(folder, (
+        f"{first}\npixels = [0] * 64\nimages = [{{'image': pixels}}] * 3\n\nasync def main():\n{textwrap.indent(rest, '    ')}\n"
+        "    print(label)\n\nasyncio.run(main())\n"))
+    assert re.fullmatch(r"\d\n", said)
+
+
+def host_yaml(text, folder, capfd):
+    (folder / "host.yaml").write_text(text)
+    (folder / "shop").mkdir()
+    (folder / "shop" / "prices.py").write_text("def lookup(value):\n    return value\n")
+    said = run_script(folder, (
+        "import vmhost\nwith vmhost.Host.from_file('host.yaml') as host:\n"
+        "    task = host.task('digits')\n"
+        "    print(task({'image': [0] * 64}))\n"))
+    assert re.fullmatch(r"\d\n", said)
+
+
+def task_yaml(text, folder, capfd):
+    if "permissions: {read: []," not in text:
+        text = "name: digits\nversion: 1.2.0\nentry: main:run\npython: \"3.14\"\n" + text
+    task = write_digits(folder, text)
+    spec = read_task(task)
+    assert (spec.name, spec.limits["memory_bytes"]) == ("digits", 64 << 20)
+    assert spec.files == ("data/a.csv", "labels.json")
+
+
+def write_digits(folder, text):
+    task = folder / "digits"
+    (task / "data").mkdir(parents=True)
+    for name in ("labels.json", "data/a.csv", "digits.onnx"):
+        (task / name).touch()
+    (task / "main.py").write_text("def run(value): return value\n")
+    (task / "task.yaml").write_text(text)
+    return task
+
+
+def task_yaml_errors(text, folder, capfd):
+    task = write_digits(folder, (
+        'name: digits\nversion: 1.2.0\nentry: main:run\npython: "3.14"\nlimits: {memory: lots}\n\n\n'
+        'permissions:\n  emv: [LANG]\n'))
+    with pytest.raises(TaskSpecError) as caught:
+        read_task(task)
+    assert [problem.partition("/task.yaml")[2] for problem in caught.value.problems] == [
+        line.partition("/task.yaml")[2] for line in text.splitlines()]
+
+
+def verifier(text, folder, capfd):
+    data = compile_task(folder / "tasks" / "digits").modules["main"].code
+    exec(compile(text, "docs/verifier.md", "exec"), {"data": data})
+
+
+def first_task(text, folder, capfd):
+    spec, source = block("docs/writing-tasks.md", "# hello/task.yaml"), block("docs/writing-tasks.md", "# hello/main.py")
+    (folder / "hello").mkdir()
+    (folder / "hello" / "task.yaml").write_text(spec)
+    (folder / "hello" / "main.py").write_text(source)
+    assert run_commands(text, capfd) == '"Hello, Ada"\n'
+
+
+def set_up(text, folder, capfd):
+    namespace = {}
+    (folder / "labels.json").write_text('["zero", "one"]')
+    exec(compile(text, "docs/writing-tasks.md", "exec"), namespace)
+    namespace["setup"]()
+    assert namespace["labels"] == ["zero", "one"]
+
+
+def asks_its_host(text, folder, capfd):
+    task = compile_sources(
+        {"main": (text, "main.py", False)}, entry="main:run", name="asks", version="1", files={"table.csv": b"a,b"},
+        permissions={"host": ["lookup"]})
+    with vmhost.Host(allow_unsigned=True, functions={"lookup": len}) as host:
+        assert host.load(task)([1, 2, 3], timeout_s=30) == 3
+
+
+def make_targets(text, folder, capfd):
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
+    assert targets and [target for target in targets if f"make {target} " not in listed] == []
+
+
+def shown_only(text, folder, capfd):
+    """A drawing, or messages that tests of their own hold to."""
+
+
+BLOCKS = {
+    ("README.md", "make demo"): make_targets,
+    ("README.md", "import vmhost"): ten_lines,
+    ("README.md", "import engine.numpy as np"): arrays_in_tasks,
+    ("docs/architecture.md", "tasks/digits/ --compile_cloud-->"): shown_only,
+    ("docs/bundle.md", "python tools/compile_cloud.py"): compile_cloud,
+    ("docs/bundle.md", "digits.vmb: compiled for Python 3.15"): shown_only,        # tests/bytecode/test_format.py
+    ("docs/cli.md", "vmhost keys new me"): from_folder_to_answer,
+    ("docs/conformance.md", "make conformance"): make_targets,
+    ("docs/engine.md", "# tasks/mean/main.py"): arrays_in_tasks,
+    ("docs/engine.md", "from engine import library"): engine_settings,
+    ("docs/executor.md", "import vmhost"): executor,
+    ("docs/host-yaml.md", "trust: keys"): host_yaml,
+    ("docs/host.md", "import asyncio, vmhost"): the_host,
+    ("docs/host.md", "Task ------"): shown_only,
+    ("docs/task-yaml.md", "tasks/x/task.yaml:5:"): task_yaml_errors,
+    ("docs/task-yaml.md", "name: digits"): task_yaml,
+    ("docs/verifier.md", "from bytecode.verifier import"): verifier,
+    ("docs/verifier.md", "digits.vmb: module main: function f"): shown_only,       # tests/bytecode/test_verifier.py
+    ("docs/writing-tasks.md", "# hello/task.yaml"): shown_only,     # by first_task
+    ("docs/writing-tasks.md", "# hello/main.py"): shown_only,       # by first_task
+    ("docs/writing-tasks.md", "vmhost compile hello"): first_task,
+    ("docs/writing-tasks.md", "import json"): set_up,
+    ("docs/writing-tasks.md", "limits: {memory"): task_yaml,
+    ("docs/writing-tasks.md", "from vmhost.guest import"): asks_its_host,
+}
+
+
+@pytest.mark.parametrize(("page", "first"), BLOCKS, ids=[f"{page}:{first[:24]}" for page, first in BLOCKS])
+def test_a_block_does_what_it_says(page, first, folder, capfd):
+    BLOCKS[page, first](block(page, first), folder, capfd)
+
+
+def test_no_block_goes_untried():
+    untried = [(page, text.splitlines()[0]) for page in PAGES for _, text in blocks(page)
+               if not any(page == known and text.startswith(first) for known, first in BLOCKS)]
+    assert untried == []
+
+
+def test_a_task_runs_without_a_vm_as_the_docs_say():
+    [command] = re.findall(r"`cd tasks/digits && python -c \"(.*?)\"`", (ROOT / "docs/writing-tasks.md").read_text(), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", command.replace("\n", " ")], cwd=ROOT / "tasks" / "digits", capture_output=True, text=True,
+        timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert isinstance(ast.literal_eval(done.stdout), int)
+
+
+def test_every_page_that_is_named_is_there():
+    missing = []
+    for page in (*PAGES, "tasks/README.md", *(f"docs/decisions/{path.name}" for path in (ROOT / "docs/decisions").glob("*.md"))):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8")):
+            if not (ROOT / page).parent.joinpath(target).exists():
+                missing.append((page, target))
+    assert missing == []
+
+
+def test_every_vmhost_command_that_a_page_names_has_its_options(capfd):
+    """Those in running text and tables too: `vmhost run x.vmb --each`."""
+    helps, wrong = {}, []
+    for page in PAGES:
+        for span in re.findall(r"`(vmhost [a-z][^`\n]*)`", (ROOT / page).read_text(encoding="utf-8")):
+            command = span.partition("|")[0].split()[1]
+            if command not in helps:
+                capfd.readouterr()
+                main([command, "--help"])
+                helps[command] = capfd.readouterr().out
+            options = re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)
+            if not helps[command] or [option for option in options if option not in helps[command]]:
+                wrong.append((page, span))
+    assert len(helps) >= 6 and wrong == []

@@ -27,6 +27,9 @@
 #include "warden_vm.h"
 #include "wire.h"
 
+/* However busy the machine is, a caller gets its answer: grace is put off by this at most. */
+#define STARVED_MOST_NS INT64_C(10000000000)
+
 static _Thread_local vmh_vm *current_vm __attribute__((tls_model("initial-exec")));
 static atomic_ullong next_id = 1;
 static atomic_int thread_total;         /* VM threads that exist */
@@ -180,6 +183,20 @@ int64_t vmh_vm_cpu_ns(vmh_vm *vm)
     return sum;
 }
 
+/* Life lock held. What its threads waited for cores since the first look of this `round`, the one that waited longest: a thread that
+ * unwinds may wait for another's GIL, and that one for a core. Grace is put off by as much, not without end. */
+static int64_t starved_ns_locked(vmh_vm *vm, int64_t round, int64_t now)
+{
+    int64_t longest = 0;
+    if (atomic_load(&vm->cpu_clock_valid))
+        longest = vmh_starved_ns(&vm->starvation, round, vm->tid, now);
+    for (int i = 0; vm->thread_count > 0 && i < VMH_GUEST_THREADS_MOST; i++) {
+        int64_t starved = vm->threads[i].used ? vmh_starved_ns(&vm->threads[i].starvation, round, vm->threads[i].tid, now) : 0;
+        longest = starved > longest ? starved : longest;
+    }
+    return longest < STARVED_MOST_NS ? longest : STARVED_MOST_NS;
+}
+
 void vmh_thread_enter(vmh_vm *vm)
 {
     current_vm = vm;
@@ -189,6 +206,7 @@ void vmh_thread_enter(vmh_vm *vm)
     vm->thread_count++;
     for (int i = 0; i < VMH_GUEST_THREADS_MOST; i++)
         if (!vm->threads[i].used) {
+            vm->threads[i].tid = gettid();
             vm->threads[i].used = pthread_getcpuclockid(pthread_self(), &vm->threads[i].clock) == 0;
             break;
         }
@@ -221,9 +239,11 @@ static bool loads_in_vain(vmh_vm *vm)
 void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t deadline_ns, int64_t cpu_limit_ns)
 {
     int64_t now = vmh_now_ns();
+    int64_t end_starved_ns = phase == VMH_PHASE_END ? vmh_starved_so_far_ns(vm->tid) : 0;
     vmh_mutex_lock(&vm->life);
     vm->generation++;
     vm->phase = phase;
+    vm->end_starved_ns = end_starved_ns;
     if (vm->crash_slot != NULL)
         atomic_store_explicit(&vm->crash_slot->phase, phase, memory_order_relaxed);
     vm->current = call;
@@ -344,9 +364,14 @@ static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
         return VMH_CLOSED;
     if (vm->phase != VMH_PHASE_END && atomic_load(&vm->meter->over))
         return VMH_MEMORY_LIMIT;
-    if (now >= vm->deadline_ns)
+    int64_t deadline_ns = vm->deadline_ns;
+    if (now >= deadline_ns && vm->phase == VMH_PHASE_END) {
+        int64_t starved = vmh_starved_so_far_ns(vm->tid) - vm->end_starved_ns;
+        deadline_ns = vmh_after_ns(deadline_ns, starved < STARVED_MOST_NS ? starved : STARVED_MOST_NS);
+    }
+    if (now >= deadline_ns)
         return VMH_TIME_LIMIT;
-    *next = vm->deadline_ns;
+    *next = deadline_ns;
     if (vm->cpu_limit_ns != VMH_FOREVER) {
         int64_t left = vm->cpu_limit_ns - (cpu_ns_locked(vm) - vm->cpu_start_ns);
         if (left <= 0)
@@ -383,7 +408,9 @@ static bool does_not_begin(vmh_vm *vm, int64_t now, int64_t handed_ns, int64_t *
         vm->asked_generation = vm->generation;
         vm->asked_handed_ns = handed_ns;
     }
-    int64_t over = vmh_after_ns(vm->asked_seen_ns, vm->end_ns);
+    int64_t over = vmh_after_ns(vm->asked_seen_ns, vm->end_ns / 2);     /* hardly ever reached: looks at its threads begin there */
+    if (now >= over)
+        over = vmh_after_ns(vmh_after_ns(vm->asked_seen_ns, vm->end_ns), starved_ns_locked(vm, vm->asked_seen_ns, now));
     if (now >= over) {
         give_up(vm, "threads left behind");
         return true;
@@ -458,12 +485,16 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
             /* full already: readable, which is all that it is for */
         }
         inject(vm, now);
+        starved_ns_locked(vm, vm->generation, now);     /* a look, for the next ones to tell what changed since */
     } else if (now >= vm->next_inject_ns) {
         inject(vm, now);
+        starved_ns_locked(vm, vm->generation, now);
     }
     next = vm->next_inject_ns;
     if (vm->quarantined_in == NULL) {
         int64_t over = vmh_after_ns(vm->stop_since_ns, vm->grace_ns);
+        if (now >= over)
+            over = vmh_after_ns(over, starved_ns_locked(vm, vm->generation, now));
         if (now >= over) {
             give_up(vm, vmh_phase_name(vm->phase));
             quarantined = true;
@@ -713,6 +744,7 @@ static void *run(void *argument)
     vmh_memory_bind(vm->meter);
     vm->crash_slot = vmh_crash_thread_enter(vm->id);
     vmh_mutex_lock(&vm->life);
+    vm->tid = gettid();
     atomic_store(&vm->cpu_clock_valid, pthread_getcpuclockid(pthread_self(), &vm->cpu_clock) == 0);
     vmh_mutex_unlock(&vm->life);
     vmh_urgency_set(VMH_PATIENT);

@@ -7,6 +7,7 @@
 #include "lane.h"
 #include "memory.h"
 #include "meter.h"
+#include "starvation.h"
 #include "vm.h"
 
 enum vmh_vm_state {
@@ -43,6 +44,7 @@ struct vmh_vm {
     vmh_worker worker;
     pthread_t thread;
     clockid_t cpu_clock;        /* of its thread; valid while cpu_clock_valid */
+    pid_t tid;                  /* likewise */
     atomic_bool cpu_clock_valid;
     atomic_llong cpu_ns_final;  /* when the thread is gone */
 
@@ -72,6 +74,7 @@ struct vmh_vm {
     int64_t generation;         /* of the phase; even while idle */
     vmh_call *current;          /* phase CALL; the worker's reference */
     int64_t deadline_ns, phase_start_ns, cpu_limit_ns, cpu_start_ns;
+    int64_t end_starved_ns;         /* phase END: what its thread had waited for a core when it began */
     int64_t stop_generation;        /* a stop is under way for this generation */
     enum vmh_kind stop_kind;
     int64_t stop_since_ns, next_inject_ns, inject_gap_ns;
@@ -79,7 +82,8 @@ struct vmh_vm {
     int64_t asked_seen_ns, asked_generation, asked_handed_ns;       /* an idle VM was asked to do something, and has not begun */
     int parked_after;               /* injections left before a quarantined VM is parked */
     vmh_host_call *host_call;       /* that a guest thread waits for; borrowed */
-    struct { bool used; clockid_t clock; } threads[VMH_GUEST_THREADS_MOST];     /* the guest's own */
+    vmh_starvation starvation;      /* of its thread, while it is stopped */
+    struct { bool used; clockid_t clock; pid_t tid; vmh_starvation starvation; } threads[VMH_GUEST_THREADS_MOST];   /* the guest's own */
     int64_t threads_cpu_ns;         /* of those that ended */
     int thread_count;
 

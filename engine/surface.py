@@ -8,7 +8,7 @@ import importlib
 import sys
 
 import engine.numpy
-from engine.numpy._absent import ABSENT, ABSENT_METHODS
+from engine.numpy._absent import ABSENT, ABSENT_IN, ABSENT_METHODS
 
 # NumPy's names that work, with a difference that a user may notice
 DIFFERENT = {
@@ -26,21 +26,15 @@ DIFFERENT = {
     },
     "random": {
         "default_rng": "over Philox, so other numbers than NumPy's for a seed; those of numpy.random.Generator(numpy.random.Philox(seed))",
-        "Generator": "floating numbers agree with NumPy's to rounding; no multivariate_hypergeometric, hypergeometric and noncentral_f",
+        "Generator": "floating numbers agree with NumPy's to rounding; a single one is an array of no dimensions, not a float",
     },
     "linalg": {name: "needs scipy-openblas32, else NotImplementedError says so"
                for name in ("cond", "eig", "eigh", "eigvals", "eigvalsh", "lstsq", "matrix_rank", "pinv", "qr", "svd", "svdvals")},
     "fft": {},
     "testing": {},
+    "exceptions": {},
 }
-# what to use for what is absent, where not each name has advice of its own
-ADVICE = {
-    "random": "draw from default_rng()",
-    "linalg": "",
-    "fft": "",
-    "testing": "use pytest",
-}
-MODULES = ("", "linalg", "fft", "random", "testing")
+MODULES = ("", "linalg", "fft", "random", "testing", "exceptions")
 
 
 def public_names(module):
@@ -57,7 +51,7 @@ def verdict(module, name):
     try:
         getattr(ours, name)
     except AttributeError:
-        return "absent", (ABSENT.get(name) if not module else ADVICE[module]) or ""
+        return "absent", (ABSENT_IN.get(module, {}) if module else ABSENT).get(name, "")
     remark = DIFFERENT[module].get(name)
     return ("different", remark) if remark else ("same", "")
 

@@ -282,24 +282,28 @@ static int set_part(PyObject *self, PyObject *value, void *closure)
     return result;
 }
 
+bool array_is_fortran(const array *of)
+{
+    int64_t step = vme_dtype_size((vme_dtype)of->t.dtype);
+    bool fortran = true;
+    for (int i = 0; i < of->t.rank; i++) {
+        if (of->t.shape[i] != 1 && of->t.strides[i] != step)
+            fortran = false;
+        step *= of->t.shape[i];
+    }
+    return fortran || of->size == 0;
+}
+
 /* The flags as a small dict-like answer: flags.writeable, flags["C_CONTIGUOUS"] and their like come from Python. */
 static PyObject *get_flags(PyObject *self, void *closure)
 {
     const vme_tensor *t = &SELF->t;
-    int64_t step = vme_dtype_size((vme_dtype)t->dtype);
-    bool fortran = true;
-    for (int i = 0; i < t->rank; i++) {
-        if (t->shape[i] != 1 && t->strides[i] != step)
-            fortran = false;
-        step *= t->shape[i];
-    }
-    fortran = fortran || SELF->size == 0;
     bool aligned = (uintptr_t)t->data % (uintptr_t)(vme_dtype_size((vme_dtype)t->dtype) >> dtype_is_complex(t->dtype)) == 0;
     PyObject *module = PyImport_ImportModule("engine.numpy._flags");
     if (module == NULL)
         return NULL;
-    PyObject *flags = PyObject_CallMethod(module, "Flags", "OOOOO", SELF->flags & ARRAY_CONTIGUOUS ? Py_True : Py_False,
-                                          fortran ? Py_True : Py_False, array_writable(SELF) ? Py_True : Py_False,
+    PyObject *flags = PyObject_CallMethod(module, "Flags", "OOOOOO", self, SELF->flags & ARRAY_CONTIGUOUS ? Py_True : Py_False,
+                                          array_is_fortran(SELF) ? Py_True : Py_False, array_writable(SELF) ? Py_True : Py_False,
                                           aligned ? Py_True : Py_False,
                                           vme_buffer_data(t->buffer) == (void *)t->data ? Py_True : Py_False);
     Py_DECREF(module);

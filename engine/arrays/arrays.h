@@ -179,6 +179,10 @@ PyObject *array_item_value(array *self);            /* of an array of one elemen
 
 /* ---- operators.c */
 int array_ufuncs_init(array_state *state, PyObject *module);
+/* Whether the elements lie densely in Fortran's order. */
+bool array_is_fortran(const array *of);
+/* An argument `order` for reading `of`: 'C', 'F' or 'K' ('A' is one of the first two), `absent` without one; 0: an exception is set. */
+char array_argument_order(PyObject *value, const array *of, char absent);
 PyObject *array_unary(array_state *state, int op, PyObject *operand, array *out, int dtype);
 PyObject *array_binary(array_state *state, int op, PyObject *a, PyObject *b, array *out, int dtype);
 extern PyType_Slot array_number_slots[];       /* operators.c */

@@ -207,16 +207,27 @@ PyObject *array_method_fill(PyObject *self, ARRAY_VECTORCALL)
 
 PyObject *array_method_tobytes(PyObject *self, ARRAY_VECTORCALL)
 {
-    array *of = (array *)self;
+    static const char *const names[] = {"order", NULL};
+    PyObject *value;
+    if (array_arguments("tobytes", args, count, keywords, names, 1, 0, &value) < 0)
+        return NULL;
+    char order = array_argument_order(value, (array *)self, 'C');
+    if (order == 0)
+        return NULL;
+    array *of = order == 'F' ? array_transpose((array *)self, NULL) : (array *)Py_NewRef(self);
+    if (of == NULL)
+        return NULL;
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, of->size * vme_dtype_size((vme_dtype)of->t.dtype));
     if (bytes == NULL)
-        return NULL;
+        goto done;
     int64_t strides[VME_RANK_MOST];
     size_t size;
     vme_tensor out = {NULL, PyBytes_AS_STRING(bytes), of->t.shape, strides, of->t.rank, of->t.dtype};
     if (array_check_status(of->state, vme_shape_bytes((vme_dtype)of->t.dtype, of->t.rank, of->t.shape, strides, &size)) < 0
         || array_check_status(of->state, ENGINE(of->size, vme_copy(of->state->context, &of->t, &out))) < 0)
         Py_CLEAR(bytes);
+done:
+    Py_DECREF(of);
     return bytes;
 }
 

@@ -240,7 +240,7 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
     bool fortran = array_given(order) && PyUnicode_Check(order) && PyUnicode_EqualToUTF8(order, "F");
     bool c_order = array_given(order) && PyUnicode_Check(order) && PyUnicode_EqualToUTF8(order, "C");
     bool scalar = made->flags & ARRAY_SCALAR;       /* a scalar never shows its memory: asarray(scalar) can be written */
-    if (fortran) {
+    if (fortran && !(copy != 1 && !scalar && array_is_fortran(made))) {
         array *turned = array_transpose(made, NULL);
         Py_DECREF(made);
         made = turned == NULL ? NULL : copy == 1 || scalar ? array_cast(turned, turned->t.dtype) : array_contiguous(turned, turned->t.dtype);
@@ -248,7 +248,7 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
         turned = made == NULL ? NULL : array_transpose(made, NULL);
         Py_XDECREF(made);
         made = turned;
-    } else if ((copy == 1 && shares) || (c_order && !(made->flags & ARRAY_CONTIGUOUS)) || scalar) {
+    } else if (!fortran && ((copy == 1 && shares) || (c_order && !(made->flags & ARRAY_CONTIGUOUS)) || scalar)) {
         array *own = array_cast(made, made->t.dtype);
         Py_DECREF(made);
         made = own;

@@ -1,6 +1,8 @@
 /* Views of other shapes, and the functions that join and repeat arrays (lowered to regions by the engine). */
 #include "methods.h"
 
+#include <ctype.h>
+
 #include <stdlib.h>
 
 array *array_transpose(array *self, const int *order)
@@ -92,10 +94,46 @@ array *array_reshape(array *self, int rank, const int64_t *wanted)
     return made;
 }
 
+char array_argument_order(PyObject *value, const array *of, char absent)
+{
+    if (!array_given(value))
+        return absent;
+    Py_ssize_t length = 0;
+    const char *text = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, &length) : NULL;
+    char order = text != NULL && length == 1 ? (char)toupper((unsigned char)text[0]) : 0;
+    if (order == 'A')
+        return array_is_fortran(of) && !(of->flags & ARRAY_CONTIGUOUS) ? 'F' : 'C';
+    if (order == 'C' || order == 'F' || order == 'K')
+        return order;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyUnicode_Check(value) ? PyExc_ValueError : PyExc_TypeError, "order must be one of 'C', 'F', 'A', or 'K' (got %R)", value);
+    return 0;
+}
+
+/* The dimensions of `of` by falling distance in memory: read in C order it is walked as it lies. */
+static array *as_it_lies(array *of)
+{
+    int order[VME_RANK_MOST];
+    for (int i = 0; i < of->t.rank; i++) {      /* insertion sort; equal ones stay */
+        int at = i;
+        for (; at > 0 && llabs(of->t.strides[order[at - 1]]) < llabs(of->t.strides[i]); at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+    return array_transpose(of, order);
+}
+
 /* order="F": the elements in Fortran's order, which is the transposed array's in C order */
 static array *reshape_in_order(array *self, int rank, const int64_t *shape, PyObject *order, PyObject *copy)
 {
-    bool fortran = array_given(order) && PyUnicode_Check(order) && PyUnicode_EqualToUTF8(order, "F");
+    char read = array_argument_order(order, self, 'C');
+    if (read == 0)
+        return NULL;
+    if (read == 'K') {
+        PyErr_SetString(PyExc_ValueError, "order 'K' is not permitted for reshaping");
+        return NULL;
+    }
+    bool fortran = read == 'F';
     array *source = self, *turned = NULL, *own = NULL, *made = NULL;
     int64_t reversed[VME_RANK_MOST];
     if (array_given(copy) && PyObject_IsTrue(copy) == 1) {
@@ -156,18 +194,26 @@ static PyObject *reshape(array_state *state, array *self, PyObject **values)
 }
 ARRAY_FUNCTION_OF(reshape, reshape_names, 3, 2, 4, reshape)
 
+static array *in_one_row(array *self, PyObject *order, PyObject *copy)
+{
+    int64_t shape[1] = {self->size};
+    if (array_argument_order(order, self, 'C') != 'K')
+        return PyErr_Occurred() ? NULL : reshape_in_order(self, 1, shape, order, copy);
+    array *lying = as_it_lies(self), *made = lying == NULL ? NULL : reshape_in_order(lying, 1, shape, NULL, copy);
+    Py_XDECREF(lying);
+    return made;
+}
+
 static const char *const ravel_names[] = {"a", "order", NULL};
 static PyObject *ravel(array_state *state, array *self, PyObject **values)
 {
-    int64_t shape[1] = {self->size};
-    return (PyObject *)reshape_in_order(self, 1, shape, values[1], NULL);
+    return (PyObject *)in_one_row(self, values[1], NULL);
 }
 ARRAY_BOTH_OF(ravel, ravel_names, 2, 1, 2, ravel)
 
 static PyObject *flatten(array_state *state, array *self, PyObject **values)
 {
-    int64_t shape[1] = {self->size};
-    return (PyObject *)reshape_in_order(self, 1, shape, values[1], Py_True);
+    return (PyObject *)in_one_row(self, values[1], Py_True);
 }
 ARRAY_METHOD_OF(flatten, ravel_names, 2, 1, 2, flatten)
 

@@ -108,10 +108,9 @@ def __getattr__(name):
         return import_module(f"{__name__}.{_MODULES[name]}")
     file = _FILE_OF.get(name)
     if file is None:
-        from engine.numpy._absent import ABSENT
+        from engine.numpy._absent import missing
 
-        advice = f"; {ABSENT[name]}" if name in ABSENT else ""
-        raise AttributeError(f"module 'engine.numpy' has no attribute {name!r}{advice}")
+        raise missing("", name)
     value = globals()[name] = getattr(import_module(f"{__name__}.{file}"), name)
     return value
 

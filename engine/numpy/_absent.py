@@ -1,8 +1,16 @@
 """NumPy's public names that `engine.numpy` leaves out by design, and what to use instead.
 
 Read by `engine.numpy.__getattr__`, whose AttributeError ends with the advice, and by what writes docs/numpy.md. A name is here or it
-works; tests/engine/test_names.py holds the two against NumPy's own list. Plain data: {name: advice}, an advice is one clause.
+works; tests/engine/test_names.py holds the two against NumPy's own list. {name: advice}, an advice is one clause.
 """
+
+
+def missing(module, name):
+    """The AttributeError for a name that `module` ("": engine.numpy itself) lacks, with the advice if there is one."""
+    advice = ABSENT_IN.get(module, {}).get(name) if module else ABSENT.get(name)
+    title = f"engine.numpy{'.' * bool(module)}{module}"
+    return AttributeError(f"module {title!r} has no attribute {name!r}" + (f"; {advice}" if advice else ""))
+
 
 _DATES = "dates and times have no dtype here: keep seconds or days in an int64 or float64 array, and use the module datetime for calendars"
 _TEXT = "text has no dtype here: keep strings in a list, and numbers in arrays"
@@ -49,6 +57,41 @@ ABSENT = {
     "test": "run the project's tests: `python -m pytest tests/engine`",
     "typing": "annotate with engine.numpy.ndarray",
     "sctypeDict": "use dtype(name)",
+}
+
+# the same for NumPy's modules
+_OWN = "take a Generator of default_rng(seed) and call its method of that name: there is no state that all code of a VM shares"
+_BITS = "Philox is the bit generator here"
+_NUMPYS = "a tool of NumPy's own tests: use pytest in the host"
+_WARNINGS = "the engine gives no such warnings: use pytest.warns in the host"
+ABSENT_IN = {
+    "random": {
+        **dict.fromkeys("beta binomial bytes chisquare choice dirichlet exponential f gamma geometric gumbel hypergeometric laplace logistic lognormal "
+                        "logseries multinomial multivariate_normal negative_binomial noncentral_chisquare noncentral_f normal pareto "
+                        "permutation poisson power random rayleigh shuffle standard_cauchy standard_exponential standard_gamma "
+                        "standard_normal standard_t triangular uniform vonmises wald weibull zipf".split(), _OWN),
+        **dict.fromkeys("rand random_sample ranf sample".split(), "use default_rng(seed).random(size)"),
+        "randn": "use default_rng(seed).standard_normal(size)",
+        **dict.fromkeys("randint random_integers".split(), "use default_rng(seed).integers(low, high, size)"),
+        "seed": "make a generator of the seed: default_rng(seed)",
+        "RandomState": "use default_rng(seed)",
+        **dict.fromkeys("get_state set_state".split(), "the state is an attribute of the generator's bit_generator"),
+        **dict.fromkeys("MT19937 PCG64 PCG64DXSM SFC64".split(), _BITS),
+    },
+    "testing": {
+        **dict.fromkeys("BLAS_SUPPORTS_FPE HAS_LAPACK64 HAS_REFCOUNT IS_64BIT IS_EDITABLE IS_INSTALLED IS_MUSL IS_PYPY IS_PYSTON IS_WASM "
+                        "IgnoreException KnownFailureException NOGIL_BUILD NUMPY_ROOT break_cycles build_err_msg check_support_sve "
+                        "decorate_methods jiffies measure memusage run_threaded rundocs runstring verbose assert_no_gc_cycles".split(), _NUMPYS),
+        **dict.fromkeys("assert_no_warnings assert_warns clear_and_catch_warnings suppress_warnings".split(), _WARNINGS),
+        **dict.fromkeys("SkipTest TestCase".split(), "use unittest's own"),
+        **dict.fromkeys("assert_array_almost_equal_nulp assert_array_max_ulp".split(), "compare the distance with spacing()"),
+        "print_assert_equal": "use assert_equal",
+        **dict.fromkeys("tempdir temppath".split(), "use the module tempfile"),
+    },
+    "exceptions": {
+        **dict.fromkeys("ComplexWarning ModuleDeprecationWarning VisibleDeprecationWarning".split(), "the engine gives no such warnings"),
+        "DTypePromotionError": "the engine raises TypeError",
+    },
 }
 
 # the same for methods and attributes of arrays

@@ -1,17 +1,21 @@
-"""`array.flags`: a frozen answer, by attribute and by NumPy's keys."""
+"""`array.flags`: how an array's memory lies, by attribute and by NumPy's keys; `writeable` may be set."""
 
 
 class Flags:
     """What an array's memory allows: `flags.writeable`, `flags["C_CONTIGUOUS"]`."""
 
-    __slots__ = ("c_contiguous", "f_contiguous", "writeable", "aligned", "owndata")
+    _NAMES = ("c_contiguous", "f_contiguous", "writeable", "aligned", "owndata")
+    __slots__ = (*_NAMES, "_array")
 
-    def __init__(self, c_contiguous, f_contiguous, writeable, aligned, owndata):
-        for name, value in zip(self.__slots__, (c_contiguous, f_contiguous, writeable, aligned, owndata)):
+    def __init__(self, array, c_contiguous, f_contiguous, writeable, aligned, owndata):
+        for name, value in zip(self.__slots__, (c_contiguous, f_contiguous, writeable, aligned, owndata, array), strict=True):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name, value):
-        raise AttributeError(f"flags are changed with setflags(), not by setting {name!r}")
+        if name != "writeable":
+            raise AttributeError(f"only writeable can be set, not {name!r}")
+        self._array.setflags(write=value)
+        object.__setattr__(self, name, bool(value))
 
     @property
     def contiguous(self):
@@ -32,9 +36,14 @@ class Flags:
 
     def __getitem__(self, key):
         name = self._KEYS.get(key, key.lower() if isinstance(key, str) else None)
-        if name not in self.__slots__:
+        if name not in self._NAMES:
             raise KeyError("Unknown flag")
         return getattr(self, name)
+
+    def __setitem__(self, key, value):
+        if self._KEYS.get(key, key.lower() if isinstance(key, str) else None) != "writeable":
+            raise KeyError("Unknown flag")
+        self.writeable = value
 
     def __repr__(self):
         names = ("C_CONTIGUOUS", "F_CONTIGUOUS", "OWNDATA", "WRITEABLE", "ALIGNED")

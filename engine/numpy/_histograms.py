@@ -229,4 +229,4 @@ def histogram2d(x, y, bins=10, range=None, density=None, weights=None):
     if count not in (1, 2):
         bins = [_a.asarray(bins)] * 2
     counts, edges = histogramdd([x, y], bins, range, density, weights)
-    return counts, edges[0], edges[1]
+    return counts, _a.asarray(edges[0]), _a.asarray(edges[1])

@@ -68,7 +68,9 @@ def isscalar(element):
     """A Python number or text, or what stands where NumPy has a scalar."""
     if isinstance(element, _a.ndarray):
         return isinstance(element, element.dtype)
-    return isinstance(element, (bool, int, float, complex, str, bytes))
+    from numbers import Number
+
+    return isinstance(element, (str, bytes, memoryview, Number))
 
 
 def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
@@ -76,13 +78,13 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
     x = _a.array(x) if copy else _a.asarray(x)
     if x.dtype.kind == "c":
         x.real, x.imag = (nan_to_num(part, True, nan, posinf, neginf) for part in (x.real, x.imag))
-        return x
+        return x if x.ndim else x[()]
     if x.dtype.kind == "f":
         from engine.numpy._dtypes import finfo
 
         limits = finfo(x.dtype)
         bad, high, low = _a.isnan(x), isposinf(x), isneginf(x)
-        x[bad] = nan
-        x[high] = float(limits.max) if posinf is None else posinf
-        x[low] = float(limits.min) if neginf is None else neginf
-    return x
+        for where, value in ((bad, nan), (high, float(limits.max) if posinf is None else posinf),
+                             (low, float(limits.min) if neginf is None else neginf)):
+            x[where] = value if isinstance(value, (int, float)) else _a.broadcast_to(value, x.shape)[where]
+    return x if x.ndim else x[()]

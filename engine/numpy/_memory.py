@@ -24,12 +24,18 @@ def may_share_memory(a, b, /, max_work=0):
 
 
 def shares_memory(a, b, /, max_work=-1):
-    """Whether there is a byte that belongs to both arrays: the places of all elements of the smaller one are looked up in the other's."""
+    """Whether there is a byte that belongs to both arrays: each element's place is looked up among those of the other array.
+
+    `max_work`: so many elements at most, else TooHardError."""
     a, b = _a.asarray(a), _a.asarray(b)
     if not may_share_memory(a, b):
         return False
     if a.flags.forc and b.flags.forc:
         return True
+    if max_work is not None and 0 <= max_work < a.size + b.size:
+        from engine.numpy.exceptions import TooHardError
+
+        raise TooHardError("Exceeded max_work")
     starts = _a.sort(_starts(a))
     others = _starts(b)
     # an element of b reaches b.itemsize bytes: the first element of a that ends behind its start must begin before its end

@@ -161,6 +161,12 @@ def polyfit(x, y, deg, rcond=None, full=False, w=None, cov=False):
     left = left / scale
     coefficients, residuals, rank, values = linalg.lstsq(left, right, rcond)
     coefficients = (coefficients.T / scale).T
+    if rank != order and not full:
+        from warnings import warn
+
+        from engine.numpy.exceptions import RankWarning
+
+        warn("Polyfit may be poorly conditioned", RankWarning, stacklevel=2)
     if full:
         return coefficients, residuals, rank, values, rcond
     if cov:

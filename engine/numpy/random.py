@@ -682,3 +682,9 @@ def _axis_of(axis, rank):
 
 def __dir__():
     return list(__all__)
+
+
+def __getattr__(name):
+    from engine.numpy._absent import missing
+
+    raise missing("random", name)

@@ -29,6 +29,12 @@ VALUES = {
 }
 
 SURFACE = {
+    "orders": """
+        x.swapaxes(1, 2).ravel('K'); x.T.ravel('A'); np.ravel(x.T, order='A'); x.swapaxes(0, 1).flatten('K'); x[:, ::-1].ravel('K'); x.ravel('X')
+        x.reshape(4, 6, order='K'); x.reshape(4, 6, order='A'); x.T.reshape(4, 6, order='A'); m.tobytes('F'); m.T.tobytes('A'); m.tobytes(order='K')
+        same_array(np, np.asfortranarray, m.T); same_array(np, np.asfortranarray, m); same_array(np, np.ascontiguousarray, m); protected(np, m)
+        np.shares_memory(m, m[::2, ::2], max_work=0); np.histogram2d(v, w, [[0, 1, 2], [0, 1]])
+        np.nan_to_num(np.inf); np.nan_to_num(odd, nan=v[:9], posinf=w[:9], neginf=i[:9]); np.nan_to_num(c[:2], nan=[1.0, 2.0])""",
     "windows": """
         np.bartlett(7); np.blackman(8); np.hamming(9); np.hanning(1); np.kaiser(12, 14); np.kaiser(1, 3); np.hanning(0); np.i0(v * 10)
         np.i0([1, 20]); np.i0(f); np.i0(c); np.blackman(6.0)""",
@@ -200,6 +206,20 @@ def fill(np, array, value, wrap=False):
     return array
 
 
+def same_array(np, function, array):
+    array = function(array)
+    return function(array) is array
+
+
+def protected(np, array):
+    array = array.copy()
+    array.flags.writeable = False
+    array.flags["W"] = True
+    array[0] = 1
+    array.flags["WRITEABLE"] = False
+    array[0] = 2
+
+
 def flat(array, key, value):
     array.flat[key] = value
     return array
@@ -229,7 +249,7 @@ def pads(row, widths, axis, options):
 
 
 def evaluated(np, expression, arrays):
-    return eval(expression, {"np": np, "fill": fill, "flat": flat, "part": part, "pads": pads, **dict(zip(VALUES, arrays))})
+    return eval(expression, {"np": np, "fill": fill, "flat": flat, "same_array": same_array, "protected": protected, "part": part, "pads": pads, **dict(zip(VALUES, arrays))})
 
 
 def assert_near(got, wanted):

@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 import engine.numpy
-from engine.numpy._absent import ABSENT, ABSENT_METHODS
+from engine.numpy._absent import ABSENT, ABSENT_IN, ABSENT_METHODS
 
 
 def test_an_absent_name_says_what_to_use():
@@ -12,6 +12,16 @@ def test_an_absent_name_says_what_to_use():
         with pytest.raises(AttributeError) as caught:
             getattr(engine.numpy, name)
         assert str(caught.value) == f"module 'engine.numpy' has no attribute {name!r}; {advice}"
+
+
+@pytest.mark.parametrize("title", ABSENT_IN)
+def test_so_does_one_of_a_module(title):
+    ours, theirs = getattr(engine.numpy, title), getattr(numpy, title)
+    for name, advice in ABSENT_IN[title].items():
+        assert hasattr(theirs, name)
+        with pytest.raises(AttributeError) as caught:
+            getattr(ours, name)
+        assert str(caught.value) == f"module 'engine.numpy.{title}' has no attribute {name!r}; {advice}"
 
 
 def test_a_name_that_nobody_knows_has_no_advice():

@@ -8,7 +8,7 @@ import pytest
 import engine.numpy as np
 import vmhost
 from tests.engine.test_arrays_against_numpy import outcome
-from tests.engine.test_array_expressions import CASES, VALUES, evaluated, fill, flat, pads, part
+from tests.engine.test_array_expressions import CASES, VALUES, evaluated, fill, flat, pads, part, protected, same_array
 from tests.hosts import bundle
 
 TASK = """
@@ -51,7 +51,7 @@ def same(one, other):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_expression_gives_in_a_vm_what_it_gives_in_the_host():
     expressions = [expression for _, expression in CASES]
-    source = "".join(map(inspect.getsource, (fill, flat, part, pads))) + textwrap.dedent(TASK).format(expressions=", ".join(f"lambda {', '.join(VALUES)}: {expression}" for expression in expressions))
+    source = "".join(map(inspect.getsource, (fill, flat, part, pads, protected, same_array))) + textwrap.dedent(TASK).format(expressions=", ".join(f"lambda {', '.join(VALUES)}: {expression}" for expression in expressions))
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle(source, name="surface", limits={"memory": "256 MiB", "wall_time": "60 s"}))
         found = task(list(VALUES.values()))

@@ -4,6 +4,8 @@ A pair's letters fall into four groups: in both and kept (the batch), in one and
 the product). Letters of one operand alone that nobody else needs are summed first; repeated letters of one operand are its diagonal.
 """
 
+import functools
+
 from engine import _array as _a
 from engine.numpy._statistics import _finish
 
@@ -34,29 +36,36 @@ def _read(operands):
             arrays.append(_a.asarray(rest.pop(0)))
             terms.append(_letters(rest.pop(0)))
         text = ",".join(terms) + ("->" + _letters(rest[0]) if rest else "")
+    inputs, result = _subscripts(text, tuple(array.ndim for array in arrays))
+    return list(inputs), result, arrays
+
+
+@functools.lru_cache(maxsize=128)
+def _subscripts(text, ranks):
+    """(letters of each operand, letters of the result) of operands of these ranks."""
     for letter in text.replace("...", "").replace("->", "").replace(",", ""):
         if letter not in _LETTERS:
             raise ValueError(f"Character {letter} is not a valid symbol.")
     inputs, arrow, result = text.partition("->")
     inputs = inputs.split(",")
-    if len(inputs) != len(arrays):
+    if len(inputs) != len(ranks):
         raise ValueError("Number of einsum subscripts must be equal to the number of operands.")
     unused = [letter for letter in _LETTERS if letter not in text]
     most = 0
-    for term, array in zip(inputs, arrays):
+    for term, rank in zip(inputs, ranks):
         if "..." in term:
-            most = max(most, array.ndim - len(term.replace("...", "")))
+            most = max(most, rank - len(term.replace("...", "")))
     dots = "".join(unused[len(unused) - most:])
-    for i, (term, array) in enumerate(zip(inputs, arrays)):
+    for i, (term, rank) in enumerate(zip(inputs, ranks)):
         named = len(term.replace("...", ""))
         if "..." in term:
-            extra = array.ndim - named
+            extra = rank - named
             if extra < 0:
                 raise ValueError("einstein sum subscripts string contains too many subscripts for operand " f"{i}")
             inputs[i] = term.replace("...", dots[most - extra:])
-        elif named != array.ndim:
+        elif named != rank:
             raise ValueError(f"operand has more dimensions than subscripts given in einstein sum, but no '...' ellipsis provided to "
-                             f"broadcast the extra dimensions." if named < array.ndim else
+                             f"broadcast the extra dimensions." if named < rank else
                              f"einstein sum subscripts string contains too many subscripts for operand {i}")
     if not arrow:
         together = "".join(inputs)
@@ -68,7 +77,7 @@ def _read(operands):
                 raise ValueError(f"einstein sum subscripts string included output subscript '{letter}' which never appeared in an input")
             if result.count(letter) > 1:
                 raise ValueError(f"einstein sum subscripts string includes output subscript '{letter}' multiple times")
-    return inputs, result, arrays
+    return tuple(inputs), result
 
 
 def _sizes(inputs, arrays):

@@ -150,6 +150,13 @@ def histogram(a, bins=10, range=None, density=None, weights=None):
     a, weights = _ready(a, weights)
     edges = _edges(a, bins, range, weights)
     count = len(edges) - 1
+    if weights is None and not isinstance(bins, str) and _a.asarray(bins).ndim == 1:
+        # in order: each edge is looked up among the elements, the last one behind its equals
+        a = _a.sort(a)
+        below = _a.searchsorted(a, edges)
+        below[-1] = _a.searchsorted(a, edges[-1], "right")
+        counts = below[1:] - below[:-1]
+        return (counts / (edges[1:] - edges[:-1]) / counts.sum(), edges) if density else (counts, edges)
     inside = (a >= edges[0]) & (a <= edges[-1])
     if not inside.all():
         a, weights = a[inside], None if weights is None else weights[inside]

@@ -65,9 +65,38 @@ def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=
     return _finish(_a.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean, correction=correction)), out)
 
 
+def _folded(choose, a, axis, keepdims):
+    """A reduction by an operator that any order suits and that passes NaNs over: halves of the first axis, until little is left."""
+    from engine.numpy._shapes import moveaxis
+
+    shape = a.shape
+    if axis is None:
+        axes, a = tuple(range(a.ndim)), a.ravel()
+    else:
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        axes = tuple(n + len(shape) if n < 0 else n for n in axes)
+        if any(not 0 <= n < len(shape) for n in axes) or len(set(axes)) < len(axes):
+            return _a.max(a, axis)      # says what is wrong
+        a = moveaxis(a, axes, tuple(range(len(axes))))
+        a = a.reshape(-1, *a.shape[len(axes):])
+    while len(a) > 1:
+        half = len(a) // 2
+        made = choose(a[:half], a[half:2 * half])
+        if len(a) % 2:
+            made[0] = choose(made[0], a[-1])
+        a = made
+    result = a[0]
+    return result.reshape([1 if n in axes else size for n, size in enumerate(shape)]) if keepdims else result
+
+
 def _extreme(reduce, worst, a, axis, out, keepdims, initial, where):
-    a, known = _known(a)
+    a = _a.asarray(a)
     options = _options(initial, where)
+    if a.dtype.kind == "f" and initial is None and where is True and out is None and a.size:
+        return _folded(_a.fmax if reduce is _a.max else _a.fmin, a, axis, keepdims)
+    a, known = _known(a)
+    if not a.size and initial is None and where is True:
+        return reduce(a, axis, out, keepdims)       # says that there is nothing to choose from
     if a.size and (known is None or known.all()):
         return reduce(a, axis, out, keepdims, **options)
     if a.dtype.kind == "f" and initial is None and where is True and a.size:

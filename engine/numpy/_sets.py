@@ -139,9 +139,18 @@ def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None
     """Whether each element is among `test_elements`."""
     if kind not in (None, "sort", "table"):
         raise ValueError(f"Invalid kind: '{kind}'. Please use None, 'sort' or 'table'.")
-    element, values = _a.asarray(element), _a.sort(_a.ravel(test_elements))
+    element, values = _a.asarray(element), _a.ravel(test_elements)
     if not len(values):
         return _a.full(element.shape, invert, bool)
+    if kind != "sort" and element.dtype.kind in "iu" and element.dtype == values.dtype:
+        low, high = int(values.min()), int(values.max())
+        if high - low <= 6 * (element.size + values.size) and high < 1 << 63:      # one place of a table for each number between
+            table = _a.full(high - low + 1, invert, bool)
+            table[values - low] = not invert
+            inside = (element >= low) & (element <= high)
+            found = table[_a.where(inside, element, low) - low]
+            return _a.asarray(found | ~inside if invert else found & inside)
+    values = _a.sort(values)
     dtype = _a.promote_types(element.dtype, values.dtype)
     places = _a.minimum(_a.searchsorted(values, element), len(values) - 1)
     found = values.astype(dtype, copy=False)[places]

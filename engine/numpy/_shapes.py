@@ -325,6 +325,12 @@ def delete(arr, obj, axis=None):
             raise ValueError(f"boolean array argument obj to delete must be one dimensional and match the axis length of {len(keep)}")
         if obj.size == 0:
             return arr.copy()
+        if obj.size <= 16 and obj.dtype.kind == "i":       # few: what lies between them is joined
+            n = len(keep)
+            gone = sorted({place if place >= 0 else place + n for place in obj.ravel().tolist()})
+            if 0 <= gone[0] and gone[-1] < n:
+                ends = zip([0, *(place + 1 for place in gone)], [*gone, n], strict=True)
+                return _a.concatenate([arr[(slice(None),) * axis + (slice(*pair),)] for pair in ends], axis)
     if isinstance(obj, int) and not -len(keep) <= obj < len(keep):
         raise IndexError(f"index {obj} is out of bounds for axis {axis} with size {len(keep)}")
     keep[obj] = False

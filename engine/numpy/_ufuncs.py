@@ -93,7 +93,7 @@ def at(ufunc, a, indices, b=None):
 
 def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
     """For each index the reduction up to the next one; the element itself where that is not further on."""
-    from engine.numpy._shapes import moveaxis, stack
+    from engine.numpy._shapes import moveaxis
 
     array = _a.asarray(array, dtype)
     rows = moveaxis(array, axis, 0)
@@ -102,8 +102,15 @@ def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
         if not 0 <= start < len(rows):
             raise IndexError(f"index {start} out-of-bounds in {ufunc.__name__}.reduceat [0, {len(rows)})")
     stops = [*starts[1:], len(rows)]
-    parts = [reduce(ufunc, rows[start:max(stop, start + 1)], 0) for start, stop in zip(starts, stops)]
-    result = moveaxis(stack(parts), 0, axis)
+    fold = _REDUCTIONS.get(ufunc.__name__) or (lambda part, axis: reduce(ufunc, part, axis))
+    if starts:
+        first = fold(rows[:1], 0)
+        result = _a.empty((len(starts), *rows.shape[1:]), first.dtype)
+        for place, (start, stop) in enumerate(zip(starts, stops)):
+            result[place] = fold(rows[start:stop], 0) if stop > start + 1 else rows[start]
+    else:
+        result = rows[:0]
+    result = moveaxis(result, 0, axis)
     if out is not None:
         out[...] = result
         return out

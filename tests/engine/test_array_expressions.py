@@ -29,6 +29,12 @@ VALUES = {
 }
 
 SURFACE = {
+    "faster ways": """
+        np.nanmax(n, 5); np.nanmax(n, (0, 0)); np.nanmax(np.ones((2, 0, 3)), 1); np.nanmax(np.ones((2, 0, 3)), 0); np.nanmin(n, (0, 1), keepdims=True)
+        np.nanmax(n, -2); np.nanmax(np.array(3.0)); np.nanmin(x, (0, 2)); np.nanmax(f, 0); np.histogram([1, 2, np.nan, 3], [1, 2, 3])
+        np.histogram(e, [1, 2, 3]); np.histogram(i, [-3, 0, 0, 5]); np.histogram(v, [0, 1, 5], density=True); np.delete(v, [-1, 70])
+        np.delete(m, [0, -1, 0], 1); np.isin(u, u[:3], invert=True); np.isin(i, i[:4]); np.isin([1, 2**62, -2**63], [5, -2**63])
+        np.add.reduceat(m, [0, 2, 1], 1); np.maximum.reduceat(i, [3, 3, 0]); np.subtract.reduceat(v, [0, 5]); np.logical_or.reduceat(b, [0, 2])""",
     "orders": """
         x.swapaxes(1, 2).ravel('K'); x.T.ravel('A'); np.ravel(x.T, order='A'); x.swapaxes(0, 1).flatten('K'); x[:, ::-1].ravel('K'); x.ravel('X')
         x.reshape(4, 6, order='K'); x.reshape(4, 6, order='A'); x.T.reshape(4, 6, order='A'); m.tobytes('F'); m.T.tobytes('A'); m.tobytes(order='K')

@@ -26,9 +26,21 @@ class Row:
 class Colour(enum.Enum):
     RED = "red"
 
+class Outer:
+    class Inner:
+        class Leaf: pass
+    def method(self, value):
+        if value:
+            class Local: "Outer.Inner"
+        else:
+            class Local: "Outer.Inner"
+        return Local, 1234.5
+
 def run(value):
     if value in {"alpha", "beta", "gamma", "delta", "epsilon", 1, 2.5, None, ("x", "y")}:
         return lambda more: (value, more, frozenset(("z", "y", "x")), "shared string")
+    if value.get("gamma") in {"alpha", "beta", "gamma", "delta", "epsilon"} or value["alpha":"beta"] == value["beta":]:
+        return [item in {"alpha", "beta", "gamma", "delta", "epsilon"} for item in value["alpha":"beta"]]
     match value:
         case {"alpha": 1, "beta": 2}: return 1
     return [Row(item) for item in value if item in {"red", "green", "blue"}]
@@ -43,9 +55,16 @@ sys.stdout.buffer.write(compile_task(sys.argv[2]).to_bytes())
 """
 
 
-def compiled(folder, imports="sys", **environment):
+LOADED = """
+import marshal
+from bytecode.compiler import compile_task
+kept = [marshal.loads(module.code) for module in compile_task(sys.argv[2]).modules.values()]
+"""
+
+
+def compiled(folder, imports="sys", before="", **environment):
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, imports, folder], cwd=ROOT, check=True, capture_output=True,
+        [sys.executable, "-c", f"import sys\n{before}\n{COMPILE}", imports, folder], cwd=ROOT, check=True, capture_output=True,
         env={"PYTHONPATH": str(ROOT), **environment})
     return done.stdout
 
@@ -62,6 +81,7 @@ def test_a_task_gives_the_same_bytes_everywhere(write_task, tmp_path):
     assert compiled(first, imports="enum", PYTHONHASHSEED="random", TZ="Asia/Tokyo",
         PYTHONDONTWRITEBYTECODE="1") == wanted
     assert compiled(first, PYTHONOPTIMIZE="2") == wanted
+    assert compiled(first, before=LOADED) == wanted, "in a process that runs the very same code"
 
 
 def test_the_library_gives_the_same_bytes_everywhere(tmp_path):

@@ -207,12 +207,17 @@ POLICY = {
         adapt complete_statement enable_callback_tracebacks register_adapter register_converter Blob Cursor
         PrepareProtocol Row Error Warning InterfaceError DatabaseError InternalError OperationalError ProgrammingError
         IntegrityError DataError NotSupportedError adapters converters connect
-        Connection.backup Connection.blobopen Connection.close Connection.commit Connection.create_aggregate
-        Connection.create_collation Connection.create_function Connection.create_window_function Connection.cursor
-        Connection.deserialize Connection.execute Connection.executemany Connection.executescript Connection.getconfig
-        Connection.getlimit Connection.interrupt Connection.iterdump Connection.rollback Connection.serialize
-        Connection.set_trace_callback
-    """, gated="Connection Connection.setlimit Connection.set_progress_handler", refused="""
+        Connection.create_aggregate Connection.create_collation Connection.create_function Connection.create_window_function
+        Connection.cursor Connection.getconfig
+        Connection.getlimit Connection.interrupt Connection.iterdump Connection.set_trace_callback
+        Cursor.close Cursor.setinputsizes Cursor.setoutputsize
+    """, gated="""
+        Connection Connection.setlimit Connection.set_progress_handler
+        Connection.backup Connection.blobopen Connection.close Connection.commit Connection.deserialize Connection.rollback
+        Connection.serialize Connection.execute Connection.executemany Connection.executescript
+        Cursor.execute Cursor.executemany Cursor.executescript Cursor.fetchall Cursor.fetchmany
+        Cursor.fetchone
+    """, refused="""
         Connection.load_extension Connection.enable_load_extension Connection.setconfig Connection.set_authorizer
     """),
 

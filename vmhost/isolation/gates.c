@@ -181,7 +181,7 @@ bool vmh_policy_knows(const char *module)
 
 static vmh_gate *gate_find(const char *module, const char *name)
 {
-    vmh_gate *const *const lists[] = { vmh_gates_posix, vmh_gates_io, vmh_gates_socket, vmh_gates_other };
+    vmh_gate *const *const lists[] = { vmh_gates_posix, vmh_gates_io, vmh_gates_socket, vmh_gates_sqlite, vmh_gates_other };
     const char *dot = strchr(name, '.');
     size_t type_size = dot == NULL ? 0 : (size_t)(dot - name);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)

@@ -78,7 +78,8 @@ vmh_gate_check vmh_gate_refuse;
         .run = run_##MODULE##_##TYPE##_##NAME, .run_method = method_##MODULE##_##TYPE##_##NAME };
 #define VMH_GATE_ADDRESS(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD) &gate_##MODULE##_##TYPE##_##NAME,
 
-extern vmh_gate *const vmh_gates_posix[], *const vmh_gates_io[], *const vmh_gates_socket[], *const vmh_gates_other[];
+extern vmh_gate *const vmh_gates_posix[], *const vmh_gates_io[], *const vmh_gates_socket[], *const vmh_gates_sqlite[],
+    *const vmh_gates_other[];
 
 /* What is left to do when the names of a module are filed: types, dicts and objects. -1: error set. */
 int vmh_posix_finish(PyObject *dict);

@@ -3,6 +3,7 @@
 
 #include "meter.h"
 #include "sqlite_rules.h"
+#include "sqlite_use.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -180,6 +181,8 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
 {
     PyObject *copy = NULL, *named = NULL, *target = NULL;
     int rc = -1;
+    if (vmh_sqlite_unused(self) < 0)
+        return -1;      /* it would be closed first */
     Py_ssize_t count = PyTuple_GET_SIZE(args);
     PyObject *database = count > 0        ? PyTuple_GET_ITEM(args, 0)
                          : kwargs == NULL ? NULL
@@ -297,6 +300,8 @@ static int mmap_finish(PyObject *dict)
 static int sqlite_finish(PyObject *dict)
 {
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "Connection");
+    if (vmh_sqlite_use_finish(dict) < 0)
+        return -1;
     if (type == NULL || type->tp_init == connection_init_gate)
         return PyErr_Occurred() ? -1 : 0;
     PyMethodDef *execute = vmh_method_def(type, "execute");

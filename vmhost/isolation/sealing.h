@@ -67,6 +67,7 @@ typedef struct vmh_seal {
     vmh_owned_fd *fds;
     size_t fd_room;
     vmh_map *maps;
+    struct vmh_sqlite_use *sqlite_uses;     /* under the VM's GIL: sqlite_use.c */
 
     pthread_mutex_t waits_mutex;
     vmh_waiter *waiters;        /* guarded by waits_mutex */

@@ -28,7 +28,7 @@
 #include "wire.h"
 
 /* However busy the machine is, a caller gets its answer: grace is put off by this at most. */
-#define STARVED_MOST_NS INT64_C(10000000000)
+#define STARVED_MOST_NS INT64_C(5000000000)
 
 static _Thread_local vmh_vm *current_vm __attribute__((tls_model("initial-exec")));
 static atomic_ullong next_id = 1;

@@ -1,0 +1,12 @@
+/* Which connections of sqlite3 are in use in a VM: sqlite_use.c. GIL held. */
+#ifndef VMH_SQLITE_USE_H
+#define VMH_SQLITE_USE_H
+
+#include "compat.h"
+
+/* 0, or -1 with ProgrammingError: a method of `connection` or of a cursor of it is under way. */
+int vmh_sqlite_unused(PyObject *connection);
+/* Of the module's dict, when its methods are filed: what is left, the slots. -1: error set. */
+int vmh_sqlite_use_finish(PyObject *dict);
+
+#endif

@@ -19,14 +19,11 @@ def packbits(a, /, axis=None, bitorder="big"):
     if axis is None:
         a, axis = a.ravel(), 0
     axis = _axis(axis, a.ndim)
-    a = (a != 0).swapaxes(axis, -1)
-    whole = -(-a.shape[-1] // 8)
-    bits = _a.zeros((*a.shape[:-1], 8 * whole), _a.uint8)
-    bits[..., :a.shape[-1]] = a
-    words = _a.ascontiguousarray(bits).view(_a.uint64).reshape(*a.shape[:-1], whole)
-    # the eight bytes of a word, 0 or 1 each, come together in its highest byte
-    packed = (words * _a.uint64(0x8040201008040201 if big else 0x0102040810204080)) >> _a.uint64(56)
-    return packed.astype(_a.uint8).swapaxes(axis, -1)
+    if a.dtype.kind != "b":
+        a = a != 0
+    if axis != a.ndim - 1:
+        return _a.ascontiguousarray(_a._bits_packed(_a.ascontiguousarray(a.swapaxes(axis, -1)), big).swapaxes(axis, -1))
+    return _a._bits_packed(_a.ascontiguousarray(a), big)
 
 
 def unpackbits(a, /, axis=None, count=None, bitorder="big"):
@@ -38,20 +35,16 @@ def unpackbits(a, /, axis=None, count=None, bitorder="big"):
     if axis is None:
         a, axis = a.ravel(), 0
     axis = _axis(axis, a.ndim)
-    a = a.swapaxes(axis, -1)
-    places = _a.arange(8, dtype=_a.uint8)
-    each = (_a.arange(256, dtype=_a.uint8)[:, None] >> (places[::-1] if big else places)) & _a.uint8(1)
-    bits = _a.take(each.view(_a.uint64)[:, 0], a.astype(int))       # the eight bits of a byte, side by side in a word
-    bits = bits.reshape(*a.shape, 1).view(_a.uint8).reshape(*a.shape[:-1], 8 * a.shape[-1])
-    if count is not None:
-        length = bits.shape[-1]
-        if count < -length:
-            raise ValueError("-count larger than number of elements")
-        if count <= length:
-            bits = bits[..., :count]
-        else:
-            bits = _a.concatenate((bits, _a.zeros((*bits.shape[:-1], count - length), _a.uint8)), -1)
-    return _a.ascontiguousarray(bits.swapaxes(axis, -1))
+    length = 8 * a.shape[axis]
+    if count is None:
+        count = length
+    elif count < -length:
+        raise ValueError("-count larger than number of elements")
+    elif count < 0:
+        count += length
+    if axis != a.ndim - 1:
+        return _a.ascontiguousarray(_a._bits_unpacked(_a.ascontiguousarray(a.swapaxes(axis, -1)), count, big).swapaxes(axis, -1))
+    return _a._bits_unpacked(_a.ascontiguousarray(a), count, big)
 
 
 def _bitwise_count(x):
@@ -59,14 +52,7 @@ def _bitwise_count(x):
     if x.dtype.kind not in "biu":
         raise TypeError("ufunc 'bitwise_count' not supported for the input types, and the inputs could not be safely coerced to any "
                         "supported types according to the casting rule ''safe''")
-    bits = 8 * x.itemsize
-    x = _a.asarray(x if x.dtype.kind == "u" else _a.absolute(x))
-    x = x.astype(f"u{x.itemsize}", copy=False)
-    low, shift = (1 << bits) - 1, x.dtype
-    x = x - ((x >> shift(1)) & shift(0x5555555555555555 & low))
-    x = (x & shift(0x3333333333333333 & low)) + ((x >> shift(2)) & shift(0x3333333333333333 & low))
-    x = (x + (x >> shift(4))) & shift(0x0F0F0F0F0F0F0F0F & low)
-    return ((x * shift(0x0101010101010101 & low)) >> shift(bits - 8)).astype(_a.uint8)
+    return _a._bit_count(x)
 
 
 def binary_repr(num, width=None):

@@ -26,13 +26,15 @@ static bool has_avx512(void)
 }
 
 static const vme_order_kernels no_order;
+static const vme_random_kernels no_random;
 static const vme_backend backends[] = {
     {"portable", always, vme_elementwise_portable, &vme_reduce_portable, &vme_gemm_portable, &vme_move_portable,
-     &no_order},
+     &no_order, &vme_bits_portable, &no_random},
 #ifdef __x86_64__
-    {"avx2", has_avx2, vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2, &vme_order_avx2},
+    {"avx2", has_avx2, vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2,
+     &vme_order_avx2, &vme_bits_avx2, &no_random},
     {"avx512", has_avx512, vme_elementwise_avx512, &vme_reduce_avx512, &vme_gemm_avx512, &vme_move_avx512,
-     &vme_order_avx512},
+     &vme_order_avx512, &vme_bits_avx512, &vme_random_avx512},
 #endif
 };
 enum { BACKENDS = sizeof backends / sizeof *backends };
@@ -73,6 +75,8 @@ static void start(void)
         kernels->gemm = *backends[i].gemm;
         kernels->move = *backends[i].move;
         kernels->order = *backends[i].order;
+        kernels->bits = *backends[i].bits;
+        kernels->random = *backends[i].random;
         if (below != NULL)
             fill(&kernels->elementwise, &below->elementwise, sizeof kernels->elementwise);
         fill(&kernels->reduce, below ? &below->reduce : portable->reduce, sizeof kernels->reduce);

@@ -20,8 +20,15 @@ typedef struct bits {
     uint64_t words[VME_PHILOX_WORDS], base[4];      /* base: the counter before the first block of `words` */
     int at, end;                /* of `words`: the next one, and how many there are */
     bool own;                   /* they are freshly made ones, not the rest of the state's block */
+    bool halved;                /* `half` is the upper one of a word whose lower one is used up */
+    uint32_t half;
     uint32_t small;             /* what is left of a word that 8- and 16-bit numbers share */
     int small_left;
+    struct {                    /* what the last number of a distribution with parameters was computed with, for those of the same ones */
+        double mean, least;     /* Poisson: e^-mean */
+        double p, none;         /* binomial by inversion: the chance of 0 */
+        int64_t n, most;
+    } last;
 } bits;
 
 static void bits_open(bits *b, vme_random_state *state)
@@ -32,7 +39,10 @@ static void bits_open(bits *b, vme_random_state *state)
     b->at = (int)state->buffer_pos;
     b->end = 4;
     b->own = false;
+    b->halved = state->has_uint32 != 0;
+    b->half = (uint32_t)state->uinteger;
     b->small_left = 0;
+    b->last.mean = b->last.p = NAN;
 }
 
 static __attribute__((noinline)) void bits_refill(bits *b)
@@ -54,13 +64,13 @@ static inline uint64_t next64(bits *b)
 
 static inline uint32_t next32(bits *b)
 {
-    if (b->state->has_uint32) {
-        b->state->has_uint32 = 0;
-        return (uint32_t)b->state->uinteger;
+    if (b->halved) {
+        b->halved = false;
+        return b->half;
     }
     uint64_t word = next64(b);
-    b->state->has_uint32 = 1;
-    b->state->uinteger = word >> 32;
+    b->halved = true;
+    b->half = (uint32_t)(word >> 32);
     return (uint32_t)word;
 }
 
@@ -68,6 +78,8 @@ static inline uint32_t next32(bits *b)
 static void bits_close(bits *b)
 {
     vme_random_state *state = b->state;
+    state->has_uint32 = b->halved;
+    state->uinteger = b->half;
     if (!b->own) {
         state->buffer_pos = (uint64_t)b->at;
         return;
@@ -392,7 +404,11 @@ static int64_t poisson(bits *b, double mean)
     if (mean == 0)
         return 0;
     if (mean < 10) {
-        double least = exp(-mean), product = 1;
+        if (mean != b->last.mean) {
+            b->last.mean = mean;
+            b->last.least = exp(-mean);
+        }
+        double least = b->last.least, product = 1;
         for (int64_t k = 0;; k++) {
             product *= uniform(b);
             if (product <= least)
@@ -478,9 +494,16 @@ static int64_t binomial_btpe(bits *b, int64_t n, double p)
 
 static int64_t binomial_inversion(bits *b, int64_t n, double p)
 {
-    double q = 1 - p, count = (double)n, first = exp(count * log1p(-p)), mean = count * p, most = mean + 10 * sqrt(mean * q + 1);
-    int64_t bound = (int64_t)(count < most ? count : most), x = 0;
-    double px = first, u = uniform(b);
+    double q = 1 - p;
+    if (p != b->last.p || n != b->last.n) {
+        double count = (double)n, mean = count * p, most = mean + 10 * sqrt(mean * q + 1);
+        b->last.p = p;
+        b->last.n = n;
+        b->last.none = exp(count * log1p(-p));
+        b->last.most = (int64_t)(count < most ? count : most);
+    }
+    int64_t bound = b->last.most, x = 0;
+    double first = b->last.none, px = first, u = uniform(b);
     while (u > px) {
         x++;
         if (x > bound) {
@@ -671,7 +694,106 @@ static void put_integer(bits *b, const vme_tensor *const p[3], const vme_tensor 
     memcpy(out->data + i * size, &value, (size_t)size);     /* little-endian: the low bytes */
 }
 
-/* Numbers `begin` .. `end` - 1 of the output. The loops that are drawn from most have no call and no choice inside. */
+/* What is drawn most: loops over the words at hand, with a call only where those end or the number is a rare one. */
+static void fill_uniform(bits *b, double *out, int64_t n)
+{
+    for (int64_t i = 0; i < n;) {
+        int64_t count = b->end - b->at < n - i ? b->end - b->at : n - i;
+        const uint64_t *words = b->words + b->at;
+        for (int64_t j = 0; j < count; j++)
+            out[i + j] = (double)(int64_t)(words[j] >> 11) * (1.0 / 9007199254740992.0);
+        b->at += (int)count;
+        i += count;
+        if (i < n)
+            bits_refill(b);
+    }
+}
+
+static void fill_normal(bits *b, double *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t count = b->end - b->at < n - i ? b->end - b->at : n - i, j;
+        const uint64_t *words = b->words + b->at;
+        for (j = 0; j < count; j++) {
+            uint64_t word = words[j], size = word >> 9 & 0xfffffffffffff, negative = word << 55 & UINT64_C(0x8000000000000000), number;
+            double x = (double)(int64_t)size * of_normal.w[word & 0xff];
+            if (__builtin_expect(size >= of_normal.k[word & 0xff], 0))
+                break;
+            memcpy(&number, &x, sizeof x);
+            number ^= negative;
+            memcpy(out + i + j, &number, sizeof number);
+        }
+        b->at += (int)j;
+        i += j;
+        if (i < n)
+            out[i] = normal(b);
+    }
+}
+
+static void fill_exponential(bits *b, double *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t count = b->end - b->at < n - i ? b->end - b->at : n - i, j;
+        const uint64_t *words = b->words + b->at;
+        for (j = 0; j < count; j++) {
+            uint64_t size = words[j] >> 11, strip = words[j] >> 3 & 0xff;
+            if (__builtin_expect(size >= of_exponential.k[strip], 0))
+                break;
+            out[i + j] = (double)(int64_t)size * of_exponential.w[strip];
+        }
+        b->at += (int)j;
+        i += j;
+        if (i < n)
+            out[i] = exponential(b);
+    }
+}
+
+/* The same over halves of words: float32 and integers of 32 bits and less. Calls NUMBER for one value where no whole word is left. */
+#define FILL_HALVES(NAME, TYPE, PARAMETERS, SURE, VALUE, NUMBER) \
+    static void NAME(bits *b, TYPE *out, int64_t n PARAMETERS) \
+    { \
+        int64_t i = 0; \
+        while (i < n) { \
+            const uint64_t *words = b->words + b->at, *end = b->words + b->end; \
+            bool sure = !b->halved; \
+            for (; sure && words < end && n - i >= 2; words++) { \
+                uint32_t half = (uint32_t)*words, other = (uint32_t)(*words >> 32); \
+                sure = SURE(half) & SURE(other); \
+                if (__builtin_expect(!sure, 0)) \
+                    break; \
+                out[i] = VALUE(half); \
+                out[i + 1] = VALUE(other); \
+                i += 2; \
+            } \
+            if (words > b->words + b->at) \
+                b->half = (uint32_t)(words[-1] >> 32); \
+            b->at = (int)(words - b->words); \
+            if (i < n) \
+                out[i++] = NUMBER; \
+        } \
+    }
+#define NOTHING
+#define ALWAYS(half) true
+#define UNIFORM_F(half) ((float)(int32_t)((half) >> 8) * (1.0f / 16777216.0f))
+FILL_HALVES(fill_uniform_f, float, NOTHING, ALWAYS, UNIFORM_F, uniform_f(b))
+#define SURE_NORMAL_F(half) ((half) >> 9 < of_normal.k_f[(half) & 0xff])
+#define NORMAL_F(half) ((float)(int32_t)((half) >> 9) * ((half) >> 8 & 1 ? -of_normal.w_f[(half) & 0xff] : of_normal.w_f[(half) & 0xff]))
+FILL_HALVES(fill_normal_f, float, NOTHING, SURE_NORMAL_F, NORMAL_F, normal_f(b))
+#define SURE_EXPONENTIAL_F(half) ((half) >> 9 < of_exponential.k_f[(half) >> 1 & 0xff])
+#define EXPONENTIAL_F(half) ((float)(int32_t)((half) >> 9) * of_exponential.w_f[(half) >> 1 & 0xff])
+FILL_HALVES(fill_exponential_f, float, NOTHING, SURE_EXPONENTIAL_F, EXPONENTIAL_F, exponential_f(b))
+/* Below `range`, and added to `first`; a product whose lower half is below `range` may have to be drawn again. */
+#define RANGE , uint64_t first, uint32_t range
+#define FIRST , uint64_t first
+#define SURE_BELOW(half) ((uint32_t)((half) * range) >= range)
+#define BELOW_64(half) (first + ((uint64_t)(half) * range >> 32))
+#define BELOW_32(half) ((uint32_t)first + (uint32_t)((uint64_t)(half) * range >> 32))
+#define ANY_32(half) ((uint32_t)first + (half))
+FILL_HALVES(fill_any_32, uint32_t, FIRST, ALWAYS, ANY_32, (uint32_t)first + next32(b))
+FILL_HALVES(fill_below_64, uint64_t, RANGE, SURE_BELOW, BELOW_64, first + bounded32(b, range - 1))
+FILL_HALVES(fill_below_32, uint32_t, RANGE, SURE_BELOW, BELOW_32, (uint32_t)first + bounded32(b, range - 1))
+
+/* Numbers `begin` .. `end` - 1 of the output. */
 #define EACH(TYPE, NUMBER) \
     for (int64_t i = begin; i < end; i++) \
         ((TYPE *)(void *)out->data)[i] = NUMBER; \
@@ -680,9 +802,9 @@ static void put_integer(bits *b, const vme_tensor *const p[3], const vme_tensor 
 static void fill_doubles(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
 {
     switch (kind) {
-    case VME_RANDOM_UNIFORM: EACH(double, uniform(b));
-    case VME_RANDOM_NORMAL: EACH(double, normal(b));
-    case VME_RANDOM_EXPONENTIAL: EACH(double, exponential(b));
+    case VME_RANDOM_UNIFORM: fill_uniform(b, (double *)(void *)out->data + begin, end - begin); break;
+    case VME_RANDOM_NORMAL: fill_normal(b, (double *)(void *)out->data + begin, end - begin); break;
+    case VME_RANDOM_EXPONENTIAL: fill_exponential(b, (double *)(void *)out->data + begin, end - begin); break;
     case VME_RANDOM_EXPONENTIAL_INVERSE: EACH(double, -log1p(-uniform(b)));
     case VME_RANDOM_GAMMA: EACH(double, gamma_of(b, parameter(p, 0, i)));
     case VME_RANDOM_BETA: EACH(double, beta(b, parameter(p, 0, i), parameter(p, 1, i)));
@@ -700,9 +822,9 @@ static void fill_doubles(bits *b, vme_random_kind kind, const vme_tensor *const 
 static void fill_floats(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
 {
     switch (kind) {
-    case VME_RANDOM_UNIFORM: EACH(float, uniform_f(b));
-    case VME_RANDOM_NORMAL: EACH(float, normal_f(b));
-    case VME_RANDOM_EXPONENTIAL: EACH(float, exponential_f(b));
+    case VME_RANDOM_UNIFORM: fill_uniform_f(b, (float *)(void *)out->data + begin, end - begin); break;
+    case VME_RANDOM_NORMAL: fill_normal_f(b, (float *)(void *)out->data + begin, end - begin); break;
+    case VME_RANDOM_EXPONENTIAL: fill_exponential_f(b, (float *)(void *)out->data + begin, end - begin); break;
     case VME_RANDOM_EXPONENTIAL_INVERSE: EACH(float, -log1pf(-uniform_f(b)));
     default: EACH(float, gamma_of_f(b, (float)parameter(p, 0, i)));
     }
@@ -724,14 +846,29 @@ static void fill_integers(bits *b, const vme_tensor *const p[3], const vme_tenso
 {
     uint64_t first = word_parameter(p, 0, 0), most = word_parameter(p, 1, 0);
     bool alike = p[0]->rank == 0 && p[1]->rank == 0;
-    if (alike && vme_dtype_size((vme_dtype)out->dtype) == 8) {
-        uint64_t *to = (uint64_t *)(void *)out->data;
-        if (most != 0 && most < UINT32_MAX)
-            for (int64_t i = begin; i < end; i++)
-                to[i] = first + bounded32(b, (uint32_t)most);
+    int size = vme_dtype_size((vme_dtype)out->dtype);
+    if (alike && size >= 4 && most != 0 && most < UINT32_MAX) {
+        if (size == 8)
+            fill_below_64(b, (uint64_t *)(void *)out->data + begin, end - begin, first, (uint32_t)most + 1);
         else
-            for (int64_t i = begin; i < end; i++)
-                to[i] = first + bounded64(b, most);
+            fill_below_32(b, (uint32_t *)(void *)out->data + begin, end - begin, first, (uint32_t)most + 1);
+        return;
+    }
+    if (alike && size == 4 && most == UINT32_MAX) {
+        fill_any_32(b, (uint32_t *)(void *)out->data + begin, end - begin, first);
+        return;
+    }
+    if (alike && size <= 2 && out->dtype != VME_BOOL) {
+        for (int64_t i = begin; size == 1 && i < end; i++)
+            out->data[i] = (char)(first + bounded_small(b, (uint32_t)most, 8));
+        for (int64_t i = begin; size == 2 && i < end; i++)
+            ((uint16_t *)(void *)out->data)[i] = (uint16_t)(first + bounded_small(b, (uint32_t)most, 16));
+        return;
+    }
+    if (alike && size == 8) {
+        uint64_t *to = (uint64_t *)(void *)out->data;
+        for (int64_t i = begin; i < end; i++)
+            to[i] = first + bounded64(b, most);
         return;
     }
     for (int64_t i = begin; i < end; i++)

@@ -187,6 +187,18 @@ typedef struct vme_order_kernels {
     void (*places)(int64_t n, const int64_t *words, int place_bits, int64_t *places);
 } vme_order_kernels;
 
+typedef struct vme_bits_kernels {
+    vme_loop1 *count[VME_DTYPE_COUNT];      /* bits of integers' absolute values, to uint8 */
+    /* Whole bytes: eight truths to each, the first one in its highest bit (`big`) or its lowest; and back. */
+    void (*pack)(int64_t bytes, bool big, const uint8_t *truths, uint8_t *out);
+    void (*unpack)(int64_t bytes, bool big, const uint8_t *in, uint8_t *truths);
+} vme_bits_kernels;
+
+/* Philox, NULL where random.c's own loop serves: the words of the 16 blocks after `counter` (at most 2^64 - 17 in its first word). */
+typedef struct vme_random_kernels {
+    void (*blocks)(const uint64_t key[2], const uint64_t counter[4], uint64_t words[64]);
+} vme_random_kernels;
+
 typedef struct vme_backend {
     const char *name;
     bool (*available)(void);
@@ -195,6 +207,8 @@ typedef struct vme_backend {
     const vme_gemm_kernels *gemm;
     const vme_move_kernels *move;
     const vme_order_kernels *order;
+    const vme_bits_kernels *bits;
+    const vme_random_kernels *random;
 } vme_backend;
 
 /* The kernels in use: those of the current backend, holes filled. Read once an operator. */
@@ -204,6 +218,8 @@ typedef struct vme_kernels {
     vme_gemm_kernels gemm;
     vme_move_kernels move;
     vme_order_kernels order;
+    vme_bits_kernels bits;
+    vme_random_kernels random;
 } vme_kernels;
 const vme_kernels *vme_kernels_current(void);
 
@@ -214,5 +230,7 @@ extern const vme_reduce_kernels vme_reduce_portable, vme_reduce_avx2, vme_reduce
 extern const vme_gemm_kernels vme_gemm_portable, vme_gemm_avx2, vme_gemm_avx512;
 extern const vme_move_kernels vme_move_portable, vme_move_avx2, vme_move_avx512;
 extern const vme_order_kernels vme_order_avx2, vme_order_avx512;
+extern const vme_bits_kernels vme_bits_portable, vme_bits_avx2, vme_bits_avx512;
+extern const vme_random_kernels vme_random_avx512;
 
 #endif

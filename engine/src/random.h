@@ -5,8 +5,8 @@
 #include "internal.h"
 #include "vme_random.h"
 
-enum { VME_PHILOX_WORDS = 32 };
-/* The words of the 8 blocks after `counter`. */
+enum { VME_PHILOX_WORDS = 64 };
+/* The words of the 16 blocks after `counter`. */
 void vme_philox_blocks(const uint64_t key[2], const uint64_t counter[4], uint64_t words[VME_PHILOX_WORDS]);
 void vme_philox_advance(uint64_t counter[4], uint64_t blocks);
 

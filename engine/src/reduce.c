@@ -419,6 +419,21 @@ static vme_status run(vme_context *context, reduction *r)
     return status;
 }
 
+/* Dimensions that repeat the same elements go outside, so that the inner loop is a long one. */
+static void repeat_outside(vme_nest *nest)
+{
+    for (int i = 0, last = nest->rank; i < last;) {
+        vme_loop loop = nest->loops[i];
+        if (loop.step[0] != 0) {
+            i++;
+            continue;
+        }
+        memmove(nest->loops + i, nest->loops + i + 1, (size_t)(nest->rank - 1 - i) * sizeof loop);
+        nest->loops[nest->rank - 1] = loop;
+        last--;
+    }
+}
+
 /* The reduced dimensions into one nest, the others into another. `strides`: of the output, which has size 1 where it is reduced. */
 /* Its arrays must not lie on the stack while the reduction runs: never part of its caller. */
 __attribute__((noinline)) static void make_nests(reduction *r, const vme_tensor *in, uint64_t axes, char *out, const int64_t *out_strides)
@@ -436,6 +451,8 @@ __attribute__((noinline)) static void make_nests(reduction *r, const vme_tensor 
                   (char *const[]){in->data, out});
     vme_nest_make(&r->reduced, r->places ? VME_NEST_ORDERED : VME_NEST_ANY, rank[1], shape[1], 1,
                   (const int64_t *const[]){in_strides[1]}, (char *const[]){in->data});
+    if (!r->places)
+        repeat_outside(&r->reduced);
     r->origin = in->data;
     r->outputs = r->kept.elements;
     r->length = r->reduced.elements;

@@ -141,3 +141,25 @@ def test_in_a_sealed_vm():
     same(integers, theirs.integers(0, 10, 5))
     same(order, theirs.permutation(6))
     assert below
+
+
+DRAWS = [
+    lambda g, n: g.random(n), lambda g, n: g.random(n, dtype="float32"), lambda g, n: g.standard_normal(n),
+    lambda g, n: g.standard_normal(n, dtype="float32"), lambda g, n: g.standard_exponential(n),
+    lambda g, n: g.standard_exponential(n, dtype="float32"), lambda g, n: g.integers(0, 1000, n), lambda g, n: g.integers(0, 3 * 10**9, n),
+    lambda g, n: g.integers(0, 2**40, n), lambda g, n: g.integers(-5, 100, n, dtype="int32"), lambda g, n: g.integers(0, 200, n, dtype="uint8"),
+    lambda g, n: g.integers(0, 2**32, n, dtype="uint32"), lambda g, n: g.integers(-100, 2000, n, dtype="int16"),
+    lambda g, n: g.poisson(3, n), lambda g, n: g.binomial(10, 0.3, n), lambda g, n: g.permutation(n),
+]
+
+
+def test_draws_of_any_kind_after_any_other(backend):
+    """Each leaves the state, half words and begun blocks included, where NumPy leaves it."""
+    ours, theirs = both()
+    order = numpy.random.default_rng(7)
+    for _ in range(300):
+        draw, n = DRAWS[order.integers(len(DRAWS))], int(order.choice([1, 2, 3, 5, 63, 64, 65, 300]))
+        same(draw(ours, n), draw(theirs, n))
+        here, there = ours.bit_generator.state, theirs.bit_generator.state
+        assert (here["has_uint32"], here["uinteger"], here["buffer_pos"]) == (there["has_uint32"], there["uinteger"], there["buffer_pos"])
+        numpy.testing.assert_array_equal(here["state"]["counter"], there["state"]["counter"])

@@ -105,7 +105,7 @@ POLICY = {
 
     # --- the tensor engine's arrays: ours, and without a way out
     "engine._array": Rules(allowed="""
-        AxisError _address _as_strided _cummax _cummin _fft _linear _pad _partition _random _roll _scatter_add
+        AxisError _address _as_strided _bit_count _bits_packed _bits_unpacked _cummax _cummin _fft _linear _pad _partition _random _roll _scatter_add
         _shortest _tile _words absolute add all any arange arccos
         arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort array asarray ascontiguousarray
         astype bitwise_and bitwise_or bitwise_xor bool bool_ broadcast_to byte can_cast cbrt cdouble ceil clip

@@ -116,7 +116,6 @@ BOTH1(arccos, acos)
 BOTH1(arctan, atan)
 BOTH1(sinh, sinh)
 BOTH1(cosh, cosh)
-BOTH1(tanh, tanh)
 BOTH1(arcsinh, asinh)
 BOTH1(arccosh, acosh)
 BOTH1(arctanh, atanh)
@@ -125,6 +124,7 @@ BOTH2(arctan2, atan2)
 BOTH2(hypot, hypot)
 #ifdef __AVX512F__
 #include "vector_power.h"
+#include "vector_tanh.h"
 /* float16: converted in registers. */
 #define HALF1(NAME, FUNCTION)                                                                               \
     static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step)              \
@@ -160,11 +160,12 @@ HALF1(exp_half, exp_for_half)
 HALF1(log_half, NAME32_1(log))
 HALF1(sin_half, NAME32_1(sin))
 HALF1(cos_half, NAME32_1(cos))
-HALF1(tanh_half, NAME32_1(tanh))
+HALF1(tanh_half, tanh_of_f32)
 #define WITH_HALF(k) {[VME_FLOAT16] = k##_half, [VME_FLOAT32] = k##_f32, [VME_FLOAT64] = k##_f64}
 #else
 DOUBLE1(exp, exp)
 DOUBLE1(log, log)
+BOTH1(tanh, tanh)
 BOTH2(power, pow)
 #endif
 

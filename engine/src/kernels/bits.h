@@ -1,0 +1,79 @@
+/* Bits: counted in integers (of negative ones in their absolute value, as numpy.bitwise_count), packed into bytes and unpacked. */
+#include "loops.h"
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+/* Whole vectors of bytes are counted in parts; wider ones by the instruction, or its like in libgcc. */
+static inline u8 bits_of_byte(u8 x)
+{
+    x = (u8)(x - (x >> 1 & 0x55));
+    x = (u8)((x & 0x33) + (x >> 2 & 0x33));
+    return (u8)((x + (x >> 4)) & 0x0f);
+}
+
+LOOP1(count_bool, u8, u8, x != 0)
+LOOP1(count_u8, u8, u8, bits_of_byte(x))
+LOOP1(count_i8, i8, u8, bits_of_byte((u8)(x < 0 ? -x : x)))
+#define COUNT(BITS, COUNTED) \
+    LOOP1(count_u##BITS, u##BITS, u8, (u8)COUNTED(x)) \
+    LOOP1(count_i##BITS, i##BITS, u8, (u8)COUNTED(x < 0 ? (u##BITS)0 - (u##BITS)x : (u##BITS)x))
+#define SHORT(x) __builtin_popcount((u16)(x))
+COUNT(16, SHORT)
+COUNT(32, __builtin_popcount)
+COUNT(64, __builtin_popcountll)
+
+/* ---- packing */
+/* The eight bytes of a word, 0 or 1 each, come together in its highest one. */
+#define GATHER_BIG UINT64_C(0x8040201008040201)
+#define GATHER_LITTLE UINT64_C(0x0102040810204080)
+#define LOWER_BITS UINT64_C(0x7f7f7f7f7f7f7f7f)
+
+static void pack(int64_t bytes, bool big, const u8 *truths, u8 *out)
+{
+    int64_t i = 0;
+#ifdef __AVX2__
+    __m256i backwards = _mm256_broadcastsi128_si256(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
+    for (; i + 4 <= bytes; i += 4) {
+        __m256i eights = _mm256_loadu_si256((const __m256i *)(truths + 8 * i));
+        eights = _mm256_cmpeq_epi8(big ? _mm256_shuffle_epi8(eights, backwards) : eights, _mm256_setzero_si256());
+        *(u32_at *)(out + i) = ~(u32)_mm256_movemask_epi8(eights);
+    }
+#endif
+    for (; i < bytes; i++) {
+        u64 word = *(const u64_at *)(truths + 8 * i);
+        word = (((word & LOWER_BITS) + LOWER_BITS) | word) >> 7 & ~LOWER_BITS >> 7;     /* any other byte than 0 is true */
+        out[i] = (u8)(word * (big ? GATHER_BIG : GATHER_LITTLE) >> 56);
+    }
+}
+
+/* Byte i: the bit of `value` that is number i from below. */
+#define BIT(value, i) ((u64)((value) >> (i) & 1) << 8 * (i))
+#define SPREAD1(value) \
+    (BIT(value, 0) | BIT(value, 1) | BIT(value, 2) | BIT(value, 3) | BIT(value, 4) | BIT(value, 5) | BIT(value, 6) | BIT(value, 7))
+#define SPREAD4(value) SPREAD1(value), SPREAD1(value + 1), SPREAD1(value + 2), SPREAD1(value + 3)
+#define SPREAD16(value) SPREAD4(value), SPREAD4(value + 4), SPREAD4(value + 8), SPREAD4(value + 12)
+#define SPREAD64(value) SPREAD16(value), SPREAD16(value + 16), SPREAD16(value + 32), SPREAD16(value + 48)
+static const u64 spread[256] = {SPREAD64(0), SPREAD64(64), SPREAD64(128), SPREAD64(192)};
+
+static void unpack(int64_t bytes, bool big, const u8 *in, u8 *truths)
+{
+    int64_t i = 0;
+#ifdef __AVX512BW__
+    __m512i backwards = _mm512_broadcast_i32x4(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
+    for (; i + 8 <= bytes; i += 8) {
+        __m512i ones = _mm512_maskz_set1_epi8(*(const u64_at *)(in + i), 1);
+        _mm512_storeu_si512(truths + 8 * i, big ? _mm512_shuffle_epi8(ones, backwards) : ones);
+    }
+#endif
+    for (; i < bytes; i++)
+        *(u64_at *)(truths + 8 * i) = big ? __builtin_bswap64(spread[in[i]]) : spread[in[i]];
+}
+
+const vme_bits_kernels VME_TABLE(bits) = {
+    .pack = pack,
+    .unpack = unpack,
+    .count = {[VME_BOOL] = count_bool, [VME_INT8] = count_i8, [VME_INT16] = count_i16, [VME_INT32] = count_i32, [VME_INT64] = count_i64,
+              [VME_UINT8] = count_u8, [VME_UINT16] = count_u16, [VME_UINT32] = count_u32, [VME_UINT64] = count_u64},
+};

@@ -580,10 +580,16 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
         PyErr_SetString(PyExc_ValueError, "output array does not match result of ndarray.take");
         goto done;
     }
-    made = out != NULL ? (array *)Py_NewRef(out) : array_new(state, self->t.dtype, rank, shape, false);
+    made = array_new(state, self->t.dtype, rank, shape, false);
     const vme_tensor *indices[1] = {&places->t};
     if (made != NULL && array_check_status(state, ENGINE(made->size * 2, vme_gather(state->context, &over->t, axis, 1, indices, &made->t))) < 0)
         Py_CLEAR(made);
+    if (made != NULL && out != NULL) {          /* nothing is written when an index is wrong */
+        if (array_assign(out, made) < 0)
+            Py_CLEAR(made);
+        else
+            Py_SETREF(made, (array *)Py_NewRef(out));
+    }
 done:
     Py_XDECREF(over);
     Py_XDECREF(places);

@@ -12,6 +12,7 @@
 enum {
     INPUTS = 3,
     STAGE_BYTES = 4608, BLOCK_MOST = 1024,          /* what the stack holds at a time: in all, and elements of an operand */
+    BLOCK_APART = 256,                              /* the latter where no row repeats: one is collected while another still divides */
     COLLECT_LEAST = 16,                             /* elements of a run; below, collecting costs more than it brings */
     REPEAT_MOST = 256, REPEAT_BYTES_MOST = 1024,    /* of a row: longer ones are worth a kernel's call each */
     PARALLEL_LEAST = 2 << 20,                       /* bytes touched; below, waking helpers costs more than they bring */
@@ -98,7 +99,8 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
         twice = twice || convert->second != NULL;
     }
     bytes += twice ? 2 : 0;
-    most = STAGE_BYTES / bytes < BLOCK_MOST ? STAGE_BYTES / bytes & -VME_ALIGNMENT : BLOCK_MOST;
+    most = job->row == 0 ? BLOCK_APART : BLOCK_MOST;
+    most = STAGE_BYTES / bytes < most ? STAGE_BYTES / bytes & -VME_ALIGNMENT : most;
     used = twice ? 2 * most : 0;
     int64_t whole = job->row == 0 ? 0 : most / job->row * job->row;
     for (int o = 0; o < job->nest.operands; o++) {

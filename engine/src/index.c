@@ -1,6 +1,6 @@
 /* Elements by index: gather, scatter (also adding), and where a mask is true.
  *
- * Index tensors are first turned into one list of byte offsets, negative indices and bounds dealt with, so that nothing is written
+ * Index tensors are first turned into one list of byte offsets, negative indices and bounds dealt with, so that scatter writes nothing
  * when an index is wrong. Then for each leading index and each place of the list, the block of trailing dimensions is copied. */
 #include <string.h>
 
@@ -239,6 +239,50 @@ static vme_status indexed_shape(const vme_tensor *indexed, int first, int count,
     return VME_OK;
 }
 
+/* ---- single elements of a vector, by indices that lie side by side: without a list */
+typedef struct picking {
+    offsets from;               /* its size, step and axis */
+    const char *in;
+    const e_i64 *indices;
+    char *out;
+    int element;
+} picking;
+
+#define PICK(type) \
+    for (int64_t i = begin; i < end; i++) { \
+        int64_t index = indices[i]; \
+        if (__builtin_expect((uint64_t)index >= (uint64_t)size, 0)) { \
+            if (index >= 0 || index < -size) \
+                return bad_index(&p->from, index); \
+            index += size; \
+        } \
+        ((type *)out)[i] = *(const type *)(in + index * step); \
+    } \
+    return VME_OK
+
+static vme_status pick_some(void *argument, int64_t begin, int64_t end)
+{
+    const picking *p = argument;
+    int64_t size = p->from.size, step = p->from.step;
+    const char *in = p->in;
+    char *out = p->out;
+    const e_i64 *indices = p->indices;
+    switch (p->element) {
+    case 1: PICK(e_u8);
+    case 2: PICK(e_u16);
+    case 4: PICK(e_u32);
+    case 8: PICK(e_u64);
+    default: PICK(e_c128);
+    }
+}
+
+static vme_status pick(vme_context *context, const vme_tensor *in, const vme_tensor *indices, const vme_tensor *out)
+{
+    picking p = {.from = {.size = in->shape[0], .step = in->strides[0]}, .in = in->data, .indices = (const e_i64 *)(void *)indices->data,
+                 .out = out->data, .element = vme_dtype_size((vme_dtype)in->dtype)};
+    return vme_parallel(context, vme_elements(out), OFFSETS_PIECE, pick_some, &p);
+}
+
 vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int count, const vme_tensor *const *indices,
                       const vme_tensor *out)
 {
@@ -268,6 +312,8 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
         return status;
     }
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    if (in->rank == 1 && vme_is_contiguous(indices[0]) && vme_is_contiguous(out))
+        return pick(context, in, indices[0], out);
     int64_t *list;
     size_t bytes;
     status = offsets_new(context, in, first, count, indices, middle, shape + first, &list, &bytes);

@@ -123,8 +123,8 @@ def test_sparse_mask(backend, context):
 
 def test_without_memory():
     context = Context(refuse=0)
-    array = np.arange(10.0)
-    for call in (lambda: gather(context, array, 0, [np.arange(3)], np.zeros(3)),
+    array, square = np.arange(10.0), np.zeros((3, 3))
+    for call in (lambda: gather(context, square, 0, [np.arange(3)], np.zeros((3, 3))),
                  lambda: scatter(context, np.zeros(3), 0, [np.arange(3)], array),
                  lambda: scatter(context, array[:3], 0, [np.arange(3)], array)):
         with pytest.raises(EngineError) as caught:
@@ -145,3 +145,29 @@ def test_stop():
         assert caught.value.status is Status.STOPPED
     assert context.charged == 0
     context.close()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_single_elements_of_a_vector(context, dtype):
+    array, random = values(dtype, 3000, 1), np.random.default_rng(2)
+    for source in (array, array[::-2]):
+        indices = random.integers(-len(source), len(source), (70, 600))
+        np.testing.assert_array_equal(gather(context, source, 0, [indices], np.zeros(indices.shape, dtype)), source[indices])
+        for bad in (len(source), -len(source) - 1, 2**63 - 1, -2**63):
+            indices[50, 3] = bad
+            with pytest.raises(EngineError, match=f"index {bad} is out of bounds for axis 0 with size {len(source)}"):
+                gather(context, source, 0, [indices], np.zeros(indices.shape, dtype))
+
+
+def test_take_into_an_array_writes_nothing_when_an_index_is_wrong():
+    import engine.numpy as en
+
+    out = en.zeros(600)
+    indices = en.arange(600)
+    indices[-1] = 600
+    with pytest.raises(IndexError):
+        en.take(en.arange(1.0, 601.0), indices, out=out)
+    assert not out.any()
+    indices[-1] = -1
+    assert en.take(en.arange(1.0, 601.0), indices, out=out) is out
+    assert out[-1] == 600

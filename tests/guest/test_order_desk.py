@@ -12,6 +12,7 @@ import pytest
 
 import vmhost
 from bytecode.compiler import compile_task
+from bytecode.format import TARGET
 
 FOLDER = Path(__file__).parent / "desk"
 IN_PLAIN_PYTHON = "import json, sys, main; json.dump(main.run(None), sys.stdout)"
@@ -21,7 +22,7 @@ IN_PLAIN_PYTHON = "import json, sys, main; json.dump(main.run(None), sys.stdout)
 def answers(tmp_path_factory):
     """What plain Python says and what a VM says: two dicts of section to list of text."""
     bundle = tmp_path_factory.mktemp("desk") / "desk.vmb"
-    compiled = compile_task(FOLDER, strict=True)
+    compiled = compile_task(FOLDER, target=TARGET, strict=True)
     bundle.write_bytes(compiled.to_bytes())
     # -B: nothing is left in the folder
     plain = subprocess.run(

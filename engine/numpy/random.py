@@ -361,6 +361,16 @@ class Generator:
     def noncentral_chisquare(self, df, nonc, size=None):
         return self._draw(_NONCENTRAL_CHISQUARE, size, (_positive(df, "df", True), _positive(nonc, "nonc")))
 
+    def noncentral_f(self, dfnum, dfden, nonc, size=None):
+        from engine.numpy._creation import broadcast_arrays
+
+        parameters = [_positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True), _positive(nonc, "nonc")]
+        shape = _shape_of(*parameters) if size is None else _shape(size)
+        columns = [_a.broadcast_to(one, shape).ravel().tolist() for one in broadcast_arrays(*parameters)]
+        made = [float(self.noncentral_chisquare(top, nonc)) * below / (float(self.chisquare(below)) * top)
+                for top, below, nonc in zip(*columns, strict=True)]
+        return _a.array(made, _a.float64).reshape(shape)[()]
+
     def dirichlet(self, alpha, size=None):
         alpha = _positive(alpha, "alpha", True)
         if alpha.ndim != 1:
@@ -432,6 +442,48 @@ class Generator:
             if left > 0:
                 row[kinds - 1] = left
         return made
+
+    def hypergeometric(self, ngood, nbad, nsample, size=None):
+        """How many of `nsample` balls, drawn without putting back from `ngood` good and `nbad` bad ones, are good."""
+        from engine.numpy._creation import broadcast_arrays
+        from engine.numpy._urns import hypergeometric
+
+        counts = [_a.asarray(count).astype(_a.int64, casting="same_kind") for count in (ngood, nbad, nsample)]
+        for name, count, most in zip(("ngood", "nbad", "nsample"), counts, (10**9, 10**9, None), strict=True):
+            if (count < 0).any():
+                raise ValueError(f"{name} < 0")
+            if most and (count >= most).any():
+                raise ValueError("both ngood and nbad must be less than 1000000000")
+        if (counts[0] + counts[1] < counts[2]).any():
+            raise ValueError("ngood + nbad < nsample")
+        shape = _shape_of(*counts) if size is None else _shape(size)
+        columns = [_a.broadcast_to(count, shape).ravel().tolist() for count in broadcast_arrays(*counts)]
+        made = _a.array([hypergeometric(self, *row) for row in zip(*columns, strict=True)], _a.int64)
+        return made.reshape(shape)[()]
+
+    def multivariate_hypergeometric(self, colors, nsample, size=None, method="marginals"):
+        """How many balls of each colour are among `nsample`, drawn without putting back: (..., colours)."""
+        from engine.numpy._urns import by_counting, by_marginals
+
+        if method not in ("marginals", "count"):
+            raise ValueError('method must be "count" or "marginals".')
+        colors = _a.asarray(colors)
+        if colors.ndim != 1 or colors.dtype.kind not in "iu" and colors.size or (colors < 0).any():
+            raise ValueError("colors must be a one-dimensional sequence of nonnegative integers.")
+        nsample, counts = nsample.__index__(), colors.tolist()
+        if nsample < 0:
+            raise ValueError("nsample must be nonnegative.")
+        if nsample > sum(counts):
+            raise ValueError("nsample > sum(colors)")
+        if method == "marginals" and sum(counts) >= 10**9:
+            raise ValueError('When method is "marginals", sum(colors) must be less than 1000000000.')
+        shape = () if size is None else _shape(size)
+        times = 1
+        for n in shape:
+            times *= n
+        rows = by_counting(self, counts, nsample, times) if method == "count" else [
+            by_marginals(self, counts, nsample) for _ in range(times)]
+        return _a.array(rows, _a.int64).reshape((*shape, len(counts)))
 
     def integers(self, low, high=None, size=None, dtype=_a.int64, endpoint=False):
         """Integers from `low` to `high`, without it (with `endpoint`: with it)."""

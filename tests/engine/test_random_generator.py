@@ -41,6 +41,12 @@ CASES = {
        (("int8", 100), ("uint8", 7), ("int16", 1000), ("uint16", 65536), ("int32", 10**6), ("uint32", 2**32), ("int64", 10), ("int64", 2**40), ("bool", 2))},
     "integers wide": ((-2**63, 2**63 - 1), {"endpoint": True}), "integers half": ((0, 2**32), {}), "integers one": ((4, 5), {}),
     "choice": ((50,), {}), "choice weighted": ((4,), {"p": [0.1, 0.2, 0.3, 0.4]}), "dirichlet": (([0.5, 2.0, 3.0],), {}),
+    **{f"hypergeometric {n}": (counts, {}) for n, counts in enumerate([(5, 4, 3), (5, 4, 8), (15, 4, 9), (100, 50, 30), (50, 100, 120), (7000, 20, 500), (0, 5, 3),
+                                                                       (5, 0, 3), (20, 20, 0)])},
+    "multivariate_hypergeometric": (([16, 8, 4], 6), {}), "multivariate_hypergeometric most": (([160, 80, 40, 0], 250), {}),
+    "multivariate_hypergeometric count": (([16, 8, 4], 6), {"method": "count"}),
+    "multivariate_hypergeometric count most": (([16, 0, 4], 17), {"method": "count"}),
+    "noncentral_f": ((3.0, 5.0, 2.0), {}), "noncentral_f central": ((3.0, 5.0, 0.0), {}),
     "dirichlet small": (([0.01, 0.02, 0.03],), {}),
 }
 
@@ -80,6 +86,15 @@ def test_parameters_broadcast():
     same(ours.gamma(np.asarray(widths), means + 1.0), theirs.gamma(widths, means + 1.0), 1e-9)
     same(ours.integers(np.asarray([0, 5, 10]), [3, 100, 10**12]), theirs.integers([0, 5, 10], [3, 100, 10**12]))
     same(ours.uniform([0, 10], [1, 20]), theirs.uniform([0, 10], [1, 20]))
+
+
+@pytest.mark.parametrize("wrong", [(-1, 2, 1), (1, -2, 1), (1, 2, -1), (1, 2, 4), (10**9, 1, 1)])
+def test_urns_that_cannot_be(wrong):
+    for generator in both():
+        with pytest.raises(ValueError):
+            generator.hypergeometric(*wrong)
+        with pytest.raises(ValueError):
+            generator.multivariate_hypergeometric(wrong[:2], wrong[2])
 
 
 def test_order_and_choice():

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build demo test stress mutations conformance sanitize sanitize-address sanitize-undefined sanitize-thread bench lock clean distclean
+.PHONY: help build device-libraries demo test stress mutations conformance sanitize sanitize-address sanitize-undefined sanitize-thread bench lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -9,6 +9,9 @@ help:             ## this list
 
 build:            ## set up everything: Python, .venv, dependencies, native core, standard-library bundle
 	@sh tools/setup.sh
+
+device-libraries: ## fetch the static libraries that device images are linked with (Debian's, unpacked privately)
+	@sh tools/device_libraries.sh
 
 demo: build       ## compile the shipped tasks and run them side by side in VMs
 	@.venv/bin/vmhost demo $(ARGS)

@@ -13,6 +13,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import ed25519
 from .errors import BundleError, SigningError
 
 PUBLIC_BYTES = 32
@@ -138,19 +139,14 @@ class TrustStore:
 
 def check_signature(manifest, signature, where):
     """The public key (32 bytes) whose signature over `manifest` this is; BundleError if the signature doesn't match."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
     if len(signature) != SIGNATURE_BYTES:
         raise BundleError(
             f"{where}: signature: expected {SIGNATURE_BYTES} bytes, got {len(signature)}; sign and compile it again")
     public = signature[:PUBLIC_BYTES]
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature[PUBLIC_BYTES:], manifest)
-    except (InvalidSignature, ValueError) as error:
+    if not ed25519.matches(public, signature[PUBLIC_BYTES:], manifest):
         raise BundleError(
             f"{where}: the signature does not belong to this manifest: altered after signing, or the signature is of "
-            "another bundle; get the bundle again from who signed it") from error
+            "another bundle; get the bundle again from who signed it")
     return public
 
 

@@ -26,6 +26,8 @@ ROOMS = {
 STACK = ["vmhost.isolation", "vmhost.pool", "vmhost.scheduler", "vmhost.service", "vmhost.host", "vmhost.executor", "vmhost.cli"]
 # What a VM itself offers to the guest runtime: made by vmhost/isolation, known to no other Python.
 IN_EVERY_VM = {"_vmhost"}
+# What only a device image has: `vmhost/image`.
+IN_EVERY_IMAGE = {"_vmrun", "vmrun_commands"}
 # Dependencies that callers use with vmhost: their arrays cross the wall by the buffer protocol, without an import of ours.
 FOR_CALLERS = {"numpy"}
 # PyPI's name of what is imported under another one.
@@ -78,7 +80,7 @@ def foreign(path, text):
     """Top-level names that are neither ours nor the standard library's."""
     beside = {other.stem for other in (ROOT / path).parent.glob("*.py")}
     names = {module.partition(".")[0] for module in imported_modules(path, text)}
-    return names - OURS - set(sys.stdlib_module_names) - IN_EVERY_VM - (beside if path.is_relative_to("tasks") else set())
+    return names - OURS - set(sys.stdlib_module_names) - IN_EVERY_VM - IN_EVERY_IMAGE - (beside if path.is_relative_to("tasks") else set())
 
 
 @pytest.mark.parametrize("path", sources(), ids=str)

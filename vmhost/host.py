@@ -14,7 +14,6 @@ import threading
 import weakref
 
 import bytecode.errors
-from bytecode.acceptance import accept, is_accepted
 from bytecode.format import read_bundle
 from bytecode.signing import TrustStore
 
@@ -24,7 +23,7 @@ from vmhost.limits import Limits, Policy
 from vmhost.service import Service
 from vmhost.state import StateFolder
 from vmhost.statistics import Crash
-from vmhost.system_bundle import IN_CHECKOUT, system_bundle
+from vmhost.system_bundle import IN_CHECKOUT, boot_image
 from vmhost.task import Task
 
 _log = logging.getLogger("vmhost")
@@ -263,19 +262,7 @@ def system_image(native):
     with _system_lock:
         image = _system_images.get(native)
         if image is None:
-            try:
-                # Made on this machine by set-up or by this user, and so unsigned; verified where that is not known.
-                path = system_bundle(SYSTEM_BUNDLE)
-                bundle = read_bundle(path, allow_unsigned=True)
-                if not is_accepted(bundle, path):
-                    _log.info("%s: not made here: its code is verified, once", path)
-                accept(bundle, path)
-            except bytecode.errors.BundleError as error:
-                raise ConfigurationError(f"{error}; run `make build`") from error
-            from engine import library      # late: only who runs VMs pays for loading cffi
-            native.engine_attach(library.table_address(), library.array_module_path())
-            library.find_lapack()
-            image = _system_images[native] = isolation.image_of(bundle, native)
+            image = _system_images[native] = boot_image(native, SYSTEM_BUNDLE)
         return image
 
 

@@ -7,9 +7,7 @@ which idle ones go; who gets the next one is the scheduler's business. Every met
 held.
 """
 
-import psutil
-
-from vmhost import statistics
+from vmhost import machine, statistics
 from vmhost.isolation.vm import BOOTING, DEFAULT_STACK_BYTES, ENDING, LEAVING, SERVING, WARM, OwnedVM
 
 _OVER = frozenset(("ending", "ended", "quarantined"))       # such a VM takes no calls, whatever its last event said
@@ -34,7 +32,7 @@ class Pool:
         self._failed_in_a_row = 0
         self._broken = False            # boots fail: none ahead until one succeeds
         self._pressure = (float("-inf"), False)
-        self._memory_bytes = policy.memory_bytes or psutil.virtual_memory().total // 4
+        self._memory_bytes = policy.memory_bytes or machine.memory_bytes() // 4
         self._of = {}                   # owner -> its OwnedVMs
         self.changed = True             # VMs came, went or were lent since the owner of the pool last set this to False
         self.cannot_boot = None         # why not even the beginning of a boot worked, until someone reads it
@@ -263,6 +261,6 @@ class Pool:
         now = self._clock()
         when, pressed = self._pressure
         if now - when >= _PRESSURE_EVERY_S:
-            pressed = psutil.virtual_memory().percent >= self._policy.pressure_percent
+            pressed = machine.memory_used_percent() >= self._policy.pressure_percent
             self._pressure = (now, pressed)
         return pressed

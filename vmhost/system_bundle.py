@@ -3,9 +3,12 @@
 A checkout has it in `vmhost/data/`, made by set-up. An installed vmhost has none: the bundle fits one exact Python only, and an
 installation outlives updates of its Python. There it is made at first use, which takes two seconds, and kept in the user's
 cache folder, under a name that tells the Python and the sources it was made from.
+
+A device image has another file in this one's place (`vmhost/image/device`): what it boots from is mapped already.
 """
 
 import hashlib
+import logging
 import os
 import platform
 import sys
@@ -13,11 +16,13 @@ import tempfile
 from pathlib import Path
 
 import bytecode
-from bytecode.acceptance import note
-from bytecode.errors import BytecodeError
+from bytecode.acceptance import accept, is_accepted, note
+from bytecode.errors import BundleError, BytecodeError
 from bytecode.format import read_bundle
 from vmhost.errors import ConfigurationError
+from vmhost.isolation import vm as isolation
 
+_log = logging.getLogger("vmhost")
 IN_CHECKOUT = Path(__file__).parent / "data" / "stdlib.vmb"
 
 
@@ -40,6 +45,23 @@ def system_bundle(in_checkout=IN_CHECKOUT):
         raise ConfigurationError(f"{path}: the standard-library bundle cannot be kept here ({error.strerror}); "
                                  "set XDG_CACHE_HOME to a folder that you own") from error
     return path
+
+
+def boot_image(native, in_checkout=IN_CHECKOUT):
+    """The native image of the bundle; the engine is attached to `native`, so that VMs find it. ConfigurationError."""
+    try:
+        # Made on this machine by set-up or by this user, and so unsigned; verified where that is not known.
+        path = system_bundle(in_checkout)
+        bundle = read_bundle(path, allow_unsigned=True)
+        if not is_accepted(bundle, path):
+            _log.info("%s: not made here: its code is verified, once", path)
+        accept(bundle, path)
+    except BundleError as error:
+        raise ConfigurationError(f"{error}; run `make build`") from error
+    from engine import library      # late: only who runs VMs pays for loading cffi
+    native.engine_attach(library.table_address(), library.array_module_path())
+    library.find_lapack()
+    return isolation.image_of(bundle, native)
 
 
 def _make(path):

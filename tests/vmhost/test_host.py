@@ -299,7 +299,7 @@ def test_memory_pressure_of_the_machine_retires_idle_vms(fake_host, bundle, monk
     host, core = fake_host(policy=Policy(warm=0))
     host.load(bundle())(1)
     core.now += 1
-    monkeypatch.setattr("vmhost.pool.psutil.virtual_memory", lambda: type("Memory", (), {"percent": 99.0}))
+    monkeypatch.setattr("vmhost.pool.machine.memory_used_percent", lambda: 99.0)
     host._service._pool._pressure = (float("-inf"), False)
     host.load(bundle("b"))
     settle(host)

@@ -1,17 +1,4 @@
-"""How a command fails: the one error it prints, and its exit code.
-
-| code | meaning |
-| --- | --- |
-| 0 | done |
-| 1 | the task raised, or an answer was wrong |
-| 2 | the command line or an input is wrong: no such file, not JSON, not a task folder, a key that cannot be read |
-| 3 | the task cannot be compiled, or the bundle is refused |
-| 4 | the call was stopped at a limit: time or memory |
-| 5 | the host could not run the call: queue full, breaker open, VM lost, host closed |
-| 6 | `doctor` found something wrong with this machine |
-| 130 | interrupted with Ctrl-C |
-| 141 | the reader of stdout went away |
-"""
+"""How a command fails: the one error it prints, and its exit code (`vmhost/exit_codes.py`)."""
 
 import functools
 import os
@@ -19,10 +6,19 @@ import sys
 
 import click
 
+from vmhost import exit_codes
 from vmhost.cli.output import Output
-
-DONE, TASK_FAILED, WRONG_INPUT, REFUSED, LIMIT, HOST_FAILED, UNHEALTHY = range(7)
-INTERRUPTED, PIPE_CLOSED = 130, 141
+from vmhost.exit_codes import (  # noqa: F401  (commands name them by this module)
+    DONE,
+    HOST_FAILED,
+    INTERRUPTED,
+    LIMIT,
+    PIPE_CLOSED,
+    REFUSED,
+    TASK_FAILED,
+    UNHEALTHY,
+    WRONG_INPUT,
+)
 
 
 class Failure(Exception):
@@ -35,23 +31,7 @@ class Failure(Exception):
 
 def exit_code(error):
     """The exit code for an error of ours, or None if it is not one."""
-    import bytecode.errors
-    import vmhost
-
-    if isinstance(error, Failure):
-        return error.exit_code
-    for kinds, code in (
-        ((vmhost.TaskError, vmhost.PermissionDenied, vmhost.CrossingError), TASK_FAILED),
-        ((vmhost.TimeLimitError, vmhost.MemoryLimitError), LIMIT),
-        ((vmhost.BundleError, bytecode.errors.BundleError, bytecode.errors.CompileError), REFUSED),
-        ((bytecode.errors.TaskSpecError,), REFUSED),
-        ((bytecode.errors.BytecodeError,), WRONG_INPUT),
-        ((vmhost.errors.ConfigurationError,), WRONG_INPUT),
-        ((vmhost.VMHostError,), HOST_FAILED),
-    ):
-        if isinstance(error, kinds):
-            return code
-    return None
+    return error.exit_code if isinstance(error, Failure) else exit_codes.exit_code(error)
 
 
 def command(function):

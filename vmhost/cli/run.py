@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures, inspect, keys, tracebacks, values
+from vmhost import json_values
+from vmhost.cli import failures, inspect, keys, tracebacks
 
 
 @click.command(short_help="Call BUNDLE's entry point and print the result.")
@@ -45,7 +46,10 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
 
     inspect.existing(path)
     timeout_s = limits.seconds(_number_or_text(timeout), "--timeout") if timeout else None
-    value = read_value(given)
+    try:
+        value = json_values.read(given)
+    except ValueError as error:
+        raise failures.Failure(str(error)) from error
     if each and not isinstance(value, list):
         raise failures.Failure(f"--each: expected a list of values as input, got {type(value).__name__}")
     with _guest_log(output), open_host(host_file, trust, allow_unsigned) as host:
@@ -58,43 +62,13 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
             raise
         elapsed_s = time.perf_counter() - started
     try:
-        plain = values.to_plain(result)
+        plain = json_values.to_plain(result)
     except TypeError as error:
         raise failures.Failure(f"{path}: the task returned a value that JSON cannot say: {error}") from error
     if output.as_json:
         output.document({"task": f"{task.name} {task.version}", "result": plain, "elapsed_s": elapsed_s})
     else:
         output.json_text(plain)
-
-
-def read_value(given):
-    """The value that --input stands for: a JSON file, `-` for stdin, JSON text, or None for none."""
-    if given is None:
-        return None
-    path = Path(given)
-    try:
-        if given == "-":
-            where, text = "stdin", sys.stdin.read()
-        elif given and path.exists():
-            where, text = given, path.read_text(encoding="utf-8")
-        else:
-            where, text = "--input", given
-    except UnicodeDecodeError as error:
-        raise failures.Failure(
-            f"{given}: expected JSON in UTF-8, got a byte {error.object[error.start]:#04x}"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise failures.Failure(
-            f"{given[:200]}: cannot read the input: {getattr(error, 'strerror', None) or error}"
-        ) from error
-    try:
-        return values.loads(text)
-    except (ValueError, RecursionError) as error:
-        if where == "--input" and not text.lstrip().startswith(("{", "[", '"')):
-            raise failures.Failure(
-                f"{given[:200] or '--input'}: no such file, and not JSON either; give a JSON file, JSON, or - for stdin"
-            ) from error
-        raise failures.Failure(f"{where}: not JSON: {error or 'nested too deeply'}") from error
 
 
 def open_host(host_file, trust, allow_unsigned):

@@ -99,9 +99,11 @@ done:
     return list;
 }
 
+static bool sqlite_absent;      /* this Python came without it: nothing is left uncounted */
+
 static PyObject *sqlite_counted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    return PyBool_FromLong(vmh_sqlite_memory_counted());
+    return PyBool_FromLong(sqlite_absent || vmh_sqlite_memory_counted());
 }
 
 static PyObject *engine_attach(PyObject *Py_UNUSED(module), PyObject *args)
@@ -170,6 +172,7 @@ static int install_sqlite(void)
 {
     PyObject *util = PyImport_ImportModule("importlib.util"), *origin = NULL;
     PyObject *spec = util == NULL ? NULL : PyObject_CallMethod(util, "find_spec", "s", "_sqlite3");
+    sqlite_absent = spec == Py_None;
     if (spec != NULL && spec != Py_None)
         origin = PyObject_GetAttrString(spec, "origin");
     if (origin != NULL && PyUnicode_Check(origin)) {

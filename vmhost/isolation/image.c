@@ -27,7 +27,8 @@ static void module_free(vmh_module *module)
     if (module == NULL)
         return;
     free(module->name);
-    free(module->code);
+    if (!module->lent)
+        free((void *)module->code);
     free(module);
 }
 
@@ -92,36 +93,59 @@ static void grow(vmh_image *image)
     image->bucket_count = count;
 }
 
-int vmh_image_add(vmh_image *image, const char *name, bool is_package, const uint8_t *code, size_t size)
+/* Takes `module`, whatever happens. NULL: no memory for it. */
+static int add(vmh_image *image, vmh_module *module)
 {
     int rc = -1;
-    vmh_module *module = calloc(1, sizeof *module);
-    if (module == NULL || (module->name = strdup(name)) == NULL || (module->code = malloc(size + 1)) == NULL) {
-        module_free(module);
-        return -1;
-    }
-    memcpy(module->code, code, size);
-    module->is_package = is_package;
-    module->size = size;
+    if (module == NULL || module->name == NULL || module->code == NULL)
+        goto done;
     vmh_critical_enter();
     pthread_rwlock_wrlock(&image->lock);
-    if (find(image, name) != NULL) {
-        rc = 1;
-        goto done;
+    rc = find(image, module->name) != NULL ? 1 : 0;
+    if (rc == 0) {
+        if (image->count > image->bucket_count)
+            grow(image);
+        vmh_module **bucket = &image->buckets[hash(module->name) & (image->bucket_count - 1)];
+        module->next = *bucket;
+        *bucket = module;
+        image->count++;
+        module = NULL;
     }
-    if (image->count > image->bucket_count)
-        grow(image);
-    vmh_module **bucket = &image->buckets[hash(name) & (image->bucket_count - 1)];
-    module->next = *bucket;
-    *bucket = module;
-    image->count++;
-    module = NULL;
-    rc = 0;
-done:
     pthread_rwlock_unlock(&image->lock);
     vmh_critical_leave();
+done:
     module_free(module);
     return rc;
+}
+
+static vmh_module *module_new(const char *name, bool is_package, size_t size)
+{
+    vmh_module *module = calloc(1, sizeof *module);
+    if (module != NULL) {
+        module->name = strdup(name);
+        module->is_package = is_package;
+        module->size = size;
+    }
+    return module;
+}
+
+int vmh_image_add(vmh_image *image, const char *name, bool is_package, const uint8_t *code, size_t size)
+{
+    vmh_module *module = module_new(name, is_package, size);
+    uint8_t *copy = module == NULL ? NULL : malloc(size + 1);
+    if (copy != NULL)
+        module->code = memcpy(copy, code, size);
+    return add(image, module);
+}
+
+int vmh_image_lend(vmh_image *image, const char *name, bool is_package, const uint8_t *code, size_t size)
+{
+    vmh_module *module = module_new(name, is_package, size);
+    if (module != NULL) {
+        module->code = code;
+        module->lent = true;
+    }
+    return add(image, module);
 }
 
 const vmh_module *vmh_image_find(vmh_image *image, const char *dotted)

@@ -1,6 +1,6 @@
 /* Code and files of one bundle, in memory that the process owns, readable from every VM without any GIL.
  *
- * The bytes are copied in, so that an image may end on any thread. Modules can be added while VMs run (an executor does);
+ * The bytes are copied in, or lent for good, so that an image may end on any thread. Modules can be added while VMs run (an executor does);
  * nothing is ever removed or changed. No Python in here.
  */
 #ifndef VMH_IMAGE_H
@@ -15,7 +15,8 @@
 typedef struct vmh_module {
     char *name;             /* dotted module name, text digest in hex behind '#', or file path behind '/'; owned */
     bool is_package;
-    uint8_t *code;          /* marshalled code, or the file's bytes; owned */
+    const uint8_t *code;    /* marshalled code, or the file's bytes; owned, unless lent */
+    bool lent;              /* `code` outlives the image */
     size_t size;
     struct vmh_module *next;
 } vmh_module;
@@ -33,6 +34,8 @@ void vmh_image_unref(vmh_image *image);
 
 /* 0, or -1: no memory, 1: the name is there already. */
 int vmh_image_add(vmh_image *image, const char *name, bool is_package, const uint8_t *code, size_t size);
+/* The same without a copy: `code` outlives the image. */
+int vmh_image_lend(vmh_image *image, const char *name, bool is_package, const uint8_t *code, size_t size);
 
 /* What is found stays valid as long as the image is referenced. NULL: not there. */
 const vmh_module *vmh_image_find(vmh_image *image, const char *dotted);

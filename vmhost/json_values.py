@@ -9,8 +9,40 @@ come back as lists.
 import base64
 import json
 import math
+import sys
+from pathlib import Path
 
 TAGS = ("$bytes", "$complex", "$dict", "$float", "$set", "$tuple")
+
+
+def read(given):
+    """The value that a command's --input stands for: a JSON file, `-` for stdin, JSON text, or None for none. ValueError says why not."""
+    if given is None:
+        return None
+    path = Path(given)
+    try:
+        if given == "-":
+            where, text = "stdin", sys.stdin.read()
+        elif given and path.exists():
+            where, text = given, path.read_text(encoding="utf-8")
+        else:
+            where, text = "--input", given
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{given}: expected JSON in UTF-8, got a byte {error.object[error.start]:#04x}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{given[:200]}: cannot read the input: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    try:
+        return loads(text)
+    except (ValueError, RecursionError) as error:
+        if where == "--input" and not text.lstrip().startswith(("{", "[", '"')):
+            raise ValueError(
+                f"{given[:200] or '--input'}: no such file, and not JSON either; give a JSON file, JSON, or - for stdin"
+            ) from error
+        raise ValueError(f"{where}: not JSON: {error or 'nested too deeply'}") from error
 
 
 def loads(text):

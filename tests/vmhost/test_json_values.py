@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmhost.cli import values
+from vmhost import json_values as values
 
 scalars = (
     st.none()

@@ -1,0 +1,58 @@
+"""One device image for all tests of this folder, made by the command as a user would; and what they run in it."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.hosts import ROOT
+from vmhost.cli import main
+from vmhost.image import ImageError, toolchain
+
+
+@pytest.fixture(scope="session")
+def tools():
+    """The Toolchain; a Python without a static library has no image to test (test_toolchain.py holds what is said then)."""
+    try:
+        toolchain.python_library()
+    except ImageError as error:
+        pytest.skip(str(error))
+    if not toolchain.LIBRARIES.is_dir():
+        subprocess.run(["sh", "tools/device_libraries.sh"], cwd=ROOT, check=True)
+    return toolchain.find()
+
+
+@pytest.fixture(scope="session")
+def image(tools, tmp_path_factory):
+    """The folder of an image with the default modules."""
+    out = tmp_path_factory.mktemp("images") / "device"
+    assert main(["image", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def vmrun(image):
+    """vmrun(*arguments) -> CompletedProcess, of the shared image, with nothing of this Python in its environment."""
+
+    def run(*arguments, folder=image):
+        return subprocess.run([folder / "vmrun", *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                              env={"PATH": "/nonexistent", "LANG": os.environ.get("LANG", "C")})
+
+    return run
+
+
+@pytest.fixture
+def task(tmp_path):
+    """task(source) -> path of a compiled bundle with this one module, whose entry point is `run`."""
+    from bytecode.compiler import compile_task
+
+    def made(source, name="probe", key=None):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "main.py").write_text(source)
+        (folder / "task.yaml").write_text(f'name: {name}\nversion: 1.0.0\nentry: main:run\npython: "3.14"\nlimits: {{memory: 64 MiB, wall_time: 20 s}}\n')
+        path = tmp_path / f"{name}.vmb"
+        path.write_bytes(compile_task(folder).to_bytes(key))
+        return path
+
+    return made

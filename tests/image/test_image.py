@@ -1,0 +1,219 @@
+"""A device image: it runs what the full host runs, holds no compiler, and says what is wrong with it."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vmhost
+from bytecode import signing
+from bytecode.compiler import compile_task
+from tests.hosts import ROOT
+from vmhost.cli import failures, main
+from vmhost.image import link
+
+sys.path.insert(0, str(ROOT / "tasks"))
+import cases  # noqa: E402
+
+sys.path.remove(str(ROOT / "tasks"))
+
+COMPILER = ("_PyPegen_", "_PyParser_AST", "_PyTokenizer_From", "_PyTokenizer_Get", "_PyAST_Compile", "_PySymtable_Build", "_PyCodegen_", "_PyCfg_",
+            "_PyAssemble_", "PyInit__ast", "PyInit__symtable", "PyInit__tokenize")
+
+
+@pytest.mark.parametrize("name", ["digits", "forest"])
+def test_shipped_tasks_give_the_answers_of_the_full_host(vmrun, tmp_path, name):
+    bundle, asked = tmp_path / f"{name}.vmb", tmp_path / "input.json"
+    bundle.write_bytes(compile_task(ROOT / "tasks" / name).to_bytes())
+    value = next(iter(cases.cases(name)))[0]
+    asked.write_text(json.dumps(value))
+    with vmhost.Host(allow_unsigned=True) as host:
+        expected = host.load(bundle)(value)
+    done = vmrun("run", bundle, "--allow-unsigned", "--input", asked)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == expected
+
+
+def test_no_member_of_the_compiler_is_linked_in(image, tools):
+    linked = max(link.OBJECTS.glob("plain/*/vmrun"), key=os.path.getmtime)      # before its names were stripped
+    names = subprocess.run([tools.nm, "--defined-only", linked], capture_output=True, text=True, check=True).stdout.split()
+    refusing = {"_PyParser_ASTFromString", "_PyParser_ASTFromFile", "_PyAST_Compile"}      # absent.c
+    assert [name for name in names if name.startswith(COMPILER) and name not in refusing] == []
+    assert "_PyEval_EvalFrameDefault" in names, "this is no Python at all"
+    stripped = (image / "vmrun").read_bytes()
+    for words in (b"invalid syntax", b"unterminated string literal", b"'return' outside function", b"too many statically nested blocks"):
+        assert words not in stripped
+
+
+def test_nothing_compiles_in_the_main_interpreter_and_no_source_is_there(vmrun, image):
+    done = vmrun("check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("no compiler: as it should be")
+    assert sorted(path.name for path in image.rglob("*")) == ["host.vmb", "manifest", "stdlib.vmb", "vmrun"]
+
+
+PROMISED = """
+import asyncio, collections, concurrent.futures, contextlib, csv, dataclasses, datetime, decimal, enum, functools, hashlib, heapq
+import json, logging, random, re, statistics, typing, urllib.parse, zlib
+import ast
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    x: int
+    y: float = 0.5
+
+Pair = collections.namedtuple("Pair", "left right")
+
+def run(value):
+    async def later():
+        await asyncio.sleep(0)
+        return "awaited"
+    hashes = {name: getattr(hashlib, name)(b"abc").hexdigest() for name in
+              ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_224", "sha3_256", "sha3_384", "sha3_512", "blake2b", "blake2s")}
+    hashes["shake"] = hashlib.shake_128(b"abc").hexdigest(40) + hashlib.shake_256(b"").hexdigest(7)
+    hashes["keyed"] = hashlib.blake2b(b"abc" * 99, key=b"key", salt=b"salt", person=b"person", digest_size=20, fanout=3, depth=2,
+                                      leaf_size=9, node_offset=5, node_depth=1, inner_size=8, last_node=True).hexdigest()
+    hashes["small"] = hashlib.blake2s(b"abc" * 99, key=b"key", salt=b"salt", person=b"person", digest_size=20, fanout=3, depth=2,
+                                      leaf_size=9, node_offset=5, node_depth=1, inner_size=8).hexdigest()
+    running = hashlib.sha256(b"a")
+    before = running.hexdigest()
+    running.update(b"b" * 200)
+    return {"point": repr(Point(1)), "pair": repr(Pair(1, right=2)), "async": asyncio.run(later()), "hashes": hashes, "running": [before, running.hexdigest()],
+            "decimal": str(decimal.Decimal("1.1") / 3), "date": datetime.date(2026, 11, 21).isoformat(), "random": random.Random(7).random(),
+            "literal": ast.literal_eval("{'a': [1, -2.5, (None, b'x')]}")["a"][1], "node": repr(ast.Name("x").ctx.__class__.__name__),
+            "re": re.sub(r"(a+)b", r"<\\\\1>", "aab"), "url": urllib.parse.quote("a b"), "mean": statistics.mean([1, 2, 4]),
+            "typed": typing.get_type_hints(Point)["y"].__name__, "crc": zlib.crc32(b"abc"), "sum": value}
+"""
+
+
+def test_the_library_works_as_on_the_full_host(vmrun, task):
+    bundle = task(PROMISED)
+    with vmhost.Host(allow_unsigned=True) as host:
+        expected = host.load(bundle)([1, 2])
+    done = vmrun("run", bundle, "--allow-unsigned", "--input", "[1, 2]")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == expected
+
+
+def test_limits_hold(vmrun, task):
+    done = vmrun("run", task("def run(value):\n    while True: pass\n"), "--allow-unsigned", "--timeout", "0.2")
+    assert done.returncode == failures.LIMIT
+    assert "did not end within its time" in done.stderr
+
+
+def test_signatures_are_checked(vmrun, task, tmp_path):
+    key, other = signing.generate_key(), signing.generate_key()
+    for name, made in (("signer", key), ("other", other)):
+        (tmp_path / f"{name}.pub").write_text(signing.format_public_key(name, made.public))
+    bundle = task("def run(value):\n    return 'signed'\n", key=key)
+    assert vmrun("run", bundle, "--trust", tmp_path / "signer.pub").stdout == '"signed"\n'
+    refused = vmrun("run", bundle, "--trust", tmp_path / "other.pub")
+    assert refused.returncode == failures.REFUSED and "which this host does not trust" in refused.stderr
+    data = bytearray(bundle.read_bytes())
+    at = data.index(key.public) + 40            # in the signature itself
+    data[at] ^= 1
+    (tmp_path / "forged.vmb").write_bytes(data)
+    forged = vmrun("run", tmp_path / "forged.vmb", "--trust", tmp_path / "signer.pub")
+    assert forged.returncode == failures.REFUSED
+    unsigned = vmrun("run", task("def run(value): pass\n", "unsigned"))
+    assert unsigned.returncode == failures.REFUSED and "not signed" in unsigned.stderr
+
+
+def test_a_module_that_was_cut_away_is_named_with_the_command_that_adds_it(vmrun, task):
+    bundle = task("def run(value):\n    import colorsys\n")
+    done = vmrun("run", bundle, "--allow-unsigned")
+    assert done.returncode == failures.TASK_FAILED
+    assert "colorsys is not in this image" in done.stderr and "--module colorsys" in done.stderr
+
+
+def test_an_image_for_a_bundle_has_what_it_imports_and_not_more(task, tmp_path, vmrun, tools):
+    bundle = task("import colorsys\ndef run(value):\n    return colorsys.rgb_to_hsv(1, 1, 1)[2]\n")
+    out = tmp_path / "small"
+    assert main(["image", str(out), "--bundle", str(bundle)]) == 0
+    assert vmrun("run", bundle, "--allow-unsigned", folder=out).stdout == "1\n"
+    other = task("def run(value):\n    import sched\n", "other")
+    assert "sched is not in this image" in vmrun("run", other, "--allow-unsigned", folder=out).stderr
+
+
+def test_the_same_inputs_give_the_same_bytes(image, tmp_path, monkeypatch):
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "objects").symlink_to(link.OBJECTS / "objects")
+    monkeypatch.setattr(link, "OBJECTS", tmp_path / "build")            # linked again, at another place
+    assert main(["image", str(tmp_path / "again")]) == 0
+    for path in image.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize("name", ["host.vmb", "stdlib.vmb"])
+def test_a_damaged_image_says_so(image, vmrun, tmp_path, name):
+    copy = tmp_path / "copy"
+    shutil.copytree(image, copy)
+    data = bytearray((copy / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / name).write_bytes(data)
+    done = vmrun("check", folder=copy)
+    assert done.returncode == failures.HOST_FAILED
+    assert f"{name}: altered or damaged: expected SHA-256" in done.stderr
+    (copy / name).write_bytes(data[:-1])
+    assert f"expected {len(data)} bytes, got {len(data) - 1}" in vmrun("check", folder=copy).stderr
+    (copy / name).unlink()
+    missing = vmrun("check", folder=copy)
+    assert missing.returncode == failures.HOST_FAILED and "No such file" in missing.stderr and "vmhost image" in missing.stderr
+
+
+def test_an_altered_executable_is_found_by_check(image, vmrun, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(image, copy)
+    with open(copy / "vmrun", "ab") as file:
+        file.write(b"more")
+    done = vmrun("check", folder=copy)
+    assert done.returncode == failures.UNHEALTHY and "vmrun: altered or damaged" in done.stderr
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ([], "usage: vmrun"),
+    (["frobnicate"], "no such command"),
+    (["run"], "expected BUNDLE"),
+    (["run", "nothing.vmb"], "nothing.vmb: can't read the bundle"),
+    (["run", "nothing.vmb", "--input"], "--input: expected a value"),
+    (["run", "nothing.vmb", "--input", "{"], "not JSON"),
+    (["run", "nothing.vmb", "--color"], "--color: no such option"),
+])
+def test_wrong_input_gets_one_clear_error(vmrun, arguments, says):
+    done = vmrun(*arguments)
+    assert says in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_leaves_nothing_half_made(image, tmp_path, monkeypatch, capsys):
+    written = Path.write_bytes
+
+    def until_full(path, data):
+        if path.name == "vmrun" and path.parent.parent == tmp_path:
+            written(path, data[:1000])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", until_full)
+    assert main(["image", str(tmp_path / "out")]) == failures.REFUSED
+    assert "No space left on device" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_image_is_not_replaced(tmp_path, capsys):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "letter.txt").write_text("dear")
+    assert main(["image", str(tmp_path / "kept")]) == failures.REFUSED
+    assert "is there already and is no image" in capsys.readouterr().err
+    assert (tmp_path / "kept" / "letter.txt").read_text() == "dear"
+
+
+def test_a_place_that_cannot_be_written_is_named(image, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["image", str(tmp_path / "file" / "out")]) == failures.REFUSED
+    assert "file/out: cannot be written: " in capsys.readouterr().err

@@ -1,0 +1,28 @@
+"""What is said where an image cannot be made."""
+
+import pytest
+
+from vmhost.image import ImageError, toolchain
+
+
+def test_a_python_without_a_static_library_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(toolchain.sysconfig, "get_config_var", lambda name: str(tmp_path))
+    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(ImageError, match=r"came without a static library \(libpython3\.\d+\.a\).*libpython3.14-dev"):
+        toolchain.python_library()
+
+
+def test_a_machine_without_gcc_is_told(monkeypatch):
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+    with pytest.raises(ImageError, match="gcc.*not on PATH; install gcc and binutils"):
+        toolchain.find()
+
+
+def test_libraries_that_are_missing_or_others_than_the_lock_names_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(toolchain, "LIBRARIES", tmp_path)
+    with pytest.raises(ImageError, match="has no libsodium.a; run `make device-libraries`"):
+        toolchain._locked("libsodium.a")
+    (tmp_path / "lib" / "here").mkdir(parents=True)
+    (tmp_path / "lib" / "here" / "libsodium.a").write_bytes(b"another")
+    with pytest.raises(ImageError, match="expected SHA-256 .*, got .*--lock"):
+        toolchain._locked("libsodium.a")

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Unpacks the static libraries that device images are linked with, LibSodium and LibTomCrypt, into .python/device of the checkout.
+#
+#   sh tools/device_libraries.sh           takes Debian's; they must be those that tools/device.lock names
+#   sh tools/device_libraries.sh --lock    takes Debian's newest and writes the lock
+set -eu
+cd -- "$(dirname -- "$0")/.."
+folder=$(pwd -P)/.python/device
+lock=tools/device.lock
+
+digests() { (cd "$folder/root/usr/lib/"*-linux-gnu && sha256sum libsodium.a libtomcrypt.a); }
+
+if [ "${1:-}" = --lock ] || [ ! -d "$folder/root" ]; then
+    sh tools/debian_packages.sh "$folder" libsodium-dev libtomcrypt-dev
+fi
+if [ "${1:-}" = --lock ]; then
+    { echo "# Written by tools/device_libraries.sh --lock from: $(tr '\n' ' ' < "$folder/packages")"; digests; } > "$lock.new"
+    mv "$lock.new" "$lock"
+elif [ "$(digests)" != "$(grep -v '^#' "$lock")" ]; then
+    echo "device_libraries: Debian's libraries are no longer those of $lock; look at what is new, then run sh tools/device_libraries.sh --lock" >&2
+    exit 1
+fi

@@ -1,0 +1,36 @@
+"""With which exit code a command ends, by the error that it could not go on for.
+
+| code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | the task raised, or an answer was wrong |
+| 2 | the command line or an input is wrong: no such file, not JSON, not a task folder, a key that cannot be read |
+| 3 | the task cannot be compiled, or the bundle is refused |
+| 4 | the call was stopped at a limit: time or memory |
+| 5 | the host could not run the call: queue full, breaker open, VM lost, host closed |
+| 6 | `doctor` found something wrong with this machine |
+| 130 | interrupted with Ctrl-C |
+| 141 | the reader of stdout went away |
+"""
+
+import bytecode.errors
+import vmhost.errors as ours
+
+DONE, TASK_FAILED, WRONG_INPUT, REFUSED, LIMIT, HOST_FAILED, UNHEALTHY = range(7)
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+# The first that fits is taken.
+_CODES = (
+    ((ours.TaskError, ours.PermissionDenied, ours.CrossingError), TASK_FAILED),
+    ((ours.TimeLimitError, ours.MemoryLimitError), LIMIT),
+    ((ours.BundleError, bytecode.errors.BundleError, bytecode.errors.CompileError), REFUSED),
+    ((bytecode.errors.TaskSpecError,), REFUSED),
+    ((bytecode.errors.BytecodeError,), WRONG_INPUT),
+    ((ours.ConfigurationError,), WRONG_INPUT),
+    ((ours.VMHostError,), HOST_FAILED),
+)
+
+
+def exit_code(error):
+    """The exit code for an error of ours, or None if it is not one."""
+    return next((code for kinds, code in _CODES if isinstance(error, kinds)), None)

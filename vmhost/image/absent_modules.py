@@ -1,0 +1,71 @@
+"""Stand-ins in Python for two native modules that are not linked in: `_ast` and `_tokenize`.
+
+The nodes of `_ast` are data: `ast.literal_eval`, annotations and `vmhost.guest.expressions` make and read them without any parser. Their
+classes are written here from those of the running Python, so fields, bases and defaults are its own. `_tokenize` has a name to import and
+refuses to be used.
+"""
+
+import _ast
+
+from bytecode.format import Module
+from bytecode.source import compile_source
+
+_HEAD = '''
+class AST:
+    _fields = _attributes = __match_args__ = ()
+    _lists = ()
+
+    def __init__(self, *values, **named):
+        fields, name = self._fields, type(self).__name__
+        if len(values) > len(fields):
+            raise TypeError(f"{name} constructor takes at most {len(fields)} positional argument{'s' * (len(fields) != 1)}")
+        for field, value in zip(fields, values):
+            if field in named:
+                raise TypeError(f"{name} got multiple values for argument {field!r}")
+            setattr(self, field, value)
+        for field, value in named.items():
+            setattr(self, field, value)
+        for field in fields[len(values):]:
+            if field not in named and field in self._lists:
+                setattr(self, field, [])
+            elif field == "ctx" and field not in named:
+                self.ctx = Load()
+
+    def __repr__(self):
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name, None)!r}' for name in self._fields)})"
+
+    def __reduce__(self):
+        return type(self), (), self.__dict__
+
+    def __replace__(self, **named):
+        known = {name: value for name, value in self.__dict__.items() if name in (*self._fields, *self._attributes)}
+        return type(self)(**known | named)
+
+
+AST.__module__ = "ast"
+'''
+_TOKENIZE = b'''
+class TokenizerIter:
+    def __init__(self, *arguments, **options):
+        raise RuntimeError("this Python has no tokenizer: it runs bytecode only")
+'''
+
+
+def stand_ins():
+    """{name: Module} of the stand-ins."""
+    sources = {"_ast": _ast_source().encode(), "_tokenize": _TOKENIZE}
+    return {name: Module(False, compile_source(source, f"stdlib/{name}.py", name, optimize=2)) for name, source in sources.items()}
+
+
+def _ast_source():
+    parts = [_HEAD]
+    classes = [value for value in vars(_ast).values() if isinstance(value, type) and issubclass(value, _ast.AST) and value is not _ast.AST]
+    for node in sorted(classes, key=lambda node: (len(node.__mro__), node.__name__)):
+        types = getattr(node, "_field_types", {})
+        lists = tuple(name for name in node._fields if getattr(types.get(name), "__origin__", None) is list)
+        own = {"__module__": "ast", "_fields": node._fields, "__match_args__": node.__match_args__, "_attributes": node._attributes, "_lists": lists}
+        own |= {name: None for name in (*node._fields, *node._attributes) if getattr(node, name, ...) is None}
+        body = "".join(f"    {name} = {value!r}\n" for name, value in own.items())
+        parts.append(f"class {node.__name__}({node.__base__.__name__}):\n{body}\n")
+    parts += [f"{name} = {value!r}\n" for name, value in vars(_ast).items() if name.startswith("PyCF_")]
+    return "\n".join(parts)

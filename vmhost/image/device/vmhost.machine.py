@@ -1,0 +1,21 @@
+"""What the host asks of the machine that it runs on, from /proc. Stands in the place of vmhost/machine.py in a device image."""
+
+
+def memory_bytes():
+    """How much memory the machine has."""
+    return _kibibytes("MemTotal") << 10
+
+
+def memory_used_percent():
+    """How much of it is taken, in percent."""
+    total = _kibibytes("MemTotal")
+    return 100.0 * (total - _kibibytes("MemAvailable")) / total
+
+
+def _kibibytes(name):
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            if key == name:
+                return int(value.split()[0])
+    raise OSError(f"/proc/meminfo has no line {name}")

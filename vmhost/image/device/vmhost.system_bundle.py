@@ -1,0 +1,18 @@
+"""The image that VMs boot from: the executable has it mapped, and has checked it against the manifest.
+
+Stands in the place of vmhost/system_bundle.py in a device image.
+"""
+
+import _vmrun
+
+IN_CHECKOUT = None
+
+
+def boot_image(native, _in_checkout=None):
+    """The native image of the standard library; the engine is attached to `native` where it is linked in."""
+    image = native.Image()
+    _vmrun.fill_image(image)
+    table = _vmrun.engine_table()
+    if table is not None:
+        native.engine_attach(table, "")
+    return image

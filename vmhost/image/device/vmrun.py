@@ -1,0 +1,38 @@
+"""The first module that runs in a device host: makes the standard library of the VMs work in the main interpreter, too.
+
+That library asks `_vmhost` and `vmhost.guest.texts` for code that CPython would compile at run time; both are put in place here, before anything
+else is imported. The native `_vmhost` of a VM has more in it, which only guests use.
+"""
+
+import sys
+
+import _imp
+
+
+def main():
+    """Runs the command line of the process and returns its exit code."""
+    _start()
+    import vmrun_commands
+
+    return vmrun_commands.main(sys.argv[1:])
+
+
+def _start():
+    module = type(sys)
+    native, guest = module("_vmhost"), module("vmhost.guest")
+
+    def text(digest):
+        name = "#" + digest.hex()       # as native/archive.c calls it
+        return _imp.get_frozen_object(name) if _imp.is_frozen(name) else None
+
+    native.code, native.text = _imp.get_frozen_object, text
+    guest.__path__ = []
+    sys.modules["_vmhost"], sys.modules["vmhost.guest"] = native, guest
+    for name in ("texts", "deferred", "signatures"):      # not by import: that would begin with the host's package `vmhost`, which needs them
+        full_name = f"vmhost.guest.{name}"
+        part = sys.modules[full_name] = module(full_name)
+        exec(_imp.get_frozen_object(full_name), part.__dict__)
+        setattr(guest, name, part)
+        if name == "texts":
+            part.install(text, lambda template, **replaced: template.replace(**replaced))
+    guest.signatures.of_class = lambda cls: ""      # documentation of the host's dataclasses, which nobody reads: 10 ms

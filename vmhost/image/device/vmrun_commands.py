@@ -1,0 +1,162 @@
+"""The command line of a device host.
+
+`run` calls a bundle's entry point once and prints the result as JSON, as `vmhost run` does; exit codes are those of vmhost/exit_codes.py.
+`check` holds the image's files against its manifest, and tries the compiler, which must not be there.
+"""
+
+import json
+import logging
+import os
+import sys
+
+import _vmrun
+
+import vmhost
+from bytecode.errors import BytecodeError
+from bytecode.signing import TrustStore
+from vmhost import exit_codes, json_values
+from vmhost.limits import seconds
+
+USAGE = """\
+usage: vmrun run BUNDLE [--input FILE|JSON|-] [--timeout TIME] [--trust PATH]... [--allow-unsigned]
+       vmrun check
+       vmrun --version
+"""
+
+
+class UsageError(Exception):
+    """The command line or the input is wrong; the text says how."""
+
+
+def main(arguments):
+    """Runs the command line `arguments` and returns the exit code."""
+    command = arguments[0] if arguments else "--help"
+    commands = {"run": run, "check": check, "--version": version, "--help": usage, "-h": usage}
+    try:
+        if command not in commands:
+            raise UsageError(f"{command}: no such command\n{USAGE.rstrip()}")
+        return commands[command](arguments[1:])
+    except UsageError as error:
+        return _fail(error, exit_codes.WRONG_INPUT)
+    except KeyboardInterrupt:
+        return _fail("interrupted", exit_codes.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.PIPE_CLOSED
+    except (vmhost.VMHostError, BytecodeError) as error:
+        frames = getattr(error, "guest_traceback", None)
+        if frames:
+            print(frames.rstrip(), file=sys.stderr)
+        return _fail(f"{error}{_advice(error)}", exit_codes.exit_code(error))
+
+
+def run(arguments):
+    """vmrun run BUNDLE …"""
+    options, (path,) = _options(arguments, {"--input": 1, "--timeout": 1, "--trust": 1, "--allow-unsigned": 0}, ["BUNDLE"])
+    try:
+        value = json_values.read(options["--input"][-1] if options["--input"] else None)
+    except ValueError as error:
+        raise UsageError(error) from error
+    timeout_s = None
+    if options["--timeout"]:
+        text = options["--timeout"][-1]
+        try:
+            text = float(text)
+        except ValueError:
+            pass
+        timeout_s = seconds(text, "--timeout")
+    _show_guests()
+    with vmhost.Host(trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"])) as host:
+        result = host.load(path).submit(value, timeout_s=timeout_s).result()
+    try:
+        plain = json_values.to_plain(result)
+    except TypeError as error:
+        raise UsageError(f"{path}: the task returned a value that JSON cannot say: {error}") from error
+    sys.stdout.write(json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+    return exit_codes.DONE
+
+
+def check(arguments):
+    """vmrun check"""
+    _options(arguments, {}, [])
+    right = _vmrun.check_files()
+    try:
+        compile("1", "text", "eval")
+    except RuntimeError:
+        print("no compiler: as it should be")
+    else:
+        right = False
+        print("vmrun: there is a compiler in this image, and there must be none", file=sys.stderr)
+    if right:
+        print("the image's files are as its manifest says")
+    return exit_codes.DONE if right else exit_codes.UNHEALTHY
+
+
+def version(arguments):
+    """vmrun --version"""
+    _options(arguments, {}, [])
+    sys.stdout.write(_vmrun.manifest)
+    return exit_codes.DONE
+
+
+def usage(arguments):
+    """vmrun --help"""
+    sys.stdout.write(USAGE)
+    return exit_codes.DONE
+
+
+def _options(arguments, known, wanted):
+    """({option: values}, operands) of a command line; UsageError for what is not in `known` or does not fit `wanted`."""
+    found, operands, rest = {name: [] for name in known}, [], list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        name, equals, value = argument.partition("=")
+        if not argument.startswith("--") or argument == "--":
+            operands.append(argument)
+        elif name not in known or (equals and not known[name]):
+            raise UsageError(f"{argument}: no such option\n{USAGE.rstrip()}")
+        elif not known[name]:
+            found[name].append(True)
+        elif equals or rest:
+            found[name].append(value if equals else rest.pop(0))
+        else:
+            raise UsageError(f"{name}: expected a value after it")
+    if len(operands) != len(wanted):
+        raise UsageError(f"expected {' '.join(wanted) or 'no arguments'}, got {' '.join(operands) or 'none'}\n{USAGE.rstrip()}")
+    return found, operands
+
+
+def _trust(paths):
+    """The keys in the files and folders `paths`; without any, nobody is trusted."""
+    if not paths:
+        return None
+    keys = {}
+    for path in paths:
+        keys |= TrustStore.load(path).keys
+    return TrustStore(keys)
+
+
+def _show_guests():
+    """Lines that tasks print or log appear on stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    logger = logging.getLogger("vmhost")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+def _advice(error):
+    """What to do where a task asked for a module of the standard library that this image was cut of."""
+    if getattr(error, "type_name", None) != "ModuleNotFoundError":
+        return ""
+    name = error.guest_message.partition("'")[2].rpartition("'")[0]
+    if name.partition(".")[0] not in sys.stdlib_module_names:
+        return ""
+    return (f"\n{name} is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, which takes in what the bundle imports, "
+            f"or with `--module {name}`")
+
+
+def _fail(error, code):
+    print(f"vmrun: {error}", file=sys.stderr)
+    return code

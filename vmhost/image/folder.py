@@ -1,0 +1,111 @@
+"""Makes the folder of an image, whole or not at all: it is written beside its place and then moved there.
+
+In it: `vmrun`, `host.vmb`, `stdlib.vmb` and `manifest`, a text with one fact a line, the last of them `sha256 HEX SIZE NAME` of each file. Same
+inputs, same bytes.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from bytecode.errors import BundleError
+from bytecode.format import read_bundle
+
+from vmhost.image import ImageError, host_code, link, modules, toolchain
+from vmhost.system_bundle import system_bundle
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Image:
+    """What was made: its folder, the bytes of each file, and the names of the modules in it."""
+
+    folder: Path
+    sizes: dict
+    modules: tuple
+    native: tuple
+    glibc: str
+
+
+def make(out, bundles=(), more_modules=()):
+    """Makes the image `out` for the bundles at the paths `bundles` (none: modules.DEFAULT) and `more_modules`; an Image.
+
+    An image that is there is replaced; any other folder that holds something is left alone. ImageError.
+    """
+    out = Path(os.path.abspath(out))
+    if out.exists() and not (out / "manifest").is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise ImageError(f"{out}: is there already and is no image; choose another folder, or empty it")
+    image, files = _made(out, toolchain.find(), bundles, more_modules)
+    work = None
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        for name, data in files.items():
+            (work / name).write_bytes(data)
+            os.chmod(work / name, 0o755 if name == "vmrun" else 0o644)
+        os.chmod(work, 0o755)
+        _put_in_place(work, out)
+    except OSError as error:
+        raise ImageError(f"{out}: cannot be written: {error.strerror}; nothing was left there") from error
+    finally:
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
+    return image
+
+
+def _made(out, tools, bundles, more_modules):
+    """(the Image that will be at `out`, {name of a file: its bytes})."""
+    library, linked = modules.Library(system_bundle()), link.offered(tools)
+    unknown = [name for name in more_modules if name not in library.modules and name not in linked]
+    if unknown:
+        raise ImageError(f"--module: {', '.join(unknown)}: not a module of the standard library that VMs can have")
+    host, host_imports = host_code.host_code()
+    wanted = {*modules.GUEST, *host_imports, *more_modules, *(() if bundles else modules.DEFAULT)}
+    for path in bundles:
+        imported = modules.imported_by(_read(path))
+        modules.check_native(_required(library.closure(imported)[1], imported), linked, path)
+        wanted |= imported
+    python, native = library.closure(wanted)
+    native = (native | modules.ALWAYS_NATIVE) & linked
+    executable = link.link(tools, native, engine=False)
+    glibc = link.needed_glibc(tools, executable)
+    files = {"host.vmb": host, "stdlib.vmb": library.cut_to(python), "vmrun": executable.read_bytes()}
+    facts = [f"vmhost-image {FORMAT}", f"python {platform.python_version()}", f"machine {platform.machine()}", f"glibc {glibc}",
+             "engine no", f"native {' '.join(sorted(native))}",
+             *(f"sha256 {hashlib.sha256(data).hexdigest()} {len(data)} {name}" for name, data in sorted(files.items()))]
+    files["manifest"] = ("\n".join(facts) + "\n").encode()
+    sizes = {name: len(data) for name, data in files.items()}
+    return Image(out, sizes, tuple(sorted(python)), tuple(sorted(native)), glibc), files
+
+
+def _required(native, imported):
+    """Native modules that a bundle cannot do without: those that it imports itself, and those that stand behind nothing else."""
+    return {name for name in native if name in imported or name in ("_sqlite3", "engine._array")}
+
+
+def _read(path):
+    try:
+        return read_bundle(path, allow_unsigned=True)
+    except BundleError as error:
+        raise ImageError(str(error)) from error
+
+
+def _put_in_place(work, out):
+    """Moves the finished folder to `out`; an image that was there is gone only then."""
+    if not out.exists():
+        os.rename(work, out)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
+    os.rename(out, old / "image")
+    try:
+        os.rename(work, out)
+    except OSError:
+        os.rename(old / "image", out)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)

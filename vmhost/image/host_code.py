@@ -1,0 +1,71 @@
+"""The host's own Python as a bundle: the same sources as on a full host, but for the few files in `device/`.
+
+`device/<dotted name>.py` stands in the place of that module. CPython's importer is in the bundle as well, compiled without docstrings.
+"""
+
+import functools
+import marshal
+import platform
+import sys
+import sysconfig
+from pathlib import Path
+
+import msgpack
+
+import bytecode
+from bytecode.format import Manifest, Module, module_path, write_bundle
+from bytecode.source import compile_source
+from bytecode.texts import collect_texts
+
+from vmhost.image.modules import imports_of
+
+_DEVICE = Path(__file__).parent / "device"
+_PACKAGES = {"vmhost": Path(__file__).parent.parent, "bytecode": Path(bytecode.__file__).parent, "msgpack": Path(msgpack.__file__).parent}
+# On a device nobody compiles, and what needs a package with native parts of its own is not there.
+_LEFT_OUT = ("vmhost.cli", "vmhost.demo", "vmhost.executor", "vmhost.guest", "vmhost.host_yaml", "vmhost.image", "vmhost.interactive",
+             "vmhost.travel", "bytecode.closure", "bytecode.compiler", "bytecode.source", "bytecode.spec", "bytecode.stdlib", "bytecode.texts",
+             "msgpack._cmsgpack")
+# Imported by a name that is put together.
+_BY_NAME = (f"bytecode.opcodes_{sys.version_info.major}_{sys.version_info.minor}",)
+_IMPORTER = {"_frozen_importlib": "importlib._bootstrap", "_frozen_importlib_external": "importlib._bootstrap_external"}
+
+
+@functools.cache
+def host_code():
+    """(bytes of the bundle, names that its code imports from the standard library)."""
+    sources, modules, texts, foreign, waiting = _sources(), {}, {}, set(), ["vmrun", *_BY_NAME]
+    while waiting:
+        name = waiting.pop()
+        if name in modules:
+            continue
+        if name not in sources:
+            foreign.add(name)
+            continue
+        path, is_package = sources[name]
+        source = path.read_bytes() if path.is_file() else b""       # a package without __init__.py
+        code = compile_source(source, f"host/{module_path(name, is_package)}.py", str(path), optimize=2)
+        modules[name] = Module(is_package, code)
+        texts |= collect_texts(source)
+        parents = [name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)]
+        waiting += parents + [imported for imported, _ in imports_of(marshal.loads(code), name, is_package)]
+    for name, module in _IMPORTER.items():
+        source = Path(sysconfig.get_path("stdlib"), *module.split(".")).with_suffix(".py").read_bytes()
+        modules[name] = Module(False, compile_source(source, f"<frozen {module}>", module, optimize=2))
+    version = platform.python_version()
+    manifest = Manifest(name="host", version=version, kind="stdlib", exact_python=version, optimize=2)
+    return write_bundle(manifest, modules, texts=texts), frozenset(foreign)
+
+
+def _sources():
+    """Dotted name to (path, is it a package?) of all that may be on a device."""
+    sources = {}
+    for package, folder in _PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = (package, *path.relative_to(folder).with_suffix("").parts)
+            is_package = parts[-1] == "__init__"
+            sources[".".join(parts[:-1] if is_package else parts)] = (path, is_package)
+    for name in [name for name in sources if "." in name]:
+        sources.setdefault(name.rpartition(".")[0], (_PACKAGES[name.partition(".")[0]] / "__init__.py.absent", True))
+    sources = {name: found for name, found in sources.items() if not any(f"{name}.".startswith(f"{out}.") for out in _LEFT_OUT)}
+    sources.update((path.stem, (path, False)) for path in _DEVICE.glob("*.py"))
+    return sources

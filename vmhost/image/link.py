@@ -1,0 +1,106 @@
+"""The executable `vmrun`: our C sources and the members of CPython's static library that they need, and no others.
+
+No member of the archive is removed: those of the compiler are not linked because `native/absent.c` defines the names that the rest asks
+for, and the linker's map is read to see that none came all the same.
+"""
+
+import hashlib
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from vmhost.image import ImageError
+from vmhost.image.toolchain import CHECKOUT
+
+# Archive members that make code, or read what code is made from.
+COMPILER = frozenset(f"{name}.o" for name in """
+    pegen pegen_errors action_helpers parser string_parser peg_api buffer lexer state file_tokenizer readline_tokenizer string_tokenizer
+    utf8_tokenizer helpers token Python-ast Python-tokenize asdl assemble ast ast_preprocess ast_unparse codegen compile flowgraph future
+    instruction_sequence symtable symtablemodule jit
+""".split())
+NATIVE = CHECKOUT / "vmhost" / "image" / "native"
+ISOLATION = CHECKOUT / "vmhost" / "isolation"
+ENGINE = CHECKOUT / "engine"
+OBJECTS = CHECKOUT / "build" / "image"
+# Of modules that are linked in under another name than PyInit_<name>.
+INITS = {"marshal": "PyMarshal_Init", "_warnings": "_PyWarnings_Init", "builtins": None, "sys": None}
+OURS = {"vmhost.isolation._core": "PyInit__core", "engine._array": "PyInit__array"}
+_FLAGS = ("-std=c11", "-Os", "-g0", "-DNDEBUG", "-D_GNU_SOURCE", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", "-fno-pie",
+          "-fno-asynchronous-unwind-tables", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
+# Not relocatable, as the archive is not; nothing of the machine's paths gets in.
+_LINK = ("-no-pie", "-pthread", "-Wl,--gc-sections", "-Wl,-z,relro,-z,now", "-Wl,--build-id=none", "-Wl,-O1", "-Wl,--hash-style=gnu",
+         "-Wl,-z,noseparate-code")
+
+
+def offered(toolchain):
+    """The native modules that can be linked in."""
+    members = _run([toolchain.nm, "--defined-only", "-A", str(toolchain.python_library)])
+    made = set(re.findall(r"\bPyInit_(\w+)$", members, re.MULTILINE))
+    return (made | INITS.keys() | {"engine._array"}) - {"_ast", "_symtable", "_tokenize"}
+
+
+def link(toolchain, modules, *, engine):
+    """The path of the executable: `modules` names the native modules in it; `engine`: with the tensor engine. ImageError."""
+    work = OBJECTS / ("engine" if engine else "plain")
+    work.mkdir(parents=True, exist_ok=True)
+    header = _table(sorted(modules | {"vmhost.isolation._core"} | ({"engine._array"} if engine else set())))
+    made_of = Path(work, hashlib.sha256(header.encode()).hexdigest()[:16])
+    made_of.mkdir(exist_ok=True)
+    (made_of / "native_modules.h").write_text(header)
+    includes = [NATIVE, ISOLATION, ENGINE / "include", *toolchain.includes]
+    options = [*_FLAGS, *(["-DVMRUN_ENGINE"] if engine else []), f"-ffile-prefix-map={CHECKOUT}=."]
+    sources = [(path, options, [made_of, *includes]) for folder in (NATIVE, ISOLATION) for path in sorted(folder.glob("*.c"))]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        objects = list(pool.map(lambda source: _compile(toolchain, *source), sources))
+    libraries = [toolchain.python_library, *(path for name, path in toolchain.libraries.items() if name != "libexpat.a" or "pyexpat" in modules)]
+    trace = made_of / "map"
+    executable = made_of / "vmrun"
+    _run([toolchain.compiler, *_LINK, "-o", str(executable), *map(str, objects), *map(str, libraries), "-lm", "-ldl",
+          *(["-lmvec"] if engine else []), f"-Wl,-Map={trace}"])
+    linked = set(re.findall(r"libpython[\d.]+\.a\(([\w-]+\.o)\)", trace.read_text(errors="replace").partition("Discarded input sections")[0]))
+    if linked & COMPILER:
+        raise ImageError(f"{', '.join(sorted(linked & COMPILER))} of {toolchain.python_library.name} would be linked in, and an image holds no "
+                         "compiler; look at who asks for it in " + str(trace))
+    stripped = made_of / "vmrun.stripped"
+    _run([toolchain.strip, "--strip-all", "--remove-section=.comment", "--remove-section=.note.*", "-o", str(stripped), str(executable)])
+    return stripped
+
+
+def needed_glibc(toolchain, executable):
+    """The newest glibc version that the executable asks for, as text ("2.34")."""
+    found = re.findall(r"GLIBC_(\d+)\.(\d+)", _run([toolchain.readelf, "-W", "--version-info", str(executable)]))
+    return ".".join(map(str, max((int(major), int(minor)) for major, minor in found)))
+
+
+def _table(modules):
+    inits = {name: INITS.get(name, OURS.get(name, f"PyInit_{name}")) for name in modules}
+    declared = "".join(f"PyObject *{init}(void);\n" for init in inits.values() if init is not None)
+    rows = "".join(f'    {{"{name}", {init or "NULL"}}}, \\\n' for name, init in inits.items())
+    return f"/* Written by vmhost/image/link.py. */\n{declared}#define VMRUN_NATIVE_MODULES \\\n{rows}\n"
+
+
+def _compile(toolchain, source, options, includes):
+    """The object file of one source; compiled only when what it is made of has changed."""
+    command = [toolchain.compiler, *options, *(f"-I{folder}" for folder in includes), "-c", str(source)]
+    text = _run([*command[:-2], "-E", "-P", str(source)])
+    digest = hashlib.sha256("\0".join((_version(toolchain.compiler), *options, text)).encode()).hexdigest()[:32]
+    made = OBJECTS / "objects" / f"{source.stem}-{digest}.o"
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = made.with_suffix(f".{os.getpid()}")
+        _run([*command, "-o", str(unfinished)])
+        os.replace(unfinished, made)
+    return made
+
+
+def _version(compiler):
+    return _run([compiler, "--version"]).partition("\n")[0]
+
+
+def _run(command):
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        raise ImageError(f"{Path(command[0]).name} failed:\n{done.stderr.strip()[-3000:]}")
+    return done.stdout

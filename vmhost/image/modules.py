@@ -1,0 +1,135 @@
+"""Which modules an image carries: what its bundles, the guest runtime and the host import, and what these import in turn.
+
+Read off the code, since neither bundles nor the standard-library bundle hold sources. Imports inside functions count, too, as a task may
+get there; SELDOM names those that do not. A module that is wanted and not there says so when it is imported, with the command that adds it.
+"""
+
+import dis
+import functools
+import marshal
+from collections import defaultdict
+
+from bytecode.format import Manifest, read_bundle, write_bundle
+from bytecode.stdlib import NATIVE_MODULES
+
+from vmhost.image import ImageError
+from vmhost.image.absent_modules import stand_ins
+
+# For a task that names no bundles: what the documentation promises to work in every VM, as far as the image can have it.
+DEFAULT = tuple("""
+    asyncio bisect collections concurrent.futures contextlib csv dataclasses datetime decimal enum fractions functools hashlib heapq
+    itertools json logging math queue random re statistics string struct threading time typing urllib.parse zlib
+""".split())
+# What the C core and boot.py ask for by name.
+GUEST = tuple("""
+    vmhost.guest vmhost.guest.assembler vmhost.guest.boot vmhost.guest.deferred vmhost.guest.expressions vmhost.guest.files
+    vmhost.guest.logging_handler vmhost.guest.signatures vmhost.guest.texts vmhost.guest.traversable
+    encodings encodings.utf_8 encodings.latin_1 encodings.ascii importlib._bootstrap_external
+""".split())
+# Imported by functions that a task of a device seldom calls, or in place of a native module that is linked in. They come along when a
+# bundle imports them itself, or with --module.
+SELDOM = frozenset("""
+    _ast_unparse _py_abc _pydatetime _pyio _pylong argparse bz2 calendar compression compression.zstd difflib dis doctest email
+    ftplib getopt gettext http.client http.cookiejar http.server importlib.metadata importlib.resources importlib.resources.abc
+    importlib.resources._functional inspect lzma mimetypes netrc ntpath optparse pdb pickle pprint pydoc shutil socketserver ssl
+    subprocess tarfile tempfile tokenize tracemalloc unittest urllib.request xml zipfile zipfile._path zipimport
+    asyncio.sslproto asyncio.subprocess asyncio.base_subprocess
+""".split())
+# Modules that CPython starts with, whatever is imported.
+ALWAYS_NATIVE = frozenset("""
+    _abc _codecs _collections _contextvars _functools _imp _io _locale _operator _signal _sre _stat _string _thread _types _typing
+    _warnings _weakref atexit builtins errno fcntl gc itertools marshal posix sys time _sha2
+""".split())
+
+
+class Library:
+    """The standard-library bundle of this installation, whose code was read for its imports."""
+
+    def __init__(self, path):
+        self.bundle = read_bundle(path, allow_unsigned=True)
+        self.modules = {**self.bundle.modules, **stand_ins()}
+        self._parts = defaultdict(list)         # module, dots as underscores -> names of its parts (`vmhost/guest/splitting.py`)
+        for name in self.bundle.modules:
+            if name.startswith("vmhost.parts."):
+                self._parts[name.removeprefix("vmhost.parts.").partition("__")[0]].append(name)
+
+    @functools.cache
+    def _imports_of(self, name):
+        module = self.modules[name]
+        return imports_of(marshal.loads(module.code), name, module.is_package)
+
+    def closure(self, wanted):
+        """(names of modules, names of native modules) that the modules `wanted` need, themselves among them."""
+        modules, native, waiting = set(), set(), [(name, True) for name in wanted]
+        while waiting:
+            name, asked = waiting.pop()
+            if name not in self.modules and (name in NATIVE_MODULES or name in ALWAYS_NATIVE):
+                native.add(name)
+            if name in modules or name not in self.modules or (name in SELDOM and not asked):
+                continue
+            modules.add(name)
+            waiting += [(parent, asked) for parent in _parents(name)]
+            waiting += [(part, True) for part in self._parts.get(name.replace(".", "_"), ())]
+            # a package that gathers the names of its modules does it by their names in a table
+            if name == "asyncio":
+                waiting += [(other, False) for other in self.bundle.modules if other.startswith("asyncio.")]
+            # what it imports at once must be there for it to be imported at all
+            waiting += self._imports_of(name)
+        return modules, native
+
+    def cut_to(self, modules):
+        """The bytes of the bundle with these modules only, and all texts."""
+        manifest = self.bundle.manifest
+        return write_bundle(
+            Manifest(name=manifest.name, version=manifest.version, kind="stdlib", exact_python=manifest.exact_python,
+                     optimize=manifest.optimize),
+            {name: self.modules[name] for name in sorted(modules)}, texts=self.bundle.texts)
+
+
+def imported_by(bundle):
+    """The names of all modules that the code of `bundle` (a Bundle) imports, at any depth."""
+    return {imported for name, module in bundle.modules.items()
+            for imported, _ in imports_of(marshal.loads(module.code), name, module.is_package)}
+
+
+def imports_of(code, name, is_package):
+    """(module, is it imported when this one is?) for each import in the code of the module `name`."""
+    package = name if is_package else name.rpartition(".")[0]
+    return frozenset(_walk(code, package, not name.startswith("vmhost.parts.")))
+
+
+def _walk(code, package, at_once):
+    constants, before = [], []
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            level, names = (each.argval for each in before[-2:])
+            module = instruction.argval
+            if level:
+                parts = package.split(".")
+                module = ".".join(filter(None, (*parts[:len(parts) - level + 1], module)))
+            yield module, at_once
+            for each in names or ():
+                yield f"{module}.{each}", at_once
+        elif instruction.opname == "LOAD_CONST" and type(instruction.argval) is str:
+            constants.append(instruction.argval)
+        before = [*before[-1:], instruction]
+    if "_deferred" in code.co_names:        # `_deferred.Module("copy")`: imported when it is used
+        yield from ((text, False) for text in constants)
+    for inner in code.co_consts:
+        if type(inner) is type(code):
+            # a class body runs at once, a function does not
+            yield from _walk(inner, package, at_once and not inner.co_flags & 2)
+
+
+def _parents(name):
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def check_native(native, linked, wanted_by):
+    """ImageError for native modules that neither the static library nor we have."""
+    missing = sorted(name for name in native if name not in linked)
+    if missing:
+        raise ImageError(f"{wanted_by}: needs {', '.join(missing)}, which the static library does not hold; "
+                         "run this bundle on a full host, or write the task without it")

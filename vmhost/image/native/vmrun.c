@@ -1,0 +1,222 @@
+/* The device host's executable: starts a Python that has no compiler and imports from the image's two bundles only.
+ *
+ * Beside the executable lie `manifest`, `host.vmb` (the host's Python) and `stdlib.vmb` (the standard library and the guest
+ * runtime, for the host and the VMs alike). All modules of both are given to CPython as frozen ones, where they lie in the mapped
+ * files; nothing is looked for on any path. Then the module `vmrun` (device/vmrun.py) has the command line.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <limits.h>
+#include <sodium/crypto_sign_ed25519.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "archive.h"
+#include "native_modules.h"     /* which modules are linked in: written by link.py */
+
+#include "core.h"               /* vmhost/isolation */
+#ifdef VMRUN_ENGINE
+#include "vme.h"
+#endif
+
+extern const struct _frozen *_PyImport_FrozenBootstrap, *_PyImport_FrozenStdlib, *_PyImport_FrozenTest;
+extern const struct _module_alias *_PyImport_FrozenAliases;
+
+/* CPython's own frozen modules are left out: what they hold is in the bundles. */
+static struct _frozen bootstrap[3], nothing[1];
+const struct _frozen *_PyImport_FrozenBootstrap = bootstrap, *_PyImport_FrozenStdlib = nothing, *_PyImport_FrozenTest = nothing;
+const struct _frozen *PyImport_FrozenModules;
+static const struct { const char *name, *orig; } no_aliases[1];
+const struct _module_alias *_PyImport_FrozenAliases = (const struct _module_alias *)no_aliases;
+
+static char folder[PATH_MAX], executable[PATH_MAX], *manifest;
+static vmrun_archive host, library;
+
+/* ---- the module _vmrun -------------------------------------------------------------------------------------------- */
+
+static PyObject *ed25519_matches(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer key, message, signature;
+    if (!PyArg_ParseTuple(args, "y*y*y*:ed25519_matches", &key, &message, &signature))
+        return NULL;
+    bool matches = key.len == crypto_sign_ed25519_PUBLICKEYBYTES && signature.len == crypto_sign_ed25519_BYTES
+        && crypto_sign_ed25519_verify_detached(signature.buf, message.buf, (unsigned long long)message.len, key.buf) == 0;
+    PyBuffer_Release(&key);
+    PyBuffer_Release(&message);
+    PyBuffer_Release(&signature);
+    return PyBool_FromLong(matches);
+}
+
+/* What VMs boot from, without a copy: the mapped library outlives them all. */
+static PyObject *fill_image(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    if (vmh_image_type == NULL || !PyObject_TypeCheck(object, vmh_image_type))
+        return PyErr_Format(PyExc_TypeError, "fill_image: expected an Image, got %T", object);
+    vmh_image *image = ((image_object *)object)->image;
+    for (size_t i = 0; i < library.count; i++) {
+        const vmrun_entry *entry = &library.entries[i];
+        if (entry->name[0] != '/' && vmh_image_lend(image, entry->name, entry->is_package, entry->data, entry->size) != 0)
+            return PyErr_NoMemory();
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *engine_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+#ifdef VMRUN_ENGINE
+    return PyLong_FromVoidPtr((void *)vme_api());
+#else
+    Py_RETURN_NONE;
+#endif
+}
+
+/* True where every file of the image is as the manifest says; what is not is told on stderr. */
+static PyObject *check_files(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    bool right = vmrun_file_check(executable, "vmrun", manifest);
+    static const char *const names[] = {"host.vmb", "stdlib.vmb"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[PATH_MAX];
+        right &= snprintf(path, sizeof path, "%s/%s", folder, names[i]) < PATH_MAX && vmrun_file_check(path, names[i], manifest);
+    }
+    return PyBool_FromLong(right);
+}
+
+static PyMethodDef methods[] = {
+    {"ed25519_matches", ed25519_matches, METH_VARARGS, PyDoc_STR("ed25519_matches(public key, message, signature) -> bool")},
+    {"fill_image", fill_image, METH_O, PyDoc_STR("fill_image(core.Image): puts the standard library into it.")},
+    {"engine_table", engine_table, METH_NOARGS, PyDoc_STR("The address of the engine's table, or None: not linked in.")},
+    {"check_files", check_files, METH_NOARGS, PyDoc_STR("Are the image's files as its manifest says?")},
+    {NULL, NULL, 0, NULL},
+};
+
+static int vmrun_exec(PyObject *module)
+{
+    return PyModule_AddStringConstant(module, "folder", folder) < 0 || PyModule_AddStringConstant(module, "manifest", manifest) < 0
+               ? -1 : 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, vmrun_exec},
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+    {0, NULL},
+};
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_vmrun", .m_doc = PyDoc_STR("The device host's executable."), .m_methods = methods, .m_slots = slots,
+};
+
+static PyObject *PyInit__vmrun(void) { return PyModuleDef_Init(&definition); }
+
+struct _inittab _PyImport_Inittab[] = {
+    VMRUN_NATIVE_MODULES
+    {"_vmrun", PyInit__vmrun},
+    {NULL, NULL},
+};
+
+/* ---- start -------------------------------------------------------------------------------------------------------- */
+
+static struct _frozen *freeze(struct _frozen *to, const vmrun_archive *archive)
+{
+    for (size_t i = 0; i < archive->count; i++) {
+        const vmrun_entry *entry = &archive->entries[i];
+        if (entry->name[0] != '/' && entry->size <= INT_MAX)
+            *to++ = (struct _frozen){entry->name, entry->data, (int)entry->size, entry->is_package};
+    }
+    return to;
+}
+
+/* The host's modules come first, as its package `vmhost` hides the one of the guests. */
+static bool freeze_all(void)
+{
+    static const char *const first[] = {"_frozen_importlib", "_frozen_importlib_external"};
+    struct _frozen *table = calloc(host.count + library.count + 1, sizeof *table);
+    if (table == NULL)
+        return false;
+    freeze(freeze(table, &host), &library);
+    PyImport_FrozenModules = table;
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
+        for (const struct _frozen *at = table; at->name != NULL && bootstrap[i].name == NULL; at++)
+            if (strcmp(at->name, first[i]) == 0)
+                bootstrap[i] = *at;
+    return bootstrap[0].name != NULL && bootstrap[1].name != NULL;
+}
+
+static bool find_image(void)
+{
+    char path[PATH_MAX];
+    size_t unused;
+    ssize_t size = readlink("/proc/self/exe", executable, sizeof executable - 1);
+    if (size <= 0) {
+        fputs("vmrun: /proc/self/exe cannot be read, so the image cannot be found; is /proc mounted?\n", stderr);
+        return false;
+    }
+    executable[size] = 0;
+    strcpy(folder, executable);
+    *strrchr(folder, '/') = 0;
+    if (snprintf(path, sizeof path, "%s/manifest", folder) >= (int)sizeof path || (manifest = vmrun_file_read(path, &unused)) == NULL)
+        return false;
+    return vmrun_archive_open(&host, folder, "host.vmb", manifest) && vmrun_archive_open(&library, folder, "stdlib.vmb", manifest);
+}
+
+static PyStatus start_python(int argc, char **argv)
+{
+    PyPreConfig before;
+    PyConfig config;
+    PyPreConfig_InitIsolatedConfig(&before);
+    before.utf8_mode = 1;
+    PyStatus status = Py_PreInitialize(&before);
+    if (PyStatus_Exception(status))
+        return status;
+    PyConfig_InitIsolatedConfig(&config);
+    config.site_import = 0;
+    config.write_bytecode = 0;
+    config.install_signal_handlers = 1;
+    config.pathconfig_warnings = 0;
+    config.use_frozen_modules = 1;
+    config.module_search_paths_set = 1;
+    config.parse_argv = 0;
+    wchar_t *const here = Py_DecodeLocale(folder, NULL), *const own = Py_DecodeLocale(executable, NULL);
+    wchar_t **const folders[] = {
+        &config.home, &config.prefix, &config.base_prefix, &config.exec_prefix, &config.base_exec_prefix, &config.stdlib_dir,
+    };
+    status = here == NULL || own == NULL ? PyStatus_NoMemory() : PyConfig_SetBytesArgv(&config, argc, argv);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders && !PyStatus_Exception(status); i++)
+        status = PyConfig_SetString(&config, folders[i], here);
+    if (!PyStatus_Exception(status))
+        status = PyConfig_SetString(&config, &config.executable, own);
+    if (!PyStatus_Exception(status))
+        status = PyConfig_SetString(&config, &config.base_executable, own);
+    if (!PyStatus_Exception(status))
+        status = Py_InitializeFromConfig(&config);
+    PyMem_RawFree(here);
+    PyMem_RawFree(own);
+    PyConfig_Clear(&config);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    if (!find_image())
+        return 5;
+    if (!freeze_all()) {
+        fputs("vmrun: the image's bundles lack what Python starts with, or there is no memory; make the image again\n", stderr);
+        return 5;
+    }
+    PyStatus status = start_python(argc, argv);
+    if (PyStatus_Exception(status))
+        Py_ExitStatusException(status);
+    int code = 5;
+    PyObject *module = PyImport_ImportModule("vmrun");
+    PyObject *result = module == NULL ? NULL : PyObject_CallMethod(module, "main", NULL);
+    if (result != NULL)
+        code = (int)PyLong_AsLong(result);
+    if (PyErr_Occurred())
+        PyErr_Print();
+    Py_XDECREF(result);
+    Py_XDECREF(module);
+    if (Py_FinalizeEx() < 0)
+        code = code == 0 ? 5 : code;
+    return code;
+}

@@ -1,0 +1,80 @@
+"""What of this machine an image is made with: CPython's static library and headers, gcc, and the static libraries that are linked in.
+
+LibSodium (Ed25519) and LibTomCrypt (hash functions) are Debian's, unpacked privately by tools/device_libraries.sh as the Python
+is, and held to the digests in tools/device.lock, so that an image is the same wherever it is made.
+"""
+
+import hashlib
+import shutil
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from vmhost.image import ImageError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+LIBRARIES = CHECKOUT / ".python" / "device" / "root" / "usr"
+LOCK = CHECKOUT / "tools" / "device.lock"
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Paths: the compiler, CPython's static library, its headers, and further static libraries with theirs."""
+
+    compiler: str
+    strip: str
+    nm: str
+    readelf: str
+    python_library: Path
+    includes: tuple
+    libraries: dict     # name -> path of its archive
+
+
+def find():
+    """The Toolchain of this machine; ImageError names what is missing."""
+    if not (CHECKOUT / "setup.py").is_file():
+        raise ImageError("an image is made in a checkout of vmhost, whose C sources it is compiled from; this is an installation")
+    tools = {name: shutil.which(name) for name in ("gcc", "strip", "nm", "readelf")}
+    missing = [name for name, path in tools.items() if path is None]
+    if missing:
+        raise ImageError(f"{', '.join(missing)}: not on PATH; install gcc and binutils")
+    python = python_library()
+    include = Path(sysconfig.get_path("include"))
+    # in this order: both have a blake2b_init, and hashes.c means LibTomCrypt's
+    libraries = {name: _locked(name) for name in ("libtomcrypt.a", "libsodium.a")}
+    libraries |= {name: _beside(python, name) for name in ("libz.a", "libexpat.a")}
+    return Toolchain(*tools.values(), python, (include, include / "internal", LIBRARIES / "include"), libraries)
+
+
+def python_library():
+    """CPython's static library of the Python that runs; ImageError if it came without."""
+    name = f"libpython{sysconfig.get_python_version()}.a"
+    folders = [sysconfig.get_config_var("LIBPL"), *Path(sysconfig.get_path("stdlib")).glob("config-*")]
+    for folder in filter(None, folders):
+        if (Path(folder) / name).is_file():
+            return Path(folder) / name
+    raise ImageError(f"{sys.executable} came without a static library ({name}), which an image is linked from; use a Python that has it: "
+                     "Debian's python3.14-dev and libpython3.14-dev, or a build from source")
+
+
+def _beside(python, name):
+    """A static library of the same packages as the Python: it was built with the same compiler."""
+    folder = next((parent for parent in python.parents if parent.name == "lib"), python.parent)
+    found = sorted(folder.glob(f"*/{name}")) or sorted(folder.glob(name))
+    if not found:
+        raise ImageError(f"{folder}: has no {name}; install zlib1g-dev and libexpat1-dev beside the Python")
+    return found[0]
+
+
+def _locked(name):
+    """The library that tools/device_libraries.sh unpacked, if it is the one that the lock names."""
+    found = sorted((LIBRARIES / "lib").glob(f"*/{name}"))
+    if not found:
+        raise ImageError(f"{LIBRARIES}: has no {name}; run `make device-libraries`")
+    digests = dict(reversed(line.split()) for line in LOCK.read_text().splitlines() if line and not line.startswith("#"))
+    digest = hashlib.sha256(found[0].read_bytes()).hexdigest()
+    if digests.get(name) != digest:
+        raise ImageError(f"{found[0]}: expected SHA-256 {digests.get(name)}, got {digest}; run `make device-libraries`, and if Debian has a newer "
+                         "one that you want, `sh tools/device_libraries.sh --lock`")
+    return found[0]

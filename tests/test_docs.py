@@ -24,6 +24,7 @@ from bytecode.compiler import compile_sources, compile_task
 from bytecode.errors import TaskSpecError
 from bytecode.spec import read_task
 from vmhost.cli import main
+from vmhost.image import ImageError, toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
@@ -200,6 +201,19 @@ def make_targets(text, folder, capfd):
     assert targets and [target for target in targets if f"make {target} " not in listed] == []
 
 
+def device_image(text, folder, capfd):
+    try:
+        toolchain.python_library()
+    except ImageError as error:
+        pytest.skip(str(error))     # tests/image/test_toolchain.py holds what is said then
+    if not toolchain.LIBRARIES.is_dir():
+        subprocess.run(["sh", "tools/device_libraries.sh"], cwd=ROOT, check=True)
+    make, run = text.strip().splitlines()
+    run_commands(make, capfd)
+    done = subprocess.run(shlex.split(run), cwd=folder, capture_output=True, text=True, timeout=120)
+    assert re.fullmatch(r"\d\n", done.stdout), done.stderr
+
+
 def shown_only(text, folder, capfd):
     """A drawing, or messages that tests of their own hold to."""
 
@@ -213,6 +227,7 @@ BLOCKS = {
     ("docs/bundle.md", "digits.vmb: compiled for Python 3.15"): shown_only,        # tests/bytecode/test_format.py
     ("docs/cli.md", "vmhost keys new me"): from_folder_to_answer,
     ("docs/conformance.md", "make conformance"): make_targets,
+    ("docs/device-image.md", "vmhost image"): device_image,
     ("docs/engine.md", "# tasks/mean/main.py"): arrays_in_tasks,
     ("docs/engine.md", "from engine import library"): engine_settings,
     ("docs/executor.md", "import vmhost"): executor,

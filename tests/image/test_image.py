@@ -217,3 +217,11 @@ def test_a_place_that_cannot_be_written_is_named(image, tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main(["image", str(tmp_path / "file" / "out")]) == failures.REFUSED
     assert "file/out: cannot be written: " in capsys.readouterr().err
+
+
+def test_the_size_page_tells_sizes_and_the_command(image, tmp_path):
+    page = tmp_path / "size.md"
+    assert main(["image", str(tmp_path / "out"), "--sizes", str(page)]) == 0
+    text = page.read_text()
+    assert f"| `vmrun` | {(image / 'vmrun').stat().st_size / 1e6:.2f} |" in text
+    assert "Made by `vmhost image OUT --sizes docs/size.md`" in text

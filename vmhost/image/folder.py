@@ -65,7 +65,7 @@ def _made(out, tools, bundles, more_modules):
     if unknown:
         raise ImageError(f"--module: {', '.join(unknown)}: not a module of the standard library that VMs can have")
     host, host_imports = host_code.host_code()
-    wanted = {*modules.GUEST, *host_imports, *more_modules, *(() if bundles else modules.DEFAULT)}
+    wanted = {*modules.GUEST, *(host_imports - modules.SELDOM), *more_modules, *(() if bundles else modules.DEFAULT)}
     for path in bundles:
         imported = modules.imported_by(_read(path))
         modules.check_native(_required(library.closure(imported)[1], imported), linked, path)

@@ -48,24 +48,39 @@ def link(toolchain, modules, *, engine):
     header = _table(sorted(modules | {"vmhost.isolation._core"} | ({"engine._array"} if engine else set())))
     made_of = Path(work, hashlib.sha256(header.encode()).hexdigest()[:16])
     made_of.mkdir(exist_ok=True)
-    (made_of / "native_modules.h").write_text(header)
+    unfinished = made_of / f"native_modules.{os.getpid()}"
+    unfinished.write_text(header)
+    os.replace(unfinished, made_of / "native_modules.h")        # other processes may make the same image
     includes = [NATIVE, ISOLATION, ENGINE / "include", *toolchain.includes]
     options = [*_FLAGS, *(["-DVMRUN_ENGINE"] if engine else []), f"-ffile-prefix-map={CHECKOUT}=."]
     sources = [(path, options, [made_of, *includes]) for folder in (NATIVE, ISOLATION) for path in sorted(folder.glob("*.c"))]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         objects = list(pool.map(lambda source: _compile(toolchain, *source), sources))
     libraries = [toolchain.python_library, *(path for name, path in toolchain.libraries.items() if name != "libexpat.a" or "pyexpat" in modules)]
-    trace = made_of / "map"
-    executable = made_of / "vmrun"
+    libraries = [_without_tables(toolchain, path) for path in libraries]
+    trace, executable, stripped = (made_of / f"{name}.{os.getpid()}" for name in ("map", "vmrun", "stripped"))
     _run([toolchain.compiler, *_LINK, "-o", str(executable), *map(str, objects), *map(str, libraries), "-lm", "-ldl",
           *(["-lmvec"] if engine else []), f"-Wl,-Map={trace}"])
     linked = set(re.findall(r"libpython[\d.]+\.a\(([\w-]+\.o)\)", trace.read_text(errors="replace").partition("Discarded input sections")[0]))
     if linked & COMPILER:
         raise ImageError(f"{', '.join(sorted(linked & COMPILER))} of {toolchain.python_library.name} would be linked in, and an image holds no "
                          "compiler; look at who asks for it in " + str(trace))
-    stripped = made_of / "vmrun.stripped"
     _run([toolchain.strip, "--strip-all", "--remove-section=.comment", "--remove-section=.note.*", "-o", str(stripped), str(executable)])
-    return stripped
+    for made in (trace, executable, stripped):
+        os.replace(made, made.with_suffix(""))
+    return stripped.with_suffix("")
+
+
+def _without_tables(toolchain, archive):
+    """A copy of the archive without what only debuggers and C++ exceptions read: a tenth of the executable."""
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()[:16]
+    made = OBJECTS / "libraries" / digest / archive.name
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = made.with_suffix(f".{os.getpid()}")
+        _run([toolchain.objcopy, "-D", "--strip-debug", "--remove-section=.eh_frame", "--remove-section=.rela.eh_frame", str(archive), str(unfinished)])
+        os.replace(unfinished, made)
+    return made
 
 
 def needed_glibc(toolchain, executable):

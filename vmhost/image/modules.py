@@ -33,11 +33,15 @@ SELDOM = frozenset("""
     ftplib getopt gettext http.client http.cookiejar http.server importlib.metadata importlib.resources importlib.resources.abc
     importlib.resources._functional inspect lzma mimetypes netrc ntpath optparse pdb pickle pprint pydoc shutil socketserver ssl
     subprocess tarfile tempfile tokenize tracemalloc unittest urllib.request xml zipfile zipfile._path zipimport
-    asyncio.sslproto asyncio.subprocess asyncio.base_subprocess
+    asyncio.sslproto asyncio.subprocess asyncio.base_subprocess asyncio.proactor_events pyexpat unicodedata
 """.split())
+# The Python forms of native modules that are always linked in.
+REPLACED = frozenset(("_pydatetime", "_py_abc", "_pyio"))
+# What native modules import, which their code does not show.
+OF_NATIVE = {"_datetime": ("_strptime",), "_pickle": ("copyreg", "_compat_pickle")}
 # Modules that CPython starts with, whatever is imported.
 ALWAYS_NATIVE = frozenset("""
-    _abc _codecs _collections _contextvars _functools _imp _io _locale _operator _signal _sre _stat _string _thread _types _typing
+    _abc _codecs _collections _datetime _contextvars _functools _imp _io _locale _operator _signal _sre _stat _string _thread _types _typing
     _warnings _weakref atexit builtins errno fcntl gc itertools marshal posix sys time _sha2
 """.split())
 
@@ -63,9 +67,12 @@ class Library:
         modules, native, waiting = set(), set(), [(name, True) for name in wanted]
         while waiting:
             name, asked = waiting.pop()
-            if name not in self.modules and (name in NATIVE_MODULES or name in ALWAYS_NATIVE):
-                native.add(name)
-            if name in modules or name not in self.modules or (name in SELDOM and not asked):
+            if name in modules or name in REPLACED or (name in SELDOM and not asked):
+                continue
+            if name not in self.modules:
+                if name in NATIVE_MODULES or name in ALWAYS_NATIVE:
+                    native.add(name)
+                    waiting += [(other, False) for other in OF_NATIVE.get(name, ()) if other not in modules]
                 continue
             modules.add(name)
             waiting += [(parent, asked) for parent in _parents(name)]

@@ -26,6 +26,7 @@ class Toolchain:
     strip: str
     nm: str
     readelf: str
+    objcopy: str
     python_library: Path
     includes: tuple
     libraries: dict     # name -> path of its archive
@@ -35,7 +36,7 @@ def find():
     """The Toolchain of this machine; ImageError names what is missing."""
     if not (CHECKOUT / "setup.py").is_file():
         raise ImageError("an image is made in a checkout of vmhost, whose C sources it is compiled from; this is an installation")
-    tools = {name: shutil.which(name) for name in ("gcc", "strip", "nm", "readelf")}
+    tools = {name: shutil.which(name) for name in ("gcc", "strip", "nm", "readelf", "objcopy")}
     missing = [name for name, path in tools.items() if path is None]
     if missing:
         raise ImageError(f"{', '.join(missing)}: not on PATH; install gcc and binutils")

@@ -164,6 +164,7 @@ def alone(failing, numbers):
 def main(mode, *numbers):
     failing = lib()
     failing.failing_python()
+    failing.failing_making(mode in ("making", "alone"))
     if mode == "alone":
         return alone(failing, map(int, numbers))
     core = isolation.core()
@@ -174,7 +175,6 @@ def main(mode, *numbers):
     failing.failing_core.argtypes = [ctypes.c_size_t] * 3
     if mode == "core":
         failing.failing_core(*code_of_the_core(core))
-    failing.failing_making(mode == "making")
     threads = len(os.listdir("/proc/self/task"))
     total = None
     try_once(core, system, image, lambda: None)     # what is made once per process is made

@@ -34,6 +34,7 @@ struct job {
     vme_loop2 *binary;
     vme_loop3 *choose;
     bool staged, costly;            /* staged: some operand goes through the stack */
+    bool every_other;               /* the kernel has a loop of its own for every other element of all inputs */
     int64_t row;                    /* elements of the rows that repeat, within the innermost loop; 0: none does */
     vme_dtype exponent;             /* signed integers: negative ones are refused; else VME_BOOL */
 };
@@ -247,11 +248,15 @@ static vme_status set_aside(vme_context *context, const vme_tensor *in, aside **
 static void collect(struct job *job)
 {
     const vme_nest *nest = &job->nest;
+    bool every_other = job->every_other;
+    for (int o = 0; o < nest->operands; o++)
+        every_other = every_other && job->convert[o].first == NULL
+                      && nest->loops[0].step[o] == (o == 0 ? 1 : 2) * vme_dtype_size(job->convert[o].compute);
     for (int o = 0; o < nest->operands && nest->loops[0].size >= COLLECT_LEAST; o++) {
         conversion *convert = &job->convert[o];
         int size = vme_dtype_size(convert->compute);
         int64_t step = nest->loops[0].step[o];
-        if (convert->first != NULL || step == 0 || step == size)
+        if (convert->first != NULL || step == 0 || step == size || (o > 0 && every_other))
             continue;
         convert->first = vme_kernels_current()->move.strided[__builtin_ctz((unsigned)size)];
         job->staged = true;
@@ -438,6 +443,7 @@ vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, cons
     job.binary = NULL;
     job.staged = false;
     job.costly = costly;
+    job.every_other = op == VME_SQRT && loop <= VME_FLOAT64;
     job.exponent = VME_BOOL;
     if ((status = set_conversion(kernels, &job, 0, (vme_dtype)out->dtype, result, vme_unary_result(op, compute))) != VME_OK
         || (status = set_conversion(kernels, &job, 1, (vme_dtype)in->dtype, loop, compute)) != VME_OK)
@@ -505,6 +511,7 @@ vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, co
     job.binary = kernel;
     job.staged = false;
     job.costly = costly;
+    job.every_other = op == VME_DIVIDE && loop <= VME_FLOAT64;
     job.exponent = exponent;
     vme_dtype between[2] = {loop == VME_FLOAT16 ? loop : compute[0], loop == VME_FLOAT16 ? loop : compute[1]};
     if ((status = set_conversion(kernels, &job, 0, (vme_dtype)out->dtype, result, result_computed)) != VME_OK
@@ -530,7 +537,7 @@ vme_status vme_where(vme_context *context, const vme_tensor *condition, const vm
     job.binary = NULL;
     job.choose = kernels->elementwise.choose[__builtin_ctz((unsigned)vme_dtype_size(dtype))];
     job.staged = false;
-    job.costly = false;
+    job.costly = job.every_other = false;
     job.exponent = VME_BOOL;
     if ((status = set_conversion(kernels, &job, 0, dtype, dtype, dtype)) != VME_OK
         || (status = set_conversion(kernels, &job, 1, VME_BOOL, VME_BOOL, VME_BOOL)) != VME_OK

@@ -30,7 +30,20 @@
     LOOP2(add_##T, T, T, x + y)                                                                             \
     LOOP2(subtract_##T, T, T, x - y)                                                                        \
     LOOP2(multiply_##T, T, T, x * y)                                                                        \
-    LOOP2(divide_##T, T, T, x / y)                                                                          \
+    LOOP2(divide_any_##T, T, T, x / y)                                                                      \
+    /* every other element: quotients and roots take so long that collecting elements before would not be hidden */\
+    static void divide_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)\
+    {                                                                                                       \
+        if (a_step != 2 * sizeof(T) || b_step != 2 * sizeof(T) || out_step != sizeof(T)) {                  \
+            divide_any_##T(n, a, a_step, b, b_step, out, out_step);                                         \
+            return;                                                                                         \
+        }                                                                                                   \
+        const T##_at *left = (const T##_at *)a, *right = (const T##_at *)b;                                 \
+        T##_at *to = (T##_at *)out;                                                                         \
+        VME_INDEPENDENT                                                                                     \
+        for (int64_t i = 0; i < n; i++)                                                                     \
+            to[i] = left[2 * i] / right[2 * i];                                                             \
+    }                                                                                                       \
     LOOP2(maximum_##T, T, T, x >= y || x != x ? x : y)                                                      \
     LOOP2(minimum_##T, T, T, x <= y || x != x ? x : y)                                                      \
     LOOP2(fmax_##T, T, T, x >= y || y != y ? x : y)                                                         \
@@ -42,7 +55,19 @@
     LOOP1(absolute_##T, T, T, fabs##S(x))                                                                   \
     LOOP1(sign_##T, T, T, x > 0 ? (T)1 : x < 0 ? (T)-1 : x == 0 ? (T)0 : x)                                 \
     LOOP1(square_##T, T, T, x * x)                                                                          \
-    LOOP1(sqrt_##T, T, T, sqrt##S(x))                                                                       \
+    LOOP1(sqrt_any_##T, T, T, sqrt##S(x))                                                                   \
+    static void sqrt_##T(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step)           \
+    {                                                                                                       \
+        if (in_step != 2 * sizeof(T) || out_step != sizeof(T)) {                                            \
+            sqrt_any_##T(n, in, in_step, out, out_step);                                                    \
+            return;                                                                                         \
+        }                                                                                                   \
+        const T##_at *from = (const T##_at *)in;                                                            \
+        T##_at *to = (T##_at *)out;                                                                         \
+        VME_INDEPENDENT                                                                                     \
+        for (int64_t i = 0; i < n; i++)                                                                     \
+            to[i] = sqrt##S(from[2 * i]);                                                                   \
+    }                                                                                                       \
     LOOP1(reciprocal_##T, T, T, 1 / x)                                                                      \
     LOOP1(floor_##T, T, T, floor##S(x))                                                                     \
     LOOP1(ceil_##T, T, T, ceil##S(x))                                                                       \

@@ -3,6 +3,9 @@
 A case is timed in rounds: ours, NumPy's, NumPy's again, each as many calls in a row as fill about a third of a millisecond; the least of
 each counts, so that what else the machine does counts as little as possible. NumPy's two figures give its spread against itself, which
 ratios are to be read against. Cases of functions that engine.numpy lacks are left out and named.
+
+Where NumPy has threads, each sample waits until no thread of this process runs and starts with a call that is not counted: after a call
+the threads of NumPy's OpenBLAS burn their cores for a tenth of a second, which whoever comes next would pay for.
 """
 
 import functools
@@ -18,10 +21,14 @@ from tests.engine import op_cases
 
 SAMPLE_S = 3e-4
 CASE_S, ROUNDS_LEAST = 0.3, 3       # the rounds of a case may take so long, and are fewer where they would take longer
+LOOK_S, IDLE, LOOKS_MOST = 5e-3, 0.1, 200   # idle: threads took less than this part of so long a look
 
 
-def measured(cases, rounds):
-    """(Cells, what was left out) of `cases`: (row, column, function of a module, arguments as NumPy's arrays) each."""
+def measured(cases, rounds, threaded=False):
+    """(Cells, what was left out) of `cases`: (row, column, function of a module, arguments as NumPy's arrays) each.
+
+    `threaded`: NumPy has threads of its own in these.
+    """
     cells, absent = [], {}
     for row, column, function, arguments in cases:
         arguments = arguments() if callable(arguments) else arguments
@@ -32,11 +39,11 @@ def measured(cases, rounds):
             absent[row] = str(error)
             continue
         cells.append(Cell(row, column, *_times(functools.partial(function, np, *ours), functools.partial(function, numpy, *arguments),
-                                               rounds)))
+                                               rounds, threaded)))
     return cells, absent
 
 
-def _times(ours, theirs, rounds):
+def _times(ours, theirs, rounds, threaded):
     """Least microseconds of both, NumPy's over ours, and that of NumPy against itself."""
     with numpy.errstate(all="ignore"):
         count = max(1, round(SAMPLE_S / max(_seconds(theirs, 1), 1e-7)))
@@ -48,12 +55,25 @@ def _times(ours, theirs, rounds):
             rounds = max(ROUNDS_LEAST, min(rounds, int(CASE_S / warm_up)))
             least = [float("inf")] * len(functions)
             for _ in range(rounds):
-                least = [min(before, _seconds(function, count)) for before, function in zip(least, functions, strict=True)]
+                for number, function in enumerate(functions):
+                    if threaded:
+                        _wait_until_idle()
+                        function()
+                    least[number] = min(least[number], _seconds(function, count))
         finally:
             if enabled:
                 gc.enable()
     own, first, second = (seconds / count * 1e6 for seconds in least)
     return own, first, first / own, first / second
+
+
+def _wait_until_idle():
+    """Until no thread of this process runs, or for a second."""
+    for _ in range(LOOKS_MOST):
+        began = time.process_time()
+        time.sleep(LOOK_S)
+        if time.process_time() - began < IDLE * LOOK_S:
+            break
 
 
 def _seconds(function, count):

@@ -146,7 +146,8 @@ def _operators(quick, classes, sizes):
         with _threads(count) as told:
             if told:
                 results += _ratios(f"matrix products, float32, {count} thread{'s' * (count > 1)}",
-                                   operators.measured(operators.products(256 if quick else 2048), rounds), _products(count))
+                                   operators.measured(operators.products(256 if quick else 2048), rounds, threaded=count > 1),
+                                   _products(count))
     return results
 
 

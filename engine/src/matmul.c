@@ -1,24 +1,37 @@
 /* The matrix product: out[..., i, j] = sum over p of a[..., i, p] * b[..., p, j].
  *
- * Work is cut into blocks of k (sums go through the output from one to the next), and of rows and columns where operands are
- * so large that packed copies of them would be; within a block the cells of all matrices of a batch are dealt to threads, and a
- * cell is walked tile by tile (kernels/gemm.h). Operands are read where they lie when the tiles can do that well: any steps for a,
- * columns side by side for b. Else the block's part of an operand is packed first, side by side for the tiles.
+ * Work is cut into blocks of columns where there are many of them, and those into parts of k, whose sums go through the
+ * output from one to the next. A block is one job. Its pieces are, for each part of k in turn, to pack what the part needs of b,
+ * then the cells: a few panels of rows times all or many of the columns. Pieces are taken in this order and wait for those before
+ * them that they build on, never all for all: a thread that runs out of cells of one part goes on with the next. Of b two parts
+ * are kept packed, for everybody; a cell's rows of a are packed by who computes it, into room of its own which stays in the nearest
+ * caches. Operands are read where they lie when the tiles (kernels/gemm.h) can do that well: any steps for a, columns side by side
+ * for b.
  *
  * Complex numbers are pairs of reals: with a and out as they lie and each row (x, y) of b packed as two, (x, y) and (-y, x), their
  * product is a real one of twice the columns and twice the k. float16 is packed as float32 and summed there.
  *
  * The order in which a sum is taken depends on shapes and steps, never on the number of threads. */
 #include "pages.h"
+#include "pool.h"
 #include "raster.h"
 
+#include <sched.h>
 #include <string.h>
 
 enum {
     K_BLOCK = 384,                      /* reals */
-    ROWS_BLOCK = 2048, COLUMNS_BLOCK = 2048,
+    ROWS_BLOCK = 2048, COLUMNS_BLOCK = 2048,    /* rows: of float16 only, which is summed aside */
     NEAR = 512 << 10,                   /* bytes of b that a cell goes through again and again: half a core's second cache */
-    PIECE_LEAST = 1 << 19,              /* multiply-adds in a piece, few enough to divide a middling product among threads */
+    PIECE_LEAST = 1 << 17,              /* multiply-adds in a piece, few enough to divide a middling product among threads */
+    PIECES = 16,                        /* for each thread: cores that are slowed down take fewer */
+    PANELS_MOST = 8,                    /* of a cell that packs them: beside b they stay in the second cache */
+    PANELS_LEAST = 4,                   /* where b comes from farther than that */
+    SLIVERS_LEAST = 8,                  /* of a cell that packs its panels, which pays by their number */
+    PACK_SLIVERS = 4,                   /* in a piece that packs them */
+    AHEAD = 256,                        /* multiply-adds of a vector of columns that take as long as b from a far cache */
+    NARROW = 512,                       /* bytes of a row of b */
+    RING = 2,                           /* parts of k of which b is packed at a time */
     PACKED_MOST = 4 << 20,              /* bytes of packed operands of all matrices that are done at once */
     ROOM_LARGE = 1 << 20,               /* bytes of scratch memory */
     SMALL = 1 << 18,                    /* multiply-adds of a product that is not worth a plan */
@@ -26,6 +39,7 @@ enum {
     THIN = 8,                           /* k up to which writing the output is what takes time */
     DOTS_BLOCK = 1 << 16,               /* elements of a dot product's part */
     VECTOR_WORK = 1 << 17,              /* products of a matrix and a vector wait for memory: elements in a piece */
+    SPINS_MOST = 1 << 10,               /* before a waiting thread lets others have its core */
     TILE_ROWS_MOST = 14, TILE_BYTES_MOST = TILE_ROWS_MOST * 128,
 };
 
@@ -38,6 +52,11 @@ typedef struct side {
     int64_t lead[VME_RANK_MOST];
 } side;
 
+/* A part of k at hand. */
+typedef struct k_part {
+    int64_t number, k0, depth;
+} k_part;
+
 typedef struct product {
     vme_context *context;
     const vme_gemm_kernel *kernel;
@@ -45,14 +64,22 @@ typedef struct product {
     int real, element;                  /* bytes: of what tiles compute in, and of the operands' elements */
     int64_t m, n, k;                    /* n and k in reals */
     int64_t matrices;
-    bool pack_a, pack_b, a_shared, b_shared;    /* shared: the same matrix for the whole batch */
+    bool pack_a, pack_b, b_shared;      /* b_shared: the same matrix for the whole batch */
     int64_t panel;                      /* rows of a tile here */
-    char *packed_a, *packed_b, *sums;   /* sums: float32 for HALF */
-    int64_t packed_a_matrix, packed_b_matrix, panel_bytes, packed_a_column, packed_b_row, sliver_bytes;
+    int64_t depth, parts;               /* of a part of k; how many */
+    char *packed_b, *sums;              /* sums: float32 for HALF */
+    int64_t packed_b_part, packed_b_matrix, panel_bytes, packed_a_column, packed_b_row, sliver_bytes;
+    char *rooms;                        /* for packed panels, one a thread: a flag that it is taken, then the panels */
+    int64_t room_count, room_bytes;
     /* the block at hand */
     int64_t first, group;               /* matrices */
-    int64_t row0, rows, column0, columns, k0, depth;
-    int64_t panels, slivers, packed_panels, packed_slivers, cell_panels, cell_slivers, cell_rows, cell_columns;
+    int64_t row0, rows, column0, columns;
+    int64_t panels, slivers, cell_panels, cell_slivers, cell_rows, cell_columns;
+    int64_t near_slivers;               /* that a cell's panels go through before the next ones */
+    int64_t packs, cells;               /* pieces of each part of k */
+    atomic_llong packed[RING], computed[RING];  /* pieces done of the parts with this place in the ring, all so far */
+    atomic_llong *turns;                /* parts of k done, a cell; NULL: there is one part */
+    atomic_bool abandoned;              /* a piece was not done: the context was stopped */
     /* the operands; only this part is not set to 0 first, being large */
     int lead;                           /* leading dimensions */
     int64_t lead_shape[VME_RANK_MOST];
@@ -127,72 +154,60 @@ PACK_PAIRS(float)
 PACK_PAIRS(double)
 
 /* A panel of a, so that the elements of its rows lie side by side and its columns (reals) packed_a_column apart. */
-static void pack_panel(const product *it, const char *a, int64_t panel, char *out)
+static void pack_panel(const product *it, k_part at, const char *a, int64_t panel, char *out)
 {
     int64_t row = it->row0 + panel * it->panel, rows = least(it->panel, it->row0 + it->rows - row);
     int64_t column = it->packed_a_column;
-    out += panel * it->panel_bytes;
     if (it->form == PAIRS) {
-        const char *in = a + row * it->a.row + it->k0 / 2 * it->a.column;
-        for (int64_t part = 0; part < 2; part++)
-            pack_rows(it->real, it->depth / 2, rows, in + part * it->real, it->a.column, it->a.row, out + part * column, 2 * column);
+        const char *in = a + row * it->a.row + at.k0 / 2 * it->a.column;
+        for (int64_t half = 0; half < 2; half++)
+            pack_rows(it->real, at.depth / 2, rows, in + half * it->real, it->a.column, it->a.row, out + half * column, 2 * column);
         return;
     }
-    const char *in = a + row * it->a.row + it->k0 * it->a.column;
+    const char *in = a + row * it->a.row + at.k0 * it->a.column;
     if (it->form == HALF) {
-        pack_halves(it->depth, rows, in, it->a.column, it->a.row, out, column);
+        pack_halves(at.depth, rows, in, it->a.column, it->a.row, out, column);
         return;
     }
     /* whole squares are turned fastest: rows of the next panel fill the room behind this one's */
     if (it->kernel->pack_a != NULL && it->a.column == it->element && it->m - row >= it->kernel->packed_rows) {
-        it->kernel->pack_a(it->depth, in, it->a.row, out);
+        it->kernel->pack_a(at.depth, in, it->a.row, out);
         return;
     }
-    pack_rows(it->element, it->depth, rows, in, it->a.column, it->a.row, out, column);
+    pack_rows(it->element, at.depth, rows, in, it->a.column, it->a.row, out, column);
 }
 
-static void pack_sliver(const product *it, const char *b, int64_t sliver, char *out)
+static void pack_sliver(const product *it, k_part at, const char *b, int64_t sliver, char *out)
 {
     int64_t pair = it->form == PAIRS ? 2 : 1;
     int64_t column = it->column0 + sliver * it->kernel->columns;
     int64_t columns = least(it->kernel->columns, it->column0 + it->columns - column);
-    const char *in = b + it->k0 / pair * it->b.row + column / pair * it->b.column;
-    out += sliver * it->sliver_bytes;
+    const char *in = b + at.k0 / pair * it->b.row + column / pair * it->b.column;
     if (it->form == HALF)
-        pack_halves(it->depth, columns, in, it->b.row, it->b.column, out, it->packed_b_row);
+        pack_halves(at.depth, columns, in, it->b.row, it->b.column, out, it->packed_b_row);
     else if (it->form == PLAIN)
-        pack_rows(it->element, it->depth, columns, in, it->b.row, it->b.column, out, it->packed_b_row);
+        pack_rows(it->element, at.depth, columns, in, it->b.row, it->b.column, out, it->packed_b_row);
     else if (it->real == sizeof(float))
-        pack_pairs_float(it->depth / 2, columns / 2, in, it->b.row, it->b.column, out, it->packed_b_row);
+        pack_pairs_float(at.depth / 2, columns / 2, in, it->b.row, it->b.column, out, it->packed_b_row);
     else
-        pack_pairs_double(it->depth / 2, columns / 2, in, it->b.row, it->b.column, out, it->packed_b_row);
+        pack_pairs_double(at.depth / 2, columns / 2, in, it->b.row, it->b.column, out, it->packed_b_row);
 }
 
-/* Pieces are numbered: all panels of a of all matrices, then all slivers of b. */
-static vme_status pack(void *argument, int64_t begin, int64_t end)
+/* Some slivers of one matrix, the `piece`-th. */
+static void pack(const product *it, k_part at, int64_t piece)
 {
-    const product *it = argument;
-    int64_t panels = it->packed_panels * (it->a_shared ? 1 : it->group);
-    for (int64_t i = begin; i < end; i++)
-        if (i < panels) {
-            int64_t matrix = i / it->packed_panels;
-            pack_panel(it, matrix_of(it, &it->a, it->first + matrix), i % it->packed_panels,
-                       it->packed_a + matrix * it->packed_a_matrix);
-        }
-        else {
-            int64_t matrix = (i - panels) / it->packed_slivers, sliver = (i - panels) % it->packed_slivers;
-            const char *b = matrix_of(it, &it->b, it->first + matrix);
-            char *out = it->packed_b + matrix * it->packed_b_matrix;
-            int64_t whole = least(end - i, it->columns / it->kernel->columns - sliver);
-            if (it->form == PLAIN && it->b.column == it->element && it->kernel->pack_b != NULL && whole > 0) {
-                it->kernel->pack_b(it->depth, whole, b + it->k0 * it->b.row + (it->column0 + sliver * it->kernel->columns) * it->real,
-                                   it->b.row, out + sliver * it->sliver_bytes, it->sliver_bytes);
-                i += whole - 1;
-            }
-            else
-                pack_sliver(it, b, sliver, out);
-        }
-    return VME_OK;
+    int64_t pieces = parts(it->slivers, PACK_SLIVERS), matrix = piece / pieces, sliver = piece % pieces * PACK_SLIVERS;
+    int64_t end = least(it->slivers, sliver + PACK_SLIVERS), whole = least(end, it->columns / it->kernel->columns) - sliver;
+    const char *b = matrix_of(it, &it->b, it->first + matrix);
+    char *out = it->packed_b + at.number % RING * it->packed_b_part + matrix * it->packed_b_matrix + sliver * it->sliver_bytes;
+    if (it->form == PLAIN && it->b.column == it->element && it->kernel->pack_b != NULL && whole > 0) {
+        it->kernel->pack_b(at.depth, whole, b + at.k0 * it->b.row + (it->column0 + sliver * it->kernel->columns) * it->real,
+                           it->b.row, out, it->sliver_bytes);
+        sliver += whole;
+        out += whole * it->sliver_bytes;
+    }
+    for (; sliver < end; sliver++, out += it->sliver_bytes)
+        pack_sliver(it, at, b, sliver, out);
 }
 
 /* ---- computing */
@@ -219,58 +234,130 @@ static void scattered_tile(const product *it, vme_gemm_tile *tile, int64_t colum
     tile->c_row = c_row;
 }
 
-static void compute_cell(const product *it, int64_t matrix, int64_t cell_row, int64_t cell_column)
+/* Room for packed panels, a thread's own while it computes a cell: the same one again where it can be, for that is in its caches.
+ * There are as many as threads may work; should there be more all the same, the last one waits for another to end. */
+static char *room_take(const product *it)
+{
+    for (int64_t i = vme_worker();; i++) {
+        char *room = it->rooms + i % it->room_count * it->room_bytes;
+        bool taken = false;
+        if (atomic_compare_exchange_strong((atomic_bool *)room, &taken, true))
+            return room;
+        vme_relax();
+    }
+}
+
+/* Returns false when the context is stopped meanwhile. */
+static bool compute_cell(const product *it, k_part at, int64_t matrix, int64_t cell_row, int64_t cell_column)
 {
     const vme_gemm_kernel *kernel = it->kernel;
     int64_t pair = it->form == PAIRS ? 2 : 1;
-    const char *a = it->pack_a ? it->packed_a + (it->a_shared ? 0 : matrix * it->packed_a_matrix)
-                               : matrix_of(it, &it->a, it->first + matrix) + it->row0 * it->a.row + it->k0 / pair * it->a.column;
-    const char *b = it->pack_b ? it->packed_b + (it->b_shared ? 0 : matrix * it->packed_b_matrix)
-                               : matrix_of(it, &it->b, it->first + matrix) + it->k0 * it->b.row + it->column0 * it->real;
+    int64_t first_panel = cell_row * it->cell_panels, panels = least(it->panels - first_panel, it->cell_panels);
+    const char *a = matrix_of(it, &it->a, it->first + matrix);
+    const char *b = matrix_of(it, &it->b, it->first + matrix) + at.k0 * it->b.row + it->column0 * it->real;
+    if (it->pack_b)
+        b = it->packed_b + at.number % RING * it->packed_b_part + (it->b_shared ? 0 : matrix * it->packed_b_matrix);
     bool scattered = it->form != HALF && it->c.column != it->element;
     char *c = it->form == HALF ? it->sums : matrix_of(it, &it->c, it->first + matrix) + it->row0 * it->c.row;
     int64_t c_row = it->form == HALF ? it->columns * it->real : it->c.row;
     if (it->form != HALF && !scattered)
         c += it->column0 * it->real;
     vme_gemm_tile tile = {
-        .k = it->depth,
+        .k = at.depth,
         .a_row = it->pack_a ? it->real : it->a.row,
         .a_column = it->pack_a ? it->packed_a_column : it->form == PAIRS ? it->real : it->a.column,
         .b_row = it->pack_b ? it->packed_b_row : it->b.row,
         .c_row = c_row,
-        .accumulate = it->k0 > 0,
+        .accumulate = at.k0 > 0,
         .far = true,
     };
-    tile.ahead = 8 * tile.b_row;
+    /* so many rows of b as pass while one is on its way: from the second cache, or from where it lies */
+    tile.ahead = (it->pack_b ? 8 : AHEAD / it->panel) * tile.b_row;
     int64_t panel_bytes = it->pack_a ? it->panel_bytes : it->panel * it->a.row;
     int64_t sliver_bytes = it->pack_b ? it->sliver_bytes : (int64_t)kernel->columns * it->real;
-    int64_t panel_end = least(it->panels, (cell_row + 1) * it->cell_panels);
-    int64_t sliver_end = least(it->slivers, (cell_column + 1) * it->cell_slivers);
-    int64_t panels = panel_end - cell_row * it->cell_panels, slivers = sliver_end - cell_column * it->cell_slivers;
-    for (int64_t i = 0; i < panels * slivers; i++) {
-        /* along the rows of the output; but where b is not packed few panels go through each sliver while it is near */
-        int64_t p = cell_row * it->cell_panels + (it->pack_b ? i / slivers : i % panels);
-        int64_t s = cell_column * it->cell_slivers + (it->pack_b ? i % slivers : i / panels);
-        int64_t row = p * it->panel, column = s * kernel->columns;
-        tile.rows = (int)least(it->panel, it->rows - row);
-        tile.columns = (int)least(kernel->columns, it->columns - column);
-        tile.a = a + p * panel_bytes;
-        tile.b = b + s * sliver_bytes;
-        tile.c = c + row * c_row;
-        if (scattered)
-            scattered_tile(it, &tile, it->column0 + column);
-        else {
-            tile.c += column * it->real;
-            kernel->tile(&tile);
-        }
+    char *room = NULL;
+    if (it->pack_a) {
+        room = room_take(it);
+        for (int64_t p = 0; p < panels; p++)
+            pack_panel(it, at, a, first_panel + p, room + VME_ALIGNMENT + p * panel_bytes);
+        a = room + VME_ALIGNMENT;
     }
+    else
+        a += (it->row0 + first_panel * it->panel) * it->a.row + at.k0 / pair * it->a.column;
+    int64_t first_sliver = cell_column * it->cell_slivers, end = least(it->slivers, first_sliver + it->cell_slivers);
+    bool stopped = false;
+    for (; first_sliver < end && !stopped; first_sliver += it->near_slivers) {
+        int64_t slivers = least(it->near_slivers, end - first_sliver);
+        for (int64_t i = 0; i < panels * slivers; i++) {
+            /* along the rows of the output; but where b is not packed few panels go through each sliver while it is near */
+            int64_t p = it->pack_b ? i / slivers : i % panels;
+            int64_t s = first_sliver + (it->pack_b ? i % slivers : i / panels);
+            int64_t row = (first_panel + p) * it->panel, column = s * kernel->columns;
+            tile.rows = (int)least(it->panel, it->rows - row);
+            tile.columns = (int)least(kernel->columns, it->columns - column);
+            tile.a = a + p * panel_bytes;
+            tile.b = b + s * sliver_bytes;
+            tile.c = c + row * c_row;
+            if (scattered)
+                scattered_tile(it, &tile, it->column0 + column);
+            else {
+                tile.c += column * it->real;
+                kernel->tile(&tile);
+            }
+        }
+        stopped = vme_stopping(it->context);
+    }
+    if (room != NULL)
+        atomic_store_explicit((atomic_bool *)room, false, memory_order_release);
+    return !stopped;
 }
 
-static vme_status compute(void *argument, int64_t begin, int64_t end)
+/* Until pieces that were taken before this one have counted up to `least`; false: they will not, the context is stopped. */
+static bool await(product *it, atomic_llong *count, int64_t least)
 {
-    const product *it = argument;
-    for (int64_t i = begin; i < end; i++)
-        compute_cell(it, i / (it->cell_rows * it->cell_columns), i % it->cell_rows, i / it->cell_rows % it->cell_columns);
+    for (int spins = 1; atomic_load_explicit(count, memory_order_acquire) < least; spins++) {
+        if (vme_stopping(it->context) || atomic_load_explicit(&it->abandoned, memory_order_relaxed))
+            return false;
+        if (spins % SPINS_MOST == 0)
+            sched_yield();              /* who has that piece may be waiting for this core */
+        else
+            vme_relax();
+    }
+    return true;
+}
+
+static bool do_piece(product *it, k_part at, int64_t piece)
+{
+    int64_t place = at.number % RING, round = at.number / RING;
+    if (piece < it->packs) {
+        /* what was packed there before is needed no longer */
+        if (!await(it, &it->computed[place], round * it->cells))
+            return false;
+        pack(it, at, piece);
+        atomic_fetch_add_explicit(&it->packed[place], 1, memory_order_release);
+        return true;
+    }
+    int64_t cell = piece - it->packs, across = cell / it->cell_rows;
+    if (!await(it, &it->packed[place], (round + 1) * it->packs) || (it->turns != NULL && !await(it, &it->turns[cell], at.number)))
+        return false;
+    if (!compute_cell(it, at, across / it->cell_columns, cell % it->cell_rows, across % it->cell_columns))
+        return false;
+    if (it->turns != NULL) {
+        atomic_store_explicit(&it->turns[cell], at.number + 1, memory_order_release);
+        atomic_fetch_add_explicit(&it->computed[place], 1, memory_order_release);
+    }
+    return true;
+}
+
+static vme_status do_pieces(void *argument, int64_t begin, int64_t end)
+{
+    product *it = argument;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t number = i / (it->packs + it->cells);
+        k_part at = {.number = number, .k0 = number * it->depth, .depth = least(it->depth, it->k - number * it->depth)};
+        if (atomic_load_explicit(&it->abandoned, memory_order_relaxed) || !do_piece(it, at, i % (it->packs + it->cells)))
+            atomic_store_explicit(&it->abandoned, true, memory_order_relaxed);
+    }
     return VME_OK;
 }
 
@@ -287,36 +374,55 @@ static vme_status round_halves(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* One block of rows, columns and k, for `group` matrices. `b_packed`: it is already. */
-static vme_status do_block(product *it, bool b_packed)
+/* How many panels and slivers a cell has, for the largest block that there will be. */
+static void divide(product *it)
 {
     const vme_gemm_kernel *kernel = it->kernel;
-    it->panels = parts(it->rows, it->panel);
-    it->slivers = parts(it->columns, kernel->columns);
-    it->packed_panels = it->pack_a ? it->panels : 0;
-    it->packed_slivers = it->pack_b && !b_packed ? it->slivers : 0;
-    int64_t items = it->packed_panels * (it->a_shared ? 1 : it->group) + it->packed_slivers * (it->b_shared ? 1 : it->group);
-    if (items > 0) {
-        int64_t item = most(1, it->depth) * most(it->pack_a ? it->panel : 0, it->pack_b ? kernel->columns : 0);
-        vme_status status = vme_parallel(it->context, items, most(1, (1 << 16) / item), pack, it);
-        if (status != VME_OK)
-            return status;
+    int64_t depth = most(1, it->depth), panels = parts(it->rows, it->panel), slivers = parts(it->columns, kernel->columns);
+    int64_t sliver_work = it->panel * kernel->columns * depth;
+    int64_t total = it->group * it->rows * it->columns * most(1, it->k);
+    int64_t work = most(least(kernel->work, PIECE_LEAST), least(kernel->work, total / (PIECES * vme_threads())));
+    it->near_slivers = most(1, least(slivers, NEAR / (depth * kernel->columns * it->real)));
+    if (it->pack_a) {
+        int64_t wide = it->pack_b && slivers > it->near_slivers ? most(1, least(PANELS_LEAST, panels / (2 * vme_threads()))) : 1;
+        it->cell_panels = least(least(panels, PANELS_MOST), most(wide, work / (sliver_work * slivers)));
+        int64_t columns = it->cell_panels * sliver_work * slivers / (wide > 1 ? 8 * kernel->work : work);
+        it->cell_slivers = parts(slivers, most(1, least(columns, slivers / SLIVERS_LEAST)));
     }
-    /* A cell: as many slivers as stay near, then as many panels as the time between two stops allows. The next cells go down the
-     * same columns. */
-    int64_t sliver_work = it->panel * kernel->columns * most(1, it->depth);
-    int64_t total = it->group * it->rows * it->columns * most(1, it->depth);
-    int64_t work = most(least(kernel->work, PIECE_LEAST), least(kernel->work, total / (8 * vme_threads())));
-    int64_t near = least(work / sliver_work, NEAR / (most(1, it->depth) * kernel->columns * it->real));
-    it->cell_slivers = parts(it->slivers, parts(it->slivers, most(1, near)));
-    it->cell_panels = most(1, least(it->panels, work / (sliver_work * it->cell_slivers)));
-    it->cell_panels = parts(it->panels, parts(it->panels, it->cell_panels));
+    else {
+        it->cell_slivers = parts(slivers, parts(slivers, most(1, least(work / sliver_work, it->near_slivers))));
+        it->cell_panels = most(1, least(panels, work / (sliver_work * it->cell_slivers)));
+    }
+    it->cell_panels = parts(panels, parts(panels, it->cell_panels));
+}
+
+/* The cells of the block at hand. */
+static void count_cells(product *it)
+{
+    it->panels = parts(it->rows, it->panel);
+    it->slivers = parts(it->columns, it->kernel->columns);
     it->cell_rows = parts(it->panels, it->cell_panels);
     it->cell_columns = parts(it->slivers, it->cell_slivers);
-    int64_t cells = it->group * it->cell_rows * it->cell_columns;
-    int64_t cell_work = least(it->cell_panels * it->panel, it->rows) * least(it->cell_slivers * kernel->columns, it->columns)
-                        * most(1, it->depth);
-    return vme_parallel(it->context, cells, most(1, work / cell_work), compute, it);
+    it->cells = it->group * it->cell_rows * it->cell_columns;
+    it->packs = it->pack_b ? parts(it->slivers, PACK_SLIVERS) * (it->b_shared ? 1 : it->group) : 0;
+}
+
+/* All of k of one block of rows and columns, for `group` matrices. */
+static vme_status do_block(product *it)
+{
+    count_cells(it);
+    for (int i = 0; i < RING; i++) {
+        atomic_store_explicit(&it->packed[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&it->computed[i], 0, memory_order_relaxed);
+    }
+    for (int64_t i = 0; it->turns != NULL && i < it->cells; i++)
+        atomic_store_explicit(&it->turns[i], 0, memory_order_relaxed);
+    atomic_store_explicit(&it->abandoned, false, memory_order_relaxed);
+    int64_t pieces = it->packs + it->cells, work = it->group * it->rows * it->columns * it->depth / pieces;
+    vme_status status = vme_parallel(it->context, it->parts * pieces, most(1, PIECE_LEAST / most(1, work)), do_pieces, it);
+    if (status == VME_OK && atomic_load_explicit(&it->abandoned, memory_order_relaxed))
+        return vme_stopped_here(it->context);
+    return status;
 }
 
 /* Parts as equal as multiples of `unit` make them, none above `most_each`. */
@@ -325,50 +431,30 @@ static int64_t equal_parts(int64_t whole, int64_t most_each, int64_t unit)
     return parts(parts(most(1, whole), parts(most(1, whole), most_each)), unit) * unit;
 }
 
-/* Whether operands are packed, and how large what is done at once may be. */
+/* Whether operands are packed. */
 static void plan(product *it)
 {
     const vme_gemm_kernel *kernel = it->kernel;
     it->panel = parts(it->m, parts(it->m, kernel->rows));
-    it->a_shared = it->b_shared = true;
-    for (int d = 0; d < it->lead; d++) {
-        it->a_shared = it->a_shared && it->a.lead[d] == 0;
+    it->b_shared = true;
+    for (int d = 0; d < it->lead; d++)
         it->b_shared = it->b_shared && it->b.lead[d] == 0;
-    }
     bool beside = it->a.column == it->element;
-    it->pack_a = it->form == HALF || (it->form == PAIRS ? !beside : it->n > 2 * kernel->columns && (!beside || it->m * it->k > 1 << 14));
-    it->pack_b = it->form != PLAIN || it->b.column != it->element || it->m > 4 * it->panel;
+    it->pack_a = it->form == HALF || (it->form == PAIRS ? !beside : it->n > 2 * kernel->columns
+                                                                    && (!beside || it->m * it->k > 1 << 14));
+    /* short rows side by side are near each other as they lie */
+    bool narrow = it->b.row > 0 && it->b.row < NARROW;
+    it->pack_b = it->form != PLAIN || it->b.column != it->element || it->m > (narrow ? 16 : 4) * it->panel;
 }
 
-/* All of the output's rows in a block of columns: a part of b is packed once. */
-static vme_status do_columns(product *it, int64_t depth, int64_t rows)
-{
-    vme_status status = VME_OK;
-    it->k0 = 0;
-    do {
-        it->depth = least(depth, it->k - it->k0);
-        for (it->row0 = 0; status == VME_OK && it->row0 < it->m; it->row0 += rows) {
-            it->rows = least(rows, it->m - it->row0);
-            status = do_block(it, it->row0 > 0);
-        }
-        it->k0 += depth;
-    } while (status == VME_OK && it->k0 < it->k);
-    return status;
-}
-
-/* The same block of rows after block, since the sums in float32 are only one's. */
-static vme_status do_columns_of_halves(product *it, int64_t depth, int64_t rows)
+/* All of the output's rows in a block of columns. float16 goes by blocks of rows: its sums in float32 are only one block's. */
+static vme_status do_columns(product *it, int64_t rows)
 {
     vme_status status = VME_OK;
     for (it->row0 = 0; status == VME_OK && it->row0 < it->m; it->row0 += rows) {
         it->rows = least(rows, it->m - it->row0);
-        it->k0 = 0;
-        do {
-            it->depth = least(depth, it->k - it->k0);
-            status = do_block(it, false);
-            it->k0 += depth;
-        } while (status == VME_OK && it->k0 < it->k);
-        if (status == VME_OK)
+        status = do_block(it);
+        if (status == VME_OK && it->form == HALF)
             status = vme_parallel(it->context, it->rows, most(1, (1 << 16) / it->columns), round_halves, it);
     }
     return status;
@@ -407,35 +493,48 @@ static vme_status multiply(product *it)
     plan(it);
     const vme_gemm_kernel *kernel = it->kernel;
     /* depths are even, so that a complex number is never cut */
-    int64_t depth = equal_parts(it->k, K_BLOCK, 2), rows = equal_parts(it->m, ROWS_BLOCK, it->panel);
+    it->depth = equal_parts(it->k, K_BLOCK, 2);
+    it->parts = most(1, parts(it->k, it->depth));
+    int64_t rows = it->form == HALF ? equal_parts(it->m, ROWS_BLOCK, it->panel) : it->m;
     int64_t columns = equal_parts(it->n, COLUMNS_BLOCK, kernel->columns);
     it->packed_a_column = (int64_t)kernel->packed_rows * it->real;
-    it->panel_bytes = (int64_t)rounded(depth * it->packed_a_column);
+    it->panel_bytes = (int64_t)rounded(it->depth * it->packed_a_column);
     it->packed_b_row = (int64_t)kernel->columns * it->real;
-    it->sliver_bytes = most(1, depth) * it->packed_b_row;
-    it->packed_a_matrix = it->pack_a ? parts(rows, it->panel) * it->panel_bytes : 0;
+    it->sliver_bytes = most(1, it->depth) * it->packed_b_row;
     it->packed_b_matrix = it->pack_b ? parts(columns, kernel->columns) * it->sliver_bytes : 0;
-    int64_t each = (it->a_shared ? 0 : it->packed_a_matrix) + (it->b_shared ? 0 : it->packed_b_matrix);
+    int64_t ring = least(RING, it->parts), each = it->b_shared ? 0 : ring * it->packed_b_matrix;
     /* float16's sums are one matrix's */
     int64_t group = it->form == HALF ? 1 : each == 0 ? it->matrices : least(it->matrices, most(1, PACKED_MOST / each));
-    int64_t a_bytes = it->packed_a_matrix * (it->a_shared ? 1 : group), b_bytes = it->packed_b_matrix * (it->b_shared ? 1 : group);
-    size_t bytes = (size_t)(a_bytes + b_bytes) + (it->form == HALF ? rounded(rows * columns * it->real) : 0);
+    it->packed_b_part = it->packed_b_matrix * (it->b_shared ? 1 : group);
+    it->group = group;
+    it->rows = rows;
+    it->columns = least(columns, it->n);
+    divide(it);
+    count_cells(it);
+    it->room_count = it->pack_a ? least(vme_threads(), it->cells) : 0;
+    it->room_bytes = VME_ALIGNMENT + it->cell_panels * it->panel_bytes;
+    int64_t b_bytes = ring * it->packed_b_part, rooms_bytes = it->room_count * it->room_bytes;
+    int64_t turns_bytes = it->parts > 1 ? (int64_t)rounded(it->cells * (int64_t)sizeof *it->turns) : 0;
+    size_t bytes = (size_t)(b_bytes + rooms_bytes + turns_bytes) + (it->form == HALF ? rounded(rows * columns * it->real) : 0);
     char *scratch = NULL;
     size_t pages = 0;
     if (bytes > 0) {
         scratch = room_new(it->context, bytes, &pages);
         if (scratch == NULL)
             return VME_NO_MEMORY;
-        it->packed_a = scratch;
-        it->packed_b = scratch + a_bytes;
-        it->sums = scratch + a_bytes + b_bytes;
+        it->packed_b = scratch;
+        it->rooms = scratch + b_bytes;
+        it->turns = turns_bytes > 0 ? (atomic_llong *)(scratch + b_bytes + rooms_bytes) : NULL;
+        it->sums = scratch + b_bytes + rooms_bytes + turns_bytes;
+        for (int64_t i = 0; i < it->room_count; i++)
+            atomic_init((atomic_bool *)(it->rooms + i * it->room_bytes), false);
     }
     vme_status status = VME_OK;
     for (it->first = 0; status == VME_OK && it->first < it->matrices; it->first += group) {
         it->group = least(group, it->matrices - it->first);
         for (it->column0 = 0; status == VME_OK && it->column0 < it->n; it->column0 += columns) {
             it->columns = least(columns, it->n - it->column0);
-            status = it->form == HALF ? do_columns_of_halves(it, depth, rows) : do_columns(it, depth, rows);
+            status = do_columns(it, rows);
         }
     }
     room_free(it->context, scratch, bytes, pages);

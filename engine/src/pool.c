@@ -8,6 +8,7 @@
  * forked child starts without any. Everything shared is under one lock, taken twice a job and twice a helper's visit; single
  * pieces never touch it. */
 #include "internal.h"
+#include "pool.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -74,6 +75,10 @@ vme_status vme_threads_set(int threads)
     atomic_store(&pool.most, threads);
     return VME_OK;
 }
+
+static _Thread_local int worker;    /* of a helper: its number, from 1 */
+
+int vme_worker(void) { return worker; }
 
 /* ---- jobs */
 static void fail(struct job *job, int64_t piece, vme_status status, const char *message)
@@ -157,9 +162,9 @@ static void help(struct job *job)
     pthread_mutex_unlock(&pool.lock);
 }
 
-static void *helper(void *unused)
+static void *helper(void *number)
 {
-    (void)unused;
+    worker = (int)(intptr_t)number;
     int spins = SPINS_MOST;
     pthread_mutex_lock(&pool.lock);
     while (!pool.closing) {
@@ -235,7 +240,7 @@ static void start_helper(void)
     sigfillset(&all);
     if (pthread_attr_setstacksize(&attributes, HELPER_STACK) == 0 && pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
         pthread_t *thread = &pool.helpers[pool.started];
-        if (pthread_create(thread, &attributes, helper, NULL) == 0) {
+        if (pthread_create(thread, &attributes, helper, (void *)(intptr_t)(pool.started + 1)) == 0) {
             pthread_setname_np(*thread, "vme");
             pool.started++;
         }

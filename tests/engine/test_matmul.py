@@ -1,5 +1,8 @@
 """vme_matmul against NumPy's matmul: every dtype, shapes on both sides of every block's edge, any strides, broadcast batches."""
 
+import mmap
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -127,7 +130,8 @@ def test_threads_do_not_change_results(context):
     random = np.random.default_rng(10)
     most = library.vme_threads()
     try:
-        for m, n, k in [(300, 310, 800), (2, 5000, 300), (1, 3000, 3000), (3000, 1, 3000), (1, 1, 1_000_000)]:
+        for m, n, k in [(300, 310, 800), (64, 64, 2048), (16, 700, 1000), (2, 5000, 300), (1, 3000, 3000), (3000, 1, 3000),
+                        (1, 1, 1_000_000)]:
             a, b = random.normal(size=(m, k)).astype("float32"), random.normal(size=(k, n)).astype("float32")
             results = []
             for threads in (1, most, most):
@@ -158,6 +162,55 @@ def test_every_refused_request(dtype, shape):
             context.close()
     else:
         raise AssertionError("ten requests, and still more")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "complex64"])
+def test_huge_strides(backend, context, dtype):
+    """Elements a mebibyte apart along either dimension, and matrices that are one element or one row again and again."""
+    step = 1 << 20
+    with mmap.mmap(-1, 72 * step) as memory:    # nearly all of it is never touched
+        spread = np.ndarray((70,), dtype, memory, strides=(step,))
+        spread[...] = values(dtype, (70,), 13)
+        for shape, strides in [((1, 70), (0, step)), ((70, 1), (step, 0)), ((3, 70), (0, step)), ((70, 80), (step, 0)),
+                               ((70, 80), (-step, 0))]:
+            first = 69 * step if strides[0] < 0 else 0
+            a = np.ndarray(shape, dtype, memory, offset=first, strides=strides)
+            for left, right in [(a, values(dtype, (shape[1], 90), 14)), (values(dtype, (50, shape[0]), 15), a), (a, a.T), (a.T, a)]:
+                np.testing.assert_array_equal(matmul(context, left, right), expected(left.copy(), right.copy()))
+            del a, left, right
+        out = np.ndarray((70, 1), dtype, memory, offset=64, strides=(step, 0))
+        b = values(dtype, (70, 70), 16)
+        np.testing.assert_array_equal(matmul(context, b, spread[:, None], out), expected(b, spread[:, None].copy()))
+        del spread, out
+
+
+@pytest.mark.parametrize(("dtype", "shapes"), [("float32", ((700, 1300), (1300, 700))), ("float16", ((300, 800), (800, 300))),
+                                               ("float64", ((6, 90, 900), (900, 90)))])
+def test_a_stop_in_the_middle(dtype, shapes):
+    context = Context()
+    a, b = (np.ones(shape, dtype) for shape in shapes)
+    working, caught = threading.Event(), []
+
+    def work():
+        try:
+            while True:
+                matmul(context, a, b)
+                working.set()
+        except EngineError as error:
+            caught.append(error.status)
+
+    for _ in range(5):
+        thread = threading.Thread(target=work)
+        thread.start()
+        working.wait()
+        context.stop()
+        thread.join()
+        context.stop(False)
+        working.clear()
+        assert matmul(context, a, b).flat[0] == a.shape[-1]
+    assert caught == [Status.STOPPED] * 5
+    assert context.charged == 0
+    context.close()
 
 
 def test_a_stopped_context(backend):

@@ -51,7 +51,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
     char *c = tile->c;
     int64_t p = tile->k;
     /* c is on its way while the sums are made: a row every two steps, lest b wait behind it, where there are that many */
-    const bool slowly = packed && rows == ROWS && p >= 4 * ROWS;
+    const bool full = rows + 3 >= ROWS, slowly = packed && full && p >= 4 * ROWS;
     if (tile->far && !slowly)
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
@@ -74,14 +74,14 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
         if (slowly) {
             const char *row = c;
 #pragma GCC unroll 1
-            for (int fetched = 0; fetched < ROWS; fetched++, row += tile->c_row) {
+            for (int fetched = 0; fetched < rows; fetched++, row += tile->c_row) {
                 __builtin_prefetch(row, 1);
                 if (vectors == 2)
                     __builtin_prefetch(row + sizeof(F(vec)), 1);
                 TWO_STEPS;
             }
         }
-        while (rows == ROWS && p >= 2) {
+        while (full && p >= 2) {
             TWO_STEPS;
         }
 #undef TWO_STEPS

@@ -44,6 +44,9 @@ _COMPILES = {
     "importlib.util.spec_from_file_location": "import the module by its name",
     "importlib.machinery.SourceFileLoader": "import the module by its name",
 }
+_OVER_CODE = {"builtins.eval", "builtins.exec", "types.FunctionType", "types.LambdaType"}      # work with code that is there
+_MAKES_FUNCTIONS = {"types.FunctionType", "types.LambdaType"}
+_PICKLES = {"pickle.dump", "pickle.dumps"}
 _INSTALLED = ("site-packages", "dist-packages")     # folders of what others wrote
 _COMPARISONS = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
                 ast.Eq: operator.eq, ast.NotEq: operator.ne}
@@ -296,7 +299,18 @@ class _Reader:
         self._optional = False          # inside code that expects its imports to fail
         self._bound = set()             # names that this module gives a meaning of its own
         self._imported = {}             # local name -> dotted name it stands for
+        self._functions = set()         # names that are defined as functions, and never given another value
+        self._codes = set()             # names that are given a code object
+        given = set()
         for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._functions.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                given.add(node.id)
+            elif isinstance(node, (ast.arg, ast.ClassDef)):
+                given.add(node.arg if isinstance(node, ast.arg) else node.name)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute) and node.value.attr == "__code__":
+                self._codes.update(target.id for target in node.targets if isinstance(target, ast.Name))
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 self._bound.add(node.name)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -310,6 +324,7 @@ class _Reader:
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 for alias in node.names:
                     self._imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        self._functions -= given
 
     def read(self):
         """Reads the whole module."""
@@ -441,15 +456,30 @@ class _Reader:
 
     def _call(self, node):
         name = self._dotted(node.func)
+        first = node.args[0] if node.args else None
+        if name in _OVER_CODE and self._is_code(first) or name == "ast.parse" and _reads_expressions(node):
+            return
         if name in _COMPILES:
             self._warn(node, f"{name.removeprefix('builtins.')}: a VM has no compiler; {_COMPILES[name]}")
         elif name in _SOURCELESS:
             self._warn(node, f"{name}: a bundle holds no source; this will raise OSError")
         elif name in ("importlib.import_module", "builtins.__import__"):
             self._dynamic_import(node, name.removeprefix("builtins."))
-        elif isinstance(node.func, ast.Attribute) and node.func.attr == "replace" and (
-                isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "__code__"):
+        elif name in _MAKES_FUNCTIONS:
+            self._warn(node, f"{name}: a VM makes no new code objects; write the function into a module of the task, and bind "
+                             "arguments with functools.partial")
+        elif name in _PICKLES and (isinstance(first, ast.Lambda) or
+                                   isinstance(first, ast.Name) and first.id in self._functions):
+            self._warn(node, f"{name}: a function is pickled as a name, which only VMs of this task know; pass values, and choose "
+                             "the function from a table by its name")
+        elif name == "copy.replace" and self._is_code(first) or isinstance(node.func, ast.Attribute) and (
+                node.func.attr in ("replace", "__replace__") and self._is_code(node.func.value)):
             self._warn(node, "code.replace: a VM makes no new code objects; write the variants out as functions")
+
+    def _is_code(self, node):
+        """Whether the expression is visibly a code object: `f.__code__`, or a name that is given one."""
+        return isinstance(node, ast.Attribute) and node.attr == "__code__" or (
+            isinstance(node, ast.Name) and node.id in self._codes)
 
     def _attribute(self, node):
         name = self._dotted(node)
@@ -486,6 +516,12 @@ def _plain_name(node):
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
+
+
+def _reads_expressions(call):
+    """Whether a call of `ast.parse` is for an expression: those a VM can read."""
+    return any(keyword.arg == "mode" and isinstance(keyword.value, ast.Constant) and keyword.value.value == "eval"
+               for keyword in call.keywords)
 
 
 def _is_main_guard(test):

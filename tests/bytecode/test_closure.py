@@ -202,6 +202,13 @@ def test_names_of_the_standard_library_are_not_taken(close, name):
     ("import builtins\nbuiltins.eval('1')", "main.py:2: eval: a VM has no compiler"),
     ("from builtins import exec as e\ne('1')", "main.py:2: exec: a VM has no compiler"),
     ("def f(): pass\ng = f.__code__.replace(co_name='g')", "main.py:2: code.replace: a VM makes no new code objects"),
+    ("import copy\ndef f(): pass\ng = copy.replace(f.__code__, co_name='g')", "main.py:3: code.replace: a VM makes no new"),
+    ("def f(): pass\nc = f.__code__\nd = c.replace(co_name='g')", "main.py:3: code.replace: a VM makes no new code objects"),
+    ("import types\ntypes.FunctionType(make(), {})", "main.py:2: types.FunctionType: a VM makes no new code objects; write"),
+    ("from types import LambdaType\nLambdaType(make(), {})", "main.py:2: types.LambdaType: a VM makes no new code objects"),
+    ("import pickle\npickle.dumps(lambda: 1)", "main.py:2: pickle.dumps: a function is pickled as a name, which only VMs of"),
+    ("from pickle import dump\ndef f(): pass\ndump(f, None)", "main.py:3: pickle.dump: a function is pickled as a name"),
+    ("import ast\nast.parse('1', mode='exec')", "main.py:2: ast.parse: a VM has no compiler; parse on the host"),
     ("import types\ntypes.CodeType()", "main.py:2: types.CodeType: a VM has no compiler"),
     ("from types import CodeType\nCodeType()", "main.py:2: types.CodeType: a VM has no compiler"),
     ("import ast\nast.parse('1')", "main.py:2: ast.parse: a VM has no compiler"),
@@ -223,6 +230,9 @@ def test_what_needs_a_compiler_or_a_name_that_is_gone_is_a_warning(close, source
     "import re\nre.compile('x')", "from re import compile\ncompile('x')", "def eval(x): pass\neval('1')",
     "class A:\n    def exec(self): pass\nA().exec()", "'a'.replace('a', 'b')", "import types\ntypes.FunctionType",
     "import signal\ndef f(signal):\n    return signal.signal", "import ast\nast.literal_eval('1')",
+    "def f(): pass\nexec(f.__code__)", "import types\ndef f(): pass\ntypes.FunctionType(f.__code__, {})",
+    "import ast\nast.parse('1', mode='eval')", "import pickle\nclass A: pass\npickle.dumps(A())",
+    "import pickle\ndef f(): pass\ndef g(f):\n    return pickle.dumps(f)",
 ])
 def test_no_false_alarm(close, source):
     assert close(source) == ({"main"}, [], [])

@@ -3,7 +3,8 @@
 Compiles each test module into a bundle, runs it in a sealed VM and in plain CPython, and prints for each how many tests
 pass there and here. Left out of the share are tests for which plain CPython's own run raised an audit event, from the
 test's own frames, that a sealed VM denies. What still differs must have a reason in reasons.toml. Writes
-build/conformance/report.json and report.html. Exit status 1 if a difference has no reason, or a module could not be run.
+build/conformance/report.json and report.html. Exit status 1 if a difference has no reason, the process crashed, a module
+could not be run, or (--check) a module passes less than docs/conformance.md says.
 """
 
 import argparse
@@ -19,119 +20,152 @@ from pathlib import Path
 
 from . import report
 from .folders import Folder, original
+from .sealed import Crashed, Process
 
 HERE = Path(__file__).resolve().parent
+DOCUMENT = HERE.parent.parent / "docs" / "conformance.md"
 _PLAIN_SECONDS = 900
-_CLASS_SECONDS, _TEST_SECONDS = 300, 60
 
 
-def _plain(tests, module, writable, out, keep):
-    """What plain.py wrote about the module."""
-    if keep and out.exists():
-        kept = json.loads(out.read_text(encoding="utf-8"))
-        if "error" not in kept:
-            return kept
-    out.unlink(missing_ok=True)
-    try:
-        done = subprocess.run([sys.executable, "-s", "-P", HERE / "plain.py", tests, module, writable, out],
-                              capture_output=True, text=True, errors="replace", timeout=_PLAIN_SECONDS, check=False,
-                              stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return {"error": f"plain CPython took longer than {_PLAIN_SECONDS} s"}
-    if not out.exists():
-        return {"error": f"plain CPython ended with {done.returncode}: {done.stderr.strip()[-300:]}"}
-    return json.loads(out.read_text(encoding="utf-8"))
+class Run:
+    """One run of the command: its folders, and the process of the VMs."""
 
+    def __init__(self, options, tests):
+        self.home, self.tests = options.home.resolve(), tests
+        self.keep, self.resume, self.seconds = options.keep, options.resume, options.seconds
+        self.folder, self.lock = Folder(self.home, tests, (self.home / "writable").resolve()), threading.Lock()
+        self.process = Process(options.vms)
 
-def _sealed(host, bundle, names, writable, home):
-    """{id: [outcome, text]} of the tests `names`, run class by class in VMs of the host."""
-    import vmhost
+    def module(self, module):
+        """What judge() reads: both runs of the module, or {"module", "error"}."""
+        name = module.replace(".", "_")
+        kept = self.home / f"{name}.run.json"
+        if self.resume and kept.exists():
+            return json.loads(kept.read_text(encoding="utf-8"))
+        start = time.monotonic()
+        plain = self._plain(module, self.home / f"{name}.plain.json")
+        if "error" in plain:
+            return {"module": module, "error": f"in plain CPython: {plain['error']}"}
+        middle = time.monotonic()
+        bundle = self.home / f"{name}.vmb"
+        problem = self._compile(module, bundle)
+        if problem:
+            return {"module": module, "error": f"not compiled: {problem}"}
+        found = {"module": module, "plain": plain["outcomes"], "denied": plain["denied"]} | self.sealed(
+            module, bundle, plain["listed"])
+        found["seconds"].insert(0, round(middle - start, 2))
+        if "error" not in found:
+            kept.write_text(json.dumps(found), encoding="utf-8")
+        return found
 
-    task = host.load(bundle)
-    outcomes, classes = {}, {}
-    for name in names:
-        classes.setdefault(name.rpartition(".")[0], []).append(name)
-
-    def call(some, seconds):
-        return task({"folder": writable, "home": home, "names": some}, timeout_s=seconds)
-
-    try:
-        for some in classes.values():
-            try:
-                found = call(some, _CLASS_SECONDS)
-            except vmhost.VMHostError:      # the class lost its VM: test by test, to know which
-                found = {}
-                for name in some:
-                    try:
-                        found |= call([name], _TEST_SECONDS)
-                    except vmhost.VMHostError as error:
-                        found[name] = ["failed", f"{getattr(error, 'guest_traceback', '') or ''}\n"
-                                                 f"{type(error).__name__}: {error}"]
-            outcomes |= found
-    finally:
-        host.unload(task.name)
-    return outcomes
-
-
-def _one(module, home, tests, folder, host, lock, keep):
-    writable = Path(tempfile.mkdtemp(dir=home / "writable")).resolve()
-    folders = [writable / side for side in ("plain", "sealed")]
-    for folder_of_side in folders:
-        folder_of_side.mkdir()
-    name = module.replace(".", "_")
-    start = time.monotonic()
-    plain = _plain(tests, module, folders[0], home / f"{name}.plain.json", keep)
-    middle = time.monotonic()
-    if "error" in plain:
-        return {"module": module, "error": f"in plain CPython: {plain['error']}"}
-    bundle = home / f"{name}.vmb"
-    with lock:
+    def sealed(self, module, bundle, names):
+        """{"sealed": outcomes, "seconds": [in a VM]}, or {"error", "seconds"}."""
+        began = time.monotonic()
         try:
-            problem = folder.compile(module, bundle)
-        except (OSError, SyntaxError, UnicodeDecodeError) as error:
-            problem = f"{type(error).__name__}: {error}"
-    if problem:
-        return {"module": module, "error": f"not compiled: {problem}"}
-    began = time.monotonic()
-    try:
-        outcomes = _sealed(host, bundle, plain["listed"], str(folders[1]), str(tests / "test"))
-    except Exception as error:
-        return {"module": module, "error": f"in a VM: {type(error).__name__}: {error}"}
-    return {"module": module, "plain": plain["outcomes"], "denied": plain["denied"], "sealed": outcomes,
-            "seconds": [round(middle - start, 2), round(time.monotonic() - began, 2)]}
+            found = {"sealed": self.process.run({
+                "module": module, "bundle": str(bundle), "names": names, "folder": str(self._writable()),
+                "home": str(self.tests / "test"), "seconds": self.seconds})}
+        except Crashed as crash:
+            found = {"error": f"CRASHED: {crash}"}
+        except RuntimeError as error:
+            found = {"error": str(error)}
+        return found | {"seconds": [round(time.monotonic() - began, 2)]}
+
+    def _writable(self):
+        return Path(tempfile.mkdtemp(dir=self.home / "writable")).resolve()
+
+    def _plain(self, module, out):
+        """What plain.py wrote about the module."""
+        if (self.keep or self.resume) and out.exists():
+            kept = json.loads(out.read_text(encoding="utf-8"))
+            if "error" not in kept:
+                return kept
+        out.unlink(missing_ok=True)
+        try:
+            done = subprocess.run([sys.executable, "-s", "-P", HERE / "plain.py", self.tests, module, self._writable(), out],
+                                  capture_output=True, text=True, errors="replace", timeout=_PLAIN_SECONDS, check=False,
+                                  stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            return {"error": f"plain CPython took longer than {_PLAIN_SECONDS} s"}
+        if not out.exists():
+            return {"error": f"plain CPython ended with {done.returncode}: {done.stderr.strip()[-300:]}"}
+        return json.loads(out.read_text(encoding="utf-8"))
+
+    def _compile(self, module, bundle):
+        if self.keep and bundle.exists():
+            return None
+        with self.lock:
+            try:
+                return self.folder.compile(module, bundle)
+            except (OSError, SyntaxError, UnicodeDecodeError) as error:
+                return f"{type(error).__name__}: {error}"
+
+
+def _parsed(arguments):
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__.partition("\n")[0])
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="test_dict, test_json.test_decode, ... (default: --list's)")
+    parser.add_argument("--list", type=Path, default=HERE / "modules.txt", help="the file of modules (modules.txt)")
+    parser.add_argument("--suite", type=Path, help="the folder of CPython's tests, if the Python has none")
+    parser.add_argument("--vms", type=int, default=2, help="modules that run side by side (2)")
+    parser.add_argument("--times", type=int, default=1, help="how often all of them run in VMs (1)")
+    parser.add_argument("--seconds", type=int, default=300, help="what a module may take in a VM (300)")
+    parser.add_argument("--keep", action="store_true", help="take plain CPython's results and the bundles of the last run")
+    parser.add_argument("--resume", action="store_true", help="take whole results of the last run, where it has them")
+    parser.add_argument("--home", type=Path, default=Path("build/conformance"), help="where bundles and reports go")
+    parser.add_argument("--check", action="store_true", help=f"fail if a module passes less than {DOCUMENT.name} says")
+    parser.add_argument("--write", action="store_true", help=f"write the results into {DOCUMENT.name}")
+    return parser.parse_args(arguments)
+
+
+def _again(run, found, times, vms):
+    """Runs what ran well `times` more times, all side by side; returns what happened that should not, as lines."""
+    wrong = []
+    whole = [one for one in found if "error" not in one]
+
+    def sealed(one):
+        return one["module"], run.sealed(one["module"], run.home / f"{one['module'].replace('.', '_')}.vmb", list(one["plain"]))
+
+    for round_ in range(2, times + 2):
+        passed = {one["module"]: {name for name, (outcome, _) in one["sealed"].items() if outcome != "failed"}
+                  for one in whole}
+        with ThreadPoolExecutor(vms) as threads:
+            for module, again in threads.map(sealed, whole):
+                if "error" in again:
+                    wrong.append(f"round {round_}: {module}: {again['error']}")
+                    continue
+                lost = [name for name, (outcome, _) in again["sealed"].items() if outcome == "failed" and name in passed[module]]
+                wrong += [f"round {round_}: {name} passed before" for name in lost]
+        print(f"round {round_}: {len(whole)} modules, {vms} side by side, {run.process.crashes} crashes so far", flush=True)
+    return wrong
 
 
 def main(arguments=None):
-    import vmhost
-    from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
-
-    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__.partition("\n")[0])
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="test_dict, test_json.test_decode, ... (default: all)")
-    parser.add_argument("--suite", type=Path, help="the folder of CPython's tests, if the Python has none")
-    parser.add_argument("--vms", type=int, default=2, help="modules that run side by side (2)")
-    parser.add_argument("--keep", action="store_true", help="take plain CPython's results of the last run")
-    parser.add_argument("--home", type=Path, default=Path("build/conformance"), help="where bundles and reports go")
-    options = parser.parse_args(arguments)
-    modules = options.modules or (HERE / "modules.txt").read_text(encoding="utf-8").split()
-    home = options.home.resolve()
-    (home / "writable").mkdir(parents=True, exist_ok=True)
+    options = _parsed(arguments)
+    modules = options.modules or options.list.read_text(encoding="utf-8").split()
+    (options.home / "writable").mkdir(parents=True, exist_ok=True)
     try:
-        tests = original(home, options.suite)
+        run = Run(options, original(options.home.resolve(), options.suite))
     except FileNotFoundError as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 2
-    folder, lock = Folder(home, tests, (home / "writable").resolve()), threading.Lock()
-    policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))
-    found = []
-    with vmhost.Host(allow_unsigned=True, policy=policy) as host, ThreadPoolExecutor(options.vms) as threads:
-        for one in threads.map(lambda module: _one(module, home, tests, folder, host, lock, options.keep), modules):
+    found, raw = [], []
+    with ThreadPoolExecutor(options.vms) as threads:
+        for one in threads.map(run.module, modules):
+            raw.append(one)
             found.append(report.judge(one))
             print(report.line(found[-1]), flush=True)
+    wrong = _again(run, raw, options.times - 1, options.vms)
+    end = run.process.close()
+    wrong += [f"the end: {end}"] if end else []
+    if options.check:
+        wrong += report.less_than(found, report.read_table(DOCUMENT))
     totals = report.total(found)
-    print(report.closing(totals))
-    report.write(found, totals, home)
-    print(f"whole report: {os.path.relpath(home / 'report.html')} and report.json")
-    return 1 if totals["unexplained"] or totals["errors"] else 0
+    print(*wrong, report.closing(totals), sep="\n")
+    report.write(found, totals, options.home)
+    if options.write:
+        report.write_table(found, totals, DOCUMENT)
+    print(f"whole report: {os.path.relpath(options.home / 'report.html')} and report.json")
+    return 1 if totals["unexplained"] or totals["errors"] or run.process.crashes or wrong else 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ a VM can't have are gaps (guest/gaps.py): they are found by the bundle compiler'
 """
 
 import ast
+import hashlib
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from bytecode.closure import close_over_folder
 from bytecode.stdlib import left_out, offered_modules
 
 HERE = Path(__file__).resolve().parent
+_BYTECODE = HERE.parent.parent / "bytecode"
 _MODULE = re.compile(r"test(\.[A-Za-z_]\w*)+")
 _ROUNDS = 60    # of patching: each shows what the last one's imports led to
 
@@ -41,17 +43,26 @@ def original(home, suite=None):
 
 
 class Folder:
-    """The task folder `home`/tasks. Bundles made from it may read and write `writable`, and read `tests`."""
+    """The task folder `home`/tasks. Bundles made from it may read and write `writable`, and read `tests`.
+
+    It is kept from one run to the next while all that it is made of stays the same.
+    """
 
     def __init__(self, home, tests, writable):
         self.path = home / "tasks"
         self._tests, self._writable = tests, writable
+        stamp = home / "tasks.stamp"
+        made_of = _digest([*(HERE / "guest").glob("*.py"), Path(__file__), *_BYTECODE.glob("*.py"), tests / "complete"])
+        if stamp.exists() and stamp.read_text() == made_of:
+            return
+        stamp.unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
         shutil.copytree(tests / "test", self.path / "test")
         for path in (HERE / "guest").glob("*.py"):
             shutil.copy(path, self.path)
         for path in (self.path / "test").rglob("*.py"):
             _place(path)
+        stamp.write_text(made_of)
 
     def compile(self, module, out):
         """Compiles the test module `module` (`test_dict`) with the project's own command into the bundle `out`.
@@ -104,6 +115,10 @@ class Folder:
                 if not _patch(self.path / file, found):
                     return str(found[0])
         return f"imports of {entry} still lead on after {_ROUNDS} rounds"
+
+
+def _digest(paths):
+    return hashlib.sha256(b"".join(str(path).encode() + path.read_bytes() for path in sorted(paths))).hexdigest()
 
 
 def _place(path):

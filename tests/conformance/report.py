@@ -1,12 +1,17 @@
-"""What the runs say: per module how many tests pass, every difference with its reason, as lines, JSON and an HTML page."""
+"""What the runs say: per module how many tests pass, every difference with its reason, as lines, JSON, an HTML page, and the
+table in docs/conformance.md, against which later runs are held."""
 
+import collections
 import fnmatch
 import html
 import json
+import platform
+import re
 import tomllib
 from pathlib import Path
 
-_GOOD = ("passed", "skipped", "expected")
+_RESULTS = "## Results\n"   # the heading in docs/conformance.md after which all is written by the command
+_ROW = re.compile(r"\| (test_[\w.]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|")
 
 
 def _reasons():
@@ -110,3 +115,39 @@ def write(found, totals, home):
         f"<p>{html.escape(closing(totals)).replace(chr(10), '<br>')}<table><tr><th>module<th>run<th>pass in CPython"
         "<th>pass in a VM<th>without denied events<th>of these in a VM<th>differences" + "".join(rows) + "</table>",
         encoding="utf-8")
+
+
+def write_table(found, totals, document):
+    """Replaces the results in the Markdown file `document`."""
+    head = document.read_text(encoding="utf-8").partition(_RESULTS)[0]
+    reasons = collections.Counter(difference["reason"] or "no reason" for one in found for difference in
+                                  one.get("differences", ()) if not difference["denied"])
+    document.write_text("\n".join([
+        head + _RESULTS + f"CPython {platform.python_version()}, written by `make conformance ARGS=--write`: " +
+        closing(totals).replace("\n", ". ") + ".", "",
+        "| why a test that raises no denied event differs | tests |", "| --- | ---: |",
+        *(f"| {reason} | {count} |" for reason, count in reasons.most_common()), "",
+        "| module | run | pass in CPython | pass in a VM | raise no denied event | of these in a VM |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        *(f"| {one['module']} | {one['run']} | {one['passed']} | {one['same']} | {one['counted']} | {one['same_counted']} |"
+          if "error" not in one else f"| {one['module']} | {one['error']} | | | | |"
+          for one in sorted(found, key=lambda one: one["module"])), ""]), encoding="utf-8")
+
+
+def read_table(document):
+    """{module: tests without a denied event that pass in a VM}, as the Markdown file `document` says."""
+    rows = (_ROW.match(row) for row in document.read_text(encoding="utf-8").splitlines())
+    return {row[1]: int(row[6]) for row in rows if row}
+
+
+def less_than(found, table):
+    """The modules that pass less than read_table()'s `table` says, or that it does not have, as lines."""
+    wrong = []
+    for one in found:
+        expected = table.get(one["module"])
+        if expected is None:
+            wrong.append(f"{one['module']}: docs/conformance.md has no row for it (make conformance ARGS=--write)")
+        elif "error" not in one and one["same_counted"] < expected:
+            wrong.append(f"{one['module']}: {one['same_counted']} tests without a denied event pass in a VM, "
+                         f"docs/conformance.md says {expected}")
+    return wrong

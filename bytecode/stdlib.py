@@ -51,7 +51,7 @@ _NO_GUI = "a VM has no display"
 LEFT_OUT = {
     "__hello__": _HOST_TOOL, "__phello__": _HOST_TOOL, "this": _HOST_TOOL,
     "_aix_support": _OTHER_SYSTEM, "_android_support": _OTHER_SYSTEM, "_apple_support": _OTHER_SYSTEM,
-    "_ios_support": _OTHER_SYSTEM, "_pyio": "module io does the same, faster", "_osx_support": _OTHER_SYSTEM,
+    "_ios_support": _OTHER_SYSTEM, "_osx_support": _OTHER_SYSTEM,
     "nturl2path": _OTHER_SYSTEM,
     "asyncio.windows_events": _OTHER_SYSTEM, "asyncio.windows_utils": _OTHER_SYSTEM,
     "encodings.mbcs": _OTHER_SYSTEM, "encodings.oem": _OTHER_SYSTEM,
@@ -79,7 +79,6 @@ LEFT_OUT = {
     "_tracemalloc": _PROCESS_WIDE, "tracemalloc": _PROCESS_WIDE, "faulthandler": _PROCESS_WIDE, "fcntl": _PROCESS_WIDE,
     "grp": _PROCESS_WIDE, "pwd": _PROCESS_WIDE, "resource": _PROCESS_WIDE, "syslog": _PROCESS_WIDE,
     "_dbm": "no build of it runs in a VM; use sqlite3", "_gdbm": "no build of it runs in a VM; use sqlite3",
-    "_queue": "its waits can't be stopped; use queue, which does without it",
     "xmlrpc.server": "its pages come from pydoc; use http.server",
     "dbm": "no build of it runs in a VM; use sqlite3",
     "shelve": "it stores through dbm and pickle; use sqlite3 or json",
@@ -111,6 +110,7 @@ REFUSED_NAMES = {
 
 # Modules that exist once another one has been imported, without a file of their own.
 ALIASES = frozenset({
+    "__main__",
     "collections.abc", "os.path", "pyexpat.errors", "pyexpat.model", "xml.parsers.expat.errors",
     "xml.parsers.expat.model",
 })

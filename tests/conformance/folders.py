@@ -6,6 +6,7 @@ a VM can't have are gaps (guest/gaps.py): they are found by the bundle compiler'
 
 import ast
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -82,15 +83,17 @@ class Folder:
             f"    return runner.run(test.{module}, request)", "", "",
             "def needs():        # never called: so that the bundle holds them",
             *(f"    import {needed}" for needed in (f"test.{module}", *self._named_in(module))), ""]), encoding="utf-8")
+        problem, sources = self._leave_gaps(f"main_{name}")
+        if problem:
+            return problem
+        # the sources go along as files, so that tracebacks and inspect show them
+        files = sorted(str(Path(source.path).relative_to(self.path)) for source in sources.values() if source.text)
         (self.path / "task.yaml").write_text(
-            f"name: {name.replace('_', '-')}\nversion: 1.0.0\nentry: main_{name}:run\n"
+            f"name: {name.replace('_', '-')}\nversion: 1.0.0\nentry: main_{name}:run\nfiles: {json.dumps(files)}\n"
             f'python: "{sys.version_info[0]}.{sys.version_info[1]}"\n'
             "limits: {memory: 512 MiB, wall_time: 600 s, stack: 8 MiB, concurrency: 1}\n"
             f"permissions: {{read: ['{self._writable}/**', '{self._tests}/**'], write: ['{self._writable}/**']}}\n",
             encoding="utf-8")
-        problem = self._leave_gaps(f"main_{name}")
-        if problem:
-            return problem
         done = subprocess.run([sys.executable, HERE.parent.parent / "tools" / "compile_cloud.py", self.path, "-o", out],
                               capture_output=True, text=True, check=False)
         return None if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
@@ -105,16 +108,17 @@ class Folder:
 
     def _leave_gaps(self, entry):
         for _ in range(_ROUNDS):
-            errors = close_over_folder(self.path, entry).errors
+            closure = close_over_folder(self.path, entry)
+            errors = closure.errors
             if not errors:
-                return None
+                return None, closure.sources
             by_file = {}
             for error in errors:
                 by_file.setdefault(error.file, []).append(error)
             for file, found in by_file.items():
                 if not _patch(self.path / file, found):
-                    return str(found[0])
-        return f"imports of {entry} still lead on after {_ROUNDS} rounds"
+                    return str(found[0]), {}
+        return f"imports of {entry} still lead on after {_ROUNDS} rounds", {}
 
 
 def _digest(paths):
@@ -170,7 +174,7 @@ def _patch(path, diagnostics):
         parts = [ast.unparse(ast.Import([alias]) if isinstance(node, ast.Import) else
                              ast.ImportFrom(node.module, [alias], node.level)) for alias in good]
         if node in inside:
-            parts.append(f"raise ImportError({reason!r})")
+            parts.append(f"raise ImportError({messages[0]!r})")
         else:
             parts.append("from gaps import Gap")
             for alias in bad:

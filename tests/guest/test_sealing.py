@@ -144,7 +144,7 @@ GONE = {
 }
 
 MODULES = ["ctypes", "_ctypes", "_interpreters", "_interpqueues", "_testcapi", "faulthandler", "_tracemalloc",
-           "resource", "_queue", "readline", "termios", "fcntl", "pwd", "multiprocessing.shared_memory", "symtable",
+           "resource", "readline", "termios", "fcntl", "pwd", "multiprocessing.shared_memory", "symtable",
            "_remote_debugging", "sys.monitoring", "_lsprof", "bdb"]
 
 SOURCE = """

@@ -242,6 +242,28 @@ EDITS = {
          "            '; a VM reads time zones where task.yaml grants it: permissions: {read: [/usr/share/zoneinfo]}')\n"
          "        raise ZoneInfoNotFoundError(f\"No time zone found with key {key}{advice}\")\n"),
     ],
+    # what programs are prepared for where a locale can't be had
+    "locale": [
+        ("    return _setlocale(category, locale)\n",
+         "    try:\n"
+         "        return _setlocale(category, locale)\n"
+         "    except PermissionError as error:\n"
+         "        from _vmhost import PermissionDenied\n"
+         "        raise type('PermissionDenied', (PermissionDenied, Error), {})(*error.args) from None\n"),
+    ],
+    "linecache": [
+        ("        # Try looking through the module search path, which is only useful\n",
+         "        # A file of the bundle: the source of a module, if the task names it among its files\n"
+         "        from vmhost.guest import files\n"
+         "        if isinstance(filename, str) and '@' in filename:\n"
+         "            try:\n"
+         "                lines = files.read_text(filename).splitlines(True)\n"
+         "            except (OSError, UnicodeDecodeError):\n"
+         "                return []\n"
+         "            cache[filename] = sum(map(len, lines)), None, lines, filename\n"
+         "            return lines\n"
+         "        # Try looking through the module search path, which is only useful\n"),
+    ],
     "traceback": [
         ("import tokenize\n", ""),
         # Carets and suggestions that need the parser are left out, as CPython does for sources that it cannot parse.

@@ -5,6 +5,7 @@
 #include "sqlite_rules.h"
 #include "sqlite_use.h"
 
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,11 +23,19 @@ static int check_run(vmh_gated *call)
 
 /* --- _locale, _signal: the process has one locale and one set of handlers */
 
+/* Programs ask for the locale, change it and set it back: what it is anyway may be set. */
 static int check_setlocale(vmh_gated *call)
 {
     PyObject **locale = vmh_gated_argument(call, 1, "locale");
     if (locale == NULL || *locale == Py_None)
         return 0;
+    int category = call->nargs > 0 && PyLong_CheckExact(call->args[0]) ? PyLong_AsInt(call->args[0]) : -1;
+    const char *now = PyErr_Occurred() ? NULL : setlocale(category, NULL);
+    PyErr_Clear();
+    if (now != NULL && PyUnicode_CheckExact(*locale) && PyUnicode_EqualToUTF8(*locale, now)) {
+        call->result = Py_NewRef(*locale);
+        return 1;
+    }
     vmh_deny("the locale belongs to the whole process", "setlocale");
     return -1;
 }

@@ -79,6 +79,9 @@ def prepare(folder, home):
     support.TEST_DATA_DIR = os.path.join(home, "data")
     tempfile.tempdir = folder
     os_helper.TESTFN = os_helper.TESTFN_ASCII = os.path.join(folder, "@test")
+    for name, value in vars(os_helper).items():
+        if name.startswith("TESTFN_") and value:
+            setattr(os_helper, name, os.path.join(folder if isinstance(value, str) else os.fsencode(folder), value))
     os_helper.SAVEDCWD = folder
 
 

@@ -4,6 +4,7 @@ import builtins
 import concurrent.futures
 import gc
 import inspect
+import logging
 import os
 import sys
 import types
@@ -12,9 +13,26 @@ import unittest
 from gaps import Gap
 
 
+class Place(str):
+    """A file in the original folder. Equal to the name that the bundle has for it too, as code in it and warnings have that."""
+
+    def __new__(cls, home, name):
+        self = super().__new__(cls, os.path.join(home, name.partition("/test/")[2]))
+        self._name = name
+        return self
+
+    def __eq__(self, other):
+        return str.__eq__(self, other) is True or self._name == other
+
+    def __ne__(self, other):
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
 def place(home):
     """Gives `place_of(__file__)`, which test modules have in place of `__file__`: the file in the original folder `home`."""
-    builtins.place_of = lambda name: os.path.join(home, name.partition("/test/")[2])
+    builtins.place_of = lambda name: Place(home, name)
 
 
 def install():
@@ -23,6 +41,8 @@ def install():
     from test.support import import_helper, strace_helper
 
     import_with_gaps()
+    logging.root.handlers.clear()       # as a program has it that configures logging itself
+    logging.root.setLevel(logging.WARNING)
     strace_helper._can_strace = lambda: False
     support.skip_if_unlimited_stack_size = lambda test: test
     if not hasattr(gc, "set_debug"):

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test stress mutations conformance sanitize sanitize-address sanitize-undefined sanitize-thread bench lock clean distclean
+.PHONY: help build device-libraries demo test stress mutations conformance conformance-quick sanitize sanitize-address sanitize-undefined sanitize-thread bench lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -38,6 +38,9 @@ mutations: build  ## 100,000 mutated code objects through the verifier, the acce
 
 conformance: build  ## CPython's own tests in sealed VMs, beside plain CPython (30 minutes)
 	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" $(ARGS)
+
+conformance-quick: build  ## a part of them, held against docs/conformance.md (minutes)
+	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" --check --list tests/conformance/quick.txt $(ARGS)
 
 bench: build      ## measure against threads, interpreters and processes
 	@.venv/bin/vmhost bench $(ARGS)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 _DOORS = {      # files of the standard library that are asked for the operation by name
     "compile": {"ast.py", "codeop.py", "code.py", "runpy.py", "py_compile.py", "compileall.py", "timeit.py", "doctest.py",
-                "symtable.py", "case.py"},
+                "symtable.py"},
     "process": {"subprocess.py", "os.py", "pty.py", "process.py", "context.py", "popen_fork.py", "popen_spawn_posix.py",
                 "popen_forkserver.py", "util.py", "forkserver.py", "base_events.py", "unix_events.py",
                 "script_helper.py", "spawn.py", "resource_tracker.py", "platform.py", "uuid.py", "queues.py"},
@@ -34,6 +34,7 @@ _DOORS = {      # files of the standard library that are asked for the operation
     "policy": {"os.py", "contextlib.py", "threading.py", "signal.py", "bdb.py", "shutil.py", "pathlib", "_local.py", "_os.py"},
     "import": {"_bootstrap", "_bootstrap_external", "import_helper.py", "importlib", "__init__.py"},
 }
+_THROUGH = {"case.py", "contextlib.py"}     # unittest's assertRaises and enterContext, context managers: for their callers
 _PROCESS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill",
             "os.killpg", "pty.spawn", "signal.pthread_kill", "_posixsubprocess.fork_exec",
             "cpython.run_command", "cpython.run_file", "cpython.run_module", "cpython.run_interactivehook",
@@ -149,7 +150,7 @@ class Watch:
                 return False
             name = file.removeprefix("<frozen ").removesuffix(">").rpartition(".")[2] if file.startswith("<frozen ") else (
                 os.path.basename(file))
-            doors = _DOORS[kind]
+            doors = _DOORS[kind] | _THROUGH
             if name not in doors and not any(part in doors for part in Path(file).parts[-2:]) and (
                     not file.startswith(self._tests)):
                 return False

@@ -7,6 +7,7 @@ the parent's side, and `Crashed` is what it raises for the modules that were run
 """
 
 import argparse
+import contextlib
 import json
 import signal
 import subprocess
@@ -84,8 +85,8 @@ def main(arguments=None):
 class Process:
     """A process of `vms` VMs, started when it is first asked and again after a crash. Safe for several threads."""
 
-    def __init__(self, vms):
-        self._vms = vms
+    def __init__(self, vms, command=(sys.executable, "-m", "tests.conformance.sealed")):
+        self._command = [*command, "--vms", str(vms)]
         self._lock = threading.Lock()
         self._child = None
         self._asked = {}
@@ -125,8 +126,7 @@ class Process:
 
     def _start(self):
         child = self._child = subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.sealed", "--vms", str(self._vms)], text=True, errors="replace",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self._command, text=True, errors="replace", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         said = []
         errors = threading.Thread(target=lambda: said.append(child.stderr.read()[-_STDERR:]), daemon=True)
         errors.start()
@@ -141,6 +141,10 @@ class Process:
             future.set_result(found)
         status = child.wait()
         errors.join()
+        for pipe in (child.stdout, child.stderr):
+            pipe.close()
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.close()
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
         with self._lock:
             lost, self._asked = self._asked, {}

@@ -35,6 +35,24 @@ def names(path):
 def size(path):
     return os.stat(path).st_size
 
+def real(path):
+    return os.path.realpath(path, strict=True)
+
+def unpacked(path):
+    import io, tarfile
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("inside/file")
+        member.size, member.mtime = 4, 1000
+        archive.addfile(member, io.BytesIO(b"data"))
+    packed.seek(0)
+    with tarfile.open(fileobj=packed) as archive:
+        archive.extractall(path)
+    return os.stat(path + "/inside/file").st_mtime
+
+def status(path):
+    return os.lstat(path).st_mode
+
 def exists(path):
     return os.path.exists(path)
 
@@ -247,6 +265,19 @@ def test_no_other_file_is_read(task, folder, path):
 def test_a_missing_file_in_a_granted_folder_is_just_missing(task, folder):
     with pytest.raises(vmhost.TaskError, match="FileNotFoundError"):
         task("read", f"{folder}/in/none")
+
+
+def test_the_way_to_a_granted_folder_is_known(task, folder):
+    assert task("real", str(folder / "in" / "text")) == str(folder / "in" / "text")
+    assert task("status", str(folder)) == os.lstat(folder).st_mode
+    assert task("status", "/") == os.lstat("/").st_mode
+    for other in (folder / "outside", folder / "input", folder / "i", "/etc"):
+        assert task("status", str(other)).startswith("denied: lstat("), other
+
+
+def test_archives_are_unpacked_into_a_granted_folder(task, folder):
+    assert task("unpacked", str(folder / "out")) == 1000
+    assert (folder / "out" / "inside" / "file").read_bytes() == b"data"
 
 
 def test_a_granted_folder_is_written(task, folder):

@@ -64,6 +64,14 @@ def io_in_python():
     stream.flush()
     return stream.buffer.getvalue()
 
+def main_thread():
+    import threading
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(threading.current_thread() is threading.main_thread()))
+    thread.start()
+    thread.join()
+    return threading.current_thread() is threading.main_thread(), threading.current_thread().name, seen, threading.active_count()
+
 def main_module():
     import __main__
     return __main__.__name__
@@ -125,6 +133,7 @@ def test_the_switch_interval_is_that_of_one_vm(host, task, closed):
     assert closed("interval")[0] == before
 
 
-@pytest.mark.parametrize(("name", "expected"), [("io_in_python", b"words"), ("main_module", "__main__")])
+@pytest.mark.parametrize(("name", "expected"), [("io_in_python", b"words"), ("main_module", "__main__"),
+                                              ("main_thread", (True, "MainThread", [False], 1))])
 def test_modules_that_are_there(task, name, expected):
     assert task(name) == expected

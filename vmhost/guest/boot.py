@@ -428,6 +428,8 @@ def boot(native):
     sys.argv = [""]
     sys.orig_argv = []
     sys.executable = sys._base_executable = ""
+    own_thread = modules["_thread"].get_ident()     # the main thread of this interpreter, not that of the process
+    modules["_thread"]._get_main_thread_ident = lambda: own_thread
     _streams = LogStream("<stdout>", 20), LogStream("<stderr>", 30)
     sys.stdin = sys.__stdin__ = None
     sys.stdout, sys.stderr = _streams

@@ -21,6 +21,8 @@ def _inside(path):
         path = path.decode("utf-8", "surrogateescape")
     if not isinstance(path, str):
         raise TypeError(f"expected a path, got {type(path).__name__}")
+    if "\0" in path:
+        raise ValueError("embedded null byte")
     parts = posixpath.normpath(path).lstrip("/").split("/")
     if "@" in parts[0] and len(parts) > 1:
         del parts[0]

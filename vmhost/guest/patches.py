@@ -242,6 +242,10 @@ EDITS = {
          "            '; a VM reads time zones where task.yaml grants it: permissions: {read: [/usr/share/zoneinfo]}')\n"
          "        raise ZoneInfoNotFoundError(f\"No time zone found with key {key}{advice}\")\n"),
     ],
+    # a task owns what it makes, whoever runs the host
+    "tarfile": [
+        ('        if hasattr(os, "geteuid") and os.geteuid() == 0:\n', "        if False:\n"),
+    ],
     # what programs are prepared for where a locale can't be had
     "locale": [
         ("    return _setlocale(category, locale)\n",

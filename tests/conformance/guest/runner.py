@@ -12,6 +12,7 @@ import tempfile
 import unittest
 
 _TEXT = 4000    # characters of a traceback that are kept
+_tests = {}     # test module -> its tests; modules ask class by class, and some have hundreds
 
 
 class Outcomes(unittest.TestResult):
@@ -106,13 +107,14 @@ def flat(suite):
 
 def run(module, request, on_start=None, on_stop=None):
     """Serves one request about the test module `module`, imported by its caller after `prepare`."""
-    suite = unittest.defaultTestLoader.loadTestsFromModule(module)
+    if module not in _tests:
+        _tests[module] = list(flat(unittest.defaultTestLoader.loadTestsFromModule(module)))
     wanted = request["names"]
     if wanted is None:
-        return {test.id(): ["listed", ""] for test in flat(suite)}
+        return {test.id(): ["listed", ""] for test in _tests[module]}
     wanted = set(wanted)
     result = Outcomes(on_start, on_stop)
-    chosen = unittest.TestSuite(test for test in flat(suite)
+    chosen = unittest.TestSuite(test for test in _tests[module]
                                 if test.id() in wanted or isinstance(test, unittest.loader._FailedTest))
     recursion = sys.getrecursionlimit()
     try:

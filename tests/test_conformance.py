@@ -1,0 +1,131 @@
+"""The command that runs CPython's tests in VMs: what it leaves out, how it counts, what it holds later runs against."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import report
+from tests.conformance.sealed import Crashed, Process
+
+PLAIN = Path(__file__).parent / "conformance" / "plain.py"
+
+MODULE = '''
+import os, sys, unittest
+from test import support
+
+class Tests(unittest.TestCase):
+    def test_nothing(self):
+        import json
+        json.dumps([1])
+        with open("note.txt", "w") as file:
+            file.write("in the folder that is granted")
+
+    def test_eval(self):
+        eval("1 + 1")
+
+    def test_eval_by_unittest(self):
+        self.assertRaises(SyntaxError, eval, "1 +")
+
+    def test_eval_of_code_that_is_there(self):
+        eval((lambda: 1).__code__)
+
+    def test_trace(self):
+        sys.settrace(None)
+
+    def test_trace_by_support(self):
+        support.no_tracing(lambda: None)()
+
+    def test_written_module(self):
+        with open("just_written.py", "w") as file:
+            file.write("x = 1")
+        sys.path.insert(0, os.getcwd())
+        try:
+            import just_written
+        finally:
+            del sys.path[0]
+
+    def test_file(self):
+        open("/etc/hostname").close()
+
+    def test_folder(self):
+        os.mkdir("granted")
+        os.chdir(os.getcwd())
+
+    def test_process(self):
+        import subprocess
+        subprocess.run(["true"])
+
+    def test_library_alone(self):
+        import dataclasses
+        dataclasses.make_dataclass("A", ["x"])      # the library compiles, nobody asked it to
+'''
+
+
+@pytest.fixture(scope="module")
+def denied(tmp_path_factory):
+    """{test: kinds of events} that plain.py notes about MODULE."""
+    home = tmp_path_factory.mktemp("plain")
+    shutil.copytree(Path(sysconfig.get_path("stdlib")) / "test", home / "tests" / "test", ignore=shutil.ignore_patterns("test_*"))
+    (home / "tests" / "test" / "test_sample.py").write_text(MODULE, encoding="utf-8")
+    (home / "writable").mkdir()
+    subprocess.run([sys.executable, "-s", "-P", PLAIN, home / "tests", "test_sample", home / "writable", home / "out.json"],
+                   check=True, stdin=subprocess.DEVNULL)
+    found = json.loads((home / "out.json").read_text(encoding="utf-8"))
+    assert {outcome for outcome, _ in found["outcomes"].values()} == {"passed"}
+    return {name.rpartition(".")[2]: set(events.values()) for name, events in found["denied"].items()}
+
+
+@pytest.mark.parametrize(("test", "kinds"), [
+    ("test_eval", {"compile"}), ("test_eval_by_unittest", {"compile"}), ("test_trace", {"policy"}),
+    ("test_trace_by_support", {"policy"}), ("test_written_module", {"written"}), ("test_file", {"file"}),
+    ("test_folder", {"policy"}), ("test_process", {"process"}),
+])
+def test_tests_that_do_what_a_vm_denies_are_found(denied, test, kinds):
+    assert kinds <= denied[test]
+
+
+@pytest.mark.parametrize("test", ["test_nothing", "test_eval_of_code_that_is_there", "test_library_alone"])
+def test_all_others_count(denied, test):
+    assert test not in denied
+
+
+ONE = {"module": "test_sample", "seconds": [1, 1], "plain": {name: ["passed", ""] for name in "abcd"} | {"e": ["failed", ""]},
+       "denied": {"c": {"compile": "compile"}},
+       "sealed": {"a": ["passed", ""], "b": ["failed", "Error: wrong"], "c": ["failed", ""], "d": ["skipped", "no links"]}}
+
+
+def test_counting():
+    judged = report.judge(ONE, {"messages": {"links are refused": ["skipped: no links"]}})
+    assert {key: judged[key] for key in ("run", "passed", "counted", "same", "same_counted")} == {
+        "run": 5, "passed": 4, "counted": 3, "same": 1, "same_counted": 1}
+    assert {difference["test"]: difference["reason"] for difference in judged["differences"]} == {
+        "b": None, "c": "plain CPython raised compile", "d": "links are refused"}
+
+
+def test_later_runs_are_held_against_the_table(tmp_path):
+    document = tmp_path / "conformance.md"
+    document.write_text("# A page\n\nwith words\n\n## Results\nold", encoding="utf-8")
+    found = [report.judge(ONE, {}), {"module": "test_other", "error": "CRASHED"}]
+    report.write_table(found, report.total(found), document)
+    assert document.read_text(encoding="utf-8").startswith("# A page\n\nwith words\n\n## Results\nCPython ")
+    table = report.read_table(document)
+    assert table == {"test_sample": 1}
+    assert report.less_than(found[:1], table) == []
+    worse = report.judge(ONE | {"sealed": {}}, {})
+    assert report.less_than([worse], table) == [
+        "test_sample: 0 tests without a denied event pass in a VM, docs/conformance.md says 1"]
+    assert "has no row" in report.less_than([worse | {"module": "test_new"}], table)[0]
+
+
+def test_a_crash_is_told_with_the_modules_that_were_running():
+    process = Process(1, [sys.executable, "-c", "import os; input(); os.abort()"])
+    for _ in range(2):      # and the next request gets a new process
+        with pytest.raises(Crashed, match="SIGABRT while it ran test_dict"):
+            process.run({"module": "test_dict"})
+    assert process.crashes == 2
+    assert process.close() is None

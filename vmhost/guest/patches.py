@@ -258,8 +258,8 @@ EDITS = {
     "linecache": [
         ("        # Try looking through the module search path, which is only useful\n",
          "        # A file of the bundle: the source of a module, if the task names it among its files\n"
-         "        from vmhost.guest import files\n"
          "        if isinstance(filename, str) and '@' in filename:\n"
+         "            from vmhost.guest import files\n"
          "            try:\n"
          "                lines = files.read_text(filename).splitlines(True)\n"
          "            except (OSError, UnicodeDecodeError):\n"

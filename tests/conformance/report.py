@@ -19,6 +19,10 @@ def _reasons():
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
+def _listed():
+    return Path(__file__).with_name("modules.txt").read_text(encoding="utf-8").split()
+
+
 def _reason_of(name, text, reasons):
     for reason, patterns in reasons.get("tests", {}).items():
         if any(fnmatch.fnmatchcase(name.removeprefix("test."), pattern) for pattern in patterns):
@@ -124,7 +128,7 @@ def write_table(found, totals, document):
                                   one.get("differences", ()) if not difference["denied"])
     document.write_text("\n".join([
         head + _RESULTS + f"CPython {platform.python_version()}, written by `make conformance ARGS=--write`: " +
-        closing(totals).replace("\n", ". ") + ".", "",
+        closing(totals).replace("\n", ". ") + f". The list has {len(_listed())} modules; those without a row were not in this run.", "",
         "| why a test that raises no denied event differs | tests |", "| --- | ---: |",
         *(f"| {reason} | {count} |" for reason, count in reasons.most_common()), "",
         "| module | run | pass in CPython | pass in a VM | raise no denied event | of these in a VM |",

@@ -18,13 +18,16 @@ class _NoColor:
     def __getitem__(self, name):
         return ""
 
+    def items(self):
+        return ()
+
 
 class _Theme:
     argparse = syntax = traceback = unittest = _NoColor()
 
 
 NoColors = _NoColor()
-theme_no_color = _Theme()
+theme_no_color = default_theme = _Theme()
 
 
 def can_colorize(*, file=None):

@@ -100,7 +100,61 @@ def operations():
         "deepcopied": lambda: copy.deepcopy({"a": a, "b": [a]})["b"][0], "words": lambda: np.asarray(np._array._words((1, 2), (0, 0, 0, 0), 0, 50)),
         "high_rank": lambda: np.zeros((1,) * 20) + np.zeros((1,) * 20), "iteration": lambda: [float(row.sum()) for row in square],
         "errors": lambda: failing(np, a, square), "complex": lambda: (a[:50] * 1j).conj(), "equal": lambda: np.array_equal(a, a),
+        **linear_algebra(np), **transforms(np, a), **draws(np),
     }
+
+
+def linear_algebra(np):
+    """Matrices of 8 are the engine's own, of 70 LAPACK's, which works on a thread of its own."""
+    made = {}
+    for size in (8, 70):
+        a = np.eye(size) * 9 * size + np.arange(float(size * size)).reshape(size, size) % 7
+        symmetric, b = a + a.T, np.arange(float(size))
+        linalg = {
+            "solve": lambda a=a, b=b: np.linalg.solve(a, b), "inv": lambda a=a: np.linalg.inv(a), "det": lambda a=a: np.linalg.det(a),
+            "cholesky": lambda a=symmetric: np.linalg.cholesky(a), "qr": lambda a=a: np.linalg.qr(a),
+            "qr_complete": lambda a=a[:, :5]: np.linalg.qr(a, "complete"), "svd": lambda a=a: np.linalg.svd(a),
+            "eig": lambda a=a: np.linalg.eigvals(a), "eigh": lambda a=symmetric: np.linalg.eigvalsh(a),
+            "lstsq": lambda a=a[:, :5], b=b: np.linalg.lstsq(a, b)[0], "of_float32": lambda a=a.astype("float32"): np.linalg.inv(a),
+            "batch": lambda a=np.stack([a, symmetric]): np.linalg.inv(a), "singular": lambda a=a * 0: singular(np, a),
+        }
+        made.update({f"linalg_{name}_{size}": function for name, function in linalg.items()})
+    return made
+
+
+def singular(np, a):
+    try:
+        np.linalg.inv(a)
+    except np.linalg.LinAlgError as error:
+        return str(error)
+
+
+def transforms(np, a):
+    """Of lengths that are factored, that are prime (Bluestein's way), along other axes, and of reals."""
+    image = a[:1980].reshape(44, 45)
+    return {
+        "fft": lambda: np.fft.fft(a[:1000]), "fft_prime": lambda: np.fft.fft(a[:1009]), "ifft": lambda: np.fft.ifft(image + 0j, axis=0),
+        "rfft": lambda: np.fft.rfft(a[:1001]), "irfft": lambda: np.fft.irfft(a[:300] + 0j), "fft2": lambda: np.fft.fft2(image),
+        "rfftn": lambda: np.fft.rfftn(image, (50, 30)), "fft_of_float32": lambda: np.fft.fft(image.astype("float32")),
+        "hfft": lambda: np.fft.hfft(a[:64] + 0j), "fftshift": lambda: np.fft.fftshift(image),
+    }
+
+
+def draws(np):
+    def drawn(draw):
+        return lambda: draw(np.random.default_rng(7))
+
+    places = np.arange(20)
+    return {f"random_{name}": drawn(draw) for name, draw in {
+        "words": lambda r: r.integers(0, 9, 50), "bounds": lambda r: r.integers(0, places + 1, 20), "uniform": lambda r: r.random((30, 30)),
+        "float32": lambda r: r.random(90, dtype="float32"), "normal": lambda r: r.normal(0, 1, 200), "of_arrays": lambda r: r.normal(places, places + 1),
+        "exponential": lambda r: r.exponential(2, 50), "gamma": lambda r: r.gamma(2, 1, 50), "poisson": lambda r: r.poisson(3, 50),
+        "binomial": lambda r: r.binomial(9, 0.3, 50), "permutation": lambda r: r.permutation(places), "choice": lambda r: r.choice(places, 5, replace=False),
+        "chances": lambda r: r.choice(places, 5, p=np.full(20, 0.05)), "multinomial": lambda r: r.multinomial(20, [0.2, 0.3, 0.5], 4),
+        "multivariate_normal": lambda r: r.multivariate_normal([0, 1], [[2, 0.5], [0.5, 1]], 5), "dirichlet": lambda r: r.dirichlet([1, 2, 3], 4),
+        "state": lambda r: [r.bit_generator.state["state"]["key"], r.bit_generator.jumped().random_raw(3)], "bytes": lambda r: list(r.bytes(9)),
+        "spawn": lambda r: [child.random(3) for child in r.spawn(2)],
+    }.items()}
 
 
 def failing(np, a, square):

@@ -12,7 +12,8 @@ typedef enum vme_fft_kind {
 
 /* Transforms of length n along the last dimension, times `factor`. Rows of `in` that are longer are cut, shorter ones are filled
  * with zeros; `out` has rows of n (n/2+1 for REAL_FORWARD). Both C-contiguous, of one precision: float32 and complex64, or
- * float64 and complex128. A stop arrives between two rows. */
+ * float64 and complex128. A stop arrives between two rows, and leaves a long
+ * one to the thread that it was handed to. */
 VME_API vme_status vme_fft(vme_context *context, vme_fft_kind kind, int64_t n, double factor, const vme_tensor *in, const vme_tensor *out);
 
 #endif

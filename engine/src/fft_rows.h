@@ -1,4 +1,5 @@
-/* Transforms of one row in the precision `real`, by pocketfft; included with `real` and NAME(x) defined. */
+/* Transforms of one row in the precision `real`, by pocketfft; included with `real` and NAME(x) defined. `in` may be where the
+ * transform is done, which is `out` for complex rows and `row` for real ones forward. */
 #include "fft.h"
 
 #define pocketfft_new vme_fft_new
@@ -30,13 +31,15 @@ int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const rea
     switch (kind) {
     case VME_FFT_FORWARD:
     case VME_FFT_BACKWARD:
-        memcpy(out, in, 2 * have * sizeof *in);
+        if (in != out)
+            memcpy(out, in, 2 * have * sizeof *in);
         memset(out + 2 * have, 0, 2 * (size - have) * sizeof *in);
         rc = kind == VME_FFT_FORWARD ? cfft_forward(plan, out, (real)factor) : cfft_backward(plan, out, (real)factor);
         break;
     case VME_FFT_REAL_FORWARD:
         /* halfcomplex r0 r1 i1 r2 i2 …: written one place on, it is r0 0 r1 i1 … */
-        memcpy(row, in, have * sizeof *in);
+        if (in != row)
+            memcpy(row, in, have * sizeof *in);
         memset(row + have, 0, (size - have) * sizeof *in);
         rc = rfft_forward(plan, row, (real)factor);
         out[0] = row[0];

@@ -12,11 +12,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { STACK = 8 << 20, SPINS = 1 << 10, LOOK_NS = 5000000 };
+enum { STACK = 8 << 20, SPINS = 1 << 10, LOOK_NS = 5000000, COPY_PIECE = 256 << 10 };
 
 typedef struct job {
     atomic_int refs;                /* the caller's and the thread's */
@@ -205,4 +206,14 @@ vme_status vme_foreign(vme_context *context, vme_foreign_work *work, void **bloc
     }
     job_drop(todo);
     return status;
+}
+
+bool vme_foreign_copy(const vme_context *context, void *to, const void *from, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += COPY_PIECE) {
+        if (vme_stopping(context))
+            return false;
+        memcpy((char *)to + at, (const char *)from + at, bytes - at < COPY_PIECE ? bytes - at : COPY_PIECE);
+    }
+    return true;
 }

@@ -13,4 +13,7 @@ typedef vme_status vme_foreign_work(vme_context *context, void *block, const ato
  * VME_STOPPED. */
 vme_status vme_foreign(vme_context *context, vme_foreign_work *work, void **block, size_t bytes);
 
+/* memcpy in pieces, for the copies that foreign work needs: false when a stop came between two. */
+bool vme_foreign_copy(const vme_context *context, void *to, const void *from, size_t bytes);
+
 #endif

@@ -515,9 +515,9 @@ vme_status vme_lapack(vme_context *context, vme_linear_job *job)
     vme_linear_job *copy = block;
     *copy = *job;
     char *at = (char *)block + rounded(sizeof *job);
+    bool going = true;
     for (int i = 0; i < 2; i++) {
-        if (job->in_bytes[i] != 0)
-            memcpy(at, job->in[i], count * job->in_bytes[i]);
+        going = going && vme_foreign_copy(context, at, job->in[i], count * job->in_bytes[i]);
         copy->in[i] = at;
         at += rounded(count * job->in_bytes[i]);
     }
@@ -525,12 +525,12 @@ vme_status vme_lapack(vme_context *context, vme_linear_job *job)
         copy->out[i] = at;
         at += rounded(count * job->out_bytes[i]);
     }
-    vme_status status = vme_foreign(context, work, &block, bytes);
+    vme_status status = going ? vme_foreign(context, work, &block, bytes) : vme_stopped_here(context);
     if (status == VME_OK) {
-        for (int i = 0; i < 3; i++)
-            if (job->out_bytes[i] != 0)
-                memcpy(job->out[i], copy->out[i], count * job->out_bytes[i]);
+        for (int i = 0; going && i < 3; i++)
+            going = vme_foreign_copy(context, job->out[i], copy->out[i], count * job->out_bytes[i]);
         job->failed = copy->failed;
+        status = going ? VME_OK : vme_stopped_here(context);
     }
     vme_scratch_free(context, block, bytes);
     return status;

@@ -39,7 +39,16 @@ LOOPS = {
     "scatter": "put(out, a.places, a.x)",
     "nonzero": "np.nonzero(a.mask)",
     "mask": "a.x[a.mask]",
+    "partition": "np.partition(a.x, 100_000)",
     "random": "_array._words((1, 2), (0, 0, 0, 0), 0, 1_000_000)",
+    "random_normal": "np.random.default_rng(1).normal(size=1_000_000)",
+    "random_order": "np.random.default_rng(1).permutation(1_000_000)",
+    "transform": "np.fft.fft(a.x)",
+    "transform_of_a_prime_length": "np.fft.rfft(a.x[:249_989])",
+    "transform_of_rows": "np.fft.fft2(a.square)",
+    "factors_by_lapack": "np.linalg.svd(a.square)",
+    "equations_by_lapack": "np.linalg.solve(a.square, a.square)",
+    "inverses_of_small_matrices": "np.linalg.inv(a.small)",
     "product": "np.matmul(a.square, a.square)",
     "product_of_integers": "np.matmul(a.whole, a.whole)",
     "products_with_a_vector": "np.matmul(np.broadcast_to(a.square, (50, *a.square.shape)), a.x[:a.square.shape[1]])",
@@ -96,7 +105,7 @@ def running():
 def arrays():
     x = numpy.random.default_rng(7).random(500 * 500)
     made = {"x": x, "square": x.reshape(500, 500), "narrow": x.astype("float32"), "mask": x > 0.5, "places": numpy.argsort(x),
-            "ordered": numpy.sort(x), "whole": (x.reshape(500, 500) * 100).astype("int64")}
+            "ordered": numpy.sort(x), "small": x.reshape(1000, 10, 25)[:, :, :10].copy(), "whole": (x.reshape(500, 500) * 100).astype("int64")}
     return {name: np.array(value) for name, value in made.items()}
 
 

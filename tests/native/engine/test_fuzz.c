@@ -436,7 +436,10 @@ static vme_status try_check(vme_context *context, made *m, int *used)
     vme_status status = vme_shape_bytes(VME_UINT8, rank, m[0].shape, NULL, &needed);
     if (status == VME_OK)
         status = vme_tensor_check(&m[0].t);
-    if (status == VME_OK && needed < 1 << 20) {
+    bool small = true;          /* make() multiplies sizes of tensors without elements, too */
+    for (int i = 0; i < rank; i++)
+        small = small && m[0].shape[i] < 1 << 20;
+    if (status == VME_OK && needed < 1 << 20 && small) {
         *used = 2;
         make(&m[1], VME_UINT8, rank, m[0].shape, true);
         status = vme_copy(context, &m[0].t, &m[1].t);

@@ -1,0 +1,138 @@
+/* Every operator looks at its context's stop flag at least once a millisecond, however large its operands are: the longest time of its
+ * thread's CPU between two looks, on operands of which each takes a hundred milliseconds and more.
+ *
+ * run.sh compiles the engine with VME_POLLS for this, without sanitizers. The bound leaves room for a slow machine and for memory
+ * that is touched for the first time. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../check.h"
+#include "internal.h"
+#include "vme_fft.h"
+#include "vme_order.h"
+#include "vme_random.h"
+
+#ifdef VME_POLLS
+enum { ELEMENTS = 8 << 20 };
+#define BOUND_MS 25.0
+
+static double last_ms, worst_ms;
+
+static double now_ms(void)
+{
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+}
+
+void vme_polled(void)
+{
+    double now = now_ms();
+    if (now - last_ms > worst_ms)
+        worst_ms = now - last_ms;
+    last_ms = now_ms();
+}
+
+static vme_context *context;
+static int failures;
+
+static void look(const char *name, vme_status status)
+{
+    vme_polled();
+    CHECK(status == VME_OK);
+    if (worst_ms > BOUND_MS) {
+        fprintf(stderr, "%s: %.1f ms without a look at the stop flag\n", name, worst_ms);
+        failures++;
+    }
+}
+
+#define LOOK(name, call) (last_ms = now_ms(), worst_ms = 0, look(name, call))
+
+static vme_tensor tensor(vme_dtype dtype, char *data, const int64_t *shape, const int64_t *strides, int rank)
+{
+    return (vme_tensor){NULL, data, shape, strides, rank, dtype};
+}
+
+int main(void)
+{
+    CHECK(vme_threads_set(1) == VME_OK);
+    CHECK(vme_context_new(NULL, 0, &context) == VME_OK);
+    char *memory[3];
+    for (int i = 0; i < 3; i++) {
+        memory[i] = malloc((size_t)ELEMENTS * 16);
+        CHECK(memory[i] != NULL);
+        memset(memory[i], 1, (size_t)ELEMENTS * 16);
+    }
+    const int64_t line[] = {ELEMENTS}, steps[] = {8}, wide[] = {16}, side = 2048, square[] = {side, ELEMENTS / side},
+                  rows[] = {square[1] * 8, 8}, columns[] = {8, side * 8}, turned[] = {square[1], side}, nothing[] = {0}, one[] = {1};
+    vme_tensor x = tensor(VME_FLOAT64, memory[0], line, steps, 1), y = tensor(VME_FLOAT64, memory[1], line, steps, 1);
+    vme_tensor whole = tensor(VME_INT64, memory[1], line, steps, 1), words = tensor(VME_UINT64, memory[0], line, steps, 1);
+    vme_tensor numbers = tensor(VME_COMPLEX128, memory[0], line, wide, 1), others = tensor(VME_COMPLEX128, memory[1], line, wide, 1);
+    vme_tensor matrix = tensor(VME_FLOAT64, memory[0], square, rows, 2), other = tensor(VME_FLOAT64, memory[1], square, rows, 2);
+    vme_tensor sum = tensor(VME_FLOAT64, memory[1], one, steps, 1), mask = tensor(VME_BOOL, memory[0], line, (int64_t[]){1}, 1);
+    vme_random_state state = {.key = {1, 2}};
+
+    LOOK("random", vme_random(context, &state, VME_RANDOM_NORMAL, (const vme_tensor *[3]){NULL, NULL, NULL}, &x));
+    LOOK("philox", vme_philox(context, state.key, state.counter, 0, &words));
+    LOOK("uniform", vme_random(context, &state, VME_RANDOM_UNIFORM, (const vme_tensor *[3]){NULL, NULL, NULL}, &x));
+    LOOK("unary", vme_unary(context, VME_TAN, VME_FLOAT64, &x, &y));
+    LOOK("binary", vme_binary(context, VME_POWER, VME_FLOAT64, &x, &x, &y));
+    LOOK("cast", vme_copy(context, &x, &whole));
+    vme_tensor flipped = tensor(VME_FLOAT64, memory[1], square, columns, 2);
+    LOOK("transpose", vme_copy(context, &matrix, &flipped));
+    LOOK("reduce", vme_reduce(context, VME_SUM, VME_FLOAT64, &x, 1, NULL, &sum));
+    vme_tensor repeated = tensor(VME_FLOAT64, memory[0], (int64_t[]){ELEMENTS * 16}, nothing, 1);
+    LOOK("reduce one", vme_reduce(context, VME_ARGMAX, VME_FLOAT64, &repeated, 1, NULL, &(vme_tensor){NULL, memory[1], one, steps, 1, VME_INT64}));
+    LOOK("scan", vme_scan(context, VME_CUMSUM, VME_FLOAT64, &x, 0, &y));
+    LOOK("scan of columns", vme_scan(context, VME_CUMMAX, VME_FLOAT64, &matrix, 0, &other));
+    LOOK("sort", vme_sort(context, &x, 0, false, &y));
+    LOOK("sort of what is sorted", vme_sort(context, &y, 0, false, &y));
+    LOOK("argsort", vme_argsort(context, &x, 0, false, &whole));
+    LOOK("gather", vme_gather(context, &x, 0, 1, (const vme_tensor *[]){&whole}, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));
+    LOOK("scatter", vme_scatter(context, &x, 0, 1, (const vme_tensor *[]){&whole}, false, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));
+    LOOK("partition", vme_partition(context, &x, 0, 1, (int64_t[]){ELEMENTS / 3}, false, &y));
+    vme_tensor bytes = tensor(VME_INT8, memory[0], (int64_t[]){(int64_t)ELEMENTS * 4}, one, 1);
+    LOOK("sort of bytes", vme_sort(context, &bytes, 0, false, &(vme_tensor){NULL, memory[1], bytes.shape, one, 1, VME_INT8}));
+    vme_tensor fewer = tensor(VME_COMPLEX128, memory[0], (int64_t[]){ELEMENTS / 4}, wide, 1);
+    LOOK("sort of complex numbers", vme_sort(context, &fewer, 0, false, &(vme_tensor){NULL, memory[1], fewer.shape, wide, 1, VME_COMPLEX128}));
+    LOOK("searchsorted", vme_searchsorted(context, &(vme_tensor){NULL, memory[1], line, steps, 1, VME_FLOAT64}, &x, false,
+                                          &(vme_tensor){NULL, memory[2], line, steps, 1, VME_INT64}));
+    int64_t found;
+    LOOK("nonzero", vme_nonzero(context, &mask, &found, NULL));
+    LOOK("concatenate", vme_concatenate(context, 2, (const vme_tensor *[]){&x, &x}, 0, &(vme_tensor){NULL, memory[1], (int64_t[]){2 * ELEMENTS}, steps, 1, VME_FLOAT64}));
+    LOOK("roll", vme_roll(context, &matrix, (int64_t[]){5, 7}, &other));
+    vme_tensor slim = tensor(VME_FLOAT64, memory[1], (int64_t[]){side, side}, (int64_t[]){side * 8, 8}, 2);
+    vme_tensor back = tensor(VME_FLOAT64, memory[0], turned, (int64_t[]){side * 8, 8}, 2);
+    LOOK("matmul", vme_matmul(context, &matrix, &back, &slim));
+    const int64_t quarter[] = {ELEMENTS / 4};      /* giving much memory back takes long, too */
+    numbers.shape = others.shape = quarter;
+    LOOK("transform", vme_fft(context, VME_FFT_FORWARD, ELEMENTS / 4, 1, &numbers, &others));
+    vme_tensor prime = tensor(VME_COMPLEX128, memory[1], (int64_t[]){1000003}, wide, 1);
+    LOOK("transform of a prime length", vme_fft(context, VME_FFT_BACKWARD, 1000003, 1, &numbers, &prime));
+    x.shape = quarter;
+    LOOK("transform of real numbers", vme_fft(context, VME_FFT_REAL_FORWARD, ELEMENTS / 4, 1, &x,
+                                              &(vme_tensor){NULL, memory[1], (int64_t[]){ELEMENTS / 8 + 1}, wide, 1, VME_COMPLEX128}));
+    const int64_t n = 1200;
+    for (int64_t i = 0; i < n * n; i++)
+        ((double *)(void *)memory[0])[i] = (double)(i * 7919 % 10007) + (i % (n + 1) == 0 ? 1e6 : 0);
+    vme_tensor a = tensor(VME_FLOAT64, memory[0], (int64_t[]){n, n}, (int64_t[]){n * 8, 8}, 2), inverse = a;
+    inverse.data = memory[1];
+    int64_t failed;
+    LOOK("inverse", vme_linear(context, VME_LINEAR_INVERSE, 0, 0, 1, n, n, 0, (const vme_tensor *[2]){&a, NULL},
+                               (const vme_tensor *[3]){&inverse, NULL, NULL}, &failed));
+    CHECK(failed == 0);
+    for (int i = 0; i < 3; i++)
+        free(memory[i]);
+    vme_context_unref(context);
+    if (failures == 0)
+        puts("polls: ok");
+    return failures != 0;
+}
+#else
+int main(void)
+{
+    puts("polls: with run.sh none");
+    return 0;
+}
+#endif

@@ -182,3 +182,18 @@ PyObject *array_delegate(const char *module_name, const char *function_name, PyO
     Py_XDECREF(module);
     return result;
 }
+
+int array_argument_axis_of_one(array_state *state, PyObject *value, int rank, int *axis)
+{
+    if (rank > 0)
+        return array_argument_axis(state, value, rank, axis);
+    int64_t number;
+    if (array_argument_int(value, 0, &number) < 0)
+        return -1;
+    if (number < -1 || number > 0) {
+        array_axis_error(state, number, 1);
+        return -1;
+    }
+    *axis = 0;
+    return 0;
+}

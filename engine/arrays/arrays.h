@@ -121,6 +121,8 @@ int array_argument_int(PyObject *value, int64_t absent, int64_t *result);
 /* A shape: an int or a sequence of ints. -1: a value that is neither. */
 int array_argument_shape(PyObject *value, int *rank, int64_t *shape);
 /* An axis in [0, rank). */
+/* A 0-d array takes the axis of the array of one element that NumPy makes of it: 0 or -1. */
+int array_argument_axis_of_one(array_state *state, PyObject *value, int rank, int *axis);
 int array_argument_axis(array_state *state, PyObject *value, int rank, int *axis);
 /* None or absent: all of them; an int; a tuple of ints. Bits, as vme_reduce takes them. */
 int array_argument_axes(array_state *state, PyObject *value, int rank, uint64_t *axes);

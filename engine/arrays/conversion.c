@@ -84,6 +84,35 @@ PyObject *array_item_value(array *self)
 }
 
 /* ---- methods */
+static bool named(PyObject *order, const char *name) { return PyUnicode_Check(order) && PyUnicode_EqualToUTF8(order, name); }
+
+/* `order`: "C", "F", "A", "K" as NumPy's; NULL: "K", dimensions in memory as they are. */
+static array *cast_in_order(array *self, int dtype, PyObject *order)
+{
+    int64_t steps[VME_RANK_MOST];
+    bool as_it_lies = order == NULL || named(order, "K"), turned = order != NULL && named(order, "A");
+    if (!as_it_lies && !turned && !named(order, "F")) {
+        if (named(order, "C"))
+            return array_cast(self, dtype);
+        PyErr_Format(PyExc_ValueError, "order must be one of 'C', 'F', 'A', or 'K' (got %R)", order);
+        return NULL;
+    }
+    if ((self->flags & ARRAY_CONTIGUOUS) && (as_it_lies || turned))
+        return array_cast(self, dtype);
+    int64_t step = vme_dtype_size((vme_dtype)self->t.dtype);
+    for (int i = 0; turned && i < self->t.rank; i++) {
+        if (self->t.shape[i] != 1 && self->t.strides[i] != step)
+            return array_cast(self, dtype);
+        step *= self->t.shape[i];
+    }
+    for (int i = 0; i < self->t.rank; i++)
+        steps[i] = as_it_lies ? self->t.strides[i] : i + 1;
+    array *made = array_new_ordered(self->state, dtype, self->t.rank, self->t.shape, steps);
+    if (made != NULL && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &made->t))) < 0)
+        Py_CLEAR(made);
+    return made;
+}
+
 static const char *const astype_names[] = {"x", "dtype", "order", "casting", "subok", "copy", "device", NULL};
 
 static PyObject *astype(array_state *state, array *self, PyObject **values)
@@ -97,7 +126,7 @@ static PyObject *astype(array_state *state, array *self, PyObject **values)
                             state->dtypes[self->t.dtype], state->dtypes[dtype], values[3]);
     if (!copy && dtype == self->t.dtype)
         return Py_NewRef(self);
-    array *made = array_cast(self, dtype);
+    array *made = cast_in_order(self, dtype, array_given(values[2]) ? values[2] : NULL);
     return self->flags & ARRAY_SCALAR ? array_as_scalar(made) : (PyObject *)made;
 }
 ARRAY_BOTH_OF(astype, astype_names, 6, 2, 7, astype)

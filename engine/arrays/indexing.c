@@ -532,10 +532,9 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
     int64_t shape[VME_RANK_MOST];
     if (array_argument_out(values[3], &out) < 0)
         goto done;
-    if (array_given(values[2]) && self->t.rank > 0) {
-        if (array_argument_axis(state, values[2], self->t.rank, &axis) < 0)
-            goto done;
-    } else {
+    if (array_given(values[2]) && array_argument_axis_of_one(state, values[2], self->t.rank, &axis) < 0)
+        goto done;
+    if (!array_given(values[2]) || self->t.rank == 0) {
         shape[0] = self->size;
         Py_SETREF(over, array_reshape(self, 1, shape));
         if (over == NULL)
@@ -582,7 +581,12 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
     }
     made = array_new(state, self->t.dtype, rank, shape, false);
     const vme_tensor *indices[1] = {&places->t};
-    if (made != NULL && array_check_status(state, ENGINE(made->size * 2, vme_gather(state->context, &over->t, axis, 1, indices, &made->t))) < 0)
+    if (made != NULL && made->size > 0 && over->t.shape[axis] == 0) {
+        PyErr_SetString(PyExc_IndexError, "cannot do a non-empty take from an empty axes.");
+        Py_CLEAR(made);
+    }
+    bool any = made != NULL && (made->size > 0 || over->t.shape[axis] > 0);     /* as NumPy: else no index is looked at */
+    if (any && array_check_status(state, ENGINE(made->size * 2, vme_gather(state->context, &over->t, axis, 1, indices, &made->t))) < 0)
         Py_CLEAR(made);
     if (made != NULL && out != NULL) {          /* nothing is written when an index is wrong */
         if (array_assign(out, made) < 0)

@@ -101,13 +101,8 @@ array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t 
     return made;
 }
 
-static int check_output(array_state *state, const char *name, int result, array *out, int rank, const int64_t *shape)
+static int check_output_shape(const array *out, int rank, const int64_t *shape)
 {
-    if (!dtype_can_cast(result, out->t.dtype, CAST_SAME_KIND)) {
-        PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' output from %R to %R with casting rule 'same_kind'", name,
-                     state->dtypes[result], state->dtypes[out->t.dtype]);
-        return -1;
-    }
     bool fits = out->t.rank >= rank;
     for (int i = 0; fits && i < rank; i++) {
         int64_t size = out->t.shape[i + out->t.rank - rank];
@@ -121,6 +116,16 @@ static int check_output(array_state *state, const char *name, int result, array 
     Py_XDECREF(own);
     Py_XDECREF(wanted);
     return -1;
+}
+
+static int check_output(array_state *state, const char *name, int result, array *out, int rank, const int64_t *shape)
+{
+    if (!dtype_can_cast(result, out->t.dtype, CAST_SAME_KIND)) {
+        PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' output from %R to %R with casting rule 'same_kind'", name,
+                     state->dtypes[result], state->dtypes[out->t.dtype]);
+        return -1;
+    }
+    return check_output_shape(out, rank, shape);
 }
 
 /* ---- dying temporaries */
@@ -524,10 +529,17 @@ static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flag
     array *target = masked || cast ? NULL : out;
     PyObject *result = self->binary ? array_binary(self->state, self->op, all[0], all[1], target, dtype)
                                     : array_unary(self->state, self->op, all[0], target, dtype);
-    if (result != NULL && cast && !dtype_can_cast(((array *)result)->t.dtype, out->t.dtype, casting)) {
-        PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' output from %R to %R with casting rule %R", ufunc_name(self),
-                     self->state->dtypes[((array *)result)->t.dtype], self->state->dtypes[out->t.dtype], values[3]);
-        Py_CLEAR(result);
+    if (result != NULL && out != NULL && target == NULL) {
+        const vme_tensor *made = &((array *)result)->t;
+        if (!dtype_can_cast(made->dtype, out->t.dtype, casting)) {
+            if (cast)
+                PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' output from %R to %R with casting rule %R", ufunc_name(self),
+                             self->state->dtypes[made->dtype], self->state->dtypes[out->t.dtype], values[3]);
+            else
+                check_output(self->state, ufunc_name(self), made->dtype, out, made->rank, made->shape);
+            Py_CLEAR(result);
+        } else if (check_output_shape(out, made->rank, made->shape) < 0)
+            Py_CLEAR(result);
     }
     if (result == NULL || (!masked && !cast))
         return result;

@@ -111,12 +111,8 @@ static PyObject *reduce_by(array *self, int op, PyObject **values)
     if ((dtype < 0 && PyErr_Occurred()) || array_argument_axes(state, values[1], self->t.rank, &axes) < 0
         || array_argument_out(values[3], &out) < 0 || array_argument_bool(values[4], false, &keep) < 0)
         return NULL;
-    if (out != NULL && dtype < 0 && (op == VME_SUM || op == VME_PROD)) {
-        if (!dtype_can_cast(self->t.dtype, out->t.dtype, CAST_SAME_KIND))
-            return PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' output from %R to %R with casting rule 'same_kind'",
-                                op == VME_SUM ? "add" : "multiply", state->dtypes[self->t.dtype], state->dtypes[out->t.dtype]);
-        dtype = out->t.dtype;
-    }
+    if (out != NULL && dtype < 0 && (op == VME_SUM || op == VME_PROD))      /* as NumPy: into `out` whatever it is */
+        dtype = (int)vme_dtype_promote((vme_dtype)self->t.dtype, (vme_dtype)out->t.dtype);
     if (values[6] == NULL || values[6] == Py_True)
         return array_reduce(self, op, axes, keep, dtype, out, initial);
     array *with = masked(self, values[6], op, initial);
@@ -171,10 +167,10 @@ static PyObject *place(array *self, int op, PyObject **values)
     uint64_t axes = 1;
     if (array_argument_bool(values[3], false, &keep) < 0 || array_argument_out(values[2], &out) < 0)
         goto failed;
+    int axis;
+    if (array_given(values[1]) && array_argument_axis_of_one(self->state, values[1], self->t.rank, &axis) < 0)
+        goto failed;
     if (array_given(values[1]) && self->t.rank > 0) {
-        int axis;
-        if (array_argument_axis(self->state, values[1], self->t.rank, &axis) < 0)
-            goto failed;
         axes = UINT64_C(1) << axis;
     } else {
         int64_t flat[1] = {self->size};
@@ -182,7 +178,7 @@ static PyObject *place(array *self, int op, PyObject **values)
         if (over == NULL)
             return NULL;
     }
-    PyObject *result = array_reduce(over, op, axes, keep && array_given(values[1]), -1, out, NULL);
+    PyObject *result = array_reduce(over, op, axes, keep && array_given(values[1]) && self->t.rank > 0, -1, out, NULL);
     Py_DECREF(over);
     if (result != NULL && keep && !array_given(values[1])) {
         int64_t ones[VME_RANK_MOST];
@@ -251,13 +247,14 @@ static PyObject *scan(array *self, int op, PyObject **values)
     vme_dtype loop, result;
     if ((dtype < 0 && PyErr_Occurred()) || array_argument_out(values[3], &out) < 0)
         goto done;
+    if (array_given(values[1]) && array_argument_axis_of_one(state, values[1], self->t.rank, &axis) < 0)
+        goto done;
     if (!array_given(values[1]) || self->t.rank == 0) {
         int64_t flat[1] = {self->size};
         Py_SETREF(over, array_reshape(self, 1, flat));
         if (over == NULL)
             goto done;
-    } else if (array_argument_axis(state, values[1], self->t.rank, &axis) < 0)
-        goto done;
+    }
     if (array_check_status(state, vme_scan_types((vme_scan_op)op, (vme_dtype)self->t.dtype, &loop, &result)) < 0)
         goto done;
     if (dtype < 0 && out != NULL)

@@ -126,6 +126,8 @@ static array *as_it_lies(array *of)
 /* order="F": the elements in Fortran's order, which is the transposed array's in C order */
 static array *reshape_in_order(array *self, int rank, const int64_t *shape, PyObject *order, PyObject *copy)
 {
+    if ((self->flags & ARRAY_SCALAR) && !array_given(copy))
+        copy = Py_True;         /* what becomes of a scalar may be written, unlike a view of it */
     char read = array_argument_order(order, self, 'C');
     if (read == 0)
         return NULL;

@@ -266,8 +266,8 @@ def tile(A, reps):
 def repeat(a, repeats, axis=None):
     """Each element (or row along `axis`) so many times in a row."""
     a = _a.asarray(a)
-    if axis is None:
-        a, axis = a.ravel(), 0
+    if axis is None or not a.ndim:
+        a, axis = a.ravel(), 0 if axis is None else axis
     axis = _axis(axis, a.ndim)
     counts = _a.asarray(repeats)
     if counts.dtype.kind not in "iub":
@@ -278,7 +278,9 @@ def repeat(a, repeats, axis=None):
     if counts.size == 1:
         count = int(counts.item())
         shape = a.shape[:axis + 1] + (count,) + a.shape[axis + 1:]
-        return _a.broadcast_to(expand_dims(a, axis + 1), shape).reshape(a.shape[:axis] + (length * count,) + a.shape[axis + 1:])
+        made = a.shape[:axis] + (length * count,) + a.shape[axis + 1:]
+        repeated = _a.broadcast_to(expand_dims(a, axis + 1), shape).reshape(made)
+        return repeated if repeated.flags.writeable else repeated.copy()        # it may have become a view of what was broadcast
     else:
         if counts.shape != (length,):
             raise ValueError(f"operands could not be broadcast together with shape ({length},) ({counts.size},)")
@@ -457,6 +459,14 @@ def _along(arr, indices, axis):
 
 def put(a, ind, v, mode="raise"):
     """Sets elements of the flat array."""
+    if not a.flags.writeable:
+        raise ValueError("put: output array is read-only")
+    if not a.ndim:
+        a = a.reshape(1)
+    if not a.size and _a.asarray(ind).size:
+        raise IndexError("cannot replace elements of an empty array")
+    if not _a.asarray(v).size:
+        return
     if mode == "raise":
         ind = _a.asarray(ind).ravel()
         wrong = (ind < -a.size) | (ind >= a.size)

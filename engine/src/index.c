@@ -325,6 +325,20 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
     return status;
 }
 
+/* One by one: each sum is rounded, as those of the other dtypes are. */
+static void add_halves(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)
+{
+    const vme_elementwise_kernels *kernels = &vme_kernels_current()->elementwise;
+    vme_loop1 *widen = kernels->cast[VME_FLOAT16][VME_FLOAT32], *narrow = kernels->cast[VME_FLOAT32][VME_FLOAT16];
+    for (int64_t i = 0; i < n; i++) {
+        float x, y;
+        widen(1, a + i * a_step, 0, (char *)&x, 0);
+        widen(1, b + i * b_step, 0, (char *)&y, 0);
+        x += y;
+        narrow(1, (const char *)&x, 0, out + i * out_step, 0);
+    }
+}
+
 vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first, int count, const vme_tensor *const *indices,
                        bool add, const vme_tensor *target)
 {
@@ -356,8 +370,8 @@ vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first
     if (add) {
         t.add = vme_kernels_current()->elementwise.binary[VME_ADD][target->dtype];
         t.summed = target->dtype;
-        if (t.add == NULL)
-            return vme_fail(VME_BAD_DTYPE, "no addition of %s in this engine yet", vme_dtype_name((vme_dtype)target->dtype));
+        if (target->dtype == VME_FLOAT16)
+            t.add = add_halves;
     }
     int64_t *list;
     size_t bytes;

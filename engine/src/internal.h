@@ -34,15 +34,8 @@ bool vme_context_inherit(vme_context *context, size_t bytes, bool forced);
 void *vme_scratch_new(vme_context *context, size_t bytes);
 void vme_scratch_free(vme_context *context, void *scratch, size_t bytes);
 
-#ifdef VME_POLLS
-void vme_polled(void) __attribute__((weak));    /* tests/native/engine/test_polls.c */
-#endif
 static inline bool vme_stopping(const vme_context *context)
 {
-#ifdef VME_POLLS
-    if (vme_polled != NULL)
-        vme_polled();
-#endif
     return __builtin_expect(atomic_load_explicit(&context->stopped, memory_order_relaxed), 0);
 }
 /* Counts the stop and returns VME_STOPPED. */

@@ -11,7 +11,7 @@ trap 'rm -rf "$build"' EXIT
 for sanitizer in "$@"; do
     flags="-std=c11 -D_GNU_SOURCE=1 -O1 -g -Wall -Wextra -Wshadow -Wmissing-prototypes -Werror -pthread"
     flags="$flags -ffp-contract=off -fno-math-errno -fno-trapping-math -Iengine/include -Iengine/src"
-    if [ "$sanitizer" = none ]; then flags="$flags -DVME_POLLS"; else flags="$flags -fsanitize=$sanitizer -fno-sanitize-recover=all"; fi
+    if [ "$sanitizer" = none ]; then flags="$flags -DVME_POLLS -include $here/polls.h"; else flags="$flags -fsanitize=$sanitizer -fno-sanitize-recover=all"; fi
     mkdir "$build/$sanitizer"
     folders="engine/src engine/src/portable"
     [ "$(uname -m)" != x86_64 ] || folders="$folders engine/src/avx2 engine/src/avx512"

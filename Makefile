@@ -30,8 +30,8 @@ sanitize-address: build    ## the native core under the address sanitizer
 sanitize-undefined: build  ## the native core under the undefined-behaviour sanitizer
 	@sh tests/native/run.sh undefined && sh tests/native/engine/run.sh undefined && sh tests/native/sanitize_core.sh undefined
 
-sanitize-thread: build     ## the parts that build without CPython under the thread sanitizer
-	@sh tests/native/run.sh thread && sh tests/native/engine/run.sh thread
+sanitize-thread: build     ## the parts that build without CPython under the thread sanitizer; the engine also as it is, for how often it polls
+	@sh tests/native/run.sh thread && sh tests/native/engine/run.sh none thread
 
 mutations: build  ## 100,000 mutated code objects through the verifier, the accepted ones run (15 minutes)
 	@$(PYTHON) -m tests.properties.verifier_mutations --count 100000 $(ARGS)

@@ -31,7 +31,8 @@ VMHOST_SANITIZE=$sanitizer "$python" setup.py -q build_ext --inplace
 [ $# -gt 0 ] || set -- tests/isolation/test_memory.py tests/isolation/test_apart.py tests/test_bad_input.py tests/guest/test_waits.py \
     tests/guest/test_grants.py tests/stress/test_cycles.py tests/vmhost/test_real_host.py tests/vmhost/test_arrays.py \
     tests/vmhost/test_array_stops.py tests/engine/test_bad_arrays.py tests/engine/test_copy.py tests/engine/test_index.py \
-    tests/engine/test_interchange.py tests/engine/test_interpreters.py tests/engine/test_matmul.py
+    tests/engine/test_fft.py tests/engine/test_interchange.py tests/engine/test_interpreters.py tests/engine/test_linalg.py tests/engine/test_matmul.py \
+    tests/engine/test_random_generator.py
 # Of tests/engine those that go the most ways through C in a minute or so; every operator on random tensors is tests/native/engine/test_fuzz.c's.
 # All of it: sanitize_core.sh address tests/engine (some twenty minutes).
 echo "sanitizer: $sanitizer, the whole core"

@@ -33,26 +33,59 @@ def _as_vectors(name, *arrays):
     return made
 
 
-def vecdot(x1, x2, /, out=None, *, axis=-1, dtype=None):
-    """Sums of products of the vectors along `axis`, the first one conjugated."""
+def _cores_last(axes, *arrays_and_counts):
+    """The arrays with the dimensions that `axes` names for each of them last; None: they are there."""
     from engine.numpy._shapes import moveaxis
+
+    arrays = [array for array, _ in arrays_and_counts]
+    if axes is None:
+        return arrays
+    if not isinstance(axes, list):
+        raise TypeError("axes should be a list.")
+    if len(axes) not in (len(arrays), len(arrays) + 1):
+        raise ValueError(f"axes should be a list with an entry for all {len(arrays)} inputs and outputs; entries for outputs can only be "
+                         "omitted if none of them has core axes.")
+    named = [entry if isinstance(entry, tuple) else (entry,) for entry in axes]
+    return [moveaxis(array, entry, tuple(range(-count, 0))) for (array, count), entry in zip(arrays_and_counts, named)]
+
+
+def _core_placed(axes, result, inputs):
+    """The result with its last dimension where the entry of `axes` behind those of the inputs says."""
+    from engine.numpy._shapes import moveaxis
+
+    if axes is None or len(axes) == inputs:
+        return result
+    entry = axes[inputs]
+    return moveaxis(result, -1, entry[0] if isinstance(entry, tuple) else entry)
+
+
+def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=None):
+    """Sums of products of the vectors along `axis` (the last one), the first one conjugated; `axes` names one for each input."""
+    from engine.numpy._shapes import expand_dims
     from engine.numpy._statistics import _finish
 
-    x1, x2 = _as_vectors("vecdot", x1, x2)
-    if axis != -1:
-        x1, x2 = moveaxis(x1, axis, -1), moveaxis(x2, axis, -1)
+    if axis is not None and axes is not None:
+        raise TypeError("cannot specify both 'axis' and 'axes'")
+    place = -1 if axis is None else axis
+    if axis not in (None, -1):
+        axes = [axis, axis]
+    x1, x2 = _cores_last(axes, *((array, 1) for array in _as_vectors("vecdot", x1, x2)))
     _core("vecdot", "(n),(n)->()", x1.shape[-1], x2.shape[-1])
     if dtype is not None:
         x1, x2 = x1.astype(dtype, copy=False), x2.astype(dtype, copy=False)
     if x1.dtype.kind == "c":
         x1 = _a.conjugate(x1)
-    if x1.ndim == x2.ndim == 1:
+    if x1.ndim == x2.ndim == 1 and not keepdims:
         return _finish(_a.dot(x1, x2), out)
     product = x1 * x2
-    return _finish(product.any(-1) if product.dtype.kind == "b" else product.sum(-1, product.dtype), out)
+    result = product.any(-1) if product.dtype.kind == "b" else product.sum(-1, product.dtype)
+    if keepdims:
+        entry = axes[2] if axes is not None and len(axes) > 2 else place
+        result = expand_dims(result, entry[0] if isinstance(entry, tuple) else entry)
+    return _finish(result, out)
 
 
-def matvec(x1, x2, /, out=None):
+def matvec(x1, x2, /, out=None, *, axes=None):
     """Each matrix of `x1` times the vector of `x2`."""
     from engine.numpy._statistics import _finish
 
@@ -60,11 +93,12 @@ def matvec(x1, x2, /, out=None):
     if x1.ndim < 2 or x2.ndim < 1:
         raise ValueError(f"matvec: Input operand {int(x1.ndim >= 2)} does not have enough dimensions (has "
                          f"{x1.ndim if x1.ndim < 2 else 0}, gufunc core with signature (m,n),(n)->(m) requires {2 if x1.ndim < 2 else 1})")
+    x1, x2 = _cores_last(axes, (x1, 2), (x2, 1))
     _core("matvec", "(m,n),(n)->(m)", x1.shape[-1], x2.shape[-1])
-    return _finish(_a.matmul(x1, x2[..., None])[..., 0], out)
+    return _finish(_core_placed(axes, _a.matmul(x1, x2[..., None])[..., 0], 2), out)
 
 
-def vecmat(x1, x2, /, out=None):
+def vecmat(x1, x2, /, out=None, *, axes=None):
     """Each vector of `x1`, conjugated, times the matrix of `x2`."""
     from engine.numpy._statistics import _finish
 
@@ -72,9 +106,10 @@ def vecmat(x1, x2, /, out=None):
     if x1.ndim < 1 or x2.ndim < 2:
         raise ValueError(f"vecmat: Input operand {int(x1.ndim >= 1)} does not have enough dimensions (has "
                          f"{0 if x1.ndim < 1 else x2.ndim}, gufunc core with signature (n),(n,m)->(m) requires {1 if x1.ndim < 1 else 2})")
+    x1, x2 = _cores_last(axes, (x1, 1), (x2, 2))
     _core("vecmat", "(n),(n,m)->(m)", x1.shape[-1], x2.shape[-2])
     x1 = _a.conjugate(x1) if x1.dtype.kind == "c" else x1
-    return _finish(_a.matmul(x1[..., None, :], x2)[..., 0, :], out)
+    return _finish(_core_placed(axes, _a.matmul(x1[..., None, :], x2)[..., 0, :], 2), out)
 
 
 def tensordot(a, b, axes=2):

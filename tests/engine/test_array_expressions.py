@@ -29,6 +29,11 @@ VALUES = {
 }
 
 SURFACE = {
+    "axes": """
+        np.vecdot(x, x, axis=0); np.vecdot(x, x, keepdims=True); np.vecdot(x, x, axis=1, keepdims=True); np.vecdot(x, x, axes=[0, 0])
+        np.vecdot(x, x, axes=[1, 1, 0], keepdims=True); np.vecdot(v, v, keepdims=True); np.vecdot(x, x, axis=0, axes=[0, 0]); np.vecdot(x, x, axes=[0])
+        np.vecdot(x, x, axes=(0, 0)); np.vecdot(x, x, axis=5); np.matvec(x, x[0, 0], axes=[(1, 2), 0, 0]); np.matvec(x, x[:, 0, 0], axes=[(2, 0), 0, -1])
+        np.vecmat(x[0, 0], x, axes=[0, (2, 1), 0]); np.vecmat(x[0, 0], x, axes=[0, (2, 1), (-1,)]); np.linalg.vecdot(x, x, axis=1)""",
     "faster ways": """
         np.nanmax(n, 5); np.nanmax(n, (0, 0)); np.nanmax(np.ones((2, 0, 3)), 1); np.nanmax(np.ones((2, 0, 3)), 0); np.nanmin(n, (0, 1), keepdims=True)
         np.nanmax(n, -2); np.nanmax(np.array(3.0)); np.nanmin(x, (0, 2)); np.nanmax(f, 0); np.histogram([1, 2, np.nan, 3], [1, 2, 3])

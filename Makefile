@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test stress mutations conformance conformance-quick sanitize sanitize-address sanitize-undefined sanitize-thread bench lock clean distclean
+.PHONY: help build device-libraries demo test stress mutations conformance conformance-quick sanitize sanitize-address sanitize-undefined sanitize-thread polls bench lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -30,8 +30,11 @@ sanitize-address: build    ## the native core under the address sanitizer
 sanitize-undefined: build  ## the native core under the undefined-behaviour sanitizer
 	@sh tests/native/run.sh undefined && sh tests/native/engine/run.sh undefined && sh tests/native/sanitize_core.sh undefined
 
-sanitize-thread: build     ## the parts that build without CPython under the thread sanitizer; the engine also as it is, for how often it polls
-	@sh tests/native/run.sh thread && sh tests/native/engine/run.sh none thread
+sanitize-thread: build     ## the parts that build without CPython under the thread sanitizer
+	@sh tests/native/run.sh thread && sh tests/native/engine/run.sh thread
+
+polls:                     ## how long the engine's operators go without a look at the stop flag; wants a quiet machine
+	@sh tests/native/engine/run.sh none
 
 mutations: build  ## 100,000 mutated code objects through the verifier, the accepted ones run (15 minutes)
 	@$(PYTHON) -m tests.properties.verifier_mutations --count 100000 $(ARGS)

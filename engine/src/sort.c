@@ -440,8 +440,11 @@ static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, c
         if (step == 1)
             memset(line + at, (int)(key ^ flip), (size_t)counts[key]);
         else
-            for (int64_t i = 0; i < counts[key]; i++)
+            for (int64_t i = 0; i < counts[key]; i++) {
                 *(e_u8 *)(line + (at + i) * step) = (uint8_t)(key ^ flip);
+                if (i % PIECE == PIECE - 1 && vme_stopping(context))
+                    return vme_stopped_here(context);
+            }
         at += counts[key];
     }
     return VME_OK;
@@ -454,8 +457,12 @@ static vme_status mend_places(vme_context *context, work *w, int64_t n, int plac
     uint64_t *run = (uint64_t *)w->spare_places;
     *mended = true;
     for (int64_t begin = 0, end, looked = 0; begin < n; begin = end) {
-        for (end = begin + 1; end < n && words[end] >> place_bits == words[begin] >> place_bits;)
+        for (end = begin + 1; end < n && end - begin <= PIECE && words[end] >> place_bits == words[begin] >> place_bits;)
             end++;
+        if (end - begin > PIECE) {          /* too long to be done between two looks */
+            *mended = false;
+            return VME_OK;
+        }
         if (end - begin > 1) {
             for (int64_t i = begin; i < end; i++)
                 run[i] = w->keys[words[i] & mask] ^ SIGN64;
@@ -538,68 +545,130 @@ typedef struct sort {
     const int64_t *kth;
 } sort;
 
-/* The places of a line of complex numbers in order, left in w->places. */
-static vme_status order_complex(const sort *s, work *w, const char *in)
+typedef struct sorted_line {
+    const sort *s;
+    work *w;
+    const char *in;
+    char *out;
+} sorted_line;
+
+/* A piece of a line, [begin, end), between two looks at the stop flag. */
+typedef void piece_work(const sorted_line *l, int64_t begin, int64_t end);
+
+static vme_status each_piece(const sorted_line *l, piece_work *run)
 {
-    vme_dtype part = part_of(s->dtype);
-    int digits = vme_dtype_size(part);
-    for (int64_t i = 0; i < s->length; i++)
-        w->places[i] = i;
-    load_keys(part, s->length, in + digits, s->in_step, s->descending, true, w->keys);
-    vme_status status = radix_sort(s->context, w, s->length);
-    if (status != VME_OK)
-        return status;
-    load_keys(part, s->length, in, s->in_step, s->descending, true, w->spare_keys);
-    for (int64_t i = 0; i < s->length; i++)
-        w->keys[i] = w->spare_keys[w->places[i]];
-    status = radix_sort(s->context, w, s->length);
-    if (status != VME_OK)
-        return status;
-    uint64_t key[3];
-    for (int64_t i = 0; i < s->length; i++) {
-        load_key(s->dtype, in + w->places[i] * s->in_step, key);
-        w->keys[i] = key[0];
+    for (int64_t begin = 0, end; begin < l->s->length; begin = end) {
+        end = l->s->length - begin < PIECE ? l->s->length : begin + PIECE;
+        run(l, begin, end);
+        if (vme_stopping(l->s->context))
+            return vme_stopped_here(l->s->context);
     }
-    return radix_sort(s->context, w, s->length);
+    return VME_OK;
+}
+
+static void number_places(const sorted_line *l, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++)
+        l->w->places[i] = i;
+}
+
+static void read_keys(const sorted_line *l, int64_t begin, int64_t end)
+{
+    load_keys(l->s->dtype, end - begin, l->in + begin * l->s->in_step, l->s->in_step, l->s->descending, l->s->places, l->w->keys + begin);
+}
+
+static void write_elements(const sorted_line *l, int64_t begin, int64_t end)
+{
+    store_keys(l->s->dtype, end - begin, l->w->keys + begin, l->s->descending, l->out + begin * l->s->out_step, l->s->out_step);
+}
+
+static void write_places(const sorted_line *l, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++)
+        *(e_i64 *)(l->out + i * l->s->out_step) = l->w->places[i];
+}
+
+/* Of complex numbers, in the order of their places: keys of the imaginary parts, of the real ones, and of which parts are NaN. */
+static void read_parts(const sorted_line *l, int64_t begin, int64_t end, int offset)
+{
+    vme_dtype part = part_of(l->s->dtype);
+    for (int64_t i = begin; i < end; i++)
+        load_keys(part, 1, l->in + l->w->places[i] * l->s->in_step + offset, 0, l->s->descending, true, l->w->keys + i);
+}
+
+static void read_imaginary_keys(const sorted_line *l, int64_t begin, int64_t end) { read_parts(l, begin, end, vme_dtype_size(part_of(l->s->dtype))); }
+static void read_real_keys(const sorted_line *l, int64_t begin, int64_t end) { read_parts(l, begin, end, 0); }
+
+static void read_nan_keys(const sorted_line *l, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++) {
+        uint64_t key[3];
+        load_key(l->s->dtype, l->in + l->w->places[i] * l->s->in_step, key);
+        l->w->keys[i] = key[0];
+    }
+}
+
+/* A line of complex numbers is written in place: so it is gathered first, in the room of both kinds of keys, one behind the other. */
+static char *line_aside(const sorted_line *l) { return (char *)(l->w->keys < l->w->spare_keys ? l->w->keys : l->w->spare_keys); }
+
+static void gather_elements(const sorted_line *l, int64_t begin, int64_t end)
+{
+    int bytes = vme_dtype_size(l->s->dtype);
+    char *to = line_aside(l);
+    for (int64_t i = begin; i < end; i++)
+        memcpy(to + i * bytes, l->in + l->w->places[i] * l->s->in_step, (size_t)bytes);
+}
+
+static void write_gathered(const sorted_line *l, int64_t begin, int64_t end)
+{
+    int bytes = vme_dtype_size(l->s->dtype);
+    const char *from = line_aside(l);
+    for (int64_t i = begin; i < end; i++)
+        memcpy(l->out + i * l->s->out_step, from + i * bytes, (size_t)bytes);
+}
+
+/* The places of a line of complex numbers in order, left in w->places. */
+static vme_status order_complex(const sorted_line *l)
+{
+    piece_work *const keys[] = {read_imaginary_keys, read_real_keys, read_nan_keys};
+    vme_status status = each_piece(l, number_places);
+    for (int i = 0; i < 3 && status == VME_OK; i++) {
+        status = each_piece(l, keys[i]);
+        if (status == VME_OK)
+            status = radix_sort(l->s->context, l->w, l->s->length);
+    }
+    return status;
+}
+
+/* The places, or the keys where only values are asked for, of a line of real numbers in order. */
+static vme_status order_line(const sorted_line *l)
+{
+    const sort *s = l->s;
+    bool done = false;
+    vme_status status = VME_OK;
+    if (s->places && s->kernels != NULL && s->length > INSERTION_MOST)
+        status = order_places(s->context, s->kernels, l->w, s->dtype, s->length, l->in, s->in_step, s->descending, s->kth_count, s->kth, &done);
+    if (status != VME_OK || done)
+        return status;
+    if (s->places)
+        status = each_piece(l, number_places);
+    if (status == VME_OK)
+        status = each_piece(l, read_keys);
+    if (status != VME_OK)
+        return status;
+    return s->kth_count > 0 ? select_keys(s->context, l->w, s->length, s->kth_count, s->kth) : radix_sort(s->context, l->w, s->length);
 }
 
 static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
 {
+    const sorted_line l = {s, w, in, out};
     bool complex = s->dtype >= VME_COMPLEX64;
-    vme_status status;
-    if (complex) {
-        status = order_complex(s, w, in);
-    } else {
-        bool done = false;
-        if (s->places && s->kernels != NULL && s->length > INSERTION_MOST) {
-            status = order_places(s->context, s->kernels, w, s->dtype, s->length, in, s->in_step, s->descending, s->kth_count, s->kth, &done);
-            if (status != VME_OK)
-                return status;
-        }
-        if (done)
-            goto ordered;
-        for (int64_t i = 0; s->places && i < s->length; i++)
-            w->places[i] = i;
-        load_keys(s->dtype, s->length, in, s->in_step, s->descending, s->places, w->keys);
-        status = s->kth_count > 0 ? select_keys(s->context, w, s->length, s->kth_count, s->kth) : radix_sort(s->context, w, s->length);
+    vme_status status = complex ? order_complex(&l) : order_line(&l);
+    if (status == VME_OK && complex && !s->places) {
+        status = each_piece(&l, gather_elements);
+        return status == VME_OK ? each_piece(&l, write_gathered) : status;
     }
-    if (status != VME_OK)
-        return status;
-ordered:
-    if (s->places) {
-        for (int64_t i = 0; i < s->length; i++)
-            *(e_i64 *)(out + i * s->out_step) = w->places[i];
-    } else if (complex) {       /* in place: the line is read into the keys' room before it is written */
-        int bytes = vme_dtype_size(s->dtype);
-        char *line = (char *)(w->keys < w->spare_keys ? w->keys : w->spare_keys);       /* both, one behind the other */
-        for (int64_t i = 0; i < s->length; i++)
-            memcpy(line + i * bytes, in + w->places[i] * s->in_step, (size_t)bytes);
-        for (int64_t i = 0; i < s->length; i++)
-            memcpy(out + i * s->out_step, line + i * bytes, (size_t)bytes);
-    } else {
-        store_keys(s->dtype, s->length, w->keys, s->descending, out, s->out_step);
-    }
-    return VME_OK;
+    return status == VME_OK ? each_piece(&l, s->places ? write_places : write_elements) : status;
 }
 
 /* Lines of which only the values are sorted, by the backend's kernels. */

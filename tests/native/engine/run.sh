@@ -1,13 +1,13 @@
 #!/bin/sh
 # Builds the engine's C files with each test_*.c beside this file, and runs them.
 #
-#   sh tests/native/engine/run.sh [none|address|undefined|thread] ...     (all four when none is named)
+#   sh tests/native/engine/run.sh [none|address|undefined|thread] ...     (the sanitizers when nothing is named; none: as it is, with what test_polls.c measures)
 set -eu
 cd -- "$(dirname -- "$0")/../../.."       # relative from here on: the checkout's path may hold spaces
 here=tests/native/engine
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
-[ $# -gt 0 ] || set -- none address undefined thread
+[ $# -gt 0 ] || set -- address undefined thread
 for sanitizer in "$@"; do
     flags="-std=c11 -D_GNU_SOURCE=1 -O1 -g -Wall -Wextra -Wshadow -Wmissing-prototypes -Werror -pthread"
     flags="$flags -ffp-contract=off -fno-math-errno -fno-trapping-math -Iengine/include -Iengine/src"

@@ -139,19 +139,27 @@ def write_table(found, totals, document):
 
 
 def read_table(document):
-    """{module: tests without a denied event that pass in a VM}, as the Markdown file `document` says."""
+    """{module: (tests that pass in a VM, tests without a denied event that do not)}, as the Markdown file `document` says."""
     rows = (_ROW.match(row) for row in document.read_text(encoding="utf-8").splitlines())
-    return {row[1]: int(row[6]) for row in rows if row}
+    return {row[1]: (int(row[4]), int(row[5]) - int(row[6])) for row in rows if row}
 
 
 def less_than(found, table):
-    """The modules that pass less than read_table()'s `table` says, or that it does not have, as lines."""
+    """The modules that pass less than read_table()'s `table` says, or that it does not have, as lines.
+
+    Whether a test of threads raises a denied event depends on their timing, so a module's counted tests differ by one or two
+    from run to run: what may not rise is how many of them fail."""
     wrong = []
     for one in found:
-        expected = table.get(one["module"])
-        if expected is None:
+        if "error" in one:
+            continue
+        if one["module"] not in table:
             wrong.append(f"{one['module']}: docs/conformance.md has no row for it (make conformance ARGS=--write)")
-        elif "error" not in one and one["same_counted"] < expected:
-            wrong.append(f"{one['module']}: {one['same_counted']} tests without a denied event pass in a VM, "
-                         f"docs/conformance.md says {expected}")
+            continue
+        passing, failing = table[one["module"]]
+        if one["same"] < passing:
+            wrong.append(f"{one['module']}: {one['same']} tests pass in a VM, docs/conformance.md says {passing}")
+        if one["counted"] - one["same_counted"] > failing:
+            wrong.append(f"{one['module']}: {one['counted'] - one['same_counted']} tests without a denied event do not pass in a VM, "
+                         f"docs/conformance.md says {failing}")
     return wrong

@@ -253,7 +253,7 @@ EDITS = {
          "        return _setlocale(category, locale)\n"
          "    except PermissionError as error:\n"
          "        from _vmhost import PermissionDenied\n"
-         "        raise type('PermissionDenied', (PermissionDenied, Error), {})(*error.args) from None\n"),
+         "        raise type('PermissionDenied', (PermissionDenied, Error), {'__module__': 'vmhost.guest'})(*error.args) from None\n"),
     ],
     "linecache": [
         ("        # Try looking through the module search path, which is only useful\n",

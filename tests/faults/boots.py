@@ -1,10 +1,10 @@
 """Boots a VM, loads a task, makes its first calls and ends it, while the n-th allocation fails; for one n after the other.
 
-    LD_PRELOAD=failing.so python -m tests.faults.boots core|making|python|alone N…
+    LD_PRELOAD=failing.so python -m tests.faults.boots core|making|python|alone|posix N…
 
 `core`: allocations that the native core asks of libc, on all threads. `making`: those that CPython makes on the
-VM's threads while it makes the interpreter; `python`: all its others there. `alone` is the control of `making`: CPython makes and ends an interpreter on a
-native thread, and none of our code is there. Each n is printed before it is tried, so a crash is known by
+VM's threads while it makes the interpreter; `python`: all its others there. `alone` and `posix` are controls: CPython makes and ends an interpreter on a
+native thread, and none of our code is there; what fails is the making, or a second import of the module posix. Each n is printed before it is tried, so a crash is known by
 its n, and after it how it ended and what was wrong with that. The last line tells how many allocations there are, once an n was beyond.
 Run by test_boots.py.
 """
@@ -13,6 +13,7 @@ import ctypes
 import faulthandler
 import os
 import sys
+from pathlib import Path
 
 import engine.numpy as np
 from tests.hosts import bundle, until
@@ -143,7 +144,13 @@ def try_once(core, system, image, arm):
     return "nothing" if ends == usual else ",".join(ends), wrong
 
 
-def alone(failing, numbers):
+def while_posix_is_made(failing):
+    """Did the allocation fail while os imports the native module posix for the first time?"""
+    files = [Path(name).name for name in failing.failing_where().decode("ascii", "replace").split()]
+    return next((name for name in files if name not in ("boot.py", "importlib._bootstrap>", "<frozen")), "") == "os.py" and files[0] == "boot.py"
+
+
+def alone(failing, posix, numbers):
     """Each n in a child of its own, as CPython crashes for a third of them; 0: none fails."""
     failing.failing_alone.restype = ctypes.c_long
     faulthandler.disable()
@@ -152,7 +159,7 @@ def alone(failing, numbers):
         child = os.fork()
         if child == 0:
             reason = ctypes.c_char_p()
-            left = failing.failing_alone(ctypes.c_long(n), ctypes.byref(reason))
+            left = failing.failing_alone(ctypes.c_long(n), ctypes.c_bool(posix), ctypes.byref(reason))
             end = "nothing" if reason.value is None else f"failed boot: {reason.value.decode()}"
             print("=", end, *["wrong: bytes left"] * (left != 0), flush=True)
             os._exit(0)
@@ -165,13 +172,14 @@ def main(mode, *numbers):
     failing = lib()
     failing.failing_python()
     failing.failing_making(mode in ("making", "alone"))
-    if mode == "alone":
-        return alone(failing, map(int, numbers))
+    if mode in ("alone", "posix"):
+        return alone(failing, mode == "posix", map(int, numbers))
     core = isolation.core()
     core.set_error_factory(from_core)
     system, image = system_image(core), isolation.image_of(bundle(WORK), core)
     image.add_file("words.txt", b"some words")
     failing.failing_disarm.restype = ctypes.c_long
+    failing.failing_where.restype = ctypes.c_char_p
     failing.failing_core.argtypes = [ctypes.c_size_t] * 3
     if mode == "core":
         failing.failing_core(*code_of_the_core(core))
@@ -186,6 +194,8 @@ def main(mode, *numbers):
             total = counted
             assert end == "nothing", end
             break
+        if wrong and mode == "python" and while_posix_is_made(failing):
+            end = f"{end}, while posix is made"
         print("=", end, *(f"wrong: {what}" for what in wrong), flush=True)
     end, wrong = try_once(core, system, image, lambda: None)
     assert end == "nothing" and not wrong, (end, wrong)

@@ -25,6 +25,7 @@ static uintptr_t core_base, core_low, core_high;    /* 0: those of CPython count
 #pragma weak PyInterpreterState_Main       /* preloaded into programs that are no Python, too */
 static pthread_t main_thread;
 static bool making;                     /* those of CPython while it makes an interpreter, else all others */
+static char where[512];                 /* files of the Python functions that the thread was in when one of CPython's failed, innermost first */
 static PyMemAllocatorEx before[3];
 static _Thread_local int inside;        /* CPython's allocators: what they ask of libc is not the core's, who hooks them */
 
@@ -43,6 +44,24 @@ long failing_disarm(void)
     return fired ? -counted : counted;
 }
 
+static void note_where(void)
+{
+    PyThreadState *ts = PyThreadState_GetUnchecked();
+    PyFrameObject *frame = ts == NULL ? NULL : PyThreadState_GetFrame(ts), *back;
+    size_t size = 0;
+    where[0] = '\0';
+    for (; frame != NULL; frame = back) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        if (size < sizeof where)
+            size += (size_t)snprintf(where + size, sizeof where - size, "%s ", PyUnicode_AsUTF8(code->co_filename));
+        back = PyFrame_GetBack(frame);
+        Py_DECREF(code);
+        Py_DECREF(frame);
+    }
+}
+
+const char *failing_where(void) { return where; }
+
 static bool fails(uintptr_t caller)
 {
     if (atomic_load_explicit(&countdown, memory_order_relaxed) < 0)
@@ -55,9 +74,9 @@ static bool fails(uintptr_t caller)
     /* the first words of what a crash says: addr2line -f -e CORE knows the place */
     char text[64];
     int size = snprintf(text, sizeof text, "failed: core+0x%zx\n", core_low == 0 ? 0 : (size_t)(caller - core_base));
-    if (write(2, text, (size_t)size) < 0)
-        return true;
-    return true;
+    if (core_low == 0)
+        note_where();
+    return write(2, text, (size_t)size) > 0 || true;
 }
 
 /* ---- those of the core: calls of libc from its code --------------------------------------------------------------- */
@@ -169,33 +188,56 @@ static void arena_free(void *context, void *memory, size_t size)
     arenas_before.free(arenas_before.ctx, memory, size);
 }
 
-static void *make_and_end(void *status)
+typedef struct {
+    long after;
+    bool posix;             /* not while it is made: while its module posix is made again */
+    PyStatus status;
+} try_alone;
+
+static void import_posix_again(long after)
 {
+    PyObject *modules = PyImport_GetModuleDict(), *name = PyUnicode_FromString("posix");
+    if (name != NULL && PyDict_DelItem(modules, name) == 0) {
+        failing_arm(after);
+        Py_XDECREF(PyImport_Import(name));
+        failing_disarm();
+    }
+    Py_XDECREF(name);
+    PyErr_Clear();
+}
+
+static void *make_and_end(void *argument)
+{
+    try_alone *one = argument;
     const PyInterpreterConfig config = {.allow_threads = 1, .check_multi_interp_extensions = 1, .gil = PyInterpreterConfig_OWN_GIL};
     PyThreadState *made = NULL;
-    *(PyStatus *)status = Py_NewInterpreterFromConfig(&made, &config);
+    if (!one->posix)
+        failing_arm(one->after);
+    one->status = Py_NewInterpreterFromConfig(&made, &config);
     failing_disarm();
+    if (made != NULL && one->posix && PyInterpreterState_GetDict(made->interp) != NULL)
+        import_posix_again(one->after);
     if (made != NULL)
         Py_EndInterpreter(made);
     return NULL;
 }
 
-/* How many arenas an interpreter leaves behind whose `after`-th allocation fails; *reason: why it was not made, or NULL. */
-long failing_alone(long after, const char **reason)
+/* How many arenas an interpreter leaves behind whose `after`-th allocation fails, while it is made, or while its module posix is made
+ * again; *reason: why it was not made, or NULL. */
+long failing_alone(long after, bool posix, const char **reason)
 {
     pthread_t thread;
-    PyStatus status = PyStatus_NoMemory();
+    try_alone one = {after, posix, PyStatus_NoMemory()};
     if (arenas_before.alloc == NULL) {
         PyObject_GetArenaAllocator(&arenas_before);
         PyObject_SetArenaAllocator(&(PyObjectArenaAllocator){NULL, arena_alloc, arena_free});
     }
     arenas = 0;
-    failing_arm(after);
     Py_BEGIN_ALLOW_THREADS
-    if (pthread_create(&thread, NULL, make_and_end, &status) == 0)
+    if (pthread_create(&thread, NULL, make_and_end, &one) == 0)
         pthread_join(thread, NULL);
     Py_END_ALLOW_THREADS
-    *reason = PyStatus_Exception(status) ? status.err_msg : NULL;
+    *reason = PyStatus_Exception(one.status) ? one.status.err_msg : NULL;
     return arenas;
 }
 

@@ -142,8 +142,8 @@ def exact_part(statements):
     names = {}
     exact = []
     for statement in statements:
-        if changes_a_scalar(names, statement):
-            continue
+        if changes_a_scalar(names, statement) or re.fullmatch(r"np\.copyto\((a\d+), \1\)", statement):
+            continue        # of a copy onto itself NumPy does not ask whether it may write
         step(numpy, names, statement)
         if not all(map(tame, names.values())):
             break

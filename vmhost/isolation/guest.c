@@ -367,6 +367,10 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     if (stopped && !unwound && result != NULL)
         vmh_blob_clear(&vm->scratch);   /* it returned although it was stopped; the result is not given */
     PyErr_Clear();
+    if (kind == VMH_OK && atomic_load(&lane->stop)) {      /* done before the stop came; but closing promised that no call ends so */
+        kind = VMH_CLOSED;
+        vmh_blob_clear(&vm->scratch);
+    }
     if (kind == VMH_MEMORY_LIMIT)
         vm->doomed = true;
     vmh_hot_leave();

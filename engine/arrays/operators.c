@@ -204,6 +204,7 @@ PyObject *array_unary(array_state *state, int op, PyObject *object, array *out, 
 
 /* ---- binary */
 static bool is_comparison(int op) { return op >= VME_EQUAL && op <= VME_GREATER_EQUAL; }
+static bool is_logical(int op) { return op == VME_LOGICAL_AND || op == VME_LOGICAL_OR || op == VME_LOGICAL_XOR; }
 
 /* A comparison with a Python int that the other side's dtype cannot hold has one answer everywhere. */
 static PyObject *compare_out_of_bounds(array_state *state, int op, const vme_tensor *other, bool int_is_right, PyObject *number, array *out)
@@ -274,6 +275,11 @@ static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *ri
         if (weak->weak == WEAK_INT && is_comparison(op) && int_out_of_bounds(met, weak->object)) {
             answer = compare_out_of_bounds(state, op, other, weak == &b, weak->object, out);
             goto done;
+        }
+        if (weak->weak == WEAK_INT && is_logical(op) && int_out_of_bounds(met, weak->object)) {
+            weak->object = Py_True;     /* it is not 0, which is all that counts */
+            weak->weak = WEAK_BOOL;
+            met = VME_BOOL;
         }
         if (op == VME_POWER && weak == &b && dtype < 0) {
             int cheaper = cheaper_power(other, weak);

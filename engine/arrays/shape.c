@@ -199,9 +199,12 @@ ARRAY_FUNCTION_OF(reshape, reshape_names, 3, 2, 4, reshape)
 static array *in_one_row(array *self, PyObject *order, PyObject *copy)
 {
     int64_t shape[1] = {self->size};
-    if (array_argument_order(order, self, 'C') != 'K')
-        return PyErr_Occurred() ? NULL : reshape_in_order(self, 1, shape, order, copy);
-    array *lying = as_it_lies(self), *made = lying == NULL ? NULL : reshape_in_order(lying, 1, shape, NULL, copy);
+    array *lying = array_argument_order(order, self, 'C') == 'K' ? as_it_lies(self) : (array *)Py_NewRef(self);
+    if (lying != self)
+        order = NULL;
+    array *made = lying == NULL || PyErr_Occurred() ? NULL : reshape_in_order(lying, 1, shape, order, copy);
+    if (made != NULL && made->t.buffer == self->t.buffer && made->size > 1 && made->t.strides[0] != vme_dtype_size((vme_dtype)made->t.dtype))
+        Py_SETREF(made, reshape_in_order(lying, 1, shape, order, Py_True));     /* NumPy gives a view of what lies in order only */
     Py_XDECREF(lying);
     return made;
 }

@@ -33,6 +33,9 @@ def test_any_program(seed):
     ["a = np.arange(3)", "np.put(a, [0, 9], [])"], ["a = np.zeros(0)", "np.put(a, [0], [])"],
     ["a = np.asarray(0, 'u2')", "np.asarray([70000, 1]).sum(out=a)"], ["a = np.asarray(0)", "np.asarray([0.6, 0.6]).sum(out=a)"],
     ["a = np.zeros(3, 'f2')", "np.add.at(a, [0, 0, 2], 1)"],
+    ["a = np.arange(8)", "b = a[::2].ravel()", "b[0] = 9"], ["a = np.broadcast_to(np.arange(1), (2, 1))", "b = a.ravel()", "b += 1"],
+    ["a = np.arange(8)", "b = a[::-1].ravel('K')", "b += 1"],
+    ["a = np.arange(2, dtype='u8')", "b = np.logical_or(a, -1)"], ["a = np.arange(2, dtype='i1')", "b = np.logical_xor(300, a)"],
 ], ids=lambda statements: statements[-1])
 def test_what_differed_once(statements):
     assert difference(statements) is None

@@ -165,6 +165,13 @@ static void turn(char *to, const char *from, int64_t rows, int64_t columns, int6
         }
 }
 
+/* What is empty may have no memory, and memcpy wants some. */
+static void copy_bytes(char *to, const char *from, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(to, from, bytes);
+}
+
 static double real_at(const item *it, const char *vector, int64_t i)
 {
     double value;
@@ -381,8 +388,8 @@ static int solve_item(item *it, const char *const in[2], char *const out[3])
         int full = (int)(j->flags & VME_LINEAR_FULL ? m : k);
         it->f->geqrf(&m, &n, it->a, &lda, it->tau, it->work, &it->lwork, &info);
         if (j->flags & VME_LINEAR_RAW) {
-            memcpy(out[0], it->a, (size_t)m * (size_t)n * size);        /* as it lies: its transpose in C order */
-            memcpy(out[1], it->tau, (size_t)k * size);
+            copy_bytes(out[0], it->a, (size_t)m * (size_t)n * size);        /* as it lies: its transpose in C order */
+            copy_bytes(out[1], it->tau, (size_t)k * size);
             break;
         }
         for (int64_t r = 0; r < full; r++)
@@ -402,7 +409,7 @@ static int solve_item(item *it, const char *const in[2], char *const out[3])
     case VME_LINEAR_SVD: {
         char jobz = svd_job(j);
         info = call_gesdd(it, jobz, it->lwork);
-        memcpy(out[0], it->s, (size_t)k * sizeof(double));
+        copy_bytes(out[0], it->s, (size_t)k * sizeof(double));
         if (jobz != 'N') {
             int wide = jobz == 'A' ? m : k, high = jobz == 'A' ? n : k;
             turn(out[1], it->u, m, wide, lda, size, true);
@@ -416,7 +423,7 @@ static int solve_item(item *it, const char *const in[2], char *const out[3])
         if (!it->complex)
             pairs_of(it, out[0], vectors ? out[1] : NULL);
         else {
-            memcpy(out[0], it->s, (size_t)n * size);
+            copy_bytes(out[0], it->s, (size_t)n * size);
             if (vectors)
                 turn(out[1], it->vt, n, n, lda, size, true);
         }
@@ -425,7 +432,7 @@ static int solve_item(item *it, const char *const in[2], char *const out[3])
     case VME_LINEAR_EIGH: {
         bool vectors = j->out_bytes[1] != 0;
         info = call_eigh(it, vectors, it->lwork, it->lrwork, it->liwork);
-        memcpy(out[0], it->s, (size_t)n * sizeof(double));
+        copy_bytes(out[0], it->s, (size_t)n * sizeof(double));
         if (vectors)
             turn(out[1], it->a, n, n, lda, size, true);
         break;
@@ -436,7 +443,7 @@ static int solve_item(item *it, const char *const in[2], char *const out[3])
         turn(it->b, in[1], m, columns, ldb, size, false);
         info = call_gelsd(it, it->lwork, &rank);
         turn(out[0], it->b, most(m, n), columns, ldb, size, true);
-        memcpy(out[1], it->s, (size_t)k * sizeof(double));
+        copy_bytes(out[1], it->s, (size_t)k * sizeof(double));
         int64_t wide = rank;
         memcpy(out[2], &wide, sizeof wide);
         break;

@@ -118,7 +118,8 @@ static int NAME(item)(vme_context *context, const vme_linear_job *job, const cha
             for (int64_t j = 0; j < n; j++)
                 result[i * n + j] = upper ? CONJ(a[j * n + i]) : a[i * n + j];
     } else {
-        memcpy(a, given, (size_t)(n * n) * sizeof(TYPE));
+        for (int64_t i = 0; i < n * n; i++)
+            a[i] = given[i];
         rc = NAME(factor)(context, n, a, pivots);
         if (rc < 0)
             return rc;
@@ -137,10 +138,9 @@ static int NAME(item)(vme_context *context, const vme_linear_job *job, const cha
         }
         if (rc == 0 && job->op == VME_LINEAR_INVERSE) {
             columns = n;
-            memset(result, 0, (size_t)(n * n) * sizeof(TYPE));
-            for (int64_t i = 0; i < n; i++)
-                result[i * n + i] = 1;
-        } else if (rc == 0)
+            for (int64_t i = 0; i < n * n; i++)
+                result[i] = i % (n + 1) == 0;
+        } else if (rc == 0 && n * columns > 0)      /* what is empty may have no memory, and memcpy wants some */
             memcpy(result, in[1], (size_t)(n * columns) * sizeof(TYPE));
         if (rc == 0)
             rc = NAME(substitute)(context, n, columns, a, pivots, result);

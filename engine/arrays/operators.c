@@ -19,6 +19,9 @@ static int binary_cost(int op)
 }
 
 /* ---- operands */
+/* Without dimensions there may be no memory to compare. */
+static inline bool same_extents(int rank, const int64_t *a, const int64_t *b) { return rank == 0 || memcmp(a, b, (size_t)rank * sizeof *a) == 0; }
+
 typedef struct operand {
     const vme_tensor *t;        /* of the array, or `scalar` */
     array *held;                /* a reference of ours; NULL: borrowed or none */
@@ -71,7 +74,7 @@ static int operand_settle(operand *of, int dtype)
 /* A result of this shape that lies like `like` where that is a permuted dense array of the same shape, else in C order. */
 static array *result_new(array_state *state, int dtype, int rank, const int64_t *shape, const vme_tensor *like)
 {
-    bool alike = like != NULL && like->rank == rank && memcmp(like->shape, shape, (size_t)rank * sizeof *shape) == 0;
+    bool alike = like != NULL && like->rank == rank && same_extents(rank, like->shape, shape);
     return alike ? array_new_ordered(state, dtype, rank, shape, like->strides) : array_new(state, dtype, rank, shape, false);
 }
 
@@ -151,7 +154,7 @@ static inline array *taken(PyObject *object, int dtype, int rank, const int64_t 
     if (!is_array(object))
         return NULL;
     array *self = (array *)object;
-    bool fits = self->t.dtype == dtype && self->t.rank == rank && memcmp(self->t.shape, shape, (size_t)rank * sizeof *shape) == 0;
+    bool fits = self->t.dtype == dtype && self->t.rank == rank && same_extents(rank, self->t.shape, shape);
     return fits && is_dying(object) ? (array *)Py_NewRef(object) : NULL;
 }
 
@@ -321,7 +324,7 @@ static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *ri
     } else if (a.t->rank == 0) {
         rank = b.t->rank;
         shape = b.t->shape;
-    } else if (a.t->rank == b.t->rank && memcmp(a.t->shape, b.t->shape, (size_t)a.t->rank * sizeof *shape) == 0) {
+    } else if (a.t->rank == b.t->rank && same_extents(a.t->rank, a.t->shape, b.t->shape)) {
         rank = a.t->rank;
         shape = a.t->shape;
     } else if ((status = vme_shape_broadcast(2, both, &rank, broadcast)) != VME_OK) {
@@ -369,7 +372,7 @@ static PyObject *binary_operator(int op, PyObject *left, PyObject *right, bool t
         if (is_array(right)) {
             array *b = (array *)right;
             if (a->t.dtype == b->t.dtype && a->t.rank == b->t.rank && (a->flags & b->flags & ARRAY_CONTIGUOUS)
-                && memcmp(a->t.shape, b->t.shape, (size_t)a->t.rank * sizeof *a->t.shape) == 0
+                && same_extents(a->t.rank, a->t.shape, b->t.shape)
                 && vme_binary_types((vme_binary_op)op, (vme_dtype)a->t.dtype, (vme_dtype)b->t.dtype, &loop, &result) == VME_OK) {
                 take = take && (int)result == a->t.dtype;
                 out = take && is_dying(left) ? (array *)Py_NewRef(left) : take && is_dying(right) ? (array *)Py_NewRef(right)
@@ -817,7 +820,7 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
         PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d", VME_RANK_MOST, rank);
         goto done;
     }
-    if (out != NULL && (out->t.rank != rank || memcmp(out->t.shape, shape, (size_t)rank * sizeof *shape) != 0)) {
+    if (out != NULL && (out->t.rank != rank || !same_extents(rank, out->t.shape, shape))) {
         PyErr_SetString(PyExc_ValueError, "matmul: the output's shape is not the result's");
         goto done;
     }
@@ -831,7 +834,8 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
         goto done;
     /* the engine's output always has both dimensions */
     int64_t full[VME_RANK_MOST + 2], steps[VME_RANK_MOST + 2], step = vme_dtype_size((vme_dtype)dtype);
-    memcpy(full, shape, (size_t)lead * sizeof *shape);
+    for (int i = 0; i < lead; i++)
+        full[i] = shape[i];
     full[lead] = row ? 1 : rows;
     full[lead + 1] = column ? 1 : columns;
     for (int i = lead + 1; i >= 0; i--) {

@@ -3,7 +3,11 @@
  * it has begun, then frees the memory that it worked on, which stays charged until then.
  *
  * A thread serves one caller at a time and is kept for the next one; as many are kept as the engine may use threads. Who works
- * here has a caller that sleeps, so there are no more runnable threads than callers. A forked child starts without any. */
+ * here has a caller that sleeps, so there are no more runnable threads than callers. A forked child starts without any.
+ *
+ * A process that exits waits for work that goes on, for a second: a foreign library's destructors free what that work stands on
+ * (OpenBLAS unmaps its buffers, and the thread dies of it). Work that takes longer, which nobody waits for, ends with the process,
+ * which then skips the destructors. */
 #include "foreign.h"
 
 #include <linux/futex.h>
@@ -17,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STACK = 8 << 20, SPINS = 1 << 10, LOOK_NS = 5000000, COPY_PIECE = 256 << 10 };
+enum { STACK = 8 << 20, SPINS = 1 << 10, LOOK_NS = 5000000, COPY_PIECE = 256 << 10, EXIT_S = 1 };
 
 typedef struct job {
     atomic_int refs;                /* the caller's and the thread's */
@@ -42,9 +46,11 @@ typedef struct worker {
 
 static struct {
     pthread_mutex_t lock;
+    pthread_cond_t ended;           /* a job has; who exits waits for it */
     worker *idle;
     int idle_count;
-} crew = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    int busy;                       /* threads with a job */
+} crew = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
 static void job_drop(job *done)
 {
@@ -97,6 +103,8 @@ static void *work_for_ever(void *argument)
         serve(self.next);
         self.next = NULL;
         pthread_mutex_lock(&crew.lock);
+        crew.busy--;
+        pthread_cond_signal(&crew.ended);
         if (crew.idle_count >= vme_threads()) {
             pthread_mutex_unlock(&crew.lock);
             return NULL;
@@ -116,9 +124,31 @@ static void in_child(void)
 {
     crew.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     crew.idle = NULL;
+    crew.ended = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     crew.idle_count = 0;
+    crew.busy = 0;
 }
-__attribute__((constructor)) static void begin(void) { pthread_atfork(before_fork, in_parent, in_child); }
+
+/* Handlers run before the libraries' destructors. The lock is kept: nothing begins any more. */
+static void at_exit(int exit_status, void *unused)
+{
+    (void)unused;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += EXIT_S;
+    pthread_mutex_lock(&crew.lock);
+    while (crew.busy > 0)
+        if (pthread_cond_timedwait(&crew.ended, &crew.lock, &until) != 0) {
+            fflush(NULL);
+            _exit(exit_status);
+        }
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_atfork(before_fork, in_parent, in_child);
+    (void)on_exit(at_exit, NULL);       /* without memory for it a process that exits does not wait */
+}
 
 static vme_status thread_start(job *todo)
 {
@@ -143,6 +173,7 @@ static vme_status hand_over(job *todo)
 {
     pthread_mutex_lock(&crew.lock);
     worker *idle = crew.idle;
+    crew.busy++;
     if (idle != NULL) {
         crew.idle = idle->following;
         crew.idle_count--;
@@ -150,7 +181,15 @@ static vme_status hand_over(job *todo)
         pthread_cond_signal(&idle->wake);
     }
     pthread_mutex_unlock(&crew.lock);
-    return idle != NULL ? VME_OK : thread_start(todo);
+    if (idle != NULL)
+        return VME_OK;
+    vme_status status = thread_start(todo);
+    if (status != VME_OK) {
+        pthread_mutex_lock(&crew.lock);
+        crew.busy--;
+        pthread_mutex_unlock(&crew.lock);
+    }
+    return status;
 }
 
 static void report(vme_context *context, uint64_t spent_ns, uint64_t *reported_ns)

@@ -201,3 +201,32 @@ def test_a_stop_abandons_lapack():
         assert task(numpy.eye(3), entry="main:factors") is not None
     finally:
         assert not host.close()
+
+
+SLOW_END = """
+#include <unistd.h>
+__attribute__((destructor)) static void end(void) { usleep(300000); }
+"""
+EXIT = """
+import ctypes, psutil, sys, threading
+import engine.numpy as np
+np.linalg.svd(np.eye(3))
+ctypes.CDLL(sys.argv[1])
+def others():
+    return sum(thread.user_time for thread in psutil.Process().threads() if thread.id != threading.get_native_id())
+before = others()
+threading.Thread(target=lambda: np.linalg.svd(np.ones((SIZE, SIZE)) + np.eye(SIZE)), daemon=True).start()
+while others() < before + 0.1:
+    pass
+print("leaves")
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("size", [600, 3000], ids=["ends within a second", "does not"])
+def test_a_process_exits_while_lapack_works(size, tmp_path):
+    """OpenBLAS unmaps its buffers at exit; a factorization that went on died of it, in the time that the ends of libraries opened later take."""
+    slow = tmp_path / "slow.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-xc", "-", "-o", str(slow)], input=SLOW_END, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", EXIT.replace("SIZE", str(size)), str(slow)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "leaves\n", "")

@@ -1,5 +1,6 @@
 """The Python array API standard (2024.12) in `engine.numpy`: its names, its inspection, promotion, special values, and its functions on
-arrays of any dtype, shape and strides, NumPy the oracle. Where NumPy and the standard differ, NumPy is followed."""
+arrays of any dtype, shape and strides, NumPy the oracle. Where NumPy and the standard differ, NumPy is followed. Every case is evaluated in
+the host and again in a sealed VM: see cases.py."""
 
 import inspect
 import itertools
@@ -10,8 +11,10 @@ from hypothesis import given, settings, strategies as st
 
 import engine.numpy
 from tests.engine.arrays import arrays
-from tests.engine.test_arrays_against_numpy import assert_same, check, outcome
+from tests.engine.cases import again_in_a_vm, check, host_of_cases, outcomes  # noqa: F401 - two are fixtures
 from tests.engine.test_array_expressions import assert_near
+
+pytestmark = pytest.mark.usefixtures("again_in_a_vm")
 
 for name in dir(engine.numpy):      # all loaded here, so that no test is the first to import one
     getattr(engine.numpy, name)
@@ -70,19 +73,19 @@ def test_functions_in_c_have_signatures_of_numpys_parameters():
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
 def test_promotion_of_every_pair():
     for one, other in itertools.product(DTYPES, DTYPES):
-        assert engine.numpy.result_type(one, other).name == numpy.result_type(one, other).name
+        check("str(np.result_type(one, other))", one=one, other=other)
         for casting in ("safe", "same_kind", "unsafe"):
-            assert engine.numpy.can_cast(one, other, casting) == numpy.can_cast(one, other, casting)
-        for number in (True, 3, 2.5, 1j):
-            assert engine.numpy.result_type(one, number).name == numpy.result_type(one, number).name
-        check(lambda np: np.astype(np.asarray([0, 1, 2], dtype=one), other))
+            check("np.can_cast(one, other, casting)", one=one, other=other, casting=casting)
+        check("np.astype(np.asarray([0, 1, 2], dtype=one), other)", one=one, other=other)
+    for one, number in itertools.product(DTYPES, (True, 3, 2.5, 1j)):
+        check("str(np.result_type(one, number))", one=one, number=number)
 
 
 @pytest.mark.parametrize("kind", ["bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric",
                                   ("integral", "bool")])
 def test_kinds_of_dtypes(kind):
     for dtype in DTYPES:
-        assert engine.numpy.isdtype(engine.numpy.dtype(dtype), kind) == numpy.isdtype(numpy.dtype(dtype), kind)
+        check("np.isdtype(np.dtype(dtype), kind)", dtype=dtype, kind=kind)
 
 
 def test_limits_of_dtypes():
@@ -90,10 +93,10 @@ def test_limits_of_dtypes():
         kind = numpy.dtype(dtype).kind
         if kind in "fc":
             for name in ("eps", "max", "min", "smallest_normal", "tiny", "bits", "nmant", "maxexp", "minexp", "precision", "resolution", "epsneg"):
-                assert getattr(engine.numpy.finfo(dtype), name) == getattr(numpy.finfo(dtype), name), (dtype, name)
+                check("float(getattr(np.finfo(dtype), name))", dtype=dtype, name=name)
         elif kind in "iu":
             for name in ("bits", "min", "max"):
-                assert getattr(engine.numpy.iinfo(dtype), name) == getattr(numpy.iinfo(dtype), name)
+                check("getattr(np.iinfo(dtype), name)", dtype=dtype, name=name)
 
 
 # ---- special values
@@ -115,9 +118,10 @@ def signs(array):
 @pytest.mark.parametrize("name", REAL_UNARY + REAL_BINARY)
 def test_special_values(name, dtype):
     values = numpy.array(SPECIAL).astype(dtype)
-    operands = (values,) if name in REAL_UNARY else (values[:, None], values)
-    wanted = getattr(numpy, name)(*operands)
-    got = getattr(engine.numpy, name)(*map(engine.numpy.asarray, operands))
+    if name in REAL_UNARY:
+        wanted, got = outcomes(f"np.{name}(x)", x=values)
+    else:
+        wanted, got = outcomes(f"np.{name}(x, y)", x=values[:, None], y=values)
     assert_near(got, wanted)
     if name not in ("maximum", "minimum"):      # of two zeros NumPy gives either
         numpy.testing.assert_array_equal(signs(got), signs(wanted))
@@ -132,43 +136,42 @@ REAL = [dtype for dtype in DTYPES if dtype[0] != "c"]
 @given(x=arrays(REAL, nan=False), data=st.data())
 def test_searching_and_sorting(x, data):
     axis = data.draw(st.integers(-x.ndim, x.ndim - 1)) if x.ndim else None
-    check(lambda np, x: np.count_nonzero(x, axis=axis), x)
-    check(lambda np, x: np.sort(np.unique_values(x.ravel())), x)        # NumPy's come in no order
-    check(lambda np, x: [*np.unique_counts(x)], x)
-    check(lambda np, x: [*np.unique_all(x)], x)
+    check("np.count_nonzero(x, axis=axis)", x=x, axis=axis)
+    check("np.sort(np.unique_values(x.ravel()))", x=x)          # NumPy's come in no order
+    check("[*np.unique_counts(x)]", x=x)
+    check("[*np.unique_all(x)]", x=x)
     if x.ndim:
-        check(lambda np, x: np.sort(x, axis=axis), x)
+        check("np.sort(x, axis=axis)", x=x, axis=axis)
         # NumPy's unstable argsort may order equal elements otherwise; its stable one may not
-        check(lambda np, x: np.argsort(x, axis=axis, stable=True), x)
-        check(lambda np, x: np.nonzero(x), x)
-        ends = numpy.sort(x.ravel())
+        check("np.argsort(x, axis=axis, stable=True)", x=x, axis=axis)
+        check("np.nonzero(x)", x=x)
         for side in ("left", "right"):
-            check(lambda np, ends, x: np.searchsorted(ends, x, side=side), ends, x)
+            check("np.searchsorted(ends, x, side=side)", ends=numpy.sort(x.ravel()), x=x, side=side)
     if x.ndim and x.shape[axis]:
-        check(lambda np, x: [np.argmax(x, axis=axis), np.argmin(x, axis=axis, keepdims=True)], x)
+        check("[np.argmax(x, axis=axis), np.argmin(x, axis=axis, keepdims=True)]", x=x, axis=axis)
 
 
 @settings(max_examples=60, deadline=None)
 @given(x=arrays(DTYPES), data=st.data())
 def test_moving_elements(x, data):
-    check(lambda np, x: np.flip(x), x)
-    check(lambda np, x: np.roll(x, 3), x)
-    check(lambda np, x: np.concat([x, x], axis=None), x)
-    check(lambda np, x: np.tile(x, (2, 1)), x)
-    check(lambda np, x: np.stack([x, x]), x)
+    check("np.flip(x)", x=x)
+    check("np.roll(x, 3)", x=x)
+    check("np.concat([x, x], axis=None)", x=x)
+    check("np.tile(x, (2, 1))", x=x)
+    check("np.stack([x, x])", x=x)
     if x.ndim:
         axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
         order = data.draw(st.permutations(range(x.ndim)))
         places = data.draw(st.lists(st.integers(-x.shape[axis], x.shape[axis] - 1), max_size=5)) if x.shape[axis] else []
-        check(lambda np, x: np.permute_dims(x, order), x)
-        check(lambda np, x: np.moveaxis(x, axis, 0), x)
-        check(lambda np, x: np.expand_dims(x, axis), x)
-        check(lambda np, x: np.repeat(x, 2, axis=axis), x)
-        check(lambda np, x: np.unstack(x, axis=axis), x)
-        check(lambda np, x: np.take(x, np.asarray(places, dtype="int64"), axis=axis), x)
-        check(lambda np, x: np.roll(x, -2, axis=axis), x)
+        check("np.permute_dims(x, order)", x=x, order=order)
+        check("np.moveaxis(x, axis, 0)", x=x, axis=axis)
+        check("np.expand_dims(x, axis)", x=x, axis=axis)
+        check("np.repeat(x, 2, axis=axis)", x=x, axis=axis)
+        check("np.unstack(x, axis=axis)", x=x, axis=axis)
+        check("np.take(x, np.asarray(places, dtype='int64'), axis=axis)", x=x, places=places, axis=axis)
+        check("np.roll(x, -2, axis=axis)", x=x, axis=axis)
     if x.ndim >= 2:
-        check(lambda np, x: np.matrix_transpose(x), x)
+        check("np.matrix_transpose(x)", x=x)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -179,8 +182,7 @@ def test_statistics(x, data):
     keep = data.draw(st.booleans())
     finite = numpy.where(numpy.isfinite(x), x, x.dtype.type(1))
     for name in ("sum", "prod", "mean", "all", "any", *(("var", "std") if x.dtype.kind != "c" else ())):
-        wanted, got = (outcome(np, lambda np, x: getattr(np, name)(x, axis=axes, keepdims=keep), [finite / 7 if name == "prod" else finite])
-                       for np in (numpy, engine.numpy))
+        wanted, got = outcomes(f"np.{name}(x, axis=axes, keepdims=keep)", x=finite / 7 if name == "prod" else finite, axes=axes, keep=keep)
         if isinstance(wanted, Exception):
             assert isinstance(got, Exception)
         else:
@@ -190,9 +192,9 @@ def test_statistics(x, data):
             assert described_near(got, wanted, scale)
     if x.ndim:
         for name in ("cumulative_sum", "cumulative_prod"):
-            check(lambda np, x: getattr(np, name)(np.asarray(x, dtype="int64"), axis=-1, include_initial=keep), finite.real.astype("int64"))
+            check(f"np.{name}(x, axis=-1, include_initial=keep)", x=finite.real.astype("int64"), keep=keep)
         if x.dtype.kind != "b":
-            check(lambda np, x: np.diff(x, axis=-1), finite)
+            check("np.diff(x, axis=-1)", x=finite)
 
 
 def described_near(got, wanted, scale=0.0):
@@ -205,14 +207,14 @@ def described_near(got, wanted, scale=0.0):
 @given(x=arrays(["int32", "float64", "complex128"], shape=(3, 4), nan=False), y=arrays(["int32", "float64"], shape=(4,), nan=False))
 def test_products(x, y):
     x, y = (numpy.where(numpy.isfinite(a), a, 1).clip(-1000, 1000) if a.dtype.kind != "c" else numpy.where(numpy.isfinite(a), a, 1) for a in (x, y))
-    for function in (lambda np, x, y: np.matmul(x, y), lambda np, x, y: np.tensordot(x, y, axes=1), lambda np, x, y: np.vecdot(x, y)):
-        wanted, got = (outcome(np, function, (x, y)) for np in (numpy, engine.numpy))
+    for expression in ("np.matmul(x, y)", "np.tensordot(x, y, axes=1)", "np.vecdot(x, y)"):
+        wanted, got = outcomes(expression, x=x, y=y)
         assert described_near(got, wanted)
 
 
-def test_creation_by_the_standard():
-    for case in (lambda np: np.arange(5, dtype=np.float32), lambda np: np.linspace(0, 1, num=4, endpoint=False), lambda np: np.eye(3, 4, k=-1),
-                 lambda np: np.full((2, 2), 7), lambda np: np.full_like(np.zeros(3), 2, dtype=np.int64), lambda np: np.meshgrid(np.arange(3), np.arange(2)),
-                 lambda np: np.asarray([[1, 2], [3, 4]], device="cpu", copy=True), lambda np: np.tril(np.ones((3, 3)), k=1)):
-        wanted, got = case(numpy), case(engine.numpy)
-        assert_same(got, wanted)
+@pytest.mark.parametrize("expression", [
+    "np.arange(5, dtype=np.float32)", "np.linspace(0, 1, num=4, endpoint=False)", "np.eye(3, 4, k=-1)", "np.full((2, 2), 7)",
+    "np.full_like(np.zeros(3), 2, dtype=np.int64)", "np.meshgrid(np.arange(3), np.arange(2))",
+    "np.asarray([[1, 2], [3, 4]], device='cpu', copy=True)", "np.tril(np.ones((3, 3)), k=1)"])
+def test_creation_by_the_standard(expression):
+    check(expression)

@@ -12,6 +12,7 @@ enum {
     PIECE_BYTES = 1 << 17,      /* what one piece of work copies: some 20 us */
     STREAM_LEAST = 8 << 20,     /* bytes from which a copy goes past the caches */
     COLLECT_BYTES = 4096,       /* of elements that lie apart and are cast: collected on the stack first */
+    CHANNELS_MOST = 4,          /* of pixels that the transposition has loops for */
     COLLECT_LEAST = 16,         /* elements of a row; below, collecting costs more than it brings */
     STREAM_RUN_LEAST = 4096,    /* in runs of at least this */
     PARALLEL_LEAST = 1 << 18,   /* bytes; below, dividing costs more than it brings */
@@ -56,6 +57,27 @@ static int64_t widen(vme_nest *nest, int64_t element)
     return element;
 }
 
+/* Pixels whose channels lie side by side in the input or the output, to or from planes: makes the dimension along which the output runs
+ * the innermost one and returns that along which the input does; 0: there are none. */
+static int pixels(vme_nest *nest, int64_t element)
+{
+    int row = -1, column = -1;
+    for (int i = 0; i < nest->rank; i++) {
+        row = nest->loops[i].step[IN] == element ? i : row;
+        column = nest->loops[i].step[OUT] == element ? i : column;
+    }
+    if (row < 0 || column < 0 || row == column)
+        return 0;
+    vme_loop in = nest->loops[row], out = nest->loops[column];
+    bool split = in.size <= CHANNELS_MOST && out.step[IN] == in.size * element;
+    bool join = out.size <= CHANNELS_MOST && in.step[OUT] == out.size * element;
+    if (!split && !join)
+        return 0;
+    nest->loops[column] = nest->loops[0];
+    nest->loops[0] = out;
+    return row == 0 ? column : row;
+}
+
 /* The dimension, other than the innermost, along which the input runs closest; 0: none runs closer. */
 static int crossing(const vme_nest *nest)
 {
@@ -73,6 +95,7 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
     vme_nest *nest = &m->nest;
     if (cast == NULL)
         in_element = out_element = widen(nest, in_element);
+    int between = cast == NULL ? pixels(nest, in_element) : 0;
     m->column = nest->loops[0];
     m->strided = cast != NULL ? cast : kernels->strided[size_class(in_element)];
     bool apart = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= COLLECT_LEAST;
@@ -80,7 +103,7 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
     m->in_element = in_element;
     bool run = cast == NULL && m->column.step[IN] == in_element && m->column.step[OUT] == out_element;
     m->run_bytes = run ? in_element : 0;
-    int crossed = run ? 0 : crossing(nest);
+    int crossed = run ? 0 : between ? between : crossing(nest);
     m->row = nest->rank > 1 ? nest->loops[crossed ? crossed : 1] : (vme_loop){.size = 1};
     if (crossed && cast == NULL && m->row.step[IN] == in_element && m->column.step[OUT] == out_element)
         m->transpose = kernels->transpose[size_class(in_element)];
@@ -91,7 +114,11 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
         nest->rank = 1;
         nest->loops[0] = (vme_loop){.size = 1};
     }
-    if (crossed) {
+    if (between) {
+        int64_t most = PIECE_BYTES / (CHANNELS_MOST * in_element);
+        m->tile_columns = least(m->column.size, most);
+        m->tile_rows = least(m->row.size, most);
+    } else if (crossed) {
         m->tile_columns = least(m->column.size, TILE_SIDE_BYTES / out_element);
         m->tile_rows = least(m->row.size, TILE_SIDE_BYTES / in_element);
     } else {

@@ -52,6 +52,18 @@ def test_transposes(backend, context, dtype, shape):
         assert same(source.transpose(axes), target)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "complex128"])
+@pytest.mark.parametrize("channels", [2, 3, 4, 5])
+@pytest.mark.parametrize("sizes", [(1, 1), (19, 37), (300, 301)])
+def test_channels_of_pixels(backend, context, dtype, channels, sizes):
+    source = (np.arange(2 * np.prod(sizes) * channels) % 251).reshape(2, *sizes, channels).astype(dtype)
+    for image in (source, source[0], source[:, :, 1:], source[:, ::2], source[..., ::-1]):
+        for view in (np.moveaxis(image, -1, -3), np.moveaxis(np.ascontiguousarray(np.moveaxis(image, -1, -3)), -3, -1)):
+            target = np.zeros(view.shape, dtype)
+            copy(context, view, target)
+            assert same(target, view)
+
+
 def test_rank_64(backend, context):
     source = np.arange(2**6, dtype="int32").reshape([1, 2] * 6 + [1] * 52)
     target = np.zeros(source.shape, "int32").transpose(range(63, -1, -1)).reshape(source.shape)

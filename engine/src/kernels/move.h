@@ -102,6 +102,58 @@ SCALAR_SQUARE(4, 8)
 SCALAR_SQUARE(8, 4)
 #endif
 
+/* Pixels of two to four channels side by side, to a plane a channel and back. Shuffles of vectors, where the compiler finds them good. */
+#define EACH_CHANNEL(channels, i, MOVE) \
+    do { \
+        MOVE(0, channels, i); \
+        MOVE(1, channels, i); \
+        if (channels > 2) \
+            MOVE(2, channels, i); \
+        if (channels > 3) \
+            MOVE(3, channels, i); \
+    } while (0)
+#define SPLIT(number, channels, i) plane##number[i] = pixels[(channels) * (i) + (number)]
+#define JOIN_PLANES(number, channels, i) pixels[(channels) * (i) + (number)] = plane##number[i]
+#define CHANNELS(bytes) \
+    static inline __attribute__((always_inline)) void split_pixels##bytes(int64_t n, const int channels, const char *in, char *out, \
+                                                                          int64_t plane) \
+    { \
+        const element##bytes *restrict pixels = (const element##bytes *)in; \
+        element##bytes *restrict plane0 = (element##bytes *)out, *restrict plane1 = (element##bytes *)(out + plane), \
+                       *restrict plane2 = (element##bytes *)(out + 2 * plane), *restrict plane3 = (element##bytes *)(out + 3 * plane); \
+        for (int64_t i = 0; i < n; i++) \
+            EACH_CHANNEL(channels, i, SPLIT); \
+    } \
+    static inline __attribute__((always_inline)) void join_planes##bytes(int64_t n, const int channels, const char *in, int64_t plane, \
+                                                                         char *out) \
+    { \
+        const element##bytes *restrict plane0 = (const element##bytes *)in, *restrict plane1 = (const element##bytes *)(in + plane), \
+                             *restrict plane2 = (const element##bytes *)(in + 2 * plane), \
+                             *restrict plane3 = (const element##bytes *)(in + 3 * plane); \
+        element##bytes *restrict pixels = (element##bytes *)out; \
+        for (int64_t i = 0; i < n; i++) \
+            EACH_CHANNEL(channels, i, JOIN_PLANES); \
+    } \
+    /* False: neither side is such pixels. */ \
+    static inline bool move_pixels##bytes(int64_t rows, int64_t columns, const char *in, int64_t in_column, char *out, int64_t out_row) \
+    { \
+        bool split = rows >= 2 && rows <= 4 && in_column == rows * bytes, join = columns >= 2 && columns <= 4 && out_row == columns * bytes; \
+        switch (split ? rows : join ? -columns : 0) { \
+        case 2: split_pixels##bytes(columns, 2, in, out, out_row); return true; \
+        case 3: split_pixels##bytes(columns, 3, in, out, out_row); return true; \
+        case 4: split_pixels##bytes(columns, 4, in, out, out_row); return true; \
+        case -2: join_planes##bytes(rows, 2, in, in_column, out); return true; \
+        case -3: join_planes##bytes(rows, 3, in, in_column, out); return true; \
+        case -4: join_planes##bytes(rows, 4, in, in_column, out); return true; \
+        default: return false; \
+        } \
+    }
+CHANNELS(1)
+CHANNELS(2)
+CHANNELS(4)
+CHANNELS(8)
+CHANNELS(16)
+
 /* out[row][column] = in[row][column] where the input runs along rows and the output along columns: in blocks of a cache line each
  * way (`side` elements), so that every line of both is touched once, and of squares within. */
 #define TRANSPOSE(bytes, side, quad) \
@@ -109,6 +161,8 @@ SCALAR_SQUARE(8, 4)
                                  int64_t out_row, int64_t out_column) \
     { \
         (void)in_row, (void)out_column;             /* both are `bytes` */ \
+        if (move_pixels##bytes(rows, columns, in, in_column, out, out_row)) \
+            return; \
         for (int64_t r = 0; r < rows; r += side) \
             for (int64_t c = 0; c < columns; c += side) \
                 for (int64_t i = r; i < r + side && i < rows; i += quad) \

@@ -21,9 +21,21 @@ typedef struct header {
 } header;
 enum { HEADER = 64 };
 static _Thread_local vme_context *payer;
+/* While rows are transformed: what the last one took as scratch, for the next one. Charged as long as it is kept. */
+static _Thread_local struct {
+    bool keeps;
+    void *memory;
+} spare;
+
+static size_t room(const void *memory) { return ((const header *)(const void *)((const char *)memory - HEADER))->bytes - HEADER; }
 
 void *vme_fft_new(size_t bytes)
 {
+    if (spare.memory != NULL && room(spare.memory) >= bytes) {
+        void *memory = spare.memory;
+        spare.memory = NULL;
+        return memory;
+    }
     if (bytes > PTRDIFF_MAX - 2 * HEADER || (payer != NULL && vme_context_charge(payer, bytes + HEADER) != VME_OK))
         return NULL;
     char *memory = aligned_alloc(HEADER, (bytes + 2 * HEADER - 1) & ~(size_t)(HEADER - 1));
@@ -40,10 +52,23 @@ void vme_fft_free(void *memory)
 {
     if (memory == NULL)
         return;
+    if (spare.keeps && spare.memory == NULL) {
+        spare.memory = memory;
+        return;
+    }
     header *head = (header *)(void *)((char *)memory - HEADER);
     if (head->payer != NULL)
         vme_context_release(head->payer, head->bytes);
     free(head);
+}
+
+static void spare_begin(void) { spare.keeps = true; }
+
+static void spare_end(void)
+{
+    spare.keeps = false;
+    vme_fft_free(spare.memory);
+    spare.memory = NULL;
 }
 
 /* ---- plans */
@@ -283,20 +308,17 @@ static vme_status some_long_rows(void *argument, int64_t begin, int64_t end)
 static vme_status some_rows(void *argument, int64_t begin, int64_t end)
 {
     const transform *t = argument;
-    size_t bytes = t->kind == VME_FFT_REAL_FORWARD ? (size_t)t->n * (t->wide ? 8 : 4) : 0;
-    void *row = bytes == 0 ? NULL : vme_scratch_new(t->context, bytes);
-    if (bytes != 0 && row == NULL)
-        return VME_NO_MEMORY;
     payer = t->context;
+    spare_begin();
     int rc = 0;
     for (int64_t i = begin; rc == 0 && i < end; i++) {
         const char *in = t->in + (size_t)i * t->in_row;
         char *out = t->out + (size_t)i * t->out_row;
-        rc = t->wide ? vme_fft_row_f64(t->kind, t->plan, t->n, t->factor, (const double *)(const void *)in, t->given, (double *)(void *)out, row)
-                     : vme_fft_row_f32(t->kind, t->plan, t->n, t->factor, (const float *)(const void *)in, t->given, (float *)(void *)out, row);
+        rc = t->wide ? vme_fft_row_f64(t->kind, t->plan, t->n, t->factor, (const double *)(const void *)in, t->given, (double *)(void *)out, NULL)
+                     : vme_fft_row_f32(t->kind, t->plan, t->n, t->factor, (const float *)(const void *)in, t->given, (float *)(void *)out, NULL);
     }
+    spare_end();
     payer = NULL;
-    vme_scratch_free(t->context, row, bytes);
     return rc == 0 ? VME_OK : no_memory(t->n);
 }
 

@@ -1,5 +1,5 @@
 /* Transforms of one row in the precision `real`, by pocketfft; included with `real` and NAME(x) defined. `in` may be where the
- * transform is done, which is `out` for complex rows and `row` for real ones forward. */
+ * transform is done, which is `out` for complex rows and `row`, unless that is NULL, for real ones forward. */
 #include "fft.h"
 
 #define pocketfft_new vme_fft_new
@@ -37,24 +37,26 @@ int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const rea
         rc = kind == VME_FFT_FORWARD ? cfft_forward(plan, out, (real)factor) : cfft_backward(plan, out, (real)factor);
         break;
     case VME_FFT_REAL_FORWARD:
-        /* halfcomplex r0 r1 i1 r2 i2 …: written one place on, it is r0 0 r1 i1 … */
+        /* halfcomplex r0 r1 i1 r2 i2 …: made one place on, it is r0 0 r1 i1 … */
+        if (row == NULL)
+            row = out + 1;
         if (in != row)
             memcpy(row, in, have * sizeof *in);
         memset(row + have, 0, (size - have) * sizeof *in);
         rc = rfft_forward(plan, row, (real)factor);
         out[0] = row[0];
+        if (row != out + 1)
+            memcpy(out + 2, row + 1, (size - 1) * sizeof *in);
         out[1] = 0;
-        memcpy(out + 2, row + 1, (size - 1) * sizeof *in);
         if (size % 2 == 0)
             out[size + 1] = 0;
         break;
     case VME_FFT_REAL_BACKWARD: {
         size_t half = size / 2 + 1, there = (size_t)given < half ? (size_t)given : half, pairs = there == 0 ? 0 : there - 1;
-        memset(out, 0, size * sizeof *in);
-        if (there > 0)
-            out[0] = in[0];
+        out[0] = there > 0 ? in[0] : 0;
         size_t reals = 2 * pairs < size - 1 ? 2 * pairs : size - 1;     /* the middle one of an even length has no imaginary part */
         memcpy(out + 1, in + 2, reals * sizeof *in);
+        memset(out + 1 + reals, 0, (size - 1 - reals) * sizeof *in);
         rc = rfft_backward(plan, out, (real)factor);
         break;
     }

@@ -435,9 +435,13 @@ static PyObject *iterate(PyObject *self)
 static PyObject *iterator_next(PyObject *self)
 {
     array_iterator *iterator = (array_iterator *)self;
-    if (iterator->next >= iterator->over->t.shape[0])
+    array *over = iterator->over;
+    if (iterator->next >= over->t.shape[0])
         return NULL;
-    return array_item_at(iterator->over, iterator->next++);
+    int64_t walked = iterator->next;        /* list(), sum() and their like ask for one after the other without a look at stops */
+    if (array_walk(over->state, &walked) < 0)
+        return NULL;
+    return array_item_at(over, iterator->next++);
 }
 
 static void iterator_dealloc(PyObject *self)

@@ -84,6 +84,17 @@ PyObject *array_axis_error(array_state *state, int64_t axis, int rank);
     } \
     engine_status; })
 
+/* What walks over elements with the GIL held asks this after each: `*walked` counts them, and every ARRAY_WALK_MOST of them it looks at
+ * the stop flag. -1: stopped, the exception is set. */
+#define ARRAY_WALK_MOST 2048
+static inline int array_walk(array_state *state, int64_t *walked)
+{
+    if (__builtin_expect(++*walked % ARRAY_WALK_MOST != 0, 1) || !vme_context_stopped(state->context))
+        return 0;
+    array_fail(state, VME_STOPPED);
+    return -1;
+}
+
 /* ---- array.c */
 void array_dealloc(PyObject *object);
 static inline bool is_array(PyObject *object) { return Py_TYPE(object)->tp_dealloc == array_dealloc; }

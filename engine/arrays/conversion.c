@@ -161,14 +161,15 @@ PyObject *array_method___reduce_ex__(PyObject *self, ARRAY_VECTORCALL)
     return NULL;
 }
 
-static PyObject *to_list(const array *self, int depth, const char *data)
+static PyObject *to_list(const array *self, int depth, const char *data, int64_t *walked)
 {
     if (depth == self->t.rank)
         return element_to_python(self->t.dtype, data);
     int64_t length = self->t.shape[depth];
     PyObject *list = PyList_New(length);
     for (int64_t i = 0; list != NULL && i < length; i++) {
-        PyObject *item = to_list(self, depth + 1, data + i * self->t.strides[depth]);
+        PyObject *item = array_walk(self->state, walked) < 0 ? NULL
+                         : to_list(self, depth + 1, data + i * self->t.strides[depth], walked);
         if (item == NULL)
             Py_CLEAR(list);
         else
@@ -179,7 +180,8 @@ static PyObject *to_list(const array *self, int depth, const char *data)
 
 PyObject *array_method_tolist(PyObject *self, ARRAY_VECTORCALL)
 {
-    return to_list((array *)self, 0, ((array *)self)->t.data);
+    int64_t walked = 0;
+    return to_list((array *)self, 0, ((array *)self)->t.data, &walked);
 }
 
 PyObject *array_method_item(PyObject *self, ARRAY_VECTORCALL)
@@ -271,7 +273,11 @@ static PyObject *byteswap(array_state *state, array *self, PyObject **values)
     if (made == NULL)
         return NULL;
     int parts = 1 + dtype_is_complex(self->t.dtype), size = vme_dtype_size((vme_dtype)self->t.dtype) / parts;
-    for (int64_t i = 0; i < made->size * parts; i++) {
+    for (int64_t i = 0, walked = 0; i < made->size * parts; i++) {
+        if (array_walk(state, &walked) < 0) {
+            Py_DECREF(made);
+            return NULL;
+        }
         char *element = made->t.data + i * size;
         for (int low = 0, high = size - 1; low < high; low++, high--) {
             char kept = element[low];

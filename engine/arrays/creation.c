@@ -9,7 +9,7 @@ typedef struct nesting {
     int rank;                   /* depth of the numbers; -1 while none was seen */
     int known;                  /* dimensions whose size is known */
     int dtype;                  /* promoted so far; -1: no number yet */
-    bool sequences_of_numbers;  /* every leaf is a Python number: filled without asking */
+    int64_t walked;             /* elements that either walk has come by */
     int64_t shape[VME_RANK_MOST];
 } nesting;
 
@@ -68,13 +68,29 @@ static int refuse(PyObject *object)
     return -1;
 }
 
+/* The items of a nested one as a list or tuple. PySequence_Fast makes a list of a long range without a look at stops. */
+static PyObject *items_of(nesting *found, PyObject *object)
+{
+    if (PyList_Check(object) || PyTuple_Check(object))
+        return Py_NewRef(object);
+    PyObject *walk = PyObject_GetIter(object), *items = walk == NULL ? NULL : PyList_New(0), *item;
+    while (items != NULL && (item = PyIter_Next(walk)) != NULL) {
+        if (array_walk(found->state, &found->walked) < 0 || PyList_Append(items, item) < 0)
+            Py_CLEAR(items);
+        Py_DECREF(item);
+    }
+    Py_XDECREF(walk);
+    if (items != NULL && PyErr_Occurred())
+        Py_CLEAR(items);
+    return items;
+}
+
 static int find(nesting *found, PyObject *object, int depth)
 {
     int weak = element_weak(object);
     if (weak != WEAK_NONE)
         return meet_number(found, object, weak, depth);
     if (!is_nested(object)) {
-        found->sequences_of_numbers = false;
         array *inner = array_from_any(found->state, object, -1);
         if (inner == NULL)
             return -1;
@@ -91,7 +107,7 @@ static int find(nesting *found, PyObject *object, int depth)
         Py_DECREF(inner);
         return result;
     }
-    PyObject *items = PySequence_Fast(object, "expected a sequence");
+    PyObject *items = items_of(found, object);
     if (items == NULL)
         return -1;
     Py_ssize_t length = PySequence_Fast_GET_SIZE(items);
@@ -112,6 +128,10 @@ static int find(nesting *found, PyObject *object, int depth)
         result = -1;
     else {
         for (Py_ssize_t i = 0; result == 0 && i < length && i < PySequence_Fast_GET_SIZE(items); i++) {
+            if (array_walk(found->state, &found->walked) < 0) {
+                result = -1;
+                break;
+            }
             PyObject *item = PySequence_Fast_GET_ITEM(items, i);
             if (PyFloat_CheckExact(item) && found->rank == depth + 1 && found->dtype == VME_FLOAT64)
                 continue;
@@ -125,7 +145,7 @@ static int find(nesting *found, PyObject *object, int depth)
     return result;
 }
 
-static int fill_nested(const nesting *found, int dtype, PyObject *object, int depth, int64_t step, char *data)
+static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, int64_t step, char *data)
 {
     if (depth == found->rank && element_weak(object) != WEAK_NONE)
         return element_from_python(dtype, object, data);
@@ -143,12 +163,16 @@ static int fill_nested(const nesting *found, int dtype, PyObject *object, int de
         Py_DECREF(inner);
         return result;
     }
-    PyObject *items = PySequence_Fast(object, "expected a sequence");
+    PyObject *items = items_of(found, object);
     if (items == NULL)
         return -1;
     int result = 0;
     int64_t length = found->shape[depth], inner_step = length > 0 ? step / length : 0;
     for (int64_t i = 0; result == 0 && i < length; i++) {
+        if (array_walk(found->state, &found->walked) < 0) {
+            result = -1;
+            break;
+        }
         if (PySequence_Fast_GET_SIZE(items) != length) {
             PyErr_SetString(PyExc_ValueError, "a sequence changed its length while an array was made of it");
             result = -1;
@@ -170,7 +194,7 @@ static int fill_nested(const nesting *found, int dtype, PyObject *object, int de
 
 static array *from_nested(array_state *state, PyObject *object, int dtype)
 {
-    nesting found = {.state = state, .rank = -1, .dtype = -1, .sequences_of_numbers = true};
+    nesting found = {.state = state, .rank = -1, .dtype = -1};
     if (find(&found, object, 0) < 0)
         return NULL;
     if (dtype < 0)

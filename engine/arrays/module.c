@@ -93,8 +93,12 @@ PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
     if (self == NULL)
         return NULL;
     PyObject *texts = PyList_New(self->size);
-    for (int64_t i = 0; texts != NULL && i < self->size; i++) {
+    for (int64_t i = 0, walked = 0; texts != NULL && i < self->size; i++) {
         char *text = NULL;
+        if (array_walk(self->state, &walked) < 0) {
+            Py_CLEAR(texts);
+            break;
+        }
         if (self->t.dtype == VME_FLOAT64) {
             double value;
             memcpy(&value, self->t.data + 8 * i, 8);

@@ -49,6 +49,9 @@ LOOPS = {
     "factors_by_lapack": "np.linalg.svd(a.square)",
     "equations_by_lapack": "np.linalg.solve(a.square, a.square)",
     "inverses_of_small_matrices": "np.linalg.inv(a.small)",
+    "array_of_a_list": "np.array(numbers)",
+    "list_of_an_array": "a.x.tolist()",
+    "iteration": "sum(a.x)",
     "product": "np.matmul(a.square, a.square)",
     "product_of_integers": "np.matmul(a.whole, a.whole)",
     "products_with_a_vector": "np.matmul(np.broadcast_to(a.square, (50, *a.square.shape)), a.x[:a.square.shape[1]])",
@@ -71,11 +74,25 @@ def run(value):
 """ + "".join(f"""
 def {name}(named):
     a = Arrays(named)
-    out, nothing = np.zeros_like(a.x), np.zeros((a.x.size, 0), dtype="int8")
+    out, nothing, numbers = np.zeros_like(a.x), np.zeros((a.x.size, 0), dtype="int8"), [1.5] * a.x.size
     guest.host.begun(None)
     while True:
         {call}
 """ for name, call in LOOPS.items())
+
+# A single call each that goes over a thousand million elements: where nothing looks at the stop flag in the middle, the VM is wedged.
+LONG = """
+import engine.numpy as np
+
+def run(value):
+    return value
+
+def array_of_lists(_):
+    return np.array([[1] * 20_000] * 50_000).shape
+
+def iteration(_):
+    return sum(np.broadcast_to(np.ones(1), (1_000_000_000,)))
+"""
 
 
 class Running:
@@ -131,3 +148,13 @@ def test_a_stop_in_the_middle(running, arrays, name):
     # no more than before: what a test before this one left to be collected may have gone meanwhile
     until(lambda: _array._statistics()["live_bytes"] <= live)
     assert running.task(3) == 3
+
+
+@pytest.mark.parametrize("name", ["array_of_lists", "iteration"])
+def test_the_time_limit_in_the_middle_of_one_call(name):
+    with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=5)) as host:
+        task = host.load(bundle(LONG, limits={"memory": "64 MiB", "wall_time": "200 ms"}))
+        with pytest.raises(vmhost.TimeLimitError):
+            task(None, entry=f"main:{name}")
+        assert not [vm for vm in host.statistics().vms if vm.state == "quarantined"]
+        assert task(3) == 3

@@ -15,15 +15,30 @@ from tests.conformance.sealed import Crashed, Process
 PLAIN = Path(__file__).parent / "conformance" / "plain.py"
 
 MODULE = '''
-import os, sys, unittest
+import os, socket, sys, unittest
 from test import support
 
 class Tests(unittest.TestCase):
     def test_nothing(self):
         import json
         json.dumps([1])
-        with open("note.txt", "w") as file:
+        with open(os.path.abspath("note.txt"), "w") as file:
             file.write("in the folder that is granted")
+
+    def test_loopback(self):
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+
+    def test_all_addresses(self):
+        with socket.socket() as server:
+            server.bind(("0.0.0.0", 0))
+
+    def test_relative_path(self):
+        with open("note.txt", "w") as file:     # in a VM that is a file of the bundle
+            file.write("")
+
+    def test_relative_path_of_nothing(self):
+        self.assertRaises(FileNotFoundError, open, "nothing.txt")
 
     def test_eval(self):
         eval("1 + 1")
@@ -41,7 +56,7 @@ class Tests(unittest.TestCase):
         support.no_tracing(lambda: None)()
 
     def test_written_module(self):
-        with open("just_written.py", "w") as file:
+        with open(os.path.abspath("just_written.py"), "w") as file:
             file.write("x = 1")
         sys.path.insert(0, os.getcwd())
         try:
@@ -53,7 +68,7 @@ class Tests(unittest.TestCase):
         open("/etc/hostname").close()
 
     def test_folder(self):
-        os.mkdir("granted")
+        os.mkdir(os.path.abspath("granted"))
         os.chdir(os.getcwd())
 
     def test_process(self):
@@ -63,6 +78,14 @@ class Tests(unittest.TestCase):
     def test_library_alone(self):
         import dataclasses
         dataclasses.make_dataclass("A", ["x"])      # the library compiles, nobody asked it to
+
+class Prepared(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        eval("1 + 1")
+
+    def test_of_a_class_that_evaluates(self):
+        pass
 '''
 
 
@@ -83,13 +106,15 @@ def denied(tmp_path_factory):
 @pytest.mark.parametrize(("test", "kinds"), [
     ("test_eval", {"compile"}), ("test_eval_by_unittest", {"compile"}), ("test_trace", {"policy"}),
     ("test_trace_by_support", {"policy"}), ("test_written_module", {"written"}), ("test_file", {"file"}),
-    ("test_folder", {"policy"}), ("test_process", {"process"}),
+    ("test_folder", {"policy"}), ("test_process", {"process"}), ("test_all_addresses", {"network"}),
+    ("test_relative_path", {"file"}), ("test_of_a_class_that_evaluates", {"compile"}),
 ])
 def test_tests_that_do_what_a_vm_denies_are_found(denied, test, kinds):
     assert kinds <= denied[test]
 
 
-@pytest.mark.parametrize("test", ["test_nothing", "test_eval_of_code_that_is_there", "test_library_alone"])
+@pytest.mark.parametrize("test", ["test_nothing", "test_loopback", "test_relative_path_of_nothing", "test_eval_of_code_that_is_there",
+                                  "test_library_alone"])
 def test_all_others_count(denied, test):
     assert test not in denied
 

@@ -92,7 +92,8 @@ class Folder:
             f"name: {name.replace('_', '-')}\nversion: 1.0.0\nentry: main_{name}:run\nfiles: {json.dumps(files)}\n"
             f'python: "{sys.version_info[0]}.{sys.version_info[1]}"\n'
             "limits: {memory: 512 MiB, wall_time: 600 s, stack: 8 MiB, concurrency: 1}\n"
-            f"permissions: {{read: ['{self._writable}/**', '{self._tests}/**'], write: ['{self._writable}/**']}}\n",
+            f"permissions: {{read: ['{self._writable}/**', '{self._tests}/**'], write: ['{self._writable}/**'], "
+            "net: ['127.0.0.1:*', 'localhost:*']}\n",
             encoding="utf-8")
         done = subprocess.run([sys.executable, HERE.parent.parent / "tools" / "compile_cloud.py", self.path, "-o", out],
                               capture_output=True, text=True, check=False)
@@ -151,8 +152,12 @@ def _place(path):
 
 def _patch(path, diagnostics):
     """Puts gaps where the imports stand that `diagnostics` name; False if one of them is no import."""
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+    except (SyntaxError, UnicodeDecodeError) as error:      # wrong on purpose: importing it shall fail
+        path.write_text(f"raise SyntaxError({str(error)!r})\n", encoding="utf-8")
+        return True
     inside = {}
     for function in ast.walk(tree):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):

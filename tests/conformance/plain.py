@@ -1,9 +1,10 @@
 """Runs one test module in plain CPython, as a program: `python plain.py TESTS MODULE FOLDER OUT.json`.
 
 Beside each test's outcome it notes which audit events the test's own frames raised that a sealed VM denies: compiling,
-new code objects, processes, files and network outside FOLDER, modules that a VM does not have; under the name "" those of its import.
-The frame that counts is
-the innermost one that is not a door: a module of the standard library whose purpose is that very operation.
+new code objects, processes, files outside FOLDER and relative paths (in a VM those are the bundle's), network other than
+this machine's own, modules that a VM does not have; under the name "" those of its import, and for all tests of a class
+those of its setUpClass. The frame that counts is the innermost one that is not a door: a module of the standard library
+whose purpose is that very operation.
 """
 
 import json
@@ -40,12 +41,14 @@ _PROCESS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_sp
             "cpython.run_command", "cpython.run_file", "cpython.run_module", "cpython.run_interactivehook",
             "cpython.PyInterpreterState_New")
 _NETWORK = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo",
-            "socket.gethostbyname", "socket.gethostbyaddr", "socket.gethostname", "socket.getnameinfo",
-            "socket.sethostname")
+            "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo", "socket.sethostname")
+_RESOLVE = ("socket.getaddrinfo", "socket.gethostbyname")
+_LOOPBACK = ("127.0.0.1", "localhost")       # what folders.py grants, with all ports
 _FILES = ("open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink",
           "os.truncate", "os.utime", "os.chmod", "os.chown", "os.chdir", "os.fwalk", "os.mkfifo", "os.lockf",
           "os.getxattr", "os.setxattr", "os.listxattr", "os.removexattr", "os.add_dll_directory", "shutil.chown",
           "sqlite3.connect")
+_TWO_PATHS = ("os.rename", "os.link", "os.symlink")
 # What neither run has: hypothesis (the tests bring a stand-in) and CPython's native modules that only test its C interface
 _NEITHER = ("hypothesis", "_testcapi", "_testinternalcapi", "_testlimitedcapi", "_testbuffer", "_testclinic",
             "_testclinic_limited", "_testmultiphase", "_testsinglephase", "_testimportmultiple", "_ctypes_test", "xxsubtype",
@@ -57,6 +60,7 @@ _POLICY = runpy.run_path(str(_ROOT / "vmhost" / "guest" / "policy.py"))["POLICY"
 _MODULES = {"os": "posix", "sys": "sys", "gc": "gc", "signal": "_signal", "builtins": "builtins", "sqlite3": "_sqlite3",
             "socket": "_socket", "time": "time"}     # of audit events -> of the sealing policy
 _READS = ("os.listdir", "os.scandir", "os.getxattr", "os.listxattr")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC     # open's event has io.open's mode, and flags for os.open too
 
 
 def _harmless():
@@ -64,6 +68,15 @@ def _harmless():
     source = (_ROOT / "vmhost" / "isolation" / "audit.c").read_text(encoding="utf-8")
     listed = re.search(r"harmless\[\] = \{(.*?)\};", source, re.DOTALL)[1]
     return re.findall(r'"([^"]+)"', listed)
+
+
+def _is_loopback(event, args):
+    """Whether this event of `_socket` names what the run grants: this machine, or an address that need not be resolved."""
+    if event in _RESOLVE:
+        host = args[0].decode() if isinstance(args[0], bytes) else args[0]
+        return host is None or host in _LOOPBACK or bool(re.fullmatch(r"[0-9.]+|[0-9a-fA-F:]*:[0-9a-fA-F:.]*", host))
+    address = args[1] if len(args) > 1 else None
+    return isinstance(address, tuple) and address[:1] != () and address[0] in _LOOPBACK
 
 
 def _is_gated(event):
@@ -121,8 +134,8 @@ class Watch:
         if event in _PROCESS:
             return "process"
         if event in _NETWORK:
-            return "network"
-        if event in _FILES and any(self._is_outside(path, event, args) for path in args[:2]):
+            return None if _is_loopback(event, args) else "network"
+        if event in _FILES and any(self._is_outside(path, event, args) for path in args[:1 + (event in _TWO_PATHS)]):
             return "file"
         if event.startswith("ctypes."):
             return "import"
@@ -133,10 +146,13 @@ class Watch:
     def _is_outside(self, path, event, args):
         if isinstance(path, bytes):
             path = os.fsdecode(path)
-        if not isinstance(path, str) or path == ":memory:" or len(path) < 4 and path.strip("rwbx+a") == "":
+        if not isinstance(path, str) or path in ("", ":memory:"):
             return False
+        reads = event in _READS or event == "open" and str(args[1] or "r").strip("rbt") == "" and not args[2] & _WRITES
+        if not os.path.isabs(path):     # in a VM that is a file of the bundle, which can be read
+            return not reads or os.path.lexists(path)
         path = os.path.abspath(path)
-        if event in _READS or event == "open" and str(args[1] or "r").strip("rbt") == "" and path.startswith(self._tests):
+        if reads:
             return not (path + os.sep).startswith((self._writable, self._tests))
         return not (path + os.sep).startswith(self._writable)
 
@@ -193,12 +209,31 @@ def main(tests, module, writable, out):
         for test in runner.flat(unittest.defaultTestLoader.loadTestsFromModule(found)):
             if type(test).__name__ == "DocTestCase":    # its examples are compiled, by doctest
                 watch.events[test.id()] = {"doctest": "compile"}
+        _watch_classes(watch)
         outcomes = runner.run(found, {"names": list(listed)},
                               lambda name: setattr(watch, "test", name), stop)
+        for name in listed:
+            of_class = watch.events.get(name.rpartition(".")[0])
+            if of_class:
+                watch.events[name] = of_class | watch.events.get(name, {})
         answer = {"listed": list(listed), "outcomes": outcomes, "denied": watch.events}
     except BaseException as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     Path(out).write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _watch_classes(watch):
+    """Notes what setUpClass raises under the class: none of its tests runs without it."""
+    set_up = unittest.TestSuite._handleClassSetUp
+
+    def watched(suite, test, result):
+        watch.test = test.id().rpartition(".")[0]
+        try:
+            set_up(suite, test, result)
+        finally:
+            watch.test = None
+
+    unittest.TestSuite._handleClassSetUp = watched
 
 
 def _is_native(name):

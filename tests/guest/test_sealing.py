@@ -218,6 +218,10 @@ def rooted(value):
                 found.append((kind.__name__, name))
     return found
 
+def tracing(_):
+    import sys
+    return sys.gettrace(), sys.getprofile()
+
 def reach(value):
     '''What a function gives away through its attributes.'''
     import os, builtins
@@ -230,12 +234,10 @@ def reach(value):
     return given
 """
 
-
 @pytest.fixture(scope="module")
 def host():
     with vmhost.Host(allow_unsigned=True) as host:
         yield host
-
 
 @pytest.fixture(scope="module")
 def task(host):
@@ -247,38 +249,34 @@ def task(host):
     return host.load(compile_sources({"main": (source, "main.py", False)}, entry="main:run", name="escape", version="1",
                                      limits={"wall_time_s": 30.0}, files={"data.txt": b"bundled"}))
 
-
 @pytest.mark.parametrize("name", DENIED)
 def test_it_is_denied_in_words(task, name):
     kind, text, is_permission_error = task(name)
     assert kind == "PermissionDenied", text
     assert is_permission_error and ": " in text and text.startswith("[Errno 13] ")
 
-
 @pytest.mark.parametrize("name", GONE)
 def test_it_is_not_there(task, name):
     assert task(name)[0] == "AttributeError"
 
-
 @pytest.mark.parametrize("module", MODULES)
 def test_the_module_is_not_there(task, module):
     assert task(module, entry="main:load") is not None
-
 
 def test_a_grant_is_named_with_its_key(task):
     assert "permissions: {read: [...]}" in task("read_file")[1]
     assert "permissions: {write: [...]}" in task("make_folder")[1]
     assert 'permissions: {net: ["host:port"]}' in task("connect")[1]
 
-
 def test_modules_made_again_are_gated(task):
     first, second = task(None, entry="main:instances")
     assert "posix._exit" in first and "posix._exit" in second
 
+def test_nothing_traces_and_that_can_be_asked(task):
+    assert task(None, entry="main:tracing") == (None, None)
 
 def test_variables_of_frames_can_be_read(task):
     assert task(1, entry="main:frames") == (2, 1, ["found"], 2, True)
-
 
 def test_the_host_can_still_write_variables_of_frames(task):
     assert task("frame_local")[0] == "PermissionDenied"
@@ -293,14 +291,11 @@ def test_the_host_can_still_write_variables_of_frames(task):
     seen.update({"most": 4})
     assert (value, seen["more"], seen.pop("most")) == (2, 3, 4)
 
-
 def test_classes_lead_to_no_original(task):
     assert task(None, entry="main:rooted") == []
 
-
 def test_functions_lead_to_no_original(task):
     assert set(task(None, entry="main:reach")) <= {"module", "str"}
-
 
 def test_the_process_is_as_before(task):
     before = os.getcwd(), os.umask(0o77), signal.getsignal(signal.SIGINT), time.tzname, dict(os.environ)
@@ -314,7 +309,6 @@ def test_the_process_is_as_before(task):
     assert before == after
     os.fstat(1)
     assert not os.path.exists("/tmp/made-by-a-guest")
-
 
 def test_the_host_can_still_trace_and_jump(task):
     assert task("jump")[0] == "PermissionDenied"

@@ -63,9 +63,10 @@ POLICY = {
         is_remote_debug_enabled unraisablehook get_int_max_str_digits set_int_max_str_digits _get_cpu_count_config
         _is_gil_enabled modules __displayhook__ __excepthook__ __unraisablehook__ implementation meta_path
         path_importer_cache
+        getprofile gettrace
         path_hooks path argv orig_argv warnoptions _xoptions _jit stdin stdout stderr __stdin__ __stdout__ __stderr__
     """, refused="breakpointhook __breakpointhook__", absent="""
-        addaudithook _current_frames _current_exceptions setdlopenflags getprofile setprofile gettrace settrace
+        addaudithook _current_frames _current_exceptions setdlopenflags setprofile settrace
         _setprofileallthreads _settraceallthreads call_tracing _debugmallocstats activate_stack_trampoline
         deactivate_stack_trampoline remote_exec _baserepl _dump_tracelets monitoring
     """),

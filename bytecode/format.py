@@ -16,7 +16,6 @@ import hashlib
 import importlib.util
 import math
 import os
-import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -362,14 +361,14 @@ def _check_target(manifest, where):
         raise BundleError(
             f"{where}: compiled by a Python {manifest.target} with bytecode magic {manifest.magic.hex()}, this "
             f"host's is {MAGIC.hex()}; compile again with the host's Python")
-    running = platform.python_version()
+    running = sys.version.split()[0]
     if manifest.exact_python not in (None, running):
         raise BundleError(
             f"{where}: made for exactly Python {manifest.exact_python}, this host runs {running}; build it again with "
             "`python -m bytecode.stdlib`")
-    if manifest.architecture not in (ANY_ARCHITECTURE, platform.machine()):
+    if manifest.architecture not in (ANY_ARCHITECTURE, os.uname().machine):
         raise BundleError(
-            f"{where}: compiled for {manifest.architecture}, this host is {platform.machine()}; compile it again for "
+            f"{where}: compiled for {manifest.architecture}, this host is {os.uname().machine}; compile it again for "
             "this architecture")
 
 

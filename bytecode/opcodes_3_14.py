@@ -11,18 +11,15 @@ operand; `bytecode.verifier.flow` has a function of that name, and the text then
 least.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 VERSION = (3, 14)
 
 
-class Row(NamedTuple):
+class Row(namedtuple("Row", ("effect", "operand", "rule", "raises"), defaults=("none", "", True))):
     """One instruction. `operand` names a domain (see `bytecode.verifier.operands`); a range is (first, last)."""
 
-    effect: str
-    operand: object = "none"
-    rule: str = ""
-    raises: bool = True
+    __slots__ = ()
 
 
 _COMPARISONS = {  # operator index -> the mask of outcomes that the compiler stores with it (pycore_opcode_utils.h)

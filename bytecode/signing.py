@@ -11,7 +11,6 @@ import hashlib
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 
 from . import ed25519
 from .errors import BundleError, SigningError
@@ -44,6 +43,8 @@ class SigningKey:
 
         `name` is what trust stores call the key; the file's stem if None. SigningError if either file exists.
         """
+        from pathlib import Path    # not where signatures are only checked, as on a device
+
         from cryptography.hazmat.primitives import serialization
 
         path = Path(path)
@@ -105,10 +106,12 @@ class TrustStore:
     @classmethod
     def load(cls, path):
         """Reads a file of public keys, or a folder of `*.pub` files. SigningError names file and line of a mistake."""
-        path = Path(path)
+        path = os.fspath(path)
         try:
-            files = sorted(path.glob("*.pub")) if path.is_dir() else [path]
-            texts = [(file, file.read_text(encoding="utf-8")) for file in files]
+            files = [path]
+            if os.path.isdir(path):
+                files = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(".pub")]
+            texts = [(file, _text_of(file)) for file in files]
         except OSError as error:
             raise SigningError(f"{error.filename or path}: can't read the trust store: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -135,6 +138,11 @@ class TrustStore:
                 f"{where}: signed with the key {fingerprint(public)}, which this host does not trust (it trusts: "
                 f"{known}); add the signer's .pub line to the trust store, or sign with a trusted key")
         return self.keys[public]
+
+
+def _text_of(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def check_signature(manifest, signature, where):

@@ -21,7 +21,6 @@ from vmhost.errors import BundleError, ClosedError, ConfigurationError
 from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy
 from vmhost.service import Service
-from vmhost.state import StateFolder
 from vmhost.statistics import Crash
 from vmhost.system_bundle import IN_CHECKOUT, boot_image
 from vmhost.task import Task
@@ -230,6 +229,8 @@ def _state_folder(path):
 
     Hosts of this process that were dropped, and are about to let go of theirs, are waited for.
     """
+    from vmhost.state import StateFolder    # few hosts have one
+
     for service in list(_services):
         if service.abandoned and service.holds(path):
             service.wait_closed()

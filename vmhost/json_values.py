@@ -9,8 +9,8 @@ come back as lists.
 import base64
 import json
 import math
+import os
 import sys
-from pathlib import Path
 
 TAGS = ("$bytes", "$complex", "$dict", "$float", "$set", "$tuple")
 
@@ -19,12 +19,12 @@ def read(given):
     """The value that a command's --input stands for: a JSON file, `-` for stdin, JSON text, or None for none. ValueError says why not."""
     if given is None:
         return None
-    path = Path(given)
     try:
         if given == "-":
             where, text = "stdin", sys.stdin.read()
-        elif given and path.exists():
-            where, text = given, path.read_text(encoding="utf-8")
+        elif given and os.path.exists(given):
+            with open(given, encoding="utf-8") as file:
+                where, text = given, file.read()
         else:
             where, text = "--input", given
     except UnicodeDecodeError as error:

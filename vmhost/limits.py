@@ -148,13 +148,14 @@ class Policy:
     tasks had to wait for a boot. `idle_s`: an idle VM is retired after this time. `memory_bytes`: idle VMs are
     retired when all VMs together hold more; None is a quarter of the machine's memory. `pressure_percent`: the same
     when so much of the machine's memory is in use. `grace_s`: the time a stopped call has to unwind before its VM is
-    quarantined. `quantum_s`: how long a task may keep VMs that another task with as good a claim waits for. `cores`:
+    quarantined. `replace_warm`: a warm VM that a task got is replaced (False: for a process that ends after a call). `quantum_s`: how long a task may keep VMs that another task with as good a claim waits for. `cores`:
     processors that VMs may count on: a task of short calls gets no more VMs than that. `boot_tries`: boots that may
     fail in a row before waiting calls get their error. `allow`: the kinds of permissions that a bundle may ask for.
     """
 
     max_vms: int = 1000
     warm: int = 1
+    replace_warm: bool = True
     max_warm: int = field(default_factory=lambda: max(2, _cores()))
     idle_s: float = 60.0
     memory_bytes: int | None = None

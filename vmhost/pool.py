@@ -99,6 +99,8 @@ class Pool:
                          hard_bytes=owner.limits.hard_bytes, permissions=owner.permissions)
                 self._of.setdefault(owner, []).append(vm)
                 self.changed = True
+                if not self._policy.replace_warm:
+                    self._warm_wanted = max(0, self._warm_wanted - 1)
                 return True
         return False
 
@@ -119,7 +121,8 @@ class Pool:
             for stack_bytes in stacks:
                 if stack_bytes != DEFAULT_STACK_BYTES:
                     wanted[stack_bytes] = wanted.get(stack_bytes, 0) + 1
-            wanted[DEFAULT_STACK_BYTES] = wanted.get(DEFAULT_STACK_BYTES, 0) + self._warm_wanted
+            now, ahead = wanted.get(DEFAULT_STACK_BYTES, 0), self._warm_wanted
+            wanted[DEFAULT_STACK_BYTES] = now + ahead if self._policy.replace_warm else max(now, ahead)
         for stack_bytes, number in wanted.items():
             ahead = sum(vm.phase in (BOOTING, WARM) and vm.stack_bytes == stack_bytes for vm in self._vms.values())
             room = self._policy.boots_at_once - self.count(BOOTING)

@@ -9,11 +9,11 @@ strongly: a host that is dropped is cleaned up, through `abandon`.
 """
 
 import logging
+import os
 import queue
 import threading
 import time
 import weakref
-from pathlib import Path
 
 from vmhost import guest_log, statistics
 from vmhost.errors import ClosedError, Kind, from_core
@@ -204,7 +204,7 @@ class Service:
 
     def holds(self, folder):
         """Is `folder` the state folder of this host?"""
-        return self._state is not None and self._state.path.resolve() == Path(folder).resolve()
+        return self._state is not None and os.path.realpath(self._state.path) == os.path.realpath(folder)
 
     @property
     def quarantined(self):

@@ -5,7 +5,7 @@ Formats: InternalDocs/exception_handling.md and InternalDocs/code_objects.md of 
 """
 
 import re
-from typing import NamedTuple
+from collections import namedtuple
 
 from .errors import VerifyError
 
@@ -27,17 +27,13 @@ _LENGTHS = bytes((head & 7) + 1 for head in range(256))
 _CONTINUATIONS = bytes(range(128))
 
 
-class Handler(NamedTuple):
+class Handler(namedtuple("Handler", ("first", "past", "target", "depth", "lasti"))):
     """Instructions `first` to before `past` go to instruction `target` when they raise.
 
     `depth` slots stay on the stack; if `lasti`, the offset of the raising instruction is pushed before the exception.
     """
 
-    first: int
-    past: int
-    target: int
-    depth: int
-    lasti: bool
+    __slots__ = ()
 
 
 def check_locations(code, units, where):

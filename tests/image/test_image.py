@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -225,3 +226,27 @@ def test_the_size_page_tells_sizes_and_the_command(image, tmp_path):
     text = page.read_text()
     assert f"| `vmrun` | {(image / 'vmrun').stat().st_size / 1e6:.2f} |" in text
     assert "Made by `vmhost image OUT --sizes docs/size.md`" in text
+
+
+def test_a_folder_is_served_until_ctrl_c_and_every_call_is_answered(image, task, tmp_path):
+    served = tmp_path / "served"
+    served.mkdir()
+    shutil.copy(task("def run(value):\n    return value + 1\n", "adds"), served / "adds.vmb")
+    shutil.copy(task("def run(value):\n    while True: pass\n", "spins"), served / "spins.vmb")
+    (served / "wrong.vmb").write_bytes(b"no bundle")
+    with subprocess.Popen([image / "vmrun", "serve", served, "--allow-unsigned"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, bufsize=1, env={}) as process:
+        process.stdin.write('{"id": 1, "task": "adds", "input": 41}\n')
+        assert json.loads(process.stdout.readline()) == {"id": 1, "result": 42}
+        process.stdin.write('{"id": 2, "task": "spins"}\n{"id": 3, "task": "nobody"}\n')
+        assert json.loads(process.stdout.readline())["error"]["message"] == "no task 'nobody'; loaded are: adds, spins"
+        process.send_signal(signal.SIGINT)
+        out, told = process.communicate(timeout=60)
+    assert process.returncode == failures.INTERRUPTED
+    assert json.loads(out)["id"] == 2 and json.loads(out)["error"]["type"] == "ClosedError"
+    assert "wrong.vmb" in told and "interrupted" in told and "Traceback" not in told
+
+
+def test_what_is_no_folder_is_not_served(vmrun, tmp_path):
+    done = vmrun("serve", tmp_path / "nowhere")
+    assert "expected a folder of bundles, got No such file" in done.stderr and "Traceback" not in done.stderr and done.returncode != failures.DONE

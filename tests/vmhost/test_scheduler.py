@@ -235,3 +235,10 @@ def test_a_call_that_its_vm_has_not_begun_yet_counts(fake_host, bundle):
         assert host._service._scheduler.demand(host.task("a")._current) == 2
         lane.waiting.clear()
         lane.handed_over = 0
+
+
+def test_a_warm_vm_is_not_replaced_where_the_policy_says_so(fake_host, bundle):
+    host, core = fake_host(FakeCore(), policy=Policy(warm=1, max_warm=1, replace_warm=False))
+    assert host.load(bundle("a"))(1) == 1
+    host.close()
+    assert len(core.made) == 1

@@ -13,7 +13,7 @@ import click
 import vmhost
 from vmhost.cli import failures
 
-COMMANDS = ("compile", "run", "inspect", "image", "bench", "doctor", "keys", "demo")
+COMMANDS = ("compile", "run", "serve", "inspect", "image", "bench", "doctor", "keys", "demo")
 
 
 class _Commands(click.Group):

@@ -52,7 +52,7 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
         raise failures.Failure(str(error)) from error
     if each and not isinstance(value, list):
         raise failures.Failure(f"--each: expected a list of values as input, got {type(value).__name__}")
-    with _guest_log(output), open_host(host_file, trust, allow_unsigned) as host:
+    with guest_log(output), open_host(host_file, trust, allow_unsigned) as host:
         task = host.load(path)
         started = time.perf_counter()
         try:
@@ -112,7 +112,7 @@ def _waiting(output, text):
 
 
 @contextlib.contextmanager
-def _guest_log(output):
+def guest_log(output):
     """Lines that tasks print or log appear on stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))

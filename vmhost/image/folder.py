@@ -1,6 +1,6 @@
 """Makes the folder of an image, whole or not at all: it is written beside its place and then moved there.
 
-In it: `vmrun`, `host.vmb`, `stdlib.vmb` and `manifest`, a text with one fact a line, the last of them `sha256 HEX SIZE NAME` of each file. Same
+In it: `vmrun`, `host.vmb`, `stdlib.vmb` and `manifest`, a text with one fact a line, the last of them `file SHA256 CRC32 SIZE NAME` of each file. Same
 inputs, same bytes.
 """
 
@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import tempfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def _made(out, tools, bundles, more_modules):
     files = {"host.vmb": host, "stdlib.vmb": library.cut_to(python), "vmrun": executable.read_bytes()}
     facts = [f"vmhost-image {FORMAT}", f"python {platform.python_version()}", f"machine {platform.machine()}", f"glibc {glibc}",
              "engine no", f"native {' '.join(sorted(native))}",
-             *(f"sha256 {hashlib.sha256(data).hexdigest()} {len(data)} {name}" for name, data in sorted(files.items()))]
+             *(f"file {hashlib.sha256(data).hexdigest()} {zlib.crc32(data):08x} {len(data)} {name}" for name, data in sorted(files.items()))]
     files["manifest"] = ("\n".join(facts) + "\n").encode()
     sizes = {name: len(data) for name, data in files.items()}
     return Image(out, sizes, tuple(sorted(python)), tuple(sorted(native)), glibc), files

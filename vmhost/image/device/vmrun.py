@@ -4,6 +4,7 @@ That library asks `_vmhost` and `vmhost.guest.texts` for code that CPython would
 else is imported. The native `_vmhost` of a VM has more in it, which only guests use.
 """
 
+import gc
 import sys
 
 import _imp
@@ -14,6 +15,8 @@ def main():
     _start()
     import vmrun_commands
 
+    gc.freeze()         # what was imported stays; native/vmrun.c has disabled the collector until here
+    gc.enable()
     return vmrun_commands.main(sys.argv[1:])
 
 
@@ -35,4 +38,5 @@ def _start():
         setattr(guest, name, part)
         if name == "texts":
             part.install(text, lambda template, **replaced: template.replace(**replaced))
+    sys.modules["traceback"] = guest.deferred.traceback     # logging imports it for errors; it makes way for the true one when it is used
     guest.signatures.of_class = lambda cls: ""      # documentation of the host's dataclasses, which nobody reads: 10 ms

@@ -1,6 +1,7 @@
 """The command line of a device host.
 
-`run` calls a bundle's entry point once and prints the result as JSON, as `vmhost run` does; exit codes are those of vmhost/exit_codes.py.
+`run` calls a bundle's entry point once and prints the result as JSON, as `vmhost run` does; `serve` serves a folder of bundles, as
+`vmhost serve` does. Exit codes are those of vmhost/exit_codes.py.
 `check` holds the image's files against its manifest, and tries the compiler, which must not be there.
 """
 
@@ -19,9 +20,13 @@ from vmhost.limits import seconds
 
 USAGE = """\
 usage: vmrun run BUNDLE [--input FILE|JSON|-] [--timeout TIME] [--trust PATH]... [--allow-unsigned]
+       vmrun serve FOLDER [--trust PATH]... [--allow-unsigned]
        vmrun check
        vmrun --version
 """
+
+
+_ONE_CALL = vmhost.Policy(warm=1, max_warm=1, replace_warm=False)
 
 
 class UsageError(Exception):
@@ -31,7 +36,7 @@ class UsageError(Exception):
 def main(arguments):
     """Runs the command line `arguments` and returns the exit code."""
     command = arguments[0] if arguments else "--help"
-    commands = {"run": run, "check": check, "--version": version, "--help": usage, "-h": usage}
+    commands = {"run": run, "serve": serve, "check": check, "--version": version, "--help": usage, "-h": usage}
     try:
         if command not in commands:
             raise UsageError(f"{command}: no such command\n{USAGE.rstrip()}")
@@ -66,14 +71,26 @@ def run(arguments):
             pass
         timeout_s = seconds(text, "--timeout")
     _show_guests()
-    with vmhost.Host(trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"])) as host:
+    with vmhost.Host(trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=_ONE_CALL) as host:
         result = host.load(path).submit(value, timeout_s=timeout_s).result()
-    try:
-        plain = json_values.to_plain(result)
-    except TypeError as error:
-        raise UsageError(f"{path}: the task returned a value that JSON cannot say: {error}") from error
-    sys.stdout.write(json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n")
-    sys.stdout.flush()
+        try:
+            plain = json_values.to_plain(result)
+        except TypeError as error:
+            raise UsageError(f"{path}: the task returned a value that JSON cannot say: {error}") from error
+        sys.stdout.write(json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n")
+        sys.stdout.flush()
+    return exit_codes.DONE
+
+
+def serve(arguments):
+    """vmrun serve FOLDER …"""
+    from vmhost.folder_server import FolderServer
+
+    options, (folder,) = _options(arguments, {"--trust": 1, "--allow-unsigned": 0}, ["FOLDER"])
+    _show_guests()
+    policy = vmhost.Policy(warm=0, max_warm=0)      # a device has memory for the VMs that it uses
+    with vmhost.Host(trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=policy) as host:
+        FolderServer(host, folder, sys.stdout).run(sys.stdin.fileno(), when_idle=_vmrun.give_back_memory)
     return exit_codes.DONE
 
 

@@ -45,14 +45,23 @@ char *vmrun_file_read(const char *path, size_t *size)
     return copy;
 }
 
-/* Finds `sha256 HEX SIZE name` in the manifest. */
-static bool promised(const char *manifest, const char *name, char hex[65], size_t *size)
+/* zlib's, whose header does not come with CPython's. */
+unsigned long crc32_z(unsigned long before, const uint8_t *data, size_t size);
+
+typedef struct {
+    char sha256[65];
+    unsigned long crc32;
+    size_t size;
+} promise;
+
+/* Finds `file SHA256 CRC32 SIZE name` in the manifest. */
+static bool promised(const char *manifest, const char *name, promise *found)
 {
     size_t length = strlen(name);
     for (const char *line = manifest; line != NULL && *line != 0;) {
         int at = 0;
-        if (sscanf(line, "sha256 %64[0-9a-f] %zu %n", hex, size, &at) == 2 && at > 0 && strncmp(line + at, name, length) == 0
-            && (line[at + (int)length] == '\n' || line[at + (int)length] == 0))
+        if (sscanf(line, "file %64[0-9a-f] %8lx %zu %n", found->sha256, &found->crc32, &found->size, &at) == 3 && at > 0
+            && strncmp(line + at, name, length) == 0 && (line[at + (int)length] == '\n' || line[at + (int)length] == 0))
             return true;
         line = strchr(line, '\n');
         line = line == NULL ? NULL : line + 1;
@@ -60,27 +69,29 @@ static bool promised(const char *manifest, const char *name, char hex[65], size_
     return false;
 }
 
-static bool check(const char *path, const char *name, const uint8_t *data, size_t size, const char *manifest)
+static bool check(const char *path, const char *name, const uint8_t *data, size_t size, const char *manifest, bool thoroughly)
 {
-    char expected[65], found[65];
+    char sha256[65];
     uint8_t digest[32];
-    size_t expected_size;
+    promise expected;
     hash_state state;
-    if (!promised(manifest, name, expected, &expected_size)) {
+    if (!promised(manifest, name, &expected)) {
         fprintf(stderr, "vmrun: %s: the image's manifest does not name it; %s\n", path, ADVICE);
         return false;
     }
-    if (size != expected_size) {
-        fprintf(stderr, "vmrun: %s: altered or damaged: expected %zu bytes, got %zu; %s\n", path, expected_size, size, ADVICE);
+    if (size != expected.size) {
+        fprintf(stderr, "vmrun: %s: altered or damaged: expected %zu bytes, got %zu; %s\n", path, expected.size, size, ADVICE);
         return false;
     }
+    if (!thoroughly && crc32_z(0, data, size) == expected.crc32)
+        return true;
     sha256_init(&state);
     sha256_process(&state, data, size);
     sha256_done(&state, digest);
     for (int i = 0; i < 32; i++)
-        snprintf(found + 2 * i, 3, "%02x", digest[i]);
-    if (strcmp(found, expected) != 0) {
-        fprintf(stderr, "vmrun: %s: altered or damaged: expected SHA-256 %.16s…, got %.16s…; %s\n", path, expected, found, ADVICE);
+        snprintf(sha256 + 2 * i, 3, "%02x", digest[i]);
+    if (strcmp(sha256, expected.sha256) != 0) {
+        fprintf(stderr, "vmrun: %s: altered or damaged: expected SHA-256 %.16s…, got %.16s…; %s\n", path, expected.sha256, sha256, ADVICE);
         return false;
     }
     return true;
@@ -90,7 +101,7 @@ bool vmrun_file_check(const char *path, const char *name, const char *manifest)
 {
     size_t size;
     const uint8_t *data = map(path, &size);
-    bool right = data != NULL && check(path, name, data, size, manifest);
+    bool right = data != NULL && check(path, name, data, size, manifest, true);
     if (data != NULL)
         munmap((void *)data, size);
     return right;
@@ -177,13 +188,23 @@ bool vmrun_archive_open(vmrun_archive *archive, const char *folder, const char *
         return false;
     }
     const uint8_t *data = map(path, &size);
-    if (data == NULL || !check(path, name, data, size, manifest))
+    if (data == NULL || !check(path, name, data, size, manifest, false))
         return false;
     if (!list(archive, data, size)) {
         fprintf(stderr, "vmrun: %s: not a bundle, or no memory to list it; %s\n", path, ADVICE);
         return false;
     }
-    /* only what is used is needed in memory from now on */
-    madvise((void *)data, size, MADV_DONTNEED);
+    archive->mapped = data;
+    archive->mapped_bytes = size;
+    vmrun_archive_rest(archive);
     return true;
+}
+
+void vmrun_archive_rest(const vmrun_archive *archive) { vmrun_pages_rest(archive->mapped, archive->mapped_bytes); }
+
+void vmrun_pages_rest(const void *begin, size_t size)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)begin + page - 1) & ~(page - 1), to = ((uintptr_t)begin + size) & ~(page - 1);
+    if (to > from)
+        madvise((void *)from, to - from, MADV_DONTNEED);
 }

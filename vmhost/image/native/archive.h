@@ -1,4 +1,4 @@
-/* The two bundles of an image, read-only in memory: found by their digests in the image's manifest, listed, never unpacked.
+/* The two bundles of an image, read-only in memory: held against the image's manifest, listed, never unpacked.
  *
  * A bundle is a zip without compression (docs/bundle.md), so each entry is used where it lies. What is wrong is told in one
  * sentence on stderr. No Python in here.
@@ -20,15 +20,21 @@ typedef struct {
 typedef struct {
     vmrun_entry *entries;
     size_t count;
+    const uint8_t *mapped;
+    size_t mapped_bytes;
 } vmrun_archive;
 
-/* Maps `folder/name` and checks it against the line `sha256 HEX SIZE name` of `manifest`. False: told on stderr. */
+/* Maps `folder/name` and checks its size and CRC-32 against its line in `manifest`. False: told on stderr. */
 bool vmrun_archive_open(vmrun_archive *archive, const char *folder, const char *name, const char *manifest);
+
+/* Pages of an open archive, or of any other mapped file, leave the process until they are read again. */
+void vmrun_archive_rest(const vmrun_archive *archive);
+void vmrun_pages_rest(const void *begin, size_t size);
 
 /* The whole file, with a NUL behind it; NULL: told on stderr. */
 char *vmrun_file_read(const char *path, size_t *size);
 
-/* True if `path` holds what the manifest says of `name`; otherwise told on stderr. */
+/* True if `path` has the size and the SHA-256 that the manifest says of `name`; otherwise told on stderr. */
 bool vmrun_file_check(const char *path, const char *name, const char *manifest);
 
 #endif

@@ -7,6 +7,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <limits.h>
+#include <link.h>
+#include <malloc.h>
 #include <sodium/crypto_sign_ed25519.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +74,27 @@ static PyObject *engine_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(u
 #endif
 }
 
+/* The code of the executable and its libraries: pages that nobody writes, so they can be read from their files again. */
+static int code_rests(struct dl_phdr_info *object, size_t Py_UNUSED(size), void *Py_UNUSED(unused))
+{
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        if (part->p_type == PT_LOAD && !(part->p_flags & PF_W))
+            vmrun_pages_rest((const char *)object->dlpi_addr + part->p_vaddr, part->p_memsz);
+    }
+    return 0;
+}
+
+/* For an idle host: pages of the image's files, which the kernel has at hand when they are needed again, and what malloc keeps. */
+static PyObject *give_back_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    vmrun_archive_rest(&host);
+    vmrun_archive_rest(&library);
+    dl_iterate_phdr(code_rests, NULL);
+    malloc_trim(0);
+    Py_RETURN_NONE;
+}
+
 /* True where every file of the image is as the manifest says; what is not is told on stderr. */
 static PyObject *check_files(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -88,6 +111,7 @@ static PyMethodDef methods[] = {
     {"ed25519_matches", ed25519_matches, METH_VARARGS, PyDoc_STR("ed25519_matches(public key, message, signature) -> bool")},
     {"fill_image", fill_image, METH_O, PyDoc_STR("fill_image(core.Image): puts the standard library into it.")},
     {"engine_table", engine_table, METH_NOARGS, PyDoc_STR("The address of the engine's table, or None: not linked in.")},
+    {"give_back_memory", give_back_memory, METH_NOARGS, PyDoc_STR("Gives memory that an idle host does not need to the kernel.")},
     {"check_files", check_files, METH_NOARGS, PyDoc_STR("Are the image's files as its manifest says?")},
     {NULL, NULL, 0, NULL},
 };
@@ -196,6 +220,29 @@ static PyStatus start_python(int argc, char **argv)
     return status;
 }
 
+/* Runs what atexit has, writes out what was printed, and leaves the rest to the kernel: taking apart modules one by one frees
+ * nothing that the end of the process does not. */
+static int end(int code)
+{
+    PyObject *atexit = PyImport_ImportModule("atexit");
+    PyObject *done = atexit == NULL ? NULL : PyObject_CallMethod(atexit, "_run_exitfuncs", NULL);
+    PyErr_Clear();
+    Py_XDECREF(done);
+    Py_XDECREF(atexit);
+    static const char *const names[] = {"stdout", "stderr"};
+    for (int i = 0; i < 2; i++) {
+        PyObject *stream = PySys_GetObject(names[i]);
+        PyObject *flushed = stream == NULL || stream == Py_None ? NULL : PyObject_CallMethod(stream, "flush", NULL);
+        if (flushed == NULL && PyErr_Occurred()) {
+            PyErr_Clear();
+            code = code == 0 ? 5 : code;
+        }
+        Py_XDECREF(flushed);
+    }
+    fflush(NULL);
+    _exit(code);
+}
+
 int main(int argc, char **argv)
 {
     if (!find_image())
@@ -207,6 +254,8 @@ int main(int argc, char **argv)
     PyStatus status = start_python(argc, argv);
     if (PyStatus_Exception(status))
         Py_ExitStatusException(status);
+    /* What is imported until the command begins stays; looking through it for garbage costs a tenth of the start. */
+    PyGC_Disable();
     int code = 5;
     PyObject *module = PyImport_ImportModule("vmrun");
     PyObject *result = module == NULL ? NULL : PyObject_CallMethod(module, "main", NULL);
@@ -216,7 +265,5 @@ int main(int argc, char **argv)
         PyErr_Print();
     Py_XDECREF(result);
     Py_XDECREF(module);
-    if (Py_FinalizeEx() < 0)
-        code = code == 0 ? 5 : code;
-    return code;
+    return end(code);
 }

@@ -25,6 +25,10 @@ DIFFERENT = {
         "savez_compressed": "never pickled objects; the same arrays make the same bytes",
         "frombuffer": "numbers only",
         "fromiter": "reads the iterator whole",
+        "fromstring": "numbers in text only: sep is needed",
+        "genfromtxt": "columns of numbers only: no names=, no usemask=, and dtype=None is float",
+        "loadtxt": "columns of numbers only; no warning where there are none",
+        "vectorize": "results are numbers",
     },
     "random": {
         "default_rng": "over Philox, so other numbers than NumPy's for a seed; those of numpy.random.Generator(numpy.random.Philox(seed))",

@@ -10,6 +10,7 @@ typedef struct nesting {
     int known;                  /* dimensions whose size is known */
     int dtype;                  /* promoted so far; -1: no number yet */
     int64_t walked;             /* elements that either walk has come by */
+    int of_text;                /* the dtype that numbers written as text become; -1: text is refused */
     int64_t shape[VME_RANK_MOST];
 } nesting;
 
@@ -85,11 +86,34 @@ static PyObject *items_of(nesting *found, PyObject *object)
     return items;
 }
 
+/* Numbers written as text become elements where the caller names a dtype of numbers. */
+static bool is_text(PyObject *object, int dtype) { return dtype >= 0 && dtype != VME_BOOL && (PyUnicode_Check(object) || PyBytes_Check(object)); }
+
+static int element_from_text(int dtype, PyObject *text, char *data)
+{
+    PyObject *number = NULL;
+    if (dtype_is_integer(dtype))
+        number = PyNumber_Long(text);
+    else if (!dtype_is_complex(dtype))
+        number = PyNumber_Float(text);
+    else {
+        PyObject *decoded = PyBytes_Check(text) ? PyUnicode_DecodeLatin1(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text), NULL) : Py_NewRef(text);
+        if (decoded != NULL)
+            number = PyObject_CallOneArg((PyObject *)&PyComplex_Type, decoded);
+        Py_XDECREF(decoded);
+    }
+    int result = number == NULL ? -1 : element_from_python(dtype, number, data);
+    Py_XDECREF(number);
+    return result;
+}
+
 static int find(nesting *found, PyObject *object, int depth)
 {
     int weak = element_weak(object);
     if (weak != WEAK_NONE)
         return meet_number(found, object, weak, depth);
+    if (is_text(object, found->of_text))
+        return meet_number(found, object, WEAK_BOOL, depth);
     if (!is_nested(object)) {
         array *inner = array_from_any(found->state, object, -1);
         if (inner == NULL)
@@ -149,6 +173,8 @@ static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, i
 {
     if (depth == found->rank && element_weak(object) != WEAK_NONE)
         return element_from_python(dtype, object, data);
+    if (depth == found->rank && is_text(object, found->of_text))
+        return element_from_text(dtype, object, data);
     if (!is_nested(object)) {
         array *inner = array_from_any(found->state, object, -1);
         if (inner == NULL)
@@ -194,7 +220,7 @@ static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, i
 
 static array *from_nested(array_state *state, PyObject *object, int dtype)
 {
-    nesting found = {.state = state, .rank = -1, .dtype = -1};
+    nesting found = {.state = state, .rank = -1, .dtype = -1, .of_text = dtype};
     if (find(&found, object, 0) < 0)
         return NULL;
     if (dtype < 0)
@@ -226,7 +252,7 @@ array *array_from_any(array_state *state, PyObject *object, int dtype)
         Py_DECREF(lent);
         return cast;
     }
-    if (is_nested(object))
+    if (is_nested(object) || is_text(object, dtype))
         return from_nested(state, object, dtype);
     refuse(object);
     return NULL;

@@ -257,7 +257,7 @@ static int select_view(array *self, index_key *key, selection *chosen)
             break;
         case ITEM_ARRAY:
         case ITEM_FALSE_AXIS:
-            if (at->kind == ITEM_ARRAY && at->value >= 0 && at->value != self->t.shape[dimension]) {
+            if (at->kind == ITEM_ARRAY && at->value > 0 && at->value != self->t.shape[dimension]) {
                 PyErr_Format(PyExc_IndexError, "boolean index did not match indexed array along axis %d; size of axis is %lld but size of "
                              "corresponding boolean axis is %lld", dimension, (long long)self->t.shape[dimension], (long long)at->value);
                 return -1;
@@ -507,7 +507,8 @@ int array_assign_subscript(PyObject *object, PyObject *key, PyObject *value)
                  && memcmp(source->shape, target->t.shape, (size_t)source->rank * sizeof *source->shape) == 0
                  && memcmp(source->strides, target->t.strides, (size_t)source->rank * sizeof *source->shape) == 0)
             result = 0;         /* `a[1:] += 2` puts back what it has already written */
-        else if (chosen.all_ints && !read.ellipsis && element_weak(value) == WEAK_NONE && !(source != NULL && source->rank == 0)) {
+        else if (chosen.all_ints && !read.ellipsis && element_weak(value) == WEAK_NONE && !PyUnicode_Check(value)
+                 && !(source != NULL && source->rank == 0)) {
             PyErr_SetString(PyExc_ValueError, "setting an array element with a sequence.");
             result = -1;
         } else if (chosen.view.rank == 0 && (PyList_Check(value) || PyTuple_Check(value))) {

@@ -33,7 +33,7 @@ true_divide = _array.divide
 # Which file has which names; each is read when the first of its names is asked for.
 _LATER = {
     "_apply":
-        "apply_along_axis apply_over_axes iterable",
+        "apply_along_axis apply_over_axes iterable vectorize",
     "_arithmetic":
         "divmod modf frexp ldexp spacing deg2rad rad2deg radians degrees angle unwrap sinc fabs float_power heaviside "
         "logaddexp2 gcd lcm bitwise_count real_if_close interp",
@@ -90,6 +90,8 @@ _LATER = {
     "_statistics":
         "var std ptp average diff ediff1d gradient trapezoid cumulative_sum cumulative_prod cov corrcoef round "
         "around fix",
+    "_text":
+        "fromstring genfromtxt loadtxt savetxt",
     "_windows":
         "bartlett blackman hamming hanning kaiser i0",
 }

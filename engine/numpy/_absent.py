@@ -18,11 +18,9 @@ _OBJECTS = "arrays hold numbers only: keep Python objects in a list"
 _RECORDS = "structured dtypes are absent: keep an array for each field, in a dict or a dataclass"
 _LONG = "the widest dtypes are float64 and complex128: use those"
 _MATRIX = "use arrays of two dimensions and the operator @"
-_FILES = "a VM reads files through the bundle's resources: use load and save (npy, npz), or the modules csv and json and then array()"
 _WALKING = "iterate with ndindex, ndenumerate or flat, or write the loop as array operations"
 _BUILD = "the engine is built with vmhost: see `vmhost doctor`"
 _ERRORS = "the engine gives no floating-point warnings: ask isfinite() of the result"
-_PYTHON = "functions of one element are not lifted here: write them with array operations, or use a list comprehension and array()"
 
 ABSENT = {
     # dtypes that are absent, and what serves only them
@@ -38,12 +36,11 @@ ABSENT = {
     "memmap": "map a file with the module mmap and read it with frombuffer()",
     "ma": "keep a boolean array of what is valid beside the values: where=, nanmean() and their like, or x[valid]",
     # text files and raw files
-    **dict.fromkeys("genfromtxt loadtxt savetxt fromregex".split(), _FILES),
+    "fromregex": "use the module re, and array() of what it found",
     "fromfile": "read the bytes and use frombuffer()",
-    "fromstring": "use frombuffer() for bytes, and array([float(word) for word in text.split()]) for text",
     # iterators and lifted functions
     **dict.fromkeys("nditer nested_iters".split(), _WALKING),
-    **dict.fromkeys("vectorize frompyfunc".split(), _PYTHON),
+    "frompyfunc": "use vectorize(), whose results are arrays of numbers, or write the function with array operations",
     # polynomials as objects
     **dict.fromkeys("poly1d polynomial".split(), "keep coefficients in an array: polyval, polyadd, polymul, polydiv, polyder, polyint, polyfit"),
     # floating-point errors and buffers

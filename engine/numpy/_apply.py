@@ -1,4 +1,4 @@
-"""Functions applied along axes."""
+"""Functions applied along axes, and Python functions of numbers applied to every element."""
 
 from engine import _array as _a
 from engine.numpy._shapes import _axis, expand_dims, moveaxis
@@ -44,3 +44,132 @@ def iterable(y):
     except TypeError:
         return False
     return True
+
+
+class vectorize:
+    """A Python function of numbers as one of arrays: it is called once for every element of the broadcast arguments, which get Python's numbers.
+
+    A convenience, not speed. `otypes` are the results' dtypes, else those of the first call; what is named in `excluded` (places or names)
+    is passed as it is; `signature`, "(n),(n)->()", makes the function one of the last dimensions.
+    """
+
+    def __init__(self, pyfunc=None, otypes=None, doc=None, excluded=None, cache=False, signature=None):
+        if pyfunc is not None and not callable(pyfunc):
+            raise TypeError(_DECORATOR)
+        if isinstance(otypes, str):
+            for one in otypes:
+                try:
+                    _a.dtype(one)
+                except TypeError:
+                    raise ValueError(f"Invalid otype specified: {one}") from None
+        elif otypes is not None:
+            otypes = "".join(_a.dtype(one).char for one in otypes)
+        self.pyfunc, self.otypes, self.cache, self.signature = pyfunc, otypes, cache, signature
+        self.excluded = set(excluded or ())
+        self._dimensions = None if signature is None else _signature(signature)
+        self.__doc__ = doc if doc is not None else getattr(pyfunc, "__doc__", None)
+        if pyfunc is not None:
+            self.__name__ = getattr(pyfunc, "__name__", "vectorize")
+
+    def __call__(self, *args, **kwargs):
+        if self.pyfunc is None:         # a decorator with arguments: here comes the function
+            if len(args) != 1 or kwargs or not callable(args[0]):
+                raise TypeError(_DECORATOR)
+            return vectorize(args[0], self.otypes, self.__doc__, self.excluded, self.cache, self.signature)
+        places = [place for place in range(len(args)) if place not in self.excluded]
+        names = [name for name in kwargs if name not in self.excluded]
+
+        def function(*given):
+            own, named = list(args), dict(kwargs)
+            for place, value in zip(places, given):
+                own[place] = value
+            named.update(zip(names, given[len(places):]))
+            return self.pyfunc(*own, **named)
+
+        arrays = [_a.asarray(args[place]) for place in places] + [_a.asarray(kwargs[name]) for name in names]
+        if not arrays:
+            return function()
+        return self._by_rows(function, arrays) if self._dimensions else self._by_elements(function, arrays)
+
+    def _by_elements(self, function, arrays):
+        from engine.numpy._creation import broadcast_arrays
+
+        arrays = broadcast_arrays(*arrays)
+        shape, columns = arrays[0].shape, [array.ravel().tolist() for array in arrays]
+        if not columns[0] and self.otypes is None:
+            raise ValueError("cannot call `vectorize` on size 0 inputs unless `otypes` is set")
+        rows = [function(*row) for row in zip(*columns)]
+        several = isinstance(rows[0], tuple) if rows else len(self.otypes) > 1
+        results = list(zip(*rows)) if rows and several else [[] for _ in self.otypes] if several else [rows]
+        if self.otypes is not None and len(self.otypes) < len(results):
+            raise ValueError(f"the function gives {len(results)} values, otypes has {len(self.otypes)}")
+        made = []
+        for k, values in enumerate(results):
+            dtype = _a.dtype(self.otypes[k]) if self.otypes is not None else _a.asarray(values[0]).dtype
+            if values and _a.asarray(values[0]).ndim:
+                raise ValueError("setting an array element with a sequence.")
+            result = _a.empty(len(values), dtype)
+            result[...] = _a.asarray(values).astype(dtype) if values else 0
+            made.append(result.reshape(shape))
+        return tuple(made) if several else made[0]
+
+    def _by_rows(self, function, arrays):
+        inputs, outputs = self._dimensions
+        if len(arrays) != len(inputs):
+            raise TypeError(f"wrong number of positional arguments: expected {len(inputs)}, got {len(arrays)}")
+        from engine.numpy._creation import broadcast_shapes
+
+        sizes, outer = {}, []
+        for array, names in zip(arrays, inputs):
+            if array.ndim < len(names):
+                raise ValueError(f"{array.ndim}-dimensional argument does not have enough dimensions for all core dimensions {names}")
+            _measure(sizes, array.shape[array.ndim - len(names):], names)
+            outer.append(array.shape[:array.ndim - len(names)])
+        shape = broadcast_shapes(*outer)
+        arrays = [_a.broadcast_to(array, shape + array.shape[array.ndim - len(names):]) for array, names in zip(arrays, inputs)]
+        from engine.numpy._grids import ndindex
+
+        made = None
+        for place in ndindex(*shape):
+            results = function(*(array[place] for array in arrays))
+            given = len(results) if isinstance(results, tuple) else 1
+            if given != len(outputs):
+                raise ValueError(f"wrong number of outputs from pyfunc: expected {len(outputs)}, got {given}")
+            results = results if len(outputs) > 1 else (results,)
+            results = [_a.asarray(result) for result in results]
+            for result, names in zip(results, outputs):
+                _measure(sizes, result.shape, names)
+            if made is None:
+                made = [_a.empty(shape + result.shape, self.otypes[k] if self.otypes else result.dtype) for k, result in enumerate(results)]
+            for one, result in zip(made, results):
+                one[place] = result
+        if made is None:
+            if self.otypes is None:
+                raise ValueError("cannot call `vectorize` on size 0 inputs unless `otypes` is set")
+            if any(name not in sizes for names in outputs for name in names):
+                raise ValueError("cannot call `vectorize` with a signature including new output dimensions on size 0 inputs")
+            made = [_a.empty(shape + tuple(sizes[name] for name in names), dtype) for names, dtype in zip(outputs, self.otypes)]
+        return tuple(made) if len(outputs) > 1 else made[0]
+
+
+_DECORATOR = "When used as a decorator, only accepts keyword arguments."
+
+
+def _signature(text):
+    """("(m,n),(n)->(m)") as ([("m", "n"), ("n",)], [("m",)])."""
+    import re
+
+    group = r"\(\s*(?:\w+\s*(?:,\s*\w+\s*)*)?\)"
+    groups = rf"\s*{group}\s*(?:,\s*{group}\s*)*"
+    if re.fullmatch(rf"{groups}->{groups}", text) is None:
+        raise ValueError(f"not a valid gufunc signature: {text}")
+    return tuple([tuple(re.findall(r"\w+", one)) for one in re.findall(group, side)] for side in text.split("->"))
+
+
+def _measure(sizes, shape, names):
+    """Notes the sizes of the named dimensions, which must be the same everywhere."""
+    if len(shape) != len(names):
+        raise ValueError(f"{len(shape)}-dimensional argument does not have enough dimensions for all core dimensions {names}")
+    for name, size in zip(names, shape):
+        if sizes.setdefault(name, size) != size:
+            raise ValueError(f"inconsistent size for core dimension {name!r}: {size!r} vs {sizes[name]!r}")

@@ -23,7 +23,7 @@ class __array_namespace_info__:
         return "cpu"
 
     def devices(self):
-        return ["cpu"]
+        return ("cpu",)
 
     def default_dtypes(self, *, device=None):
         _check(device)

@@ -135,7 +135,7 @@ def in_a_vm(host, cases):
                       "EXPRESSIONS = [", *(f"    {source}," for source in sources), "]"])
     task = host.load(bundle(text, name="cases", limits={"memory": "256 MiB", "wall_time": "60 s"}))
     for (expression, values, wanted), got in zip(cases, task((memories, sent)), strict=True):
-        assert got == wanted, (expression, values)
+        assert got == wanted, (expression, values, got, wanted)
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_the_methods_of_arrays():
 def test_inspection():
     info, theirs = engine.numpy.__array_namespace_info__(), numpy.__array_namespace_info__()
     assert info.capabilities() == theirs.capabilities()
-    assert (info.default_device(), info.devices()) == ("cpu", ["cpu"])
+    assert (info.default_device(), info.devices()) == ("cpu", ("cpu",)) == (theirs.default_device(), theirs.devices())
     assert {name: dtype.name for name, dtype in info.default_dtypes().items()} == \
            {name: numpy.dtype(dtype).name for name, dtype in theirs.default_dtypes().items()}
     for kind in (None, "bool", "signed integer", "integral", "numeric", ("real floating", "bool")):

@@ -1,0 +1,325 @@
+"""Numbers in text: loadtxt, genfromtxt, savetxt, fromstring.
+
+A file is a path, opened as `open` does (in a VM a relative one names a file of the bundle), an open file, or any iterable of lines.
+Only numbers are read: a column of words needs a converter, or the module csv.
+"""
+
+from engine import _array as _a
+
+
+def _lines(source, encoding, what="fname"):
+    """(lines as text, the file to close or None)."""
+    opened = None
+    if isinstance(source, str) or hasattr(source, "__fspath__"):
+        path = source if isinstance(source, str) else source.__fspath__()
+        source = opened = open(path, encoding=None if encoding == "bytes" else encoding)
+    try:
+        lines = iter(source)
+    except TypeError:
+        raise ValueError(f"{what} must be a string, filehandle, list of strings,\nor generator. Got {type(source)} instead.") from None
+    how = encoding if encoding not in (None, "bytes") else "latin1"
+    return (line.decode(how) if isinstance(line, bytes) else line for line in lines), opened
+
+
+def _text(value):
+    return value.decode("latin1") if isinstance(value, bytes) else value
+
+
+def _reader(dtype):
+    """A function of a word that gives a number of `dtype`, or ValueError."""
+    if dtype.kind == "b":
+        return lambda word: bool(int(word))
+    if dtype.kind in "iu":
+        lowest, highest = (0, (1 << 8 * dtype.itemsize) - 1) if dtype.kind == "u" else (-(1 << 8 * dtype.itemsize - 1), (1 << 8 * dtype.itemsize - 1) - 1)
+
+        def whole(word):
+            value = int(word)
+            if not lowest <= value <= highest:
+                raise ValueError(word)
+            return value
+
+        return whole
+    return _complex if dtype.kind == "c" else float
+
+
+def _complex(word):
+    return complex(word.replace("+-", "-").replace(" ", ""))
+
+
+def _fields(line, delimiter, quote):
+    """The line's words. A quoted one may hold the delimiter; a quote within it is written twice."""
+    if quote is None or quote not in line:
+        return line.split(delimiter) if delimiter is not None else line.split()
+    fields, word, inside, at, begun = [], [], False, 0, False
+    while at < len(line):
+        one = line[at]
+        if one == quote:
+            if inside and line[at + 1:at + 2] == quote:
+                word.append(quote)
+                at += 1
+            else:
+                inside = not inside
+                begun = True
+        elif not inside and (one.isspace() if delimiter is None else one == delimiter):
+            if begun or delimiter is not None:
+                fields.append("".join(word))
+            word, begun = [], False
+        else:
+            word.append(one)
+            begun = True
+        at += 1
+    if begun or delimiter is not None:
+        fields.append("".join(word))
+    return fields
+
+
+def loadtxt(fname, dtype=float, comments="#", delimiter=None, converters=None, skiprows=0, usecols=None, unpack=False, ndmin=0, encoding=None,
+            max_rows=None, *, quotechar=None, like=None):
+    """An array of the numbers in the lines, a row for each line that has any. ValueError names what is no number, its row and column."""
+    dtype = _a.dtype(float if dtype is None else dtype)
+    if ndmin not in (0, 1, 2):
+        raise ValueError(f"Illegal value of ndmin keyword: {ndmin}")
+    marks = () if comments is None else tuple(map(_text, [comments] if isinstance(comments, (str, bytes)) else comments))
+    if "" in marks:
+        raise ValueError("comments cannot be an empty string. Use comments=None to disable comments.")
+    delimiter = _text(delimiter)
+    if delimiter is not None and len(delimiter) != 1:
+        raise TypeError(f"Text reading control character must be a single unicode character or None; but got: {delimiter!r}")
+    if skiprows < 0 or max_rows is not None and max_rows < 0:
+        raise ValueError("argument must be nonnegative")
+    if usecols is not None:
+        usecols = list(usecols) if hasattr(usecols, "__iter__") else [usecols]
+        for column in usecols:
+            if not hasattr(column, "__index__"):
+                raise TypeError(f"usecols must be an int or a sequence of ints but it contains at least one element of type '{type(column).__name__}'")
+        usecols = [column.__index__() for column in usecols]
+    number = _reader(dtype)
+    rows, width = [], None
+    lines, opened = _lines(fname, encoding)
+    try:
+        for _ in range(skiprows):
+            next(lines, None)
+        for line in lines:
+            if max_rows is not None and len(rows) >= max_rows:
+                break
+            line = line.rstrip("\r\n")
+            for mark in marks:
+                line = line.partition(mark)[0]
+            if not line.strip() if delimiter is None else not line:
+                continue
+            words = _fields(line, delimiter, quotechar)
+            if width is None:
+                width = len(words)
+            if usecols is None and len(words) != width:
+                raise ValueError(f"the number of columns changed from {width} to {len(words)} at row {len(rows) + 1}; use `usecols` to select a "
+                                 "subset and avoid this error")
+            columns = range(width) if usecols is None else usecols
+            row = []
+            for column in columns:
+                if not -len(words) <= column < len(words):
+                    raise ValueError(f"invalid column index {column} at row {len(rows) + 1} with {len(words)} columns")
+                word = words[column]
+                converter = converters if callable(converters) else None
+                if isinstance(converters, dict):
+                    converter = converters.get(column, converters.get(column - len(words)))
+                try:
+                    if converter is None and "_" in word:       # which Python allows in numbers
+                        raise ValueError(word)
+                    row.append(converter(word.encode("latin1") if encoding == "bytes" else word) if converter else number(word.strip()))
+                except ValueError:
+                    raise ValueError(f"could not convert string {word!r} to {dtype.name} at row {len(rows)}, column {column % len(words) + 1}.") from None
+            rows.append(row)
+    finally:
+        if opened is not None:
+            opened.close()
+    made = _a.array(rows, dtype) if rows else _a.empty((0,) if usecols is None else (0, len(usecols)), dtype)
+    return _shaped(made, ndmin, unpack)
+
+
+def _shaped(made, ndmin, unpack):
+    if made.ndim > ndmin:
+        made = made.squeeze()
+    if made.ndim < ndmin:
+        made = made.reshape(1) if ndmin == 1 else made.reshape(1, -1).T if made.ndim == 1 else made.reshape(1, 1)
+    return made.T if unpack else made
+
+
+def genfromtxt(fname, dtype=float, comments="#", delimiter=None, skip_header=0, skip_footer=0, converters=None, missing_values=None,
+               filling_values=None, usecols=None, names=None, excludelist=None, deletechars="", replace_space="_", autostrip=False,
+               case_sensitive=True, defaultfmt="f%i", unpack=None, usemask=False, loose=True, invalid_raise=True, max_rows=None,
+               encoding=None, *, ndmin=0, like=None):
+    """loadtxt for tables with gaps: a word that is missing, or no number, becomes `filling_values` (NaN, for integers -1)."""
+    if names is not None or usemask:
+        from engine.numpy._absent import ABSENT
+
+        raise ValueError(f"genfromtxt({'names' if names is not None else 'usemask'}=): {ABSENT['record' if names is not None else 'ma']}")
+    if max_rows is not None and skip_footer:
+        raise ValueError("The keywords 'skip_footer' and 'max_rows' can not be specified at the same time.")
+    if max_rows is not None and max_rows < 1:
+        raise ValueError("'max_rows' must be at least 1.")
+    dtype = _a.dtype(float if dtype is None else dtype)
+    number = _reader(dtype)
+    fill = filling_values
+    if fill is None:
+        fill = {"b": False, "i": -1, "u": -1}.get(dtype.kind, float("nan"))
+    missing = {""}
+    if missing_values is not None:
+        missing.update([missing_values] if isinstance(missing_values, str) else map(str, missing_values))
+    if usecols is not None and not hasattr(usecols, "__iter__"):
+        usecols = [usecols]
+    rows, wrong, width = [], [], None
+    lines, opened = _lines(fname, encoding)
+    try:
+        for _ in range(skip_header):
+            next(lines, None)
+        for place, line in enumerate(lines, skip_header + 1):
+            if max_rows is not None and len(rows) >= max_rows:
+                break
+            if comments is not None:
+                line = line.partition(_text(comments))[0]
+            cut = isinstance(delimiter, (int, list, tuple))
+            line = line.strip("\r\n" if cut else " \r\n")
+            if not line:
+                continue
+            words = _cut(line, delimiter) if cut else line.split(_text(delimiter))
+            if usecols is not None:
+                try:
+                    words = [words[column] for column in usecols]
+                except IndexError:
+                    wrong.append((place, len(words)))
+                    continue
+            if width is None:
+                width = len(words)
+            if len(words) != width:
+                wrong.append((place, len(words)))
+                continue
+            rows.append(words)
+    finally:
+        if opened is not None:
+            opened.close()
+    if skip_footer:
+        skipped = sum(place > len(rows) + skip_header for place, _ in wrong)
+        del wrong[len(wrong) - skipped:]
+        del rows[max(len(rows) - max(skip_footer - skipped, 0), 0):]
+    if wrong and invalid_raise:
+        raise ValueError("Some errors were detected !\n" + "\n".join(
+            f"    Line #{place} (got {count} columns instead of {width})" for place, count in wrong))
+    columns = list(range(width or 0)) if usecols is None else usecols
+    made = []
+    for words in rows:
+        row = []
+        for place, (column, word) in enumerate(zip(columns, words)):
+            converter = (converters or {}).get(column)
+            filling = fill.get(column, float("nan")) if isinstance(fill, dict) else fill[place] if isinstance(fill, (list, tuple)) else fill
+            if converter is not None:
+                row.append(converter(word))
+                continue
+            word = word.strip()
+            if word in missing:
+                row.append(filling)
+            else:
+                try:
+                    row.append(number(word))
+                except ValueError:
+                    if not loose:
+                        raise ValueError(f"Cannot convert string '{word}'") from None
+                    row.append(filling)
+        made.append(row)
+    return _shaped(_a.array(made, dtype) if made else _a.empty((0,), dtype), ndmin, unpack)
+
+
+def _cut(line, widths):
+    """The line in pieces of so many characters each."""
+    if isinstance(widths, int):
+        return [line[at:at + widths] for at in range(0, len(line), widths)]
+    pieces, at = [], 0
+    for width in widths:
+        pieces.append(line[at:at + width])
+        at += width
+    return pieces
+
+
+def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", footer="", comments="# ", encoding=None):
+    """Writes rows as lines; `fmt` is one format, one for each column, or a whole line's."""
+    fmt, delimiter = _text(fmt), _text(delimiter)
+    X = _a.asarray(X)
+    if X.ndim == 0 or X.ndim > 2:
+        raise ValueError(f"Expected 1D or 2D array, got {X.ndim}D array instead")
+    rows = X.reshape(-1, 1) if X.ndim == 1 else X
+    columns, paired = rows.shape[1], X.dtype.kind == "c"
+    if isinstance(fmt, (list, tuple)):
+        if len(fmt) != columns:
+            raise AttributeError(f"fmt has wrong shape.  {fmt!s}")
+        line = delimiter.join(map(_text, fmt))
+    elif isinstance(fmt, str):
+        count = fmt.count("%")
+        if count == 1:
+            line = delimiter.join([f" ({fmt}+{fmt}j)" if paired else fmt] * columns)
+        elif count != columns * (1 + paired):
+            raise ValueError(f"fmt has wrong number of % formats:  {fmt}")
+        else:
+            line = fmt
+    else:
+        raise ValueError(f"invalid fmt: {fmt!r}")
+    opened = None
+    if isinstance(fname, str) or hasattr(fname, "__fspath__"):
+        fname = opened = open(fname, "w", encoding=encoding or "latin1", newline="")
+    elif not hasattr(fname, "write"):
+        raise ValueError("fname must be a string or file handle")
+    write = _writer(fname, encoding or "latin1")
+    try:
+        if header:
+            write(comments + header.replace("\n", "\n" + comments) + newline)
+        for row in rows if "%s" in line else rows.tolist():     # the text of a float32 is not that of its number as a float
+            if paired:
+                row = [part for number in row for part in (number.real, number.imag)]
+            try:
+                text = line % tuple(row)
+            except TypeError as error:
+                raise TypeError(f"Mismatch between array dtype ('{X.dtype}') and format specifier ('{line}')") from error
+            write((text.replace("+-", "-") if paired else text) + newline)
+        if footer:
+            write(comments + footer.replace("\n", "\n" + comments) + newline)
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+def _writer(file, encoding):
+    """A function that writes text to the file, as bytes if it takes no text."""
+    def write(text):
+        nonlocal binary
+        if binary is None:
+            try:
+                file.write(text)
+                binary = False
+                return
+            except TypeError:
+                binary = True
+        file.write(text.encode(encoding) if binary else text)
+
+    binary = None
+    return write
+
+
+def fromstring(string, dtype=float, count=-1, *, sep, like=None):
+    """The numbers in a text, parted by `sep`; spaces around it do not count."""
+    if sep == "":
+        raise ValueError("The binary mode of fromstring is removed, use frombuffer instead")
+    dtype = _a.dtype(dtype)
+    number = _reader(dtype)
+    string = _text(string)
+    words = string.split() if not sep.strip() else string.split(sep.strip())
+    if words and not words[-1].strip():     # a separator may end the text
+        words.pop()
+    if count >= 0:
+        words = words[:count]
+    made = []
+    for word in words:
+        try:
+            made.append(number(word.strip()))
+        except ValueError:
+            raise ValueError("string or file could not be read to its end due to unmatched data") from None
+    if len(made) < count:
+        raise ValueError(f"string is smaller than requested size: expected {count} numbers, got {len(made)}")
+    return _a.array(made, dtype)

@@ -37,6 +37,9 @@ class Tests(unittest.TestCase):
         with open("note.txt", "w") as file:     # in a VM that is a file of the bundle
             file.write("")
 
+    def test_relative_folders(self):
+        os.makedirs("some/folder")
+
     def test_relative_path_of_nothing(self):
         self.assertRaises(FileNotFoundError, open, "nothing.txt")
 
@@ -107,7 +110,7 @@ def denied(tmp_path_factory):
     ("test_eval", {"compile"}), ("test_eval_by_unittest", {"compile"}), ("test_trace", {"policy"}),
     ("test_trace_by_support", {"policy"}), ("test_written_module", {"written"}), ("test_file", {"file"}),
     ("test_folder", {"policy"}), ("test_process", {"process"}), ("test_all_addresses", {"network"}),
-    ("test_relative_path", {"file"}), ("test_of_a_class_that_evaluates", {"compile"}),
+    ("test_relative_path", {"file"}), ("test_relative_folders", {"file"}), ("test_of_a_class_that_evaluates", {"compile"}),
 ])
 def test_tests_that_do_what_a_vm_denies_are_found(denied, test, kinds):
     assert kinds <= denied[test]

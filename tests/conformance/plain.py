@@ -33,7 +33,7 @@ _DOORS = {      # files of the standard library that are asked for the operation
              "_common.py", "_tzpath.py", "parser.py", "types.py", "_local.py", "_os.py", "logging", "_bootstrap_external"},
     "written": {"_bootstrap", "_bootstrap_external", "import_helper.py", "importlib", "zipimport", "pkgutil.py", "runpy.py"},
     "policy": {"os.py", "contextlib.py", "threading.py", "signal.py", "bdb.py", "shutil.py", "pathlib", "_local.py", "_os.py"},
-    "import": {"_bootstrap", "_bootstrap_external", "import_helper.py", "importlib", "__init__.py"},
+    "import": {"_bootstrap", "_bootstrap_external", "import_helper.py", "importlib", "__init__.py", "pkgutil.py", "mock.py"},
 }
 _THROUGH = {"case.py", "contextlib.py"}     # unittest's assertRaises and enterContext, context managers: for their callers
 _PROCESS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill",
@@ -164,10 +164,10 @@ class Watch:
                 return True
             if file.startswith(self._own):
                 return False
-            name = file.removeprefix("<frozen ").removesuffix(">").rpartition(".")[2] if file.startswith("<frozen ") else (
-                os.path.basename(file))
+            frozen = file.startswith("<frozen ")        # <frozen os> is os.py
+            name = file.removeprefix("<frozen ").removesuffix(">").rpartition(".")[2] if frozen else os.path.basename(file)
             doors = _DOORS[kind] | _THROUGH
-            if name not in doors and not any(part in doors for part in Path(file).parts[-2:]) and (
+            if doors.isdisjoint((name, f"{name}.py" if frozen else name, *Path(file).parts[-2:])) and (
                     not file.startswith(self._tests)):
                 return False
             frame = frame.f_back

@@ -94,7 +94,7 @@ def talk():
     print("é" * 3, sys.stdout.isatty(), sys.stdin)
 
 def system():
-    return [sys.argv, sys.executable, sys.path, sys.orig_argv, __file__, __name__, sys.meta_path[0].__name__]
+    return [sys.argv, sys.executable, sys.path, sys.orig_argv, __file__, __name__, type(sys.meta_path[0]).__name__]
 
 def chained():
     try:

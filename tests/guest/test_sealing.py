@@ -3,9 +3,11 @@
 And the process is as it was.
 """
 
+import inspect
 import os
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -149,6 +151,7 @@ MODULES = ["ctypes", "_ctypes", "_interpreters", "_interpqueues", "_testcapi", "
 
 SOURCE = """
 import sys
+import threading
 tries = {}
 
 def stores():
@@ -218,6 +221,13 @@ def rooted(value):
                 found.append((kind.__name__, name))
     return found
 
+def signatures(_):
+    import inspect, os, sys, threading, time
+    from inspect import signature
+    module = sys.modules[__name__]
+    return ([str(signature(function)) for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep)],
+            time.sleep.__self__ is time, inspect.getmembers(module, lambda value: isinstance(value, type)))
+
 def tracing(_):
     import sys
     return sys.gettrace(), sys.getprofile()
@@ -274,6 +284,14 @@ def test_modules_made_again_are_gated(task):
 
 def test_nothing_traces_and_that_can_be_asked(task):
     assert task(None, entry="main:tracing") == (None, None)
+
+def test_replaced_functions_have_the_signatures_of_the_originals(task):
+    found, is_in_its_module, classes = task(None, entry="main:signatures")
+    assert found == [str(inspect.signature(function))
+                     for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep)]
+    assert is_in_its_module
+    assert classes == []        # the module's __loader__ is none
+
 
 def test_variables_of_frames_can_be_read(task):
     assert task(1, entry="main:frames") == (2, 1, ["found"], 2, True)

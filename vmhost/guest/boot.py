@@ -30,10 +30,10 @@ class Importer:
     def find_spec(name, path=None, target=None):
         kind = _native.find(name)
         if kind is None:
-            return ModuleSpec(name, Importer, origin="empty") if name.startswith("_sysconfigdata_") else None
+            return ModuleSpec(name, _importer, origin="empty") if name.startswith("_sysconfigdata_") else None
         if kind >= _BUILTIN:
-            return ModuleSpec(name, Importer, origin="built-in" if kind == _BUILTIN else "native")
-        return ModuleSpec(name, Importer, origin="bundle", is_package=kind == _PACKAGE)
+            return ModuleSpec(name, _importer, origin="built-in" if kind == _BUILTIN else "native")
+        return ModuleSpec(name, _importer, origin="bundle", is_package=kind == _PACKAGE)
 
     @staticmethod
     def create_module(spec):
@@ -86,6 +86,9 @@ class Importer:
         from vmhost.guest.files import BundleReader
         package = name if _native.find(name) == _PACKAGE else name.rpartition(".")[0]
         return BundleReader(package.replace(".", "/"))
+
+
+_importer = Importer()      # an instance: who lists the classes in a module shall not find its __loader__
 
 
 def _with_deferred_traceback(module):
@@ -387,7 +390,7 @@ def _drop_task_modules():
     """Lets go of the task's objects: their finalisers run here, where a deadline holds, not later."""
     library = _OWN_FILE.removesuffix("vmhost/guest/boot.py")
     names = [name for name, module in sys.modules.items()
-             if type(module) is _ModuleType and getattr(module.__spec__, "loader", None) is Importer
+             if type(module) is _ModuleType and getattr(module.__spec__, "loader", None) is _importer
              and module.__spec__.origin == "bundle" and not module.__file__.startswith(library)]
     if names:
         import gc
@@ -417,8 +420,8 @@ def boot(native):
     _native = native
     modules = sys.modules
     modules["_vmhost"] = native
-    modules[__name__].__spec__ = ModuleSpec(__name__, Importer, origin="bundle")
-    sys.meta_path[:] = [Importer]
+    modules[__name__].__spec__ = ModuleSpec(__name__, _importer, origin="bundle")
+    sys.meta_path[:] = [_importer]
     sys.path[:] = []
     sys.path_hooks[:] = []
     sys.path_importer_cache.clear()

@@ -208,7 +208,7 @@ static void bind_all(void)
             if (filing->verdict == 'g' || strchr(filing->name, '.') != NULL)
                 bound[m].gates[i] = gate_find(policy->module, filing->name);
             bound[m].refusals[i] = (PyMethodDef){ filing->name, (PyCFunction)(void (*)(void))refused_call,
-                                                  METH_FASTCALL | METH_KEYWORDS, "Refused to every task." };
+                                                  METH_FASTCALL | METH_KEYWORDS, NULL };
         }
     }
     bound_all = true;
@@ -229,6 +229,17 @@ static PyMethodDef *gate_def(vmh_gate *gate, PyMethodDef *original, bool method)
     }
     vmh_mutex_unlock(&lock);
     return &gate->def;
+}
+
+/* A refused function keeps the signature of the original, which inspect reads from the start of its documentation. */
+static PyMethodDef *refusal_def(PyMethodDef *def, PyObject *original)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    vmh_mutex_lock(&lock);
+    if (def->ml_doc == NULL)
+        def->ml_doc = PyCFunction_CheckExact(original) ? ((PyCFunctionObject *)original)->m_ml->ml_doc : NULL;
+    vmh_mutex_unlock(&lock);
+    return def;
 }
 
 static bool is_plain(PyObject *value)
@@ -262,7 +273,7 @@ static int file_name(const vmh_module_policy *policy, int m, PyObject *dict, PyO
             return 0;
         def = gate_def(gate, ((PyCFunctionObject *)value)->m_ml, false);
     } else if (verdict == 'r') {
-        def = &bound[m].refusals[at];
+        def = refusal_def(&bound[m].refusals[at], value);
         if ((self = PyUnicode_FromFormat("%s.%s", policy->module, name)) == NULL)
             return -1;
     } else
@@ -392,7 +403,7 @@ int vmh_gate_module(PyObject *module, const char *name)
     else if (strcmp(name, "_thread") == 0)
         rc = vmh_thread_finish(dict);
     else if (strcmp(name, "time") == 0)
-        rc = vmh_time_finish(dict);
+        rc = vmh_time_finish(dict, module);
     else if (strcmp(name, "_socket") == 0)
         rc = vmh_socket_finish(dict);
     else if (strcmp(name, "select") == 0)

@@ -88,7 +88,7 @@ int vmh_socket_finish(PyObject *dict);
 int vmh_select_finish(PyObject *dict);
 int vmh_other_finish(const char *module, PyObject *dict);
 int vmh_thread_finish(PyObject *dict);      /* threads.c */
-int vmh_time_finish(PyObject *dict);        /* waits.c */
+int vmh_time_finish(PyObject *dict, PyObject *module);      /* waits.c */
 
 /* A slot of a native heap type, for good: the type's slot and the wrapper that Python sees. */
 int vmh_slot_replace(PyTypeObject *type, const char *dunder, void **slot, void *function);

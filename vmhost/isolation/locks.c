@@ -156,13 +156,13 @@ static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 static PyMethodDef lock_methods[] = {
     { "acquire", (PyCFunction)(void (*)(void))lock_acquire, METH_FASTCALL | METH_KEYWORDS,
-      PyDoc_STR("acquire(blocking=True, timeout=-1) -> bool") },
+      PyDoc_STR("acquire($self, /, blocking=True, timeout=-1)\n--\n\n") },
     { "acquire_lock", (PyCFunction)(void (*)(void))lock_acquire, METH_FASTCALL | METH_KEYWORDS,
-      PyDoc_STR("An old name of acquire().") },
-    { "release", lock_release, METH_NOARGS, PyDoc_STR("Any thread may release it.") },
-    { "release_lock", lock_release, METH_NOARGS, PyDoc_STR("An old name of release().") },
-    { "locked", lock_locked, METH_NOARGS, PyDoc_STR("Whether it is held.") },
-    { "locked_lock", lock_locked, METH_NOARGS, PyDoc_STR("An old name of locked().") },
+      PyDoc_STR("acquire_lock($self, /, blocking=True, timeout=-1)\n--\n\nAn old name of acquire().") },
+    { "release", lock_release, METH_NOARGS, PyDoc_STR("release($self, /)\n--\n\nAny thread may.") },
+    { "release_lock", lock_release, METH_NOARGS, PyDoc_STR("release_lock($self, /)\n--\n\nAn old name.") },
+    { "locked", lock_locked, METH_NOARGS, PyDoc_STR("locked($self, /)\n--\n\nWhether it is held.") },
+    { "locked_lock", lock_locked, METH_NOARGS, PyDoc_STR("locked_lock($self, /)\n--\n\nAn old name.") },
     { "__enter__", lock_enter, METH_NOARGS, NULL },
     { "__exit__", (PyCFunction)(void (*)(void))lock_exit, METH_FASTCALL, NULL },
     { "_at_fork_reinit", lock_reinit, METH_NOARGS, NULL },
@@ -180,7 +180,7 @@ static PyType_Slot lock_slots[] = {
     { Py_tp_repr, (void *)lock_repr },
     { Py_tp_methods, lock_methods },
     { Py_tp_members, lock_members },
-    { Py_tp_doc, (void *)PyDoc_STR("A lock whose waits end when the VM is stopped.") },
+    { Py_tp_doc, (void *)PyDoc_STR("lock()\n--\n\nA lock whose waits end when the VM is stopped.") },
     { 0, NULL },
 };
 
@@ -322,9 +322,9 @@ static PyObject *rlock_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObje
 
 static PyMethodDef rlock_methods[] = {
     { "acquire", (PyCFunction)(void (*)(void))rlock_acquire, METH_FASTCALL | METH_KEYWORDS,
-      PyDoc_STR("acquire(blocking=True, timeout=-1) -> bool") },
-    { "release", rlock_release, METH_NOARGS, PyDoc_STR("By the thread that holds it.") },
-    { "locked", rlock_locked, METH_NOARGS, PyDoc_STR("Whether any thread holds it.") },
+      PyDoc_STR("acquire($self, /, blocking=True, timeout=-1)\n--\n\n") },
+    { "release", rlock_release, METH_NOARGS, PyDoc_STR("release($self, /)\n--\n\nBy its holder.") },
+    { "locked", rlock_locked, METH_NOARGS, PyDoc_STR("locked($self, /)\n--\n\nWhether it is held.") },
     { "__enter__", rlock_enter, METH_NOARGS, NULL },
     { "__exit__", (PyCFunction)(void (*)(void))rlock_exit, METH_FASTCALL, NULL },
     { "_is_owned", rlock_is_owned, METH_NOARGS, NULL },
@@ -346,7 +346,7 @@ static PyType_Slot rlock_slots[] = {
     { Py_tp_repr, (void *)rlock_repr },
     { Py_tp_methods, rlock_methods },
     { Py_tp_members, rlock_members },
-    { Py_tp_doc, (void *)PyDoc_STR("A reentrant lock whose waits end when the VM is stopped.") },
+    { Py_tp_doc, (void *)PyDoc_STR("RLock()\n--\n\nA reentrant lock whose waits end when the VM is stopped.") },
     { 0, NULL },
 };
 
@@ -358,8 +358,8 @@ static PyType_Spec rlock_spec = {
 };
 
 static PyMethodDef allocate_defs[] = {
-    {"allocate_lock", allocate_lock, METH_NOARGS, PyDoc_STR("allocate_lock() -> lock")},
-    {"allocate", allocate_lock, METH_NOARGS, PyDoc_STR("An old name of allocate_lock().")},
+    {"allocate_lock", allocate_lock, METH_NOARGS, PyDoc_STR("allocate_lock($module, /)\n--\n\nReturns a new lock.")},
+    {"allocate", allocate_lock, METH_NOARGS, PyDoc_STR("allocate($module, /)\n--\n\nAn old name of allocate_lock().")},
 };
 
 PyObject *vmh_type_once(const char *key, PyType_Spec *spec)

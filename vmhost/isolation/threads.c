@@ -335,15 +335,19 @@ static PyObject *set_name(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(name)
 
 static PyMethodDef thread_defs[] = {
     { "start_new_thread", start_new_thread, METH_VARARGS,
-      PyDoc_STR("start_new_thread(function, args[, kwargs]) -> identity") },
-    { "start_new", start_new_thread, METH_VARARGS, PyDoc_STR("An old name of start_new_thread().") },
+      PyDoc_STR("start_new_thread($module, function, args, kwargs={}, /)\n--\n\nReturns the thread's identity.") },
+    { "start_new", start_new_thread, METH_VARARGS, 
+      PyDoc_STR("start_new($module, function, args, kwargs={}, /)\n--\n\nAn old name of start_new_thread().") },
     { "start_joinable_thread", (PyCFunction)(void (*)(void))start_joinable_thread, METH_VARARGS | METH_KEYWORDS,
-      PyDoc_STR("start_joinable_thread(function, handle=None, daemon=True) -> handle") },
-    { "_make_thread_handle", make_thread_handle, METH_O, NULL },
-    { "_shutdown", shutdown_threads, METH_NOARGS, NULL },
-    { "_count", count_threads, METH_NOARGS, PyDoc_STR("How many threads the task has started that still run.") },
-    { "stack_size", stack_size, METH_VARARGS, PyDoc_STR("stack_size([size]) -> size before") },
-    { "set_name", set_name, METH_O, PyDoc_STR("Does nothing: the names of threads belong to the process.") },
+      PyDoc_STR("start_joinable_thread($module, /, function, handle=None, daemon=True)\n--\n\nReturns its handle.") },
+    { "_make_thread_handle", make_thread_handle, METH_O, PyDoc_STR("_make_thread_handle($module, ident, /)\n--\n\n") },
+    { "_shutdown", shutdown_threads, METH_NOARGS, PyDoc_STR("_shutdown($module, /)\n--\n\n") },
+    { "_count", count_threads, METH_NOARGS,
+      PyDoc_STR("_count($module, /)\n--\n\nHow many threads the task has started that still run.") },
+    { "stack_size", stack_size, METH_VARARGS,
+      PyDoc_STR("stack_size($module, size=0, /)\n--\n\nReturns the size before.") },
+    { "set_name", set_name, METH_O,
+      PyDoc_STR("set_name($module, name, /)\n--\n\nDoes nothing: the names of threads belong to the process.") },
 };
 
 int vmh_thread_finish(PyObject *dict)

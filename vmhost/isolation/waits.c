@@ -206,9 +206,11 @@ int vmh_def_set(PyObject *dict, const char *module, PyMethodDef *def, PyObject *
     return rc;
 }
 
-static PyMethodDef sleep_def = {"sleep", gate_sleep, METH_O, PyDoc_STR("sleep(seconds); ends when the VM is stopped.")};
+static PyMethodDef sleep_def = {
+    "sleep", gate_sleep, METH_O, PyDoc_STR("sleep($module, object, /)\n--\n\nWaits; ends when the VM is stopped.")
+};
 
-int vmh_time_finish(PyObject *dict)
+int vmh_time_finish(PyObject *dict, PyObject *module)
 {
-    return vmh_def_set(dict, "time", &sleep_def, NULL);
+    return vmh_def_set(dict, "time", &sleep_def, module);
 }

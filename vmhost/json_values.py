@@ -3,7 +3,7 @@
 JSON has no bytes, tuples, sets, complex numbers, infinities or keys that are not text. Each of these is written as an
 object with one key that starts with `$`, and read back from it; `$dict` also carries a dict whose own key could be
 taken for one of them. Promises that `from_plain(to_plain(value))` is the value again; arrays and other buffers
-come back as lists.
+come back as lists, the numbers in them as Python's.
 """
 
 import base64
@@ -74,7 +74,7 @@ def to_plain(value):
         view = memoryview(value)
     except TypeError:
         raise TypeError(f"cannot write a {type(value).__name__} as JSON") from None
-    return view.tolist()
+    return to_plain(getattr(value, "tolist", view.tolist)())       # arrays know complex numbers, views do not
 
 
 def from_plain(plain):

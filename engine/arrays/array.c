@@ -223,7 +223,6 @@ static PyObject *get_ndim(PyObject *self, void *closure) { return PyLong_FromLon
 static PyObject *get_size(PyObject *self, void *closure) { return PyLong_FromLongLong(SELF->size); }
 static PyObject *get_dtype(PyObject *self, void *closure) { return Py_NewRef(SELF->state->dtypes[SELF->t.dtype]); }
 static PyObject *get_transposed(PyObject *self, void *closure) { return (PyObject *)array_transpose(SELF, NULL); }
-static PyObject *get_none(PyObject *self, void *closure) { Py_RETURN_NONE; }
 static PyObject *get_device(PyObject *self, void *closure) { return PyUnicode_FromString("cpu"); }
 
 static PyObject *get_matrix_transposed(PyObject *self, void *closure)
@@ -346,7 +345,6 @@ static PyGetSetDef attributes[] = {
     {"flags", get_flags, NULL, "How the memory lies and whether it may be written.", NULL},
     {"flat", get_flat, set_flat, "The elements in C order: iterated, read and written by number.", NULL},
     {"device", get_device, NULL, "\"cpu\".", NULL},
-    {"__array_ufunc__", get_none, NULL, "None: another library's array beside ours leaves the operation to us.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -541,5 +539,13 @@ PyTypeObject *array_type_new(array_state *state, PyObject *module)
     state->iterator_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &iterator_spec, NULL);
     if (state->iterator_type == NULL)
         return NULL;
-    return (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+    /* with another library's array or number beside ours, the operation is ours: NumPy looks for this on the type */
+    PyObject *dict = type == NULL ? NULL : PyType_GetDict(type);
+    if (dict == NULL || PyDict_SetItemString(dict, "__array_ufunc__", Py_None) < 0)
+        Py_CLEAR(type);
+    else
+        PyType_Modified(type);
+    Py_XDECREF(dict);
+    return type;
 }

@@ -10,12 +10,13 @@
 #include <string.h>
 
 #include "vme.h"
+#include "vme_python.h"
 
 enum {
     ARRAY_INLINE_RANK = 4,          /* shapes and strides up to this rank lie in the object */
     ARRAY_FREE_MOST = 64,           /* dead objects kept for the next array */
     ARRAY_SMALL_BYTES = 64,         /* and as many dead buffers of this size: a scalar, or 8 numbers */
-    ARRAY_ELEMENT_BYTES = 16,       /* the largest element: complex128 */
+    ARRAY_ELEMENT_BYTES = VME_SCALAR_BYTES,
 };
 
 enum {

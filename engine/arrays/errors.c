@@ -1,8 +1,6 @@
 /* The one table from the engine's statuses to Python's exceptions. */
 #include "arrays.h"
 
-#include "vme_python.h"
-
 /* A stop comes with an exception that the interpreter's owner injects; it is raised here at once, so that no half-written array
  * is returned. */
 static void raise_stop(void)

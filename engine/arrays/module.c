@@ -6,7 +6,6 @@
 #include "methods.h"
 #include "signatures.h"
 
-#include "vme_python.h"
 
 static struct PyModuleDef definition;
 
@@ -35,6 +34,26 @@ static PyObject *api_from_buffer(PyObject *module, vme_buffer *buffer, int dtype
     return (PyObject *)array_on_buffer(state, vme_buffer_ref(buffer), dtype, rank, shape, strides, view.data, 0);
 }
 
+static bool api_scalar(PyObject *object, int *dtype, char *element)
+{
+    const array *self = (array *)object;
+    if (!(self->flags & ARRAY_SCALAR))
+        return false;
+    *dtype = self->t.dtype;
+    memcpy(element, self->t.data, (size_t)vme_dtype_size((vme_dtype)self->t.dtype));
+    return true;
+}
+
+static PyObject *api_scalar_new(PyObject *module, int dtype, const char *element)
+{
+    if (dtype < 0 || dtype >= VME_DTYPE_COUNT)
+        return PyErr_Format(PyExc_TypeError, "dtype number %d is unknown", dtype);
+    array *made = array_new_scalar(array_state_of(module), dtype);
+    if (made != NULL)
+        memcpy(made->t.data, element, (size_t)vme_dtype_size((vme_dtype)dtype));
+    return array_as_scalar(made);
+}
+
 static void api_free(PyObject *capsule) { PyMem_Free(PyCapsule_GetPointer(capsule, VME_PYTHON_CAPSULE)); }
 
 static int api_init(PyObject *module)
@@ -47,7 +66,7 @@ static int api_init(PyObject *module)
     *api = (struct vme_python_api){
         .abi = VME_PYTHON_ABI, .size = sizeof *api, .module = module,
         .array_check = api_check, .array_view = api_view, .array_writable = api_writable, .array_lent = api_lent,
-        .array_from_buffer = api_from_buffer, .context = api_context,
+        .array_from_buffer = api_from_buffer, .context = api_context, .array_scalar = api_scalar, .scalar_new = api_scalar_new,
     };
     PyObject *capsule = PyCapsule_New(api, VME_PYTHON_CAPSULE, api_free);
     if (capsule == NULL) {

@@ -11,7 +11,8 @@
 
 #include "vme.h"
 
-#define VME_PYTHON_ABI 1
+#define VME_PYTHON_ABI 2
+#define VME_SCALAR_BYTES 16             /* the largest element */
 #define VME_PYTHON_CAPSULE "engine._array._C_API"
 /* Where an interpreter's owner leaves its vme_context (a capsule of this name, in PyInterpreterState_GetDict, under this key)
  * before engine._array is imported there; the module takes a reference of its own. Absent: a context without an account. */
@@ -38,6 +39,10 @@ struct vme_python_api {
                                    const int64_t *strides, size_t offset);
     /* The interpreter's context, borrowed. */
     vme_context *(*context)(PyObject *module);
+    /* Whether the array stands for a number (what NumPy has scalars for: never written again, hashable); then its element. Cannot fail. */
+    bool (*array_scalar)(PyObject *array, int *dtype, char element[VME_SCALAR_BYTES]);
+    /* Such an array. NULL with MemoryError set, TypeError for an unknown dtype. */
+    PyObject *(*scalar_new)(PyObject *module, int dtype, const char element[VME_SCALAR_BYTES]);
 };
 
 #endif

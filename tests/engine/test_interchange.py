@@ -27,6 +27,15 @@ def test_we_read_and_write_numpys_memory():
     assert theirs[2, 0] == 7
 
 
+def test_operators_beside_numpys_are_ours():
+    for ours, theirs in ((np.arange(3.0), numpy.arange(3.0)), (np.arange(3.0), numpy.float64(2)), (np.arange(3.0)[2], numpy.arange(3.0)),
+                         (np.arange(3.0)[2], numpy.float64(2)), (np.arange(3)[2], numpy.int8(2))):
+        for result in (ours + theirs, theirs + ours, ours * theirs, theirs * ours, ours == theirs, theirs <= ours):
+            assert isinstance(result, np.ndarray)
+        assert numpy.asarray(theirs - ours).tolist() == (theirs - numpy.asarray(ours)).tolist()
+    assert {numpy.int64(3): 1}[np.arange(4)[3]] == {np.arange(4)[3]: 1}[numpy.int64(3)] == 1
+
+
 def test_our_view_keeps_their_object():
     theirs = standard_array.array("d", [1, 2, 3])
     ours = np.asarray(theirs)

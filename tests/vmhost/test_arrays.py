@@ -32,6 +32,16 @@ TASK = """
         return [type(value).__module__ + "." + type(value).__name__, getattr(value, "dtype", None) and value.dtype.name,
                 list(value.shape), bytes(memoryview(value)).hex()]
 
+    def described(value):
+        return repr(value)
+
+    def counted(values):
+        return {one: int((values == one).sum()) for one in np.unique(values)}
+
+    def number(kind):
+        a = np.arange(6).astype(kind) * np.array(1.5).astype(kind)
+        return {"sum": a.sum(), "of": [a[3], np.mean(a)], a[2]: {a[1], a[2]}}
+
     def write(value):
         value[0] = 1
 
@@ -119,6 +129,41 @@ def test_views_cross_as_they_are(load):
 def test_numpys_arrays_arrive_as_arrays(load, dtype):
     sent = numpy.arange(6).reshape(2, 3).astype(dtype)
     assert load()(sent, entry="main:kind") == ["engine.numpy.ndarray", dtype, [2, 3], sent.tobytes().hex()]
+
+
+KINDS = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+         "complex64", "complex128"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_of_arrays_cross_as_numbers(load, kind):
+    task = load()
+    answer = task(kind, entry="main:number")
+    a = numpy.arange(6).astype(kind) * numpy.array(1.5).astype(kind)
+    assert answer == {"sum": a.sum(), "of": [a[3], numpy.mean(a)], a[2]: {a[1], a[2]}}      # hashed and compared
+    assert answer[a[2].item()] == {a[1].item(), a[2].item()}        # Python's numbers are the same keys
+    assert (repr(answer["sum"]), answer["of"][0].dtype.name) == (repr(a.sum()), kind)
+    assert task({answer["of"][0]: answer["sum"]}, entry="main:described") == repr({a[3]: a.sum()})
+
+
+def test_a_count_of_values(load):
+    assert load()(numpy.array([3, 1, 3, 3]), entry="main:counted") == {1: 1, 3: 3}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numpys_numbers_cross_as_numbers(load, host, kind):
+    sent = numpy.array(1.5).astype(kind)[()]
+    assert load()({sent: [sent]}, entry="main:described") == repr({sent: [sent]})
+    plain = host.load(bundle("def run(value):\n    return repr(value)\n", name=f"plain-{kind}"))      # loads no engine
+    assert plain({sent: [sent]}) == repr({sent.item(): [sent.item()]})
+
+
+def test_arrays_without_dimensions_stay_arrays(load):
+    task = load()
+    assert task(np.array(2.5), entry="main:described") == "array(2.5)"
+    sent = np.array(2.5)
+    assert address(task(sent, entry="main:echo")) == address(sent)
+    assert task(numpy.array(2.5), entry="main:described") == "array(2.5)"
 
 
 def test_plain_memory_arrives_as_a_buffer(load):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import engine.numpy as np
 from vmhost import json_values as values
 
 scalars = (
@@ -62,6 +63,9 @@ def test_what_json_cannot_say_is_tagged():
     assert dumps({"$bytes": 1}) == '{"$dict": [["$bytes", 1]]}'
     assert math.isnan(values.loads(dumps(math.nan)))
     assert dumps(array.array("i", [1, 2])) == "[1, 2]"
+    assert dumps(np.array([[1.5, np.nan]])) == '[[1.5, {"$float": "nan"}]]'
+    assert dumps(np.array([1 + 2j])) == '[{"$complex": [1.0, 2.0]}]'
+    assert dumps({"sum": np.arange(4).sum()}) == '{"sum": 6}'
     with pytest.raises(TypeError, match="cannot write a object"):
         dumps([object()])
 

@@ -180,6 +180,22 @@ int vmh_engine_put(PyObject *array, const struct vme_python_api *arrays, vmh_sto
     return 0;
 }
 
+/* The same, loaded now where it is not yet; NULL: an error is set. */
+static const struct vme_python_api *arrays_loaded(void)
+{
+    const struct vme_python_api *arrays = vmh_engine_arrays();
+    if (arrays != NULL || PyErr_Occurred())
+        return arrays;
+    PyObject *module = PyImport_ImportModule(module_name);
+    Py_XDECREF(module);
+    if (module == NULL)
+        return NULL;
+    arrays = vmh_engine_arrays();
+    if (arrays == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ImportError, "engine._array is loaded, but left no table of its arrays");
+    return arrays;
+}
+
 PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, const int64_t *shape, const int64_t *strides)
 {
     const struct vme_api *api = atomic_load(&engine);
@@ -187,20 +203,9 @@ PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, con
         PyErr_SetString(PyExc_ImportError, "an array came, but the engine is not attached to this host");
         return NULL;
     }
-    const struct vme_python_api *arrays = vmh_engine_arrays();
-    if (arrays == NULL) {
-        PyObject *module = PyErr_Occurred() ? NULL : PyImport_ImportModule(module_name);
-        Py_XDECREF(module);
-        if (module == NULL)
-            return NULL;
-        arrays = vmh_engine_arrays();
-        if (arrays == NULL && PyErr_Occurred())
-            return NULL;
-        if (arrays == NULL) {
-            PyErr_SetString(PyExc_ImportError, "engine._array is loaded, but left no table of its arrays");
-            return NULL;
-        }
-    }
+    const struct vme_python_api *arrays = arrays_loaded();
+    if (arrays == NULL)
+        return NULL;
     vme_buffer *buffer;
     vme_context *own = arrays->context(arrays->module);
     if (storage->drop == drop_buffer) {
@@ -215,6 +220,41 @@ PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, con
     api->buffer_unref(buffer);
     return array;
 }
+
+/* ---- numbers across the wall */
+#define NUMBER(type, make) { type number; memcpy(&number, element, sizeof number); return make(number); }
+#define PARTS(type) { type parts[2]; memcpy(parts, element, sizeof parts); return PyComplex_FromDoubles(parts[0], parts[1]); }
+
+static PyObject *python_number(int dtype, const char *element)
+{
+    switch (dtype) {
+    case VME_BOOL: NUMBER(uint8_t, PyBool_FromLong)
+    case VME_INT8: NUMBER(int8_t, PyLong_FromLong)
+    case VME_INT16: NUMBER(int16_t, PyLong_FromLong)
+    case VME_INT32: NUMBER(int32_t, PyLong_FromLong)
+    case VME_INT64: NUMBER(int64_t, PyLong_FromInt64)
+    case VME_UINT8: NUMBER(uint8_t, PyLong_FromLong)
+    case VME_UINT16: NUMBER(uint16_t, PyLong_FromLong)
+    case VME_UINT32: NUMBER(uint32_t, PyLong_FromUInt32)
+    case VME_UINT64: NUMBER(uint64_t, PyLong_FromUInt64)
+    case VME_FLOAT16: return PyFloat_FromDouble(PyFloat_Unpack2(element, __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__));
+    case VME_FLOAT32: NUMBER(float, PyFloat_FromDouble)
+    case VME_FLOAT64: NUMBER(double, PyFloat_FromDouble)
+    case VME_COMPLEX64: PARTS(float)
+    default: PARTS(double)
+    }
+}
+#undef NUMBER
+#undef PARTS
+
+PyObject *vmh_engine_scalar(const vmh_scalar *scalar)
+{
+    const struct vme_python_api *arrays = scalar->foreign ? vmh_engine_arrays() : arrays_loaded();
+    if (arrays == NULL)
+        return PyErr_Occurred() ? NULL : python_number(scalar->dtype, scalar->element);
+    return arrays->scalar_new(arrays->module, scalar->dtype, scalar->element);
+}
+_Static_assert(sizeof((vmh_scalar *)0)->element == VME_SCALAR_BYTES, "vme_python.h says how many bytes an element has");
 
 int vmh_engine_dtype(const char *format)
 {

@@ -42,4 +42,14 @@ PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, con
 /* The engine's number for an item format of the struct module; -1: none. */
 int vmh_engine_dtype(const char *format);
 
+/* A number of the engine's or of another library's (NumPy's scalars), as it crosses: by value, since nobody can write it. */
+typedef struct vmh_scalar {
+    int32_t dtype;
+    bool foreign;               /* not the engine's: where that is not loaded, a Python number will do */
+    char element[16];
+} vmh_scalar;
+
+/* `scalar` as the engine's, which is loaded unless it is `foreign`; then as Python's number. */
+PyObject *vmh_engine_scalar(const vmh_scalar *scalar);
+
 #endif

@@ -12,7 +12,7 @@
 enum tag {
     TAG_NONE, TAG_TRUE, TAG_FALSE, TAG_INT, TAG_BIG, TAG_FLOAT, TAG_COMPLEX, TAG_ASCII, TAG_STR, TAG_BYTES, TAG_LIST,
     TAG_TUPLE, TAG_DICT, TAG_SET, TAG_BUFFER, TAG_LENT_BYTES, TAG_LENT_TEXT, TAG_GIVEN_BYTES,
-    TAG_GIVEN_TEXT, TAG_ARRAY,
+    TAG_GIVEN_TEXT, TAG_ARRAY, TAG_SCALAR,
 };
 
 /* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library). */
@@ -184,6 +184,33 @@ static int put_array(encoder *e, PyObject *value, const struct vme_python_api *a
     }
     vmh_storage_unref(storage);
     return at == NULL ? -1 : 0;
+}
+
+static int put_scalar(encoder *e, const vmh_scalar *scalar)
+{
+    uint8_t *at = put_tag(e, TAG_SCALAR) < 0 ? NULL : room(e, sizeof *scalar);
+    if (at == NULL)
+        return -1;
+    memcpy(at, scalar, sizeof *scalar);
+    return 0;
+}
+
+/* What NumPy has for a number: hashable, read-only, without dimensions. 1: `scalar` is it; 0: it is something else. */
+static int foreign_scalar(PyObject *value, vmh_scalar *scalar)
+{
+    Py_buffer view;
+    if (Py_TYPE(value)->tp_hash == PyObject_HashNotImplemented || !PyObject_HasAttrString(value, "__array_interface__"))
+        return 0;
+    if (PyObject_GetBuffer(value, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
+        PyErr_Clear();          /* said again, with the place, where it is taken for a buffer */
+        return 0;
+    }
+    scalar->dtype = view.ndim == 0 && view.readonly && view.format != NULL ? vmh_engine_dtype(view.format) : -1;
+    bool is = scalar->dtype >= 0 && view.len <= (Py_ssize_t)sizeof scalar->element;
+    if (is)
+        memcpy(scalar->element, view.buf, (size_t)view.len);
+    PyBuffer_Release(&view);
+    return is;
 }
 
 static int put_foreign_buffer(encoder *e, const step *at, PyObject *value)
@@ -387,12 +414,20 @@ static int put(encoder *e, PyObject *value, const step *at)
     if (type == e->buffer_type)
         return put_buffer(e, vmh_buffer_storage(value), vmh_buffer_view(value));
     const struct vme_python_api *arrays = vmh_engine_arrays();
+    vmh_scalar scalar = {0};
     if (arrays == NULL && PyErr_Occurred())
         return -1;
-    if (arrays != NULL && arrays->array_check(value))
-        return put_array(e, value, arrays);
-    if (PyObject_CheckBuffer(value) && !PyBytes_Check(value))
-        return put_foreign_buffer(e, at, value);
+    if (arrays != NULL && arrays->array_check(value)) {
+        int dtype;
+        if (!arrays->array_scalar(value, &dtype, scalar.element))
+            return put_array(e, value, arrays);
+        scalar.dtype = dtype;
+        return put_scalar(e, &scalar);
+    }
+    if (PyObject_CheckBuffer(value) && !PyBytes_Check(value)) {
+        scalar.foreign = true;
+        return foreign_scalar(value, &scalar) ? put_scalar(e, &scalar) : put_foreign_buffer(e, at, value);
+    }
     return refuse(e, at, PyExc_TypeError,
                   "a `%s` cannot cross; what can: None, bool, int, float, complex, str, bytes, list, tuple, dict, set and "
                   "arrays (exact types; convert it first)", value);
@@ -554,6 +589,16 @@ static PyObject *get_array(decoder *d)
     return vmh_engine_get(d->blob->storages[array.storage], &array, sizes, sizes + rank);
 }
 
+static PyObject *get_scalar(decoder *d)
+{
+    vmh_scalar scalar;
+    const uint8_t *from = bite(d, sizeof scalar);
+    if (from == NULL)
+        return NULL;
+    memcpy(&scalar, from, sizeof scalar);
+    return vmh_engine_scalar(&scalar);
+}
+
 static vmh_storage *get_storage(decoder *d)
 {
     const uint8_t *from = bite(d, 4);
@@ -680,6 +725,8 @@ static PyObject *get(decoder *d)
         return get_given(d, tag == TAG_GIVEN_TEXT);
     case TAG_ARRAY:
         return get_array(d);
+    case TAG_SCALAR:
+        return get_scalar(d);
     }
     PyErr_Format(PyExc_SystemError, "vmhost: tag %d on the wire is unknown", (int)tag);
     return NULL;

@@ -52,10 +52,9 @@ DENIED = {
     "close_stdout": "import os; os.close(1)",
     "dup2": "import os; os.dup2(1, 2)",
     "read_descriptor": "import os; os.read(0, 1)",
-    "write_descriptor": "import os; os.write(5, b'x')",
+    "write_descriptor": "import os; os.write(0, b'x')",
     "fstat_descriptor": "import os; os.fstat(0)",
     "open_descriptor": "open(1, 'wb')",
-    "open_closed_descriptor": "open(9999)",
     "file_descriptor": "import io; io.FileIO(2, 'w')",
     "file_unbound": "import io; io.FileIO.__init__(io.FileIO.__new__(io.FileIO), 1, 'w')",
     "opener": "open('/anything', opener=lambda path, flags: 1)",
@@ -228,6 +227,17 @@ def signatures(_):
     return ([str(signature(function)) for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep)],
             time.sleep.__self__ is time, inspect.getmembers(module, lambda value: isinstance(value, type)))
 
+def closed(_):
+    import errno, os, select
+    kinds = set()
+    for act in (lambda: os.read(9999, 1), lambda: os.close(9999), lambda: open(9999), lambda: os.fstat(9999),
+                lambda: select.select([9999], [], [], 0)):
+        try:
+            act()
+        except OSError as error:
+            kinds.add((type(error).__name__, errno.errorcode[error.errno]))
+    return kinds
+
 def tracing(_):
     import sys
     return sys.gettrace(), sys.getprofile()
@@ -284,6 +294,10 @@ def test_modules_made_again_are_gated(task):
 
 def test_nothing_traces_and_that_can_be_asked(task):
     assert task(None, entry="main:tracing") == (None, None)
+
+def test_a_descriptor_that_is_nobodys_is_a_bad_one_as_in_cpython(task):
+    assert task(None, entry="main:closed") == {("OSError", "EBADF")}
+
 
 def test_replaced_functions_have_the_signatures_of_the_originals(task):
     found, is_in_its_module, classes = task(None, entry="main:signatures")

@@ -8,6 +8,7 @@
 #include "meter.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -308,7 +309,11 @@ int vmh_fd_check(int fd, const char *what)
 {
     if (vmh_fd_owned(fd))
         return 0;
-    vmh_deny("a task uses descriptors that it made itself; this one is the host's or closed", "%s(%d)", what, fd);
+    if (fcntl(fd, F_GETFD) < 0) {       /* nobody's: what CPython says of a closed one, which programs expect */
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    vmh_deny("a task uses descriptors that it made itself; this one is the host's", "%s(%d)", what, fd);
     return -1;
 }
 

@@ -33,6 +33,9 @@ DIFFERENT = {
     "random": {
         "default_rng": "over Philox, so other numbers than NumPy's for a seed; those of numpy.random.Generator(numpy.random.Philox(seed))",
         "Generator": "floating numbers agree with NumPy's to rounding; a single one is an array of no dimensions, not a float",
+        "RandomState": "takes a seed, no bit generator; without binomial, f, geometric, hypergeometric, logseries, multinomial, negative_binomial, "
+                       "noncentral_chisquare, noncentral_f, vonmises, wald, zipf; choice() of numbers only",
+        "seed": "the state is shared by all code of a VM, and by nothing outside it",
     },
     "linalg": {name: "needs scipy-openblas32, else NotImplementedError says so"
                for name in ("cond", "eig", "eigh", "eigvals", "eigvalsh", "lstsq", "matrix_rank", "pinv", "qr", "svd", "svdvals")},

@@ -1,8 +1,8 @@
 """`numpy.random`: `default_rng(seed)` gives a Generator over Philox, with NumPy's numbers for the same key.
 
 `Generator(Philox(seed))` draws what `numpy.random.Generator(numpy.random.Philox(seed))` draws: words and integers exactly, floating
-numbers to rounding. (NumPy's own default_rng uses PCG64 and gives others.) The functions of the old interface (seed, rand, normal …)
-are absent: the state would be shared by all code of a VM.
+numbers to rounding. (NumPy's own default_rng uses PCG64 and gives others.) RandomState and the functions of the old interface (seed, rand,
+normal …) are in _random_state.py.
 """
 
 from engine import _array as _a
@@ -737,6 +737,12 @@ def __dir__():
 
 
 def __getattr__(name):
+    from engine.numpy import _random_state
+
+    if name == "RandomState":
+        return _random_state.RandomState
+    if name in _random_state.SHARED:
+        return _random_state.shared(_random_state.SHARED[name])
     from engine.numpy._absent import missing
 
     raise missing("random", name)

@@ -1,0 +1,591 @@
+"""`numpy.random`'s old interface: RandomState over the Mersenne Twister, and the functions of one that all code of a VM shares.
+
+Draws what NumPy draws for the same seed: words and integers exactly, floating numbers to rounding. The twister is that of Python's module
+`random`. New code takes a Generator of `default_rng(seed)`, which is faster and has more distributions.
+"""
+
+from math import exp, floor, lgamma, log, sqrt
+from random import Random
+
+from engine import _array as _a
+from engine.numpy.random import _limits, _shape, _shape_of
+
+_HALF = (1 << 32) - 1
+
+
+def _twister_of_number(seed):
+    state, value = [], seed
+    for place in range(1, 625):
+        state.append(value)
+        value = (1812433253 * (value ^ value >> 30) + place) & _HALF
+    return state
+
+
+def _twister_of_words(words):
+    """Matsumoto and Nishimura's init_by_array (2002)."""
+    state, i, j = _twister_of_number(19650218), 1, 0
+    for _ in range(max(624, len(words))):
+        state[i] = ((state[i] ^ (state[i - 1] ^ state[i - 1] >> 30) * 1664525) + words[j] + j) & _HALF
+        i, j = i + 1, (j + 1) % len(words)
+        if i == 624:
+            state[0], i = state[623], 1
+    for _ in range(623):
+        state[i] = ((state[i] ^ (state[i - 1] ^ state[i - 1] >> 30) * 1566083941) - i) & _HALF
+        i += 1
+        if i == 624:
+            state[0], i = state[623], 1
+    state[0] = 1 << 31
+    return state
+
+
+def _checked(values, right, sentence):
+    if not right(values).all():
+        raise ValueError(sentence)
+
+
+class RandomState:
+    """Random numbers of the old interface for a seed: a number from 0 to 2**32 - 1, a list of these, or None for any."""
+
+    def __init__(self, seed=None):
+        self._twister = Random()
+        self.seed(seed)
+
+    def __repr__(self):
+        return "RandomState(MT19937)"
+
+    def seed(self, seed=None):
+        self._kept = None           # the second normal number of a pair
+        if seed is None:
+            self._twister.seed()
+            return
+        if hasattr(seed, "squeeze"):
+            seed = seed.squeeze()
+        try:
+            number = seed.__index__()
+        except (AttributeError, TypeError):
+            words = _a.asarray(seed)
+            if words.size == 0:
+                raise ValueError("Seed must be non-empty") from None
+            if words.dtype.kind not in "biu":
+                raise TypeError(f"Cannot cast {'array data' if words.ndim else 'scalar'} from {words.dtype!r} to dtype('int64') according to the rule 'safe'") from None
+            if words.ndim != 1:
+                raise ValueError("Seed array must be 1-d") from None
+            words = words.tolist()
+            if min(words) < 0 or max(words) > _HALF:
+                raise ValueError("Seed must be between 0 and 2**32 - 1") from None
+            state = _twister_of_words(words)
+        else:
+            if not 0 <= number <= _HALF:
+                raise ValueError("Seed must be between 0 and 2**32 - 1")
+            state = _twister_of_number(number)
+        self._twister.setstate((3, (*state, 624), None))
+
+    def get_state(self, legacy=True):
+        """("MT19937", 624 words, place, has a normal number, that number), or the same as a dict."""
+        words = self._twister.getstate()[1]
+        key, place = _a.array(words[:624], _a.uint32), words[624]
+        kept, value = int(self._kept is not None), self._kept or 0.0
+        if legacy:
+            return "MT19937", key, place, kept, value
+        return {"bit_generator": "MT19937", "state": {"key": key, "pos": place}, "has_gauss": kept, "gauss": value}
+
+    def set_state(self, state):
+        if isinstance(state, dict):
+            state = state["bit_generator"], state["state"]["key"], state["state"]["pos"], state.get("has_gauss", 0), state.get("gauss", 0.0)
+        if not isinstance(state, (tuple, list)):
+            raise TypeError("state must be a dict or a tuple.")
+        name, key, place, *kept = state
+        if name != "MT19937":
+            raise ValueError("set_state can only be used with legacy MT19937 state instances.")
+        self._twister.setstate((3, (*_a.asarray(key).tolist(), int(place)), None))
+        self._kept = float(kept[1]) if kept and kept[0] else None
+
+    # ---- words
+    def _words(self, count):
+        return _a.frombuffer(self._twister.randbytes(4 * count), _a.uint32)
+
+    def _doubles(self, count):
+        words = self._words(2 * count)
+        return ((words[::2] >> 5) * 67108864.0 + (words[1::2] >> 6)) / 9007199254740992.0
+
+    def _normals(self, count):
+        """By Marsaglia's polar method, whose second number is kept for the next call."""
+        made, filled = _a.empty(count), 0
+        if count and self._kept is not None:
+            made[0], filled, self._kept = self._kept, 1, None
+        while filled < count:
+            pairs = (count - filled + 1) // 2
+            points = 2.0 * self._doubles(2 * pairs).reshape(pairs, 2) - 1.0
+            squares = (points * points).sum(axis=1)
+            inside = (squares < 1.0) & (squares != 0.0)
+            points, squares = points[inside], squares[inside]
+            normals = (points[:, ::-1] * _a.sqrt(-2.0 * _a.log(squares) / squares)[:, None]).reshape(-1)
+            taken = min(len(normals), count - filled)
+            made[filled:filled + taken] = normals[:taken]
+            filled += taken
+            if taken < len(normals):
+                self._kept = float(normals[taken])
+        return made
+
+    def _exponentials(self, count):
+        return -_a.log(1.0 - self._doubles(count))
+
+    def _interval(self, most):
+        """A number from 0 to `most`: words under a mask until one is small enough."""
+        mask, bits = (1 << most.bit_length()) - 1, self._twister.getrandbits
+        while True:
+            value = bits(32) if most <= _HALF else bits(32) << 32 | bits(32)
+            if value & mask <= most:
+                return value & mask
+
+    def _pieces(self, width):
+        """Words in pieces of `width` bits, the low ones first."""
+        while True:
+            word = self._twister.getrandbits(32)
+            for place in range(0, 32, width):
+                yield word >> place & (1 << width) - 1
+
+    def _below(self, most, count, width):
+        """`count` numbers from 0 to `most`, from pieces of words of `width` bits each."""
+        if width == 64 and most <= _HALF:
+            width = 32
+        dtype, per_word = _a.dtype(f"uint{width}"), max(32 // width, 1)
+        if most == 0:
+            return _a.zeros(count, dtype)
+        mask = _a.asarray((1 << most.bit_length()) - 1, dtype)
+        made, filled, left = _a.empty(count, dtype), 0, _a.empty(0, dtype)
+        while filled < count:
+            wanted = count - filled
+            words = -(-(wanted - len(left)) // per_word)
+            if width == 64:
+                halves = self._words(2 * wanted).astype(dtype)
+                pieces = halves[::2] << 32 | halves[1::2]
+            else:
+                pieces = _a.concatenate((left, self._words(words).view(dtype)))
+            left = pieces[wanted:]
+            values = pieces[:wanted] & mask
+            values = values[values <= most]
+            made[filled:filled + len(values)] = values
+            filled += len(values)
+        return made
+
+    # ---- how numbers are drawn
+    def _made(self, size, draw, *parameters):
+        """draw(count, *parameters as flat arrays or numbers), shaped; without a size and with numbers only a number."""
+        shape = _shape_of(*parameters) if parameters else ()
+        if size is None and shape == ():
+            return draw(1, *parameters).item()
+        if size is not None:
+            wanted = _shape(size)
+            if shape and _shape_of(_a.empty(shape), _a.empty(wanted)) != wanted:
+                raise ValueError(f"Output size {wanted} is not compatible with broadcast dimensions of inputs {shape}.")
+            shape = wanted
+        count = 1
+        for length in shape:
+            if length < 0:
+                raise ValueError("negative dimensions are not allowed")
+            count *= length
+        flat = [parameter if parameter.ndim == 0 else _a.broadcast_to(parameter, shape).ravel() for parameter in parameters]
+        return draw(count, *flat).reshape(shape)
+
+    def _each(self, size, one, *parameters, dtype=float):
+        """one(*numbers) for every element, one after the other."""
+        def draw(count, *flat):
+            rows = zip(*([parameter.item()] * count if parameter.ndim == 0 else parameter.tolist() for parameter in flat))
+            return _a.array([one(*row) for row in rows], dtype).reshape(count)
+
+        return self._made(size, draw, *parameters)
+
+    # ---- uniform and integers
+    def random_sample(self, size=None):
+        return self._made(size, self._doubles)
+
+    random = random_sample
+
+    def rand(self, *args):
+        return self.random_sample(args or None)
+
+    def uniform(self, low=0.0, high=1.0, size=None):
+        low, high = _numbers(low, high)
+        if not _a.isfinite(high - low).all():
+            raise OverflowError("Range exceeds valid bounds")
+        return self._made(size, lambda count, low, high: low + (high - low) * self._doubles(count), low, high)
+
+    def tomaxint(self, size=None):
+        def draw(count):
+            halves = self._words(2 * count).astype(_a.uint64)
+            return (halves[::2] << 31 | halves[1::2] >> 1).astype(_a.int64)
+
+        return self._made(size, draw)
+
+    def bytes(self, length):
+        return self._twister.randbytes(-(-length // 4) * 4)[:length]
+
+    def randint(self, low, high=None, size=None, dtype=int):
+        """Integers from `low` up to, without, `high`; from 0 with one bound."""
+        if high is None:
+            low, high = 0, low
+        given, dtype = dtype, _a.dtype(dtype)
+        if dtype.kind not in "biu":
+            raise TypeError(f"Unsupported dtype {dtype!r} for randint")
+        width = 1 if dtype.kind == "b" else 8 * dtype.itemsize
+        lowest, highest = (0, 1) if dtype.kind == "b" else _limits(dtype)
+
+        def check(least, last):
+            if least < lowest:
+                raise ValueError(f"low is out of bounds for {dtype.name}")
+            if last > highest:
+                raise ValueError(f"high is out of bounds for {dtype.name}")
+            if least > last:
+                raise ValueError("low >= high")
+
+        if all(isinstance(bound, (int, float)) or getattr(bound, "ndim", 1) == 0 for bound in (low, high)):
+            least, last = int(low), int(high) - 1
+            check(least, last)
+            made = self._made(size, lambda count: (self._bits(count, last) if width == 1 else self._below(last - least, count, width)).astype(dtype)
+                              + _a.asarray(least, dtype))
+            return made if size is not None or given in (int, bool) else _a.asarray(made, dtype)[()]
+        pieces = self._pieces(width)
+
+        lows, highs = _a.asarray(low), _a.asarray(high)
+        for values in (lows, highs):
+            if values.dtype.kind not in "biu":
+                raise TypeError(f"Cannot cast array data from {values.dtype!r} to {_a.dtype(int)!r} according to the rule 'safe'")
+
+        def one(least, high):
+            check(int(least), int(high) - 1)
+            most = int(high) - 1 - int(least)
+            if width >= 32 or most == 0:
+                return int(least) + (most and self._interval(most))
+            mask = (1 << most.bit_length()) - 1
+            return int(least) + next(piece & mask for piece in pieces if piece & mask <= most)
+
+        return self._each(size, one, lows, highs, dtype=dtype)
+
+    def _bits(self, count, last):
+        if last == 0:
+            return _a.zeros(count, bool)
+        from engine.numpy._bits import unpackbits
+
+        return unpackbits(self._words(-(-count // 32)).view(_a.uint8), bitorder="little")[:count]
+
+    def random_integers(self, low, high=None, size=None):
+        low, high = (1, low) if high is None else (low, high)
+        return self.randint(low, int(high) + 1, size)
+
+    # ---- orders and choices
+    def _order(self, length):
+        places = list(range(length))
+        for i in range(length - 1, 0, -1):
+            j = self._interval(i)
+            places[i], places[j] = places[j], places[i]
+        return places
+
+    def shuffle(self, x):
+        if isinstance(x, _a.ndarray):
+            if x.ndim == 0:
+                raise TypeError("x must be an array or a sequence of more than 0 dimensions")
+            x[...] = _a.take(x, _a.array(self._order(len(x)), int), 0)
+            return
+        for i in range(len(x) - 1, 0, -1):
+            j = self._interval(i)
+            x[i], x[j] = x[j], x[i]
+
+    def permutation(self, x):
+        if isinstance(x, int) or hasattr(x, "__index__") and not getattr(x, "ndim", 0):
+            return _a.array(self._order(int(x)), int)
+        x = _a.asarray(x)
+        if x.ndim < 1:
+            raise IndexError("x must be an integer or at least 1-dimensional")
+        return _a.take(x, _a.array(self._order(len(x)), int), 0)
+
+    def choice(self, a, size=None, replace=True, p=None):
+        """Elements of `a` (a number: of arange(a)), with chances `p`."""
+        array = _a.asarray(a)
+        if array.ndim == 0:
+            population = array.item()
+            if not isinstance(population, int):
+                raise ValueError("a must be 1-dimensional or an integer")
+            if population <= 0 and size != 0:
+                raise ValueError("a must be greater than 0 unless no samples are taken")
+        elif array.ndim != 1:
+            raise ValueError("a must be 1-dimensional")
+        else:
+            population = len(array)
+            if population == 0 and size != 0:
+                raise ValueError("'a' cannot be empty unless no samples are taken")
+        shape = None if size is None else _shape(size)
+        count = 1
+        for length in shape or ():
+            count *= length
+        if p is not None:
+            p = _a.asarray(p, dtype=float)
+            if p.ndim != 1:
+                raise ValueError("'p' must be 1-dimensional")
+            if len(p) != population:
+                raise ValueError("'a' and 'p' must have same size")
+            if _a.isnan(p).any():
+                raise ValueError("probabilities contain NaN")
+            if (p < 0).any():
+                raise ValueError("probabilities are not non-negative")
+            if abs(float(p.sum()) - 1.0) > 1.5e-8:
+                raise ValueError("probabilities do not sum to 1")
+        if replace and p is None:
+            places = _a.asarray(self.randint(0, population, size))
+        elif replace:
+            limits = p.cumsum()
+            limits /= limits[-1]
+            places = limits.searchsorted(self.random_sample(size), side="right")
+        else:
+            if count > population:
+                raise ValueError("Cannot take a larger sample than population when 'replace=False'")
+            if p is not None and _a.count_nonzero(p) < count:
+                raise ValueError("Fewer non-zero entries in p than size")
+            places = self.permutation(population)[:count] if p is None else self._different(p, count)
+            places = places.reshape(shape or ())
+        if array.ndim == 0:
+            return places.item() if shape is None else places
+        return array[places]
+
+    def _different(self, p, count):
+        from engine.numpy._sets import unique
+
+        p, found = p.copy(), _a.zeros(0, int)
+        while len(found) < count:
+            draws = self.rand(count - len(found))
+            p[found] = 0
+            limits = p.cumsum()
+            limits /= limits[-1]
+            drawn = limits.searchsorted(draws, side="right")
+            _, first = unique(drawn, return_index=True)
+            found = _a.concatenate((found, drawn[_a.sort(first)]))
+        return found
+
+    # ---- normal numbers and what is made of them
+    def randn(self, *args):
+        return self.standard_normal(args or None)
+
+    def standard_normal(self, size=None):
+        return self._made(size, self._normals)
+
+    def normal(self, loc=0.0, scale=1.0, size=None):
+        loc, scale = _numbers(loc, scale)
+        _checked(scale, lambda scale: scale >= 0, "scale < 0")
+        return self._made(size, lambda count, loc, scale: loc + scale * self._normals(count), loc, scale)
+
+    def lognormal(self, mean=0.0, sigma=1.0, size=None):
+        mean, sigma = _numbers(mean, sigma)
+        _checked(sigma, lambda sigma: sigma >= 0, "sigma < 0")
+        return self._made(size, lambda count, mean, sigma: _a.exp(mean + sigma * self._normals(count)), mean, sigma)
+
+    def standard_cauchy(self, size=None):
+        def draw(count):
+            pairs = self._normals(2 * count)
+            return pairs[::2] / pairs[1::2]
+
+        return self._made(size, draw)
+
+    def multivariate_normal(self, mean, cov, size=None, check_valid="warn", tol=1e-8):
+        """Vectors of normal numbers with this mean and these covariances."""
+        from engine.numpy.linalg import svd
+
+        mean, cov = _a.asarray(mean, dtype=float), _a.asarray(cov, dtype=float)
+        if mean.ndim != 1:
+            raise ValueError("mean must be 1 dimensional")
+        if cov.ndim != 2 or cov.shape[0] != cov.shape[1]:
+            raise ValueError("cov must be 2 dimensional and square")
+        if mean.shape[0] != cov.shape[0]:
+            raise ValueError("mean and cov must have same length")
+        x = self.standard_normal((() if size is None else _shape(size)) + mean.shape).reshape(-1, len(mean))
+        _, s, v = svd(cov)
+        if check_valid == "raise" and not (_a.absolute(v.T * s @ v - cov) <= tol + tol * _a.absolute(cov)).all():
+            raise ValueError("covariance is not symmetric positive-semidefinite.")
+        return (mean + x @ (_a.sqrt(s)[:, None] * v)).reshape((() if size is None else _shape(size)) + mean.shape)
+
+    # ---- what is made of uniform and exponential numbers
+    def standard_exponential(self, size=None):
+        return self._made(size, self._exponentials)
+
+    def exponential(self, scale=1.0, size=None):
+        scale, = _numbers(scale)
+        _checked(scale, lambda scale: scale >= 0, "scale < 0")
+        return self._made(size, lambda count, scale: scale * self._exponentials(count), scale)
+
+    def _of_positive(self, size, a, function, name="a", strictly=True):
+        a, = _numbers(a)
+        _checked(a, lambda a: a > 0 if strictly else a >= 0, f"{name} <= 0" if strictly else f"{name} < 0")
+        return self._made(size, function, a)
+
+    def pareto(self, a, size=None):
+        return self._of_positive(size, a, lambda count, a: _a.expm1(self._exponentials(count) / a))
+
+    def weibull(self, a, size=None):
+        a, = _numbers(a)
+        if (a == 0).any():      # takes no word for these
+            return self._each(size, lambda a: a and (-log(1.0 - self._twister.random())) ** (1.0 / a), a)
+        return self._of_positive(size, a, lambda count, a: self._exponentials(count) ** (1.0 / a), strictly=False)
+
+    def power(self, a, size=None):
+        return self._of_positive(size, a, lambda count, a: (-_a.expm1(-self._exponentials(count))) ** (1.0 / a))
+
+    def rayleigh(self, scale=1.0, size=None):
+        return self._of_positive(size, scale, lambda count, scale: scale * _a.sqrt(2.0 * self._exponentials(count)), "scale", False)
+
+    def _located(self, size, loc, scale, function):
+        loc, scale = _numbers(loc, scale)
+        _checked(scale, lambda scale: scale >= 0, "scale < 0")
+        return self._made(size, lambda count, loc, scale: loc + scale * function(self._doubles(count)), loc, scale)
+
+    def laplace(self, loc=0.0, scale=1.0, size=None):
+        return self._located(size, loc, scale, lambda u: _a.where(u >= 0.5, -_a.log(2.0 - u - u), _a.log(u + u)))
+
+    def gumbel(self, loc=0.0, scale=1.0, size=None):
+        return self._located(size, loc, scale, lambda u: -_a.log(-_a.log(1.0 - u)))
+
+    def logistic(self, loc=0.0, scale=1.0, size=None):
+        return self._located(size, loc, scale, lambda u: _a.log(u / (1.0 - u)))
+
+    def triangular(self, left, mode, right, size=None):
+        left, mode, right = _numbers(left, mode, right)
+        for wrong, sentence in ((left > mode, "left > mode"), (mode > right, "mode > right"), (left == right, "left == right")):
+            if wrong.any():
+                raise ValueError(sentence)
+
+        def draw(count, left, mode, right):
+            u, base = self._doubles(count), right - left
+            return _a.where(u <= (mode - left) / base, left + _a.sqrt(u * (mode - left) * base), right - _a.sqrt((1.0 - u) * (right - mode) * base))
+
+        return self._made(size, draw, left, mode, right)
+
+    # ---- number by number
+    def _gamma(self, shape):
+        uniform, normal = self._twister.random, self._normal
+        if shape == 1.0:
+            return -log(1.0 - uniform())
+        if shape == 0.0:
+            return 0.0
+        if shape < 1.0:         # Ahrens and Dieter's GS (1974)
+            while True:
+                u, v = uniform(), -log(1.0 - uniform())
+                if u <= 1.0 - shape:
+                    x = u ** (1.0 / shape)
+                    if x <= v:
+                        return x
+                else:
+                    y = -log((1.0 - u) / shape)
+                    x = (1.0 - shape + shape * y) ** (1.0 / shape)
+                    if x <= v + y:
+                        return x
+        b = shape - 1.0 / 3.0   # Marsaglia and Tsang (2000)
+        c = 1.0 / sqrt(9.0 * b)
+        while True:
+            v = 0.0
+            while v <= 0.0:
+                x = normal()
+                v = 1.0 + c * x
+            v, u = v * v * v, uniform()
+            if u < 1.0 - 0.0331 * x ** 4 or log(u) < 0.5 * x * x + b * (1.0 - v + log(v)):
+                return b * v
+
+    def _normal(self):
+        return self._normals(1).item()
+
+    def standard_gamma(self, shape, size=None):
+        shape, = _numbers(shape)
+        _checked(shape, lambda shape: shape >= 0, "shape < 0")
+        return self._each(size, self._gamma, shape)
+
+    def gamma(self, shape, scale=1.0, size=None):
+        shape, scale = _numbers(shape, scale)
+        _checked(shape, lambda shape: shape >= 0, "shape < 0")
+        _checked(scale, lambda scale: scale >= 0, "scale < 0")
+        return self._each(size, lambda shape, scale: scale * self._gamma(shape), shape, scale)
+
+    def chisquare(self, df, size=None):
+        df, = _numbers(df)
+        _checked(df, lambda df: df > 0, "df <= 0")
+        return self._each(size, lambda df: 2.0 * self._gamma(df / 2.0), df)
+
+    def standard_t(self, df, size=None):
+        df, = _numbers(df)
+        _checked(df, lambda df: df > 0, "df <= 0")
+
+        def one(df):
+            normal = self._normal()
+            return sqrt(df / 2.0) * normal / sqrt(self._gamma(df / 2.0))
+
+        return self._each(size, one, df)
+
+    def beta(self, a, b, size=None):
+        a, b = _numbers(a, b)
+        _checked(a, lambda a: a > 0, "a <= 0")
+        _checked(b, lambda b: b > 0, "b <= 0")
+
+        def one(a, b):
+            if a > 1.0 or b > 1.0:
+                first = self._gamma(a)
+                return first / (first + self._gamma(b))
+            while True:         # Johnk (1964)
+                u, v = self._twister.random(), self._twister.random()
+                x, y = u ** (1.0 / a), v ** (1.0 / b)
+                if x + y <= 1.0:
+                    if x + y > 0:
+                        return x / (x + y)
+                    x, y = log(u) / a, log(v) / b
+                    most = max(x, y)
+                    return exp(x - most - log(exp(x - most) + exp(y - most)))
+
+        return self._each(size, one, a, b)
+
+    def dirichlet(self, alpha, size=None):
+        alpha = _a.asarray(alpha, dtype=float)
+        _checked(alpha, lambda alpha: alpha > 0, "alpha <= 0")
+        shape = () if size is None else _shape(size)
+        made = self.standard_gamma(_a.broadcast_to(alpha, shape + alpha.shape))
+        return made / made.sum(axis=-1, keepdims=True)
+
+    def poisson(self, lam=1.0, size=None):
+        lam, = _numbers(lam)
+        _checked(lam, lambda lam: lam >= 0, "lam < 0 or lam is NaN" if lam.ndim == 0 else "lam < 0 or lam contains NaNs")
+        return self._each(size, self._poisson, lam, dtype=int)
+
+    def _poisson(self, lam):
+        uniform = self._twister.random
+        if lam < 10:
+            limit, product, count = exp(-lam), 1.0, 0
+            while lam:
+                product *= uniform()
+                if product <= limit:
+                    break
+                count += 1
+            return count
+        b = 0.931 + 2.53 * sqrt(lam)        # Hörmann's transformed rejection, PTRS (1993)
+        a = -0.059 + 0.02483 * b
+        inverse = 1.1239 + 1.1328 / (b - 3.4)
+        while True:
+            u, v = uniform() - 0.5, uniform()
+            us = 0.5 - abs(u)
+            k = floor((2 * a / us + b) * u + lam + 0.43)
+            if us >= 0.07 and v <= 0.9277 - 3.6224 / (b - 2):
+                return k
+            if k >= 0 and not (us < 0.013 and v > us) and \
+                    log(v) + log(inverse) - log(a / (us * us) + b) <= -lam + k * log(lam) - lgamma(k + 1):
+                return k
+
+
+def _numbers(*values):
+    return [_a.asarray(value, dtype=float) for value in values]
+
+
+_shared = None
+
+
+def shared(name):
+    """The method of that name of the RandomState that all code of this VM shares; made when it is first asked for."""
+    global _shared
+    if _shared is None:
+        _shared = RandomState()
+    return getattr(_shared, name)
+
+
+SHARED = {"ranf": "random_sample", "sample": "random_sample", **{name: name for name in vars(RandomState) if not name.startswith("_")}}

@@ -30,6 +30,14 @@ def image(tools, tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope="session")
+def engine_image(tools, tmp_path_factory):
+    """The same with the tensor engine and LAPACK."""
+    out = tmp_path_factory.mktemp("images") / "engine"
+    assert main(["image", str(out), "--with-lapack"]) == 0
+    return out
+
+
 @pytest.fixture
 def vmrun(image):
     """vmrun(*arguments) -> CompletedProcess, of the shared image, with nothing of this Python in its environment."""

@@ -15,6 +15,8 @@ import vmhost
 from bytecode import signing
 from bytecode.compiler import compile_task
 from tests.hosts import ROOT
+from tests.tasks import test_numerical_scripts as numerical
+from vmhost import json_values
 from vmhost.cli import failures, main
 from vmhost.image import link
 
@@ -27,17 +29,27 @@ COMPILER = ("_PyPegen_", "_PyParser_AST", "_PyTokenizer_From", "_PyTokenizer_Get
             "_PyAssemble_", "PyInit__ast", "PyInit__symtable", "PyInit__tokenize")
 
 
-@pytest.mark.parametrize("name", ["digits", "forest"])
-def test_shipped_tasks_give_the_answers_of_the_full_host(vmrun, tmp_path, name):
+@pytest.mark.parametrize("name", ["digits", "forest", "neighbours", "strokes", *numerical.SCRIPTS])
+def test_shipped_tasks_give_the_answers_of_the_full_host(vmrun, engine_image, tmp_path, name):
     bundle, asked = tmp_path / f"{name}.vmb", tmp_path / "input.json"
     bundle.write_bytes(compile_task(ROOT / "tasks" / name).to_bytes())
-    value = next(iter(cases.cases(name)))[0]
-    asked.write_text(json.dumps(value))
+    given = json_values.to_plain(numerical.value(name) if name in numerical.SCRIPTS else next(iter(cases.cases(name)))[0])
+    asked.write_text(json.dumps(given))
     with vmhost.Host(allow_unsigned=True) as host:
-        expected = host.load(bundle)(value)
-    done = vmrun("run", bundle, "--allow-unsigned", "--input", asked)
+        expected = host.load(bundle)(json_values.from_plain(given))
+    done = vmrun("run", bundle, "--allow-unsigned", "--input", asked, folder=engine_image)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == expected
+    assert json.loads(done.stdout) == json_values.to_plain(expected)
+
+
+def test_a_task_that_needs_the_engine_is_told_how_to_get_it(vmrun, task, tmp_path):
+    bundle = task("import engine.numpy as np\ndef run(value):\n    return float(np.sum(np.arange(value)))\n")
+    done = vmrun("run", bundle, "--allow-unsigned", "--input", "4")
+    assert done.returncode == failures.TASK_FAILED and "--with-engine" in done.stderr
+    out = tmp_path / "with"
+    assert main(["image", str(out), "--bundle", str(bundle)]) == 0
+    assert "engine yes\n" in (out / "manifest").read_text()
+    assert vmrun("run", bundle, "--allow-unsigned", "--input", "4", folder=out).stdout == "6.0\n"
 
 
 def test_no_member_of_the_compiler_is_linked_in(image, tools):

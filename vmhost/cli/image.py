@@ -2,6 +2,7 @@
 
 import platform
 import sysconfig
+import tempfile
 from compression import zstd
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from vmhost.cli.inspect import size_text
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT")
 @click.option("--bundle", "bundles", multiple=True, type=click.Path(path_type=Path), help="A bundle that the image must be able to run.")
 @click.option("--module", "modules", multiple=True, metavar="NAME", help="A further module of the standard library to take in.")
+@click.option("--with-engine", is_flag=True, help="Take in the tensor engine, as bundles that import engine.numpy do.")
+@click.option("--with-lapack", is_flag=True, help="Take in the engine and the OpenBLAS of scipy-openblas32, 25 MB, for linear algebra.")
 @click.option("--sizes", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page of what the image weighs.")
 @failures.command
-def command(output, out, bundles, modules, sizes):
+def command(output, out, bundles, modules, with_engine, with_lapack, sizes):
     """Make the device image OUT: `OUT/vmrun run BUNDLE` then runs bundles on a bare Linux.
 
     Its standard library is cut to what the bundles given import; without any, to a default set.
@@ -27,11 +30,11 @@ def command(output, out, bundles, modules, sizes):
     try:
         with output.progress() as progress:
             progress.add_task(f"making {out}", total=None)
-            image = folder.make(out, bundles, modules)
+            image = folder.make(out, bundles, modules, with_engine=with_engine, with_lapack=with_lapack)
     except ImageError as error:
         raise failures.Failure(str(error), failures.REFUSED, "ImageError") from error
     total = sum(image.sizes.values())
-    output.document({"image": str(image.folder), "bytes": image.sizes, "total_bytes": total, "glibc": image.glibc,
+    output.document({"image": str(image.folder), "bytes": image.sizes, "total_bytes": total, "glibc": image.glibc, "engine": image.engine,
                      "modules": list(image.modules), "native": list(image.native)})
     output.table(str(out), ["file", "size>"], [[name, size_text(size)] for name, size in sorted(image.sizes.items())] +
                  [["all", size_text(total)]])
@@ -44,19 +47,29 @@ def command(output, out, bundles, modules, sizes):
     return failures.DONE
 
 
+def _table(image):
+    packed = {name: len(zstd.compress((image.folder / name).read_bytes(), level=19)) for name in image.sizes}
+    rows = [*((name, image.sizes[name], packed[name]) for name in sorted(image.sizes)), ("all", sum(image.sizes.values()), sum(packed.values()))]
+    return ["| file | size | zstd -19 |", "| --- | ---: | ---: |",
+            *(f"| `{name}` | {size / 1e6:.2f} | {small / 1e6:.2f} |" for name, size, small in rows)]
+
+
 def _size_page(image, bundles, modules):
     """docs/size.md: what an image weighs, beside the Python that it was made with."""
-    packed = {name: len(zstd.compress((image.folder / name).read_bytes(), level=19)) for name in image.sizes}
+    from vmhost.image import folder
+
     library = Path(sysconfig.get_path("stdlib"))
     full = sum(path.stat().st_size for path in library.rglob("*") if path.is_file() and "__pycache__" not in path.parts
                and not path.name.endswith(".a") and "test" not in path.parts)
     options = "".join([*(f" --bundle {path.name}" for path in bundles), *(f" --module {name}" for name in modules)])
-    rows = [*((name, image.sizes[name], packed[name]) for name in sorted(image.sizes)), ("all", sum(image.sizes.values()), sum(packed.values()))]
+    parts = _table(image)
+    if not image.engine:
+        with tempfile.TemporaryDirectory() as place:
+            parts += ["", "The same with `--with-engine`:", "", *_table(folder.make(Path(place, "image"), bundles, modules, with_engine=True))]
     return "\n".join([
         "# What a device image weighs", "", f"Made by `vmhost image OUT{options} --sizes docs/size.md`, Python {platform.python_version()}, "
-        f"{platform.machine()}, without the tensor engine. Megabytes (10⁶ bytes).", "",
-        "| file | size | zstd -19 |", "| --- | ---: | ---: |",
-        *(f"| `{name}` | {size / 1e6:.2f} | {small / 1e6:.2f} |" for name, size, small in rows), "",
+        f"{platform.machine()}, {'with' if image.engine else 'without'} the tensor engine. Megabytes (10⁶ bytes).", "",
+        *parts, "",
         f"Native modules linked in: {' '.join(image.native)}.", "",
         f"For comparison: the standard library of the Python that it was made with, its native modules included and its tests left out, is {full / 1e6:.0f} MB. "
         "Walle brought its Python from over 10 MB to 1.3 MB.", ""])

@@ -5,6 +5,7 @@ inputs, same bytes.
 """
 
 import hashlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -30,18 +31,21 @@ class Image:
     sizes: dict
     modules: tuple
     native: tuple
+    engine: bool
     glibc: str
 
 
-def make(out, bundles=(), more_modules=()):
+def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=False):
     """Makes the image `out` for the bundles at the paths `bundles` (none: modules.DEFAULT) and `more_modules`; an Image.
 
+    The tensor engine is in it if a bundle imports `engine.numpy`, or `with_engine`; `with_lapack` copies the OpenBLAS
+    of scipy-openblas32 into it as well, which decompositions, solvers and the like need.
     An image that is there is replaced; any other folder that holds something is left alone. ImageError.
     """
     out = Path(os.path.abspath(out))
     if out.exists() and not (out / "manifest").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ImageError(f"{out}: is there already and is no image; choose another folder, or empty it")
-    image, files = _made(out, toolchain.find(), bundles, more_modules)
+    image, files = _made(out, toolchain.find(), bundles, (*more_modules, *(("engine.numpy",) if with_engine or with_lapack else ())), _lapack() if with_lapack else None)
     work = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +63,7 @@ def make(out, bundles=(), more_modules=()):
     return image
 
 
-def _made(out, tools, bundles, more_modules):
+def _made(out, tools, bundles, more_modules, lapack):
     """(the Image that will be at `out`, {name of a file: its bytes})."""
     library, linked = modules.Library(system_bundle()), link.offered(tools)
     unknown = [name for name in more_modules if name not in library.modules and name not in linked]
@@ -73,15 +77,27 @@ def _made(out, tools, bundles, more_modules):
         wanted |= imported
     python, native = library.closure(wanted)
     native = (native | modules.ALWAYS_NATIVE) & linked
-    executable = link.link(tools, native, engine=False)
-    glibc = link.needed_glibc(tools, executable)
+    engine = "engine._array" in native
+    executable = link.link(tools, native, engine=engine)
+    glibc = link.needed_glibc(tools, *filter(None, (executable, lapack)))
     files = {"host.vmb": host, "stdlib.vmb": library.cut_to(python), "vmrun": executable.read_bytes()}
+    if lapack is not None:
+        files["lapack.so"] = lapack.read_bytes()
     facts = [f"vmhost-image {FORMAT}", f"python {platform.python_version()}", f"machine {platform.machine()}", f"glibc {glibc}",
-             "engine no", f"native {' '.join(sorted(native))}",
+             f"engine {'yes' if engine else 'no'}", f"native {' '.join(sorted(native))}",
              *(f"file {hashlib.sha256(data).hexdigest()} {zlib.crc32(data):08x} {len(data)} {name}" for name, data in sorted(files.items()))]
     files["manifest"] = ("\n".join(facts) + "\n").encode()
     sizes = {name: len(data) for name, data in files.items()}
-    return Image(out, sizes, tuple(sorted(python)), tuple(sorted(native)), glibc), files
+    return Image(out, sizes, tuple(sorted(python)), tuple(sorted(native)), engine, glibc), files
+
+
+def _lapack():
+    """The path of the one library of scipy-openblas32, which needs nothing but glibc."""
+    package = importlib.util.find_spec("scipy_openblas32")
+    found = sorted(Path(package.origin).parent.glob("lib/libscipy_openblas*.so")) if package is not None else []
+    if len(found) != 1:
+        raise ImageError("--with-lapack: scipy-openblas32 is not installed in this Python; run `pip install scipy-openblas32`")
+    return found[0]
 
 
 def _required(native, imported):

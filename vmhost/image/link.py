@@ -8,6 +8,8 @@ import hashlib
 import os
 import re
 import subprocess
+import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,10 +54,11 @@ def link(toolchain, modules, *, engine):
     unfinished.write_text(header)
     os.replace(unfinished, made_of / "native_modules.h")        # other processes may make the same image
     includes = [NATIVE, ISOLATION, ENGINE / "include", *toolchain.includes]
+    objects = _engine_objects() if engine else []
     options = [*_FLAGS, *(["-DVMRUN_ENGINE"] if engine else []), f"-ffile-prefix-map={CHECKOUT}=."]
     sources = [(path, options, [made_of, *includes]) for folder in (NATIVE, ISOLATION) for path in sorted(folder.glob("*.c"))]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        objects = list(pool.map(lambda source: _compile(toolchain, *source), sources))
+        objects += pool.map(lambda source: _compile(toolchain, *source), sources)
     libraries = [toolchain.python_library, *(path for name, path in toolchain.libraries.items() if name != "libexpat.a" or "pyexpat" in modules)]
     libraries = [_without_tables(toolchain, path) for path in libraries]
     trace, executable, stripped = (made_of / f"{name}.{os.getpid()}" for name in ("map", "vmrun", "stripped"))
@@ -71,6 +74,19 @@ def link(toolchain, modules, *, engine):
     return stripped.with_suffix("")
 
 
+def _engine_objects():
+    """The engine's object files, as `make build` compiled them; ImageError where they are missing or older than their sources."""
+    folder = CHECKOUT / "build" / f"objects-{sysconfig.get_platform()}-{sys.implementation.cache_tag}-plain" / "engine"
+    sources = sorted(path.relative_to(ENGINE) for part in ("src", "arrays") for path in (ENGINE / part).rglob("*.c") if "vendor" not in path.parts)
+    objects = []
+    for source in sources:
+        made = (folder / source).with_suffix(".o")
+        if not made.is_file() or made.stat().st_mtime < (ENGINE / source).stat().st_mtime:
+            raise ImageError(f"{made}: is missing or older than engine/{source}; run `make build`")
+        objects.append(made)
+    return objects
+
+
 def _without_tables(toolchain, archive):
     """A copy of the archive without what only debuggers and C++ exceptions read: a tenth of the executable."""
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()[:16]
@@ -83,9 +99,9 @@ def _without_tables(toolchain, archive):
     return made
 
 
-def needed_glibc(toolchain, executable):
-    """The newest glibc version that the executable asks for, as text ("2.34")."""
-    found = re.findall(r"GLIBC_(\d+)\.(\d+)", _run([toolchain.readelf, "-W", "--version-info", str(executable)]))
+def needed_glibc(toolchain, *files):
+    """The newest glibc version that the files ask for, as text ("2.34")."""
+    found = re.findall(r"GLIBC_(\d+)\.(\d+)", _run([toolchain.readelf, "-W", "--version-info", *map(str, files)]))
     return ".".join(map(str, max((int(major), int(minor)) for major, minor in found)))
 
 

@@ -77,9 +77,9 @@ class Library:
             modules.add(name)
             waiting += [(parent, asked) for parent in _parents(name)]
             waiting += [(part, True) for part in self._parts.get(name.replace(".", "_"), ())]
-            # a package that gathers the names of its modules does it by their names in a table
-            if name == "asyncio":
-                waiting += [(other, False) for other in self.bundle.modules if other.startswith("asyncio.")]
+            # packages that import their modules by names in a table
+            if name in ("asyncio", "engine.numpy"):
+                waiting += [(other, False) for other in self.bundle.modules if other.startswith(f"{name}.")]
             # what it imports at once must be there for it to be imported at all
             waiting += self._imports_of(name)
         return modules, native

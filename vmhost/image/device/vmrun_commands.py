@@ -168,6 +168,8 @@ def _advice(error):
     if getattr(error, "type_name", None) != "ModuleNotFoundError":
         return ""
     name = error.guest_message.partition("'")[2].rpartition("'")[0]
+    if name.partition(".")[0] == "engine":
+        return "\nthe tensor engine is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, or with `--with-engine`"
     if name.partition(".")[0] not in sys.stdlib_module_names:
         return ""
     return (f"\n{name} is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, which takes in what the bundle imports, "

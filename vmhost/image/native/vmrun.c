@@ -33,6 +33,9 @@ const struct _frozen *PyImport_FrozenModules;
 static const struct { const char *name, *orig; } no_aliases[1];
 const struct _module_alias *_PyImport_FrozenAliases = (const struct _module_alias *)no_aliases;
 
+/* How the line of this file ends in the manifest of an image that has one. */
+#define LAPACK_LINE " lapack.so\n"
+
 static char folder[PATH_MAX], executable[PATH_MAX], *manifest;
 static vmrun_archive host, library;
 
@@ -68,6 +71,9 @@ static PyObject *fill_image(PyObject *Py_UNUSED(module), PyObject *object)
 static PyObject *engine_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
 #ifdef VMRUN_ENGINE
+    char path[PATH_MAX];
+    if (strstr(manifest, LAPACK_LINE) != NULL && snprintf(path, sizeof path, "%s/lapack.so", folder) < PATH_MAX && vme_lapack_at(path) != VME_OK)
+        return PyErr_Format(PyExc_ImportError, "%s: %s", path, vme_message());
     return PyLong_FromVoidPtr((void *)vme_api());
 #else
     Py_RETURN_NONE;
@@ -99,8 +105,8 @@ static PyObject *give_back_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
 static PyObject *check_files(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     bool right = vmrun_file_check(executable, "vmrun", manifest);
-    static const char *const names[] = {"host.vmb", "stdlib.vmb"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    static const char *const names[] = {"host.vmb", "stdlib.vmb", "lapack.so"};
+    for (size_t i = 0; i < (strstr(manifest, LAPACK_LINE) != NULL ? 3 : 2); i++) {
         char path[PATH_MAX];
         right &= snprintf(path, sizeof path, "%s/%s", folder, names[i]) < PATH_MAX && vmrun_file_check(path, names[i], manifest);
     }

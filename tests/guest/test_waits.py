@@ -115,10 +115,51 @@ def raises():
     return found
 
 def daemons():
-    try:
-        threading.Thread(target=print, daemon=True).start()
-    except RuntimeError as error:
-        return str(error)
+    '''Daemons in each kind of wait, which outlive the call and end with the task.'''
+    import logging, os, queue, select
+    reading, writing = os.pipe()
+    lock, event, began = threading.Lock(), threading.Event(), threading.Semaphore(0)
+    lock.acquire()
+
+    def loop():
+        while True:
+            time.sleep(0)
+
+    def stubborn():
+        for _ in range(3):
+            try:
+                time.sleep(1e6)
+            except SystemExit:
+                pass
+
+    def cleans_up():
+        try:
+            event.wait()
+        finally:
+            logging.warning("a daemon cleaned up")
+
+    for wait in (loop, stubborn, cleans_up, lock.acquire, queue.Queue().get, lambda: os.read(reading, 1),
+                 lambda: select.select([reading], [], []), lambda: time.sleep(1e6)):
+        def begin(wait=wait):
+            began.release()
+            wait()
+        threading.Thread(target=begin, daemon=True).start()
+    for _ in range(8):
+        began.acquire()
+    return [thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()]
+
+def queue_listener():
+    '''logging's own daemon.'''
+    import logging.handlers, queue
+    found = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())
+    lines = queue.Queue()
+    listener = logging.handlers.QueueListener(lines, handler)
+    listener.start()
+    logging.handlers.QueueHandler(lines).handle(logging.makeLogRecord({"msg": "through a queue"}))
+    listener.stop()
+    return found
 
 def too_many():
     gate, threads = threading.Event(), []
@@ -333,8 +374,15 @@ def test_an_error_in_a_thread_reaches_its_hook(task):
     assert task("raises") == ["ZeroDivisionError"]
 
 
-def test_daemon_threads_are_refused(task):
-    assert "daemon threads are disabled" in task("daemons")
+def test_daemon_threads_end_with_the_task(caplog):
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="waits", version="1"))
+        assert task("daemons") == [True] * 8
+    assert [record.getMessage() for record in caplog.records] == ["a daemon cleaned up"]    # no VM was quarantined
+
+
+def test_logging_through_a_queue(task):
+    assert task("queue_listener") == ["through a queue"]
 
 
 def test_threads_are_counted(task):

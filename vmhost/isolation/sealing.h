@@ -51,6 +51,11 @@ typedef struct vmh_waiter {     /* one thread in one wait; on its stack */
     atomic_uint word;           /* futex: enum vmh_waiting */
 } vmh_waiter;
 
+typedef struct vmh_daemon {     /* a thread that the end of the task ends; on its own stack; GIL */
+    PyThreadState *ts;
+    struct vmh_daemon *next;
+} vmh_daemon;
+
 typedef struct vmh_queue {      /* threads that wait for one thing, first come first; GIL */
     vmh_waiter *first, **tail;
 } vmh_queue;
@@ -71,8 +76,9 @@ typedef struct vmh_seal {
 
     pthread_mutex_t waits_mutex;
     vmh_waiter *waiters;        /* guarded by waits_mutex */
-    int threads;                /* guest threads that run Python */
-    vmh_queue idle;             /* who waits for threads == 0 */
+    int threads, daemons;       /* guest threads that run Python, and how many of them are daemons */
+    vmh_daemon *daemon_list;    /* those that have begun */
+    vmh_queue idle;             /* who waits for threads == daemons */
     size_t thread_stack_bytes;
 } vmh_seal;
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 enum { THREADS_MOST = 60, THREAD_STACK_BYTES = 1 << 20, THREAD_STACK_LEAST = 128 << 10 };
+static const int64_t DAEMON_GAP_NS = 20000000, DAEMON_GAP_MOST_NS = 1000000000;
 
 typedef struct {
     PyObject_HEAD
@@ -24,6 +25,7 @@ typedef struct {
     PyObject *function, *args, *kwargs;     /* references; used under the GIL only */
     handle_object *handle;
     unsigned long ident;
+    bool daemon;
     atomic_uint entered;                    /* futex: 1: the thread is counted and has its state; -1: it has none */
 } thread_start;
 
@@ -42,6 +44,12 @@ static void *thread_main(void *argument)
         PyEval_RestoreThread(ts);
         vmh_overflow_guard(vm);
         handle_object *handle = start->handle;
+        vmh_daemon daemon = { ts, seal->daemon_list };
+        if (start->daemon) {
+            seal->daemon_list = &daemon;
+            vmh_waits_daemon(true);
+        }
+        bool is_daemon = start->daemon;
         PyObject *result = PyObject_Call(start->function, start->args, start->kwargs);
         if (result == NULL) {
             if (PyErr_ExceptionMatches(PyExc_SystemExit))
@@ -59,7 +67,14 @@ static void *thread_main(void *argument)
         while (vmh_queue_wake(&handle->queue))
             ;
         Py_DECREF(handle);
-        if (--seal->threads == 0)
+        if (is_daemon) {
+            vmh_daemon **link = &seal->daemon_list;
+            while (*link != &daemon)
+                link = &(*link)->next;
+            *link = daemon.next;
+            seal->daemons--;
+        }
+        if (--seal->threads == seal->daemons)
             while (vmh_queue_wake(&seal->idle))
                 ;
         PyThreadState_DeleteCurrent();
@@ -71,7 +86,7 @@ static void *thread_main(void *argument)
 }
 
 /* Starts `handle`. 0, or -1 with an error. */
-static int thread_begin(handle_object *handle, PyObject *function, PyObject *args, PyObject *kwargs)
+static int thread_begin(handle_object *handle, PyObject *function, PyObject *args, PyObject *kwargs, bool daemon)
 {
     vmh_seal *seal = vmh_seal_here();
     pthread_attr_t attributes;
@@ -96,10 +111,12 @@ static int thread_begin(handle_object *handle, PyObject *function, PyObject *arg
                              .function = Py_NewRef(function),
                              .args = Py_NewRef(args),
                              .kwargs = Py_XNewRef(kwargs),
-                             .handle = (handle_object *)Py_NewRef(handle) };
+                             .handle = (handle_object *)Py_NewRef(handle),
+                             .daemon = daemon };
     atomic_init(&start->entered, 0);
     handle->state = THREAD_RUNS;
     seal->threads++;
+    seal->daemons += daemon;
     int error = pthread_create(&thread, &attributes, thread_main, start);
     pthread_attr_destroy(&attributes);
     if (error == 0) {
@@ -112,6 +129,7 @@ static int thread_begin(handle_object *handle, PyObject *function, PyObject *arg
         }
     }
     seal->threads--;
+    seal->daemons -= daemon;
     handle->state = THREAD_NEW;
     Py_DECREF(start->function);
     Py_DECREF(start->args);
@@ -135,7 +153,7 @@ static PyObject *start_new_thread(PyObject *handle_type, PyObject *args)
         return PyErr_Format(PyExc_TypeError, "optional 3rd arg must be a dictionary");
     handle_object *handle = (handle_object *)((PyTypeObject *)handle_type)->tp_alloc((PyTypeObject *)handle_type, 0);
     PyObject *result = NULL;
-    if (handle != NULL && thread_begin(handle, function, arguments, kwargs) == 0)
+    if (handle != NULL && thread_begin(handle, function, arguments, kwargs, false) == 0)
         result = PyLong_FromUnsignedLong(handle->ident);
     Py_XDECREF(handle);
     return result;
@@ -150,8 +168,6 @@ static PyObject *start_joinable_thread(PyObject *handle_type, PyObject *args, Py
         return NULL;
     if (!PyCallable_Check(function))
         return PyErr_Format(PyExc_TypeError, "thread function must be callable");
-    if (daemon)
-        return PyErr_Format(PyExc_RuntimeError, "daemon threads are disabled in this (sub)interpreter");
     if (handle == Py_None)
         handle = ((PyTypeObject *)handle_type)->tp_alloc((PyTypeObject *)handle_type, 0);
     else if (Py_TYPE(handle) == (PyTypeObject *)handle_type)
@@ -162,7 +178,7 @@ static PyObject *start_joinable_thread(PyObject *handle_type, PyObject *args, Py
     if (handle != NULL && none != NULL) {
         if (((handle_object *)handle)->state != THREAD_NEW)
             PyErr_SetString(PyExc_RuntimeError, "thread already started");
-        else if (thread_begin((handle_object *)handle, function, none, NULL) == 0)
+        else if (thread_begin((handle_object *)handle, function, none, NULL, daemon) == 0)
             result = Py_NewRef(handle);
     }
     Py_XDECREF(none);
@@ -283,17 +299,34 @@ static int threads_counted(vmh_vm *vm)
     return count;
 }
 
-/* Waits for all guest threads; called by threading._shutdown and when the VM ends, which must find none. */
+/* Until no threads but daemons run, or the deadline. -1: error set. */
+static int idle_wait(vmh_seal *seal, int64_t deadline_ns)
+{
+    vmh_waiter waiter = { 0 };
+    vmh_queue_push(&seal->idle, &waiter);
+    int rc = vmh_wait(seal, &waiter, deadline_ns);
+    vmh_queue_remove(&seal->idle, &waiter);
+    return rc;
+}
+
+/* Waits for all guest threads; called by threading._shutdown and when the VM ends, which must find none. CPython leaves
+ * daemons alone and stops them in their tracks as it ends; here each gets a SystemExit, again until it goes: it may be
+ * unwinding from the last one, so ever more rarely. */
 static PyObject *shutdown_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     vmh_seal *seal = vmh_seal_here();
-    while (seal != NULL && seal->threads > 0) {
-        vmh_waiter waiter = { 0 };
-        vmh_queue_push(&seal->idle, &waiter);
-        int rc = vmh_wait(seal, &waiter, INT64_MAX);
-        vmh_queue_remove(&seal->idle, &waiter);
-        if (rc < 0)
+    while (seal != NULL && seal->threads > seal->daemons)
+        if (idle_wait(seal, INT64_MAX) < 0)
             return NULL;
+    for (int64_t gap_ns = DAEMON_GAP_NS; seal != NULL && seal->daemons > 0; gap_ns *= gap_ns < DAEMON_GAP_MOST_NS ? 2 : 1) {
+        for (vmh_daemon *daemon = seal->daemon_list; daemon != NULL; daemon = daemon->next)
+            if (!vmh_compat_makes_generic(daemon->ts))
+                PyThreadState_SetAsyncExc(daemon->ts->thread_id, PyExc_SystemExit);
+        vmh_waits_interrupt(seal->vm);
+        int64_t deadline_ns = vmh_now_ns() + gap_ns;
+        while (seal->daemons > 0 && vmh_now_ns() < deadline_ns)
+            if (idle_wait(seal, deadline_ns) < 0)
+                return NULL;
     }
     /* what is left has let go of the interpreter and is about to return to the system */
     while (seal != NULL && threads_counted(seal->vm) > 0) {

@@ -15,6 +15,9 @@
 #include <unistd.h>
 
 #define TIMEOUT_MOST_S 9223372036.0
+#define DAEMON_POLL_MS 100
+
+static _Thread_local bool daemon_here;
 
 /* --- waiting */
 
@@ -114,6 +117,9 @@ void vmh_waits_interrupt(vmh_vm *vm)
     vmh_seal_visit(vm, interrupt);
 }
 
+/* Says of the calling thread that the end of the task ends it: it looks up from waits for descriptors now and then. */
+void vmh_waits_daemon(bool daemon) { daemon_here = daemon; }
+
 int vmh_wait_fds(struct pollfd *fds, int count, int64_t deadline_ns)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -125,6 +131,8 @@ int vmh_wait_fds(struct pollfd *fds, int count, int64_t deadline_ns)
                          : left > (int64_t)INT_MAX * 1000000 - 1000000 ? INT_MAX
                                                                        : (int)((left + 999999) / 1000000);
         }
+        if (daemon_here && (timeout_ms < 0 || timeout_ms > DAEMON_POLL_MS))
+            timeout_ms = DAEMON_POLL_MS;
         fds[count] = (struct pollfd){ .fd = vmh_vm_stop_fd(seal->vm), .events = POLLIN };
         PyThreadState *ts = PyEval_SaveThread();
         int ready = poll(fds, (nfds_t)count + 1, timeout_ms), error = errno;

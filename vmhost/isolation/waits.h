@@ -19,6 +19,7 @@ int vmh_wait(vmh_seal *seal, vmh_waiter *waiter, int64_t deadline_ns);
 int vmh_deadline_parse(PyObject *timeout, const char *what, int64_t *deadline_ns);
 
 /* Puts a function into a module's dict, under its name. */
+void vmh_waits_daemon(bool daemon);
 int vmh_def_set(PyObject *dict, const char *module, PyMethodDef *def, PyObject *self);
 
 /* locks.c: puts lock, LockType, RLock and allocate_lock into the dict of `_thread`. */

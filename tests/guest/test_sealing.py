@@ -224,7 +224,8 @@ def signatures(_):
     import inspect, os, sys, threading, time
     from inspect import signature
     module = sys.modules[__name__]
-    return ([str(signature(function)) for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep)],
+    return ([str(signature(function)) for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep,
+                                                       threading.Lock().__exit__, sys.__breakpointhook__)],
             time.sleep.__self__ is time, inspect.getmembers(module, lambda value: isinstance(value, type)))
 
 def closed(_):
@@ -237,6 +238,19 @@ def closed(_):
         except OSError as error:
             kinds.add((type(error).__name__, errno.errorcode[error.errno]))
     return kinds
+
+def misused(_):
+    import os, time, warnings
+    found = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found.append(os.path.exists(False))
+    found += [str(warning.message) for warning in warned]
+    try:
+        time.sleep("1")
+    except TypeError as error:
+        found.append(str(error))
+    return found
 
 def tracing(_):
     import sys
@@ -299,10 +313,16 @@ def test_a_descriptor_that_is_nobodys_is_a_bad_one_as_in_cpython(task):
     assert task(None, entry="main:closed") == {("OSError", "EBADF")}
 
 
+def test_misuse_is_told_as_cpython_tells_it(task):
+    assert task(None, entry="main:misused") == [
+        False, "bool is used as a file descriptor", "'str' object cannot be interpreted as an integer or float"]
+
+
 def test_replaced_functions_have_the_signatures_of_the_originals(task):
     found, is_in_its_module, classes = task(None, entry="main:signatures")
     assert found == [str(inspect.signature(function))
-                     for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep)]
+                     for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep,
+                                      threading.Lock().__exit__, sys.__breakpointhook__)]
     assert is_in_its_module
     assert classes == []        # the module's __loader__ is none
 

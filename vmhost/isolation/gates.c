@@ -236,8 +236,10 @@ static PyMethodDef *refusal_def(PyMethodDef *def, PyObject *original)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     vmh_mutex_lock(&lock);
-    if (def->ml_doc == NULL)
-        def->ml_doc = PyCFunction_CheckExact(original) ? ((PyCFunctionObject *)original)->m_ml->ml_doc : NULL;
+    if (def->ml_doc == NULL && PyCFunction_CheckExact(original)) {
+        def->ml_name = ((PyCFunctionObject *)original)->m_ml->ml_name;
+        def->ml_doc = ((PyCFunctionObject *)original)->m_ml->ml_doc;
+    }
     vmh_mutex_unlock(&lock);
     return def;
 }

@@ -29,6 +29,8 @@ static int path_argument(vmh_gated *call, PyObject **argument, int access)
 {
     PyObject *path = NULL, *value = *argument;
     if ((access & OR_FD) && PyIndex_Check(value)) {
+        if (PyBool_Check(value) && PyErr_WarnEx(PyExc_RuntimeWarning, "bool is used as a file descriptor", 1) < 0)
+            return -1;
         PyObject *number = PyNumber_Index(value);
         if (vmh_gated_replace(call, argument, number) < 0)
             return -1;

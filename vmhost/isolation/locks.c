@@ -163,8 +163,9 @@ static PyMethodDef lock_methods[] = {
     { "release_lock", lock_release, METH_NOARGS, PyDoc_STR("release_lock($self, /)\n--\n\nAn old name.") },
     { "locked", lock_locked, METH_NOARGS, PyDoc_STR("locked($self, /)\n--\n\nWhether it is held.") },
     { "locked_lock", lock_locked, METH_NOARGS, PyDoc_STR("locked_lock($self, /)\n--\n\nAn old name.") },
-    { "__enter__", lock_enter, METH_NOARGS, NULL },
-    { "__exit__", (PyCFunction)(void (*)(void))lock_exit, METH_FASTCALL, NULL },
+    { "__enter__", lock_enter, METH_NOARGS, PyDoc_STR("__enter__($self, /)\n--\n\n") },
+    { "__exit__", (PyCFunction)(void (*)(void))lock_exit, METH_FASTCALL,
+      PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n") },
     { "_at_fork_reinit", lock_reinit, METH_NOARGS, NULL },
     { NULL, NULL, 0, NULL },
 };
@@ -325,8 +326,9 @@ static PyMethodDef rlock_methods[] = {
       PyDoc_STR("acquire($self, /, blocking=True, timeout=-1)\n--\n\n") },
     { "release", rlock_release, METH_NOARGS, PyDoc_STR("release($self, /)\n--\n\nBy its holder.") },
     { "locked", rlock_locked, METH_NOARGS, PyDoc_STR("locked($self, /)\n--\n\nWhether it is held.") },
-    { "__enter__", rlock_enter, METH_NOARGS, NULL },
-    { "__exit__", (PyCFunction)(void (*)(void))rlock_exit, METH_FASTCALL, NULL },
+    { "__enter__", rlock_enter, METH_NOARGS, PyDoc_STR("__enter__($self, /)\n--\n\n") },
+    { "__exit__", (PyCFunction)(void (*)(void))rlock_exit, METH_FASTCALL,
+      PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n") },
     { "_is_owned", rlock_is_owned, METH_NOARGS, NULL },
     { "_recursion_count", rlock_recursion_count, METH_NOARGS, NULL },
     { "_release_save", rlock_release_save, METH_NOARGS, NULL },
@@ -346,7 +348,7 @@ static PyType_Slot rlock_slots[] = {
     { Py_tp_repr, (void *)rlock_repr },
     { Py_tp_methods, rlock_methods },
     { Py_tp_members, rlock_members },
-    { Py_tp_doc, (void *)PyDoc_STR("RLock()\n--\n\nA reentrant lock whose waits end when the VM is stopped.") },
+    { Py_tp_doc, (void *)PyDoc_STR("A reentrant lock whose waits end when the VM is stopped.") },
     { 0, NULL },
 };
 

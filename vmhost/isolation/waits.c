@@ -196,8 +196,8 @@ static PyObject *gate_sleep(PyObject *Py_UNUSED(module), PyObject *seconds)
     vmh_seal *seal = vmh_seal_here();
     if (seal == NULL)
         return vmh_deny("this thread is not one of the task's", "time.sleep");
-    if (seconds == Py_None)
-        return PyErr_Format(PyExc_TypeError, "'NoneType' object cannot be interpreted as an integer");
+    if (!PyFloat_Check(seconds) && !PyIndex_Check(seconds))
+        return PyErr_Format(PyExc_TypeError, "'%T' object cannot be interpreted as an integer or float", seconds);
     if (vmh_deadline_parse(seconds, "sleep length must be non-negative", &deadline) < 0
         || vmh_wait(seal, &waiter, deadline) < 0)
         return NULL;

@@ -252,6 +252,10 @@ def misused(_):
         found.append(str(error))
     return found
 
+def accessible(_):
+    import os, shutil
+    return os.access("/bin/sh", os.X_OK), shutil.which("sh", path="/bin"), os.access(b"/etc", os.R_OK)
+
 def tracing(_):
     import sys
     return sys.gettrace(), sys.getprofile()
@@ -316,6 +320,10 @@ def test_a_descriptor_that_is_nobodys_is_a_bad_one_as_in_cpython(task):
 def test_misuse_is_told_as_cpython_tells_it(task):
     assert task(None, entry="main:misused") == [
         False, "bool is used as a file descriptor", "'str' object cannot be interpreted as an integer or float"]
+
+
+def test_what_is_not_granted_is_not_accessible(task):
+    assert task(None, entry="main:accessible") == (False, None, False)
 
 
 def test_replaced_functions_have_the_signatures_of_the_originals(task):

@@ -69,6 +69,17 @@ static int check_path(vmh_gated *call)
     return path_argument(call, argument, access);
 }
 
+/* os.access answers whether, and raises for nothing: what is not granted is not accessible. */
+static int check_access(vmh_gated *call)
+{
+    int rc = check_path(call);
+    if (rc >= 0 || !PyErr_ExceptionMatches(PyExc_PermissionError))
+        return rc;
+    PyErr_Clear();
+    call->result = Py_NewRef(Py_False);
+    return 1;
+}
+
 static int check_two_paths(vmh_gated *call)
 {
     PyObject **from = vmh_gated_argument(call, 0, "src"), **to = vmh_gated_argument(call, 1, "dst");
@@ -258,7 +269,7 @@ static int check_device_encoding(vmh_gated *call)
 #define GATES(G)                                                        \
     G(posix, , stat, check_path, VMH_READ | OR_FD, "path")              \
     G(posix, , lstat, check_path, VMH_READ | KEEP_LAST, "path")         \
-    G(posix, , access, check_path, VMH_READ, "path")                    \
+    G(posix, , access, check_access, VMH_READ, "path")                  \
     G(posix, , listdir, check_path, VMH_READ | OR_FD, "path")           \
     G(posix, , scandir, check_path, VMH_READ | OR_FD, "path")           \
     G(posix, , readlink, check_path, VMH_READ | KEEP_LAST, "path")      \

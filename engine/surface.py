@@ -16,7 +16,6 @@ DIFFERENT = {
         "errstate": "accepts ignore only: there are no floating-point warnings",
         "seterr": "accepts ignore only: there are no floating-point warnings",
         "geterr": "always ignore",
-        "matmul": "without axes= and axis=",
         "ndarray": "cannot be subclassed",
         "generic": "scalars are arrays of no dimensions; isinstance() looks at their dtype",
         "load": "no mmap_mode, never pickled objects",

@@ -109,7 +109,7 @@ int dtype_casting(PyObject *value, int absent)
         for (int i = 0; i < 5; i++)
             if (PyUnicode_EqualToUTF8(value, names[i]))
                 return i;
-    PyErr_Format(PyExc_ValueError, "casting must be one of 'no', 'equiv', 'safe', 'same_kind', 'unsafe', got %R", value);
+    PyErr_Format(PyExc_ValueError, "casting must be one of 'no', 'equiv', 'safe', 'same_kind', 'unsafe' (got %R)", value);
     return -1;
 }
 

@@ -863,6 +863,10 @@ PyObject *array_function_matmul(PyObject *module, ARRAY_VECTORCALL)
     static const char *const names[] = {"x1", "x2", "out", NULL};
     PyObject *values[3];
     array *out;
+    for (Py_ssize_t i = 0, given = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords); i < given && count >= 2; i++) {
+        if (!PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(keywords, i), "out"))     /* the rarer arguments of a ufunc */
+            return array_delegate("engine.numpy._products", "matmul", args[0], args + 1, count - 1, keywords);
+    }
     if (array_arguments("matmul", args, count, keywords, names, 3, 2, values) < 0 || array_argument_out(values[2], &out) < 0)
         return NULL;
     return array_matrix_product(array_state_of(module), values[0], values[1], out);

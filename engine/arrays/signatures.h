@@ -45,7 +45,7 @@
 #define SIGNATURE_ascontiguousarray "(a, dtype=None, *, like=None)"
 #define SIGNATURE_where "(condition, x=None, y=None, /)"
 #define SIGNATURE_clip "(a, a_min=None, a_max=None, out=None, *, min=None, max=None)"
-#define SIGNATURE_matmul "(x1, x2, /, out=None)"
+#define SIGNATURE_matmul "(x1, x2, /, out=None, *, axes=None, axis=None, casting='same_kind', order='K', dtype=None, subok=True)"
 #define SIGNATURE_dot "(a, b, out=None)"
 #define SIGNATURE_reshape "(a, /, shape, order='C', *, copy=None)"
 #define SIGNATURE_ravel "(a, order='C')"

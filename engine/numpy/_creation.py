@@ -227,7 +227,11 @@ def copyto(dst, src, casting="same_kind", where=True):
 
 def broadcast_shapes(*args):
     """The shape that arrays of these shapes broadcast to."""
-    shapes = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in args]
+    from operator import index
+
+    shapes = [(shape.__index__(),) if hasattr(shape, "__index__") else tuple(map(index, shape)) for shape in args]
+    if any(size < 0 for shape in shapes for size in shape):
+        raise ValueError("negative dimensions are not allowed")
     rank = max(map(len, shapes), default=0)
     result = [1] * rank
     for shape in shapes:

@@ -15,6 +15,10 @@ class iinfo:
         self.min = 0 if self.kind == "u" else -(1 << self.bits - 1)
         self.max = (1 << self.bits - (self.kind == "i")) - 1
 
+    def __str__(self):
+        line = "-" * 63
+        return f"Machine parameters for {self.dtype}\n{line}\nmin = {self.min}\nmax = {self.max}\n{line}\n"
+
     def __repr__(self):
         return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
 
@@ -30,10 +34,11 @@ class finfo:
         if dtype.kind == "c":
             dtype = _a.float32 if dtype.itemsize == 8 else _a.float64
         if dtype.kind != "f":
-            raise ValueError(f"data type {dtype!r} not inexact")
+            raise ValueError(f"data type {dtype!r} not compatible with finfo")
         bits, largest, self.precision = _MANTISSA[dtype.name]
         self.dtype, self.bits, self.nmant, self.nexp = dtype, 8 * dtype.itemsize, bits, 8 * dtype.itemsize - bits - 1
         self.maxexp, self.minexp = largest + 1, 1 - largest
+        self.machep, self.negep, self.iexp = -bits, -bits - 1, self.nexp
         self.eps = dtype(2.0 ** -bits)
         self.epsneg = dtype(2.0 ** -(bits + 1))
         self.max = dtype((2.0 - 2.0 ** -bits) * 2.0 ** largest)
@@ -41,6 +46,14 @@ class finfo:
         self.tiny = self.smallest_normal = dtype(2.0 ** self.minexp)
         self.smallest_subnormal = dtype(2.0 ** (self.minexp - bits))
         self.resolution = dtype(10.0 ** -self.precision)
+
+    def __str__(self):
+        line = "-" * 63
+        return (f"Machine parameters for {self.dtype}\n{line}\nprecision = {self.precision}   resolution = {self.resolution!s}\n"
+                f"machep = {self.machep}   eps =        {self.eps!s}\nnegep =  {self.negep}   epsneg =     {self.epsneg!s}\n"
+                f"minexp = {self.minexp}   tiny =       {self.tiny!s}\nmaxexp = {self.maxexp}   max =        {self.max!s}\n"
+                f"nexp =   {self.nexp}   min =        -max\nsmallest_normal = {self.smallest_normal!s}   "
+                f"smallest_subnormal = {self.smallest_subnormal!s}\n{line}\n")
 
     def __repr__(self):
         return f"finfo(resolution={self.resolution}, min={self.min}, max={self.max}, dtype={self.dtype})"

@@ -8,6 +8,7 @@ from engine import _array as _a
 
 _MAGIC = b"\x93NUMPY"
 _HEADER_MOST = 10_000           # characters: NumPy's own bound
+_PIECE = 1 << 20                # bytes that are read at a time
 _NO_OBJECTS = ("holds Python objects, which are pickled and could run code when they are read: engine.numpy never does. Save numbers as "
                "arrays, and everything else as JSON")
 
@@ -40,8 +41,9 @@ def _write(file, array):
     file.write((array.T if fortran else array).tobytes())
 
 
-def _read_exactly(file, count, what):
-    parts, left = [], count
+def _read_exactly(file, count, what, start=b""):
+    """`count` bytes, of which `start` was read already."""
+    parts, left = [start], count - len(start)
     while left > 0:
         part = file.read(left)
         if not part:
@@ -53,7 +55,7 @@ def _read_exactly(file, count, what):
 
 def _read(file, start=b"", max_header_size=_HEADER_MOST):
     """The array that begins at the file's position, of which `start` was read already."""
-    magic = start + _read_exactly(file, len(_MAGIC) + 2 - len(start), "magic string")
+    magic = _read_exactly(file, len(_MAGIC) + 2, "magic string", start)
     if not magic.startswith(_MAGIC):
         raise ValueError(f"{_name_of(file)}: the magic string is not correct; expected {_MAGIC!r}, got {magic[:6]!r}")
     if magic[6] not in (1, 2, 3):
@@ -63,11 +65,20 @@ def _read(file, start=b"", max_header_size=_HEADER_MOST):
         raise ValueError(f"{_name_of(file)}: Header info length ({size}) is large and may not be safe to load securely.")
     text = _read_exactly(file, size, "array header").decode("utf-8" if magic[6] == 3 else "latin1")
     dtype, fortran, shape, swap = _described(text, file)
-    count = 1
+    size = dtype.itemsize
     for n in shape:
-        count *= n
-    raw = _read_exactly(file, count * dtype.itemsize, "array data")
-    made = _a.frombuffer(_swapped(raw, dtype) if swap else raw, dtype).copy() if count else _a.empty(0, dtype)
+        size *= n
+    if size >= 1 << 63:
+        raise ValueError(f"{_name_of(file)}: an array of shape {shape} and dtype {dtype} is larger than any memory")
+    raw, filled = _a.empty(size, _a.uint8), 0
+    bytes_of = memoryview(raw)
+    while filled < size:        # in pieces: the array is the only copy of what it is made of
+        part = file.read(min(size - filled, _PIECE))
+        if not part:
+            raise ValueError(f"{_name_of(file)}: EOF: reading array data, expected {size} bytes got {filled}")
+        bytes_of[filled:filled + len(part)] = part
+        filled += len(part)
+    made = raw != 0 if dtype == _a.bool else (_swapped(raw, dtype) if swap else raw).view(dtype)
     return made.reshape(shape[::-1]).T if fortran else made.reshape(shape)
 
 
@@ -77,7 +88,7 @@ def _described(text, file):
     if not isinstance(found, dict) or found.keys() != {"descr", "fortran_order", "shape"} or not isinstance(found["fortran_order"], bool):
         raise ValueError(f"{_name_of(file)}: Header does not contain the correct keys: {text.strip()!r}")
     shape, description = found["shape"], found["descr"]
-    if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"{_name_of(file)}: shape is not valid: {shape!r}")
     if not isinstance(description, str):
         raise ValueError(f"{_name_of(file)}: structured dtypes are absent here: {description!r}; save an array for each field")
@@ -130,14 +141,14 @@ def _literal(text):
 
     try:
         made = value()
-    except (IndexError, ValueError, TypeError):
+    except (IndexError, ValueError, TypeError, RecursionError):
         return None
     return made if at == len(tokens) else None
 
 
 def _swapped(raw, dtype):
     width = dtype.itemsize // (2 if dtype.kind == "c" else 1)
-    return _a.frombuffer(raw, _a.uint8).reshape(-1, width)[:, ::-1].tobytes()
+    return raw.reshape(-1, width)[:, ::-1].copy().reshape(-1)
 
 
 def save(file, arr, allow_pickle=False):

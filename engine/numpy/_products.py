@@ -112,6 +112,55 @@ def vecmat(x1, x2, /, out=None, *, axes=None):
     return _finish(_core_placed(axes, _a.matmul(x1[..., None, :], x2)[..., 0, :], 2), out)
 
 
+def matmul(x1, x2, /, out=None, *, axes=None, axis=None, casting="same_kind", order="K", dtype=None, subok=True):
+    """matmul with arguments beyond `out`: what C has calls this for them."""
+    from engine.numpy._shapes import moveaxis
+    from engine.numpy._statistics import _finish
+
+    if axis is not None:
+        raise TypeError("matmul: axis can only be used with a single shared core dimension, not with the 3 distinct ones implied by signature "
+                        "(n?,k),(k,m?)->(n?,m?).")
+    operands = [_a.asarray(x1), _a.asarray(x2)]
+    if dtype is not None:
+        for i, operand in enumerate(operands):
+            if not _a.can_cast(operand.dtype, dtype, casting):
+                raise TypeError(f"Cannot cast ufunc 'matmul' input {i} from {operand.dtype!r} to {_a.dtype(dtype)!r} with casting rule "
+                                f"'{casting}'")
+            operands[i] = operand.astype(dtype, copy=False)
+    counts = [min(operand.ndim, 2) for operand in operands]
+    counts.append(sum(counts) - 2)
+    places = []
+    if axes is not None:
+        if not isinstance(axes, list):
+            raise TypeError("axes should be a list.")
+        if len(axes) != 3:
+            raise ValueError("axes should be a list with an entry for all 3 inputs and outputs; entries for outputs can only be omitted if none "
+                             "of them has core axes.")
+        for i, (entry, count) in enumerate(zip(axes, counts)):
+            if not isinstance(entry, tuple):
+                if count != 1:
+                    raise _a.AxisError(f"matmul: operand {i} has {count} core dimensions, but the axes item is a single integer.")
+                entry = (entry,)
+            if len(entry) != count:
+                raise _a.AxisError(f"matmul: operand {i} has {count} core dimensions, but {len(entry)} dimensions are specified by axes tuple.")
+            for k, one in enumerate(entry):
+                if i < 2 and not -operands[i].ndim <= one < operands[i].ndim:
+                    raise _a.AxisError(f"axis {one} is out of bounds for array of dimension {operands[i].ndim}")
+                if one in entry[:k]:
+                    raise ValueError(f"axes item {i} has value {one} repeated")
+            places.append(entry)
+        operands = [moveaxis(operand, entry, tuple(range(-len(entry), 0))) for operand, entry in zip(operands, places)]
+    made = _a.matmul(*operands)
+    if places and places[2]:
+        for one in places[2]:
+            if not -made.ndim <= one < made.ndim:
+                raise _a.AxisError(f"axis {one} is out of bounds for array of dimension {made.ndim}")
+        made = moveaxis(made, tuple(range(-len(places[2]), 0)), places[2])
+    if order in ("C", "F") and made.ndim:
+        made = _a.asarray(made, order=order)
+    return _finish(made, out)
+
+
 def tensordot(a, b, axes=2):
     """Sums of products over `axes` of both: the last so many of `a` and the first of `b`, or two lists."""
     a, b = _a.asarray(a), _a.asarray(b)

@@ -33,7 +33,18 @@ SURFACE = {
         np.vecdot(x, x, axis=0); np.vecdot(x, x, keepdims=True); np.vecdot(x, x, axis=1, keepdims=True); np.vecdot(x, x, axes=[0, 0])
         np.vecdot(x, x, axes=[1, 1, 0], keepdims=True); np.vecdot(v, v, keepdims=True); np.vecdot(x, x, axis=0, axes=[0, 0]); np.vecdot(x, x, axes=[0])
         np.vecdot(x, x, axes=(0, 0)); np.vecdot(x, x, axis=5); np.matvec(x, x[0, 0], axes=[(1, 2), 0, 0]); np.matvec(x, x[:, 0, 0], axes=[(2, 0), 0, -1])
-        np.vecmat(x[0, 0], x, axes=[0, (2, 1), 0]); np.vecmat(x[0, 0], x, axes=[0, (2, 1), (-1,)]); np.linalg.vecdot(x, x, axis=1)""",
+        np.vecmat(x[0, 0], x, axes=[0, (2, 1), 0]); np.vecmat(x[0, 0], x, axes=[0, (2, 1), (-1,)]); np.linalg.vecdot(x, x, axis=1)
+        np.matmul(m, m, axes=[(0, 1), (1, 0), (0, 1)]); np.matmul(m, m, axes=[(1, 0), (0, 1), (1, 0)]); np.matmul(x, x, axes=[(0, 1), (1, 0), (0, 2)])
+        np.matmul(m, w[:7], axes=[(0, 1), (0,), (0,)]); np.matmul(m, w[:7], axes=[(0, 1), 0, 0]); np.matmul(v, v, axes=[0, 0, ()]); np.matmul(v, v, axes=[0, 0])
+        np.matmul(m, m.T, axis=0); np.matmul(m, m.T, axes=(0, 1)); np.matmul(m, m.T, axes=[0, (0, 1), (0, 1)]); np.matmul(m, m.T, axes=[(0, 0), (0, 1), (0, 1)])
+        np.matmul(m, m.T, axes=[(0, 5), (0, 1), (0, 1)]); np.matmul(m, m.T, axes=[(0, 1), (0, 1), (0, 5)]); np.matmul(m, m.T, dtype='f4'); np.matmul(m, m.T, dtype=int)
+        np.matmul(m, m.T, dtype=int, casting='unsafe'); np.matmul(m, m.T, order='F'); np.matmul(m, m.T, out=np.zeros((5, 5)), axes=[(0, 1), (0, 1), (1, 0)])
+        np.matmul(m, m.T, nonsense=1)""",
+    "questions about types": """
+        str(np.iinfo('i2')); str(np.finfo(float)); str(np.finfo('f2')); np.finfo('f4').machep; np.finfo(float).negep; np.finfo(float).iexp; np.finfo(int)
+        np.can_cast('f8', 'i4', 'nonsense'); np.broadcast_shapes((6, 7), (5, 6, 1), (7,), (5, 1, 7)); np.broadcast_shapes((-1,)); np.broadcast_shapes('a')
+        np.broadcast_shapes((1.5,)); np.broadcast_shapes(); np.broadcast_shapes(np.int64(3), [1, 3]); np.broadcast_shapes(3, (2,))
+        np.zeros((2, 1))[np.zeros((2, 0), bool)]; np.zeros((0, 1))[np.zeros((0, 0), bool)]; np.zeros((0, 1))[np.zeros((0, 3), bool)]""",
     "faster ways": """
         np.nanmax(n, 5); np.nanmax(n, (0, 0)); np.nanmax(np.ones((2, 0, 3)), 1); np.nanmax(np.ones((2, 0, 3)), 0); np.nanmin(n, (0, 1), keepdims=True)
         np.nanmax(n, -2); np.nanmax(np.array(3.0)); np.nanmin(x, (0, 2)); np.nanmax(f, 0); np.histogram([1, 2, np.nan, 3], [1, 2, 3])

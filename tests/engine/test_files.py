@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import zipfile
 
 import numpy
 import pytest
@@ -80,17 +81,56 @@ def saved(array, **how):
     return file.getvalue()
 
 
+def header(shape, descr="<f8"):
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
 @pytest.mark.parametrize(("data", "why"), [
     (saved(numpy.array([{}], dtype=object), allow_pickle=True), "never"), (pickle.dumps([1]), "pickle"), (b"hello there", "no npy or npz"),
     (saved(numpy.ones(4))[:-3], "EOF"), (saved(numpy.ones(4))[:20], "EOF"), (saved(numpy.array(["a"])), "absent"),
     (saved(numpy.zeros(2, "i4,f8")), "structured"), (b"\x93NUMPY\x09\x00" + bytes(100), "version"),
     (saved(numpy.ones(4)).replace(b"'shape': (4,)", b"'shape': (-4)"), "Header|shape"),
     (saved(numpy.ones(4)).replace(b"'shape'", b"'forms'"), "Header"), (saved(numpy.ones(4)).replace(b"(4,)", b"(9,)"), "EOF"),
-    (saved(numpy.ones(4)).replace(b"False", b"f()  "), "Header"),
+    (saved(numpy.ones(4)).replace(b"False", b"f()  "), "Header"), (saved(numpy.ones(4))[:5], "expected 8 bytes got 5"),
+    (header("(4611686018427387904, 4)"), "larger than any memory"), (header("(99999999999999999999999999,)"), "larger than any memory"),
+    (header("(2**9,)"), "Header"), (header("(True,)"), "shape is not valid"), (header("(-1,)"), "Header"), (header("3"), "shape is not valid"),
+    (header("(" + "1," * 70 + ")") + bytes(8), "maximum supported dimension"), (header("(" * 3000), "Header"), (header("{'a':" * 1500), "Header"),
+    (header("(2,)") + bytes(9), "expected 16 bytes got 9"),
 ])
 def test_what_is_refused(data, why):
     with pytest.raises(ValueError, match=why):
         np.load(io.BytesIO(data))
+
+
+def test_an_array_that_cannot_be_is_a_memory_error():
+    with pytest.raises(MemoryError):
+        np.load(io.BytesIO(header("(1000000000000000000,)")))
+
+
+def test_bytes_of_booleans_are_booleans():
+    assert np.load(io.BytesIO(header("(4,)", "|b1") + b"\0\1\xff\2")).sum() == 3
+
+
+def test_an_archive_that_says_more_than_it_holds():
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a.npy", header("(9000000,)", "|u1") + bytes(5))
+        file.writestr("b.npy", header("(9000000,)", "|u1") + bytes(9000000))
+    with np.load(io.BytesIO(archive.getvalue())) as members:
+        with pytest.raises(ValueError, match="a.npy: EOF: reading array data, expected 9000000 bytes got 5"):
+            members["a"]
+        assert len(members["b"]) == 9000000
+    source = """
+        import io
+        import engine.numpy as np
+
+        def run(data):
+            return len(np.load(io.BytesIO(data))["b"])
+    """
+    with vmhost.Host(allow_unsigned=True) as host:      # what it unpacks to counts
+        with pytest.raises(vmhost.MemoryLimitError):
+            host.load(bundle(source, limits={"memory": "8 MiB"}))(archive.getvalue())
 
 
 def test_pickles_are_never_allowed():

@@ -1,4 +1,5 @@
-"""Connections that are closed by what they call: plain CPython 3.14 crashes over each of these; a VM answers with ProgrammingError."""
+"""Connections and blobs that are closed by what they call, or by another thread meanwhile: plain CPython 3.14 crashes over many of
+these, or waits for ever; a VM answers with ProgrammingError."""
 
 from tests.hosts import in_a_process
 
@@ -27,6 +28,16 @@ class Closes:
 
     def __getitem__(self, index):
         return str(self())
+
+    def __index__(self):
+        return self()
+
+    def __buffer__(self, flags):
+        self()
+        return memoryview(b"")
+
+    def blob(self, connection):
+        return connection.blobopen("t", "x", 1)
 
     def rows(self):
         yield "a",
@@ -113,6 +124,37 @@ def other_thread(db, closes):
     db.create_function("f", 1, wait)
     db.execute("select f(x) from t limit 1").fetchall()
 
+def isolation_level(db, closes):
+    db.set_trace_callback(closes)
+    db.isolation_level = None           # commits
+
+def autocommit(db, closes):
+    db.commit()
+    db.set_trace_callback(closes)
+    db.autocommit = False               # begins
+
+def with_block(db, closes):
+    with db:
+        db.set_trace_callback(closes)
+
+def blob_read(db, closes):
+    closes.blob(db).read(closes)
+
+def blob_write(db, closes):
+    closes.blob(db).write(closes)
+
+def blob_get(db, closes):
+    closes.blob(db)[closes]
+
+def blob_set(db, closes):
+    closes.blob(db)[closes] = 7
+
+def blob_of_blob(db, closes):
+    closes.connection = blob = closes.blob(db)
+    blob.read(closes), blob[closes]
+    with blob:
+        blob.write(closes)
+
 
 def run(case):
     db = sqlite3.connect(":memory:", check_same_thread=False)
@@ -131,7 +173,8 @@ def run(case):
 '''
 
 CASES = ["trace", "function", "one_by_one", "aggregates", "window", "collation", "progress", "adapted", "sequence", "mapping", "many",
-         "made_again", "backup", "rows", "other_thread"]
+         "made_again", "backup", "rows", "other_thread", "isolation_level", "autocommit", "with_block", "blob_read", "blob_write",
+         "blob_get", "blob_set", "blob_of_blob"]
 
 
 def test_a_connection_in_use_cannot_be_closed():
@@ -143,4 +186,55 @@ def test_a_connection_in_use_cannot_be_closed():
                 print(case, task(case), flush=True)
     """)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == [f"{case} ['the connection is in use']" for case in CASES]
+    assert done.stdout.splitlines() == [
+        f"{case} ['the {'blob' if case == 'blob_of_blob' else 'connection'} is in use']" for case in CASES]
+
+
+THREADS = """
+import sqlite3, threading
+
+data = b"y" * 300_000
+
+def use(blob, started):
+    try:
+        for _ in range(50):
+            blob.seek(0)
+            blob.write(data)
+            started.set()
+            blob.seek(0)
+            blob.read()
+    except sqlite3.ProgrammingError:
+        started.set()
+
+def run(rounds):
+    for number in range(rounds):
+        db = sqlite3.connect(":memory:", check_same_thread=False)
+        db.execute("create table t (x)")
+        db.execute("insert into t values (?)", (data,))
+        db.commit()
+        blobs = [db.blobopen("t", "x", 1) for _ in range(4)]
+        started = threading.Event()
+        threads = [threading.Thread(target=use, args=(blob, started)) for blob in blobs]
+        for thread in threads:
+            thread.start()
+        started.wait()
+        for thing in [db] if number % 2 else [*blobs, db]:
+            try:
+                thing.close()
+            except sqlite3.ProgrammingError:
+                pass
+        for thread in threads:
+            thread.join()
+        db.close()
+    return rounds
+"""
+
+
+def test_blobs_that_other_threads_close_meanwhile():
+    """Each thread does its work or gets an error of sqlite3; plain CPython soon waits for the lock of a database that is gone."""
+    done = in_a_process("""
+        from tests.crashers.test_sqlite_use import THREADS
+        with vmhost.Host(allow_unsigned=True) as host:
+            print(host.load(bundle(THREADS))(30, timeout_s=100))
+    """)
+    assert (done.returncode, done.stdout) == (0, "30\n"), done.stderr

@@ -205,7 +205,7 @@ POLICY = {
 
     # --- databases
     "_sqlite3": Rules(allowed="""
-        adapt complete_statement enable_callback_tracebacks register_adapter register_converter Blob Cursor
+        adapt complete_statement enable_callback_tracebacks register_adapter register_converter Blob Blob.seek Blob.tell Cursor
         PrepareProtocol Row Error Warning InterfaceError DatabaseError InternalError OperationalError ProgrammingError
         IntegrityError DataError NotSupportedError adapters converters connect
         Connection.create_aggregate Connection.create_collation Connection.create_function Connection.create_window_function
@@ -213,7 +213,8 @@ POLICY = {
         Connection.getlimit Connection.interrupt Connection.iterdump Connection.set_trace_callback
         Cursor.close Cursor.setinputsizes Cursor.setoutputsize
     """, gated="""
-        Connection Connection.setlimit Connection.set_progress_handler
+        Blob.__exit__ Blob.close Blob.read Blob.write
+        Connection Connection.__exit__ Connection.setlimit Connection.set_progress_handler
         Connection.backup Connection.blobopen Connection.close Connection.commit Connection.deserialize Connection.rollback
         Connection.serialize Connection.execute Connection.executemany Connection.executescript
         Cursor.execute Cursor.executemany Cursor.executescript Cursor.fetchall Cursor.fetchmany

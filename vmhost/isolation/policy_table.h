@@ -713,7 +713,14 @@ static const vmh_filing filings_of__socket[] = {
 };
 static const vmh_filing filings_of__sqlite3[] = {
     {"Blob", 'a'},
+    {"Blob.__exit__", 'g'},
+    {"Blob.close", 'g'},
+    {"Blob.read", 'g'},
+    {"Blob.seek", 'a'},
+    {"Blob.tell", 'a'},
+    {"Blob.write", 'g'},
     {"Connection", 'g'},
+    {"Connection.__exit__", 'g'},
     {"Connection.backup", 'g'},
     {"Connection.blobopen", 'g'},
     {"Connection.close", 'g'},
@@ -1822,7 +1829,7 @@ static const vmh_module_policy vmh_policy[] = {
     {"_sha3", filings_of__sha3, 6},
     {"_signal", filings_of__signal, 13},
     {"_socket", filings_of__socket, 60},
-    {"_sqlite3", filings_of__sqlite3, 58},
+    {"_sqlite3", filings_of__sqlite3, 65},
     {"_sre", filings_of__sre, 7},
     {"_ssl", filings_of__ssl, 34},
     {"_stat", filings_of__stat, 13},

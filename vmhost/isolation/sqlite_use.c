@@ -1,8 +1,8 @@
-/* A connection of sqlite3 is not closed while a method of it, or of a cursor of it, is under way.
+/* A connection of sqlite3 is not closed while a method of it, or of a cursor or blob of it, is under way; nor is a blob.
  *
- * CPython 3.14 crashes over that: its methods call the task's functions (trace callbacks, SQL functions, collations, adapters, the
- * iterator of executemany) and let other threads run, and go on with a database that is gone. Each method that can do so
- * notes its connection while it runs; close() and a second __init__() look there.
+ * CPython 3.14 crashes over that, or waits for ever for the lock of a database that is gone: its methods call the task's functions
+ * (trace callbacks, SQL functions, collations, adapters, the iterator of executemany) and let other threads run. Each method that
+ * can do so, and each setter that runs SQL, notes its connection (and blob) while it runs; close() and a second __init__() look there.
  */
 #include "gates.h"
 #include "sqlite_use.h"
@@ -11,17 +11,22 @@
 
 typedef struct vmh_sqlite_use {
     struct vmh_sqlite_use *next, **link;
-    PyObject *connection;       /* borrowed: the call that this is about holds it */
+    PyObject *object;           /* a connection or a blob; borrowed: the call that this is about holds it */
 } use;
 
 static _Atomic(ptrdiff_t) cursor_connection;    /* where a cursor holds its connection; 0: not known yet */
 static _Atomic(iternextfunc) cursor_next;
 static _Atomic(ternaryfunc) connection_call;
+static _Atomic(binaryfunc) blob_get;
+static _Atomic(objobjargproc) blob_set;
+/* The setters that begin or commit a transaction, as they were. */
+enum { ISOLATION_LEVEL, AUTOCOMMIT, SETTERS };
+static _Atomic(PyGetSetDef *) setters[SETTERS];
 
-/* Under the VM's GIL, as all that follows. `connection` may be NULL. */
-static void use_begin(vmh_seal *seal, use *this_use, PyObject *connection)
+/* Under the VM's GIL, as all that follows. `object` may be NULL. */
+static void use_begin(vmh_seal *seal, use *this_use, PyObject *object)
 {
-    *this_use = (use){ seal->sqlite_uses, &seal->sqlite_uses, connection };
+    *this_use = (use){ seal->sqlite_uses, &seal->sqlite_uses, object };
     if (this_use->next != NULL)
         this_use->next->link = &this_use->next;
     seal->sqlite_uses = this_use;
@@ -34,24 +39,45 @@ static void use_end(use *this_use)
         this_use->next->link = this_use->link;
 }
 
-int vmh_sqlite_unused(PyObject *connection)
+/* 0, or -1 with the error of `connection`: `object`, which is a `what`, is in use. */
+static int unused(PyObject *object, const char *what, PyObject *connection)
 {
     vmh_seal *seal = vmh_seal_here();
     for (use *one = seal == NULL ? NULL : seal->sqlite_uses; one != NULL; one = one->next)
-        if (one->connection == connection) {
-            PyObject *error = PyObject_GetAttrString(connection, "ProgrammingError");
-            PyErr_SetString(error != NULL && PyExceptionClass_Check(error) ? error : PyExc_RuntimeError,
-                            "the connection is in use: it cannot be closed by what it calls, nor by another thread meanwhile");
+        if (one->object == object) {
+            PyObject *error = connection == NULL ? NULL : PyObject_GetAttrString(connection, "ProgrammingError");
+            PyErr_Format(error != NULL && PyExceptionClass_Check(error) ? error : PyExc_RuntimeError,
+                         "the %s is in use: it cannot be closed by what it calls, nor by another thread meanwhile", what);
             Py_XDECREF(error);
             return -1;
         }
     return 0;
 }
 
+int vmh_sqlite_unused(PyObject *connection)
+{
+    return unused(connection, "connection", connection);
+}
+
 static PyObject *connection_of(PyObject *cursor)
 {
     ptrdiff_t offset = atomic_load(&cursor_connection);
     return offset == 0 ? NULL : *(PyObject **)((char *)cursor + offset);
+}
+
+static int visit(PyObject *object, void *found)
+{
+    if (!PyType_Check(object))
+        *(PyObject **)found = object;
+    return 0;
+}
+
+/* A blob tells nobody of its connection, save the collector: besides its type that is all it refers to. */
+static PyObject *connection_of_blob(PyObject *blob)
+{
+    PyObject *found = NULL;
+    Py_TYPE(blob)->tp_traverse(blob, visit, &found);
+    return found;
 }
 
 static int run(vmh_gated *call, PyObject *connection, PyObject *other)
@@ -81,6 +107,69 @@ static int check_close(vmh_gated *call)
     return vmh_sqlite_unused(call->self) < 0 ? -1 : run(call, call->self, NULL);
 }
 
+static int in_blob(vmh_gated *call) { return run(call, connection_of_blob(call->self), call->self); }
+
+static int check_blob_close(vmh_gated *call)
+{
+    return unused(call->self, "blob", connection_of_blob(call->self)) < 0 ? -1 : in_blob(call);
+}
+
+static PyObject *blob_get_gate(PyObject *blob, PyObject *key)
+{
+    vmh_seal *seal = vmh_seal_here();
+    if (seal == NULL)
+        return vmh_deny("this thread is not one of the task's", "sqlite3.Blob");
+    use first, second;
+    use_begin(seal, &first, connection_of_blob(blob));
+    use_begin(seal, &second, blob);
+    PyObject *value = atomic_load(&blob_get)(blob, key);
+    use_end(&second);
+    use_end(&first);
+    return value;
+}
+
+static int blob_set_gate(PyObject *blob, PyObject *key, PyObject *value)
+{
+    vmh_seal *seal = vmh_seal_here();
+    if (seal == NULL) {
+        vmh_deny("this thread is not one of the task's", "sqlite3.Blob");
+        return -1;
+    }
+    use first, second;
+    use_begin(seal, &first, connection_of_blob(blob));
+    use_begin(seal, &second, blob);
+    int rc = atomic_load(&blob_set)(blob, key, value);
+    use_end(&second);
+    use_end(&first);
+    return rc;
+}
+
+static PyObject *setting_get(PyObject *connection, void *which)
+{
+    PyGetSetDef *original = atomic_load(&setters[(intptr_t)which]);
+    return original->get(connection, original->closure);
+}
+
+static int setting_set(PyObject *connection, PyObject *value, void *which)
+{
+    PyGetSetDef *original = atomic_load(&setters[(intptr_t)which]);
+    vmh_seal *seal = vmh_seal_here();
+    if (seal == NULL) {
+        vmh_deny("this thread is not one of the task's", "sqlite3.Connection");
+        return -1;
+    }
+    use this_use;
+    use_begin(seal, &this_use, connection);
+    int rc = original->set(connection, value, original->closure);
+    use_end(&this_use);
+    return rc;
+}
+
+static PyGetSetDef settings[SETTERS] = {
+    [ISOLATION_LEVEL] = {"isolation_level", setting_get, setting_set, NULL, (void *)(intptr_t)ISOLATION_LEVEL},
+    [AUTOCOMMIT] = {"autocommit", setting_get, setting_set, NULL, (void *)(intptr_t)AUTOCOMMIT},
+};
+
 static PyObject *cursor_next_gate(PyObject *cursor)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -108,6 +197,11 @@ static PyObject *connection_call_gate(PyObject *connection, PyObject *args, PyOb
 }
 
 #define GATES(G)                                                    \
+    G(_sqlite3, Blob, __exit__, check_blob_close, 0, NULL)          \
+    G(_sqlite3, Blob, close, check_blob_close, 0, NULL)             \
+    G(_sqlite3, Blob, read, in_blob, 0, NULL)                       \
+    G(_sqlite3, Blob, write, in_blob, 0, NULL)                      \
+    G(_sqlite3, Connection, __exit__, in_connection, 0, NULL)       \
     G(_sqlite3, Connection, backup, in_backup, 0, NULL)             \
     G(_sqlite3, Connection, blobopen, in_connection, 0, NULL)       \
     G(_sqlite3, Connection, close, check_close, 0, NULL)            \
@@ -128,8 +222,44 @@ static PyObject *connection_call_gate(PyObject *connection, PyObject *args, PyOb
 GATES(VMH_GATE_DEFINE)
 vmh_gate *const vmh_gates_sqlite[] = { GATES(VMH_GATE_ADDRESS) NULL };
 
+static int gate_settings(PyTypeObject *connection)
+{
+    for (int i = 0; i < SETTERS; i++) {
+        PyObject *descriptor = vmh_dict_get(connection->tp_dict, settings[i].name);
+        if (descriptor == NULL || !Py_IS_TYPE(descriptor, &PyGetSetDescr_Type)) {
+            if (!PyErr_Occurred())
+                PyErr_Format(PyExc_SystemError, "sqlite3.Connection.%s is not a getset", settings[i].name);
+            return -1;
+        }
+        PyGetSetDef *original = ((PyGetSetDescrObject *)descriptor)->d_getset;
+        if (original == &settings[i])
+            continue;
+        atomic_store(&setters[i], original);
+        PyObject *ours = PyDescr_NewGetSet(connection, &settings[i]);
+        int rc = ours == NULL ? -1 : PyDict_SetItemString(connection->tp_dict, settings[i].name, ours);
+        Py_XDECREF(ours);
+        if (rc < 0)
+            return -1;
+        PyType_Modified(connection);
+    }
+    return 0;
+}
+
+static int gate_blob(PyTypeObject *blob)
+{
+    PyMappingMethods *mapping = blob->tp_as_mapping;
+    if (mapping->mp_subscript == blob_get_gate)
+        return 0;
+    atomic_store(&blob_get, mapping->mp_subscript);
+    atomic_store(&blob_set, mapping->mp_ass_subscript);
+    return vmh_slot_replace(blob, "__getitem__", (void **)&mapping->mp_subscript, (void *)blob_get_gate) < 0
+        || vmh_slot_replace(blob, "__setitem__", (void **)&mapping->mp_ass_subscript, (void *)blob_set_gate) < 0
+        || vmh_slot_replace(blob, "__delitem__", (void **)&mapping->mp_ass_subscript, (void *)blob_set_gate) < 0 ? -1 : 0;
+}
+
 int vmh_sqlite_use_finish(PyObject *dict)
 {
+    PyTypeObject *blob = (PyTypeObject *)vmh_dict_get(dict, "Blob");
     PyTypeObject *cursor = (PyTypeObject *)vmh_dict_get(dict, "Cursor");
     PyTypeObject *connection = cursor == NULL ? NULL : (PyTypeObject *)vmh_dict_get(dict, "Connection");
     if (connection == NULL)
@@ -151,5 +281,5 @@ int vmh_sqlite_use_finish(PyObject *dict)
         if (vmh_slot_replace(connection, "__call__", (void **)&connection->tp_call, (void *)connection_call_gate) < 0)
             return -1;
     }
-    return 0;
+    return gate_settings(connection) < 0 || (blob != NULL && gate_blob(blob) < 0) || PyErr_Occurred() ? -1 : 0;
 }

@@ -51,6 +51,7 @@ class Version:
         self.lane = None                # set by the service, which makes it
         # Calls and their seconds at the last look, and the mean seconds between that and the look before.
         self._recent = (0, 0.0, float("inf"))
+        self._probes = {}               # native call -> token, of submitted probes that the breaker has not been told of
         # No cycle: a version that is through takes its code with it at once, not at some collection.
         self_ref = weakref.ref(self)
         self.breaker = Breaker(
@@ -97,6 +98,12 @@ class Version:
         try:
             return self.breaker.admit()
         except Refused as refused:
+            # Who has the results of the last probes finds it closed, though the service has not had its turn yet.
+            ended = [call for call in list(self._probes) if call.done()]
+            if ended:
+                for call in ended:
+                    self._submitted_probe_ended(call)
+                return self._admit()
             error = BreakerOpenError(
                 f"{self.name} {self.version}: the breaker is open: {refused.reason}; try again in "
                 f"{refused.retry_in_s:.1f} s, or load a version that works", task=self.name, version=self.version)
@@ -120,7 +127,8 @@ class Version:
         if token is None:
             return self.lane.submit(value, timeout_s, priority, entry)
         call = self._probe(token, value, timeout_s, priority, entry)
-        self.service.watch(call, lambda: self._probe_ended(token, call))
+        self._probes[call] = token
+        self.service.watch(call, lambda: self._submitted_probe_ended(call))
         return call
 
     def guarded_submit_many(self, values, timeout_s=None, priority=0, entry=None):
@@ -134,6 +142,11 @@ class Version:
         except BaseException:
             self.breaker.probe_ended(token, None)
             raise
+
+    def _submitted_probe_ended(self, call):
+        token = self._probes.pop(call, None)
+        if token is not None:           # nobody has told the breaker
+            self._probe_ended(token, call)
 
     def _probe_ended(self, token, call):
         kind = call.kind if call.done() else Kind.CANCELLED

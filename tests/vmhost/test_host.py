@@ -362,6 +362,24 @@ def test_probes_close_it(fake_host, bundle, way):
     assert task._call == core.lanes[0].call
 
 
+def test_who_has_the_results_of_the_probes_finds_it_closed(fake_host, bundle, monkeypatch):
+    """However late the service's thread has its turn."""
+    policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(consecutive=2, open_s=1e-9, probes=2)))
+    host, core = fake_host(FakeCore(failing()), policy=policy)
+    task = host.load(bundle())
+    for _ in range(2):
+        with pytest.raises(vmhost.TaskError):
+            task("bad")
+    late = []
+    monkeypatch.setattr(host._service, "watch", lambda call, act: late.append(act))
+    probes = [task.submit("good"), task.submit("good")]
+    assert [probe.result(10) for probe in probes] == ["good", "good"]
+    assert task("good") == "good"
+    for act in late:
+        act()
+    assert host.statistics().tasks["echo"].breaker.state == "closed"
+
+
 def test_a_wedged_vm_opens_the_breaker_and_is_replaced(fake_host, bundle):
     host, core = fake_host(FakeCore(guest=None))
     task = host.load(bundle())

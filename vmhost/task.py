@@ -252,7 +252,7 @@ class Task:
 
         Calls start at once, at most `window` ahead of what was taken from the iterator; `values` may be endless. The
         error of a call is raised at its place and ends the iteration; what was not taken is cancelled, as it is when
-        the iterator is dropped. `timeout_s` counts from this call of map() for all items together: TimeLimitError, a
+        the iterator is dropped; Ctrl-C stops what runs, too. `timeout_s` counts from this call of map() for all items together: TimeLimitError, a
         TimeoutError.
         """
         if window < 1:
@@ -291,9 +291,14 @@ class Task:
             while calls:
                 if len(calls) <= half and not source.empty:
                     self._feed(source, calls, window - len(calls), end, priority, entry)
+                calls[0].wait()     # interrupted here, it is among those that are stopped
                 yield calls.popleft().result()
         except VMHostError:
             self._current.observe()
+            raise
+        except KeyboardInterrupt:
+            for call in calls:
+                call.stop()         # as of a call that is waited for: nobody else could stop those that run
             raise
         finally:
             for call in calls:

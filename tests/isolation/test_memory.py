@@ -135,6 +135,29 @@ def single_map(value):
     import mmap
     return len(mmap.mmap(-1, value))
 
+class Index:
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+class Int(int):
+    pass
+
+def scrypt(value):
+    import hashlib
+    n, r = value
+    said = []
+    for kind in (int, Int, Index):
+        try:
+            said.append(len(hashlib.scrypt(b"password", salt=b"salt", n=kind(n), r=kind(r), p=kind(1), maxmem=2**31 - 1)))
+        except MemoryError:
+            said.append("refused")
+        except (TypeError, ValueError) as error:
+            said.append(type(error).__name__)
+    return said
+
 def product(value):
     return [None] * value
 
@@ -184,6 +207,15 @@ def test_a_request_beyond_the_hard_limit_fails_at_once_and_may_be_caught(host, g
             greedy(size, entry=f"main:{entry}")
     with pytest.raises((vmhost.MemoryLimitError, vmhost.TaskError)):
         greedy(1 << 40, entry="main:single_map")
+
+
+def test_scrypt_pays_for_the_memory_that_openssl_takes(greedy):
+    assert greedy([2**14, 8], entry="main:scrypt")[:2] == [64, 64]                          # 16 MiB
+    said = greedy([2**15, 8], entry="main:scrypt")                                          # 32 MiB: the hard limit is 30
+    assert said[:2] == ["refused"] * 2 and said[2] in ("refused", "TypeError")
+    assert greedy([2**62, 2**40], entry="main:scrypt")[0] == "ValueError"
+    assert greedy([-1, 8], entry="main:scrypt")[0] == "ValueError"
+    assert greedy("good") == "good"
 
 
 def test_an_argument_or_result_beyond_the_limit_is_the_tasks_to_pay(greedy):

@@ -95,8 +95,9 @@ def test_hosts_that_are_dropped_end_by_themselves():
 
 
 @pytest.mark.stress
-def test_many_hosts_are_dropped():
-    drop_hosts(100)
+@pytest.mark.parametrize("tenth", range(10))        # each with the time of a test: ten hosts take a hundred times as long on a loaded machine
+def test_many_hosts_are_dropped(tenth):
+    drop_hosts(10)
 
 
 FORK = """

@@ -573,6 +573,20 @@ def test_ctrl_c_ends_a_call_and_the_host_goes_on():
     assert (done.returncode, done.stdout) == (0, "interrupted 2 ()\n"), done.stderr
 
 
+def test_ctrl_c_ends_the_calls_of_a_map_those_too_that_run():
+    done = in_a_process('''
+        host = vmhost.Host(allow_unsigned=True)
+        task = host.load(build())
+        task(0)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            list(task.map([None] * 9, entry="main:forever"))
+        except KeyboardInterrupt:
+            print("interrupted", task(2), host.close())
+    ''')
+    assert (done.returncode, done.stdout) == (0, "interrupted 2 ()\n"), done.stderr
+
+
 def test_ctrl_c_in_close_can_be_followed_by_a_harder_close():
     done = in_a_process('''
         host = vmhost.Host(allow_unsigned=True)

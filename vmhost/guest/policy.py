@@ -288,8 +288,8 @@ POLICY = {
         HASH HASHXOF HMAC UnsupportedDigestmodError _constructors compare_digest get_fips_mode hmac_digest
         hmac_new new openssl_md5 openssl_sha1 openssl_sha224 openssl_sha256 openssl_sha384 openssl_sha3_224
         openssl_sha3_256 openssl_sha3_384 openssl_sha3_512 openssl_sha512 openssl_shake_128
-        openssl_shake_256 pbkdf2_hmac scrypt
-    """),
+        openssl_shake_256 pbkdf2_hmac
+    """, gated="scrypt"),
     "_heapq": Rules(allowed="""
         heapify heapify_max heappop heappop_max heappush heappush_max heappushpop heappushpop_max
         heapreplace heapreplace_max

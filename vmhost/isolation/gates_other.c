@@ -1,4 +1,4 @@
-/* Gates of builtins, `_locale`, `_signal`, `mmap` and `_sqlite3`. */
+/* Gates of builtins, `_locale`, `_signal`, `_hashlib`, `mmap` and `_sqlite3`. */
 #include "gates.h"
 
 #include "meter.h"
@@ -44,6 +44,44 @@ static int check_getsignal(vmh_gated *call)
 {
     call->result = Py_NewRef(Py_None);      /* as CPython says for a handler that Python did not set */
     return 1;
+}
+
+/* --- _hashlib: OpenSSL has memory of its own. What scrypt asks for is known beforehand, and charged while it works. */
+
+/* An argument as a size, made an int for good; 0 where it is none: the original says what is wrong with it. -1: error set. */
+static int size_argument(vmh_gated *call, const char *keyword, size_t *size)
+{
+    PyObject **argument = vmh_gated_argument(call, call->nargs, keyword);
+    *size = 0;
+    if (argument == NULL || !PyIndex_Check(*argument))
+        return 0;
+    if (vmh_gated_replace(call, argument, PyNumber_Index(*argument)) < 0)
+        return -1;
+    *size = PyLong_AsSize_t(*argument);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        *size = 0;
+    }
+    return 0;
+}
+
+static int charge_scrypt(vmh_gated *call)
+{
+    vmh_meter *meter = vmh_vm_meter(call->seal->vm);
+    size_t n, r, p, blocks, bytes;
+    if (size_argument(call, "n", &n) < 0 || size_argument(call, "r", &r) < 0 || size_argument(call, "p", &p) < 0)
+        return -1;
+    /* RFC 7914: a table of n blocks, one block for each of p, and two to work with; a block is 128 * r bytes */
+    if (__builtin_add_overflow(n, p, &blocks) || __builtin_add_overflow(blocks, (size_t)2, &blocks)
+        || __builtin_mul_overflow(blocks, (size_t)128, &bytes) || __builtin_mul_overflow(bytes, r, &bytes))
+        return 0;       /* OpenSSL refuses it */
+    if (!vmh_meter_charge(meter, bytes)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    call->result = vmh_gated_original(call);
+    vmh_meter_release(meter, bytes);
+    return call->result == NULL ? -1 : 1;
 }
 
 /* --- mmap: anonymous maps only. A file that shrinks under its map would kill every VM of the process. */
@@ -276,6 +314,7 @@ static int check_progress(vmh_gated *call)
     G(builtins, , eval, check_run, 0, NULL)                         \
     G(_locale, , setlocale, check_setlocale, 0, NULL)               \
     G(_signal, , getsignal, check_getsignal, 0, NULL)               \
+    G(_hashlib, , scrypt, charge_scrypt, 0, NULL)                   \
     G(mmap, mmap, resize, vmh_gate_refuse, 0, NULL)                 \
     G(_sqlite3, Connection, setlimit, check_setlimit, 0, NULL)      \
     G(_sqlite3, Connection, set_progress_handler, check_progress, 0, NULL)      \

@@ -384,7 +384,7 @@ static const vmh_filing filings_of__hashlib[] = {
     {"openssl_shake_128", 'a'},
     {"openssl_shake_256", 'a'},
     {"pbkdf2_hmac", 'a'},
-    {"scrypt", 'a'},
+    {"scrypt", 'g'},
     {0, 0},
 };
 static const vmh_filing filings_of__heapq[] = {

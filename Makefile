@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test stress mutations conformance conformance-quick sanitize sanitize-address sanitize-undefined sanitize-thread polls bench lock clean distclean
+.PHONY: help build device-libraries demo test stress mutations conformance conformance-quick conformance-image sanitize sanitize-address sanitize-undefined sanitize-thread polls bench lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -44,6 +44,11 @@ conformance: build  ## CPython's own tests in sealed VMs, beside plain CPython (
 
 conformance-quick: build  ## a part of them, held against docs/conformance.md (minutes)
 	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" --check --list tests/conformance/quick.txt $(ARGS)
+
+conformance-image: build device-libraries  ## the quick part run by a device image's vmrun, held against the same results (minutes)
+	@.venv/bin/vmhost image build/device-all --module all >/dev/null
+	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" --check --list tests/conformance/quick.txt \
+		--home build/conformance-image --vmrun build/device-all/vmrun $(ARGS)
 
 bench: build      ## measure against threads, interpreters and processes
 	@.venv/bin/vmhost bench $(ARGS)

@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import report
+from . import device, report
 from .folders import Folder, original
 from .sealed import Crashed, Process
 
@@ -34,7 +34,7 @@ class Run:
         self.home, self.tests = options.home.resolve(), tests
         self.keep, self.resume, self.seconds = options.keep, options.resume, options.seconds
         self.folder, self.lock = Folder(self.home, tests, (self.home / "writable").resolve()), threading.Lock()
-        self.process = Process(options.vms)
+        self.process = Process(options.vms) if options.vmrun is None else device.Process(options.vmrun.resolve())
 
     def module(self, module):
         """What judge() reads: both runs of the module, or {"module", "error"}."""
@@ -113,6 +113,7 @@ def _parsed(arguments):
     parser.add_argument("--keep", action="store_true", help="take plain CPython's results and the bundles of the last run")
     parser.add_argument("--resume", action="store_true", help="take whole results of the last run, where it has them")
     parser.add_argument("--home", type=Path, default=Path("build/conformance"), help="where bundles and reports go")
+    parser.add_argument("--vmrun", type=Path, help="run the modules by this executable of a device image, not by the full host")
     parser.add_argument("--check", action="store_true", help=f"fail if a module passes less than {DOCUMENT.name} says")
     parser.add_argument("--write", action="store_true", help=f"write the results into {DOCUMENT.name}")
     return parser.parse_args(arguments)

@@ -1,5 +1,6 @@
 """A device image: it runs what the full host runs, holds no compiler, and says what is wrong with it."""
 
+import _tokenize
 import errno
 import json
 import os
@@ -18,7 +19,7 @@ from tests.hosts import ROOT
 from tests.tasks import test_numerical_scripts as numerical
 from vmhost import json_values
 from vmhost.cli import failures, main
-from vmhost.image import link
+from vmhost.image import absent_modules, link
 
 sys.path.insert(0, str(ROOT / "tasks"))
 import cases  # noqa: E402
@@ -113,6 +114,20 @@ def test_the_library_works_as_on_the_full_host(vmrun, task):
     assert json.loads(done.stdout) == expected
 
 
+@pytest.mark.parametrize("text", ["(a, /, b=1.5, *c, d='x', $e=<f>) -> int", "($self, x=1e-5, y=0x1f, z=.5)", r'(a="q\"r", b=...)'])
+def test_words_of_one_line_are_told_apart_as_by_cpython(text):
+    names = {}
+    exec(absent_modules._TOKENIZE.decode(), names)
+    def lines():
+        yield text
+        while True:
+            yield ""
+    mine, its = (list(kind(lines().__next__, extra_tokens=True)) for kind in (names["TokenizerIter"], _tokenize.TokenizerIter))
+    assert mine == its
+    with pytest.raises(RuntimeError, match="no tokenizer"):
+        names["TokenizerIter"](iter(["a\n", "b\n"]).__next__)
+
+
 def test_limits_hold(vmrun, task):
     done = vmrun("run", task("def run(value):\n    while True: pass\n"), "--allow-unsigned", "--timeout", "0.2")
     assert done.returncode == failures.LIMIT
@@ -186,6 +201,18 @@ def test_an_altered_executable_is_found_by_check(image, vmrun, tmp_path):
         file.write(b"more")
     done = vmrun("check", folder=copy)
     assert done.returncode == failures.UNHEALTHY and "vmrun: altered or damaged" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["python 3.14", "machine "])
+def test_files_of_an_image_for_another_python_or_machine_are_refused(image, vmrun, tmp_path, line):
+    copy = tmp_path / "copy"
+    shutil.copytree(image, copy)
+    manifest = (copy / "manifest").read_text()
+    (copy / "manifest").write_text(manifest.replace(line, f"{line}other", 1))
+    done = vmrun("run", "nothing.vmb", folder=copy)
+    assert done.returncode == failures.HOST_FAILED and "expected an image for Python" in done.stderr and "vmhost image" in done.stderr
+    (copy / "manifest").write_text("")
+    assert "is empty" in vmrun("run", "nothing.vmb", folder=copy).stderr
 
 
 @pytest.mark.parametrize(("arguments", "says"), [

@@ -1,8 +1,8 @@
 """Stand-ins in Python for two native modules that are not linked in: `_ast` and `_tokenize`.
 
 The nodes of `_ast` are data: `ast.literal_eval`, annotations and `vmhost.guest.expressions` make and read them without any parser. Their
-classes are written here from those of the running Python, so fields, bases and defaults are its own. `_tokenize` has a name to import and
-refuses to be used.
+classes are written here from those of the running Python, so fields, bases and defaults are its own. `_tokenize` tells apart the
+words of one line, as `inspect` does with the signatures of native functions, and refuses all else.
 """
 
 import _ast
@@ -44,10 +44,45 @@ class AST:
 
 AST.__module__ = "ast"
 '''
-_TOKENIZE = b'''
+_TOKENIZE = rb'''
+import re
+
+_TOKEN = re.compile(r"[ \t\f]*(?:(?P<name>[^\W\d]\w*)|(?P<number>(?:\d[\w.]*|\.\d\w*)(?:(?<=[eE])[+-]\d\w*)?)|"
+                    r"(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")|"
+                    r"(?P<op>->|:=|\.\.\.|\*\*|//|==|!=|<=|>=|<<|>>|[-+*/%@&|^~<>()\[\]{},:.;=$?!]))")
+_TYPES = {"name": 1, "number": 2, "string": 3, "op": 55}
+
+
 class TokenizerIter:
-    def __init__(self, *arguments, **options):
-        raise RuntimeError("this Python has no tokenizer: it runs bytecode only")
+    def __init__(self, readline, *, encoding=None, extra_tokens=False):
+        def line():
+            try:
+                text = readline()
+            except StopIteration:
+                return ""
+            return text.decode(encoding) if isinstance(text, bytes) else text
+
+        text = line()
+        if text[:1] in " \t" or line():
+            raise RuntimeError("this Python has no tokenizer: it runs bytecode only")
+        self._tokens = self._of(text)
+
+    def _of(self, text):
+        at, end = 0, len(text.rstrip())
+        while at < end:
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise RuntimeError("this Python has no tokenizer: it runs bytecode only")
+            kind, at = found.lastgroup, found.end()
+            yield _TYPES[kind], found[kind], (1, found.start(kind)), (1, at), text
+        yield 4, text[end:], (1, end), (1, end + 1), text
+        yield 0, "", (2, 0), (2, 0), ""
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self._tokens)
 '''
 
 

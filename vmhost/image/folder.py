@@ -66,6 +66,8 @@ def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=Fal
 def _made(out, tools, bundles, more_modules, lapack):
     """(the Image that will be at `out`, {name of a file: its bytes})."""
     library, linked = modules.Library(system_bundle()), link.offered(tools)
+    if "all" in more_modules:
+        more_modules = (*(name for name in more_modules if name != "all"), *library.everything(linked))
     unknown = [name for name in more_modules if name not in library.modules and name not in linked]
     if unknown:
         raise ImageError(f"--module: {', '.join(unknown)}: not a module of the standard library that VMs can have")

@@ -62,6 +62,10 @@ class Library:
         module = self.modules[name]
         return imports_of(marshal.loads(module.code), name, module.is_package)
 
+    def everything(self, linked):
+        """The names of all modules but the engine's, and of the native ones among `linked` that VMs can have."""
+        return {name for name in self.modules if name.partition(".")[0] != "engine"} | (linked & NATIVE_MODULES - {"engine._array"})
+
     def closure(self, wanted):
         """(names of modules, names of native modules) that the modules `wanted` need, themselves among them."""
         modules, native, waiting = set(), set(), [(name, True) for name in wanted]

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "archive.h"
@@ -173,6 +174,22 @@ static bool freeze_all(void)
     return bootstrap[0].name != NULL && bootstrap[1].name != NULL;
 }
 
+/* Bundles that another Python's image brought here would crash this one: they are checked against their manifest only. */
+static bool is_made_for_this(const char *path)
+{
+    struct utsname machine;
+    char expected[256];
+    if (uname(&machine) != 0
+        || snprintf(expected, sizeof expected, "vmhost-image 1\npython %s\nmachine %s\n", PY_VERSION, machine.machine) >= (int)sizeof expected)
+        return false;
+    bool right = strncmp(manifest, expected, strlen(expected)) == 0;
+    if (!right)
+        fprintf(stderr, "vmrun: %s: expected an image for Python %s on %s, as this executable is, got one that begins %.60s...; keep the files of an image "
+                        "together, or make it again with `vmhost image`\n",
+                path, PY_VERSION, machine.machine, manifest);
+    return right;
+}
+
 static bool find_image(void)
 {
     char path[PATH_MAX];
@@ -186,6 +203,8 @@ static bool find_image(void)
     strcpy(folder, executable);
     *strrchr(folder, '/') = 0;
     if (snprintf(path, sizeof path, "%s/manifest", folder) >= (int)sizeof path || (manifest = vmrun_file_read(path, &unused)) == NULL)
+        return false;
+    if (!is_made_for_this(path))
         return false;
     return vmrun_archive_open(&host, folder, "host.vmb", manifest) && vmrun_archive_open(&library, folder, "stdlib.vmb", manifest);
 }

@@ -135,6 +135,14 @@ def test_counting():
         "b": None, "c": "plain CPython raised compile", "d": "links are refused"}
 
 
+@pytest.mark.parametrize(("imported", "counted"), [({"import": "import"}, 1), ({}, 2)])
+def test_a_test_that_uses_what_its_module_imported_in_vain(imported, counted):
+    plain = {name: ["passed", ""] for name in ("uses", "other")}
+    sealed = {"uses": ["failed", "Traceback\ngaps.AbsentError: tool.run: a VM does not have it"], "other": ["passed", ""]}
+    judged = report.judge({"module": "test_tool", "seconds": [1, 1], "plain": plain, "denied": {"": imported}, "sealed": sealed}, {})
+    assert (judged["counted"], judged["same_counted"], judged["same"]) == (counted, 1, 1)
+
+
 def test_later_runs_are_held_against_the_table(tmp_path):
     document = tmp_path / "conformance.md"
     document.write_text("# A page\n\nwith words\n\n## Results\nold", encoding="utf-8")

@@ -25,7 +25,8 @@ _DOORS = {      # files of the standard library that are asked for the operation
                 "script_helper.py", "spawn.py", "resource_tracker.py", "platform.py", "uuid.py", "queues.py"},
     "network": {"socket.py", "socketserver.py", "ssl.py", "client.py", "server.py", "request.py", "ftplib.py",
                 "smtplib.py", "base_events.py", "selector_events.py", "unix_events.py", "socket_helper.py", "streams.py",
-                "handlers.py", "config.py", "managers.py", "connection.py"},
+                "handlers.py", "config.py", "managers.py", "connection.py", "process.py", "context.py", "forkserver.py",
+                "popen_forkserver.py", "queues.py", "util.py"},      # the last six: processes are asked for at a socket
     "file": {"os.py", "shutil.py", "pathlib", "__init__.py", "linecache.py", "tokenize.py", "glob.py", "os_helper.py",
              "tempfile.py", "fileinput.py", "zipfile.py", "tarfile.py", "gzip.py", "bz2.py", "lzma.py", "_compression.py",
              "inspect.py", "traceback.py", "genericpath.py", "codecs.py", "netrc.py", "mimetypes.py", "pkgutil.py",
@@ -49,8 +50,8 @@ _FILES = ("open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.renam
           "os.getxattr", "os.setxattr", "os.listxattr", "os.removexattr", "os.add_dll_directory", "shutil.chown",
           "sqlite3.connect")
 _TWO_PATHS = ("os.rename", "os.link", "os.symlink")
-# What neither run has: hypothesis (the tests bring a stand-in) and CPython's native modules that only test its C interface
-_NEITHER = ("hypothesis", "_testcapi", "_testinternalcapi", "_testlimitedcapi", "_testbuffer", "_testclinic",
+# What neither run has: packages (for hypothesis the tests bring a stand-in), native modules that only test the C interface
+_NEITHER = ("hypothesis", "tzdata", "_testcapi", "_testinternalcapi", "_testlimitedcapi", "_testbuffer", "_testclinic",
             "_testclinic_limited", "_testmultiphase", "_testsinglephase", "_testimportmultiple", "_ctypes_test", "xxsubtype",
             "xxlimited", "xxlimited_35", "_xxtestfuzz")
 MODULE = ""     # stands for the import of the test module among names of tests

@@ -84,11 +84,11 @@ POLICY = {
     """, absent="set_debug get_objects get_referrers get_referents"),
     "_thread": Rules(allowed="""
         exit_thread exit get_ident get_native_id _excepthook _is_main_interpreter _get_main_thread_ident
-        _get_name _local error _ExceptHookArgs daemon_threads_allowed
+        _get_name _local error _ExceptHookArgs
     """, gated="""
         start_new_thread start_new start_joinable_thread allocate_lock allocate lock LockType RLock _ThreadHandle
         _make_thread_handle
-        _shutdown _count stack_size set_name
+        _shutdown _count stack_size set_name daemon_threads_allowed
     """, refused="interrupt_main"),
     "_signal": Rules(allowed="""
         default_int_handler strsignal valid_signals ItimerError struct_siginfo

@@ -214,7 +214,7 @@ PyStatus vmh_creation_make(PyThreadState **tstate)
         .allow_fork = 0,
         .allow_exec = 0,
         .allow_threads = 1,
-        .allow_daemon_threads = 1,       /* threads.c ends them before the interpreter goes */
+        .allow_daemon_threads = 0,       /* none that outlives the interpreter: those of threads.c end with the task */
         .check_multi_interp_extensions = 1,
         .gil = PyInterpreterConfig_OWN_GIL,
     };

@@ -882,7 +882,7 @@ static const vmh_filing filings_of__thread[] = {
     {"_shutdown", 'g'},
     {"allocate", 'g'},
     {"allocate_lock", 'g'},
-    {"daemon_threads_allowed", 'a'},
+    {"daemon_threads_allowed", 'g'},
     {"error", 'a'},
     {"exit", 'a'},
     {"exit_thread", 'a'},

@@ -366,6 +366,12 @@ static PyObject *set_name(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(name)
     Py_RETURN_NONE;
 }
 
+/* CPython's are not, in the interpreter's configuration: they would outlive it. The task's daemons, above, never do. */
+static PyObject *daemon_threads_allowed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    Py_RETURN_TRUE;
+}
+
 static PyMethodDef thread_defs[] = {
     { "start_new_thread", start_new_thread, METH_VARARGS,
       PyDoc_STR("start_new_thread($module, function, args, kwargs={}, /)\n--\n\nReturns the thread's identity.") },
@@ -379,6 +385,7 @@ static PyMethodDef thread_defs[] = {
       PyDoc_STR("_count($module, /)\n--\n\nHow many threads the task has started that still run.") },
     { "stack_size", stack_size, METH_VARARGS,
       PyDoc_STR("stack_size($module, size=0, /)\n--\n\nReturns the size before.") },
+    { "daemon_threads_allowed", daemon_threads_allowed, METH_NOARGS, PyDoc_STR("daemon_threads_allowed($module, /)\n--\n\nTrue.") },
     { "set_name", set_name, METH_O,
       PyDoc_STR("set_name($module, name, /)\n--\n\nDoes nothing: the names of threads belong to the process.") },
 };

@@ -70,6 +70,8 @@ _LATER = {
         "errstate seterr geterr",
     "_pads":
         "pad",
+    "_poly1d":
+        "poly1d",
     "_polynomials":
         "poly polyadd polyder polydiv polyfit polyint polymul polysub polyval roots",
     "_printing":

@@ -42,7 +42,7 @@ ABSENT = {
     **dict.fromkeys("nditer nested_iters".split(), _WALKING),
     "frompyfunc": "use vectorize(), whose results are arrays of numbers, or write the function with array operations",
     # polynomials as objects
-    **dict.fromkeys("poly1d polynomial".split(), "keep coefficients in an array: polyval, polyadd, polymul, polydiv, polyder, polyint, polyfit"),
+    "polynomial": "use poly1d, or keep coefficients in an array: polyval, polyadd, polymul, polydiv, polyder, polyint, polyfit",
     # floating-point errors and buffers
     **dict.fromkeys("geterrcall seterrcall".split(), _ERRORS),
     **dict.fromkeys("getbufsize setbufsize".split(), "operators need no buffer: there is nothing to set"),

@@ -1,12 +1,34 @@
 """Polynomials as arrays of coefficients, the highest power first."""
 
+from functools import wraps
+
 from engine import _array as _a
 from engine.numpy._shapes import atleast_1d
 
 
+def _of_poly1d_too(function):
+    """The function, which takes poly1d as well: one among the arguments makes the results such."""
+    @wraps(function)
+    def either(*args, **options):
+        if not any(hasattr(argument, "coeffs") for argument in args):
+            return function(*args, **options)
+        from engine.numpy._poly1d import poly1d
+
+        result = function(*(getattr(argument, "coeffs", argument) for argument in args), **options)
+        return tuple(map(poly1d, result)) if isinstance(result, tuple) else poly1d(result)
+
+    return either
+
+
 def polyval(p, x):
-    """The polynomial's values at `x`, by Horner's rule."""
-    p, x = _a.asarray(p), _a.asarray(x)
+    """The polynomial's values at `x`, by Horner's rule; of a poly1d `x` the polynomial of it."""
+    p = _a.asarray(getattr(p, "coeffs", p))
+    if hasattr(x, "coeffs"):
+        made = 0 * x
+        for coefficient in p:
+            made = made * x + coefficient
+        return made
+    x = _a.asarray(x)
     y = _a.zeros(x.shape, x.dtype)
     for coefficient in p:
         y = y * x + coefficient
@@ -38,7 +60,7 @@ def poly(seq_of_zeros):
 
 def roots(p):
     """The roots of the polynomial, as the eigenvalues of its companion matrix."""
-    p = atleast_1d(p)
+    p = atleast_1d(getattr(p, "coeffs", p))
     if p.ndim != 1:
         raise ValueError("Input must be a rank-1 array.")
     places = _a.nonzero(p)[0]
@@ -61,6 +83,7 @@ def roots(p):
     return _a.concatenate((found, _a.zeros(trailing, found.dtype)))
 
 
+@_of_poly1d_too
 def polyint(p, m=1, k=None):
     """The `m`-th antiderivative; `k`: its constants."""
     m = int(m)
@@ -77,6 +100,7 @@ def polyint(p, m=1, k=None):
     return p
 
 
+@_of_poly1d_too
 def polyder(p, m=1):
     """The `m`-th derivative."""
     m = int(m)
@@ -94,24 +118,28 @@ def _aligned(a1, a2):
     return tuple(_a.concatenate((_a.zeros(size - len(a), a.dtype), a)) for a in (a1, a2))
 
 
+@_of_poly1d_too
 def polyadd(a1, a2):
     a1, a2 = _aligned(a1, a2)
     return a1 + a2
 
 
+@_of_poly1d_too
 def polysub(a1, a2):
     a1, a2 = _aligned(a1, a2)
     return a1 - a2
 
 
+@_of_poly1d_too
 def polymul(a1, a2):
     from engine.numpy._products import convolve
     from engine.numpy._shapes import trim_zeros
 
     a1, a2 = (trim_zeros(atleast_1d(a), "f") for a in (a1, a2))
-    return convolve(a1 if len(a1) else [0.0], a2 if len(a2) else [0.0])
+    return convolve(*(a if len(a) else _a.zeros(1, a.dtype) for a in (a1, a2)))
 
 
+@_of_poly1d_too
 def polydiv(u, v):
     """(quotient, remainder)."""
     u, v = atleast_1d(u) + 0.0, atleast_1d(v) + 0.0

@@ -213,7 +213,43 @@ COMPLEX_PROD(c128, double)
 INTEGER_EXTREMES(i8)
 INTEGER_EXTREMES(i16)
 INTEGER_EXTREMES(i32)
+#ifdef __AVX512F__
+/* An extreme of 64-bit numbers takes six cycles: four at once. */
+#define LONG_EXTREME(op) \
+    static void op##_i64(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        int64_t best = *(int64_t *)accumulator; \
+        if (step == 8) { \
+            __m512i b0 = _mm512_set1_epi64(best), b1 = b0, b2 = b0, b3 = b0; \
+            for (; n >= 32; n -= 32, in += 256) { \
+                b0 = _mm512_##op##_epi64(b0, _mm512_loadu_si512(in)); \
+                b1 = _mm512_##op##_epi64(b1, _mm512_loadu_si512(in + 64)); \
+                b2 = _mm512_##op##_epi64(b2, _mm512_loadu_si512(in + 128)); \
+                b3 = _mm512_##op##_epi64(b3, _mm512_loadu_si512(in + 192)); \
+            } \
+            for (; n > 0; n -= 8, in += 64) { \
+                __mmask8 some = (__mmask8)(n < 8 ? (1 << n) - 1 : 255); \
+                b0 = _mm512_##op##_epi64(b0, _mm512_mask_loadu_epi64(b0, some, in)); \
+            } \
+            b0 = _mm512_##op##_epi64(_mm512_##op##_epi64(b0, b1), _mm512_##op##_epi64(b2, b3)); \
+            best = _mm512_reduce_##op##_epi64(b0); \
+        } else { \
+            for (int64_t i = 0; i < n; i++) { \
+                int64_t x = *(const e_i64 *)(in + i * step); \
+                best = beyond_##op##_i64(x, best) ? x : best; \
+            } \
+        } \
+        *(int64_t *)accumulator = best; \
+    }
+static inline bool beyond_max_i64(e_i64 a, e_i64 b) { return a > b; }
+static inline bool beyond_min_i64(e_i64 a, e_i64 b) { return a < b; }
+static inline bool odd_max_i64(e_i64 a) { return (void)a, false; }
+static inline bool odd_min_i64(e_i64 a) { return (void)a, false; }
+LONG_EXTREME(max)
+LONG_EXTREME(min)
+#else
 INTEGER_EXTREMES(i64)
+#endif
 INTEGER_EXTREMES(u8)
 INTEGER_EXTREMES(u16)
 INTEGER_EXTREMES(u32)
@@ -280,6 +316,41 @@ typedef bool nans;
 FLOAT_VECTOR(f32, ps)
 FLOAT_VECTOR(f64, pd)
 
+/* A vector of fewer elements than it has lanes, the first one where there are none, and the furthest lane; else n is at least LANES. */
+#if defined(__AVX512F__)
+enum { VECTOR_LEAST_f32 = 2, VECTOR_LEAST_f64 = 2 };
+static inline r_f32 vector_f32(int64_t n, const char *in)
+{
+    return (r_f32)(n >= LANES_f32 ? _mm512_loadu_ps(in)
+                                  : _mm512_mask_loadu_ps(_mm512_set1_ps(*(const e_f32 *)in), (__mmask16)((1u << n) - 1), in));
+}
+static inline r_f64 vector_f64(int64_t n, const char *in)
+{
+    return (r_f64)(n >= LANES_f64 ? _mm512_loadu_pd(in)
+                                  : _mm512_mask_loadu_pd(_mm512_set1_pd(*(const e_f64 *)in), (__mmask8)((1u << n) - 1), in));
+}
+static inline float furthest_larger_f32(r_f32 x) { return _mm512_reduce_max_ps((__m512)x); }
+static inline float furthest_smaller_f32(r_f32 x) { return _mm512_reduce_min_ps((__m512)x); }
+static inline double furthest_larger_f64(r_f64 x) { return _mm512_reduce_max_pd((__m512d)x); }
+static inline double furthest_smaller_f64(r_f64 x) { return _mm512_reduce_min_pd((__m512d)x); }
+#else
+enum { VECTOR_LEAST_f32 = LANES_f32, VECTOR_LEAST_f64 = LANES_f64 };
+static inline r_f32 vector_f32(int64_t n, const char *in) { return (void)n, *(const v_f32 *)in; }
+static inline r_f64 vector_f64(int64_t n, const char *in) { return (void)n, *(const v_f64 *)in; }
+#define FURTHEST_LANE(name, real, further, sign) \
+    static inline real furthest_##further##_##name(r_##name x) \
+    { \
+        real lanes[LANES_##name]; \
+        memcpy(lanes, &x, sizeof lanes); \
+        for (int half = LANES_##name / 2; half > 0; half /= 2) \
+            for (int j = 0; j < half; j++) \
+                lanes[j] = lanes[j + half] sign lanes[j] ? lanes[j + half] : lanes[j]; \
+        return lanes[0]; \
+    }
+FURTHEST_LANE(f32, float, larger, >) FURTHEST_LANE(f32, float, smaller, <)
+FURTHEST_LANE(f64, double, larger, >) FURTHEST_LANE(f64, double, smaller, <)
+#endif
+
 #define FLOAT_EXTREME(op, name, real, sign, further) \
     static inline bool beyond_##op##_##name(real a, real b) { return (a sign b) | ((a != a) & (b == b)); } \
     static inline bool odd_##op##_##name(real a) { return a != a; } \
@@ -287,18 +358,24 @@ FLOAT_VECTOR(f64, pd)
     { \
         real best = *(real *)accumulator; \
         int64_t i = 0; \
-        if (step == sizeof(real) && n >= 4 * LANES_##name) { \
+        if (step == sizeof(real) && n >= VECTOR_LEAST_##name) { \
             const v_##name *x = (const v_##name *)in; \
-            r_##name b0 = x[0], b1 = x[1], b2 = x[2], b3 = x[3]; \
-            nans found = nans_##name(nans_##name(NANS_NONE, b0, b1), b2, b3); \
-            for (i = 4 * LANES_##name; i + 4 * LANES_##name <= n; i += 4 * LANES_##name) { \
-                x += 4; \
-                r_##name x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
-                found = nans_##name(nans_##name(found, x0, x1), x2, x3); \
-                b0 = further##_##name(x0, b0); \
-                b1 = further##_##name(x1, b1); \
-                b2 = further##_##name(x2, b2); \
-                b3 = further##_##name(x3, b3); \
+            r_##name b0 = vector_##name(n, in); \
+            nans found = nans_##name(NANS_NONE, b0, b0); \
+            i = LANES_##name; \
+            if (n >= 4 * LANES_##name) { \
+                r_##name b1 = x[1], b2 = x[2], b3 = x[3]; \
+                found = nans_##name(nans_##name(found, b0, b1), b2, b3); \
+                for (i = 4 * LANES_##name; i + 4 * LANES_##name <= n; i += 4 * LANES_##name) { \
+                    x += 4; \
+                    r_##name x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
+                    found = nans_##name(nans_##name(found, x0, x1), x2, x3); \
+                    b0 = further##_##name(x0, b0); \
+                    b1 = further##_##name(x1, b1); \
+                    b2 = further##_##name(x2, b2); \
+                    b3 = further##_##name(x3, b3); \
+                } \
+                b0 = further##_##name(further##_##name(b0, b1), further##_##name(b2, b3)); \
             } \
             for (; i < n; i += LANES_##name) {              /* the last vector may begin among what was seen */ \
                 int64_t at = i + LANES_##name <= n ? i : n - LANES_##name; \
@@ -306,15 +383,10 @@ FLOAT_VECTOR(f64, pd)
                 found = nans_##name(found, x0, x0); \
                 b0 = further##_##name(x0, b0); \
             } \
-            b0 = further##_##name(further##_##name(b0, b1), further##_##name(b2, b3)); \
-            real lanes[LANES_##name]; \
-            memcpy(lanes, &b0, sizeof lanes); \
-            for (int half = LANES_##name / 2; half > 0; half /= 2) \
-                for (int j = 0; j < half; j++) \
-                    lanes[j] = lanes[j + half] sign lanes[j] ? lanes[j + half] : lanes[j]; \
+            real last = furthest_##further##_##name(b0); \
             if (NANS_ANY(found)) \
                 best = (real)NAN; \
-            best = beyond_##op##_##name(lanes[0], best) ? lanes[0] : best; \
+            best = beyond_##op##_##name(last, best) ? last : best; \
         } \
         for (; i < n; i++) { \
             real x = *(const e_##name *)(in + i * step); \

@@ -533,6 +533,7 @@ static vme_status order_places(vme_context *context, const vme_order_kernels *ke
 
 /* ---- lines */
 enum { OUT, IN };
+enum { SHORT_MOST = 256 };      /* elements of a line for which beginning one takes a part of the time */
 
 typedef struct sort {
     vme_context *context;
@@ -671,6 +672,24 @@ static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
     return status == VME_OK ? each_piece(&l, s->places ? write_places : write_elements) : status;
 }
 
+/* Short lines one behind the other: many are keyed at once. */
+static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
+{
+    bool wide = key_is_wide(s->dtype);
+    int64_t size = wide ? 8 : 4, line_bytes = s->length * size, most = PIECE / 16 / s->length;
+    char *lines = s->lines.data[OUT] + begin * line_bytes;
+    for (int64_t count; begin < end; begin += count, lines += count * line_bytes) {
+        count = end - begin < most ? end - begin : most;
+        vme_status status = make_keys(s->context, s->kernels, s->dtype, count * s->length, lines, size, s->descending, false, lines);
+        for (int64_t i = 0; i < count && status == VME_OK; i++)
+            status = order_keys(s->context, s->kernels, wide, s->length, lines + i * line_bytes, s->kth_count, s->kth);
+        if (status != VME_OK)
+            return status;
+        s->kernels->elements[wide](s->dtype, count * s->length, lines, s->descending, lines, size);
+    }
+    return VME_OK;
+}
+
 /* Lines of which only the values are sorted, by the backend's kernels. */
 static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end)
 {
@@ -681,6 +700,8 @@ static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end
     vme_cursor at;
     if (bytes > 0 && (keys = vme_scratch_new(s->context, bytes)) == NULL)
         return VME_NO_MEMORY;
+    if (size >= 4 && s->out_step == size && s->lines.rank == 1 && s->lines.loops[0].step[OUT] == s->length * size && s->length <= SHORT_MOST)
+        return sort_short_lines(s, begin, end);
     vme_nest_seek(&s->lines, begin, &at);
     for (int64_t line = begin; line < end && status == VME_OK; line++, vme_nest_advance(&s->lines, &at, 1))
         status = size == 1 ? sort_bytes(s->context, s->dtype, s->length, at.data[OUT], s->out_step, s->descending)

@@ -97,6 +97,21 @@ def test_patterns(backend, context, pattern, n):
                 np.testing.assert_array_equal(np.sort(parted[:k]), array[order][:k])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint64"])
+@pytest.mark.parametrize("length", [2, 10, 100, 256, 257])
+def test_many_short_lines(backend, context, dtype, length):
+    a = np.random.default_rng(1).integers(0, 50, (600, length)).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        a[::3, 1], a[1::3, 0] = np.nan, -0.0
+    for descending in (False, True):
+        made = np.empty_like(a)
+        check(library.vme_sort(context.handle, tensor(a), 1, descending, tensor(made)))
+        wanted = np.sort(a, axis=1)
+        if descending:
+            wanted = -np.sort(-a, axis=1) if np.dtype(dtype).kind == "f" else wanted[:, ::-1]
+        assert np.array_equal(made, wanted, equal_nan=np.dtype(dtype).kind == "f")
+
+
 def test_sort_in_place(context):
     array = np.array([3.0, np.nan, -1.0, -0.0, np.inf])
     call(context, "sort", array, 0, False, array)

@@ -183,27 +183,36 @@ def _logaddexp2(x1, x2):
     return high + _a.log1p(_a.exp2(distance)) * 1.4426950408889634
 
 
+def _magnitudes(name, x1, x2):
+    """(the dtype of the result, the integers' absolute values as unsigned ones)."""
+    x1, x2 = together(x1, x2)
+    _refuse(name, x1, kinds="iu" if x1.dtype.kind != "b" else "")
+    unsigned = f"uint{8 * x1.dtype.itemsize}"
+    return x1.dtype, _a.absolute(x1).astype(unsigned, copy=False), _a.absolute(x2).astype(unsigned, copy=False)
+
+
+def _common(x1, x2):
+    """The greatest common divisors of unsigned integers."""
+    wide = x1.dtype
+    if wide.itemsize == 8 and x1.size and x2.size and max(x1.max(), x2.max()) < 2**31:
+        x1, x2 = x1.astype("int32"), x2.astype("int32")     # divided in vectors
+    shape = _a.add(x1, x2).shape
+    x1, x2 = _a.broadcast_to(x1, shape), _a.broadcast_to(x2, shape)
+    while x2.any():             # Euclid's steps, until the last pair has no rest
+        x1, x2 = _a.where(x2 == 0, x1, x2), x1 % x2
+    return x1.astype(wide, copy=False)
+
+
 def _gcd(x1, x2):
     """The greatest common divisor."""
-    x1, x2 = together(x1, x2)
-    _refuse("gcd", x1, kinds="iu" if x1.dtype.kind != "b" else "")
-    x1, x2 = _a.absolute(x1), _a.absolute(x2)
-    shape = _a.add(x1, x2).shape
-    x1, x2 = (_a.broadcast_to(x, shape).ravel().copy() for x in (x1, x2))
-    waiting = x2.nonzero()[0]
-    while len(waiting):         # Euclid's steps, for the pairs that still have a rest
-        high, low = x1[waiting], x2[waiting]
-        rest = high % low
-        x1[waiting], x2[waiting] = low, rest
-        waiting = waiting[rest != 0]
-    return x1.reshape(shape)
+    dtype, x1, x2 = _magnitudes("gcd", x1, x2)
+    return _common(x1, x2).astype(dtype)
 
 
 def _lcm(x1, x2):
     """The least common multiple."""
-    x1, x2 = together(x1, x2)
-    common = _gcd(x1, x2)
-    return _a.where(common == 0, common, _a.absolute(x1 // _a.maximum(common, 1) * x2))
+    dtype, x1, x2 = _magnitudes("lcm", x1, x2)
+    return (x1 // _a.maximum(_common(x1, x2), 1) * x2).astype(dtype)
 
 
 def _count_bits(x):

@@ -82,11 +82,16 @@ def matrix_transpose(x):
     return x.swapaxes(-1, -2)
 
 
+_BACKWARDS = slice(None, None, -1)
+
+
 def flip(m, axis=None):
     """A view with the order of elements reversed along the axes."""
     m = _a.asarray(m)
-    chosen = range(m.ndim) if axis is None else _axes(axis, m.ndim)
-    return m[tuple(slice(None, None, -1) if i in chosen else slice(None) for i in range(m.ndim))]
+    if axis is None:
+        return m[(_BACKWARDS,) * m.ndim]
+    chosen = _axes(axis, m.ndim)
+    return m[tuple(_BACKWARDS if i in chosen else slice(None) for i in range(m.ndim))]
 
 
 def flipud(m):

@@ -51,7 +51,7 @@ _FILES = ("open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.renam
           "sqlite3.connect")
 _TWO_PATHS = ("os.rename", "os.link", "os.symlink")
 # What neither run has: packages (for hypothesis the tests bring a stand-in), native modules that only test the C interface
-_NEITHER = ("hypothesis", "tzdata", "_testcapi", "_testinternalcapi", "_testlimitedcapi", "_testbuffer", "_testclinic",
+_NEITHER = ("hypothesis", "_testcapi", "_testinternalcapi", "_testlimitedcapi", "_testbuffer", "_testclinic",
             "_testclinic_limited", "_testmultiphase", "_testsinglephase", "_testimportmultiple", "_ctypes_test", "xxsubtype",
             "xxlimited", "xxlimited_35", "_xxtestfuzz")
 MODULE = ""     # stands for the import of the test module among names of tests
@@ -186,6 +186,8 @@ def main(tests, module, writable, out):
     import stand_ins
 
     from bytecode.stdlib import LEFT_OUT, NATIVE_MODULES, left_out
+
+    sys.path[:] = [path for path in sys.path if "site-packages" not in path]     # the tests find no packages
 
     def is_offered(name):
         top = name.partition(".")[0]

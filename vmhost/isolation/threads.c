@@ -234,6 +234,8 @@ static PyObject *handle_join(PyObject *object, PyObject *const *args, Py_ssize_t
 static PyObject *handle_set_done(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     handle_object *self = (handle_object *)object;
+    if (self->state == THREAD_NEW)
+        return PyErr_Format(PyExc_RuntimeError, "thread not started");
     self->state = THREAD_DONE;
     while (vmh_queue_wake(&self->queue))
         ;

@@ -42,10 +42,10 @@ class FolderServer:
     def run(self, descriptor, when_idle=None):
         """Serves the lines that come from the file `descriptor` until it ends; then all calls have been submitted.
 
-        `when_idle()` is called when nothing has come and nothing has run for a while, once until something comes. BrokenPipeError when
-        nobody reads the answers any more.
+        `when_idle()` is called about once a second while nothing comes and nothing runs. BrokenPipeError when nobody reads the answers
+        any more.
         """
-        rest, idle = b"", False
+        rest = b""
         while True:
             ready = select.select([descriptor], [], [], LOOK_EVERY_S)[0]
             if self._reader_gone:
@@ -56,11 +56,9 @@ class FolderServer:
                 _log.error("%s: cannot be read any more: %s; what was loaded serves on", self._folder, error.strerror)
                 changed = False
             if not ready:
-                if when_idle is not None and not idle and not changed and not self._unfinished:
+                if when_idle is not None and not changed and not self._unfinished:
                     when_idle()
-                    idle = True
                 continue
-            idle = False
             data = os.read(descriptor, 1 << 16)
             *lines, rest = (rest + data).split(b"\n")
             if not data and rest:       # the last line, without its end

@@ -134,12 +134,19 @@ def test_the_end_of_the_input_leaves_no_call_without_answer(folder, monkeypatch)
     assert sorted((answer["id"], answer["result"]) for answer in server.answers()) == [(number, 2 * number) for number in range(51)]
 
 
-def test_idle_is_told_once_until_something_comes(folder, monkeypatch):
-    told = []
+def test_idle_is_told_while_nothing_comes_and_nothing_runs(folder, monkeypatch):
+    told, looks, look = [], [], FolderServer._look
+    monkeypatch.setattr(FolderServer, "_look", lambda self: (looks.append(1), look(self))[1])
+    put(folder, "waits", "import time\ndef run(value): time.sleep(60)")
     server = Served(folder, monkeypatch, when_idle=lambda: told.append(1))
     until(lambda: told)
-    assert server.ask(task="double", input=1)["result"] == 2
-    until(lambda: len(told) == 2)
+    server.say('{"task": "waits"}\n')
+    until(lambda: server.host.statistics().tasks["waits"].running)
+    before, seen = len(told), len(looks)
+    until(lambda: len(looks) > seen + 3)
+    assert len(told) == before
+    server.host.unload("waits", drain=False)
+    until(lambda: len(told) > before)
     server.end()
 
 

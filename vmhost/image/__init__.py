@@ -3,6 +3,7 @@
     toolchain.py    what of this machine the image is made with: CPython's static library, gcc, the libraries linked in
     modules.py      which modules of the standard library bundles need, and the bundle that is cut to them
     host_code.py    the host's own Python as a bundle
+    line_tables.py  code that knows its lines, and not its columns
     link.py         the executable `vmrun`
     folder.py       the folder with its manifest, whole or not at all
     native/         C sources of vmrun; device/: Python that runs in it only

@@ -17,6 +17,7 @@ from bytecode.format import Manifest, Module, module_path, write_bundle
 from bytecode.source import compile_source
 from bytecode.texts import collect_texts
 
+from vmhost.image.line_tables import without_columns
 from vmhost.image.modules import imports_of
 
 _DEVICE = Path(__file__).parent / "device"
@@ -43,14 +44,14 @@ def host_code():
             continue
         path, is_package = sources[name]
         source = path.read_bytes() if path.is_file() else b""       # a package without __init__.py
-        code = compile_source(source, f"host/{module_path(name, is_package)}.py", str(path), optimize=2)
+        code = without_columns(compile_source(source, f"host/{module_path(name, is_package)}.py", str(path), optimize=2))
         modules[name] = Module(is_package, code)
         texts |= collect_texts(source)
         parents = [name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)]
         waiting += parents + [imported for imported, _ in imports_of(marshal.loads(code), name, is_package)]
     for name, module in _IMPORTER.items():
         source = Path(sysconfig.get_path("stdlib"), *module.split(".")).with_suffix(".py").read_bytes()
-        modules[name] = Module(False, compile_source(source, f"<frozen {module}>", module, optimize=2))
+        modules[name] = Module(False, without_columns(compile_source(source, f"<frozen {module}>", module, optimize=2)))
     version = platform.python_version()
     manifest = Manifest(name="host", version=version, kind="stdlib", exact_python=version, optimize=2)
     return write_bundle(manifest, modules, texts=texts), frozenset(foreign)

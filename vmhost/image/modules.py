@@ -9,11 +9,12 @@ import functools
 import marshal
 from collections import defaultdict
 
-from bytecode.format import Manifest, read_bundle, write_bundle
+from bytecode.format import Manifest, Module, read_bundle, write_bundle
 from bytecode.stdlib import NATIVE_MODULES
 
 from vmhost.image import ImageError
 from vmhost.image.absent_modules import stand_ins
+from vmhost.image.line_tables import without_columns
 
 # For a task that names no bundles: what the documentation promises to work in every VM, as far as the image can have it.
 DEFAULT = tuple("""
@@ -94,7 +95,7 @@ class Library:
         return write_bundle(
             Manifest(name=manifest.name, version=manifest.version, kind="stdlib", exact_python=manifest.exact_python,
                      optimize=manifest.optimize),
-            {name: self.modules[name] for name in sorted(modules)}, texts=self.bundle.texts)
+            {name: Module(self.modules[name].is_package, without_columns(self.modules[name].code)) for name in sorted(modules)}, texts=self.bundle.texts)
 
 
 def imported_by(bundle):

@@ -93,7 +93,7 @@ array *array_from_exporter(array_state *state, PyObject *object)
     Py_buffer *view = &made->view;
     vme_dtype dtype = VME_UINT8;
     vme_buffer *buffer;
-    int64_t strides[VME_RANK_MOST], flat[1] = {view->len};
+    int64_t strides[VME_RANK_MOST], flat[1] = {view->itemsize > 0 ? view->len / view->itemsize : 0};
     const int64_t *shape = view->shape != NULL ? (int64_t *)view->shape : flat;
     int rank = view->shape != NULL ? view->ndim : view->ndim == 0 ? 0 : 1;
     if (view->format != NULL && !vme_dtype_from_format(view->format, &dtype)) {
@@ -109,6 +109,11 @@ array *array_from_exporter(array_state *state, PyObject *object)
     size_t bytes;
     if (array_check_status(state, vme_shape_bytes(dtype, rank, shape, strides, &bytes)) < 0)
         goto refused;
+    if (view->len < 0 || (size_t)view->len != bytes || (bytes != 0 && view->buf == NULL)) {
+        PyErr_Format(PyExc_ValueError, "the buffer of '%.200s' has %zd bytes at %p, where its shape and format make %zu",
+                     Py_TYPE(object)->tp_name, view->len, view->buf, bytes);
+        goto refused;
+    }
     if (view->strides != NULL)
         memcpy(strides, view->strides, (size_t)rank * sizeof *strides);
     /* what the strides reach is the buffer; sums that overflow are refused */
@@ -123,7 +128,9 @@ array *array_from_exporter(array_state *state, PyObject *object)
     char *data = view->buf;
     if (bytes == 0)
         high = 0;
-    if (!fits || __builtin_sub_overflow(high, low, &high)) {
+    uintptr_t lowest, behind;
+    if (!fits || __builtin_sub_overflow(high, low, &high) || __builtin_add_overflow((uintptr_t)data, low, &lowest)
+        || __builtin_add_overflow(lowest, high, &behind)) {
         PyErr_SetString(PyExc_ValueError, "strides is incompatible with shape of requested array and size of buffer");
         goto refused;
     }

@@ -181,8 +181,10 @@ static int dtype_of(dl_dtype foreign)
     for (int i = 0; i < VME_DTYPE_COUNT; i++)
         if (foreign.lanes == 1 && foreign.code == code_of(i) && foreign.bits == 8 * vme_dtype_size((vme_dtype)i))
             return i;
-    PyErr_Format(PyExc_BufferError, "no dtype for DLPack elements of code %d, %d bits, %d lanes", foreign.code, foreign.bits,
-                 foreign.lanes);
+    if (foreign.lanes != 1)
+        PyErr_Format(PyExc_BufferError, "Unsupported lanes in DLTensor dtype: %d, where each element is one number", foreign.lanes);
+    else
+        PyErr_Format(PyExc_BufferError, "Unsupported dtype in DLTensor: code %d of %d bits", foreign.code, foreign.bits);
     return -1;
 }
 
@@ -194,7 +196,7 @@ static array *take_over(array_state *state, PyObject *capsule)
         return NULL;
     const dl_tensor *tensor = versioned ? &((dl_versioned *)managed)->tensor : &((dl_managed *)managed)->tensor;
     if (versioned && ((dl_versioned *)managed)->version.major > 1) {
-        PyErr_Format(PyExc_BufferError, "from_dlpack(): the producer speaks DLPack %u, this is 1.0",
+        PyErr_Format(PyExc_BufferError, "from_dlpack(): the exported DLPack major version is too high to be imported: %u, where 1 is read",
                      ((dl_versioned *)managed)->version.major);
         return NULL;
     }
@@ -208,6 +210,14 @@ static array *take_over(array_state *state, PyObject *capsule)
         return NULL;
     int64_t strides[VME_RANK_MOST], low = 0, high = 0, width = vme_dtype_size((vme_dtype)dtype);
     size_t bytes;
+    if (rank > VME_RANK_MOST) {
+        PyErr_Format(PyExc_BufferError, "maxdims of DLPack tensor is higher than the supported maxdims: %d, where %d are", rank, VME_RANK_MOST);
+        return NULL;
+    }
+    if (rank > 0 && tensor->shape == NULL) {
+        PyErr_Format(PyExc_BufferError, "from_dlpack(): the tensor has %d dimensions and no shape", rank);
+        return NULL;
+    }
     if (array_check_status(state, vme_shape_bytes((vme_dtype)dtype, rank, tensor->shape, strides, &bytes)) < 0)
         return NULL;
     bool fits = true;
@@ -223,7 +233,15 @@ static array *take_over(array_state *state, PyObject *capsule)
         PyErr_SetString(PyExc_BufferError, "from_dlpack(): strides reach beyond what memory can hold");
         return NULL;
     }
-    char *data = (char *)tensor->data + tensor->byte_offset;
+    /* where it lies: nothing says how much memory there is, but it neither starts at 0 nor goes round the end of addresses */
+    uintptr_t first, lowest, behind;
+    if (bytes != 0 && (tensor->data == NULL || __builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &first)
+                       || __builtin_add_overflow(first, low, &lowest) || __builtin_add_overflow(lowest, high, &behind))) {
+        PyErr_Format(PyExc_BufferError, "from_dlpack(): the tensor's %zu bytes cannot lie at address %p + %llu", bytes, tensor->data,
+                     (unsigned long long)tensor->byte_offset);
+        return NULL;
+    }
+    char *data = bytes == 0 ? tensor->data : (char *)first;
     /* before 1.0 nothing said whether the producer allows writing: as in NumPy, such arrays are read */
     bool writable = versioned && !(((dl_versioned *)managed)->flags & DL_READ_ONLY);
     vme_buffer *buffer;
@@ -243,12 +261,15 @@ PyObject *array_function_from_dlpack(PyObject *module, ARRAY_VECTORCALL)
     PyObject *values[3], *capsule = NULL, *device = NULL;
     array_state *state = array_state_of(module);
     int type, number;
-    if (array_arguments("from_dlpack", args, count, keywords, names, 1, 1, values) < 0)
+    bool copy;
+    if (array_arguments("from_dlpack", args, count, keywords, names, 1, 1, values) < 0 || array_argument_bool(values[2], false, &copy) < 0)
         return NULL;
     if (array_given(values[1]) && !(PyUnicode_Check(values[1]) && PyUnicode_EqualToUTF8(values[1], "cpu")))
         return PyErr_Format(PyExc_ValueError, "Device not understood. Only \"cpu\" is allowed, but received: %R", values[1]);
     device = PyObject_CallMethod(values[0], "__dlpack_device__", NULL);
-    if (device == NULL || !PyArg_ParseTuple(device, "ii;__dlpack_device__() must give two ints", &type, &number)) {
+    if (device != NULL && !PyTuple_Check(device))
+        PyErr_Format(PyExc_TypeError, "__dlpack_device__() must give a tuple of two ints, not '%.200s'", Py_TYPE(device)->tp_name);
+    if (device == NULL || PyErr_Occurred() || !PyArg_ParseTuple(device, "ii;__dlpack_device__() must give a tuple of two ints", &type, &number)) {
         Py_XDECREF(device);
         return NULL;
     }
@@ -273,7 +294,7 @@ PyObject *array_function_from_dlpack(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     array *made = take_over(state, capsule);
     Py_DECREF(capsule);
-    if (made != NULL && array_given(values[2]) && PyObject_IsTrue(values[2]) == 1) {
+    if (made != NULL && copy) {
         array *own = array_cast(made, made->t.dtype);
         Py_DECREF(made);
         made = own;

@@ -11,6 +11,8 @@ import engine.numpy
 from tests.engine import op_cases
 from tests.engine.test_arrays_against_numpy import described, outcome
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 random = numpy.random.default_rng(7)
 VALUES = {
     "x": numpy.arange(24.0).reshape(2, 3, 4),

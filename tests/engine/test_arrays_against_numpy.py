@@ -12,6 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 import engine.numpy
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 DTYPES = ["bool", "int8", "int64", "uint8", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
 CUBE = numpy.arange(24.0).reshape(2, 3, 4)
 

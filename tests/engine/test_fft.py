@@ -8,6 +8,8 @@ import engine.numpy as np
 import vmhost
 from tests.hosts import bundle
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 NORMS = [None, "backward", "ortho", "forward"]
 COMPLEX, REAL = ["fft", "ifft"], ["rfft", "ihfft"]
 

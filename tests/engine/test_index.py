@@ -85,7 +85,7 @@ def test_large(backend, context):
 
 
 @pytest.mark.parametrize("index", [5, -6, 2**62, -2**63])
-def test_out_of_bounds(context, index):
+def test_out_of_bounds(backend, context, index):
     array = np.zeros((2, 5))
     indices = [np.array([0, index])]
     with pytest.raises(IndexError) as theirs:
@@ -148,7 +148,7 @@ def test_stop():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_single_elements_of_a_vector(context, dtype):
+def test_single_elements_of_a_vector(backend, context, dtype):
     array, random = values(dtype, 3000, 1), np.random.default_rng(2)
     for source in (array, array[::-2]):
         indices = random.integers(-len(source), len(source), (70, 600))
@@ -159,7 +159,7 @@ def test_single_elements_of_a_vector(context, dtype):
                 gather(context, source, 0, [indices], np.zeros(indices.shape, dtype))
 
 
-def test_take_into_an_array_writes_nothing_when_an_index_is_wrong():
+def test_take_into_an_array_writes_nothing_when_an_index_is_wrong(backend):
     import engine.numpy as en
 
     out = en.zeros(600)

@@ -37,6 +37,7 @@ any_shape = st.tuples(st.lists(st.integers(0, 3), max_size=2), st.integers(1, 7)
 seeds, dtypes = st.integers(0, 2**32 - 1), st.sampled_from(DTYPES[:4])
 
 
+@pytest.mark.usefixtures("backend")
 @settings(max_examples=60, deadline=None)
 @given(shape=square, seed=seeds, dtype=dtypes, name=st.sampled_from(["inv", "det", "slogdet", "eig", "eigvals"]))
 def test_square_matrices(shape, seed, dtype, name):
@@ -44,6 +45,7 @@ def test_square_matrices(shape, seed, dtype, name):
     compare(getattr(np.linalg, name)(np.asarray(a)), getattr(numpy.linalg, name)(a), dtype)
 
 
+@pytest.mark.usefixtures("backend")
 @settings(max_examples=60, deadline=None)
 @given(shape=square, seed=seeds, dtype=dtypes, upper=st.booleans())
 def test_hermitian_matrices(shape, seed, dtype, upper):
@@ -57,6 +59,7 @@ def test_hermitian_matrices(shape, seed, dtype, upper):
     numpy.testing.assert_allclose(back, a, rtol=1e-3, atol=1e-3 * max(1, abs(a).max(initial=0)))
 
 
+@pytest.mark.usefixtures("backend")
 @settings(max_examples=60, deadline=None)
 @given(shape=any_shape, seed=seeds, dtype=dtypes, mode=st.sampled_from(["reduced", "complete", "r", "raw"]))
 def test_any_matrices(shape, seed, dtype, mode):
@@ -71,6 +74,7 @@ def test_any_matrices(shape, seed, dtype, mode):
         compare(np.linalg.pinv(np.asarray(a)), numpy.linalg.pinv(a), dtype)
 
 
+@pytest.mark.usefixtures("backend")
 @settings(max_examples=60, deadline=None)
 @given(shape=square, seed=seeds, dtype=st.sampled_from(DTYPES), columns=st.one_of(st.none(), st.integers(0, 4)))
 def test_equations(shape, seed, dtype, columns):
@@ -79,6 +83,7 @@ def test_equations(shape, seed, dtype, columns):
     compare(np.linalg.solve(np.asarray(a), np.asarray(b)), numpy.linalg.solve(a, b), dtype if dtype == "complex64" else "float64")
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (1, 1), (80, 10)])
 @pytest.mark.parametrize("dtype", DTYPES[:4])
 def test_least_squares(shape, dtype):
@@ -87,6 +92,7 @@ def test_least_squares(shape, dtype):
     compare(np.linalg.lstsq(np.asarray(a), np.asarray(b[:, 0]))[0], numpy.linalg.lstsq(a, b[:, 0])[0], dtype)
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("size", [65, 130])
 @pytest.mark.parametrize("name", ["inv", "slogdet", "cholesky"])
 def test_large_matrices_go_to_lapack_and_agree_with_small_ones(name, size):
@@ -95,6 +101,7 @@ def test_large_matrices_go_to_lapack_and_agree_with_small_ones(name, size):
     compare(getattr(np.linalg, name)(np.asarray(a)), getattr(numpy.linalg, name)(a), "float64")
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("order", [None, "fro", "nuc", 1, -1, 2, -2, float("inf"), -float("inf")])
 def test_matrix_norms(order):
     a = matrix(4, (3, 4, 5), "float64")
@@ -108,6 +115,7 @@ def test_matrix_norms(order):
                 numpy.linalg.cond(square[:, :4], order) if square.shape[1] == 4 else 0, "float64")
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("order", [None, 0, 1, -1, 2, 3, 0.5, float("inf"), -float("inf")])
 def test_vector_norms(order):
     for dtype in ("float32", "float64", "complex128", "int64"):
@@ -119,6 +127,7 @@ def test_vector_norms(order):
             compare(np.linalg.vector_norm(np.asarray(a), ord=order), numpy.linalg.vector_norm(a, ord=order), dtype)
 
 
+@pytest.mark.usefixtures("backend")
 def test_products_and_powers():
     a, b, c = (matrix(seed, shape, "float64") for seed, shape in ((6, (3, 3)), (7, (3, 8)), (8, (8, 2))))
     e, f, g = map(np.asarray, (a, b, c))

@@ -75,7 +75,7 @@ def test_block_edges(backend, context, dtype, m, n, k):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "complex64", "int32"])
 @pytest.mark.parametrize(("m", "n", "k"), [(2030, 40, 390), (40, 2060, 390), (2020, 2050, 4)])
-def test_operands_larger_than_what_is_packed_at_once(context, dtype, m, n, k):
+def test_operands_larger_than_what_is_packed_at_once(backend, context, dtype, m, n, k):
     a, b = values(dtype, (m, k), 3), values(dtype, (k, n), 4)
     np.testing.assert_array_equal(matmul(context, a, np.asfortranarray(b)), expected(a, b))
     out = np.zeros((2 * m, 2 * n), dtype)[::2, ::2]
@@ -126,7 +126,7 @@ def test_output_over_an_input(backend, context, dtype):
         np.testing.assert_array_equal(matmul(context, source, b, out), right)
 
 
-def test_threads_do_not_change_results(context):
+def test_threads_do_not_change_results(backend, context):
     random = np.random.default_rng(10)
     most = library.vme_threads()
     try:

@@ -7,6 +7,8 @@ from hypothesis import given, settings, strategies as st
 import engine.numpy
 from tests.engine.test_arrays_against_numpy import check
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 DTYPES = ["bool", "int8", "uint16", "int64", "float32", "float64", "complex128"]
 COMPUTED = ["linear_ramp", "maximum", "mean", "median", "minimum"]
 

@@ -7,6 +7,8 @@ import pytest
 
 from tests.engine.library import EngineError, Status, check, library, tensor
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 
 def words(context, key, counter, first, count):
     out = np.zeros(count, "uint64")

@@ -7,6 +7,8 @@ import engine.numpy as np
 import vmhost
 from tests.hosts import bundle
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 SIZE = 3000
 
 

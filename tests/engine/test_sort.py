@@ -112,7 +112,7 @@ def test_many_short_lines(backend, context, dtype, length):
         assert np.array_equal(made, wanted, equal_nan=np.dtype(dtype).kind == "f")
 
 
-def test_sort_in_place(context):
+def test_sort_in_place(backend, context):
     array = np.array([3.0, np.nan, -1.0, -0.0, np.inf])
     call(context, "sort", array, 0, False, array)
     np.testing.assert_array_equal(array, [-1.0, -0.0, 3.0, np.inf, np.nan])
@@ -122,7 +122,7 @@ def test_sort_in_place(context):
 
 @RELAXED
 @given(data=st.data(), right=st.booleans())
-def test_searchsorted(context, data, right):
+def test_searchsorted(backend, context, data, right):
     dtype = data.draw(st.sampled_from(DTYPES))
     ordered = np.sort(data.draw(arrays([dtype], shape=(data.draw(st.integers(0, 30)),))))
     wanted = data.draw(arrays([dtype]))

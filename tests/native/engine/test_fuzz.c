@@ -9,6 +9,10 @@
 
 #include "../check.h"
 #include "internal.h"
+#include "vme_bits.h"
+#include "vme_fft.h"
+#include "vme_order.h"
+#include "vme_random.h"
 
 enum { RANK = 8, ROUNDS = 6000 };
 
@@ -71,10 +75,11 @@ static void make(made *m, int dtype, int rank, const int64_t *shape, bool apart)
             step = (stride < 0 ? -stride : stride) * shape[axis];
     }
     size_t bytes = elements == 0 ? 0 : (size_t)(high - low + size);
-    m->block = malloc(bytes);
-    CHECK(m->block != NULL || bytes == 0);
-    fill(m->block, bytes, dtype);
-    m->t = (vme_tensor){NULL, m->block - low, m->shape, m->strides, rank, dtype};
+    size_t odd = one_in(8) ? 1 + (size_t)below(15) : 0;     /* others' memory may lie anywhere */
+    m->block = malloc(bytes + odd);
+    CHECK(m->block != NULL || bytes + odd == 0);
+    fill(m->block + odd, bytes, dtype);
+    m->t = (vme_tensor){NULL, m->block + odd - low, m->shape, m->strides, rank, dtype};
 }
 
 /* The same memory seen backwards along one dimension, so that elements overlap but do not agree. */
@@ -374,6 +379,157 @@ static vme_status try_sort(vme_context *context, made *m, int *used)
                       : vme_argsort(context, &m[0].t, below(rank), one_in(2), &m[1].t);
 }
 
+static vme_status try_partition(vme_context *context, made *m, int *used)
+{
+    int rank, dtype = any_dtype(), count = 0;
+    int64_t shape[RANK], kth[4];
+    random_shape(&rank, shape);
+    if (rank == 0)
+        return VME_OK;
+    int axis = below(rank);
+    bool places = one_in(2);
+    make(&m[0], dtype, rank, shape, false);
+    make_output(&m[1], places ? VME_INT64 : dtype, rank, shape, &m[0]);
+    *used = 2;
+    for (int64_t next = one_in(30) ? -1 : 0; count < 4 && next < shape[axis] + one_in(30); next = kth[count - 1] + 1)
+        kth[count++] = next + below(1 + (int)shape[axis]) / 2;
+    return vme_partition(context, &m[0].t, axis, count, kth, places, &m[1].t);
+}
+
+/* Dense in C order, for operators that want them so. */
+static void make_dense(made *m, int dtype, int rank, const int64_t *shape)
+{
+    size_t bytes;
+    memcpy(m->shape, shape, (size_t)rank * sizeof *shape);
+    CHECK(vme_shape_bytes((vme_dtype)dtype, rank, shape, m->strides, &bytes) == VME_OK);
+    m->block = malloc(bytes);
+    CHECK(m->block != NULL || bytes == 0);
+    fill(m->block, bytes, dtype);
+    m->t = (vme_tensor){NULL, m->block, m->shape, m->strides, rank, dtype};
+}
+
+static vme_status try_fft(vme_context *context, made *m, int *used)
+{
+    static const int64_t lengths[] = {1, 2, 3, 4, 5, 8, 16, 30, 49, 64, 121, 243, 256, 509, 1009, 1024, 4099};
+    int rank, kind = below(VME_FFT_REAL_BACKWARD + 1);
+    int64_t in[RANK], out[RANK], n = one_in(2) ? lengths[below((int)(sizeof lengths / sizeof *lengths))] : 1 + below(200);
+    if (one_in(300))
+        n = 65536 + below(9000);        /* handed to another thread */
+    random_shape(&rank, in);
+    if (rank == 0)
+        return VME_OK;
+    if (rank > 2)
+        rank = 2 + one_in(2);
+    memcpy(out, in, sizeof out);
+    in[rank - 1] = one_in(2) ? n : below(300);
+    if (kind == VME_FFT_REAL_BACKWARD && one_in(2))
+        in[rank - 1] = n / 2 + 1;
+    out[rank - 1] = kind == VME_FFT_REAL_FORWARD ? n / 2 + 1 : n;
+    if (rank > 1 && n > 300)
+        in[0] = out[0] = one_in(10) ? 0 : 1 + below(4);
+    bool wide = one_in(2);
+    int real = wide ? VME_FLOAT64 : VME_FLOAT32, number = wide ? VME_COMPLEX128 : VME_COMPLEX64;
+    make_dense(&m[0], kind == VME_FFT_REAL_FORWARD ? real : number, rank, in);
+    make_dense(&m[1], one_in(40) ? any_dtype() : kind == VME_FFT_REAL_BACKWARD ? real : number, rank, out);
+    *used = 2;
+    if (kind <= VME_FFT_BACKWARD && in[rank - 1] == n && m[1].t.dtype == m[0].t.dtype && one_in(4))
+        return vme_fft(context, (vme_fft_kind)kind, n, 0.5, &m[0].t, &m[0].t);      /* in place */
+    return vme_fft(context, (vme_fft_kind)kind, one_in(60) ? below(5) - 3 : n, 1.0 / (double)n, &m[0].t, &m[1].t);
+}
+
+static vme_status try_linear(vme_context *context, made *m, int *used)
+{
+    int op = below(VME_LINEAR_CHOLESKY + 1), dtype = one_in(30) ? any_dtype() : one_in(2) ? VME_FLOAT64 : VME_COMPLEX128;
+    int64_t n = one_in(20) ? 0 : one_in(10) ? 1 + below(90) : 1 + below(9), batch = one_in(20) ? 0 : 1 + below(n > 20 ? 2 : 12);
+    int64_t columns = one_in(20) ? 0 : 1 + below(7), failed = 0;
+    const int64_t matrices[] = {batch, n, n}, sides[] = {batch, n, columns}, numbers[] = {batch};
+    make_dense(&m[0], dtype, 3, matrices);
+    if (op == VME_LINEAR_SOLVE) {
+        make_dense(&m[1], dtype, 3, sides);
+        make_dense(&m[2], dtype, 3, sides);
+    } else if (op == VME_LINEAR_SLOGDET) {
+        make_dense(&m[1], dtype, 1, numbers);
+        make_dense(&m[2], VME_FLOAT64, 1, numbers);
+    } else {
+        make_dense(&m[1], dtype, one_in(40) ? 2 : 3, matrices);         /* now and then too few elements */
+        make_dense(&m[2], dtype, 1, numbers);
+    }
+    *used = 3;
+    bool solves = op == VME_LINEAR_SOLVE, two = op == VME_LINEAR_SLOGDET;
+    return vme_linear(context, (vme_linear_op)op, one_in(2) ? VME_LINEAR_UPPER : 0, 0, batch, n, n, columns,
+                      (const vme_tensor *const[2]){&m[0].t, solves ? &m[1].t : NULL},
+                      (const vme_tensor *const[3]){solves ? &m[2].t : &m[1].t, two ? &m[2].t : NULL, NULL}, &failed);
+}
+
+static vme_status try_bits(vme_context *context, made *m, int *used)
+{
+    int rank, which = below(3), dtype = any_dtype();
+    int64_t shape[RANK], other[RANK];
+    random_shape(&rank, shape);
+    *used = 2;
+    if (which == 0) {
+        make(&m[0], dtype, rank, shape, false);
+        make_output(&m[1], VME_UINT8, rank, shape, &m[0]);
+        return vme_bit_count(context, &m[0].t, &m[1].t);
+    }
+    memcpy(other, shape, sizeof other);
+    if (rank > 0)
+        other[rank - 1] = which == 1 ? (shape[rank - 1] + 7) / 8 + one_in(40) : below(10 * (int)shape[rank - 1] + 20);
+    make_dense(&m[0], which == 1 ? VME_BOOL : VME_UINT8, rank, shape);
+    make_dense(&m[1], VME_UINT8, rank, other);
+    return (which == 1 ? vme_bits_pack : vme_bits_unpack)(context, one_in(2), &m[0].t, &m[1].t);
+}
+
+/* Parameters that a distribution allows, its bounds among them: the arrays refuse others. */
+static double parameter_of(int kind, int which, double before)
+{
+    double part = one_in(12) ? 0 : one_in(12) ? 1 : (1 + below(999)) / 1000.0, size = one_in(6) ? 1e-3 * part : one_in(6) ? 1e5 * part : 20 * part;
+    switch (kind) {
+    case VME_RANDOM_TRIANGULAR: return which == 0 ? size - 10 : which == 1 ? before + (one_in(3) ? 0 : part) : before + part + 0.001;
+    case VME_RANDOM_VONMISES: return which == 0 ? size - 10 : size;
+    case VME_RANDOM_GAMMA:
+    case VME_RANDOM_POISSON: return size;
+    case VME_RANDOM_NONCENTRAL_CHISQUARE: return which == 0 ? size + 0.01 : size;
+    case VME_RANDOM_BINOMIAL: return which == 0 ? (double)(int64_t)size : part;
+    case VME_RANDOM_GEOMETRIC: return part + (part == 0 ? 0.001 : 0);
+    case VME_RANDOM_NEGATIVE_BINOMIAL: return which == 0 ? size + 0.01 : part + (part == 0 ? 0.001 : 0);
+    case VME_RANDOM_LOGSERIES: return part == 1 ? 0.999 : part;
+    case VME_RANDOM_ZIPF: return 1.001 + size;
+    default: return size + 0.01;
+    }
+}
+
+static vme_status try_distribution(vme_context *context, made *m, int *used)
+{
+    int rank, kind = below(VME_RANDOM_KINDS);
+    bool words = kind >= VME_RANDOM_INTEGERS;
+    int64_t shape[RANK];
+    random_shape(&rank, shape);
+    int dtype = kind == VME_RANDOM_INTEGERS ? below(VME_UINT64 + 1) : kind >= VME_RANDOM_POISSON ? VME_INT64
+                : kind <= VME_RANDOM_GAMMA && one_in(2) ? VME_FLOAT32 : VME_FLOAT64;
+    make_dense(&m[0], one_in(40) ? any_dtype() : dtype, rank, shape);
+    int64_t count = vme_elements(&m[0].t);
+    bool each = one_in(2) && kind < VME_RANDOM_SHUFFLE;
+    for (int i = 0; i < 3; i++) {
+        make_dense(&m[1 + i], words ? VME_UINT64 : VME_FLOAT64, each ? rank : 0, shape);
+        for (int64_t j = 0; j < (each ? count : 1); j++) {
+            double before = 0;
+            if (i > 0)
+                memcpy(&before, m[i].t.data + 8 * j, 8);
+            double number = parameter_of(kind, i, before);
+            uint64_t word = kind == VME_RANDOM_SAMPLE ? (uint64_t)count + random_bits() % 100 : random_bits() >> below(64);
+            if (kind == VME_RANDOM_INTEGERS && i == 1)      /* no more numbers than the dtype has */
+                word = dtype == VME_BOOL ? word % 2 : word >> (64 - 8 * vme_dtype_size((vme_dtype)dtype));
+            memcpy(m[1 + i].t.data + 8 * j, words ? (void *)&word : (void *)&number, 8);
+        }
+    }
+    *used = 4;
+    vme_random_state drawn = {.key = {random_bits(), 3}, .counter = {random_bits(), (uint64_t)-1, 1, 0}, .buffer_pos = random_bits() % 6};
+    vme_status status = vme_random(context, &drawn, (vme_random_kind)kind, (const vme_tensor *const[3]){&m[1].t, &m[2].t, &m[3].t}, &m[0].t);
+    CHECK(status != VME_OK || drawn.buffer_pos <= 4);
+    return status;
+}
+
 static vme_status try_random(vme_context *context, made *m, int *used)
 {
     int rank;
@@ -455,7 +611,7 @@ int main(int count, char **arguments)
     int rounds = count > 2 ? atoi(arguments[2]) : ROUNDS, refused = 0, ok = 0;
     static vme_status (*const tries[])(vme_context *, made *, int *) = {
         try_elementwise, try_elementwise, try_elementwise, try_copy, try_reduce, try_scan, try_matmul, try_transform, try_index,
-        try_nonzero, try_sort, try_random, try_raster, try_check,
+        try_nonzero, try_sort, try_random, try_raster, try_check, try_partition, try_fft, try_linear, try_bits, try_distribution,
     };
     static made m[2 + RANK];
     vme_context *context;

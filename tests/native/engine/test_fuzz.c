@@ -483,7 +483,8 @@ static vme_status try_bits(vme_context *context, made *m, int *used)
 /* Parameters that a distribution allows, its bounds among them: the arrays refuse others. */
 static double parameter_of(int kind, int which, double before)
 {
-    double part = one_in(12) ? 0 : one_in(12) ? 1 : (1 + below(999)) / 1000.0, size = one_in(6) ? 1e-3 * part : one_in(6) ? 1e5 * part : 20 * part;
+    double part = one_in(12) ? 0 : one_in(12) ? 1 : (1 + below(999)) / 1000.0;
+    double size = one_in(6) ? 1e-3 * part : one_in(6) ? 1e5 * part : 20 * part;
     switch (kind) {
     case VME_RANDOM_TRIANGULAR: return which == 0 ? size - 10 : which == 1 ? before + (one_in(3) ? 0 : part) : before + part + 0.001;
     case VME_RANDOM_VONMISES: return which == 0 ? size - 10 : size;
@@ -519,13 +520,15 @@ static vme_status try_distribution(vme_context *context, made *m, int *used)
             double number = parameter_of(kind, i, before);
             uint64_t word = kind == VME_RANDOM_SAMPLE ? (uint64_t)count + random_bits() % 100 : random_bits() >> below(64);
             if (kind == VME_RANDOM_INTEGERS && i == 1)      /* no more numbers than the dtype has */
-                word = dtype == VME_BOOL ? word % 2 : word >> (64 - 8 * vme_dtype_size((vme_dtype)dtype));
+                word = m[0].t.dtype == VME_BOOL ? word % 2
+                       : m[0].t.dtype < VME_UINT64 ? word >> (64 - 8 * vme_dtype_size((vme_dtype)m[0].t.dtype)) : word;
             memcpy(m[1 + i].t.data + 8 * j, words ? (void *)&word : (void *)&number, 8);
         }
     }
     *used = 4;
     vme_random_state drawn = {.key = {random_bits(), 3}, .counter = {random_bits(), (uint64_t)-1, 1, 0}, .buffer_pos = random_bits() % 6};
-    vme_status status = vme_random(context, &drawn, (vme_random_kind)kind, (const vme_tensor *const[3]){&m[1].t, &m[2].t, &m[3].t}, &m[0].t);
+    vme_status status = vme_random(context, &drawn, (vme_random_kind)kind, (const vme_tensor *const[3]){&m[1].t, &m[2].t, &m[3].t},
+                                   &m[0].t);
     CHECK(status != VME_OK || drawn.buffer_pos <= 4);
     return status;
 }

@@ -1,1 +1,10 @@
-"""The tensor engine: one C library for the host and every VM. `import engine.numpy as np` computes; this file imports nothing."""
+"""The tensor engine: one C library for the host and every VM. `import engine.numpy as np` computes, `engine.load` opens a model.
+
+This file imports nothing until it is used.
+"""
+
+
+def load(name):
+    """The model `name` of the task's bundle, or outside a VM the model file at that path: engine.models.load."""
+    from engine.models import load as open_model
+    return open_model(name)

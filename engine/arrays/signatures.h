@@ -79,5 +79,9 @@
 #define SIGNATURE__address "(a)"
 #define SIGNATURE__words "(key, counter, first, count)"
 #define SIGNATURE__shortest "(a)"
+#define SIGNATURE__model_names "()"
+#define SIGNATURE__model_open "(source)"
+#define SIGNATURE__model_ports "(session)"
+#define SIGNATURE__model_run "(session, inputs)"
 
 #endif

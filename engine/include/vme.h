@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 #define VME_API __attribute__((visibility("default")))
-#define VME_ABI 2               /* changes when a struct or the meaning of a function does */
+#define VME_ABI 3               /* changes when a struct or the meaning of a function does */
 #define VME_RANK_MOST 64        /* as NumPy 2 */
 #define VME_ALIGNMENT 64        /* bytes; every buffer that the engine allocates starts there */
 
@@ -270,6 +270,30 @@ VME_API vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned f
 /* Names the shared library that has LAPACK; it is opened when it is first needed. Process-wide. */
 VME_API vme_status vme_lapack_at(const char *path);
 
+/* ---- models: what tools/compile_cloud.py made of ONNX (docs/model-format.md). A model is prepared once, for the backend in use, and never
+ * written again: any number of sessions share it. */
+typedef struct vme_model vme_model;
+typedef struct vme_port {       /* an input or output; valid as long as the model */
+    const char *name;
+    const int64_t *shape;
+    int32_t rank, dtype;
+} vme_port;
+/* Reads and checks the file's bytes, which are not needed afterwards; `context` pays for the packed weights. VME_BAD_VALUE: damaged, or
+ * not for this engine. */
+VME_API vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **model);
+VME_API vme_model *vme_model_ref(vme_model *model);
+VME_API void vme_model_unref(vme_model *model);
+VME_API int vme_model_count(const vme_model *model, bool outputs);
+VME_API void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *port);
+
+/* A model as one context runs it, which pays for its arena. Runs at the same time are allowed; each but one allocates an arena for itself. */
+typedef struct vme_session vme_session;
+VME_API vme_status vme_session_new(vme_context *context, vme_model *model, vme_session **session);
+VME_API void vme_session_free(vme_session *session);
+VME_API vme_model *vme_session_model(const vme_session *session);       /* borrowed */
+/* One tensor for each input and output, contiguous, of its dtype and shape. Outputs are half written when it was stopped. */
+VME_API vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs);
+
 /* ---- random: Philox 4x64-10 (Salmon et al., SC '11), as numpy.random.Philox(key): the same words on any number of threads.
  * Fills `out` (uint64, any shape, C order) with words number `first`, `first`+1, … of the stream. */
 VME_API vme_status vme_philox(vme_context *context, const uint64_t key[2], const uint64_t counter[4], uint64_t first,
@@ -310,6 +334,8 @@ struct vme_api {
     vme_status (*buffer_share)(vme_context *, vme_buffer *, vme_buffer **);
     vme_buffer *(*buffer_whole)(vme_buffer *);
     bool (*dtype_from_format)(const char *, vme_dtype *);
+    vme_model *(*model_ref)(vme_model *);
+    void (*model_unref)(vme_model *);
     const char *(*message)(void);
 };
 VME_API const struct vme_api *vme_api(void);

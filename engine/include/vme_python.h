@@ -20,6 +20,15 @@
 /* And a function of no arguments that lets the interpreter run what is pending: a stop raises out of it. May be absent. */
 #define VME_BREATHE "engine.breathe"
 
+/* Where the owner of an interpreter that may run some models only leaves what finds them: a capsule of this name, under this key, of
+ * struct vme_python_models. Absent: models are made of the bytes of their files. */
+#define VME_MODELS_CAPSULE "engine.models"
+struct vme_python_models {
+    vme_model *(*find)(const char *name);       /* borrowed, valid as long as the interpreter; NULL: none of that name */
+    /* Calls `each` with every name, until one returns other than 0, which is returned. */
+    int (*visit)(int (*each)(const char *name, void *argument), void *argument);
+};
+
 struct vme_python_api {
     uint32_t abi;                   /* VME_PYTHON_ABI */
     uint32_t size;                  /* sizeof(struct vme_python_api) */

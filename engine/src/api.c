@@ -20,6 +20,8 @@ static const struct vme_api table = {
     .buffer_share = vme_buffer_share,
     .buffer_whole = vme_buffer_whole,
     .dtype_from_format = vme_dtype_from_format,
+    .model_ref = vme_model_ref,
+    .model_unref = vme_model_unref,
     .message = vme_message,
 };
 

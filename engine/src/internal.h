@@ -199,6 +199,16 @@ typedef struct vme_random_kernels {
     void (*blocks)(const uint64_t key[2], const uint64_t counter[4], uint64_t words[64]);
 } vme_random_kernels;
 
+/* Rows of models' values: float32, channels side by side. */
+typedef struct vme_model_kernels {
+    /* c[i][j] = activation(c[i][j] + bias[j] + addend[i][j]); rows of c and addend lie c_row elements apart; addend may be NULL */
+    void (*finish)(int64_t rows, int64_t columns, float *c, int64_t c_row, const float *bias, const float *addend, bool relu);
+    void (*add)(int64_t n, const float *a, const float *b, float *out, bool relu);
+    void (*relu)(int64_t n, const float *in, float *out);
+    void (*largest)(int64_t n, const float *in, float *out);    /* of out and in */
+    void (*scale)(int64_t n, float factor, float *out);
+} vme_model_kernels;
+
 typedef struct vme_backend {
     const char *name;
     bool (*available)(void);
@@ -209,6 +219,7 @@ typedef struct vme_backend {
     const vme_order_kernels *order;
     const vme_bits_kernels *bits;
     const vme_random_kernels *random;
+    const vme_model_kernels *model;
 } vme_backend;
 
 /* The kernels in use: those of the current backend, holes filled. Read once an operator. */
@@ -220,6 +231,7 @@ typedef struct vme_kernels {
     vme_order_kernels order;
     vme_bits_kernels bits;
     vme_random_kernels random;
+    vme_model_kernels model;
 } vme_kernels;
 const vme_kernels *vme_kernels_current(void);
 
@@ -232,5 +244,6 @@ extern const vme_move_kernels vme_move_portable, vme_move_avx2, vme_move_avx512;
 extern const vme_order_kernels vme_order_avx2, vme_order_avx512;
 extern const vme_bits_kernels vme_bits_portable, vme_bits_avx2, vme_bits_avx512;
 extern const vme_random_kernels vme_random_avx512;
+extern const vme_model_kernels vme_model_portable, vme_model_avx2, vme_model_avx512;
 
 #endif

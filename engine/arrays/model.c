@@ -1,0 +1,181 @@
+/* Models for Python: what engine/models.py stands on. A session is a capsule; it belongs to the interpreter that opened it.
+ *
+ * In a VM the host says which models there are (VME_MODELS_CAPSULE); elsewhere a model is made of its file's bytes. */
+#include "methods.h"
+
+#include "vme_python.h"
+
+static const char *const session_name = "engine.session";
+
+/* NULL: an error is set, or this interpreter may open any model. */
+static const struct vme_python_models *models_here(void)
+{
+    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get());     /* borrowed */
+    PyObject *capsule = owned == NULL ? NULL : PyDict_GetItemString(owned, VME_MODELS_CAPSULE);
+    return capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, VME_MODELS_CAPSULE);
+}
+
+static int add_name(const char *name, void *list)
+{
+    PyObject *text = PyUnicode_FromString(name);
+    int rc = text == NULL ? -1 : PyList_Append(list, text);
+    Py_XDECREF(text);
+    return rc;
+}
+
+/* _model_names(): the models of this VM's bundle, sorted; None where models are made of bytes */
+PyObject *array_function__model_names(PyObject *module, ARRAY_VECTORCALL)
+{
+    (void)module, (void)args, (void)count, (void)keywords;
+    const struct vme_python_models *here = models_here();
+    if (here == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    PyObject *list = PyList_New(0);
+    if (list == NULL || here->visit(add_name, list) != 0 || PyList_Sort(list) < 0)
+        Py_CLEAR(list);
+    return list;
+}
+
+static void session_free(PyObject *capsule) { vme_session_free(PyCapsule_GetPointer(capsule, session_name)); }
+
+/* _model_open(source): a session of the model of that name, or of the model in these bytes */
+PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"source", NULL};
+    array_state *state = array_state_of(module);
+    PyObject *source;
+    if (array_arguments("_model_open", args, count, keywords, names, 1, 1, &source) < 0)
+        return NULL;
+    const struct vme_python_models *here = models_here();
+    vme_model *model = NULL;
+    vme_session *session = NULL;
+    if (here == NULL && PyErr_Occurred())
+        return NULL;
+    if (here != NULL) {
+        const char *name = PyUnicode_Check(source) ? PyUnicode_AsUTF8(source) : NULL;
+        if (name == NULL)
+            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "expected a model's name, got %s", Py_TYPE(source)->tp_name);
+        model = here->find(name);
+        if (model == NULL)
+            return PyErr_Format(PyExc_LookupError, "this task's bundle has no model %R", source);
+        vme_model_ref(model);
+    } else {
+        Py_buffer bytes;
+        if (PyObject_GetBuffer(source, &bytes, PyBUF_SIMPLE) < 0)
+            return NULL;
+        vme_status status = ENGINE(ARRAY_WORK_RELEASE, vme_model_new(state->context, bytes.buf, (size_t)bytes.len, &model));
+        PyBuffer_Release(&bytes);
+        if (status != VME_OK)
+            return array_fail(state, status);
+    }
+    vme_status status = vme_session_new(state->context, model, &session);
+    vme_model_unref(model);
+    if (status != VME_OK)
+        return array_fail(state, status);
+    PyObject *capsule = PyCapsule_New(session, session_name, session_free);
+    if (capsule == NULL)
+        vme_session_free(session);
+    return capsule;
+}
+
+static vme_session *session_of(PyObject *capsule)
+{
+    return PyCapsule_GetPointer(capsule, session_name);
+}
+
+static PyObject *ports_of(array_state *state, const vme_model *model, bool outputs)
+{
+    int ports = vme_model_count(model, outputs);
+    PyObject *made = PyTuple_New(ports);
+    for (int i = 0; made != NULL && i < ports; i++) {
+        vme_port port;
+        vme_model_port(model, outputs, i, &port);
+        PyObject *shape = PyTuple_New(port.rank), *name = PyUnicode_DecodeUTF8(port.name, (Py_ssize_t)strlen(port.name), "replace");
+        for (int d = 0; shape != NULL && d < port.rank; d++) {
+            PyObject *size = PyLong_FromLongLong(port.shape[d]);
+            if (size == NULL)
+                Py_CLEAR(shape);
+            else
+                PyTuple_SET_ITEM(shape, d, size);
+        }
+        PyObject *item = shape == NULL || name == NULL ? NULL : PyTuple_Pack(3, name, state->dtypes[port.dtype], shape);
+        Py_XDECREF(shape);
+        Py_XDECREF(name);
+        if (item == NULL)
+            Py_CLEAR(made);
+        else
+            PyTuple_SET_ITEM(made, i, item);
+    }
+    return made;
+}
+
+/* _model_ports(session): (inputs, outputs), each a tuple of (name, dtype, shape) */
+PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"session", NULL};
+    PyObject *capsule;
+    if (array_arguments("_model_ports", args, count, keywords, names, 1, 1, &capsule) < 0)
+        return NULL;
+    vme_session *session = session_of(capsule);
+    if (session == NULL)
+        return NULL;
+    PyObject *inputs = ports_of(array_state_of(module), vme_session_model(session), false);
+    PyObject *outputs = inputs == NULL ? NULL : ports_of(array_state_of(module), vme_session_model(session), true);
+    PyObject *both = outputs == NULL ? NULL : PyTuple_Pack(2, inputs, outputs);
+    Py_XDECREF(inputs);
+    Py_XDECREF(outputs);
+    return both;
+}
+
+/* _model_run(session, inputs): a tuple of new arrays; `inputs` is a tuple of arrays in the model's order */
+PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"session", "inputs", NULL};
+    array_state *state = array_state_of(module);
+    PyObject *values[2], *made = NULL;
+    if (array_arguments("_model_run", args, count, keywords, names, 2, 2, values) < 0)
+        return NULL;
+    vme_session *session = session_of(values[0]);
+    if (session == NULL)
+        return NULL;
+    const vme_model *model = vme_session_model(session);
+    int inputs = vme_model_count(model, false), outputs = vme_model_count(model, true);
+    if (!PyTuple_Check(values[1]) || PyTuple_GET_SIZE(values[1]) != inputs)
+        return PyErr_Format(PyExc_TypeError, "expected a tuple of %d arrays", inputs);
+    const vme_tensor **tensors = PyMem_Calloc((size_t)inputs + (size_t)outputs, sizeof *tensors);
+    PyObject *held = PyTuple_New(inputs);
+    if (tensors == NULL || held == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (int i = 0; i < inputs; i++) {
+        PyObject *input = PyTuple_GET_ITEM(values[1], i);
+        if (!is_array(input)) {
+            PyErr_Format(PyExc_TypeError, "expected arrays, got %s", Py_TYPE(input)->tp_name);
+            goto done;
+        }
+        array *dense = array_contiguous((array *)input, ((array *)input)->t.dtype);
+        if (dense == NULL)
+            goto done;
+        PyTuple_SET_ITEM(held, i, (PyObject *)dense);
+        tensors[i] = &dense->t;
+    }
+    made = PyTuple_New(outputs);
+    for (int i = 0; made != NULL && i < outputs; i++) {
+        vme_port port;
+        vme_model_port(model, true, i, &port);
+        array *output = array_new(state, port.dtype, port.rank, port.shape, false);
+        if (output == NULL)
+            Py_CLEAR(made);
+        else {
+            PyTuple_SET_ITEM(made, i, (PyObject *)output);
+            tensors[inputs + i] = &output->t;
+        }
+    }
+    if (made != NULL && array_check_status(state, ENGINE(ARRAY_WORK_RELEASE, vme_session_run(session, tensors, tensors + inputs))) < 0)
+        Py_CLEAR(made);
+done:
+    PyMem_Free(tensors);
+    Py_XDECREF(held);
+    return made;
+}

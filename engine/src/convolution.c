@@ -1,0 +1,142 @@
+/* Convolution as products of matrices, without copying the image: a tile (kernels/gemm_tile.h) has neighbouring pixels of one output row as
+ * its rows and output channels as its columns. With channels last, what a row of the window sees of one pixel lies together, so a tile's
+ * sum runs over kh runs of kw * channels numbers (kh * kw runs of channels where the window is dilated), whose rows are `stride` pixels
+ * apart. Margins of zeros stand for the padding.
+ *
+ * A layer of weights times vectors (ONNX's Gemm) is a convolution of one pixel, and one that looks at single pixels sees all images as one row.
+ *
+ * Weights are packed once: slivers of the tile's columns, each kh * kw * channels rows of them in the order in which they are added up;
+ * absent columns are 0. Behind them lies the bias, as long as all slivers are wide. */
+#include "model.h"
+
+#include <string.h>
+
+enum {
+    K_PART = 384,               /* numbers of a sum between two visits of the output: so much of a sliver stays in the nearest cache */
+    TILES_MOST = 64,            /* of a piece */
+};
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
+static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
+
+int64_t convolution_packed(const vme_kernels *kernels, int64_t outputs, int64_t k)
+{
+    int64_t columns = kernel_of(kernels)->columns;
+    return parts(outputs, columns) * columns * (k + 1);
+}
+
+void convolution_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights,
+                      const char *bias, float *packed)
+{
+    int64_t columns = kernel_of(kernels)->columns, slivers = parts(outputs, columns);
+    int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
+    memset(packed, 0, (size_t)convolution_packed(kernels, outputs, step->k) * sizeof *packed);
+    for (int64_t o = 0; o < outputs; o++) {
+        float *to = packed + o / columns * step->k * columns + o % columns;
+        for (int64_t place = 0; place < window; place++)
+            for (int64_t channel = 0; channel < channels; channel++, to += columns)
+                memcpy(to, weights + ((o * channels + channel) * window + place) * 4, 4);
+    }
+    if (bias != NULL)
+        memcpy(packed + slivers * columns * step->k, bias, (size_t)outputs * 4);
+}
+
+typedef struct convolution {
+    vme_context *context;
+    const vme_model *model;
+    const model_step *step;
+    const vme_gemm_kernel *kernel;
+    const float *in, *addend;           /* what the window's first element is at the first output; first pixel; or NULL */
+    float *out;
+    int64_t in_row, in_image, out_row, out_image, addend_row, addend_image;     /* elements */
+    int64_t channels, outputs, images, height, width;   /* of the output */
+    int64_t runs_h, runs_w, run;        /* runs of the window and the length of one */
+    int64_t panel, row_tiles, tiles, piece_tiles, pieces, slivers;
+} convolution;
+
+static void compute(const convolution *it, int64_t image, int64_t sliver, int64_t first, int64_t end)
+{
+    const model_step *step = it->step;
+    const int64_t columns = it->kernel->columns, column = sliver * columns, width = least(columns, it->outputs - column);
+    const float *weights = step->weights + sliver * step->k * columns;
+    const int64_t run_parts = parts(it->run, K_PART), part = parts(it->run, run_parts);
+    const float *in = it->in + image * it->in_image;
+    float *out = it->out + image * it->out_image + column;
+    vme_gemm_tile tile = {
+        .a_row = step->p[STRIDE_W] * it->channels * 4, .a_column = 4, .b_row = columns * 4, .c_row = it->outputs * 4, .ahead = 8 * columns * 4,
+        .columns = (int)width, .far = true,
+    };
+    for (int64_t h = 0; h < it->runs_h; h++)
+        for (int64_t w = 0; w < it->runs_w; w++)
+            for (int64_t k0 = 0; k0 < it->run; k0 += part) {
+                bool last = h == it->runs_h - 1 && w == it->runs_w - 1 && k0 + part >= it->run;
+                const float *from = in + h * step->p[DILATION_H] * it->in_row + w * step->p[DILATION_W] * it->channels + k0;
+                tile.k = least(part, it->run - k0);
+                tile.b = (const char *)weights;
+                weights += tile.k * columns;
+                for (int64_t t = first; t < end; t++) {
+                    if (vme_stopping(it->context))
+                        return;
+                    int64_t y = t / it->row_tiles, x = t % it->row_tiles * it->panel;
+                    float *to = out + y * it->out_row + x * it->outputs;
+                    tile.a = (const char *)(from + y * step->p[STRIDE_H] * it->in_row + x * step->p[STRIDE_W] * it->channels);
+                    tile.c = (char *)to;
+                    tile.rows = (int)least(it->panel, it->width - x);
+                    it->kernel->tile(&tile);
+                    if (last) {
+                        const float *addend = it->addend == NULL ? NULL : it->addend + image * it->addend_image + y * it->addend_row
+                                                                          + x * it->outputs + column;
+                        it->model->kernels->model.finish(tile.rows, width, to, it->outputs, step->bias + column, addend, step->relu);
+                    }
+                }
+                tile.accumulate = true;
+            }
+}
+
+static vme_status body(void *argument, int64_t begin, int64_t end)
+{
+    const convolution *it = argument;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t piece = i % it->pieces, sliver = i / it->pieces % it->slivers, image = i / it->pieces / it->slivers;
+        int64_t first = piece * it->piece_tiles;
+        compute(it, image, sliver, first, least(it->tiles, first + it->piece_tiles));
+        if (vme_stopping(it->context))
+            break;
+    }
+    return VME_OK;
+}
+
+static bool dense(const model_value *value) { return value->top + value->left + value->bottom + value->right == 0; }
+
+vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const model_value *in = &model->value[step->in], *out = &model->value[step->out];
+    const model_value *addend = step->addend < 0 ? NULL : &model->value[step->addend];
+    const int32_t *p = step->p;
+    convolution it = {
+        .context = context, .model = model, .step = step, .kernel = kernel_of(model->kernels),
+        .in = model_pixel(in, arena, 0, -p[PAD_TOP], -p[PAD_LEFT]), .in_row = in->row, .in_image = in->image,
+        .out = model_pixel(out, arena, 0, 0, 0), .out_row = out->row, .out_image = out->image,
+        .channels = in->c, .outputs = out->c, .images = out->n, .height = out->h, .width = out->w,
+        .runs_h = p[KERNEL_H], .runs_w = p[DILATION_W] == 1 ? 1 : p[KERNEL_W], .run = in->c * (p[DILATION_W] == 1 ? p[KERNEL_W] : 1),
+    };
+    if (addend != NULL) {
+        it.addend = model_pixel(addend, arena, 0, 0, 0);
+        it.addend_row = addend->row;
+        it.addend_image = addend->image;
+    }
+    if (p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1 && dense(in) && dense(out) && (addend == NULL || dense(addend))) {
+        it.width *= it.height * it.images;
+        it.height = it.images = 1;
+    }
+    it.panel = parts(it.width, parts(it.width, it.kernel->rows));
+    it.row_tiles = parts(it.width, it.panel);
+    it.tiles = it.height * it.row_tiles;
+    it.slivers = parts(it.outputs, it.kernel->columns);
+    it.pieces = parts(it.tiles, most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel))));
+    it.piece_tiles = parts(it.tiles, it.pieces);
+    it.pieces = parts(it.tiles, it.piece_tiles);
+    return vme_parallel(context, it.images * it.slivers * it.pieces, 1, body, &it);
+}

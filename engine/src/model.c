@@ -1,0 +1,420 @@
+/* Prepares a model: works out every shape and holds it against the file's, chooses margins, makes steps of the nodes, gives every value its
+ * place in the arena by when it lives, and packs the weights. The file's bytes are not needed afterwards.
+ *
+ * A model is never written again, so any number of sessions on any threads read it. */
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PARAMETER_MOST = 1 << 15 };
+
+#define WRONG(node, format, ...) \
+    vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: node %u " format, node, ##__VA_ARGS__)
+
+/* A model that is being made. */
+typedef struct making {
+    vme_model *model;
+    const model_file *file;
+    bool *defined;              /* tensors that inputs and the nodes so far gave a value */
+    struct packing {
+        const char *weights, *bias;
+        int64_t outputs, channels, at;      /* floats into the packed block */
+    } *packing;                 /* one a step; weights NULL: none */
+} making;
+
+static bool is_constant(const making *it, uint32_t tensor) { return it->model->value[tensor].rank == 0; }
+
+/* ---- values */
+static vme_status value_define(making *it, uint32_t tensor, const char *what)
+{
+    model_tensor_record record = model_file_tensor(it->file, tensor);
+    model_value *value = &it->model->value[tensor];
+    if (record.kind == MODEL_CONSTANT || it->defined[tensor])
+        return vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: tensor %u is %s, and has a value already", tensor, what);
+    if (record.rank != 2 && record.rank != 4)
+        return vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: tensor %u has %u dimensions, expected 2 or 4", tensor,
+                        record.rank);
+    it->defined[tensor] = true;
+    value->rank = (int)record.rank;
+    memcpy(value->shape, record.shape, sizeof value->shape);
+    value->n = value->shape[0];
+    value->c = value->shape[1];
+    value->h = value->rank == 4 ? value->shape[2] : 1;
+    value->w = value->rank == 4 ? value->shape[3] : 1;
+    value->within = -1;
+    return VME_OK;
+}
+
+static vme_status value_name(making *it, uint32_t tensor)
+{
+    model_tensor_record record = model_file_tensor(it->file, tensor);
+    model_value *value = &it->model->value[tensor];
+    if (value->name == NULL)
+        value->name = strndup(it->file->names + record.name_at, record.name_size);
+    return value->name != NULL ? VME_OK : vme_fail(VME_NO_MEMORY, "no memory for a model");
+}
+
+static vme_status value_lay_out(model_value *value)
+{
+    int64_t total;
+    if (__builtin_mul_overflow(value->left + value->w + value->right, value->c, &value->row)
+        || __builtin_mul_overflow(value->top + value->h + value->bottom, value->row, &value->image)
+        || __builtin_mul_overflow(value->n, value->image, &total) || total > MODEL_ELEMENTS_MOST)
+        return vme_fail(VME_NO_MEMORY, "a value of this model with its margin is too large");
+    value->bytes = (total * (int64_t)sizeof(float) + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+    return VME_OK;
+}
+
+/* ---- nodes */
+static vme_status window_check(uint32_t number, const int32_t p[PARAMETERS_USED])
+{
+    for (int i = KERNEL_H; i <= DILATION_W; i++) {
+        bool pad = i >= PAD_TOP && i <= PAD_RIGHT;
+        if (p[i] < (pad ? 0 : 1) || p[i] > PARAMETER_MOST)
+            return WRONG(number, "has %d as parameter %d", p[i], i);
+    }
+    return VME_OK;
+}
+
+/* Sizes of what a window makes of height and width; VME_BAD_VALUE unless `out` has them. */
+static vme_status window_shape(uint32_t number, const int32_t p[PARAMETERS_USED], const model_value *in, const model_value *out)
+{
+    int64_t room[2] = {in->h + p[PAD_TOP] + p[PAD_BOTTOM], in->w + p[PAD_LEFT] + p[PAD_RIGHT]}, size[2] = {out->h, out->w};
+    for (int d = 0; d < 2; d++) {
+        int64_t window = (int64_t)p[DILATION_H + d] * (p[KERNEL_H + d] - 1) + 1;
+        if (window > room[d] || (room[d] - window) / p[STRIDE_H + d] + 1 != size[d])
+            return WRONG(number, "makes %s %lld of %lld", d == 0 ? "height" : "width", (long long)size[d], (long long)room[d]);
+        if (p[PAD_TOP + d] >= window || p[PAD_BOTTOM + d] >= window)
+            return WRONG(number, "has padding beyond its window");
+    }
+    if (in->rank != 4 || out->rank != 4 || in->n != out->n)
+        return WRONG(number, "wants images, as many as it makes");
+    return VME_OK;
+}
+
+static bool same_shape(const model_value *a, const model_value *b)
+{
+    return a->rank == b->rank && memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->rank) == 0;
+}
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static vme_status make_product(making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                               int step_number)
+{
+    vme_model *model = it->model;
+    bool images = node->op == MODEL_CONV;
+    model_value *in = &model->value[operands[0]];
+    const model_value *out = &model->value[step->out];
+    if (node->inputs < 2 || operands[1] == MODEL_ABSENT || !is_constant(it, operands[1]))
+        return WRONG(number, "has no constant weights");
+    model_tensor_record weights = model_file_tensor(it->file, operands[1]);
+    step->kind = STEP_CONV;
+    if (images) {
+        vme_status status = window_check(number, step->p);
+        if (status == VME_OK)
+            status = window_shape(number, step->p, in, out);
+        if (status != VME_OK)
+            return status;
+        if (step->p[GROUPS] != 1)
+            return WRONG(number, "has %d groups, this engine knows 1", step->p[GROUPS]);
+        if (weights.rank != 4 || weights.shape[2] != step->p[KERNEL_H] || weights.shape[3] != step->p[KERNEL_W])
+            return WRONG(number, "has weights of another window");
+        in->top = larger(in->top, step->p[PAD_TOP]);
+        in->left = larger(in->left, step->p[PAD_LEFT]);
+        in->bottom = larger(in->bottom, step->p[PAD_BOTTOM]);
+        in->right = larger(in->right, step->p[PAD_RIGHT]);
+    } else {
+        for (int i = KERNEL_H; i <= GROUPS; i++)
+            step->p[i] = i >= PAD_TOP && i <= PAD_RIGHT ? 0 : 1;
+        if (weights.rank != 2 || in->rank != 2 || out->rank != 2 || in->n != out->n)
+            return WRONG(number, "does not multiply matrices that fit");
+    }
+    if (weights.shape[1] != in->c || weights.shape[0] != out->c)
+        return WRONG(number, "makes %lld channels of %lld, its weights %lld of %lld", (long long)out->c, (long long)in->c,
+                     (long long)weights.shape[0], (long long)weights.shape[1]);
+    struct packing *packing = &it->packing[step_number];
+    *packing = (struct packing){.weights = it->file->weights + weights.data_at, .outputs = out->c, .channels = in->c};
+    step->k = in->c * step->p[KERNEL_H] * step->p[KERNEL_W];
+    if (node->inputs > 2 && operands[2] != MODEL_ABSENT) {
+        model_tensor_record bias = model_file_tensor(it->file, operands[2]);
+        if (!is_constant(it, operands[2]) || bias.rank != 1 || bias.shape[0] != out->c)
+            return WRONG(number, "has no constant bias of its channels");
+        packing->bias = it->file->weights + bias.data_at;
+    }
+    if (node->inputs > 3 && operands[3] != MODEL_ABSENT) {
+        step->addend = (int)operands[3];
+        if (!it->defined[operands[3]] || !same_shape(&model->value[operands[3]], out))
+            return WRONG(number, "adds what has another shape or no value yet");
+    }
+    return VME_OK;
+}
+
+static vme_status make_node(making *it, uint32_t number, model_step *step, int step_number)
+{
+    vme_model *model = it->model;
+    model_node_record node = model_file_node(it->file, number);
+    uint32_t operands[MODEL_NODE_INPUTS + 1];
+    for (uint32_t i = 0; i < node.inputs + node.outputs; i++)
+        operands[i] = model_file_number(it->file->operand_list, node.first_operand + i);
+    if (!it->defined[operands[0]])
+        return WRONG(number, "reads tensor %u, which has no value yet", operands[0]);
+    vme_status status = value_define(it, operands[node.inputs], "computed");
+    if (status != VME_OK)
+        return status;
+    *step = (model_step){.in = (int)operands[0], .addend = -1, .out = (int)operands[node.inputs]};
+    memcpy(step->p, node.parameters, sizeof step->p);
+    step->relu = step->p[ACTIVATION] == ACTIVATION_RELU;
+    if (step->p[ACTIVATION] != ACTIVATION_NONE && step->p[ACTIVATION] != ACTIVATION_RELU)
+        return WRONG(number, "has the unknown activation %d", step->p[ACTIVATION]);
+    const model_value *in = &model->value[step->in], *out = &model->value[step->out];
+    switch ((model_op)node.op) {
+    case MODEL_CONV:
+    case MODEL_GEMM:
+        return make_product(it, number, &node, operands, step, step_number);
+    case MODEL_MAX_POOL:
+        step->kind = STEP_MAX_POOL;
+        status = window_check(number, step->p);
+        if (status == VME_OK)
+            status = window_shape(number, step->p, in, out);
+        return status != VME_OK || in->c == out->c ? status : WRONG(number, "changes the channels");
+    case MODEL_GLOBAL_AVERAGE_POOL:
+        step->kind = STEP_GLOBAL_AVERAGE_POOL;
+        return in->rank == 4 && out->rank == 4 && out->n == in->n && out->c == in->c && out->h == 1 && out->w == 1
+            ? VME_OK : WRONG(number, "does not make one pixel of each image");
+    case MODEL_ADD:
+        step->kind = STEP_ADD;
+        if (node.inputs < 2 || operands[1] == MODEL_ABSENT || !it->defined[operands[1]])
+            return WRONG(number, "adds what has no value yet");
+        step->addend = (int)operands[1];
+        return same_shape(in, out) && same_shape(&model->value[step->addend], out) ? VME_OK : WRONG(number, "adds other shapes");
+    case MODEL_RELU:
+        step->kind = STEP_RELU;
+        return same_shape(in, out) ? VME_OK : WRONG(number, "changes the shape");
+    case MODEL_FLATTEN:
+        step->kind = STEP_FLATTEN;
+        return out->rank == 2 && out->n == in->n && out->c == in->c * in->h * in->w ? VME_OK : WRONG(number, "does not make rows of images");
+    case MODEL_OPS:
+        break;
+    }
+    return WRONG(number, "has an unknown operator");
+}
+
+/* ---- the arena */
+typedef struct place { int value; int64_t bytes; } place;
+
+static int by_size(const void *left, const void *right)
+{
+    const place *a = left, *b = right;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? 1 : -1;
+    return a->value - b->value;
+}
+
+static int by_offset(const void *left, const void *right)
+{
+    const model_value *a = *(const model_value *const *)left, *b = *(const model_value *const *)right;
+    return (a->offset > b->offset) - (a->offset < b->offset);
+}
+
+static int root_of(const vme_model *model, int value)
+{
+    while (model->value[value].within >= 0)
+        value = model->value[value].within;
+    return value;
+}
+
+/* Largest first, each at the lowest place that no value which lives at the same time has. */
+static vme_status plan_arena(vme_model *model)
+{
+    int placed = 0;
+    int64_t total = 0;
+    place *order = calloc((size_t)model->values, sizeof *order);
+    const model_value **beside = calloc((size_t)model->values, sizeof *beside);
+    vme_status status = VME_OK;
+    if (order == NULL || beside == NULL) {
+        status = vme_fail(VME_NO_MEMORY, "no memory for a model");
+        goto done;
+    }
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        const int used[3] = {step->in, step->addend, step->out};
+        for (int i = 0; i < 3; i++)
+            if (used[i] >= 0) {
+                model_value *value = &model->value[root_of(model, used[i])];
+                if (value->first < 0)
+                    value->first = s;
+                value->last = s;
+            }
+    }
+    for (int v = 0; v < model->values; v++)
+        if (model->value[v].rank != 0 && model->value[v].within < 0)
+            order[placed++] = (place){v, model->value[v].bytes};
+    qsort(order, (size_t)placed, sizeof *order, by_size);
+    for (int i = 0; i < placed; i++) {
+        model_value *value = &model->value[order[i].value];
+        int count = 0;
+        for (int j = 0; j < i; j++) {
+            const model_value *other = &model->value[order[j].value];
+            if (other->first <= value->last && value->first <= other->last)
+                beside[count++] = other;
+        }
+        qsort(beside, (size_t)count, sizeof *beside, by_offset);
+        int64_t at = 0;
+        for (int j = 0; j < count && beside[j]->offset < at + value->bytes; j++)
+            at = larger(at, beside[j]->offset + beside[j]->bytes);
+        value->offset = at;
+        total = larger(total, at + value->bytes);
+        if (total > MODEL_ELEMENTS_MOST) {
+            status = vme_fail(VME_NO_MEMORY, "the values of this model are too large");
+            goto done;
+        }
+    }
+    for (int v = 0; v < model->values; v++)
+        if (model->value[v].within >= 0)
+            model->value[v].offset = model->value[root_of(model, v)].offset;
+    model->arena_bytes = (size_t)total;
+done:
+    free(order);
+    free(beside);
+    return status;
+}
+
+/* ---- the whole */
+static vme_status pack_weights(making *it)
+{
+    vme_model *model = it->model;
+    int64_t total = 0;
+    for (int s = 0; s < model->steps; s++)
+        if (it->packing[s].weights != NULL) {
+            it->packing[s].at = total;
+            total += (convolution_packed(model->kernels, it->packing[s].outputs, model->step[s].k) + 15) / 16 * 16;
+        }
+    model->packed_bytes = (size_t)total * sizeof(float);
+    model->packed = vme_scratch_new(model->context, model->packed_bytes);
+    if (model->packed == NULL)
+        return VME_NO_MEMORY;
+    for (int s = 0; s < model->steps; s++) {
+        const struct packing *packing = &it->packing[s];
+        model_step *step = &model->step[s];
+        if (packing->weights == NULL)
+            continue;
+        if (vme_stopping(model->context))
+            return vme_stopped_here(model->context);
+        step->weights = (float *)model->packed + packing->at;
+        step->bias = step->weights + convolution_packed(model->kernels, packing->outputs, step->k)
+                     - convolution_packed(model->kernels, packing->outputs, 0);
+        convolution_pack(model->kernels, step, packing->outputs, packing->channels, packing->weights, packing->bias, step->weights);
+    }
+    return VME_OK;
+}
+
+static vme_status make(making *it)
+{
+    vme_model *model = it->model;
+    const model_file *file = it->file;
+    vme_status status = VME_OK;
+    int s = 0;
+    for (int v = 0; v < model->values; v++)
+        model->value[v].first = model->value[v].within = -1;
+    for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
+        uint32_t tensor = model_file_number(file->input_list, i);
+        status = value_define(it, tensor, "an input");
+        if (status == VME_OK)
+            status = value_name(it, tensor);
+        model->input[i] = (int)tensor;
+        model->step[s] = (model_step){.kind = STEP_IMPORT, .in = -1, .addend = -1, .out = (int)tensor, .port = (int)i};
+    }
+    for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++, s++)
+        status = make_node(it, i, &model->step[s], s);
+    for (uint32_t i = 0; status == VME_OK && i < file->outputs; i++, s++) {
+        uint32_t tensor = model_file_number(file->output_list, i);
+        if (!it->defined[tensor])
+            return vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: output %u is not computed", i);
+        status = value_name(it, tensor);
+        model->output[i] = (int)tensor;
+        model->step[s] = (model_step){.kind = STEP_EXPORT, .in = (int)tensor, .addend = -1, .out = -1, .port = (int)i};
+    }
+    for (int v = 0; status == VME_OK && v < model->values; v++)
+        if (model->value[v].rank != 0)
+            status = value_lay_out(&model->value[v]);
+    for (s = 0; status == VME_OK && s < model->steps; s++) {
+        model_step *step = &model->step[s];
+        /* the numbers of one pixel lie as they will */
+        if (step->kind == STEP_FLATTEN && model->value[step->in].bytes == model->value[step->out].bytes && model->value[step->in].h == 1
+            && model->value[step->in].w == 1 && model->value[step->in].image == model->value[step->in].c) {
+            step->kind = STEP_NOTHING;
+            model->value[step->out].within = step->in;
+        }
+    }
+    if (status == VME_OK)
+        status = plan_arena(model);
+    return status == VME_OK ? pack_weights(it) : status;
+}
+
+vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **made)
+{
+    model_file file;
+    vme_status status = model_file_read(bytes, size, &file);
+    if (status != VME_OK)
+        return status;
+    making it = {.file = &file, .model = calloc(1, sizeof *it.model)};
+    if (it.model == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a model");
+    vme_model *model = it.model;
+    atomic_init(&model->refs, 1);
+    model->context = vme_context_ref(context);
+    model->kernels = vme_kernels_current();
+    model->values = (int)file.tensors;
+    model->inputs = (int)file.inputs;
+    model->outputs = (int)file.outputs;
+    model->steps = (int)(file.inputs + file.nodes + file.outputs);
+    model->value = calloc(file.tensors, sizeof *model->value);
+    model->step = calloc((size_t)model->steps, sizeof *model->step);
+    model->input = calloc(file.inputs, sizeof *model->input);
+    model->output = calloc(file.outputs, sizeof *model->output);
+    it.defined = calloc(file.tensors, sizeof *it.defined);
+    it.packing = calloc((size_t)model->steps, sizeof *it.packing);
+    if (model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL || it.defined == NULL
+        || it.packing == NULL)
+        status = vme_fail(VME_NO_MEMORY, "no memory for a model");
+    else
+        status = make(&it);
+    free(it.defined);
+    free(it.packing);
+    if (status == VME_OK)
+        *made = model;
+    else
+        vme_model_unref(model);
+    return status;
+}
+
+vme_model *vme_model_ref(vme_model *model)
+{
+    atomic_fetch_add_explicit(&model->refs, 1, memory_order_relaxed);
+    return model;
+}
+
+void vme_model_unref(vme_model *model)
+{
+    if (atomic_fetch_sub_explicit(&model->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    for (int v = 0; model->value != NULL && v < model->values; v++)
+        free(model->value[v].name);
+    vme_scratch_free(model->context, model->packed, model->packed_bytes);
+    free(model->value);
+    free(model->step);
+    free(model->input);
+    free(model->output);
+    vme_context_unref(model->context);
+    free(model);
+}
+
+int vme_model_count(const vme_model *model, bool outputs) { return outputs ? model->outputs : model->inputs; }
+
+void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *port)
+{
+    const model_value *value = &model->value[outputs ? model->output[number] : model->input[number]];
+    *port = (vme_port){.name = value->name, .shape = value->shape, .rank = value->rank, .dtype = VME_FLOAT32};
+}

@@ -1,0 +1,132 @@
+/* Reads a model file (docs/model-format.md): nothing in it is believed, every number is held against what it points into. */
+#include "model.h"
+
+#include <string.h>
+
+typedef struct header {
+    char magic[8];
+    uint32_t version, flags;
+    uint64_t file_size;
+    uint32_t tensors, nodes, inputs, outputs, operands, reserved;
+    uint64_t names_size, weights_size;
+    uint32_t rest[16];
+} header;
+_Static_assert(sizeof(header) == MODEL_HEADER, "the header has no holes");
+
+#define DAMAGED(...) vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: " __VA_ARGS__)
+
+model_tensor_record model_file_tensor(const model_file *file, uint32_t number)
+{
+    model_tensor_record record;
+    memcpy(&record, file->tensor_records + (size_t)number * sizeof record, sizeof record);
+    return record;
+}
+
+model_node_record model_file_node(const model_file *file, uint32_t number)
+{
+    model_node_record record;
+    memcpy(&record, file->node_records + (size_t)number * sizeof record, sizeof record);
+    return record;
+}
+
+uint32_t model_file_number(const char *list, uint32_t place)
+{
+    uint32_t number;
+    memcpy(&number, list + (size_t)place * sizeof number, sizeof number);
+    return number;
+}
+
+static vme_status check_name(uint32_t at, uint32_t size, uint64_t names_size, const char *what, uint32_t number)
+{
+    if (size > MODEL_NAME_MOST || at > names_size || size > names_size - at)
+        return DAMAGED("the name of %s %u lies outside the names", what, number);
+    return VME_OK;
+}
+
+static vme_status check_tensor(const model_file *file, uint32_t number, const header *head)
+{
+    model_tensor_record tensor = model_file_tensor(file, number);
+    vme_status status = check_name(tensor.name_at, tensor.name_size, head->names_size, "tensor", number);
+    if (status != VME_OK)
+        return status;
+    if (tensor.dtype != VME_FLOAT32)
+        return DAMAGED("tensor %u has dtype %u, this engine runs models of float32 (%d)", number, tensor.dtype, VME_FLOAT32);
+    if (tensor.rank > MODEL_RANK)
+        return DAMAGED("tensor %u has %u dimensions, at most %d are known", number, tensor.rank, MODEL_RANK);
+    int64_t count = 1;
+    for (uint32_t d = 0; d < tensor.rank; d++)
+        if (tensor.shape[d] < 1 || __builtin_mul_overflow(count, tensor.shape[d], &count) || count > MODEL_ELEMENTS_MOST)
+            return DAMAGED("dimension %u of tensor %u is %lld", d, number, (long long)tensor.shape[d]);
+    if (tensor.kind == MODEL_COMPUTED)
+        return tensor.data_at == 0 && tensor.data_size == 0 ? VME_OK : DAMAGED("tensor %u is computed, yet has data", number);
+    if (tensor.kind != MODEL_CONSTANT)
+        return DAMAGED("tensor %u is of the unknown kind %u", number, tensor.kind);
+    if (tensor.data_size != (uint64_t)count * sizeof(float) || tensor.data_at % VME_ALIGNMENT != 0
+        || tensor.data_at > head->weights_size || tensor.data_size > head->weights_size - tensor.data_at)
+        return DAMAGED("the data of tensor %u, %llu bytes at %llu, do not fit its shape or lie outside the weights", number,
+                       (unsigned long long)tensor.data_size, (unsigned long long)tensor.data_at);
+    return VME_OK;
+}
+
+static vme_status check_node(const model_file *file, uint32_t number, const header *head)
+{
+    model_node_record node = model_file_node(file, number);
+    vme_status status = check_name(node.name_at, node.name_size, head->names_size, "node", number);
+    if (status != VME_OK)
+        return status;
+    if (node.op < 1 || node.op >= MODEL_OPS)
+        return DAMAGED("node %u has operator number %u, this engine knows 1 to %d", number, node.op, MODEL_OPS - 1);
+    if (node.inputs < 1 || node.inputs > MODEL_NODE_INPUTS || node.outputs != 1 || node.first_operand > file->operands
+        || node.inputs + node.outputs > file->operands - node.first_operand)
+        return DAMAGED("the operands of node %u lie outside the list of operands", number);
+    for (uint32_t i = 0; i < node.inputs + node.outputs; i++) {
+        uint32_t operand = model_file_number(file->operand_list, node.first_operand + i);
+        if (operand >= file->tensors && (operand != MODEL_ABSENT || i == 0 || i == node.inputs))
+            return DAMAGED("operand %u of node %u is tensor %u of %u", i, number, operand, file->tensors);
+    }
+    return VME_OK;
+}
+
+vme_status model_file_read(const void *bytes, size_t size, model_file *file)
+{
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    return vme_fail(VME_UNSUPPORTED, "models run on little-endian machines only");
+#endif
+    header head;
+    if (size < sizeof head)
+        return DAMAGED("%zu bytes are less than its header", size);
+    memcpy(&head, bytes, sizeof head);
+    if (memcmp(head.magic, "VMEMODEL", sizeof head.magic) != 0)
+        return DAMAGED("it does not begin with VMEMODEL; models are made by tools/compile_cloud.py");
+    if (head.version != MODEL_VERSION)
+        return DAMAGED("it has format %u, this engine reads format %d; compile it again", head.version, MODEL_VERSION);
+    if (head.flags != 0 || head.file_size != size)
+        return DAMAGED("its header says %llu bytes, it has %zu", (unsigned long long)head.file_size, size);
+    if (head.tensors > MODEL_TENSORS_MOST || head.nodes > MODEL_NODES_MOST || head.inputs > head.tensors || head.outputs > head.tensors
+        || head.operands > MODEL_OPERANDS_MOST || head.names_size > MODEL_NAMES_MOST || head.inputs < 1 || head.outputs < 1)
+        return DAMAGED("%u tensors, %u nodes, %u inputs, %u outputs and %u operands are not possible", head.tensors, head.nodes,
+                       head.inputs, head.outputs, head.operands);
+    /* none of these sums can overflow: all counts are bounded above */
+    uint64_t nodes = MODEL_HEADER + (uint64_t)head.tensors * sizeof(model_tensor_record);
+    uint64_t inputs = nodes + (uint64_t)head.nodes * sizeof(model_node_record);
+    uint64_t outputs = inputs + 4ull * head.inputs, operands = outputs + 4ull * head.outputs, names = operands + 4ull * head.operands;
+    uint64_t weights = (names + head.names_size + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+    if (weights > size || head.weights_size != size - weights)
+        return DAMAGED("its parts make %llu bytes and %llu of weights, it has %zu", (unsigned long long)weights,
+                       (unsigned long long)head.weights_size, size);
+    const char *base = bytes;
+    *file = (model_file){
+        .tensors = head.tensors, .nodes = head.nodes, .inputs = head.inputs, .outputs = head.outputs, .operands = head.operands,
+        .tensor_records = base + MODEL_HEADER, .node_records = base + nodes, .input_list = base + inputs,
+        .output_list = base + outputs, .operand_list = base + operands, .names = base + names, .weights = base + weights,
+    };
+    vme_status status = VME_OK;
+    for (uint32_t i = 0; status == VME_OK && i < file->tensors; i++)
+        status = check_tensor(file, i, &head);
+    for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++)
+        status = check_node(file, i, &head);
+    for (uint32_t i = 0; status == VME_OK && i < file->inputs + file->outputs; i++)
+        if (model_file_number(file->input_list, i) >= file->tensors)       /* the outputs' list follows */
+            status = DAMAGED("an input or output is tensor %u of %u", model_file_number(file->input_list, i), file->tensors);
+    return status;
+}

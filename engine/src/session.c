@@ -1,0 +1,232 @@
+/* Runs a prepared model: one step after the other, each divided among threads. A session keeps its arena from run to run, so that a run
+ * allocates nothing; runs of one session at the same time take arenas of their own. */
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 1 << 16 };           /* numbers that are moved or added between two looks at the stop flag */
+
+struct vme_session {
+    vme_context *context;
+    vme_model *model;
+    char *arena;
+    atomic_bool busy;
+};
+
+/* A step over rows of pixels. `outside` is the caller's tensor of an import or export. */
+typedef struct rows {
+    vme_context *context;
+    const vme_model *model;
+    const model_step *step;
+    const model_value *in, *addend, *out;
+    char *arena, *outside;
+} rows;
+
+/* Channels last to channels first, or back, one row of pixels. */
+static void turn_row(const rows *it, const model_value *value, int64_t n, int64_t y, char *outside, bool inward)
+{
+    int64_t plane = value->h * value->w * 4, pixel = value->c * 4;
+    char *row = (char *)model_pixel(value, it->arena, n, y, 0), *far = outside + (n * value->c * value->h + y) * value->w * 4;
+    vme_move2 *transpose = it->model->kernels->move.transpose[2];
+    if (inward)
+        transpose(value->w, value->c, far, 4, plane, row, pixel, 4);
+    else
+        transpose(value->c, value->w, row, 4, pixel, far, plane, 4);
+}
+
+static void pool_row(const rows *it, int64_t n, int64_t y)
+{
+    const int32_t *p = it->step->p;
+    const model_value *in = it->in, *out = it->out;
+    for (int64_t x = 0; x < out->w && !vme_stopping(it->context); x++) {
+        float *to = model_pixel(out, it->arena, n, y, x);
+        bool first = true;
+        for (int64_t h = 0; h < p[KERNEL_H]; h++) {
+            int64_t from_y = y * p[STRIDE_H] - p[PAD_TOP] + h * p[DILATION_H];
+            if (from_y < 0 || from_y >= in->h)
+                continue;
+            for (int64_t w = 0; w < p[KERNEL_W]; w++) {
+                int64_t from_x = x * p[STRIDE_W] - p[PAD_LEFT] + w * p[DILATION_W];
+                if (from_x < 0 || from_x >= in->w)
+                    continue;
+                const float *from = model_pixel(in, it->arena, n, from_y, from_x);
+                if (first)
+                    memcpy(to, from, (size_t)in->c * 4);
+                else
+                    it->model->kernels->model.largest(in->c, from, to);
+                first = false;
+            }
+        }
+        if (first)      /* a window with holes may see nothing but padding */
+            for (int64_t i = 0; i < out->c; i++)
+                to[i] = -__builtin_inff();
+    }
+}
+
+static void average(const rows *it, int64_t n)
+{
+    const model_value *in = it->in;
+    float *to = model_pixel(it->out, it->arena, n, 0, 0);
+    memset(to, 0, (size_t)in->c * 4);
+    for (int64_t y = 0; y < in->h; y++)
+        for (int64_t x = 0; x < in->w && !vme_stopping(it->context); x++)
+            it->model->kernels->model.add(in->c, to, model_pixel(in, it->arena, n, y, x), to, false);
+    it->model->kernels->model.scale(in->c, 1 / (float)(in->h * in->w), to);
+}
+
+/* One row of the step's output, or of its input where that is what it walks; rows are numbered through all images. */
+static void do_row(const rows *it, int64_t number)
+{
+    const vme_model_kernels *kernels = &it->model->kernels->model;
+    const model_value *over = it->step->kind == STEP_EXPORT || it->step->kind == STEP_FLATTEN ? it->in : it->out;
+    int64_t n = number / over->h, y = number % over->h, count = over->w * over->c;
+    switch (it->step->kind) {
+    case STEP_IMPORT:
+        turn_row(it, it->out, n, y, it->outside, true);
+        break;
+    case STEP_EXPORT:
+        turn_row(it, it->in, n, y, it->outside, false);
+        break;
+    case STEP_FLATTEN:
+        turn_row(it, it->in, n, y, (char *)model_pixel(it->out, it->arena, 0, 0, 0), false);
+        break;
+    case STEP_MAX_POOL:
+        pool_row(it, n, y);
+        break;
+    case STEP_GLOBAL_AVERAGE_POOL:
+        average(it, n);
+        break;
+    case STEP_ADD:
+        kernels->add(count, model_pixel(it->in, it->arena, n, y, 0), model_pixel(it->addend, it->arena, n, y, 0),
+                     model_pixel(it->out, it->arena, n, y, 0), it->step->relu);
+        break;
+    case STEP_RELU:
+        kernels->relu(count, model_pixel(it->in, it->arena, n, y, 0), model_pixel(it->out, it->arena, n, y, 0));
+        break;
+    case STEP_CONV:
+    case STEP_NOTHING:
+        break;
+    }
+}
+
+static vme_status body(void *argument, int64_t begin, int64_t end)
+{
+    const rows *it = argument;
+    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
+        do_row(it, i);
+    return VME_OK;
+}
+
+/* Zeros around what the step will write: the arena's bytes were other values before. */
+static void clear_margin(const model_value *value, char *arena)
+{
+    if (value->top + value->left + value->bottom + value->right == 0)
+        return;
+    int64_t beside = (value->left + value->right) * value->c;
+    for (int64_t n = 0; n < value->n; n++) {
+        float *image = (float *)(arena + value->offset) + n * value->image;
+        memset(image, 0, (size_t)(value->top * value->row + value->left * value->c) * 4);
+        for (int64_t y = 0; y + 1 < value->h; y++)      /* the end of a row and the start of the next */
+            memset(image + (value->top + y) * value->row + (value->left + value->w) * value->c, 0, (size_t)beside * 4);
+        memset(image + (value->top + value->h - 1) * value->row + (value->left + value->w) * value->c, 0,
+               (size_t)(value->right * value->c + value->bottom * value->row) * 4);
+    }
+}
+
+static vme_status run_step(vme_context *context, const vme_model *model, const model_step *step, char *arena, char *outside)
+{
+    const model_value *in = step->in < 0 ? NULL : &model->value[step->in], *out = step->out < 0 ? NULL : &model->value[step->out];
+    if (step->kind == STEP_NOTHING)
+        return VME_OK;
+    if (out != NULL)
+        clear_margin(out, arena);
+    if (step->kind == STEP_CONV)
+        return convolution_run(context, model, step, arena);
+    rows it = {
+        .context = context, .model = model, .step = step, .in = in, .out = out, .arena = arena, .outside = outside,
+        .addend = step->addend < 0 ? NULL : &model->value[step->addend],
+    };
+    const model_value *over = step->kind == STEP_EXPORT || step->kind == STEP_FLATTEN ? in : out;
+    int64_t work = (in != NULL && step->kind != STEP_EXPORT ? in->n * in->h * in->w * in->c : 0) + over->n * over->h * over->w * over->c;
+    if (step->kind == STEP_MAX_POOL)
+        work *= (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
+    int64_t count = over->n * over->h, grain = PIECE / (work / count + 1) + 1;
+    return vme_parallel(context, count, grain, body, &it);
+}
+
+/* ---- sessions */
+vme_status vme_session_new(vme_context *context, vme_model *model, vme_session **made)
+{
+    vme_session *session = calloc(1, sizeof *session);
+    if (session == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a session");
+    session->arena = vme_scratch_new(context, model->arena_bytes);
+    if (session->arena == NULL) {
+        free(session);
+        return VME_NO_MEMORY;
+    }
+    session->context = vme_context_ref(context);
+    session->model = vme_model_ref(model);
+    *made = session;
+    return VME_OK;
+}
+
+void vme_session_free(vme_session *session)
+{
+    if (session == NULL)
+        return;
+    vme_scratch_free(session->context, session->arena, session->model->arena_bytes);
+    vme_model_unref(session->model);
+    vme_context_unref(session->context);
+    free(session);
+}
+
+vme_model *vme_session_model(const vme_session *session) { return session->model; }
+
+static vme_status check_port(const vme_model *model, bool output, int number, const vme_tensor *tensor)
+{
+    vme_port port;
+    vme_model_port(model, output, number, &port);
+    const char *what = output ? "output" : "input";
+    if (tensor->dtype != port.dtype)
+        return vme_fail(VME_BAD_DTYPE, "%s '%s': expected %s, got %s", what, port.name, vme_dtype_name((vme_dtype)port.dtype),
+                        vme_dtype_name((vme_dtype)tensor->dtype));
+    bool same = tensor->rank == port.rank;
+    for (int d = 0; same && d < port.rank; d++)
+        same = tensor->shape[d] == port.shape[d];
+    if (!same || !vme_is_contiguous(tensor))
+        return vme_fail(VME_BAD_SHAPE, "%s '%s': expected a contiguous array of %d dimensions and the model's shape", what, port.name,
+                        port.rank);
+    return output ? vme_check_output(tensor) : VME_OK;
+}
+
+vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs)
+{
+    const vme_model *model = session->model;
+    vme_context *context = session->context;
+    vme_status status = VME_OK;
+    for (int i = 0; status == VME_OK && i < model->inputs; i++)
+        status = check_port(model, false, i, inputs[i]);
+    for (int i = 0; status == VME_OK && i < model->outputs; i++)
+        status = check_port(model, true, i, outputs[i]);
+    if (status != VME_OK)
+        return status;
+    bool taken = false, own = atomic_compare_exchange_strong(&session->busy, &taken, true);
+    char *arena = own ? session->arena : vme_scratch_new(context, model->arena_bytes);
+    if (arena == NULL)
+        return VME_NO_MEMORY;
+    for (int s = 0; status == VME_OK && s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+        status = run_step(context, model, step, arena, step->kind == STEP_IMPORT ? inputs[step->port]->data
+                          : step->kind == STEP_EXPORT ? outputs[step->port]->data : NULL);
+        if (status == VME_OK && vme_stopping(context))      /* the last pieces may have ended early */
+            status = vme_stopped_here(context);
+    }
+    if (own)
+        atomic_store(&session->busy, false);
+    else
+        vme_scratch_free(context, arena, model->arena_bytes);
+    return status;
+}

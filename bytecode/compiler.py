@@ -24,10 +24,11 @@ class CompiledTask:
     files: Mapping
     texts: Mapping
     warnings: tuple
+    models: Mapping
 
     def to_bytes(self, key=None):
         """The bundle's bytes, signed with the SigningKey `key` if given."""
-        return write_bundle(self.manifest, self.modules, self.files, self.texts, key)
+        return write_bundle(self.manifest, self.modules, self.files, self.texts, key, self.models)
 
 
 def compile_task(task, *, target=None, optimize=0, strict=False):
@@ -54,13 +55,20 @@ def compile_task(task, *, target=None, optimize=0, strict=False):
         modules[name] = Module(source.is_package, code)
         texts.update(collect_texts(source.text))
     found = sorted(set(found), key=lambda warning: (warning.file, warning.line, warning.message))
+    models = {}
+    for name, path in spec.models.items():
+        try:
+            from .models import compile_model       # NumPy and onnx are for tasks with models only
+            models[name] = compile_model((spec.folder / path).read_bytes(), str(spec.folder / path))
+        except CompileError as error:
+            errors += error.diagnostics
     if errors or (strict and found):
         raise CompileError(errors + found if strict else errors)
-    files = {path: (spec.folder / path).read_bytes() for path in (*spec.files, *spec.models)}
+    files = {path: (spec.folder / path).read_bytes() for path in spec.files}
     manifest = Manifest(
         name=spec.name, version=spec.version, entry=spec.entry, optimize=optimize, limits=spec.limits,
-        permissions=spec.permissions, models=spec.models, priority=spec.priority, fresh=spec.fresh)
-    return CompiledTask(manifest, modules, files, texts, tuple(found))
+        permissions=spec.permissions, models=tuple(spec.models), priority=spec.priority, fresh=spec.fresh)
+    return CompiledTask(manifest, modules, files, texts, tuple(found), models)
 
 
 def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, permissions=None, files=None):

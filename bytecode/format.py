@@ -95,7 +95,7 @@ class Bundle:
     """A bundle whose signature and digests were checked. Nothing in it has been unmarshalled.
 
     `modules` maps dotted names to Module, `files` the task's own paths to bytes, `texts` 32-byte digests to marshalled
-    code. `digest` is the SHA-256 of the manifest, which covers everything else. `signed_by` is the trusted key's name,
+    code, `models` names to the engine's model files. `digest` is the SHA-256 of the manifest, which covers everything else. `signed_by` is the trusted key's name,
     None if unsigned or signed by a key that isn't trusted. `where` names the bundle in messages.
     """
 
@@ -106,6 +106,7 @@ class Bundle:
     digest: bytes
     signed_by: str | None
     where: str
+    models: Mapping = field(default_factory=lambda: MappingProxyType({}))
 
     def verify(self):
         """Unmarshals every code object and checks its structure (`verifier`); BundleError at the first bad one."""
@@ -118,14 +119,14 @@ class Bundle:
             verify(load(data, where=where), where=where)
 
 
-def write_bundle(manifest, modules, files=None, texts=None, key=None):
+def write_bundle(manifest, modules, files=None, texts=None, key=None, models=None):
     """The bytes of a bundle; the same for the same arguments, always.
 
     `modules` maps dotted names to Module, `files` paths to bytes, `texts` 32-byte digests to marshalled code. The
-    manifest's `files` are filled in here. `key` is a SigningKey, or None for an unsigned bundle. BundleError for names
+    manifest's `files` are filled in here; `models` has one model file for each of its models. `key` is a SigningKey, or None for an unsigned bundle. BundleError for names
     and sizes that a bundle can't hold.
     """
-    _, encoded, entries = _lay_out(manifest, modules, files or {}, texts or {})
+    _, encoded, entries = _lay_out(manifest, modules, files or {}, texts or {}, models or {})
     entries[_MANIFEST] = encoded
     if key is not None:
         entries[_SIGNATURE] = key.sign(encoded)
@@ -138,7 +139,7 @@ def write_bundle(manifest, modules, files=None, texts=None, key=None):
 def bundle_in_memory(manifest, modules, files=None, texts=None):
     """The Bundle that writing and reading the same arguments would give, unsigned, without the detour through a zip."""
     files, texts = files or {}, texts or {}
-    manifest, encoded, _ = _lay_out(manifest, modules, files, texts)
+    manifest, encoded, _ = _lay_out(manifest, modules, files, texts, {})
     return Bundle(
         manifest, MappingProxyType(dict(modules)), MappingProxyType(dict(files)), MappingProxyType(dict(texts)),
         hashlib.sha256(encoded).digest(), None, f"{manifest.name}@{manifest.version}")
@@ -161,7 +162,7 @@ def read_bundle(source, trust=None, allow_unsigned=False):
     _check_target(manifest, where)
     _check_files(manifest, entries, where)
 
-    modules, files, texts = {}, {}, {}
+    modules, files, texts, models = {}, {}, {}, {}
     prefix = f"code/{manifest.target}/"
     for path, content in entries.items():
         if path.startswith(prefix) and path.endswith(".pyc"):
@@ -178,13 +179,18 @@ def read_bundle(source, trust=None, allow_unsigned=False):
             files[path.removeprefix("files/")] = content
         elif path.startswith("texts/"):
             texts[_text_digest(path, where)] = content
+        elif path.startswith("models/"):
+            models[path.removeprefix("models/")] = content
         else:
-            raise BundleError(f"{where}: {path}: expected {prefix}….pyc, files/… or texts/…; compile it again")
+            raise BundleError(f"{where}: {path}: expected {prefix}….pyc, files/…, texts/… or models/…; compile it again")
+    if models.keys() != set(manifest.models):
+        raise BundleError(f"{where}: the manifest names the models {sorted(manifest.models)}, the bundle has {sorted(models)}; "
+                          "compile it again")
     if manifest.kind == "task" and manifest.entry.partition(":")[0] not in modules:
         raise BundleError(f"{where}: entry {manifest.entry}: the bundle has no such module; compile it again")
     return Bundle(
         manifest, MappingProxyType(modules), MappingProxyType(files), MappingProxyType(texts),
-        hashlib.sha256(encoded).digest(), signed_by, where)
+        hashlib.sha256(encoded).digest(), signed_by, where, MappingProxyType(models))
 
 
 def module_path(name, is_package):
@@ -192,7 +198,7 @@ def module_path(name, is_package):
     return name.replace(".", "/") + ("/__init__" if is_package else "")
 
 
-def _lay_out(manifest, modules, files, texts):
+def _lay_out(manifest, modules, files, texts, models):
     entries = {}
     for name, module in modules.items():
         if not all(part.isidentifier() for part in name.split(".")):
@@ -200,6 +206,7 @@ def _lay_out(manifest, modules, files, texts):
         entries[f"code/{manifest.target}/{module_path(name, module.is_package)}.pyc"] = _HEADER + module.code
     entries.update((f"files/{path}", content) for path, content in files.items())
     entries.update((f"texts/{digest.hex()}", code) for digest, code in texts.items())
+    entries.update((f"models/{name}", content) for name, content in models.items())
     records = {path: FileRecord(hashlib.sha256(content).digest(), len(content)) for path, content in entries.items()}
     manifest = replace(manifest, files=records)
     return manifest, _encode_manifest(manifest), entries

@@ -45,8 +45,8 @@ class TaskSpec:
     """What a `task.yaml` says. `folder` is the task's; `file` the yaml as messages name it.
 
     `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are written;
-    `permissions` all of read, write, net, env, host, as tuples of str. `files` and `models` are paths below `folder`
-    with `/`, patterns resolved, sorted. `lines` maps a key's path ("limits.memory") to its line.
+    `permissions` all of read, write, net, env, host, as tuples of str. `files` are paths below `folder`
+    with `/`, patterns resolved, sorted; `models` maps names to such paths, sorted by name. `lines` maps a key's path ("limits.memory") to its line.
     """
 
     folder: Path
@@ -59,7 +59,7 @@ class TaskSpec:
     limits: Mapping
     permissions: Mapping
     files: tuple
-    models: tuple
+    models: Mapping
     priority: int
     fresh: bool
     lines: Mapping
@@ -80,9 +80,11 @@ def read_task(folder):
     problems.stop()
 
     limits = _read_limits(values.get("limits") or {}, problems)
-    files = _find_resources(folder, values.get("files", []), "files", problems)
-    models = _find_resources(folder, values.get("models", []), "models", problems)
-    _check_sizes(folder, {"files": files, "models": models}, problems)
+    files = _find_resources(folder, ((f"files[{index}]", pattern) for index, pattern in enumerate(values.get("files", ()))), problems)
+    models = {}
+    for name, path in sorted(values.get("models", {}).items()):
+        models.update((name, found) for found in _find_resources(folder, [(f"models.{name}", path)], problems))
+    _check_sizes(folder, {"files": files, "models": tuple(models.values())}, problems)
     module, function = values["entry"].split(":")
     _check_entry(folder, module, function, problems)
     problems.stop()
@@ -99,7 +101,7 @@ def read_task(folder):
         permissions=MappingProxyType({
             name: tuple(permissions.get(name) or ()) for name in ("read", "write", "net", "env", "host")}),
         files=files,
-        models=models,
+        models=MappingProxyType(models),
         priority=values.get("priority", 0),
         fresh=values.get("fresh", False),
         lines=MappingProxyType(problems.lines),
@@ -288,11 +290,11 @@ def _quantity(value, units):
     return int(value) if units is _SIZES else float(value)
 
 
-def _find_resources(folder, patterns, key, problems):
+def _find_resources(folder, patterns, problems):
+    """The paths of the files that `patterns` name, pairs of a key in task.yaml and what stands there."""
     root = folder.resolve()
     found = set()
-    for index, pattern in enumerate(patterns):
-        where = f"{key}[{index}]"
+    for where, pattern in patterns:
         paths = [Path(path) for path in glob.glob(pattern, root_dir=folder, recursive=True)] \
             if glob.has_magic(pattern) else [Path(pattern)]
         if not paths:

@@ -204,8 +204,9 @@ def _guest_sources(guest=_GUEST):
 
 
 def _engine_sources():
-    """The engine's Python that runs inside a VM: the package itself and `engine.numpy`."""
-    sources = {"engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True)}
+    """The engine's Python that runs inside a VM: the package itself, `engine.models` and `engine.numpy`."""
+    sources = {"engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True),
+               "engine.models": (_ENGINE / "models.py", (_ENGINE / "models.py").read_bytes(), False)}
     for path in sorted((_ENGINE / "numpy").rglob("*.py")):
         is_package = path.stem == "__init__"
         parts = path.relative_to(_ENGINE.parent).with_suffix("").parts

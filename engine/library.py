@@ -71,6 +71,27 @@ def find_lapack():
     return False
 
 
+class Model:
+    """A model prepared from the bytes of a model file, for all that will run it; nobody is charged for its weights.
+
+    EngineError says what is wrong with the bytes.
+    """
+
+    def __init__(self, data):
+        context, model = ffi.new("vme_context **"), ffi.new("vme_model **")
+        _check(lib.vme_context_new(ffi.NULL, 0, context))
+        try:
+            _check(lib.vme_model_new(context[0], ffi.from_buffer(data), len(data), model))
+        finally:
+            lib.vme_context_unref(context[0])
+        self._model = ffi.gc(model[0], lib.vme_model_unref)
+
+    @property
+    def address(self):
+        """Of the `vme_model`, which lives as long as this object."""
+        return int(ffi.cast("uintptr_t", self._model))
+
+
 def table_address():
     """The address of the engine's `const struct vme_api`, for the isolation core."""
     return int(ffi.cast("uintptr_t", lib.vme_api()))

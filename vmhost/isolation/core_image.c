@@ -1,5 +1,6 @@
 /* `_core.Image`: code and files of one bundle. */
 #include "core.h"
+#include "engine.h"
 
 static PyObject *image_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -81,9 +82,24 @@ static PyObject *image_add_file(PyObject *self, PyObject *args)
     return result;
 }
 
+static PyObject *image_add_model(PyObject *self, PyObject *args)
+{
+    const char *name;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(args, "sK:add_model", &name, &address))
+        return NULL;
+    int rc = vmh_engine_hold_model(((image_object *)self)->image, name, (uintptr_t)address);
+    if (rc < 0)
+        return PyErr_NoMemory();
+    if (rc > 0)
+        return PyErr_Format(PyExc_ValueError, "%s is in this image already", name);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef image_methods[] = {
     {"add_module", image_add_module, METH_VARARGS, PyDoc_STR("add_module(name, is_package, code): marshalled code, digest-checked by the caller.")},
     {"add_text", image_add_text, METH_VARARGS, PyDoc_STR("add_text(digest, code): marshalled code of a text, by its SHA-256.")},
+    {"add_model", image_add_model, METH_VARARGS, PyDoc_STR("add_model(name, address): a prepared vme_model, kept from now on.")},
     {"add_file", image_add_file, METH_VARARGS, PyDoc_STR("add_file(path, data): a resource.")},
     {NULL, NULL, 0, NULL},
 };

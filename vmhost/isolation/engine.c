@@ -1,9 +1,12 @@
 #include "engine.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "critical.h"
+#include "image.h"
+#include "sealing.h"
 #include "vme_python.h"
 #include "vm_private.h"
 
@@ -39,6 +42,63 @@ const char *vmh_engine_module(const char *name)
 {
     return atomic_load(&engine) != NULL && strcmp(name, module_name) == 0 ? module_path : NULL;
 }
+
+/* ---- models: in the image, behind '%' */
+static void drop_model(void *model) { atomic_load(&engine)->model_unref(model); }
+
+int vmh_engine_hold_model(vmh_image *image, const char *name, uintptr_t model)
+{
+    const struct vme_api *api = atomic_load(&engine);
+    size_t size = strlen(name);
+    char *key = api == NULL ? NULL : malloc(size + 2);
+    if (key == NULL)
+        return -1;
+    key[0] = '%';
+    memcpy(key + 1, name, size + 1);
+    int rc = vmh_image_hold(image, key, api->model_ref((vme_model *)model), drop_model);
+    free(key);
+    return rc;
+}
+
+/* The image of the task that the VM of this thread serves; NULL: none yet. */
+static vmh_image *task_image(void)
+{
+    vmh_seal *seal = vmh_seal_here();
+    return seal == NULL ? NULL : seal->task;
+}
+
+static vme_model *find_model(const char *name)
+{
+    vmh_image *task = task_image();
+    char key[1 + 256];
+    size_t size = strlen(name);
+    if (task == NULL || size + 2 > sizeof key)
+        return NULL;
+    key[0] = '%';
+    memcpy(key + 1, name, size + 1);
+    const vmh_module *found = vmh_image_find(task, key);
+    return found == NULL ? NULL : (vme_model *)found->code;
+}
+
+typedef struct model_visit {
+    int (*each)(const char *name, void *argument);
+    void *argument;
+} model_visit;
+
+static int visit_model(const vmh_module *module, void *argument)
+{
+    const model_visit *visit = argument;
+    return visit->each(module->name + 1, visit->argument);
+}
+
+static int visit_models(int (*each)(const char *name, void *argument), void *argument)
+{
+    vmh_image *task = task_image();
+    model_visit visit = {each, argument};
+    return task == NULL ? 0 : vmh_image_visit(task, "%", visit_model, &visit);
+}
+
+static const struct vme_python_models models = {.find = find_model, .visit = visit_models};
 
 /* ---- a VM's context ------------------------------------------------------------------------------------------------ */
 
@@ -102,9 +162,11 @@ int vmh_engine_enter(vmh_vm *vm)
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
     PyObject *capsule = PyCapsule_New(atomic_load(&vm->engine), VME_CONTEXT_CAPSULE, NULL);
     PyObject *breathe = dict == NULL ? NULL : vmh_dict_get(dict, "vmhost.breathe");     /* borrowed */
-    int rc = capsule == NULL || breathe == NULL || PyDict_SetItemString(dict, VME_CONTEXT_CAPSULE, capsule) < 0
-             || PyDict_SetItemString(dict, VME_BREATHE, breathe) < 0 ? -1 : 0;
+    PyObject *finder = PyCapsule_New((void *)&models, VME_MODELS_CAPSULE, NULL);
+    int rc = capsule == NULL || breathe == NULL || finder == NULL || PyDict_SetItemString(dict, VME_CONTEXT_CAPSULE, capsule) < 0
+             || PyDict_SetItemString(dict, VME_MODELS_CAPSULE, finder) < 0 || PyDict_SetItemString(dict, VME_BREATHE, breathe) < 0 ? -1 : 0;
     Py_XDECREF(capsule);
+    Py_XDECREF(finder);
     if (rc < 0 && !PyErr_Occurred())
         PyErr_NoMemory();
     return rc;

@@ -27,7 +27,9 @@ static void module_free(vmh_module *module)
     if (module == NULL)
         return;
     free(module->name);
-    if (!module->lent)
+    if (module->drop != NULL)
+        module->drop((void *)module->code);
+    else if (!module->lent)
         free((void *)module->code);
     free(module);
 }
@@ -144,6 +146,18 @@ int vmh_image_lend(vmh_image *image, const char *name, bool is_package, const ui
     if (module != NULL) {
         module->code = code;
         module->lent = true;
+    }
+    return add(image, module);
+}
+
+int vmh_image_hold(vmh_image *image, const char *name, void *object, void (*drop)(void *))
+{
+    vmh_module *module = module_new(name, false, 0);
+    if (module == NULL)
+        drop(object);
+    else {
+        module->code = object;
+        module->drop = drop;
     }
     return add(image, module);
 }

@@ -13,10 +13,11 @@
 #include <stdint.h>
 
 typedef struct vmh_module {
-    char *name;             /* dotted module name, text digest in hex behind '#', or file path behind '/'; owned */
+    char *name;             /* dotted module name, text digest in hex behind '#', file path behind '/', or model behind '%'; owned */
     bool is_package;
     const uint8_t *code;    /* marshalled code, or the file's bytes; owned, unless lent */
     bool lent;              /* `code` outlives the image */
+    void (*drop)(void *);   /* `code` is an object that others know; this lets go of it. NULL: bytes */
     size_t size;
     struct vmh_module *next;
 } vmh_module;
@@ -36,6 +37,9 @@ void vmh_image_unref(vmh_image *image);
 int vmh_image_add(vmh_image *image, const char *name, bool is_package, const uint8_t *code, size_t size);
 /* The same without a copy: `code` outlives the image. */
 int vmh_image_lend(vmh_image *image, const char *name, bool is_package, const uint8_t *code, size_t size);
+
+/* An object instead of bytes, which the image lets go of with `drop` when it ends, or at once when it could not be added. */
+int vmh_image_hold(vmh_image *image, const char *name, void *object, void (*drop)(void *));
 
 /* What is found stays valid as long as the image is referenced. NULL: not there. */
 const vmh_module *vmh_image_find(vmh_image *image, const char *dotted);

@@ -10,7 +10,9 @@ import pytest
 from bytecode.compiler import compile_sources, compile_task
 from bytecode.errors import CompileError, TaskSpecError
 from bytecode.format import TARGET, read_bundle
+from bytecode.models import compile_model
 from bytecode.signing import TrustStore, generate_key
+from tests import networks
 
 SPEC = f"""\
 name: sample
@@ -20,14 +22,14 @@ python: "{TARGET}"
 limits: {{memory: 32 MiB, concurrency: 2}}
 permissions: {{env: [LANG]}}
 files: [data/labels.json]
-models: [net.onnx]
+models: {{net: net.onnx}}
 priority: -2
 """
 FILES = {
     "main.py": '"""Doc."""\nfrom pkg import part\n\n'
                'def run(value):\n    """Doc."""\n    assert value\n    return part.go(value)\n',
     "pkg/__init__.py": "", "pkg/part.py": "def go(value):\n    return 1 / value\n",
-    "data/labels.json": "[1]", "net.onnx": b"\0\1", "not_named.txt": "x",
+    "data/labels.json": "[1]", "net.onnx": networks.small(), "not_named.txt": "x",
 }
 
 
@@ -38,10 +40,11 @@ def test_a_task_folder_becomes_a_bundle(write_task):
     assert (bundle.manifest.name, bundle.manifest.version, bundle.manifest.entry) == ("sample", "1.2.0", "main:run")
     assert {name: module.is_package for name, module in bundle.modules.items()} == {
         "main": False, "pkg": True, "pkg.part": False}
-    assert bundle.files == {"data/labels.json": b"[1]", "net.onnx": b"\0\1"}
+    assert bundle.files == {"data/labels.json": b"[1]"}
+    assert bundle.models == {"net": compile_model(networks.small(), "net.onnx")}
     assert dict(bundle.manifest.limits) == {"memory_bytes": 32 << 20, "concurrency": 2}
     assert bundle.manifest.permissions["env"] == ("LANG",)
-    assert (bundle.manifest.models, bundle.manifest.priority, bundle.manifest.fresh) == (("net.onnx",), -2, False)
+    assert (bundle.manifest.models, bundle.manifest.priority, bundle.manifest.fresh) == (("net",), -2, False)
     assert compiled.warnings == ()
     assert compile_task(write_task(FILES, spec=SPEC, name="elsewhere")).to_bytes(key) == compiled.to_bytes(key)
 

@@ -20,7 +20,7 @@ KEY = generate_key()
 TRUST = TrustStore.of(ours=KEY.public)
 MANIFEST = Manifest(
     name="sample", version="1.2.0", entry="main:run", limits={"memory_bytes": 64 << 20, "wall_time_s": 2.0},
-    permissions={"net": ("example.org:443",)}, models=("net.onnx",), priority=3, fresh=True)
+    permissions={"net": ("example.org:443",)}, models=("net",), priority=3, fresh=True)
 
 
 def code(text="def run(value): return value"):
@@ -29,11 +29,11 @@ def code(text="def run(value): return value"):
 
 def parts():
     return {"main": Module(False, code()), "pkg": Module(True, code("")), "pkg.inner": Module(False, code("x = 1"))}, \
-        {"labels.json": b"[1, 2]", "data/net.onnx": b"\0" * 10}, {hashlib.sha256(b"t").digest(): code("1")}
+        {"labels.json": b"[1, 2]", "data/table": b"\0" * 10}, {hashlib.sha256(b"t").digest(): code("1")}
 
 
 def written(key=KEY, manifest=MANIFEST):
-    return write_bundle(manifest, *parts(), key=key)
+    return write_bundle(manifest, *parts(), key=key, models={"net": b"model"})
 
 
 def resigned(change, key=KEY):
@@ -66,7 +66,8 @@ def test_round_trip_of_a_signed_bundle(tmp_path):
     assert (manifest.target, manifest.magic, manifest.architecture) == (TARGET, MAGIC, "any")
     assert dict(manifest.limits) == {"memory_bytes": 64 << 20, "wall_time_s": 2.0}
     assert dict(manifest.permissions) == {"read": (), "write": (), "net": ("example.org:443",), "env": (), "host": ()}
-    assert (manifest.models, manifest.priority, manifest.fresh) == (("net.onnx",), 3, True)
+    assert (manifest.models, manifest.priority, manifest.fresh) == (("net",), 3, True)
+    assert bundle.models == {"net": b"model"}
     assert manifest.files["files/labels.json"] == FileRecord(hashlib.sha256(b"[1, 2]").digest(), 6)
     assert bundle.digest == hashlib.sha256(read_archive(path.read_bytes(), "x")["manifest.msgpack"]).digest()
 

@@ -19,7 +19,7 @@ permissions:
   env: [LANG]
   host: [lookup]
 files: [labels.json, data/*.csv]
-models: [net.onnx]
+models: {net: net.onnx, again: ./net.onnx}
 priority: 5
 fresh: true
 """
@@ -43,7 +43,8 @@ def test_everything_that_can_be_written(write_task):
     assert dict(spec.permissions) == {
         "read": ("/var/data/**",), "write": (), "net": ("example.org:443", "[::1]:*"), "env": ("LANG",),
         "host": ("lookup",)}
-    assert (spec.files, spec.models) == (("data/a.csv", "data/b.csv", "labels.json"), ("net.onnx",))
+    assert spec.files == ("data/a.csv", "data/b.csv", "labels.json")
+    assert list(spec.models.items()) == [("again", "net.onnx"), ("net", "net.onnx")]
     assert (spec.priority, spec.fresh) == (5, True)
     assert spec.lines["permissions.env"] == 9
 
@@ -52,7 +53,7 @@ def test_what_is_not_written_is_not_granted_and_not_limited(write_task):
     spec = read_task(write_task())
     assert dict(spec.limits) == {}
     assert set(spec.permissions.values()) == {()}
-    assert (spec.files, spec.models, spec.priority, spec.fresh) == ((), (), 0, False)
+    assert (spec.files, dict(spec.models), spec.priority, spec.fresh) == ((), {}, 0, False)
 
 
 @pytest.mark.parametrize(("written", "memory", "time"), [
@@ -122,7 +123,9 @@ def test_units(write_task, written, memory, time):
     ("data/*.csv", "/etc/passwd", "task.yaml:11: files[1]: expected a file in the task's folder, such as labels.json "
                                   "or "
      'data/*.csv, got "/etc/passwd"'),
-    ("net.onnx", "gone.onnx", "task.yaml:12: models[0]: expected a file in "),
+    ("net: net.onnx", "net: gone.onnx", "task.yaml:12: models.net: expected a file in "),
+    ("net: net.onnx", "net: '*.onnx'", "task.yaml:12: models.net: expected an ONNX file in the task's folder, such as digits.onnx"),
+    ("{net: net.onnx, again: ./net.onnx}", "[net.onnx]", "task.yaml:12: models: expected a mapping of names to ONNX files"),
 ])
 def test_each_mistake_names_file_line_and_key(write_task, old, new, expected):
     assert GOOD.count(old) == 1

@@ -1,0 +1,89 @@
+"""ONNX to the engine's model file: what becomes of a graph, and what is refused."""
+
+import struct
+import sys
+
+import numpy
+import pytest
+from onnx import helper
+
+from bytecode.errors import CompileError
+from bytecode.models import compile_model
+from tests import networks
+
+OPERATORS = {1: "Conv", 2: "MaxPool", 3: "GlobalAveragePool", 4: "Gemm", 5: "Add", 6: "Relu", 7: "Flatten"}
+
+
+def operators(model):
+    """(operator, has an addend, ends with ReLU) of each node of the compiled model."""
+    data = compile_model(model, "model.onnx")
+    tensors, nodes = struct.unpack_from("<2I", data, 24)
+    found = []
+    for number in range(nodes):
+        at = 128 * (1 + tensors + number)
+        op, _, inputs = struct.unpack_from("<3I", data, at + 8)
+        found.append((OPERATORS[op], inputs == 4 and number_of(data, at) is not None, bool(struct.unpack_from("<i", data, at + 24 + 44)[0])))
+    return found
+
+
+def number_of(data, at):
+    """The fourth operand of the node whose record is at `at`, or None."""
+    tensors, nodes, inputs, outputs = struct.unpack_from("<4I", data, 24)
+    first = struct.unpack_from("<I", data, at + 12)[0]
+    operand = struct.unpack_from("<I", data, 128 * (1 + tensors + nodes) + 4 * (inputs + outputs + first + 3))[0]
+    return None if operand == 0xFFFFFFFF else operand
+
+
+def refused(model, *messages):
+    with pytest.raises(CompileError) as caught:
+        compile_model(model, "model.onnx")
+    found = [str(diagnostic) for diagnostic in caught.value.diagnostics]
+    assert len(found) == len(messages), found
+    for text, message in zip(found, messages):
+        assert text.startswith("model.onnx: ") and message in text
+
+
+def test_resnet18_becomes_convolutions_with_everything_in_them():
+    found = operators(networks.small())
+    assert [name for name, _, _ in found].count("Conv") == 20 and len(found) == 24
+    assert {name for name, _, _ in found} == {"Conv", "MaxPool", "GlobalAveragePool", "Flatten", "Gemm"}
+    assert sum(addend for _, addend, _ in found) == 8 and sum(relu for _, _, relu in found) == 17
+
+
+def test_what_others_read_is_not_fused():
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["r"]), helper.make_node("Add", ["c", "r"], ["s"])]
+    model = networks.graph(nodes, {"x": (1, 2, 3, 3)}, {"s": None}, {"w": numpy.ones((2, 2, 1, 1), "float32")})
+    assert operators(model) == [("Conv", False, False), ("Relu", False, False), ("Add", False, False)]
+
+
+def test_constants_are_computed_and_dead_nodes_dropped():
+    nodes = [helper.make_node("Constant", [], ["one"], value_float=1.0), helper.make_node("Mul", ["w", "one"], ["w2"]),
+             helper.make_node("Identity", ["x"], ["i"]), helper.make_node("Conv", ["i", "w2"], ["y"]), helper.make_node("Relu", ["x"], ["unused"])]
+    model = networks.graph(nodes, {"x": (1, 2, 3, 3)}, {"y": None}, {"w": numpy.ones((2, 2, 1, 1), "float32")})
+    assert operators(model) == [("Conv", False, False)]
+
+
+def test_the_same_model_gives_the_same_bytes():
+    assert compile_model(networks.small(), "a") == compile_model(networks.small(), "b")
+
+
+def test_all_unsupported_operators_are_named_at_once():
+    nodes = [helper.make_node("Tanh", ["x"], ["a"], "squash"), helper.make_node("Sin", ["a"], ["b"]),
+             helper.make_node("Conv", ["b", "w"], ["y"], "depthwise", group=2)]
+    refused(networks.graph(nodes, {"x": (1, 2, 3, 3)}, {"y": None}, {"w": numpy.ones((2, 1, 1, 1), "float32")}),
+            "operator Tanh (node 'squash') is not supported", "operator Sin (node 'b') is not supported",
+            "operator Conv (node 'depthwise') has group 2")
+
+
+def test_sizes_that_are_not_fixed_are_refused():
+    model = networks.graph([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 2)}, {"y": ("N", 2)})
+    refused(model, "x: expected fixed sizes", "y: expected fixed sizes", "works on shapes that are not fixed")
+
+
+def test_what_is_no_model_is_refused():
+    refused(b"no model", "not an ONNX model: ")
+
+
+def test_without_onnx_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    refused(networks.small(), "models need the package onnx; install it: pip install 'vmhost[models]'")

@@ -1,0 +1,194 @@
+"""Models in the engine: against ONNX's reference on every backend, ResNet18 against ONNX Runtime, damaged files, and what a session may be asked."""
+
+import struct
+import threading
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+import engine
+from bench.networks import resnet18
+from bytecode.models import compile_model
+from engine import _array, library
+from engine.models import Model
+from tests import networks
+
+SMALL = compile_model(networks.small(), "small.onnx")
+
+
+def opened(data):
+    return Model("model", _array._model_open(data))
+
+
+def agrees(model, shape, seeds=(0, 1, 2), most=1e-5):
+    """Every output is what ONNX's reference computes; `shape` is the one input's."""
+    ours = opened(compile_model(model, "model.onnx"))
+    for seed in seeds:
+        x = networks.values(shape, seed)
+        made = ours({ours.inputs[0].name: x})
+        for name, theirs in zip((port.name for port in ours.outputs), networks.expected(model, {ours.inputs[0].name: x}), strict=True):
+            networks.assert_close(made[name], theirs, most)
+            if theirs.ndim == 2:
+                assert numpy.argmax(numpy.asarray(made[name]), 1).tolist() == theirs.argmax(1).tolist()
+
+
+def window(operator="Conv", shape=(1, 5, 13, 17), outputs=7, kernel=(3, 3), then=(), **attributes):
+    """A model of one convolution or pool of an input x, and `then` nodes from y to z."""
+    node = helper.make_node(operator, ["x", "w", "b"] if operator == "Conv" else ["x"], ["y"], "window", kernel_shape=kernel, **attributes)
+    constants = {"w": networks.values((outputs, shape[1], *kernel), 7), "b": networks.values((outputs,), 8)} if operator == "Conv" else {}
+    return networks.graph([node, *then], {"x": shape}, {"z" if then else "y": None}, constants)
+
+
+@pytest.mark.parametrize("case", [
+    {}, {"pads": (1, 1, 1, 1)}, {"strides": (2, 2), "pads": (1, 1, 1, 1)}, {"kernel": (1, 1), "outputs": 33}, {"shape": (2, 70, 9, 9), "outputs": 70},
+    {"kernel": (1, 1), "strides": (2, 2)}, {"kernel": (5, 2), "pads": (0, 1, 2, 0), "strides": (1, 3)}, {"dilations": (2, 3), "pads": (2, 3, 2, 3)},
+    {"auto_pad": "SAME_LOWER", "strides": (2, 2)}, {"shape": (3, 400, 4, 5), "outputs": 40, "pads": (1, 1, 1, 1)},
+    {"then": (helper.make_node("Relu", ["y"], ["z"]),)},
+    {"operator": "MaxPool"}, {"operator": "MaxPool", "strides": (2, 2), "pads": (1, 1, 1, 1)},
+    {"operator": "MaxPool", "strides": (2, 2), "ceil_mode": 1, "shape": (1, 3, 14, 18)},
+    {"operator": "MaxPool", "kernel": (2, 3), "dilations": (2, 1)},
+], ids=str)
+def test_a_window_agrees(backend, case):
+    agrees(window(**case), case.get("shape", (1, 5, 13, 17)))
+
+
+def test_small_networks_agree_on_every_backend(backend):
+    agrees(networks.small(), (1, 3, 32, 32))
+    agrees(networks.small(width=9, size=45, seed=3), (1, 3, 45, 45))
+
+
+def test_resnet18_agrees_with_onnx_runtime():
+    model, inputs = resnet18().SerializeToString(), [networks.values((1, 3, 224, 224), seed) for seed in range(3)]
+    ours = opened(compile_model(model, "resnet18.onnx"))
+    for x, theirs in zip(inputs, networks.by_onnx_runtime(model, inputs)):
+        made = ours({"input": x})["output"]
+        networks.assert_close(made, theirs)
+        assert int(made.argmax()) == theirs.argmax()
+
+
+def test_any_number_of_threads_gives_the_same_bytes():
+    model, x = opened(SMALL), networks.values((1, 3, 32, 32))
+    try:
+        library.set_threads(1)
+        alone = model({"input": x})["output"].tobytes()
+    finally:
+        library.set_threads(2)
+    assert model({"input": x})["output"].tobytes() == alone
+
+
+def test_flattening_images_keeps_onnx_order():
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Flatten", ["r"], ["f"]),
+             helper.make_node("Gemm", ["f", "w", "b"], ["y"], alpha=0.5, beta=2.0)]
+    agrees(networks.graph(nodes, {"x": (3, 4, 5, 6)}, {"y": (3, 8)},
+                          {"w": networks.values((120, 8), 1), "b": networks.values((8,), 2)}), (3, 4, 5, 6))
+
+
+def test_several_outputs_and_a_value_that_two_read():
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Add", ["r", "x"], ["s"]),
+             helper.make_node("Conv", ["s", "w"], ["c"], pads=[1, 1, 1, 1]), helper.make_node("Add", ["s", "c"], ["t"]),
+             helper.make_node("GlobalAveragePool", ["t"], ["g"])]
+    agrees(networks.graph(nodes, {"x": (2, 4, 7, 6)}, {"s": None, "t": None, "g": None}, {"w": networks.values((4, 4, 3, 3), 1)}), (2, 4, 7, 6))
+
+
+def test_ports_tell_names_dtypes_and_shapes(tmp_path):
+    (tmp_path / "small.vmm").write_bytes(SMALL)
+    model = engine.load(tmp_path / "small.vmm")
+    assert [(port.name, str(port.dtype), port.shape) for port in (*model.inputs, *model.outputs)] == [
+        ("input", "float32", (1, 3, 32, 32)), ("output", "float32", (1, 10))]
+
+
+@pytest.mark.parametrize(("inputs", "error", "message"), [
+    ({}, ValueError, "input 'input' is missing"), ({"input": networks.values((1, 3, 32, 32)), "more": 1}, ValueError, "no input 'more'"),
+    ({"input": networks.values((1, 3, 32, 31))}, ValueError, r"expected shape \(1, 3, 32, 32\), got \(1, 3, 32, 31\)"),
+    ({"input": numpy.zeros((1, 3, 32, 32))}, TypeError, "expected float32, got float64"),
+])
+def test_a_wrong_call_says_what_was_expected(inputs, error, message):
+    with pytest.raises(error, match=message):
+        opened(SMALL)(inputs)
+
+
+def test_an_input_that_lies_otherwise_is_read_as_it_is():
+    model, x = opened(SMALL), networks.values((1, 32, 32, 3)).transpose(0, 3, 1, 2)
+    assert model({"input": engine.numpy.asarray(x.copy())})["output"].tolist() == model({"input": x})["output"].tolist()
+
+
+def test_runs_at_the_same_time_do_not_meet():
+    model = opened(SMALL)
+    inputs = [networks.values((1, 3, 32, 32), seed) for seed in range(4)]
+    alone = [model({"input": x})["output"].tobytes() for x in inputs]
+    wrong = []
+
+    def run(x, right):
+        for _ in range(50):
+            if model({"input": x})["output"].tobytes() != right:
+                wrong.append(right)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in zip(inputs, alone)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_steady_run_allocates_its_output_only():
+    model, x = opened(SMALL), engine.numpy.asarray(networks.values((1, 3, 32, 32)))
+    model({"input": x})
+    before = _array._statistics()["peak_bytes"]
+    model({"input": x})
+    assert _array._statistics()["peak_bytes"] - before <= 64
+
+
+# ---- files that are no models
+def refuses(data):
+    """A damaged file is refused with one sentence, or is a model all the same: a weight or a name may be anything."""
+    try:
+        model = opened(data)
+    except (ValueError, MemoryError, NotImplementedError) as error:
+        assert "\n" not in str(error)
+        return True
+    small = sum(numpy.prod(port.shape) for port in (*model.inputs, *model.outputs)) < 1 << 20
+    if small:
+        model._session and _array._model_run(model._session, tuple(engine.numpy.zeros(port.shape, "float32") for port in model.inputs))
+    return False
+
+
+@given(st.integers(0, len(SMALL) - 1))
+@settings(deadline=None)
+def test_a_file_that_ends_early_is_refused(size):
+    assert refuses(SMALL[:size])
+
+
+RECORDS = struct.unpack_from("<Q", SMALL, 16)[0] - struct.unpack_from("<Q", SMALL, 56)[0]
+
+
+@given(st.lists(st.tuples(st.integers(0, RECORDS - 1), st.integers(0, 255)), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=400)
+def test_damaged_records_never_crash(changes):
+    data = bytearray(SMALL)
+    for place, value in changes:
+        data[place] = value
+    refuses(bytes(data))
+
+
+@given(st.integers(0, RECORDS // 4 - 1), st.sampled_from([0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 20]))
+@settings(deadline=None, max_examples=400)
+def test_hostile_numbers_never_crash(place, value):
+    refuses(SMALL[:place * 4] + struct.pack("<I", value) + SMALL[place * 4 + 4:])
+
+
+@given(st.binary(max_size=300))
+@settings(deadline=None)
+def test_other_bytes_are_refused(data):
+    assert refuses(data)
+
+
+@pytest.mark.parametrize(("at", "value", "message"), [
+    (0, b"X", "does not begin with VMEMODEL"), (8, b"\2", "has format 2, this engine reads format 1"), (16, b"\0", "its header says"),
+])
+def test_the_header_says_what_is_wrong(at, value, message):
+    with pytest.raises(ValueError, match=message):
+        opened(SMALL[:at] + value + SMALL[at + 1:])

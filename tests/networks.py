@@ -1,0 +1,64 @@
+"""ONNX models for tests: small ones, made anew each time, and what ONNX's reference or ONNX Runtime says of them."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy
+from onnx import TensorProto, helper, load_model_from_string, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from bench.networks import resnet18
+
+
+def small(**changes):
+    """ResNet18's form on a 1x3x32x32 image with 4 channels at first, as bytes."""
+    return resnet18(**{"size": 32, "width": 4, "classes": 10, **changes}).SerializeToString()
+
+
+def graph(nodes, inputs, outputs, constants=None, opset=17):
+    """The bytes of a model; `inputs` and `outputs` map names to shapes, `constants` names to arrays."""
+    def ports(shapes):
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+
+    made = helper.make_graph(
+        nodes, "test", ports(inputs), ports(outputs),
+        [numpy_helper.from_array(numpy.asarray(values), name) for name, values in (constants or {}).items()])
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=8).SerializeToString()
+
+
+def values(shape, seed=0):
+    return numpy.random.default_rng(seed).standard_normal(shape, dtype="float32")
+
+
+def expected(model, inputs):
+    """What ONNX's own reference in NumPy computes: a list of arrays. Too slow for large models."""
+    return ReferenceEvaluator(load_model_from_string(model)).run(None, inputs)
+
+
+def by_onnx_runtime(model, inputs):
+    """The one output for each of `inputs`, arrays for the one input, by ONNX Runtime: in a process and a home of its own, since it opens
+    files and starts threads that it keeps."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "model.onnx").write_bytes(model)
+        numpy.savez(Path(folder, "inputs.npz"), *inputs)
+        subprocess.run([sys.executable, "-c", RUNTIME], cwd=folder, env={**os.environ, "HOME": folder}, check=True, timeout=200)
+        with numpy.load(Path(folder, "outputs.npz")) as made:
+            return [made[f"arr_{number}"] for number in range(len(inputs))]
+
+
+RUNTIME = """
+import numpy, onnxruntime
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+name = session.get_inputs()[0].name
+with numpy.load("inputs.npz") as given:
+    numpy.savez("outputs.npz", *(session.run(None, {name: x})[0] for x in given.values()))
+"""
+
+
+def assert_close(ours, theirs, most=1e-5):
+    ours = numpy.asarray(ours)
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+    assert numpy.abs(ours - theirs).max() <= most * max(numpy.abs(theirs).max(), 1e-30)

@@ -1,0 +1,134 @@
+"""Models in VMs: opened by name from the task's own bundle, shared, charged for what a run takes, stopped in the middle of a run."""
+
+import dataclasses
+import threading
+from concurrent.futures import CancelledError
+
+import numpy
+import pytest
+
+import vmhost
+from bench.networks import resnet18
+from bytecode.compiler import compile_task
+from bytecode.format import read_bundle, write_bundle
+from tests import networks
+from tests.hosts import until
+from vmhost.limits import Policy
+
+MAIN = """
+import engine
+
+opened = {}
+
+def run(value):
+    name, inputs = value
+    if name not in opened:
+        opened[name] = engine.load(name)
+    return opened[name](inputs)
+
+def describe(name):
+    model = engine.load(name)
+    return [(port.name, str(port.dtype), list(port.shape)) for port in (*model.inputs, *model.outputs)]
+
+def open_bytes(data):
+    from engine import _array
+    return _array._model_open(data)
+
+def for_ever(inputs):
+    from vmhost import guest
+    model = engine.load("net")
+    guest.host.begun(None)
+    while True:
+        model(inputs)
+"""
+
+
+def task_bundle(folder, models, name="vision", memory="64 MiB", main=MAIN):
+    """The bytes of a bundle of a task with `models`, a mapping of names to ONNX models."""
+    folder.mkdir(exist_ok=True)
+    (folder / "main.py").write_text(main)
+    for model, data in models.items():
+        (folder / f"{model}.onnx").write_bytes(data)
+    listed = ", ".join(f"{model}: {model}.onnx" for model in models)
+    (folder / "task.yaml").write_text(f'name: {name}\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\n'
+                                      f"limits: {{memory: {memory}}}\nmodels: {{{listed}}}\npermissions: {{host: [begun]}}\n")
+    return compile_task(folder).to_bytes()
+
+
+BEGUN = threading.Event()
+
+
+@pytest.fixture
+def host():
+    # the machine may be busy: that a stopped thread gets no CPU for a while is no failure
+    with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=10), functions={"begun": lambda _: BEGUN.set()}) as made:
+        yield made
+
+
+def test_resnet18_answers_in_a_vm_as_onnx_runtime_does(host, tmp_path):
+    model = resnet18().SerializeToString()
+    task = host.load(task_bundle(tmp_path / "vision", {"resnet18": model}, memory="24 MiB"))      # less than its weights take
+    inputs = [networks.values((1, 3, 224, 224), seed) for seed in range(2)]
+    for x, theirs in zip(inputs, networks.by_onnx_runtime(model, inputs)):
+        networks.assert_close(task(("resnet18", {"input": x}))["output"], theirs)
+
+
+def test_a_task_opens_its_own_models_only(host, tmp_path):
+    first = host.load(task_bundle(tmp_path / "a", {"small": networks.small(), "other": networks.small(seed=2)}, "first"))
+    second = host.load(task_bundle(tmp_path / "b", {"another": networks.small()}, "second"))
+    x = networks.values((1, 3, 32, 32))
+    networks.assert_close(second(("another", {"input": x}))["output"], networks.expected(networks.small(), {"input": x})[0])
+    networks.assert_close(first(("other", {"input": x}))["output"], networks.expected(networks.small(seed=2), {"input": x})[0])
+    with pytest.raises(vmhost.TaskError, match="no model 'another'; it has other, small"):
+        first(("another", {"input": x}))
+    with pytest.raises(vmhost.TaskError, match="no model '../small'"):
+        second(("../small", {"input": x}))
+
+
+def test_an_arena_that_passes_the_memory_limit_ends_the_call(host, tmp_path):
+    model, inputs = resnet18(size=448, width=32).SerializeToString(), {"input": networks.values((1, 3, 448, 448))}
+    roomy = host.load(task_bundle(tmp_path / "a", {"net": model}, "roomy", "32 MiB"))
+    assert roomy(("net", inputs))["output"].shape == (1, 1000)
+    tight = host.load(task_bundle(tmp_path / "b", {"net": model}, "tight", "6 MiB"))
+    with pytest.raises(vmhost.MemoryLimitError):
+        tight(("net", inputs))
+
+
+def test_a_wrong_call_says_what_was_expected(host, tmp_path):
+    task = host.load(task_bundle(tmp_path / "a", {"small": networks.small()}))
+    with pytest.raises(vmhost.TaskError, match=r"small: input 'input': expected shape \(1, 3, 32, 32\), got \(2, 2\)"):
+        task(("small", {"input": numpy.zeros((2, 2), "float32")}))
+
+
+def test_a_damaged_model_stops_the_load(host, tmp_path):
+    bundle = read_bundle(task_bundle(tmp_path / "a", {"small": networks.small()}), allow_unsigned=True)
+    damaged = {"small": bundle.models["small"][:-64]}
+    data = write_bundle(dataclasses.replace(bundle.manifest, files={}), bundle.modules, bundle.files, bundle.texts, models=damaged)
+    with pytest.raises(vmhost.BundleError, match="vision 1.0.0: model small: not a model file that this engine can run: its header says"):
+        host.load(data)
+
+
+def test_bytes_are_no_way_to_a_model_in_a_vm(host, tmp_path):
+    task = host.load(task_bundle(tmp_path / "a", {"small": networks.small()}))
+    with pytest.raises(vmhost.TaskError, match="expected a model's name, got bytes"):
+        task(b"VMEMODEL", entry="main:open_bytes")
+
+
+def test_ports_are_told_in_a_vm(host, tmp_path):
+    task = host.load(task_bundle(tmp_path / "a", {"small": networks.small()}))
+    assert task("small", entry="main:describe") == [("input", "float32", [1, 3, 32, 32]), ("output", "float32", [1, 10])]
+
+
+def test_a_stop_in_the_middle_of_a_run(host, tmp_path):
+    task = host.load(task_bundle(tmp_path / "a", {"net": resnet18(width=32).SerializeToString()}))
+    BEGUN.clear()
+    future = task.submit({"input": networks.values((1, 3, 224, 224))}, entry="main:for_ever")
+    assert BEGUN.wait(60)
+    cpu_s = sum(vm.cpu_s for vm in host.statistics().vms)
+    until(lambda: sum(vm.cpu_s for vm in host.statistics().vms) > cpu_s + 0.02)
+    future.stop()
+    with pytest.raises(CancelledError):
+        future.result(60)
+    until(lambda: not any(vm.counters["buffer_bytes"] for vm in host.statistics().vms if vm.state != "ended"))
+    assert not [vm for vm in host.statistics().vms if vm.state == "quarantined"]
+    assert task("net", entry="main:describe")[0][0] == "input"

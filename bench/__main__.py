@@ -1,4 +1,4 @@
-"""python -m bench [--quick] [--only SUBJECT …] [--classes CLASS …] [--sizes SIZE …] [--json] [--out FOLDER]
+"""python -m bench [SUBJECT …] [--quick] [--only SUBJECT …] [--classes CLASS …] [--sizes SIZE …] [--json] [--out FOLDER]
 
 Runs every subject of bench/cases, ours and the peers' in turn, and prints medians, quartiles and ratios. It asserts nothing.
 """
@@ -14,11 +14,12 @@ from rich.console import Console
 from bench import contenders, report
 from bench.cases import ENGINE_CLASSES, ENGINE_SIZES
 
-SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data", "engine", "scripts", "guest")
+SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data", "engine", "models", "scripts", "guest")
 
 
 def main():
     parser = argparse.ArgumentParser(prog="vmhost bench", description=__doc__.split("\n\n")[1])
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="the same as --only")
     parser.add_argument("--quick", action="store_true", help="few rounds: does it run, not how fast")
     parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=SUBJECTS, metavar="SUBJECT", help=", ".join(SUBJECTS))
     parser.add_argument("--classes", nargs="+", choices=ENGINE_CLASSES, metavar="CLASS",
@@ -28,10 +29,13 @@ def main():
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder for results.json and results.svg")
     options = parser.parse_args()
+    for subject in options.subjects:
+        if subject not in SUBJECTS:
+            parser.error(f"expected one of {', '.join(SUBJECTS)}, got {subject!r}")
     progress = Console(stderr=True)
     results = []
     try:
-        for subject in options.only:
+        for subject in options.subjects or options.only:
             progress.print(f"measuring {subject} …", style="dim")
             chosen = {"classes": options.classes, "sizes": options.sizes} if subject == "engine" else {}
             results += importlib.import_module(f"bench.cases.{subject}").run(

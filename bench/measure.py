@@ -6,7 +6,7 @@ A figure is the median over the rounds; its spread is the interquartile range. R
 import math
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Result:
     promises: tuple = ()        # (text, met)
     note: str = ""
     grid: tuple = ()            # Cells: what a figure over many cases is made of
+    ratios: dict = field(default_factory=dict)      # the peer's time over ours, as JSON has them
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def machine():
 
 
 def as_dict(results):
-    return {"machine": machine(), "results": [
+    return {"machine": machine(), "ratios": {result.name: result.ratios for result in results if result.ratios}, "results": [
         {"name": result.name, "note": result.note,
          "promises": [{"text": text, "met": met} for text, met in result.promises],
          "grid": [dataclasses.asdict(cell) for cell in result.grid],

@@ -136,13 +136,13 @@ def write_bundle(manifest, modules, files=None, texts=None, key=None, models=Non
         raise BundleError(f"{manifest.name}: {error}") from error
 
 
-def bundle_in_memory(manifest, modules, files=None, texts=None):
+def bundle_in_memory(manifest, modules, files=None, texts=None, models=None):
     """The Bundle that writing and reading the same arguments would give, unsigned, without the detour through a zip."""
-    files, texts = files or {}, texts or {}
-    manifest, encoded, _ = _lay_out(manifest, modules, files, texts, {})
+    files, texts, models = files or {}, texts or {}, models or {}
+    manifest, encoded, _ = _lay_out(manifest, modules, files, texts, models)
     return Bundle(
         manifest, MappingProxyType(dict(modules)), MappingProxyType(dict(files)), MappingProxyType(dict(texts)),
-        hashlib.sha256(encoded).digest(), None, f"{manifest.name}@{manifest.version}")
+        hashlib.sha256(encoded).digest(), None, f"{manifest.name}@{manifest.version}", MappingProxyType(dict(models)))
 
 
 def read_bundle(source, trust=None, allow_unsigned=False):

@@ -19,9 +19,9 @@ def small(**changes):
 
 
 def graph(nodes, inputs, outputs, constants=None, opset=17):
-    """The bytes of a model; `inputs` and `outputs` map names to shapes, `constants` names to arrays."""
+    """The bytes of a model; `inputs` and `outputs` map names to shapes (None: images, of sizes that follow), `constants` names to arrays."""
     def ports(shapes):
-        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape or "abcd") for name, shape in shapes.items()]
 
     made = helper.make_graph(
         nodes, "test", ports(inputs), ports(outputs),

@@ -21,6 +21,7 @@ TRUST = TrustStore.of(ours=KEY.public)
 MANIFEST = Manifest(
     name="sample", version="1.2.0", entry="main:run", limits={"memory_bytes": 64 << 20, "wall_time_s": 2.0},
     permissions={"net": ("example.org:443",)}, models=("net",), priority=3, fresh=True)
+MODELS = {"net": b"model"}
 
 
 def code(text="def run(value): return value"):
@@ -33,7 +34,7 @@ def parts():
 
 
 def written(key=KEY, manifest=MANIFEST):
-    return write_bundle(manifest, *parts(), key=key, models={"net": b"model"})
+    return write_bundle(manifest, *parts(), key=key, models=MODELS)
 
 
 def resigned(change, key=KEY):
@@ -67,15 +68,15 @@ def test_round_trip_of_a_signed_bundle(tmp_path):
     assert dict(manifest.limits) == {"memory_bytes": 64 << 20, "wall_time_s": 2.0}
     assert dict(manifest.permissions) == {"read": (), "write": (), "net": ("example.org:443",), "env": (), "host": ()}
     assert (manifest.models, manifest.priority, manifest.fresh) == (("net",), 3, True)
-    assert bundle.models == {"net": b"model"}
+    assert bundle.models == MODELS
     assert manifest.files["files/labels.json"] == FileRecord(hashlib.sha256(b"[1, 2]").digest(), 6)
     assert bundle.digest == hashlib.sha256(read_archive(path.read_bytes(), "x")["manifest.msgpack"]).digest()
 
 
 def test_same_inputs_same_bytes_and_memory_form_agrees():
     assert written() == written()
-    in_memory, read = bundle_in_memory(MANIFEST, *parts()), read_bundle(written(key=None), allow_unsigned=True)
-    for name in ("manifest", "modules", "files", "texts", "digest"):
+    in_memory, read = bundle_in_memory(MANIFEST, *parts(), models=MODELS), read_bundle(written(key=None), allow_unsigned=True)
+    for name in ("manifest", "modules", "files", "texts", "models", "digest"):
         assert getattr(in_memory, name) == getattr(read, name), name
 
 
@@ -87,7 +88,7 @@ def test_same_inputs_same_bytes_and_memory_form_agrees():
     st.dictionaries(st.binary(min_size=32, max_size=32), st.binary()))
 def test_any_content_makes_the_round_trip(modules, files, texts):
     modules = {name: Module(*module) for name, module in modules.items()} | {"main": Module(False, b"")}
-    bundle = read_bundle(write_bundle(MANIFEST, modules, files, texts, KEY), TRUST)
+    bundle = read_bundle(write_bundle(MANIFEST, modules, files, texts, KEY, MODELS), TRUST)
     assert (bundle.modules, bundle.files, bundle.texts) == (modules, files, texts)
 
 
@@ -251,7 +252,7 @@ def hand_made(extra):
 
 
 @pytest.mark.parametrize(("extra", "message"), [
-    ({"readme.txt": b""}, f"readme.txt: expected code/{TARGET}/….pyc, files/… or texts/…"),
+    ({"readme.txt": b""}, f"readme.txt: expected code/{TARGET}/….pyc, files/…, texts/… or models/…"),
     ({"code/3.15/main.pyc": b""}, "code/3.15/main.pyc: expected code/"),
     ({f"code/{TARGET}/a-b.pyc": MAGIC}, "a-b.pyc: not the path of a module"),
     ({f"code/{TARGET}/main/__init__.pyc": MAGIC + b"\1\0\0\0" + bytes(8)}, "module main is there twice"),
@@ -309,3 +310,7 @@ def test_verify_covers_modules_and_texts(monkeypatch):
     bundle_in_memory(MANIFEST, *parts()).verify()
     assert [where.partition(": ")[2].split()[0] for _, where in seen] == ["module", "module", "module", "text"]
     assert {name for name, _ in seen} == {"sample@1.2.0/main.py"}
+
+
+def test_models_that_the_manifest_does_not_name_are_refused():
+    refused(write_bundle(MANIFEST, *parts(), key=KEY, models={"other": b""}), "the manifest names the models ['net'], the bundle has ['other']")

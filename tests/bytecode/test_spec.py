@@ -168,7 +168,7 @@ def test_what_no_bundle_can_hold_is_said_before_it_is_read(write_task):
         with open(folder / name, "wb") as file:
             file.truncate(600 << 20)
     (folder / "task.yaml").write_text(GOOD.replace("data/*.csv", "'*.bin'"))
-    with pytest.raises(TaskSpecError, match="task.yaml:11: files: 1,258,291,203 bytes in all, a bundle holds at most"):
+    with pytest.raises(TaskSpecError, match="task.yaml:11: files: 1,258,291,204 bytes in all, a bundle holds at most"):
         read_task(folder)
 
 

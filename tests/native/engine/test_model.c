@@ -1,0 +1,172 @@
+/* Models from bytes to answers: a network of every operator, then the same file damaged at random, which is refused or runs, and never
+ * touches what is not its own (the sanitizers look). Memory that is refused and stops end a run; nothing stays allocated. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../check.h"
+#include "model.h"
+
+enum { CHANNELS = 5, SIDE = 9, MADE = 7, CLASSES = 3, TENSORS = 15, NODES = 7, FILE_MOST = 16 << 10 };
+
+static _Alignas(8) unsigned char file[FILE_MOST], damaged[FILE_MOST];
+static size_t file_size;
+static uint64_t weights_size;
+static model_tensor_record tensors[TENSORS];
+static model_node_record nodes[NODES];
+static uint32_t operands[64], operand_count, node_count, tensor_count;
+static float weights[4096];
+
+static uint32_t value(int rank, int64_t n, int64_t c, int64_t h, int64_t w)
+{
+    tensors[tensor_count] = (model_tensor_record){.dtype = VME_FLOAT32, .rank = (uint32_t)rank, .shape = {n, c, rank == 4 ? h : 0, rank == 4 ? w : 0}};
+    return tensor_count++;
+}
+
+static uint32_t constant(int rank, int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    const int64_t sizes[4] = {a, b, c, d};
+    uint64_t count = 1;
+    for (int i = 0; i < rank; i++)
+        count *= (uint64_t)sizes[i];
+    model_tensor_record made = {.dtype = VME_FLOAT32, .rank = (uint32_t)rank, .kind = MODEL_CONSTANT, .data_at = weights_size, .data_size = count * 4};
+    memcpy(made.shape, sizes, sizeof sizes[0] * (size_t)rank);
+    for (uint64_t i = 0; i < count; i++)
+        weights[weights_size / 4 + i] = (float)(i % 7) - 3;
+    weights_size = (weights_size + count * 4 + 63) / 64 * 64;
+    tensors[tensor_count] = made;
+    return tensor_count++;
+}
+
+static void node(uint32_t op, int window, int pad, int relu, uint32_t inputs, const uint32_t *numbers)
+{
+    model_node_record made = {.op = op, .first_operand = operand_count, .inputs = inputs, .outputs = 1};
+    if (window > 0) {
+        for (int i = 0; i < PARAMETERS_USED - 1; i++)
+            made.parameters[i] = i < STRIDE_H ? window : i >= PAD_TOP && i <= PAD_RIGHT ? pad : 1;
+    }
+    made.parameters[ACTIVATION] = relu;
+    memcpy(operands + operand_count, numbers, (inputs + 1) * sizeof *numbers);
+    operand_count += inputs + 1;
+    nodes[node_count++] = made;
+}
+
+static void build(void)
+{
+    uint32_t x = value(4, 1, CHANNELS, SIDE, SIDE), first = value(4, 1, MADE, SIDE, SIDE), second = value(4, 1, MADE, SIDE, SIDE);
+    uint32_t pooled = value(4, 1, MADE, SIDE, SIDE), sum = value(4, 1, MADE, SIDE, SIDE), flat = value(2, 1, MADE * SIDE * SIDE, 0, 0);
+    uint32_t mean = value(4, 1, MADE, 1, 1), flat_mean = value(2, 1, MADE, 0, 0), y = value(2, 1, CLASSES, 0, 0);
+    uint32_t w1 = constant(4, MADE, CHANNELS, 3, 3), b1 = constant(1, MADE, 0, 0, 0), w2 = constant(4, MADE, MADE, 1, 1);
+    uint32_t w3 = constant(2, CLASSES, MADE, 0, 0);
+    (void)flat;
+    node(MODEL_CONV, 3, 1, 1, 3, (uint32_t[]){x, w1, b1, first});
+    node(MODEL_CONV, 1, 0, 0, 4, (uint32_t[]){first, w2, MODEL_ABSENT, first, second});
+    node(MODEL_MAX_POOL, 3, 1, 0, 1, (uint32_t[]){second, pooled});
+    node(MODEL_ADD, 0, 0, 1, 2, (uint32_t[]){pooled, first, sum});
+    node(MODEL_GLOBAL_AVERAGE_POOL, 0, 0, 0, 1, (uint32_t[]){sum, mean});
+    node(MODEL_FLATTEN, 0, 0, 0, 1, (uint32_t[]){mean, flat_mean});
+    node(MODEL_GEMM, 0, 0, 0, 2, (uint32_t[]){flat_mean, w3, y});
+    uint32_t lists[2] = {x, y};
+    uint64_t middle = MODEL_HEADER + tensor_count * 128ull + node_count * 128ull + 8 + operand_count * 4ull, at = 0;
+    uint64_t start = (middle + 63) / 64 * 64, size = start + weights_size;
+    check(size <= FILE_MOST);
+    file_size = (size_t)size;
+    memcpy(file, "VMEMODEL", 8);
+    memcpy(file + 8, (uint32_t[2]){MODEL_VERSION, 0}, 8);
+    memcpy(file + 16, &size, 8);
+    memcpy(file + 24, (uint32_t[6]){tensor_count, node_count, 1, 1, operand_count, 0}, 24);
+    memcpy(file + 48, (uint64_t[2]){0, weights_size}, 16);
+    at = MODEL_HEADER;
+    memcpy(file + at, tensors, tensor_count * 128);
+    at += tensor_count * 128;
+    memcpy(file + at, nodes, node_count * 128);
+    at += node_count * 128;
+    memcpy(file + at, lists, 8);
+    memcpy(file + at + 8, operands, operand_count * 4);
+    memcpy(file + start, weights, weights_size);
+}
+
+/* An input of some pattern through the model, if it is small; the status. */
+static vme_status run(vme_context *context, const void *bytes, float *last)
+{
+    enum { MOST = 1 << 16 };
+    static float in[MOST], out[MOST];
+    vme_model *model;
+    vme_session *session = NULL;
+    vme_status status = vme_model_new(context, bytes, file_size, &model);
+    if (status != VME_OK)
+        return status;
+    vme_tensor tensor[2];
+    int64_t strides[2][VME_RANK_MOST];
+    bool small = true;
+    for (int i = 0; i < 2; i++) {
+        vme_port port;
+        size_t size;
+        vme_model_port(model, i == 1, 0, &port);
+        small = small && vme_shape_bytes(VME_FLOAT32, port.rank, port.shape, strides[i], &size) == VME_OK && size <= sizeof in;
+        tensor[i] = (vme_tensor){NULL, (char *)(i == 0 ? in : out), port.shape, strides[i], port.rank, VME_FLOAT32};
+    }
+    for (int i = 0; i < MOST; i++)
+        in[i] = (float)(i % 11) - 5;
+    if (small)
+        status = vme_session_new(context, model, &session);
+    if (small && status == VME_OK) {
+        const vme_tensor *inputs = &tensor[0], *outputs = &tensor[1];
+        status = vme_session_run(session, &inputs, &outputs);
+        *last = out[0];
+    }
+    vme_session_free(session);
+    vme_model_unref(model);
+    return status;
+}
+
+static int charges, refuse_at;
+static bool charge(void *owner, size_t bytes)
+{
+    (void)owner;
+    return ++charges != refuse_at && bytes < 64u << 20;
+}
+
+int main(void)
+{
+    build();
+    vme_context *context;
+    vme_account account = {.charge = charge};
+    check(vme_context_new(&account, 0, &context) == VME_OK);
+    float answer[8] = {0}, other = 0;
+    /* every backend answers alike: small whole numbers are added up, so up to the mean's division */
+    for (int backend = 0; backend < vme_backend_count(); backend++)
+        if (vme_backend_available(backend)) {
+            check(vme_backend_force(backend) == VME_OK);
+            check(run(context, file, &answer[backend]) == VME_OK);
+            check(answer[backend] > answer[0] - 0.01f && answer[backend] < answer[0] + 0.01f && answer[0] != 0);
+        }
+    check(vme_backend_force(-1) == VME_OK);
+    for (refuse_at = 1; refuse_at <= 2; refuse_at++) {      /* the weights, the arena */
+        charges = 0;
+        check(run(context, file, &other) == VME_NO_MEMORY);
+    }
+    refuse_at = 0;
+    vme_context_stop(context, true);
+    check(run(context, file, &other) == VME_STOPPED);
+    vme_context_stop(context, false);
+    uint64_t random = 88172645463325252u;
+    const size_t records = file_size - (size_t)weights_size;
+    int refused = 0;
+    for (int round = 0; round < 20000; round++) {
+        memcpy(damaged, file, file_size);
+        for (int change = 0; change < 1 + round % 3; change++) {
+            random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+            size_t place = (random >> 16) % records;
+            damaged[place] = random & 1 ? (unsigned char)(damaged[place] + (random >> 8 & 3) - 1) : (unsigned char)(random >> 8);
+        }
+        vme_status status = run(context, damaged, &other);
+        check(status == VME_OK || status == VME_BAD_VALUE || status == VME_NO_MEMORY);
+        refused += status != VME_OK;
+    }
+    check(refused > 1000);
+    vme_statistics statistics;
+    vme_context_statistics(context, &statistics);
+    check(statistics.live_bytes == 0);
+    vme_context_unref(context);
+    return 0;
+}

@@ -68,7 +68,7 @@ static void build(void)
     uint32_t lists[2] = {x, y};
     uint64_t middle = MODEL_HEADER + tensor_count * 128ull + node_count * 128ull + 8 + operand_count * 4ull, at = 0;
     uint64_t start = (middle + 63) / 64 * 64, size = start + weights_size;
-    check(size <= FILE_MOST);
+    CHECK(size <= FILE_MOST);
     file_size = (size_t)size;
     memcpy(file, "VMEMODEL", 8);
     memcpy(file + 8, (uint32_t[2]){MODEL_VERSION, 0}, 8);
@@ -131,23 +131,23 @@ int main(void)
     build();
     vme_context *context;
     vme_account account = {.charge = charge};
-    check(vme_context_new(&account, 0, &context) == VME_OK);
+    CHECK(vme_context_new(&account, 0, &context) == VME_OK);
     float answer[8] = {0}, other = 0;
     /* every backend answers alike: small whole numbers are added up, so up to the mean's division */
     for (int backend = 0; backend < vme_backend_count(); backend++)
         if (vme_backend_available(backend)) {
-            check(vme_backend_force(backend) == VME_OK);
-            check(run(context, file, &answer[backend]) == VME_OK);
-            check(answer[backend] > answer[0] - 0.01f && answer[backend] < answer[0] + 0.01f && answer[0] != 0);
+            CHECK(vme_backend_force(backend) == VME_OK);
+            CHECK(run(context, file, &answer[backend]) == VME_OK);
+            CHECK(answer[backend] > answer[0] - 0.01f && answer[backend] < answer[0] + 0.01f && answer[0] != 0);
         }
-    check(vme_backend_force(-1) == VME_OK);
+    CHECK(vme_backend_force(-1) == VME_OK);
     for (refuse_at = 1; refuse_at <= 2; refuse_at++) {      /* the weights, the arena */
         charges = 0;
-        check(run(context, file, &other) == VME_NO_MEMORY);
+        CHECK(run(context, file, &other) == VME_NO_MEMORY);
     }
     refuse_at = 0;
     vme_context_stop(context, true);
-    check(run(context, file, &other) == VME_STOPPED);
+    CHECK(run(context, file, &other) == VME_STOPPED);
     vme_context_stop(context, false);
     uint64_t random = 88172645463325252u;
     const size_t records = file_size - (size_t)weights_size;
@@ -160,13 +160,13 @@ int main(void)
             damaged[place] = random & 1 ? (unsigned char)(damaged[place] + (random >> 8 & 3) - 1) : (unsigned char)(random >> 8);
         }
         vme_status status = run(context, damaged, &other);
-        check(status == VME_OK || status == VME_BAD_VALUE || status == VME_NO_MEMORY);
+        CHECK(status == VME_OK || status == VME_BAD_VALUE || status == VME_NO_MEMORY);
         refused += status != VME_OK;
     }
-    check(refused > 1000);
+    CHECK(refused > 1000);
     vme_statistics statistics;
     vme_context_statistics(context, &statistics);
-    check(statistics.live_bytes == 0);
+    CHECK(statistics.live_bytes == 0);
     vme_context_unref(context);
     return 0;
 }

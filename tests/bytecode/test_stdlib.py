@@ -134,7 +134,7 @@ def test_command_line_writes_the_file(guest, tmp_path, monkeypatch, capsys):
 
 def test_library_of_another_python_is_refused(guest, monkeypatch):
     data = stdlib.build_stdlib(guest)
-    monkeypatch.setattr(platform, "python_version", lambda: "3.14.99")
+    monkeypatch.setattr(sys, "version", sys.version.replace(platform.python_version(), "3.14.99", 1))
     with pytest.raises(BundleError, match="made for exactly Python .*, this host runs 3.14.99; build it again with"):
         read_bundle(data, allow_unsigned=True)
 

@@ -211,6 +211,36 @@ def pair():
         poll.close()
         return first, ready == ([a], [b], []), events == [(a.fileno(), select.EPOLLIN)], a.recv(1)
 
+def polls():
+    '''What select.poll says of a socket before and after something came, of one whose other end is gone, of a closed one, and of nonsense.'''
+    import select, selectors, socket
+    poll, found = select.poll(), []
+    a, b = socket.socketpair()
+    c, d = socket.socketpair()
+    poll.register(a, select.POLLIN)
+    poll.register(c.fileno(), select.POLLIN)
+    found.append(poll.poll(10))
+    b.sendall(b"x")
+    d.close()
+    events = dict(poll.poll())
+    found.append([events[a.fileno()], events[c.fileno()]])
+    poll.modify(a, select.POLLOUT | select.POLLIN)
+    closed = c.fileno()
+    c.close()
+    found.append(dict(poll.poll(0)) == {a.fileno(): select.POLLIN | select.POLLOUT, closed: select.POLLNVAL})
+    poll.unregister(closed)
+    with selectors.PollSelector() as selector:
+        selector.register(a, selectors.EVENT_READ)
+        found.append([events for key, events in selector.select(1)])
+    for wrong in (lambda: poll.register("a"), lambda: poll.register(a, -1), lambda: poll.register(a, 65536), lambda: poll.unregister(closed),
+                  lambda: poll.modify(closed, 1), lambda: poll.poll("x"), lambda: poll.poll(2 ** 31), lambda: poll.poll(float("nan"))):
+        try:
+            wrong()
+        except Exception as error:
+            found.append(type(error).__name__)
+    a.close(), b.close()
+    return found
+
 # --- what waits for ever
 
 def wait_sleep():
@@ -301,6 +331,13 @@ def wait_epoll():
     poll.register(a, select.EPOLLIN)
     poll.poll()
 
+def wait_poll():
+    import select, socket
+    a, b = socket.socketpair()
+    poll = select.poll()
+    poll.register(a, select.POLLIN)
+    poll.poll()
+
 def wait_event_loop():
     import asyncio
     asyncio.run(asyncio.sleep(60))
@@ -379,6 +416,12 @@ def test_daemon_threads_end_with_the_task(caplog):
         task = host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="waits", version="1"))
         assert task("daemons") == [True] * 8
     assert [record.getMessage() for record in caplog.records] == ["a daemon cleaned up"]    # no VM was quarantined
+
+
+def test_poll(task):
+    namespace = {}
+    exec(SOURCE, namespace)
+    assert task("polls") == namespace["polls"]()        # CPython's own
 
 
 def test_logging_through_a_queue(task):

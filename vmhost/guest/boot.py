@@ -53,6 +53,8 @@ class Importer:
                 _with_deferred_traceback(module)
             else:
                 _native.exec(module)
+            if spec.name == "select":
+                module.poll = staticmethod(_poll)     # selectors keeps it in a class, as a builtin that does not bind
             return
         name = spec.name
         code = _native.code(name)
@@ -174,6 +176,12 @@ class _Bytes(_io._BufferedIOBase):
 
     def close(self):
         pass
+
+
+def _poll():
+    """Returns a polling object, which supports registering and unregistering file descriptors, and then polling them for I/O events."""
+    from vmhost.guest.polling import Poll
+    return Poll()
 
 
 def _install_texts(module):

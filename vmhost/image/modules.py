@@ -24,7 +24,7 @@ DEFAULT = tuple("""
 # What the C core and boot.py ask for by name.
 GUEST = tuple("""
     vmhost.guest vmhost.guest.assembler vmhost.guest.boot vmhost.guest.deferred vmhost.guest.expressions vmhost.guest.files
-    vmhost.guest.logging_handler vmhost.guest.signatures vmhost.guest.texts vmhost.guest.traversable
+    vmhost.guest.logging_handler vmhost.guest.polling vmhost.guest.signatures vmhost.guest.texts vmhost.guest.traversable
     encodings encodings.utf_8 encodings.latin_1 encodings.ascii importlib._bootstrap_external
 """.split())
 # Imported by functions that a task of a device seldom calls, or in place of a native module that is linked in. They come along when a

@@ -8,6 +8,11 @@ cd -- "$(dirname -- "$0")/.."
 folder=$(pwd -P)/.python/device
 lock=tools/device.lock
 
+# One at a time: another run would find the folder half made.
+mkdir -p .python
+exec 9> .python/device.lock
+flock 9
+
 digests() { (cd "$folder/root/usr/lib/"*-linux-gnu && sha256sum libsodium.a libtomcrypt.a); }
 
 if [ "${1:-}" = --lock ] || [ ! -d "$folder/root" ]; then

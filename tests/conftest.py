@@ -41,7 +41,8 @@ class Belongings:
 
     def __init__(self):
         threads = threading.enumerate()
-        self.native = sum(_thread_name(number) != "vme" for number in os.listdir("/proc/self/task")) - len(threads)
+        python = {str(thread.native_id) for thread in threads}
+        self.native = sum(number not in python and _thread_name(number) != "vme" for number in os.listdir("/proc/self/task"))
         self.threads = {thread for thread in threads if not thread.name.startswith("pytest_timeout")}
         self.files = {}
         for number in os.listdir("/proc/self/fd"):

@@ -19,7 +19,7 @@ void *__libc_memalign(size_t alignment, size_t size);
 
 static atomic_long countdown = -1;      /* < 0: none is to fail */
 static atomic_long counted;             /* since failing_arm */
-static atomic_bool fired;
+static long armed;                      /* which of them fails; 0: none */
 static uintptr_t core_base, core_low, core_high;    /* 0: those of CPython count */
 #pragma weak PyThreadState_GetUnchecked
 #pragma weak PyInterpreterState_Main       /* preloaded into programs that are no Python, too */
@@ -32,16 +32,17 @@ static _Thread_local int inside;        /* CPython's allocators: what they ask o
 /* The `after`-th from now on fails, one alone; 0: none. */
 void failing_arm(long after)
 {
-    fired = false;
+    armed = after;
     counted = 0;
     countdown = after > 0 ? after : -1;
 }
 
-/* How many were counted since; negative: and one of them failed. */
+/* How many were counted since; negative: and one of them failed, or is about to, on a thread that has no core just now. */
 long failing_disarm(void)
 {
     countdown = -1;
-    return fired ? -counted : counted;
+    long count = counted;
+    return armed > 0 && count >= armed ? -count : count;
 }
 
 static void note_where(void)
@@ -70,7 +71,6 @@ static bool fails(uintptr_t caller)
     if (atomic_fetch_sub(&countdown, 1) != 1)
         return false;
     countdown = -1;
-    fired = true;
     /* the first words of what a crash says: addr2line -f -e CORE knows the place */
     char text[64];
     int size = snprintf(text, sizeof text, "failed: core+0x%zx\n", core_low == 0 ? 0 : (size_t)(caller - core_base));

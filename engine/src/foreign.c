@@ -50,6 +50,7 @@ static struct {
     worker *idle;
     int idle_count;
     int busy;                       /* threads with a job */
+    bool ending;                    /* the process exits: nobody begins another */
 } crew = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
 static void job_drop(job *done)
@@ -127,9 +128,10 @@ static void in_child(void)
     crew.ended = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     crew.idle_count = 0;
     crew.busy = 0;
+    crew.ending = false;
 }
 
-/* Handlers run before the libraries' destructors. The lock is kept: nothing begins any more. */
+/* Handlers run before the libraries' destructors. */
 static void at_exit(int exit_status, void *unused)
 {
     (void)unused;
@@ -137,11 +139,13 @@ static void at_exit(int exit_status, void *unused)
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += EXIT_S;
     pthread_mutex_lock(&crew.lock);
+    crew.ending = true;
     while (crew.busy > 0)
         if (pthread_cond_timedwait(&crew.ended, &crew.lock, &until) != 0) {
             fflush(NULL);
             _exit(exit_status);
         }
+    pthread_mutex_unlock(&crew.lock);
 }
 
 __attribute__((constructor)) static void begin(void)
@@ -172,6 +176,10 @@ static vme_status thread_start(job *todo)
 static vme_status hand_over(job *todo)
 {
     pthread_mutex_lock(&crew.lock);
+    if (crew.ending) {
+        pthread_mutex_unlock(&crew.lock);
+        return vme_stopped_here(todo->context);
+    }
     worker *idle = crew.idle;
     crew.busy++;
     if (idle != NULL) {

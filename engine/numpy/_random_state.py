@@ -8,7 +8,7 @@ from math import exp, floor, lgamma, log, sqrt
 from random import Random
 
 from engine import _array as _a
-from engine.numpy.random import _limits, _shape, _shape_of
+from engine.numpy.random import _limits, _mean_and_covariances, _shape, _shape_of
 
 _HALF = (1 << 32) - 1
 
@@ -389,13 +389,7 @@ class RandomState:
         """Vectors of normal numbers with this mean and these covariances."""
         from engine.numpy.linalg import svd
 
-        mean, cov = _a.asarray(mean, dtype=float), _a.asarray(cov, dtype=float)
-        if mean.ndim != 1:
-            raise ValueError("mean must be 1 dimensional")
-        if cov.ndim != 2 or cov.shape[0] != cov.shape[1]:
-            raise ValueError("cov must be 2 dimensional and square")
-        if mean.shape[0] != cov.shape[0]:
-            raise ValueError("mean and cov must have same length")
+        mean, cov = _mean_and_covariances(mean, cov)
         x = self.standard_normal((() if size is None else _shape(size)) + mean.shape).reshape(-1, len(mean))
         _, s, v = svd(cov)
         if check_valid == "raise" and not (_a.absolute(v.T * s @ v - cov) <= tol + tol * _a.absolute(cov)).all():

@@ -632,15 +632,9 @@ class Generator:
         """Vectors of normal numbers with this mean and these covariances."""
         from engine.numpy import linalg
 
-        mean, cov = _a.asarray(mean, dtype=_a.float64), _a.asarray(cov, dtype=_a.float64)
         if method not in ("eigh", "svd", "cholesky"):
             raise ValueError("method must be one of {'eigh', 'svd', 'cholesky'}")
-        if mean.ndim != 1:
-            raise ValueError("mean must be 1 dimensional")
-        if cov.ndim != 2 or cov.shape[0] != cov.shape[1]:
-            raise ValueError("cov must be 2 dimensional and square")
-        if mean.shape[0] != cov.shape[0]:
-            raise ValueError("mean and cov must have same length")
+        mean, cov = _mean_and_covariances(mean, cov)
         x = self.standard_normal((() if size is None else _shape(size)) + mean.shape)
         if method == "cholesky":
             factor = linalg.cholesky(cov)
@@ -672,6 +666,18 @@ def _chance(value, name="p"):
     if not ((value >= 0) & (value <= 1)).all():
         raise ValueError(f"{name} < 0, {name} > 1 or {name} is NaN")
     return value
+
+
+def _mean_and_covariances(mean, cov):
+    """Both as arrays of float64: (n,) and (n, n). ValueError."""
+    mean, cov = _a.asarray(mean, dtype=_a.float64), _a.asarray(cov, dtype=_a.float64)
+    if mean.ndim != 1:
+        raise ValueError("mean must be 1 dimensional")
+    if cov.ndim != 2 or cov.shape[0] != cov.shape[1]:
+        raise ValueError("cov must be 2 dimensional and square")
+    if mean.shape[0] != cov.shape[0]:
+        raise ValueError("mean and cov must have same length")
+    return mean, cov
 
 
 def _shape_of(*arrays):

@@ -77,7 +77,7 @@ def nothing_is_left_behind(request):
     yield
     if _hosts_are_open():
         return
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while left := Belongings().left_since(before):
         if time.monotonic() > end:
             pytest.fail("left behind: " + "; ".join(left))

@@ -453,5 +453,5 @@ def test_a_stop_ends_the_wait(host, name):
     begin = time.monotonic()
     with pytest.raises(vmhost.TimeLimitError):
         task(name, timeout_s=0.3)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 50       # it would wait for a minute
     assert host.statistics().quarantined == ()

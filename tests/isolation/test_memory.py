@@ -192,7 +192,7 @@ def test_a_limit_ends_it_and_other_vms_do_not_notice(host, greedy, witness, entr
     before = [(vm.id, vm.counters["refused"]) for vm in host.statistics().vms if vm.task == "witness"]
     greedy(0)
     with pytest.raises(vmhost.MemoryLimitError):
-        greedy(None, entry=f"main:{entry}", timeout_s=60)
+        greedy(None, entry=f"main:{entry}", timeout_s=120)
     assert [(vm.id, vm.counters["refused"]) for vm in host.statistics().vms if vm.task == "witness"] == before
     assert witness(15 * MIB, entry="main:single") == 15 * MIB
     assert greedy("again") == "again"
@@ -321,7 +321,7 @@ def test_a_task_that_needs_more_to_be_loaded_than_its_limit_is_answered_at_once(
     task = host.load(bundle(source, "heavy", limits={"memory_bytes": limit}))
     booted = host.statistics().booted
     with pytest.raises(vmhost.MemoryLimitError):
-        task.submit(1).result(timeout=20)
+        task.submit(1).result(timeout=60)
     assert host.statistics().booted <= booted + 3
     host.unload("heavy")
 

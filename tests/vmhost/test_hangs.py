@@ -116,7 +116,7 @@ def test_ctrl_c_that_comes_right_before_the_sleep_is_seen():
         import _thread
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(bundle("def run(value):\\n    while True: pass\\n"))
-        for wait in (lambda: task(1), lambda: task.submit(1).result(), lambda: task.submit(1).result(100),
+        for wait in (lambda: task(1), lambda: task.submit(1).result(), lambda: task.submit(1).result(200),
                      lambda: list(task.map([1]))):
             def interrupt():
                 until(lambda: host.statistics().tasks["task"].running)
@@ -130,7 +130,7 @@ def test_ctrl_c_that_comes_right_before_the_sleep_is_seen():
             host.unload("task", drain=False)
             task = host.load(bundle("def run(value):\\n    while True: pass\\n"))
         host.close(drain=False)
-    """, timeout_s=60)
+    """)
     assert (done.returncode, done.stdout) == (0, "interrupted\n" * 4), done.stderr
 
 
@@ -147,7 +147,7 @@ def test_two_threads_that_fork_at_once_do_not_keep_vms_from_booting():
         other.start()
         other.join()
         _core.fork_parent()                                     # ... and now has forked
-        print(task.submit(1).result(20))
+        print(task.submit(1).result(60))
         host.close()
     """)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
@@ -170,6 +170,6 @@ def test_a_forked_child_lets_go_of_everything_without_a_lock():
                     print("forked" in str(error), flush=True)
             host.close()
             os._exit(7)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), future.result(20), host.close())
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), future.result(60), host.close())
     """)
     assert (done.returncode, done.stdout) == (0, "True\nTrue\nTrue\n7 1 ()\n"), done.stderr

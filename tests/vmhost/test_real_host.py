@@ -5,12 +5,9 @@ import concurrent.futures
 import logging
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,10 +15,10 @@ import vmhost
 from bytecode.compiler import compile_sources
 from bytecode.format import write_bundle
 from bytecode.signing import generate_key
+from tests import hosts
 from tests.guests import GUESTS
+from tests.hosts import stopped_by_its_deadline, until
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
-
-ROOT = Path(__file__).parents[2]
 
 TASK = GUESTS + """
 import logging
@@ -130,9 +127,8 @@ def test_a_time_limit_ends_what_runs_too_long_and_nothing_else(host, entry, valu
     slow, other = host.load(build("slow")), host.load(build("other"))
     slow(0)
     waiting = other.submit(0.2, entry="main:sleep")
-    with pytest.raises(vmhost.TimeLimitError, match="did not end within its time") as caught:
-        slow(value, entry=f"main:{entry}", timeout_s=0.5)
-    assert "main.py" in caught.value.guest_traceback
+    error = stopped_by_its_deadline(slow, value, entry, lambda error: "main.py" in error.guest_traceback)
+    assert "did not end within its time" in str(error)
     assert waiting.result() == "slept"
     assert slow("again") == "again"
 
@@ -219,8 +215,7 @@ def test_stop_ends_a_running_call_and_cancel_a_waiting_one(host):
     task(0)
     running, waiting = task.submit(None, entry="main:forever"), task.submit(1)
     assert waiting.cancel()
-    while not running.running():
-        time.sleep(0.001)
+    until(running.running)
     assert not running.cancel()
     running.stop()
     with pytest.raises(concurrent.futures.CancelledError):
@@ -244,7 +239,7 @@ def test_a_wedged_vm_is_quarantined_and_the_host_goes_on():
         bad, good = host.load(build("bad")), host.load(build("good"))
         bad(0)
         try:
-            bad(None, entry="main:stubborn", timeout_s=0.05)
+            bad(None, entry="main:stubborn", timeout_s=0.5)        # time enough to begin
         except vmhost.VMLostError as error:
             print(type(error).__name__)
         try:
@@ -261,9 +256,7 @@ def test_a_wedged_vm_is_quarantined_and_the_host_goes_on():
 
 
 def in_a_process(script):
-    prologue = "import os, signal, sys, threading, time\nimport vmhost\nfrom tests.vmhost.test_real_host import *\n"
-    return subprocess.run([sys.executable, "-c", prologue + textwrap.dedent(script)], cwd=ROOT, capture_output=True,
-                          text=True, timeout=60)
+    return hosts.in_a_process("from tests.vmhost.test_real_host import *\n" + textwrap.dedent(script))
 
 
 def test_a_vm_with_a_thread_left_in_it_is_quarantined_and_the_process_leaves():
@@ -275,35 +268,6 @@ def test_a_vm_with_a_thread_left_in_it_is_quarantined_and_the_process_leaves():
         sys.exit(6)
     ''')
     assert (done.returncode, done.stdout) == (6, "left 1\n['echo']\n"), done.stderr
-
-
-def test_a_crash_is_laid_at_the_task_that_ran_on_the_crashing_thread(tmp_path):
-    crashing = in_a_process(f'''
-        import ctypes
-        host = vmhost.Host(allow_unsigned=True, state={str(tmp_path)!r})
-        good, bad = host.load(build("good")), host.load(build("bad"))
-        good(1), bad(1)
-        threads = set(os.listdir("/proc/self/task"))
-        def cpu(thread):
-            return int(open(f"/proc/self/task/{{thread}}/stat").read().rpartition(")")[2].split()[11])
-        future = bad.submit(None, entry="main:forever")
-        while not (busy := [t for t in threads if t != str(os.getpid()) and cpu(t) > 20]):
-            time.sleep(0.01)
-        ctypes.CDLL(None).tgkill(os.getpid(), int(busy[0]), signal.SIGSEGV)
-        time.sleep(20)
-    ''')
-    assert crashing.returncode == -signal.SIGSEGV, crashing.stderr
-    after = in_a_process(f'''
-        with vmhost.Host(allow_unsigned=True, state={str(tmp_path)!r}) as host:
-            print([(crash.task, crash.version, crash.phase, crash.signal) for crash in host.crashes])
-            good, bad = host.load(build("good")), host.load(build("bad"))
-            print(good(1))
-            try:
-                bad(1)
-            except vmhost.BreakerOpenError as error:
-                print("SIGSEGV" in str(error))
-    ''')
-    assert after.stdout == "[('bad', '1.0.0', 'call', 'SIGSEGV')]\n1\nTrue\n", after.stderr
 
 
 class Lines(logging.Handler):
@@ -326,7 +290,7 @@ def test_what_a_guest_prints_and_logs_reaches_its_logger_and_not_stdout(echo, ca
     logger.setLevel(logging.DEBUG)
     try:
         echo("this", entry="main:talk")
-        assert handler.full.wait(10)
+        assert handler.full.wait(60)
     finally:
         logger.removeHandler(handler)
         logger.setLevel(logging.NOTSET)
@@ -344,15 +308,12 @@ def test_a_flood_of_lines_is_bounded_and_says_so(echo):
     logger.setLevel(logging.DEBUG)
     gate = threading.Lock()
     gate.acquire()
-    handler.addFilter(lambda record: gate.acquire(timeout=30) and (gate.release() or True))
+    handler.addFilter(lambda record: gate.acquire(timeout=120) and (gate.release() or True))
     try:
         echo(20_000, entry="main:flood")        # the logger stands still meanwhile
         gate.release()
         echo(1)
-        deadline = time.monotonic() + 30
-        while not any("lines were dropped" in record.getMessage() for record in handler.records):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: any("lines were dropped" in record.getMessage() for record in handler.records))
     finally:
         logger.removeHandler(handler)
         logger.setLevel(logging.NOTSET)
@@ -432,8 +393,7 @@ def test_a_queue_that_is_full_says_so_and_loses_nothing():
         task = host.load(build(limits={"concurrency": 1}))
         task(0)
         blocker = task.submit(60, entry="main:sleep")
-        while not blocker.running():
-            time.sleep(0.001)
+        until(blocker.running)
         waiting = [task.submit(i) for i in range(5)]
         with pytest.raises(vmhost.QueueFullError, match=r"the queue is full \(5 calls may wait\)"):
             task.submit(9)
@@ -445,8 +405,7 @@ def test_priorities_go_first(host):
     task = host.load(build(limits={"concurrency": 1}))
     task(0)
     blocker = task.submit(60, entry="main:sleep")
-    while not blocker.running():
-        time.sleep(0.001)
+    until(blocker.running)
     low = task.submit("low", entry="main:keep", priority=-1)
     high = task.submit("high", entry="main:keep", priority=1)
     blocker.stop()
@@ -455,7 +414,7 @@ def test_priorities_go_first(host):
 
 
 def test_a_breaker_opens_half_opens_and_closes():
-    breaker = BreakerPolicy(consecutive=3, open_s=0.05, probes=2)
+    breaker = BreakerPolicy(consecutive=3, open_s=1, probes=2)
     with vmhost.Host(allow_unsigned=True, policy=Policy(task=TaskPolicy(breaker=breaker))) as host:
         task = host.load(build())
         for _ in range(3):
@@ -494,14 +453,9 @@ def test_close_ends_every_call_and_leaves_nothing_behind():
     for drain in (True, False):
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(build(limits={"concurrency": 2}))
-        futures = [task.submit(0.02, entry="main:sleep") for _ in range(20)]
+        futures = [task.submit(0.02 if drain else 60, entry="main:sleep") for _ in range(20)]
         assert host.close(drain=drain) == ()
-        ends = [future.exception(timeout=0) for future in futures]
-        if drain:
-            assert ends == [None] * 20
-        else:
-            assert all(end is None or type(end) is vmhost.ClosedError for end in ends)
-            assert ends[-1] is not None
+        assert [type(future.exception(timeout=0)) for future in futures] == [type(None) if drain else vmhost.ClosedError] * 20
         with pytest.raises(vmhost.ClosedError):
             task(1)
     assert set(threading.enumerate()) == before
@@ -511,8 +465,7 @@ def test_close_stops_a_runaway():
     host = vmhost.Host(allow_unsigned=True)
     task = host.load(build())
     future = task.submit(None, entry="main:forever")
-    while not future.running():
-        time.sleep(0.001)
+    until(future.running)
     assert host.close(timeout_s=0.1) == ()
     with pytest.raises(vmhost.ClosedError):
         future.result(timeout=0)
@@ -539,7 +492,7 @@ def test_calls_race_with_close():
             caller.start()
         host.close(drain=False)
         for caller in callers:
-            caller.join(10)
+            caller.join(60)
             assert not caller.is_alive()
         assert counts["closed"] == 3
 
@@ -552,11 +505,23 @@ def test_the_process_leaves_with_its_own_status_when_the_host_was_not_closed(wha
         print(task(1), flush=True)
         if {what!r} != "idle":
             future = task.submit(None, entry="main:{what}")
-            while not future.running():
-                time.sleep(0.001)
+            until(future.running)
         sys.exit(3)
     ''')
     assert (done.returncode, done.stdout) == (3, "1\n"), done.stderr
+
+
+def interrupt(when):
+    """Ctrl-C for this process, once `when()` holds."""
+    threading.Thread(target=lambda: (until(when), os.kill(os.getpid(), signal.SIGINT))).start()
+
+
+def refuses(task):
+    """Whether calls are taken no longer: its host is closing."""
+    try:
+        task.submit(None).cancel()
+    except vmhost.ClosedError:
+        return True
 
 
 def test_ctrl_c_ends_a_call_and_the_host_goes_on():
@@ -564,7 +529,7 @@ def test_ctrl_c_ends_a_call_and_the_host_goes_on():
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(build())
         task(0)
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        interrupt(lambda: host.statistics().tasks["echo"].running)
         try:
             task(None, entry="main:forever")
         except KeyboardInterrupt:
@@ -578,7 +543,7 @@ def test_ctrl_c_ends_the_calls_of_a_map_those_too_that_run():
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(build())
         task(0)
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        interrupt(lambda: host.statistics().tasks["echo"].running)
         try:
             list(task.map([None] * 9, entry="main:forever"))
         except KeyboardInterrupt:
@@ -592,7 +557,7 @@ def test_ctrl_c_in_close_can_be_followed_by_a_harder_close():
         host = vmhost.Host(allow_unsigned=True)
         task = host.load(build())
         future = task.submit(None, entry="main:forever")
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        interrupt(lambda: refuses(task))
         try:
             host.close()
         except KeyboardInterrupt:
@@ -603,11 +568,13 @@ def test_ctrl_c_in_close_can_be_followed_by_a_harder_close():
 
 
 def test_an_idle_host_burns_no_cpu(host, echo):
+    def idle():
+        before = time.process_time()
+        time.sleep(0.5)
+        return time.process_time() - before < 0.05
+
     echo(1)
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - before < 0.05
+    until(idle)     # VMs may still boot ahead
 
 
 def test_two_hosts_live_side_by_side(host):

@@ -124,9 +124,9 @@ def test_a_future_is_a_standard_one(fake_host, bundle):
         future.add_done_callback(lambda f, event=event: event.set())
     core.guest = lambda value, entry: value
     the_running(core)[0].end(0)
-    done, not_done = concurrent.futures.wait(futures, timeout=10)
+    done, not_done = concurrent.futures.wait(futures, timeout=60)
     assert (len(done), len(not_done)) == (3, 0)
-    assert sorted(f.result() for f in concurrent.futures.as_completed(futures, timeout=10)) == [0, 1, 2]
+    assert sorted(f.result() for f in concurrent.futures.as_completed(futures, timeout=60)) == [0, 1, 2]
     assert all(event.wait(10) for event in called)
     assert "returned int" in repr(futures[0])
 
@@ -158,10 +158,10 @@ def test_cancel_takes_a_waiting_call_out_and_leaves_a_running_one(fake_host, bun
         waiting.result()
     with pytest.raises(concurrent.futures.CancelledError):
         waiting.exception()
-    assert concurrent.futures.wait([waiting], timeout=10).done == {waiting}
+    assert concurrent.futures.wait([waiting], timeout=60).done == {waiting}
     running.stop()
     assert running.cancelled()
-    assert concurrent.futures.wait([running], timeout=10).done == {running}
+    assert concurrent.futures.wait([running], timeout=60).done == {running}
 
 
 def test_the_error_of_a_watched_future_reaches_its_waiters(fake_host, bundle):
@@ -171,7 +171,7 @@ def test_the_error_of_a_watched_future_reaches_its_waiters(fake_host, bundle):
     assert failed == {future}
     host._service.events.settle()
     the_running(core)[0].end(kind=fake_core.TASK_ERROR, payload=REPORT)
-    assert concurrent.futures.wait([future], timeout=10, return_when="FIRST_EXCEPTION").done == {future}
+    assert concurrent.futures.wait([future], timeout=60, return_when="FIRST_EXCEPTION").done == {future}
     assert isinstance(future.exception(), vmhost.TaskError)
 
 

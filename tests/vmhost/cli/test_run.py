@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from bytecode.format import read_bundle
-from tests.hosts import ROOT
+from tests.hosts import ROOT, until
 from tests.vmhost.cli.command import COMMAND
-from vmhost import Host
+from vmhost import Host, TimeLimitError
 from vmhost.cli import failures, tracebacks
 
 ECHO = "def run(value):\n    return value\n"
@@ -124,8 +124,11 @@ def test_each_way_to_fail_has_its_exit_code(vmhost, bundle, source, limits, code
 
 def test_a_timeout_on_the_command_line_counts(vmhost, bundle):
     path = bundle("def run(value):\n    while True: pass\n")
-    code, _, err = vmhost("run", path, "--allow-unsigned", "--timeout", "200 ms")
-    assert code == failures.LIMIT and "error: sample 1.0.0:" in err
+    for timeout in ("200 ms", "2 s", "20 s"):       # a slow machine takes the first for its start
+        code, _, err = vmhost("run", path, "--allow-unsigned", "--timeout", timeout)
+        assert code == failures.LIMIT and "error: sample 1.0.0:" in err
+        if "Traceback" in err:
+            break
     assert err.startswith('Traceback (most recent call last):\n  File "sample@1.0.0/main.py", line 2, in run\n')
 
 
@@ -137,7 +140,7 @@ def test_ctrl_c_ends_the_command_at_once(bundle, each):
         try:
             assert "begun" in running.stderr.readline()
             running.send_signal(signal.SIGINT)
-            out, err = running.communicate(timeout=30)
+            out, err = running.communicate(timeout=60)
         finally:
             running.kill()
     assert running.returncode == failures.INTERRUPTED
@@ -162,8 +165,16 @@ def test_what_the_docs_say_a_task_can_ask_for_is_there(bundle):
     source = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "vmhost.guest" in block)
     path = bundle(source, more="permissions: {host: [lookup]}\nfiles: [table.csv]\n", files={"table.csv": "1,2"})
     with Host(allow_unsigned=True, functions={"lookup": sum}) as runs:
-        assert runs.load(path)([1, 2]) == 3
-        assert runs.load(path)([1, 2], timeout_s=0.05) is None, "less than a tenth of a second is left"
+        task = runs.load(path)
+
+        def called_in_time():
+            assert task([1, 2]) == 3
+            try:
+                return [task([1, 2], timeout_s=0.09)]
+            except TimeLimitError:          # a machine so slow that it cannot even begin
+                return None
+
+        assert until(called_in_time) == [None], "less than a tenth of a second is left"
 
 
 def test_source_lines_come_only_from_the_folder_that_was_compiled(vmhost, task_folder, tmp_path):

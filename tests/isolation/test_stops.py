@@ -400,6 +400,34 @@ def run(value):
 """
 
 
+def test_threads_left_behind_are_all_told_before_one_is_waited_for():
+    """Each goes only when it has seen the others be told: one after the other, the first would never go."""
+    source = """
+        import threading, time
+
+        told, never = [], threading.Event()
+
+        def leave():
+            try:
+                never.wait()
+            except BaseException:
+                told.append(None)
+            while len(told) < 60:
+                try:
+                    time.sleep(0.001)
+                except BaseException:       # again and again, until all have gone
+                    pass
+
+        def run(value):
+            for _ in range(60):
+                threading.Thread(target=leave).start()
+            return threading.active_count()
+    """
+    with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=20)) as host:
+        assert host.load(bundle(source))(0) == 61
+        assert host.close() == ()
+
+
 def test_what_a_task_leaves_behind_does_not_keep_its_vm():
     with vmhost.Host(allow_unsigned=True, policy=Policy(max_vms=len(LEFT), grace_s=3)) as host:
         for number, statement in enumerate(LEFT.values()):

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy
-from onnx import TensorProto, helper, load_model_from_string, numpy_helper
+from onnx import TensorProto, helper, load_model_from_string, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from bench.networks import resnet18
@@ -27,6 +27,24 @@ def graph(nodes, inputs, outputs, constants=None, opset=17):
         nodes, "test", ports(inputs), ports(outputs),
         [numpy_helper.from_array(numpy.asarray(values), name) for name, values in (constants or {}).items()])
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=8).SerializeToString()
+
+
+def graph_of(nodes, inputs, outputs, constants=None, opset=18):
+    """The bytes of a model whose inputs are like the arrays `inputs`; `outputs` are names, of dtypes and shapes that follow."""
+    def port(name, array):
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+    made = helper.make_graph(
+        nodes, "test", [port(name, array) for name, array in inputs.items()], [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(numpy.asarray(array), name) for name, array in (constants or {}).items()])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    model = shape_inference.infer_shapes(model, data_prop=True)
+    for value in model.graph.output:        # the checker wants types; what follows in our own compiler is not told shapes
+        if not value.type.tensor_type.elem_type:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+        if not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.dim.add().dim_param = "unknown"
+    return model.SerializeToString()
 
 
 def values(shape, seed=0):

@@ -1,4 +1,4 @@
-/* Prepares a model: works out every shape and holds it against the file's, chooses margins, makes steps of the nodes, gives every value its
+/* Prepares a model: works out every shape and holds it against the file's, chooses layouts and margins, makes steps of the nodes, gives every value its
  * place in the arena by when it lives, and packs the weights. The file's bytes are not needed afterwards.
  *
  * A model is never written again, so any number of sessions on any threads read it. */
@@ -9,44 +9,74 @@
 
 enum { PARAMETER_MOST = 1 << 15 };
 
-#define WRONG(node, format, ...) \
-    vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: node %u " format, node, ##__VA_ARGS__)
-
-/* A model that is being made. */
-typedef struct making {
-    vme_model *model;
-    const model_file *file;
-    bool *defined;              /* tensors that inputs and the nodes so far gave a value */
-    struct packing {
-        const char *weights, *bias;
-        int64_t outputs, channels, at;      /* floats into the packed block */
-    } *packing;                 /* one a step; weights NULL: none */
-} making;
-
-static bool is_constant(const making *it, uint32_t tensor) { return it->model->value[tensor].rank == 0; }
+#define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: " __VA_ARGS__)
+#define WRONG MODEL_WRONG
 
 /* ---- values */
-static vme_status value_define(making *it, uint32_t tensor, const char *what)
+static void value_read(model_making *it, uint32_t tensor)
 {
     model_tensor_record record = model_file_tensor(it->file, tensor);
     model_value *value = &it->model->value[tensor];
-    if (record.kind == MODEL_CONSTANT || it->defined[tensor])
-        return vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: tensor %u is %s, and has a value already", tensor, what);
-    if (record.rank != 2 && record.rank != 4)
-        return vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: tensor %u has %u dimensions, expected 2 or 4", tensor,
-                        record.rank);
-    it->defined[tensor] = true;
+    int64_t element = vme_dtype_size((vme_dtype)record.dtype), step = element;
+    value->kind = (int)record.kind;
+    value->dtype = (int)record.dtype;
     value->rank = (int)record.rank;
+    value->first = value->within = value->offset = -1;
     memcpy(value->shape, record.shape, sizeof value->shape);
-    value->n = value->shape[0];
-    value->c = value->shape[1];
-    value->h = value->rank == 4 ? value->shape[2] : 1;
-    value->w = value->rank == 4 ? value->shape[3] : 1;
-    value->within = -1;
+    for (int d = value->rank - 1; d >= 0; d--) {
+        value->strides[d] = record.kind == MODEL_VIEW ? record.strides[d] * element : step;
+        step *= record.shape[d];
+    }
+    value->bytes = (step + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+    if (record.kind == MODEL_VIEW) {
+        value->within = (int)record.base;
+        value->inside = record.offset * element;
+        it->model->value[record.base].viewed = true;
+    }
+    if (value->dtype == VME_FLOAT32 && (value->rank == 2 || value->rank == 4)) {
+        value->n = value->shape[0];
+        value->c = value->shape[1];
+        value->h = value->rank == 4 ? value->shape[2] : 1;
+        value->w = value->rank == 4 ? value->shape[3] : 1;
+        value->row = value->w * value->c;
+        value->image = value->h * value->row;
+    }
+}
+
+static uint32_t base_of(const model_making *it, uint32_t tensor)
+{
+    const model_value *value = &it->model->value[tensor];
+    return value->kind == MODEL_VIEW ? (uint32_t)value->within : tensor;
+}
+
+static bool is_constant(const model_making *it, uint32_t tensor) { return it->model->value[base_of(it, tensor)].kind == MODEL_CONSTANT; }
+static bool has_value(const model_making *it, uint32_t tensor) { return is_constant(it, tensor) || it->defined[base_of(it, tensor)] != 0; }
+
+/* Of what an input or a node makes. A view gives a part of its base a value. */
+static vme_status value_define(model_making *it, uint32_t tensor, const char *what)
+{
+    char *defined = &it->defined[base_of(it, tensor)];
+    bool part = it->model->value[tensor].kind == MODEL_VIEW;
+    if (is_constant(it, tensor) || (!part && *defined != 0))
+        return NOT_A_MODEL("tensor %u is %s, and has a value already", tensor, what);
+    *defined = part && *defined != 2 ? 1 : 2;
     return VME_OK;
 }
 
-static vme_status value_name(making *it, uint32_t tensor)
+/* What an operator of images reads or makes: of rank 4 it lies as an image from now on. */
+static vme_status image_value(model_making *it, uint32_t number, int tensor)
+{
+    model_value *value = &it->model->value[tensor];
+    bool dense = value->rank != 2 || ((value->shape[1] == 1 || value->strides[1] == 4)
+                                      && (value->shape[0] == 1 || value->strides[0] == 4 * value->shape[1]));
+    if (value->dtype != VME_FLOAT32 || is_constant(it, (uint32_t)tensor) || !dense
+        || (value->rank != 2 && (value->rank != 4 || value->kind == MODEL_VIEW || value->viewed)))
+        return WRONG(number, "wants images or matrices of float32 that no view sees, tensor %d is none", tensor);
+    value->channels_last = value->rank == 4;
+    return VME_OK;
+}
+
+static vme_status value_name(model_making *it, uint32_t tensor)
 {
     model_tensor_record record = model_file_tensor(it->file, tensor);
     model_value *value = &it->model->value[tensor];
@@ -55,13 +85,16 @@ static vme_status value_name(making *it, uint32_t tensor)
     return value->name != NULL ? VME_OK : vme_fail(VME_NO_MEMORY, "no memory for a model");
 }
 
-static vme_status value_lay_out(model_value *value)
+static vme_status image_lay_out(model_value *value)
 {
     int64_t total;
     if (__builtin_mul_overflow(value->left + value->w + value->right, value->c, &value->row)
         || __builtin_mul_overflow(value->top + value->h + value->bottom, value->row, &value->image)
         || __builtin_mul_overflow(value->n, value->image, &total) || total > MODEL_ELEMENTS_MOST)
         return vme_fail(VME_NO_MEMORY, "a value of this model with its margin is too large");
+    int64_t strides[4] = {value->image * 4, 4, value->row * 4, value->c * 4};
+    memcpy(value->strides, strides, sizeof strides);
+    value->start = (value->top * value->row + value->left * value->c) * 4;
     value->bytes = (total * (int64_t)sizeof(float) + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
     return VME_OK;
 }
@@ -100,14 +133,19 @@ static bool same_shape(const model_value *a, const model_value *b)
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static vme_status make_product(making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+static bool is_weights(const model_making *it, uint32_t tensor)
+{
+    return it->model->value[tensor].kind == MODEL_CONSTANT && it->model->value[tensor].dtype == VME_FLOAT32;
+}
+
+static vme_status make_product(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
                                int step_number)
 {
     vme_model *model = it->model;
     bool images = node->op == MODEL_CONV;
     model_value *in = &model->value[operands[0]];
     const model_value *out = &model->value[step->out];
-    if (node->inputs < 2 || operands[1] == MODEL_ABSENT || !is_constant(it, operands[1]))
+    if (node->inputs < 2 || operands[1] == MODEL_ABSENT || !is_weights(it, operands[1]))
         return WRONG(number, "has no constant weights");
     model_tensor_record weights = model_file_tensor(it->file, operands[1]);
     step->kind = STEP_CONV;
@@ -139,66 +177,141 @@ static vme_status make_product(making *it, uint32_t number, const model_node_rec
     step->k = in->c * step->p[KERNEL_H] * step->p[KERNEL_W];
     if (node->inputs > 2 && operands[2] != MODEL_ABSENT) {
         model_tensor_record bias = model_file_tensor(it->file, operands[2]);
-        if (!is_constant(it, operands[2]) || bias.rank != 1 || bias.shape[0] != out->c)
+        if (!is_weights(it, operands[2]) || bias.rank != 1 || bias.shape[0] != out->c)
             return WRONG(number, "has no constant bias of its channels");
         packing->bias = it->file->weights + bias.data_at;
     }
     if (node->inputs > 3 && operands[3] != MODEL_ABSENT) {
         step->addend = (int)operands[3];
-        if (!it->defined[operands[3]] || !same_shape(&model->value[operands[3]], out))
-            return WRONG(number, "adds what has another shape or no value yet");
+        if (!same_shape(&model->value[operands[3]], out))
+            return WRONG(number, "adds what has another shape");
     }
     return VME_OK;
 }
 
-static vme_status make_node(making *it, uint32_t number, model_step *step, int step_number)
+static vme_status make_max_pool(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                                int step_number)
 {
-    vme_model *model = it->model;
+    (void)node, (void)operands, (void)step_number;
+    const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
+    step->kind = STEP_MAX_POOL;
+    vme_status status = window_check(number, step->p);
+    if (status == VME_OK)
+        status = window_shape(number, step->p, in, out);
+    return status != VME_OK || in->c == out->c ? status : WRONG(number, "changes the channels");
+}
+
+static vme_status make_global_average_pool(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                                           model_step *step, int step_number)
+{
+    (void)node, (void)operands, (void)step_number;
+    const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
+    step->kind = STEP_GLOBAL_AVERAGE_POOL;
+    return in->rank == 4 && out->rank == 4 && out->n == in->n && out->c == in->c && out->h == 1 && out->w == 1
+        ? VME_OK : WRONG(number, "does not make one pixel of each image");
+}
+
+static vme_status make_add(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                           int step_number)
+{
+    (void)step_number;
+    const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
+    step->kind = STEP_ADD;
+    if (node->inputs < 2 || operands[1] == MODEL_ABSENT)
+        return WRONG(number, "adds nothing");
+    step->addend = (int)operands[1];
+    return same_shape(in, out) && same_shape(&it->model->value[step->addend], out) ? VME_OK : WRONG(number, "adds other shapes");
+}
+
+static vme_status make_relu(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                            int step_number)
+{
+    (void)node, (void)operands, (void)step_number;
+    step->kind = STEP_RELU;
+    return same_shape(&it->model->value[step->in], &it->model->value[step->out]) ? VME_OK : WRONG(number, "changes the shape");
+}
+
+static vme_status make_flatten(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                               int step_number)
+{
+    (void)node, (void)operands, (void)step_number;
+    const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
+    step->kind = STEP_FLATTEN;
+    return out->rank == 2 && out->n == in->n && out->c == in->c * in->h * in->w ? VME_OK : WRONG(number, "does not make rows of images");
+}
+
+static const struct {
+    model_make *make;
+    bool images;                /* works on images: its operand 0, operand 3 or (of two inputs) 1 and its result are ones */
+} operators[MODEL_OPS] = {
+    [MODEL_CONV] = {make_product, true},
+    [MODEL_MAX_POOL] = {make_max_pool, true},
+    [MODEL_GLOBAL_AVERAGE_POOL] = {make_global_average_pool, true},
+    [MODEL_GEMM] = {make_product, true},
+    [MODEL_ADD] = {make_add, true},
+    [MODEL_RELU] = {make_relu, true},
+    [MODEL_FLATTEN] = {make_flatten, true},
+    [MODEL_COPY] = {model_make_copy},
+    [MODEL_UNARY] = {model_make_unary},
+    [MODEL_BINARY] = {model_make_binary},
+    [MODEL_WHERE] = {model_make_where},
+    [MODEL_REDUCE] = {model_make_reduce},
+    [MODEL_MATMUL] = {model_make_matmul},
+    [MODEL_GATHER] = {model_make_gather},
+};
+
+model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
+
+static vme_status make_node(model_making *it, uint32_t number, model_step *step, int step_number)
+{
     model_node_record node = model_file_node(it->file, number);
     uint32_t operands[MODEL_NODE_INPUTS + 1];
+    const bool images = operators[node.op].images;
+    *step = (model_step){.kind = STEP_TENSOR, .in = -1, .addend = -1};
+    for (uint32_t i = 0; i < MODEL_NODE_INPUTS; i++)
+        step->operand[i] = -1;
     for (uint32_t i = 0; i < node.inputs + node.outputs; i++)
         operands[i] = model_file_number(it->file->operand_list, node.first_operand + i);
-    if (!it->defined[operands[0]])
-        return WRONG(number, "reads tensor %u, which has no value yet", operands[0]);
+    for (uint32_t i = 0; i < node.inputs; i++) {
+        if (operands[i] == MODEL_ABSENT)
+            continue;
+        if (!has_value(it, operands[i]))
+            return WRONG(number, "reads tensor %u, which has no value yet", operands[i]);
+        if (images)
+            continue;
+        step->operand[i] = (int)operands[i];
+        if (is_constant(it, operands[i]))
+            it->wanted[base_of(it, operands[i])] = true;
+    }
     vme_status status = value_define(it, operands[node.inputs], "computed");
     if (status != VME_OK)
         return status;
-    *step = (model_step){.in = (int)operands[0], .addend = -1, .out = (int)operands[node.inputs]};
+    step->out = (int)operands[node.inputs];
     memcpy(step->p, node.parameters, sizeof step->p);
-    step->relu = step->p[ACTIVATION] == ACTIVATION_RELU;
-    if (step->p[ACTIVATION] != ACTIVATION_NONE && step->p[ACTIVATION] != ACTIVATION_RELU)
-        return WRONG(number, "has the unknown activation %d", step->p[ACTIVATION]);
-    const model_value *in = &model->value[step->in], *out = &model->value[step->out];
-    switch ((model_op)node.op) {
-    case MODEL_CONV:
-    case MODEL_GEMM:
-        return make_product(it, number, &node, operands, step, step_number);
-    case MODEL_MAX_POOL:
-        step->kind = STEP_MAX_POOL;
-        status = window_check(number, step->p);
-        if (status == VME_OK)
-            status = window_shape(number, step->p, in, out);
-        return status != VME_OK || in->c == out->c ? status : WRONG(number, "changes the channels");
-    case MODEL_GLOBAL_AVERAGE_POOL:
-        step->kind = STEP_GLOBAL_AVERAGE_POOL;
-        return in->rank == 4 && out->rank == 4 && out->n == in->n && out->c == in->c && out->h == 1 && out->w == 1
-            ? VME_OK : WRONG(number, "does not make one pixel of each image");
-    case MODEL_ADD:
-        step->kind = STEP_ADD;
-        if (node.inputs < 2 || operands[1] == MODEL_ABSENT || !it->defined[operands[1]])
-            return WRONG(number, "adds what has no value yet");
-        step->addend = (int)operands[1];
-        return same_shape(in, out) && same_shape(&model->value[step->addend], out) ? VME_OK : WRONG(number, "adds other shapes");
-    case MODEL_RELU:
-        step->kind = STEP_RELU;
-        return same_shape(in, out) ? VME_OK : WRONG(number, "changes the shape");
-    case MODEL_FLATTEN:
-        step->kind = STEP_FLATTEN;
-        return out->rank == 2 && out->n == in->n && out->c == in->c * in->h * in->w ? VME_OK : WRONG(number, "does not make rows of images");
-    case MODEL_OPS:
-        break;
+    if (images) {
+        step->in = (int)operands[0];
+        step->relu = step->p[ACTIVATION] == ACTIVATION_RELU;
+        if (step->p[ACTIVATION] != ACTIVATION_NONE && step->p[ACTIVATION] != ACTIVATION_RELU)
+            return WRONG(number, "has the unknown activation %d", step->p[ACTIVATION]);
+        if ((status = image_value(it, number, step->in)) != VME_OK || (status = image_value(it, number, step->out)) != VME_OK)
+            return status;
     }
-    return WRONG(number, "has an unknown operator");
+    status = operators[node.op].make(it, number, &node, operands, step, step_number);
+    return status == VME_OK && step->addend >= 0 ? image_value(it, number, step->addend) : status;
+}
+
+/* What is computed element by element of an image lies as one too, where nothing wants it plain. */
+static void spread_layouts(vme_model *model)
+{
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        model_value *out = step->out < 0 ? NULL : &model->value[step->out];
+        if (!model_is_elementwise(step) || out->rank != 4 || out->dtype != VME_FLOAT32 || out->kind == MODEL_VIEW || out->viewed)
+            continue;
+        for (int i = 0; i < MODEL_NODE_INPUTS; i++)
+            if (step->operand[i] >= 0 && model->value[step->operand[i]].channels_last && same_shape(&model->value[step->operand[i]], out))
+                out->channels_last = true;
+    }
 }
 
 /* ---- the arena */
@@ -239,8 +352,9 @@ static vme_status plan_arena(vme_model *model)
     }
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
-        const int used[3] = {step->in, step->addend, step->out};
-        for (int i = 0; i < 3; i++)
+        int used[3 + MODEL_NODE_INPUTS] = {step->in, step->addend, step->out};
+        memcpy(used + 3, step->operand, sizeof step->operand);
+        for (int i = 0; i < 3 + MODEL_NODE_INPUTS; i++)
             if (used[i] >= 0) {
                 model_value *value = &model->value[root_of(model, used[i])];
                 if (value->first < 0)
@@ -249,7 +363,7 @@ static vme_status plan_arena(vme_model *model)
             }
     }
     for (int v = 0; v < model->values; v++)
-        if (model->value[v].rank != 0 && model->value[v].within < 0)
+        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].within < 0)
             order[placed++] = (place){v, model->value[v].bytes};
     qsort(order, (size_t)placed, sizeof *order, by_size);
     for (int i = 0; i < placed; i++) {
@@ -271,9 +385,6 @@ static vme_status plan_arena(vme_model *model)
             goto done;
         }
     }
-    for (int v = 0; v < model->values; v++)
-        if (model->value[v].within >= 0)
-            model->value[v].offset = model->value[root_of(model, v)].offset;
     model->arena_bytes = (size_t)total;
 done:
     free(order);
@@ -282,7 +393,8 @@ done:
 }
 
 /* ---- the whole */
-static vme_status pack_weights(making *it)
+/* The weights of products as their tiles want them, then the constants that steps read as they are. */
+static vme_status pack_weights(model_making *it)
 {
     vme_model *model = it->model;
     int64_t total = 0;
@@ -291,10 +403,20 @@ static vme_status pack_weights(making *it)
             it->packing[s].at = total;
             total += (convolution_packed(model->kernels, it->packing[s].outputs, model->step[s].k) + 15) / 16 * 16;
         }
+    for (int v = 0; v < model->values; v++)
+        if (it->wanted[v]) {
+            model->value[v].offset = total * (int64_t)sizeof(float);
+            total += model->value[v].bytes / (int64_t)sizeof(float);
+        }
     model->packed_bytes = (size_t)total * sizeof(float);
     model->packed = vme_scratch_new(model->context, model->packed_bytes);
     if (model->packed == NULL)
         return VME_NO_MEMORY;
+    for (int v = 0; v < model->values; v++)
+        if (it->wanted[v]) {
+            model_tensor_record record = model_file_tensor(it->file, (uint32_t)v);
+            memcpy(model->packed + model->value[v].offset, it->file->weights + record.data_at, record.data_size);
+        }
     for (int s = 0; s < model->steps; s++) {
         const struct packing *packing = &it->packing[s];
         model_step *step = &model->step[s];
@@ -310,47 +432,78 @@ static vme_status pack_weights(making *it)
     return VME_OK;
 }
 
-static vme_status make(making *it)
+/* Values that lie within others lie where those do. */
+static void place_views(vme_model *model)
+{
+    for (int v = 0; v < model->values; v++) {
+        model_value *value = &model->value[v];
+        if (value->within < 0)
+            continue;
+        value->offset = 0;
+        for (int at = v; at >= 0; at = model->value[at].within)
+            value->offset += model->value[at].within >= 0 ? model->value[at].inside : model->value[at].offset;
+    }
+}
+
+static model_step port_step(step_kind kind, uint32_t port)
+{
+    model_step step = {.kind = kind, .in = -1, .addend = -1, .out = -1, .port = (int)port};
+    for (int i = 0; i < MODEL_NODE_INPUTS; i++)
+        step.operand[i] = -1;
+    return step;
+}
+
+static vme_status make(model_making *it)
 {
     vme_model *model = it->model;
     const model_file *file = it->file;
     vme_status status = VME_OK;
     int s = 0;
-    for (int v = 0; v < model->values; v++)
-        model->value[v].first = model->value[v].within = -1;
+    for (uint32_t v = 0; v < file->tensors; v++)
+        value_read(it, v);
     for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
         uint32_t tensor = model_file_number(file->input_list, i);
+        if (model->value[tensor].kind != MODEL_COMPUTED)
+            return NOT_A_MODEL("input %u is a constant or a view", i);
         status = value_define(it, tensor, "an input");
         if (status == VME_OK)
             status = value_name(it, tensor);
         model->input[i] = (int)tensor;
-        model->step[s] = (model_step){.kind = STEP_IMPORT, .in = -1, .addend = -1, .out = (int)tensor, .port = (int)i};
+        model->step[s] = port_step(STEP_IMPORT, i);
+        model->step[s].out = (int)tensor;
     }
     for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++, s++)
         status = make_node(it, i, &model->step[s], s);
     for (uint32_t i = 0; status == VME_OK && i < file->outputs; i++, s++) {
         uint32_t tensor = model_file_number(file->output_list, i);
-        if (!it->defined[tensor])
-            return vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: output %u is not computed", i);
+        if (is_constant(it, tensor) || !has_value(it, tensor))
+            return NOT_A_MODEL("output %u is not computed", i);
         status = value_name(it, tensor);
         model->output[i] = (int)tensor;
-        model->step[s] = (model_step){.kind = STEP_EXPORT, .in = (int)tensor, .addend = -1, .out = -1, .port = (int)i};
+        model->step[s] = port_step(STEP_EXPORT, i);
+        model->step[s].in = (int)tensor;
     }
+    if (status != VME_OK)
+        return status;
+    spread_layouts(model);
     for (int v = 0; status == VME_OK && v < model->values; v++)
-        if (model->value[v].rank != 0)
-            status = value_lay_out(&model->value[v]);
+        if (model->value[v].channels_last)
+            status = image_lay_out(&model->value[v]);
     for (s = 0; status == VME_OK && s < model->steps; s++) {
         model_step *step = &model->step[s];
+        model_value *in = step->in < 0 ? NULL : &model->value[step->in], *out = step->out < 0 ? NULL : &model->value[step->out];
         /* the numbers of one pixel lie as they will */
-        if (step->kind == STEP_FLATTEN && model->value[step->in].bytes == model->value[step->out].bytes && model->value[step->in].h == 1
-            && model->value[step->in].w == 1 && model->value[step->in].image == model->value[step->in].c) {
+        if (step->kind == STEP_FLATTEN && in->bytes == out->bytes && in->h == 1 && in->w == 1 && in->image == in->c && out->within < 0) {
             step->kind = STEP_NOTHING;
-            model->value[step->out].within = step->in;
+            out->within = step->in;
         }
     }
     if (status == VME_OK)
         status = plan_arena(model);
-    return status == VME_OK ? pack_weights(it) : status;
+    if (status == VME_OK)
+        status = pack_weights(it);
+    place_views(model);
+    return status;
 }
 
 vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **made)
@@ -359,7 +512,7 @@ vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, v
     vme_status status = model_file_read(bytes, size, &file);
     if (status != VME_OK)
         return status;
-    making it = {.file = &file, .model = calloc(1, sizeof *it.model)};
+    model_making it = {.file = &file, .model = calloc(1, sizeof *it.model)};
     if (it.model == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
     vme_model *model = it.model;
@@ -375,13 +528,15 @@ vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, v
     model->input = calloc(file.inputs, sizeof *model->input);
     model->output = calloc(file.outputs, sizeof *model->output);
     it.defined = calloc(file.tensors, sizeof *it.defined);
+    it.wanted = calloc(file.tensors, sizeof *it.wanted);
     it.packing = calloc((size_t)model->steps, sizeof *it.packing);
     if (model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL || it.defined == NULL
-        || it.packing == NULL)
+        || it.packing == NULL || it.wanted == NULL)
         status = vme_fail(VME_NO_MEMORY, "no memory for a model");
     else
         status = make(&it);
     free(it.defined);
+    free(it.wanted);
     free(it.packing);
     if (status == VME_OK)
         *made = model;
@@ -416,5 +571,5 @@ int vme_model_count(const vme_model *model, bool outputs) { return outputs ? mod
 void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *port)
 {
     const model_value *value = &model->value[outputs ? model->output[number] : model->input[number]];
-    *port = (vme_port){.name = value->name, .shape = value->shape, .rank = value->rank, .dtype = VME_FLOAT32};
+    *port = (vme_port){.name = value->name, .shape = value->shape, .rank = value->rank, .dtype = value->dtype};
 }

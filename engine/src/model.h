@@ -1,17 +1,18 @@
 /* What the files of models share: the model file's records, and a prepared model, which is a list of steps over values in an arena.
  *
  * model_file.c reads the file and answers for its form; model.c makes a model of it (shapes, layouts, places in the arena, packed weights);
- * session.c runs one; convolution.c has the step that takes the time.
+ * session.c runs one; convolution.c has the step that takes the time, model_tensors.c those that are the engine's operators on tensors.
  *
- * Values of rank 4 lie as images with channels last and a margin of zeros as wide as the convolutions that read them want; values of rank 2
- * are images of one pixel. */
+ * A value is a plain tensor, contiguous, of any rank and dtype, or a view of one. Values of rank 4 and float32 that operators of images make or
+ * read lie as images instead, with channels last and a margin of zeros as wide as the convolutions that read them want; for those operators
+ * plain values of rank 2 are images of one pixel. Whatever its layout, a value is also a tensor with strides (model_tensor). */
 #ifndef VME_MODEL_H
 #define VME_MODEL_H
 
 #include "internal.h"
 
 enum {
-    MODEL_VERSION = 1, MODEL_HEADER = 128, MODEL_RANK = 8, MODEL_PARAMETERS = 24,
+    MODEL_VERSION = 2, MODEL_HEADER = 128, MODEL_RANK = 8, MODEL_PARAMETERS = 24,
     MODEL_TENSORS_MOST = 1 << 14, MODEL_NODES_MOST = 1 << 14, MODEL_OPERANDS_MOST = 1 << 16, MODEL_NAMES_MOST = 1 << 24,
     MODEL_NODE_INPUTS = 4, MODEL_NAME_MOST = 1 << 10,
 };
@@ -19,7 +20,8 @@ enum {
 #define MODEL_ELEMENTS_MOST ((int64_t)1 << 40)
 
 /* ---- the file: docs/model-format.md. Little-endian, without padding of the compiler's. */
-enum { MODEL_COMPUTED, MODEL_CONSTANT };
+enum { MODEL_COMPUTED, MODEL_CONSTANT, MODEL_VIEW };
+/* Numbers in files: an operator keeps its own. Below 32 those that work on images. */
 typedef enum model_op {
     MODEL_CONV = 1,             /* x, weights [out, in, kh, kw], bias or absent, addend or absent */
     MODEL_MAX_POOL,             /* x */
@@ -28,13 +30,22 @@ typedef enum model_op {
     MODEL_ADD,                  /* a, b of one shape */
     MODEL_RELU,                 /* x */
     MODEL_FLATTEN,              /* x to [n, the rest] */
+    MODEL_COPY = 32,            /* x, broadcast and cast */
+    MODEL_UNARY,                /* x; parameters: vme_unary_op, dtype to compute in */
+    MODEL_BINARY,               /* a, b; vme_binary_op, dtype to compute in */
+    MODEL_WHERE,                /* condition, a, b */
+    MODEL_REDUCE,               /* x; vme_reduce_op, dtype to compute in, axes as bits; the result keeps them */
+    MODEL_MATMUL,               /* a, b */
+    MODEL_GATHER,               /* x, indices (int64) of dimensions in a row; the first of these */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
     uint32_t name_at, name_size, dtype, rank;
     int64_t shape[MODEL_RANK];
     uint64_t data_at, data_size;
-    uint32_t kind, reserved[7];
+    uint32_t kind, base;                    /* of a view: the tensor that it sees, which is no view */
+    int64_t offset, strides[MODEL_RANK];    /* of a view: elements of the base, as if it were contiguous */
+    uint32_t reserved[4];
 } model_tensor_record;
 /* Parameters of MODEL_CONV and MODEL_MAX_POOL; `activation` of MODEL_GEMM and MODEL_ADD too. */
 enum {
@@ -47,7 +58,7 @@ typedef struct model_node_record {
     int32_t parameters[MODEL_PARAMETERS];
     uint32_t reserved[2];
 } model_node_record;
-_Static_assert(sizeof(model_tensor_record) == 128 && sizeof(model_node_record) == 128, "records of the file have no holes");
+_Static_assert(sizeof(model_tensor_record) == 192 && sizeof(model_node_record) == 128, "records of the file have no holes");
 
 /* A file whose form is right: every number in a record is a place that exists. What operators want of their operands is not looked at. */
 typedef struct model_file {
@@ -62,30 +73,40 @@ uint32_t model_file_number(const char *list, uint32_t place);
 /* ---- a prepared model */
 typedef struct model_value {
     char *name;                             /* owned; of inputs and outputs only */
-    int rank;                               /* 2 or 4; 0: a constant, which is no value */
-    int64_t shape[4];                       /* as ONNX has it */
+    int kind, dtype, rank;
+    int64_t shape[MODEL_RANK];              /* as ONNX has it */
+    int64_t strides[MODEL_RANK];            /* bytes, in the layout that it has */
+    bool viewed;                            /* views see it, so it is plain */
+    bool channels_last;                     /* an image; else plain */
+    /* of float32 of rank 2 or 4 */
     int64_t n, h, w, c;
     int64_t top, left, bottom, right;       /* the margin */
     int64_t row, image;                     /* elements from a row of pixels to the next, and from an image */
-    int64_t bytes, offset;                  /* in the arena */
+    int64_t bytes, offset;                  /* in the arena; of a constant in the model's packed block, -1: not there */
+    int64_t start;                          /* bytes from there to the element at index 0: a margin */
     int first, last;                        /* steps that write and last read it */
     int within;                             /* the value whose bytes these are too, or -1 */
+    int64_t inside;                         /* bytes from that one's place to this one's */
 } model_value;
 
 typedef enum step_kind {
-    STEP_IMPORT, STEP_EXPORT, STEP_CONV, STEP_MAX_POOL, STEP_GLOBAL_AVERAGE_POOL, STEP_ADD, STEP_RELU, STEP_FLATTEN, STEP_NOTHING,
+    STEP_IMPORT, STEP_EXPORT, STEP_CONV, STEP_MAX_POOL, STEP_GLOBAL_AVERAGE_POOL, STEP_ADD, STEP_RELU, STEP_FLATTEN, STEP_NOTHING, STEP_TENSOR,
 } step_kind;
 
-typedef struct model_step {
+typedef struct model_step model_step;
+typedef vme_status model_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
+struct model_step {
     step_kind kind;
     bool relu;
     int in, addend, out;                    /* values; -1: none. STEP_ADD adds `addend` to `in` */
     int port;                               /* of STEP_IMPORT and STEP_EXPORT */
-    int32_t p[PARAMETERS_USED];
+    int operand[MODEL_NODE_INPUTS];         /* values that it reads besides, -1: none; of STEP_TENSOR all of them */
+    model_run *run;                         /* of STEP_TENSOR */
+    int32_t p[MODEL_PARAMETERS];
     /* of STEP_CONV: weights in slivers of the tile's columns, each k rows; see convolution.c */
     int64_t k;
     float *weights, *bias;                  /* of the model's packed block; bias: 0 where there is none */
-} model_step;
+};
 
 struct vme_model {
     atomic_int refs;
@@ -98,6 +119,35 @@ struct vme_model {
     char *packed;
     size_t packed_bytes, arena_bytes;
 };
+
+/* ---- model.c: a model that is being made */
+typedef struct model_making {
+    vme_model *model;
+    const model_file *file;
+    char *defined;              /* of each tensor: 0 it has no value yet, 1 parts of it have, 2 it has one */
+    bool *wanted;               /* constants that steps read as they are */
+    struct packing {
+        const char *weights, *bias;
+        int64_t outputs, channels, at;      /* floats into the packed block */
+    } *packing;                 /* one a step; weights NULL: none */
+} model_making;
+
+/* How an operator becomes a step. `operands` are the node's inputs and then its output, each MODEL_ABSENT or a tensor; inputs 0 and the output are
+ * there, and inputs that are no constants have values. `step` comes with in, out, the operands that are there, p and relu filled in. */
+typedef vme_status model_make(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                              int step_number);
+/* NULL: there is no such operator. */
+model_make *model_maker(uint32_t op);
+
+#define MODEL_WRONG(node, format, ...) \
+    vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: node %u " format, node, ##__VA_ARGS__)
+
+/* ---- model_tensors.c: operators on tensors */
+model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce, model_make_matmul, model_make_gather;
+/* The value as a tensor; `arena` may be NULL where its data are not looked at. Valid as long as the model. */
+vme_tensor model_tensor(const vme_model *model, int value, char *arena);
+/* Whether the step does the same to every element, whatever its place. */
+bool model_is_elementwise(const model_step *step);
 
 /* ---- convolution.c */
 /* Floats that the packed weights take, bias included; at most 2^40. */

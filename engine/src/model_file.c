@@ -43,25 +43,50 @@ static vme_status check_name(uint32_t at, uint32_t size, uint64_t names_size, co
     return VME_OK;
 }
 
+/* Holds the view's elements against its base, whose own record may still be wrong: then it is found on its turn. */
+static vme_status check_view(const model_file *file, uint32_t number, const model_tensor_record *view)
+{
+    if (view->base >= file->tensors)
+        return DAMAGED("tensor %u is a view of tensor %u of %u", number, view->base, file->tensors);
+    model_tensor_record base = model_file_tensor(file, view->base);
+    if (base.kind == MODEL_VIEW || base.dtype != view->dtype || base.rank > MODEL_RANK)
+        return DAMAGED("tensor %u is a view of tensor %u, which is a view itself or of another dtype", number, view->base);
+    int64_t count = 1, low = view->offset, high = view->offset;
+    bool fits = view->data_at == 0 && view->data_size == 0;
+    for (uint32_t d = 0; d < base.rank; d++)
+        fits = fits && base.shape[d] >= 1 && !__builtin_mul_overflow(count, base.shape[d], &count);
+    for (uint32_t d = 0; d < view->rank && fits; d++) {
+        int64_t span;
+        fits = !__builtin_mul_overflow(view->shape[d] - 1, view->strides[d], &span)
+               && !__builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high)
+               && view->strides[d] > -MODEL_ELEMENTS_MOST && view->strides[d] < MODEL_ELEMENTS_MOST;
+    }
+    if (!fits || low < 0 || high >= count)
+        return DAMAGED("tensor %u sees more than tensor %u has", number, view->base);
+    return VME_OK;
+}
+
 static vme_status check_tensor(const model_file *file, uint32_t number, const header *head)
 {
     model_tensor_record tensor = model_file_tensor(file, number);
     vme_status status = check_name(tensor.name_at, tensor.name_size, head->names_size, "tensor", number);
     if (status != VME_OK)
         return status;
-    if (tensor.dtype != VME_FLOAT32)
-        return DAMAGED("tensor %u has dtype %u, this engine runs models of float32 (%d)", number, tensor.dtype, VME_FLOAT32);
+    if (tensor.dtype >= VME_DTYPE_COUNT)
+        return DAMAGED("tensor %u has dtype %u, this engine knows 0 to %d", number, tensor.dtype, VME_DTYPE_COUNT - 1);
     if (tensor.rank > MODEL_RANK)
         return DAMAGED("tensor %u has %u dimensions, at most %d are known", number, tensor.rank, MODEL_RANK);
     int64_t count = 1;
     for (uint32_t d = 0; d < tensor.rank; d++)
         if (tensor.shape[d] < 1 || __builtin_mul_overflow(count, tensor.shape[d], &count) || count > MODEL_ELEMENTS_MOST)
             return DAMAGED("dimension %u of tensor %u is %lld", d, number, (long long)tensor.shape[d]);
+    if (tensor.kind == MODEL_VIEW)
+        return check_view(file, number, &tensor);
     if (tensor.kind == MODEL_COMPUTED)
         return tensor.data_at == 0 && tensor.data_size == 0 ? VME_OK : DAMAGED("tensor %u is computed, yet has data", number);
     if (tensor.kind != MODEL_CONSTANT)
         return DAMAGED("tensor %u is of the unknown kind %u", number, tensor.kind);
-    if (tensor.data_size != (uint64_t)count * sizeof(float) || tensor.data_at % VME_ALIGNMENT != 0
+    if (tensor.data_size != (uint64_t)count * (uint64_t)vme_dtype_size((vme_dtype)tensor.dtype) || tensor.data_at % VME_ALIGNMENT != 0
         || tensor.data_at > head->weights_size || tensor.data_size > head->weights_size - tensor.data_at)
         return DAMAGED("the data of tensor %u, %llu bytes at %llu, do not fit its shape or lie outside the weights", number,
                        (unsigned long long)tensor.data_size, (unsigned long long)tensor.data_at);
@@ -74,8 +99,8 @@ static vme_status check_node(const model_file *file, uint32_t number, const head
     vme_status status = check_name(node.name_at, node.name_size, head->names_size, "node", number);
     if (status != VME_OK)
         return status;
-    if (node.op < 1 || node.op >= MODEL_OPS)
-        return DAMAGED("node %u has operator number %u, this engine knows 1 to %d", number, node.op, MODEL_OPS - 1);
+    if (model_maker(node.op) == NULL)
+        return DAMAGED("node %u has operator number %u, which this engine does not know", number, node.op);
     if (node.inputs < 1 || node.inputs > MODEL_NODE_INPUTS || node.outputs != 1 || node.first_operand > file->operands
         || node.inputs + node.outputs > file->operands - node.first_operand)
         return DAMAGED("the operands of node %u lie outside the list of operands", number);

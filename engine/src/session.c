@@ -105,6 +105,7 @@ static void do_row(const rows *it, int64_t number)
         kernels->relu(count, model_pixel(it->in, it->arena, n, y, 0), model_pixel(it->out, it->arena, n, y, 0));
         break;
     case STEP_CONV:
+    case STEP_TENSOR:
     case STEP_NOTHING:
         break;
     }
@@ -134,17 +135,24 @@ static void clear_margin(const model_value *value, char *arena)
     }
 }
 
-static vme_status run_step(vme_context *context, const vme_model *model, const model_step *step, char *arena, char *outside)
+/* `outside` is the caller's tensor of an import or export. */
+static vme_status run_step(vme_context *context, const vme_model *model, const model_step *step, char *arena, const vme_tensor *outside)
 {
     const model_value *in = step->in < 0 ? NULL : &model->value[step->in], *out = step->out < 0 ? NULL : &model->value[step->out];
     if (step->kind == STEP_NOTHING)
         return VME_OK;
     if (out != NULL)
         clear_margin(out, arena);
+    if (step->kind == STEP_TENSOR)
+        return step->run(context, model, step, arena);
     if (step->kind == STEP_CONV)
         return convolution_run(context, model, step, arena);
+    if (outside != NULL && !model->value[in == NULL ? step->out : step->in].channels_last) {
+        vme_tensor inside = model_tensor(model, in == NULL ? step->out : step->in, arena);
+        return in == NULL ? vme_copy(context, outside, &inside) : vme_copy(context, &inside, outside);
+    }
     rows it = {
-        .context = context, .model = model, .step = step, .in = in, .out = out, .arena = arena, .outside = outside,
+        .context = context, .model = model, .step = step, .in = in, .out = out, .arena = arena, .outside = outside == NULL ? NULL : outside->data,
         .addend = step->addend < 0 ? NULL : &model->value[step->addend],
     };
     const model_value *over = step->kind == STEP_EXPORT || step->kind == STEP_FLATTEN ? in : out;
@@ -156,12 +164,21 @@ static vme_status run_step(vme_context *context, const vme_model *model, const m
 }
 
 /* ---- sessions */
+/* Zeroed: a file may read parts of values that nothing wrote, which must not show what others left in memory. */
+static char *arena_new(vme_context *context, const vme_model *model)
+{
+    char *arena = vme_scratch_new(context, model->arena_bytes);
+    if (arena != NULL)
+        memset(arena, 0, model->arena_bytes);
+    return arena;
+}
+
 vme_status vme_session_new(vme_context *context, vme_model *model, vme_session **made)
 {
     vme_session *session = calloc(1, sizeof *session);
     if (session == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a session");
-    session->arena = vme_scratch_new(context, model->arena_bytes);
+    session->arena = arena_new(context, model);
     if (session->arena == NULL) {
         free(session);
         return VME_NO_MEMORY;
@@ -213,14 +230,14 @@ vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs
     if (status != VME_OK)
         return status;
     bool taken = false, own = atomic_compare_exchange_strong(&session->busy, &taken, true);
-    char *arena = own ? session->arena : vme_scratch_new(context, model->arena_bytes);
+    char *arena = own ? session->arena : arena_new(context, model);
     if (arena == NULL)
         return VME_NO_MEMORY;
     for (int s = 0; status == VME_OK && s < model->steps; s++) {
         const model_step *step = &model->step[s];
         atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-        status = run_step(context, model, step, arena, step->kind == STEP_IMPORT ? inputs[step->port]->data
-                          : step->kind == STEP_EXPORT ? outputs[step->port]->data : NULL);
+        status = run_step(context, model, step, arena, step->kind == STEP_IMPORT ? inputs[step->port]
+                          : step->kind == STEP_EXPORT ? outputs[step->port] : NULL);
         if (status == VME_OK && vme_stopping(context))      /* the last pieces may have ended early */
             status = vme_stopped_here(context);
     }

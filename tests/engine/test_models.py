@@ -187,7 +187,7 @@ def test_other_bytes_are_refused(data):
 
 
 @pytest.mark.parametrize(("at", "value", "message"), [
-    (0, b"X", "does not begin with VMEMODEL"), (8, b"\2", "has format 2, this engine reads format 1"), (16, b"\0", "its header says"),
+    (0, b"X", "does not begin with VMEMODEL"), (8, b"\3", "has format 3, this engine reads format 2"), (16, b"\1", "its header says"),
 ])
 def test_the_header_says_what_is_wrong(at, value, message):
     with pytest.raises(ValueError, match=message):

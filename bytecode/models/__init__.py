@@ -1,0 +1,32 @@
+"""ONNX models to the engine's model file (docs/model-format.md). Needs the package `onnx`, which the extra `models` brings.
+
+reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or renamed nodes vanish, the rest
+becomes layers of the engine, by the readers of operators in image_operators.py and tensor_operators.py. passes.py then fuses layers, lets
+producers write where their readers want it, and leaves out what nothing reads; writing.py makes the file's bytes.
+"""
+
+from ..errors import CompileError, Diagnostic
+from . import image_operators, tensor_operators         # noqa: F401 - their readers register themselves
+from .operators import READERS
+from .passes import improve
+from .reading import read
+from .writing import write
+
+__all__ = ["READERS", "compile_model"]
+
+
+def compile_model(data, where):
+    """The engine's model file for the ONNX model `data` (bytes). CompileError with all that stands in the way; `where` names it."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise CompileError([Diagnostic(where, 0, "models need the package onnx; install it: pip install 'vmhost[models]'")]) from error
+    try:
+        model = onnx.load_model_from_string(data)
+        onnx.checker.check_model(model)
+        model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except Exception as error:      # protobuf's, onnx's C++ and numpy's own, of no common class
+        raise CompileError([Diagnostic(where, 0, f"not an ONNX model: {str(error).strip().splitlines()[0]}")]) from error
+    network = read(model, where)
+    improve(network)
+    return write(network)

@@ -1,0 +1,205 @@
+"""A model on its way from ONNX to the engine: layers over named tensors, which are computed, constant, or views of others."""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy
+
+# In the order of the engine's numbers (engine/include/vme.h): the file has numbers.
+DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128")
+UNARY = (
+    "negative", "positive", "absolute", "sign", "invert", "logical_not", "square", "sqrt", "cbrt", "reciprocal", "exp", "exp2", "expm1", "log",
+    "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "erf",
+    "floor", "ceil", "trunc", "rint", "isnan", "isinf", "isfinite", "signbit", "real", "imag", "conjugate")
+BINARY = (
+    "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "power", "maximum", "minimum", "fmax", "fmin", "arctan2",
+    "hypot", "copysign", "nextafter", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "equal", "not_equal",
+    "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor")
+TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
+          "isinf", "isfinite", "signbit"}                # what they say is bool
+REDUCE = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero")
+
+
+def dtype_number(dtype):
+    return DTYPES.index(numpy.dtype(dtype).name)
+
+
+def is_binary(layer, op):
+    return layer.op == "Binary" and layer.parameters[0] == BINARY.index(op)
+
+
+def is_unary(layer, op):
+    return layer.op == "Unary" and layer.parameters[0] == UNARY.index(op)
+
+
+@dataclass
+class Layer:
+    """One node of the engine: `inputs` are names of tensors or None. Operators on images have the 11 parameters of a `window` and `relu`, the
+    others `parameters`."""
+
+    op: str
+    name: str
+    inputs: list
+    output: str
+    window: tuple = ()
+    relu: bool = False
+    parameters: tuple = ()
+
+
+class View(NamedTuple):
+    """Elements of the contiguous tensor `base`: `offset` and `strides` count elements."""
+
+    base: str
+    offset: int
+    strides: tuple
+
+
+def contiguous(shape):
+    """The strides, in elements, of a contiguous tensor."""
+    return tuple(math.prod(shape[d + 1:]) for d in range(len(shape)))
+
+
+@dataclass
+class Network:
+    """`shapes` and `dtypes` (NumPy's) of all tensors but constants, which are arrays; a view's base is no view."""
+
+    inputs: list
+    outputs: list = field(default_factory=list)
+    shapes: dict = field(default_factory=dict)
+    dtypes: dict = field(default_factory=dict)
+    constants: dict = field(default_factory=dict)
+    views: dict = field(default_factory=dict)
+    layers: list = field(default_factory=list)
+
+    def shape(self, name):
+        return self.constants[name].shape if name in self.constants else self.shapes[name]
+
+    def dtype(self, name):
+        return self.constants[name].dtype if name in self.constants else self.dtypes[name]
+
+    def declare(self, name, shape, dtype):
+        self.shapes[name], self.dtypes[name] = tuple(int(size) for size in shape), numpy.dtype(dtype)
+        return name
+
+    def fresh(self, name):
+        """`name`, or with a number behind it, which no tensor has."""
+        number, found = 0, name
+        while found in self.shapes or found in self.constants:
+            number += 1
+            found = f"{name}/{number}"
+        return found
+
+    def constant(self, name, values, dtype=None):
+        name = self.fresh(name)
+        self.constants[name] = numpy.array(values, dtype)
+        return name
+
+    def as_view(self, name):
+        """The tensor as a view: of its base, or of itself."""
+        return self.views.get(name) or View(name, 0, contiguous(self.shape(name)))
+
+    def is_dense(self, name):
+        """Whether the tensor's elements lie side by side, in order: as a contiguous one's do."""
+        return same_strides(self.shape(name), self.as_view(name).strides)
+
+    def become_view(self, name, view):
+        """Makes the tensor, which was a base, see the dense `view` of another one; what saw it sees that one."""
+        for other, old in self.views.items():
+            if old.base == name:
+                self.views[other] = old._replace(base=view.base, offset=view.offset + old.offset)
+        self.views[name] = View(view.base, view.offset, contiguous(self.shape(name)))
+
+    def view(self, name, source, shape, strides, offset=0):
+        """Makes `name` see `source`, a base, itself or through its view; strides are those of the base."""
+        base = self.as_view(source).base
+        self.declare(name, shape, self.dtype(source))
+        self.views[name] = View(base, int(offset), tuple(int(stride) for stride in strides))
+        return name
+
+    def reshaped(self, name, source, shape):
+        """Makes `name` the same elements in another shape; copies where they do not lie so that a view can see them."""
+        view = self.as_view(source)
+        shape = numpy.broadcast_to(numpy.int8(), self.shape(source)).reshape(tuple(int(size) for size in shape)).shape
+        strides = reshaped_strides(self.shape(source), view.strides, shape)
+        if strides is None:
+            source = self.copied(self.fresh(f"{name}/plain"), source)
+            view, strides = View(source, 0, ()), contiguous(shape)
+        return self.view(name, view.base, shape, strides, view.offset)
+
+    def transposed(self, name, source, order):
+        view, shape = self.as_view(source), self.shape(source)
+        return self.view(name, source, [shape[d] for d in order], [view.strides[d] for d in order], view.offset)
+
+    def expanded(self, name, source, shape):
+        """Makes `name` see `source` broadcast to `shape`."""
+        view, own = self.as_view(source), self.shape(source)
+        own, strides = (1,) * (len(shape) - len(own)) + own, (0,) * (len(shape) - len(own)) + view.strides
+        return self.view(name, source, shape, [0 if size == 1 else stride for size, stride in zip(own, strides)], view.offset)
+
+    def copied(self, name, source, dtype=None, layer=None):
+        self.declare(name, self.shape(source), dtype or self.dtype(source))
+        self.layers.append(Layer("Copy", layer or name, [source], name))
+        return name
+
+    def unary(self, op, layer, source, output, dtype=None, loop=None):
+        """Adds a layer that does `op` to each element, computing in `loop` (default: the operand's dtype)."""
+        loop = numpy.dtype(loop or self.dtype(source))
+        self.declare(output, self.shape(source), dtype or (numpy.bool_ if op in TRUTHS else loop))
+        self.layers.append(Layer("Unary", layer, [source], output, parameters=(UNARY.index(op), dtype_number(loop))))
+        return output
+
+    def binary(self, op, layer, a, b, output, dtype=None, loop=None):
+        """The same with two operands, which are broadcast."""
+        loop = numpy.dtype(loop or self.dtype(a))
+        self.declare(output, numpy.broadcast_shapes(self.shape(a), self.shape(b)), dtype or (numpy.bool_ if op in TRUTHS else loop))
+        self.layers.append(Layer("Binary", layer, [a, b], output, parameters=(BINARY.index(op), dtype_number(loop))))
+        return output
+
+    def reduced(self, op, layer, source, axes, output, dtype=None, loop=None):
+        """Reduces the axes, which stay with size 1."""
+        loop = numpy.dtype(loop or self.dtype(source))
+        self.declare(output, [1 if d in axes else size for d, size in enumerate(self.shape(source))], dtype or loop)
+        self.layers.append(Layer("Reduce", layer, [source], output, parameters=(REDUCE.index(op), dtype_number(loop), sum(1 << d for d in axes))))
+        return output
+
+    def makers(self):
+        """Tensor to the layer that makes it, whole; parts that views give are not in here."""
+        return {layer.output: layer for layer in self.layers}
+
+    def readers(self):
+        """Tensor to the layers that read it itself; None stands for being an output of the model."""
+        found = {}
+        for layer in self.layers:
+            for name in dict.fromkeys(filter(None, layer.inputs)):
+                found.setdefault(name, []).append(layer)
+        for name in self.outputs:
+            found.setdefault(name, []).append(None)
+        return found
+
+    def rename(self, old, new):
+        """Everything that is about the tensor `old` is about `new` from now on; `new` has no tensor yet."""
+        for values in (self.shapes, self.dtypes, self.constants, self.views):
+            if old in values:
+                values[new] = values.pop(old)
+        for name, view in self.views.items():
+            if view.base == old:
+                self.views[name] = view._replace(base=new)
+        for layer in self.layers:
+            layer.inputs = [new if name == old else name for name in layer.inputs]
+            layer.output = new if layer.output == old else layer.output
+        self.inputs = [new if name == old else name for name in self.inputs]
+
+
+def same_strides(shape, strides):
+    """Whether these are a contiguous tensor's; those of dimensions of one element do not count."""
+    return all(size == 1 or own == wanted for size, own, wanted in zip(shape, strides, contiguous(shape)))
+
+
+def reshaped_strides(shape, strides, wanted):
+    """Strides that give a view the shape `wanted`, or None where its elements have to move."""
+    seen = numpy.lib.stride_tricks.as_strided(numpy.empty(1, "int8"), shape, strides)
+    try:
+        return numpy.reshape(seen, wanted, copy=False).strides
+    except ValueError:
+        return None

@@ -1,0 +1,15 @@
+"""The table of ONNX operators that there are readers for, and what a reader may say."""
+
+READERS = {}        # operator of ONNX's own domain to its reader
+
+
+def reads(*operators):
+    """Enters a function of (reader, node) for these operators: it adds layers to the reader's network, or raises Unsupported."""
+    def enter(function):
+        READERS.update(dict.fromkeys(operators, function))
+        return function
+    return enter
+
+
+class Unsupported(Exception):
+    """Why a node cannot be read, as the end of a sentence that begins with the node: "has group 2, expected 1"."""

@@ -1,0 +1,154 @@
+"""Passes over a network that was read: what is fused, where values are made, and how images and plain tensors meet."""
+
+import numpy
+
+from .network import BINARY, Layer, contiguous, dtype_number, is_binary
+
+# Operators on images, each with the numbers of those inputs that are images or rows (and the output is one).
+IMAGES = {"Conv": (0, 3), "MaxPool": (0,), "GlobalAveragePool": (0,), "Gemm": (0, 3), "Add": (0, 1), "Relu": (0,), "Flatten": (0,)}
+
+
+def improve(network):
+    drop_dead(network)
+    fold_channels(network)
+    fuse(network)
+    settle(network)
+    drop_dead(network)
+    part_layouts(network)
+    drop_dead(network)
+
+
+def drop_dead(network):
+    """Leaves out what no output needs."""
+    needed, kept = set(network.outputs), []
+    needed.update(network.views[name].base for name in network.outputs if name in network.views)
+    for layer in reversed(network.layers):
+        if layer.output in needed or network.as_view(layer.output).base in needed:
+            for name in filter(None, layer.inputs):
+                needed.update((name, network.as_view(name).base))
+            kept.append(layer)
+    network.layers = kept[::-1]
+    network.constants = {name: values for name, values in network.constants.items() if name in needed}
+    network.views = {name: view for name, view in network.views.items() if view.base in needed}
+
+
+def _read_once(network):
+    """Tensors that exactly one layer reads, that are no outputs, and of which there are no views."""
+    viewed = {view.base for view in network.views.values()}
+    return {name for name, layers in network.readers().items() if len(layers) == 1 and layers[0] is not None and name not in viewed}
+
+
+def _channels(network, constant, image):
+    """The constant's values for each channel of the image, or None where it has others."""
+    values, shape = network.constants[constant], network.shape(image)
+    values = values.reshape((1,) * max(0, len(shape) - values.ndim) + values.shape)
+    if values.ndim != len(shape) or any(size != 1 for d, size in enumerate(values.shape) if d != 1) or values.shape[1] not in (1, shape[1]):
+        return None
+    return numpy.broadcast_to(values.reshape(-1), (shape[1],)).astype("float64")
+
+
+def fold_channels(network):
+    """Factors and offsets of channels, as batch normalization has them, go into the convolution before them."""
+    single, makers, kept = _read_once(network), {}, []
+    for layer in network.layers:
+        op = next((op for op in ("multiply", "add") if is_binary(layer, op)), None)
+        constants = [name for name in layer.inputs if name in network.constants]
+        if op and len(constants) == 1:
+            [image] = [name for name in layer.inputs if name != constants[0]]
+            before, values = makers.get(image), None
+            if before and before.op == "Conv" and image in single and not before.inputs[3] and network.shape(layer.output) == network.shape(image):
+                values = _channels(network, constants[0], image)
+            if values is not None:
+                weights, bias = network.constants[before.inputs[1]], network.constants.get(before.inputs[2], numpy.zeros(len(values)))
+                if op == "multiply":
+                    before.inputs[1] = network.constant(f"{layer.output}/weights", weights * values[:, None, None, None], "float32")
+                    bias = bias * values
+                else:
+                    bias = bias + values
+                before.inputs[2] = network.constant(f"{layer.output}/bias", bias, "float32")
+                before.output = layer.output
+                makers[layer.output] = before
+                continue
+        makers[layer.output] = layer
+        kept.append(layer)
+    network.layers = kept
+
+
+def fuse(network):
+    """Additions go into the convolution that makes one operand, ReLU into what makes its operand, if nothing else reads that."""
+    single, place, kept = _read_once(network), {}, []
+    for layer in network.layers:
+        shapes = [network.shape(name) for name in layer.inputs if name]
+        if is_binary(layer, "add") and len(shapes[0]) in (2, 4) and shapes[0] == shapes[1] and layer.inputs[0] != layer.inputs[1]:
+            makers = [place[name] for name in layer.inputs if name in place and name in single]
+            makers = [number for number in makers if kept[number].op == "Conv" and not kept[number].inputs[3] and not kept[number].relu]
+            if makers and not any(name in network.constants for name in layer.inputs):
+                number = max(makers)
+                maker, kept[number] = kept[number], None
+                maker.inputs[3] = next(name for name in layer.inputs if name != maker.output)
+                maker.output = layer.output
+                layer = maker           # it moves here, where its addend is known
+        elif layer.op == "Relu":
+            number = place.get(layer.inputs[0])
+            maker = None if number is None else kept[number]
+            if maker is not None and layer.inputs[0] in single and not maker.relu and (maker.op in ("Conv", "Gemm") or _adds_images(network, maker, kept)):
+                if maker.op == "Binary":
+                    maker.op, maker.parameters = "Add", ()
+                maker.relu, maker.output = True, layer.output
+                place[layer.output] = number
+                continue
+        place[layer.output] = len(kept)
+        kept.append(layer)
+    network.layers = [layer for layer in kept if layer is not None]
+
+
+def _adds_images(network, layer, layers):
+    """Whether it is the sum of two images, one of which an operator on images makes."""
+    made = {other.output for other in layers if other is not None and other.op in IMAGES}
+    shapes = [network.shape(name) for name in layer.inputs if name]
+    return (is_binary(layer, "add") and len(shapes[0]) == 4 and shapes[0] == shapes[1] and network.dtype(layer.output) == numpy.float32
+            and any(name in made for name in layer.inputs) and not any(name in network.constants for name in layer.inputs))
+
+
+def settle(network):
+    """ReLU and flattening of what is no image become the engine's operators on tensors."""
+    images, kept = set(), network.layers
+    network.layers = []
+    for layer in kept:
+        source = layer.inputs[0]
+        if layer.op == "Relu" and source not in images:
+            layer.op, layer.parameters = "Binary", (BINARY.index("maximum"), dtype_number("float32"))
+            layer.inputs.append(network.constant(f"{layer.output}/zero", 0, "float32"))
+        elif layer.op == "Flatten" and source not in images:
+            if network.is_dense(source):
+                network.become_view(layer.output, network.as_view(source))
+                continue
+            layer.op, shape = "Copy", network.shape(source)
+            layer.output = network.view(network.fresh(f"{layer.output}/part"), layer.output, shape, contiguous(shape))
+        if (layer.op in IMAGES and len(network.shape(layer.output)) == 4) or (layer.op in ("Unary", "Binary") and any(name in images for name in layer.inputs)):
+            images.add(layer.output)
+        network.layers.append(layer)
+
+
+def part_layouts(network):
+    """Images that views see, and views that are read as images, get a second tensor that is only the one, and a copy between the two."""
+    bases = {view.base for view in network.views.values()}
+    twins, kept = {}, network.layers
+    network.layers = []
+
+    def fits(name):
+        return network.is_dense(name) if len(network.shape(name)) == 2 else name not in network.views and name not in bases
+
+    for layer in kept:
+        places = IMAGES.get(layer.op, ())
+        for place in places:
+            name = layer.inputs[place] if place < len(layer.inputs) else None
+            if name and not fits(name):
+                if name not in twins:
+                    twins[name] = network.copied(network.fresh(f"{name}/image"), name)
+                layer.inputs[place] = twins[name]
+        network.layers.append(layer)
+        if places and not fits(layer.output):
+            plain, layer.output = layer.output, network.declare(network.fresh(f"{layer.output}/image"), network.shape(layer.output), "float32")
+            twins[plain] = layer.output
+            network.layers.append(Layer("Copy", layer.name, [layer.output], plain))

@@ -1,0 +1,184 @@
+"""Reads an ONNX graph, front to back, into a network. Unsupported operators are all reported at once."""
+
+import math
+
+import numpy
+
+from ..errors import CompileError, Diagnostic
+from .network import DTYPES, Network
+from .operators import READERS, Unsupported
+
+_LARGEST_CONSTANT = 1 << 24     # bytes that a node may be computed to ahead of time
+_RANK_MOST = 8
+
+
+class Node:
+    """One node: inputs by their names in the network, None where one is left out; attributes as Python values."""
+
+    def __init__(self, proto, inputs, opset):
+        from onnx import helper
+        self.op, self.opset = proto.op_type, opset
+        self.name, self.label = proto.name, proto.name or proto.output[0]
+        self.inputs, self.outputs = inputs, list(proto.output)
+        self.attributes = {}
+        for item in proto.attribute:
+            value = helper.get_attribute_value(item)
+            self.attributes[item.name] = value.decode() if isinstance(value, bytes) else value
+
+    def input(self, number):
+        """The name of that input, or None."""
+        return self.inputs[number] if number < len(self.inputs) else None
+
+    def get(self, attribute, default=None):
+        return self.attributes.get(attribute, default)
+
+    @property
+    def output(self):
+        return self.outputs[0]
+
+
+class Reader:
+    """What readers of operators work with: the `network` so far, and what ONNX's shape inference says."""
+
+    def __init__(self, model, where):
+        from onnx import helper, numpy_helper
+        self.model, self.graph, self.where = model, model.graph, where
+        self.opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 1)
+        self.problems = []
+        self.renamed = {}
+        self.inferred = {}          # names to shapes and dtypes
+        self.network = Network([])
+        for item in self.graph.initializer:
+            self.network.constants[item.name] = numpy_helper.to_array(item)
+        for value in (*self.graph.input, *self.graph.value_info, *self.graph.output):
+            tensor = value.type.tensor_type
+            if not value.type.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
+                continue
+            if all(size.HasField("dim_value") for size in tensor.shape.dim):
+                self.inferred[value.name] = (tuple(size.dim_value for size in tensor.shape.dim), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+
+    def read(self):
+        network = self.network
+        network.inputs = [value.name for value in self.graph.input if value.name not in network.constants]
+        for name in network.inputs:
+            if name in self.inferred:
+                network.declare(name, *self.inferred[name])
+            else:
+                self.problems.append(f"{name}: expected a tensor of fixed sizes; export the model with a fixed input shape")
+        for proto in self.graph.node:
+            if not self._compute(proto):
+                self._read_node(proto)
+        if not self.problems:
+            self._name_outputs()
+            self._check_tensors()
+        if self.problems:
+            raise CompileError([Diagnostic(self.where, 0, problem) for problem in self.problems])
+        return network
+
+    # ---- for readers of operators
+    def shape(self, name):
+        return self.network.shape(name)
+
+    def dtype(self, name):
+        return self.network.dtype(name)
+
+    def constant(self, name):
+        """The array that the tensor is, or None: it is computed, or `name` is None."""
+        return self.network.constants.get(name)
+
+    def inferred_shape(self, name):
+        """What ONNX says about a tensor that is no one's yet."""
+        if name not in self.inferred:
+            raise Unsupported("works on shapes that are not fixed")
+        return self.inferred[name][0]
+
+    def made(self, op, node, inputs, shape, dtype=None, output=None, **fields):
+        """Adds a layer; the tensor that it makes, by default the node's output of the dtype of the first input."""
+        from .network import Layer
+        output = output or node.output
+        self.network.declare(output, shape, dtype or self.dtype(inputs[0]))
+        self.network.layers.append(Layer(op, node.name, list(inputs), output, **fields))
+        return output
+
+    def same(self, name, other):
+        """The tensor `name` is `other` from now on."""
+        self.renamed[name] = other
+
+    # ----
+    def _name(self, name):
+        while name in self.renamed:
+            name = self.renamed[name]
+        return name or None
+
+    def _compute(self, proto):
+        """Whether the node is a constant or computes one of constants."""
+        constants = self.network.constants
+        if not all(not name or self._name(name) in constants for name in proto.input) or proto.op_type.startswith(("Random", "Bernoulli", "Multinomial")):
+            return False
+        from onnx import helper
+        from onnx.reference import ReferenceEvaluator
+        operands = {name: constants[self._name(name)] for name in proto.input if name}
+        if any(math.prod(self.inferred.get(name, ((),))[0]) * 8 > _LARGEST_CONSTANT for name in proto.output):
+            return False
+        try:
+            graph = helper.make_graph([proto], "constant", [helper.make_empty_tensor_value_info(name) for name in operands],
+                                      [helper.make_empty_tensor_value_info(name) for name in proto.output if name])
+            single = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
+            values = ReferenceEvaluator(single).run(None, operands)
+        except Exception:           # whatever an operator raises: then it is not computed here, and is reported as it stands
+            return False
+        if not all(isinstance(value, (numpy.ndarray, numpy.generic, int, float, bool)) for value in values):
+            return False
+        constants.update(zip((name for name in proto.output if name), map(numpy.asarray, values)))
+        return True
+
+    def _read_node(self, proto):
+        node = Node(proto, [self._name(name) for name in proto.input], self.opset)
+        reader = READERS.get(node.op) if proto.domain in ("", "ai.onnx") else None
+        lost = [name for name in node.inputs if name and name not in self.network.shapes and name not in self.network.constants]
+        try:
+            if reader is None:
+                raise Unsupported("is not supported")
+            if lost and self.problems:
+                return              # what made it is reported
+            if lost:
+                raise Unsupported(f"works on {lost[0]!r}, of a shape that is not fixed")
+            reader(self, node)
+        except Unsupported as error:
+            self.problems.append(f"operator {node.op} (node {node.label!r}) {error}")
+
+    def _name_outputs(self):
+        """Outputs get their own names, and layers that make them, where they are inputs, constants, or other outputs too."""
+        network, taken = self.network, set(self.network.inputs)
+        for value in self.graph.output:
+            name = self._name(value.name)
+            if name not in network.shapes and name not in network.constants:
+                self.problems.append(f"output {value.name}: no operator computes it")
+                continue
+            if network.as_view(name).base in network.constants or name in taken:
+                if name == value.name:
+                    if name in taken:
+                        self.problems.append(f"output {name}: is an input, and nothing computes it")
+                        continue
+                    name = network.fresh(f"{name}/constant")
+                    network.rename(value.name, name)
+                network.copied(value.name, name)
+            elif name != value.name:
+                network.rename(name, value.name)
+                self.renamed[name] = value.name
+            taken.add(value.name)
+            network.outputs.append(value.name)
+
+    def _check_tensors(self):
+        network = self.network
+        for name in dict.fromkeys((*network.inputs, *(name for layer in network.layers for name in (*layer.inputs, layer.output) if name))):
+            shape, dtype = network.shape(name), network.dtype(name)
+            if dtype.name not in DTYPES:
+                self.problems.append(f"{name}: the engine has no element type {dtype.name}")
+            elif any(size < 1 for size in shape) or len(shape) > _RANK_MOST:
+                self.problems.append(f"{name}: expected at most {_RANK_MOST} dimensions of fixed sizes of at least 1, got {shape}")
+
+
+def read(model, where):
+    """The network of a checked ONNX model with inferred shapes. CompileError names all nodes that are in the way."""
+    return Reader(model, where).read()

@@ -1,0 +1,352 @@
+"""Readers of ONNX's operators on tensors of any rank and dtype. Rearrangements become views, the rest the engine's operators."""
+
+import numpy
+
+from .operators import Unsupported, reads
+
+
+def axis_of(reader, node, name, attribute="axis", default=None):
+    axis, rank = node.get(attribute, default), len(reader.shape(name))
+    return axis + rank if axis < 0 else axis
+
+
+def numbers_of(reader, node, number, attribute):
+    """Integers that an operator takes as an attribute or, in newer versions, as that input; None where there are none."""
+    name = node.input(number)
+    if name is None:
+        return node.get(attribute)
+    values = reader.constant(name)
+    if values is None:
+        raise Unsupported(f"has {attribute} that are not constant")
+    return [int(value) for value in values.reshape(-1)]
+
+
+# ---- element by element
+@reads("Identity", "Dropout")
+def identity(reader, node):
+    if node.op == "Dropout" and node.input(2) and (reader.constant(node.input(2)) is None or reader.constant(node.input(2)).any()):
+        raise Unsupported("is made for training")
+    reader.same(node.output, node.inputs[0])
+    if len(node.outputs) > 1 and node.outputs[1]:
+        reader.network.constants[node.outputs[1]] = numpy.ones(reader.shape(node.inputs[0]), bool)
+
+
+UNARY = {
+    "Neg": "negative", "Abs": "absolute", "Sign": "sign", "Not": "logical_not", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Exp": "exp",
+    "Log": "log", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "arcsin", "Acos": "arccos", "Atan": "arctan", "Sinh": "sinh", "Cosh": "cosh",
+    "Tanh": "tanh", "Asinh": "arcsinh", "Acosh": "arccosh", "Atanh": "arctanh", "Erf": "erf", "Floor": "floor", "Ceil": "ceil", "Round": "rint",
+    "IsNaN": "isnan", "BitwiseNot": "invert",
+}
+
+
+@reads(*UNARY)
+def unary(reader, node):
+    reader.network.unary(UNARY[node.op], node.name, node.inputs[0], node.output)
+
+
+BINARY = {
+    "Add": "add", "Sub": "subtract", "Mul": "multiply", "Pow": "power", "Equal": "equal", "Less": "less", "LessOrEqual": "less_equal",
+    "Greater": "greater", "GreaterOrEqual": "greater_equal", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
+    "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
+}
+
+
+@reads(*BINARY)
+def binary(reader, node):
+    a, b = node.inputs
+    loop = numpy.result_type(reader.dtype(a), reader.dtype(b))
+    reader.network.binary(BINARY[node.op], node.name, a, b, node.output, loop=loop, dtype=reader.dtype(a) if node.op == "Pow" else None)
+
+
+@reads("Div")
+def divide(reader, node):
+    """Of integers: towards zero."""
+    network, (a, b), kind = reader.network, node.inputs, reader.dtype(node.inputs[0]).kind
+    if kind == "f":
+        network.binary("divide", node.name, a, b, node.output)
+    elif kind == "u":
+        network.binary("floor_divide", node.name, a, b, node.output)
+    else:
+        signs, sizes = [], []
+        for name in (a, b):
+            signs.append(network.unary("sign", node.name, name, network.fresh(f"{node.output}/sign")))
+            sizes.append(network.unary("absolute", node.name, name, network.fresh(f"{node.output}/size")))
+        size = network.binary("floor_divide", node.name, *sizes, network.fresh(f"{node.output}/quotient"))
+        sign = network.binary("multiply", node.name, *signs, network.fresh(f"{node.output}/signs"))
+        network.binary("multiply", node.name, size, sign, node.output)
+
+
+@reads("Relu")
+def relu(reader, node):
+    source = node.inputs[0]
+    if reader.dtype(source) == numpy.float32:
+        reader.made("Relu", node, [source], reader.shape(source))
+    else:
+        zero = reader.network.constant(f"{node.output}/zero", 0, reader.dtype(source))
+        reader.network.binary("maximum", node.name, source, zero, node.output)
+
+
+@reads("Sigmoid")
+def sigmoid(reader, node):
+    network, source = reader.network, node.inputs[0]
+    negative = network.unary("negative", node.name, source, network.fresh(f"{node.output}/negative"))
+    power = network.unary("exp", node.name, negative, network.fresh(f"{node.output}/exp"))
+    one = network.constant(f"{node.output}/one", 1, reader.dtype(source))
+    whole = network.binary("add", node.name, power, one, network.fresh(f"{node.output}/whole"))
+    network.unary("reciprocal", node.name, whole, node.output)
+
+
+@reads("Where")
+def where(reader, node):
+    shape = numpy.broadcast_shapes(*(reader.shape(name) for name in node.inputs))
+    reader.made("Where", node, node.inputs, shape, reader.dtype(node.inputs[1]))
+
+
+@reads("Cast", "CastLike")
+def cast(reader, node):
+    from onnx import helper
+    try:
+        dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(node.get("to"))) if node.op == "Cast" else reader.dtype(node.inputs[1])
+    except KeyError as error:
+        raise Unsupported(f"casts to ONNX's element type {node.get('to')}") from error
+    reader.network.copied(node.output, node.inputs[0], dtype, node.name)
+
+
+# ---- products
+@reads("MatMul")
+def matmul(reader, node):
+    network, (a, b) = reader.network, node.inputs
+    sides = [reader.shape(a), reader.shape(b)]
+    wide = [sides[0] if len(sides[0]) > 1 else (1, *sides[0]), sides[1] if len(sides[1]) > 1 else (*sides[1], 1)]
+    shape = (*numpy.broadcast_shapes(wide[0][:-2], wide[1][:-2]), wide[0][-2], wide[1][-1])
+    final = shape[:-2] + (shape[-2:-1] if len(sides[0]) > 1 else ()) + (shape[-1:] if len(sides[1]) > 1 else ())
+    weights = reader.constant(b)
+    if weights is not None and weights.ndim == 2 and reader.dtype(a) == numpy.float32:
+        rows = network.reshaped(network.fresh(f"{node.output}/rows"), a, (-1, wide[0][-1])) if len(sides[0]) != 2 else a
+        product(reader, node, rows, weights.T, None, final)
+        return
+    a, b = (name if size == sides[i] else network.reshaped(network.fresh(f"{node.output}/matrix"), name, size)
+            for i, (name, size) in enumerate(zip((a, b), wide)))
+    if final == shape:
+        reader.made("MatMul", node, [a, b], shape)
+    else:
+        made = reader.made("MatMul", node, [a, b], shape, output=network.fresh(f"{node.output}/matrices"))
+        network.reshaped(node.output, made, final)
+
+
+def product(reader, node, rows, weights, bias, final):
+    """rows @ weights.T + bias, of float32 and with constants, in the shape `final`."""
+    network = reader.network
+    shape = (reader.shape(rows)[0], len(weights))
+    names = [network.constant(f"{node.output}/weights", weights, "float32"), None]
+    if bias is not None:
+        names[1] = network.constant(f"{node.output}/bias", bias, "float32")
+    if final == shape:
+        reader.made("Gemm", node, [rows, *names, None], shape)
+    else:
+        made = reader.made("Gemm", node, [rows, *names, None], shape, output=network.fresh(f"{node.output}/product"))
+        network.reshaped(node.output, made, final)
+
+
+@reads("Gemm")
+def gemm(reader, node):
+    network, (a, b), c = reader.network, node.inputs[:2], node.input(2)
+    dtype, alpha, beta = reader.dtype(a), node.get("alpha", 1.0), node.get("beta", 1.0)
+    if node.get("transA", 0):
+        a = network.transposed(network.fresh(f"{node.output}/a"), a, (1, 0))
+    weights, bias = reader.constant(b), reader.constant(c)
+    columns = reader.shape(b)[0 if node.get("transB", 0) else 1]
+    row = c is None or (bias is not None and bias.size in (1, columns) and (bias.ndim < 2 or bias.shape[-1] == bias.size))
+    if weights is not None and dtype == numpy.float32 and row:
+        weights = weights if node.get("transB", 0) else weights.T
+        bias = None if bias is None else numpy.broadcast_to(bias.reshape(-1) * dtype.type(beta), (columns,))
+        product(reader, node, a, weights * dtype.type(alpha), bias, (reader.shape(a)[0], columns))
+        return
+    if node.get("transB", 0):
+        b = network.transposed(network.fresh(f"{node.output}/b"), b, (1, 0))
+
+    def scaled(name, factor):
+        if factor == 1.0:
+            return name
+        constant = network.constant(f"{node.output}/factor", factor, dtype)
+        return network.binary("multiply", node.name, name, constant, network.fresh(f"{node.output}/scaled"))
+
+    last = c is None and alpha == 1.0
+    made = reader.made("MatMul", node, [a, b], (reader.shape(a)[0], columns), output=node.output if last else network.fresh(f"{node.output}/product"))
+    if c is not None:
+        network.binary("add", node.name, scaled(made, alpha), scaled(c, beta), node.output)
+    elif not last:
+        reader.same(node.output, scaled(made, alpha))
+
+
+# ---- rearrangements: views
+@reads("Reshape")
+def reshape(reader, node):
+    source, wanted = node.inputs[0], numbers_of(reader, node, 1, "shape")
+    own = reader.shape(source)
+    if not node.get("allowzero", 0):
+        wanted = [own[d] if size == 0 else size for d, size in enumerate(wanted)]
+    reshaped(reader, node, source, wanted)
+
+
+def reshaped(reader, node, source, shape):
+    own = reader.shape(source)
+    try:
+        shape = numpy.broadcast_to(numpy.int8(), own).reshape(shape).shape
+    except ValueError as error:
+        raise Unsupported(f"does not make {shape} of {own}") from error
+    if shape == own:
+        reader.same(node.output, source)
+    elif len(own) == 4 and len(shape) == 2 and own[0] == shape[0] and reader.dtype(source) == numpy.float32:
+        reader.made("Flatten", node, [source], shape)       # an image's where it is one, see passes.py
+    else:
+        reader.network.reshaped(node.output, source, shape)
+
+
+@reads("Flatten")
+def flatten(reader, node):
+    own = reader.shape(node.inputs[0])
+    axis = axis_of(reader, node, node.inputs[0], default=1)
+    reshaped(reader, node, node.inputs[0], (int(numpy.prod(own[:axis])), int(numpy.prod(own[axis:]))))
+
+
+@reads("Squeeze")
+def squeeze(reader, node):
+    own, axes = reader.shape(node.inputs[0]), numbers_of(reader, node, 1, "axes")
+    axes = [d for d, size in enumerate(own) if size == 1] if axes is None else [axis % len(own) for axis in axes]
+    reshaped(reader, node, node.inputs[0], [size for d, size in enumerate(own) if d not in axes])
+
+
+@reads("Unsqueeze")
+def unsqueeze(reader, node):
+    own, axes = list(reader.shape(node.inputs[0])), numbers_of(reader, node, 1, "axes")
+    for axis in sorted(axis % (len(own) + len(axes)) for axis in axes):
+        own.insert(axis, 1)
+    reshaped(reader, node, node.inputs[0], own)
+
+
+@reads("Transpose")
+def transpose(reader, node):
+    rank = len(reader.shape(node.inputs[0]))
+    reader.network.transposed(node.output, node.inputs[0], node.get("perm", range(rank)[::-1]))
+
+
+@reads("Expand")
+def expand(reader, node):
+    shape = numpy.broadcast_shapes(reader.shape(node.inputs[0]), numbers_of(reader, node, 1, "shape"))
+    reader.network.expanded(node.output, node.inputs[0], shape)
+
+
+@reads("Slice")
+def slices(reader, node):
+    network, source = reader.network, node.inputs[0]
+    starts, ends = numbers_of(reader, node, 1, "starts"), numbers_of(reader, node, 2, "ends")
+    axes = numbers_of(reader, node, 3, "axes") or range(len(starts))
+    steps = numbers_of(reader, node, 4, "steps") or [1] * len(starts)
+    view, shape, strides = network.as_view(source), list(reader.shape(source)), list(network.as_view(source).strides)
+    offset = view.offset
+    for start, end, axis, step in zip(starts, ends, axes, steps):
+        first, stop, step = slice(start, None if step < 0 and end < -shape[axis] else end, step).indices(shape[axis])
+        offset += first * strides[axis]
+        shape[axis], strides[axis] = len(range(first, stop, step)), strides[axis] * step
+    network.view(node.output, source, shape, strides, offset)
+
+
+@reads("Split")
+def split(reader, node):
+    network, source = reader.network, node.inputs[0]
+    axis, view, shape = axis_of(reader, node, source, default=0), network.as_view(source), list(reader.shape(source))
+    sizes = numbers_of(reader, node, 1, "split")
+    if sizes is None:
+        part = -(-shape[axis] // len(node.outputs))
+        sizes = [min(part, shape[axis] - part * number) for number in range(len(node.outputs))]
+    offset = view.offset
+    for name, size in zip(node.outputs, sizes):
+        shape[axis] = size
+        network.view(name, source, shape, view.strides, offset)
+        offset += size * view.strides[axis]
+
+
+@reads("Concat")
+def concatenate(reader, node):
+    """Each part is copied to its place; where it can be made there at once, passes.py lets it."""
+    network, shapes = reader.network, [reader.shape(name) for name in node.inputs]
+    axis = axis_of(reader, node, node.inputs[0])
+    whole = list(shapes[0])
+    whole[axis] = sum(shape[axis] for shape in shapes)
+    network.declare(node.output, whole, reader.dtype(node.inputs[0]))
+    strides, at = network.as_view(node.output).strides, 0
+    for name, shape in zip(node.inputs, shapes):
+        part = network.view(network.fresh(f"{node.output}/part"), node.output, shape, strides, at * strides[axis])
+        reader.made("Copy", node, [name], shape, output=part)
+        at += shape[axis]
+
+
+@reads("Shape")
+def shape_of(reader, node):
+    shape = numpy.array(reader.shape(node.inputs[0]), "int64")
+    reader.network.constants[node.output] = shape[node.get("start", 0):node.get("end")]
+
+
+@reads("Size")
+def size_of(reader, node):
+    reader.network.constants[node.output] = numpy.array(numpy.prod(reader.shape(node.inputs[0])), "int64")
+
+
+# ---- by index
+@reads("Gather")
+def gather(reader, node):
+    network, (source, indices) = reader.network, node.inputs
+    axis, own = axis_of(reader, node, source, default=0), reader.shape(source)
+    if reader.dtype(indices) != numpy.int64:
+        indices = network.copied(network.fresh(f"{node.output}/indices"), indices, "int64")
+    constant = reader.constant(indices)
+    if constant is not None and constant.size == 1 and reader.constant(source) is None:         # one of them: a view
+        view, place = network.as_view(source), int(constant.reshape(())) % own[axis]
+        shape, strides = list(own), list(view.strides)
+        shape[axis:axis + 1], strides[axis:axis + 1] = constant.shape, (1,) * constant.ndim
+        network.view(node.output, source, shape, strides, view.offset + place * view.strides[axis])
+    else:
+        reader.made("Gather", node, [source, indices], (*own[:axis], *reader.shape(indices), *own[axis + 1:]), parameters=(axis,))
+
+
+# ---- reductions
+REDUCE = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
+
+
+@reads(*REDUCE)
+def reduce(reader, node):
+    network, source = reader.network, node.inputs[0]
+    own, axes = reader.shape(source), numbers_of(reader, node, 1, "axes")
+    if not axes and node.get("noop_with_empty_axes", 0):
+        reader.same(node.output, source)
+        return
+    axes = sorted({axis % len(own) for axis in axes}) if axes else list(range(len(own)))
+    dtype = reader.dtype(source)
+    loop = {"i": "int64", "u": "uint64", "b": "bool"}.get(dtype.kind) if REDUCE[node.op] in ("sum", "prod") else None
+    made = network.reduced(REDUCE[node.op], node.name, source, axes, network.fresh(f"{node.output}/reduced"), dtype, loop)
+    if node.op == "ReduceMean":
+        count = network.constant(f"{node.output}/count", numpy.prod([own[d] for d in axes]), dtype)
+        op = "divide" if dtype.kind == "f" else "floor_divide"
+        made = network.binary(op, node.name, made, count, network.fresh(f"{node.output}/mean"))
+    if node.get("keepdims", 1):
+        reader.same(node.output, made)
+    else:
+        network.reshaped(node.output, made, [size for d, size in enumerate(own) if d not in axes])
+
+
+@reads("Softmax", "LogSoftmax")
+def softmax(reader, node):
+    network, source = reader.network, node.inputs[0]
+    own, label = reader.shape(source), node.output
+    axis = axis_of(reader, node, source, default=-1 if node.opset >= 13 else 1)
+    axes = [axis] if node.opset >= 13 else list(range(axis, len(own)))
+    most = network.reduced("max", node.name, source, axes, network.fresh(f"{label}/max"))
+    below = network.binary("subtract", node.name, source, most, network.fresh(f"{label}/below"))
+    powers = network.unary("exp", node.name, below, network.fresh(f"{label}/exp"))
+    total = network.reduced("sum", node.name, powers, axes, network.fresh(f"{label}/sum"))
+    if node.op == "Softmax":
+        network.binary("divide", node.name, powers, total, label)
+    else:
+        logarithm = network.unary("log", node.name, total, network.fresh(f"{label}/log"))
+        network.binary("subtract", node.name, below, logarithm, label)

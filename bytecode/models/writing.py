@@ -1,0 +1,62 @@
+"""The model file's bytes (docs/model-format.md): header, tensors, nodes, inputs, outputs, operands, names, weights."""
+
+import struct
+
+import numpy
+
+from .network import dtype_number
+
+VERSION = 2
+OPS = {
+    "Conv": 1, "MaxPool": 2, "GlobalAveragePool": 3, "Gemm": 4, "Add": 5, "Relu": 6, "Flatten": 7,
+    "Copy": 32, "Unary": 33, "Binary": 34, "Where": 35, "Reduce": 36, "MatMul": 37, "Gather": 38,
+}
+_COMPUTED, _CONSTANT, _VIEW = range(3)
+_ABSENT = 0xFFFFFFFF
+_ALIGNMENT = 64
+_RANK, _PARAMETERS = 8, 24
+
+
+def write(network):
+    tensors = _numbered(network)
+    names, records, weights = bytearray(), bytearray(), bytearray()
+
+    def name_at(text):
+        data = text.encode()[:1024]
+        names.extend(data)
+        return len(names) - len(data), len(data)
+
+    for name in tensors:
+        values, view = network.constants.get(name), network.views.get(name)
+        shape = network.shape(name)
+        data = b"" if values is None else numpy.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
+        at = len(weights) if data else 0
+        weights += data + bytes(-len(data) % _ALIGNMENT)
+        visible = name_at(name) if name in network.inputs or name in network.outputs else (0, 0)
+        kind = _CONSTANT if values is not None else _COMPUTED if view is None else _VIEW
+        base, offset, strides = (0, 0, ()) if view is None else (tensors[view.base], view.offset, view.strides)
+        records += struct.pack(f"<4I{_RANK}q2Q2Iq{_RANK}q16x", *visible, dtype_number(network.dtype(name)), len(shape), *_padded(shape), at, len(data),
+                               kind, base, offset, *_padded(strides))
+    nodes, operands = bytearray(), []
+    for layer in network.layers:
+        parameters = layer.parameters or (*(layer.window or (0,) * 11), int(layer.relu))
+        nodes += struct.pack(f"<6I{_PARAMETERS}i8x", *name_at(layer.name), OPS[layer.op], len(operands), len(layer.inputs), 1,
+                             *parameters, *(0,) * (_PARAMETERS - len(parameters)))
+        operands += [_ABSENT if name is None else tensors[name] for name in layer.inputs] + [tensors[layer.output]]
+    lists = [tensors[name] for name in (*network.inputs, *network.outputs)] + operands
+    middle = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + names
+    middle += bytes(-len(middle) % _ALIGNMENT)
+    header = struct.pack("<8s2IQ6I2Q64x", b"VMEMODEL", VERSION, 0, 128 + len(middle) + len(weights), len(tensors), len(network.layers),
+                         len(network.inputs), len(network.outputs), len(operands), 0, len(names), len(weights))
+    return bytes(header + middle + weights)
+
+
+def _numbered(network):
+    """The tensors that the file needs, with their numbers."""
+    used = dict.fromkeys((*network.inputs, *(name for layer in network.layers for name in (*layer.inputs, layer.output) if name), *network.outputs))
+    used.update(dict.fromkeys(network.views[name].base for name in tuple(used) if name in network.views))
+    return {name: number for number, name in enumerate(used)}
+
+
+def _padded(sizes):
+    return (*sizes, *(0,) * (_RANK - len(sizes)))

@@ -1,0 +1,98 @@
+"""Models of operators on tensors: views, layouts that meet, dtypes, against ONNX's reference on every backend."""
+
+import numpy
+import pytest
+from onnx import helper
+
+from bytecode.errors import CompileError
+from bytecode.models import compile_model
+from bytecode.models.network import BINARY, REDUCE, UNARY
+from engine import _array
+from engine.models import Model
+from tests import networks
+from tests.engine.library import names
+
+
+def runs(data, inputs):
+    """The outputs as NumPy arrays, in the model's order."""
+    model = Model("model", _array._model_open(compile_model(data, "model.onnx")))
+    made = model(inputs)
+    return [numpy.asarray(made[port.name]) for port in model.outputs]
+
+
+def agrees(nodes, inputs, constants=None, outputs=("y",), most=1e-5):
+    """Nodes from `inputs` (names to arrays) to `outputs` give what ONNX's reference gives."""
+    data = networks.graph_of(nodes, inputs, outputs, constants)
+    for ours, theirs in zip(runs(data, inputs), networks.expected(data, inputs), strict=True):
+        theirs = numpy.asarray(theirs)
+        assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+        if theirs.dtype.kind == "f":
+            networks.assert_close(ours, theirs, most)
+        else:
+            assert ours.tolist() == theirs.tolist()
+
+
+def node(op, inputs, output="y", **attributes):
+    return helper.make_node(op, inputs.split(), output.split(), **attributes)
+
+
+X = networks.values((2, 3, 4, 5))
+
+
+def test_numbers_of_operations_are_the_engines():
+    for listed, kind in ((UNARY, "unary"), (BINARY, "binary"), (REDUCE, "reduce")):
+        assert list(names(kind)) == list(listed)
+
+
+def test_views_of_views(backend):
+    agrees([node("Transpose", "x", "t", perm=[2, 0, 3, 1]), node("Slice", "t starts ends axes steps", "s"), node("Reshape", "s shape", "r"),
+            node("Transpose", "r", "u"), node("Add", "u c", "y")], {"x": X},
+           {"starts": numpy.array([3, 1]), "ends": numpy.array([-9, 4]), "axes": numpy.array([0, 2]), "steps": numpy.array([-1, 2]),
+            "shape": numpy.array([0, -1]), "c": networks.values((12, 4), 1)})
+
+
+def test_an_output_may_be_a_view_an_input_or_a_constant():
+    agrees([node("Transpose", "x", "t"), node("Identity", "x", "same"), node("Shape", "x", "shape"), node("Reshape", "x minus", "flat")], {"x": X},
+           {"minus": numpy.array([-1])}, outputs=("t", "same", "shape", "flat"))
+
+
+def test_parts_of_a_whole_are_made_in_their_places():
+    agrees([node("Split", "x", "a b c", axis=1, num_outputs=3), node("Neg", "b", "n"), node("Concat", "c n a b", "y", axis=1)], {"x": X})
+
+
+def test_images_and_tensors_meet(backend):
+    """A convolution between views: each side has the layout that it wants."""
+    constants = {"w": networks.values((5, 3, 3, 3), 1), "v": networks.values((3, 5, 1, 1), 2), "s": numpy.array([2, 15, 20])}
+    agrees([node("Transpose", "x", "t", perm=[0, 1, 3, 2]), node("Conv", "t w", "c", pads=[1, 1, 1, 1]), node("Sigmoid", "c", "g"), node("Mul", "c g", "m"),
+            node("Conv", "m v", "d"), node("Relu", "d", "e"), node("Transpose", "e", "f", perm=[0, 2, 3, 1]), node("Mul", "f f", "p"),
+            node("Flatten", "p", "flat"), node("Flatten", "m", "other")], {"x": X}, constants, outputs=("flat", "other", "c", "e"))
+
+
+def test_matrices_with_batches_and_constants(backend):
+    agrees([node("MatMul", "a b", "p"), node("MatMul", "p w", "q"), node("MatMul", "q v", "r"), node("Add", "q r", "y")],
+           {"a": networks.values((2, 3, 7, 5)), "b": networks.values((3, 5, 9), 1)},
+           {"w": networks.values((9, 17), 2), "v": networks.values((2, 1, 17, 17), 3)})
+
+
+def test_integers_and_truths():
+    agrees([node("Gather", "table i", "g", axis=0), node("Equal", "i two", "e"), node("Not", "e", "n"), node("Cast", "n", "c", to=7), node("Mul", "c i", "m"),
+            node("Unsqueeze", "e axes", "u"), node("Where", "u zero g", "y")], {"i": numpy.array([[0, 2, 3], [2, 1, -1]])},
+           {"table": networks.values((4, 6)), "two": numpy.array(2), "zero": numpy.float32(0), "axes": numpy.array([2])}, outputs=("y", "m", "n"))
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_reductions(op, keepdims):
+    agrees([node(op, "x axes", keepdims=keepdims)], {"x": X}, {"axes": numpy.array([1, -1])})
+
+
+def test_scalars():
+    agrees([node("ReduceSum", "x", "s", keepdims=0), node("Sqrt", "s", "r"), node("Add", "r r", "y")], {"x": numpy.abs(X)})
+
+
+def test_what_is_not_there_is_all_named_at_once():
+    data = networks.graph_of([node("Det", "x", "d"), node("NonZero", "x", "z")], {"x": networks.values((4, 4))}, ("d", "z"))
+    with pytest.raises(CompileError) as caught:
+        compile_model(data, "model.onnx")
+    assert [entry.message for entry in caught.value.diagnostics] == [
+        "operator Det (node 'd') is not supported", "operator NonZero (node 'z') is not supported"]

@@ -1,6 +1,7 @@
 """Elementwise functions that are a few operators each."""
 
 from engine import _array as _a
+from engine.numpy._bits import count_of_ones
 from engine.numpy._composites import Composite, floating, together
 from engine.numpy._shapes import moveaxis
 from engine.numpy._statistics import diff
@@ -56,10 +57,16 @@ def _frexp(x):
     return _a.where(plain, halves.view(x.dtype), x), exponent
 
 
+LDEXP_PLAIN = 126       # up to here the power of two is a float32 that is no subnormal
+
+
 def _ldexp(x1, x2):
     """x1 * 2**x2, rounded once."""
-    x1, x2 = floating(x1), _a.asarray(x2)
+    x1 = floating(x1)
     _refuse("ldexp", x1, kinds="f")
+    if type(x2) is int and -LDEXP_PLAIN <= x2 <= LDEXP_PLAIN and x1.itemsize >= 4:
+        return x1 * 2.0 ** x2
+    x2 = _a.asarray(x2)
     _refuse("ldexp", x2, kinds="bi")
     wide = x1.astype(float, copy=False)
     if x2.size and -1022 <= x2.min() and x2.max() <= 1022:      # a product with a power of two that is a number rounds once
@@ -215,19 +222,13 @@ def _lcm(x1, x2):
     return (x1 // _a.maximum(_common(x1, x2), 1) * x2).astype(dtype)
 
 
-def _count_bits(x):
-    from engine.numpy._bits import _bitwise_count
-
-    return _bitwise_count(x)
-
-
 fabs = Composite(_fabs, 1)
 float_power = Composite(_float_power, 2)
 heaviside = Composite(_heaviside, 2)
 logaddexp2 = Composite(_logaddexp2, 2)
 gcd = Composite(_gcd, 2, identity=0)
 lcm = Composite(_lcm, 2)
-bitwise_count = Composite(_count_bits, 1, name="bitwise_count")
+bitwise_count = Composite(count_of_ones, 1, name="bitwise_count")
 
 
 def real_if_close(a, tol=100):

@@ -13,14 +13,15 @@ def _order(bitorder):
 def packbits(a, /, axis=None, bitorder="big"):
     """Eight truth values to a uint8; missing ones are zero."""
     a = _a.asarray(a)
-    if a.dtype.kind not in "biu":
+    kind = a.dtype.kind
+    if kind not in "biu":
         raise TypeError("Expected an input array of integer or boolean data type")
     big = _order(bitorder)
-    if axis is None:
-        a, axis = a.ravel(), 0
-    axis = _axis(axis, a.ndim)
-    if a.dtype.kind != "b":
+    if kind != "b":
         a = a != 0
+    if axis is None:
+        return _a._bits_packed(a.ravel(), big)
+    axis = _axis(axis, a.ndim)
     if axis != a.ndim - 1:
         return _a.ascontiguousarray(_a._bits_packed(_a.ascontiguousarray(a.swapaxes(axis, -1)), big).swapaxes(axis, -1))
     return _a._bits_packed(_a.ascontiguousarray(a), big)
@@ -47,7 +48,7 @@ def unpackbits(a, /, axis=None, count=None, bitorder="big"):
     return _a._bits_unpacked(_a.ascontiguousarray(a), count, big)
 
 
-def _bitwise_count(x):
+def count_of_ones(x):
     x = _a.asarray(x)
     if x.dtype.kind not in "biu":
         raise TypeError("ufunc 'bitwise_count' not supported for the input types, and the inputs could not be safely coerced to any "

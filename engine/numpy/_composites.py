@@ -15,7 +15,15 @@ class Composite:
     def __repr__(self):
         return f"<ufunc '{self.__name__}'>"
 
-    def __call__(self, *args, out=None, where=True, casting="same_kind", order="K", dtype=None, subok=True):
+    def __call__(self, *args, **options):
+        if options or len(args) != self.nin:
+            return self._called(args, **options)
+        made = self._compute(*args)
+        if self.nout == 1:
+            return made if made.ndim else made[()]
+        return tuple([one if one.ndim else one[()] for one in made])
+
+    def _called(self, args, out=None, where=True, casting="same_kind", order="K", dtype=None, subok=True):
         inputs, outputs = args[:self.nin], args[self.nin:]
         if len(inputs) < self.nin or len(outputs) > self.nout:
             raise TypeError(f"{self.__name__}() takes from {self.nin} to {self.nargs} positional arguments but {len(args)} were given")

@@ -262,13 +262,12 @@ def fill_diagonal(a, val, wrap=False):
         raise ValueError("array must be at least 2-d")
     if a.ndim > 2 and len(set(a.shape)) != 1:
         raise ValueError("All dimensions of input must be of equal length")
-    if a.ndim == 2:
-        step = a.shape[1] + 1
-        places = _a.arange(0, a.size if wrap else min(a.size, a.shape[1] * a.shape[1]), step)
-        keys = (places // a.shape[1], places % a.shape[1]) if a.shape[1] else (places, places)
+    values, length = _a.asarray(val).ravel(), min(a.shape)
+    if not length:
+        return
+    if wrap and a.ndim == 2 and a.shape[0] > a.shape[1]:
+        places = _a.arange(0, a.size, a.shape[1] + 1)
+        target, key, length = a, (places // a.shape[1], places % a.shape[1]), len(places)
     else:
-        places = _a.arange(a.shape[0])
-        keys = (places,) * a.ndim
-    values = _a.asarray(val).ravel()
-    if len(places):
-        a[keys] = values[_a.arange(len(places)) % len(values)] if len(values) > 1 else values
+        target, key = _a._as_strided(a, (length,), (sum(a.strides),)), ...
+    target[key] = values[_a.arange(length) % len(values)] if len(values) > 1 else values

@@ -10,7 +10,10 @@ def _of_poly1d_too(function):
     """The function, which takes poly1d as well: one among the arguments makes the results such."""
     @wraps(function)
     def either(*args, **options):
-        if not any(hasattr(argument, "coeffs") for argument in args):
+        for argument in args:
+            if hasattr(argument, "coeffs"):
+                break
+        else:
             return function(*args, **options)
         from engine.numpy._poly1d import poly1d
 
@@ -114,6 +117,8 @@ def polyder(p, m=1):
 
 def _aligned(a1, a2):
     a1, a2 = atleast_1d(a1), atleast_1d(a2)
+    if len(a1) == len(a2):
+        return a1, a2
     size = max(len(a1), len(a2))
     return tuple(_a.concatenate((_a.zeros(size - len(a), a.dtype), a)) for a in (a1, a2))
 

@@ -7,6 +7,8 @@ def inner(a, b, /):
     a, b = _a.asarray(a), _a.asarray(b)
     if a.ndim == 0 or b.ndim == 0:
         return a * b
+    if a.ndim <= 2 and b.ndim <= 2 and a.shape[-1] == b.shape[-1]:
+        return a @ b.T
     return tensordot(a, b, (-1, -1))
 
 
@@ -15,7 +17,8 @@ def outer(a, b, out=None):
 
 
 def vdot(a, b, /):
-    return _a.dot(_a.conjugate(_a.ravel(a)), _a.ravel(b))
+    a = _a.ravel(a)
+    return _a.dot(_a.conjugate(a) if a.dtype.kind == "c" else a, _a.ravel(b))
 
 
 def _core(name, signature, size, other):

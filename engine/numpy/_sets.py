@@ -14,6 +14,8 @@ def argwhere(a):
     a = _a.asarray(a)
     if a.ndim == 0:
         return _a.empty((int(bool(a)), 0), int)
+    if a.ndim == 1:
+        return a.nonzero()[0].reshape(-1, 1)
     return stack(a.nonzero(), 1)
 
 

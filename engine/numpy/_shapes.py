@@ -43,12 +43,16 @@ def size(a, axis=None):
 def expand_dims(a, axis):
     """A view with dimensions of size 1 at the places `axis` of the result."""
     a = _a.asarray(a)
-    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    rank = a.ndim + len(axes)
-    places = _axes(axes, rank)
+    if not isinstance(axis, (tuple, list)):
+        return a.reshape(_with_one(a.shape, _axis(axis, a.ndim + 1)))
+    rank = a.ndim + len(axis)
+    places = _axes(axis, rank)
     sizes = iter(a.shape)
     return a.reshape([1 if i in places else next(sizes) for i in range(rank)])
 
+
+def _with_one(shape, axis):
+    return shape[:axis] + (1,) + shape[axis:]
 
 
 def moveaxis(a, source, destination):
@@ -115,21 +119,19 @@ def rot90(m, k=1, axes=(0, 1)):
     return flip(m, second).transpose(order) if k == 1 else flip(m.transpose(order), second)
 
 
-def _each(arrays, one):
-    made = tuple(one(_a.asarray(array)) for array in arrays)
-    return made[0] if len(made) == 1 else made
-
-
 def atleast_1d(*arys):
-    return _each(arys, lambda a: a.reshape(1) if a.ndim == 0 else a)
+    made = [a if a.ndim else a.reshape(1) for a in map(_a.asarray, arys)]
+    return made[0] if len(made) == 1 else tuple(made)
 
 
 def atleast_2d(*arys):
-    return _each(arys, lambda a: a if a.ndim >= 2 else a.reshape(1, -1))
+    made = [a if a.ndim >= 2 else a.reshape(1, -1) for a in map(_a.asarray, arys)]
+    return made[0] if len(made) == 1 else tuple(made)
 
 
 def atleast_3d(*arys):
-    return _each(arys, lambda a: a if a.ndim >= 3 else a.reshape(1, -1, 1) if a.ndim < 2 else a[:, :, None])
+    made = [a if a.ndim >= 3 else a.reshape(1, -1, 1) if a.ndim < 2 else a[:, :, None] for a in map(_a.asarray, arys)]
+    return made[0] if len(made) == 1 else tuple(made)
 
 
 def resize(a, new_shape):
@@ -153,10 +155,13 @@ def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     arrays = [_a.asarray(array) for array in arrays]
     if not arrays:
         raise ValueError("need at least one array to stack")
-    if len({array.shape for array in arrays}) != 1:
-        raise ValueError("all input arrays must have the same shape")
-    axis = _axis(axis, arrays[0].ndim + 1)
-    return _a.concatenate([expand_dims(array, axis) for array in arrays], axis, out, dtype=dtype, casting=casting)
+    shape = arrays[0].shape
+    for array in arrays:
+        if array.shape != shape:
+            raise ValueError("all input arrays must have the same shape")
+    axis = _axis(axis, len(shape) + 1)
+    shape = _with_one(shape, axis)
+    return _a.concatenate([array.reshape(shape) for array in arrays], axis, out, dtype=dtype, casting=casting)
 
 
 def vstack(tup, *, dtype=None, casting="same_kind"):
@@ -274,6 +279,8 @@ def repeat(a, repeats, axis=None):
     if axis is None or not a.ndim:
         a, axis = a.ravel(), 0 if axis is None else axis
     axis = _axis(axis, a.ndim)
+    if isinstance(repeats, int) and repeats >= 0:
+        return _repeated(a, repeats, axis)
     counts = _a.asarray(repeats)
     if counts.dtype.kind not in "iub":
         raise TypeError(f"Cannot cast array data from {counts.dtype!r} to dtype('int64') according to the rule 'safe'")
@@ -281,17 +288,18 @@ def repeat(a, repeats, axis=None):
         raise ValueError("repeats may not contain negative values." if counts.ndim else "negative dimensions are not allowed")
     length = a.shape[axis]
     if counts.size == 1:
-        count = int(counts.item())
-        shape = a.shape[:axis + 1] + (count,) + a.shape[axis + 1:]
-        made = a.shape[:axis] + (length * count,) + a.shape[axis + 1:]
-        repeated = _a.broadcast_to(expand_dims(a, axis + 1), shape).reshape(made)
-        return repeated if repeated.flags.writeable else repeated.copy()        # it may have become a view of what was broadcast
-    else:
-        if counts.shape != (length,):
-            raise ValueError(f"operands could not be broadcast together with shape ({length},) ({counts.size},)")
-        ends = counts.cumsum()
-        places = _a.searchsorted(ends, _a.arange(int(ends[-1]) if length else 0), side="right")
-    return a.take(places, axis)
+        return _repeated(a, int(counts.item()), axis)
+    if counts.shape != (length,):
+        raise ValueError(f"operands could not be broadcast together with shape ({length},) ({counts.size},)")
+    ends = counts.cumsum()
+    return a.take(_a.searchsorted(ends, _a.arange(int(ends[-1]) if length else 0), side="right"), axis)
+
+
+def _repeated(a, count, axis):
+    before, length, behind = a.shape[:axis], a.shape[axis], a.shape[axis + 1:]
+    made = _a.empty((*before, length, count, *behind), a.dtype)
+    made[...] = a.reshape((*before, length, 1, *behind))
+    return made.reshape((*before, length * count, *behind))
 
 
 def roll(a, shift, axis=None):
@@ -533,18 +541,28 @@ def compress(condition, a, axis=None, out=None):
     return _a.take(a, (condition != 0).nonzero()[0], axis, out)
 
 
+CHOICES_FEW = 4         # up to so many, a pass over all places for each choice is faster than gathering
+
+
 def choose(a, choices, out=None, mode="raise"):
     """From each of `choices` the elements where `a` has its number."""
     from engine.numpy._creation import broadcast_arrays
 
     a, *choices = broadcast_arrays(a, *choices)
+    if not _a.can_cast(a.dtype, _a.int64):
+        raise TypeError(f"Cannot cast array data from {a.dtype!r} to dtype('int64') according to the rule 'safe'")
     if mode == "wrap":
         a = a % len(choices)
     elif mode == "clip":
         a = _a.clip(a, 0, len(choices) - 1)
-    elif ((a < 0) | (a >= len(choices))).any():
+    elif a.size and (a.min() < 0 or a.max() >= len(choices)):
         raise ValueError("invalid entry in choice array")
-    result = stack(choices)[(a, *_grid(a.shape))]
+    if len(choices) <= CHOICES_FEW:
+        result = choices[-1].astype(_a.result_type(*choices))
+        for number, choice in enumerate(choices[:-1]):
+            result = _a.where(a == number, choice, result)
+    else:
+        result = stack(choices)[(a, *_grid(a.shape))]
     if out is not None:
         out[...] = result
         return out

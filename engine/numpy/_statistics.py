@@ -113,6 +113,8 @@ def diff(a, n=1, axis=-1, prepend=None, append=None):
 
 def ediff1d(ary, to_end=None, to_begin=None):
     parts = [diff(_a.ravel(ary))]
+    if to_begin is None and to_end is None:
+        return parts[0]
     if to_begin is not None:
         parts.insert(0, _a.ravel(to_begin))
     if to_end is not None:

@@ -220,6 +220,8 @@ PyObject *array_take(array_state *state, array *self, PyObject **values);
 array *array_reshape(array *self, int rank, const int64_t *shape);
 array *array_transpose(array *self, const int *order);      /* NULL: reversed */
 array *array_broadcast_to(array *self, int rank, const int64_t *shape);
+/* numpy.diagonal; values: a, offset, axis1, axis2 */
+array *array_diagonal(array_state *state, array *self, PyObject **values);
 
 /* ---- buffer_protocol.c */
 int array_getbuffer(PyObject *self, Py_buffer *view, int flags);

@@ -143,8 +143,8 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 
 static PyObject *get_name(PyObject *self, void *closure) { return PyUnicode_FromString(vme_dtype_name((vme_dtype)SELF->number)); }
 static PyObject *get_itemsize(PyObject *self, void *closure) { return PyLong_FromLong(vme_dtype_size((vme_dtype)SELF->number)); }
-static PyObject *get_kind(PyObject *self, void *closure) { return PyUnicode_FromFormat("%c", kind_of(SELF->number)); }
-static PyObject *get_char(PyObject *self, void *closure) { return PyUnicode_FromFormat("%c", letters[SELF->number]); }
+static PyObject *get_kind(PyObject *self, void *closure) { return PyUnicode_FromOrdinal(kind_of(SELF->number)); }
+static PyObject *get_char(PyObject *self, void *closure) { return PyUnicode_FromOrdinal(letters[SELF->number]); }
 static PyObject *get_self(PyObject *self, void *closure) { return Py_NewRef(self); }
 static PyObject *get_true(PyObject *self, void *closure) { Py_RETURN_TRUE; }
 static PyObject *get_none(PyObject *self, void *closure) { Py_RETURN_NONE; }

@@ -1,4 +1,4 @@
-/* Linear algebra for engine.numpy.linalg, which checks shapes and makes the outputs. */
+/* Linear algebra for engine.numpy.linalg, which checks shapes and makes the outputs; convolution as a product. */
 #include "methods.h"
 
 /* _linear(op, flags, cutoff, (batch, m, n, columns), inputs, outputs): how many items failed. Inputs and outputs are C-contiguous
@@ -36,4 +36,39 @@ PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
                                vme_linear(state->context, (vme_linear_op)op, (unsigned)flags, cutoff, size[0], size[1], size[2],
                                           size[3], in, out, &failed));
     return status == VME_OK ? PyLong_FromLongLong(failed) : array_fail(state, status);
+}
+
+/* _windows(a, v, before, after): dot products of `v` with each window of `a`, with so many zeros before and behind it: rows of a strided view,
+ * times a vector. Of vectors that are not empty, `v` no longer than `a` with its zeros. */
+PyObject *array_function__windows(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    int64_t before, after;
+    if (count != 4 || keywords != NULL || !is_array(args[0]) || !is_array(args[1]))
+        return PyErr_Format(PyExc_TypeError, "_windows(a, v, before, after)");
+    if (array_argument_int(args[2], 0, &before) < 0 || array_argument_int(args[3], 0, &after) < 0)
+        return NULL;
+    array *a = (array *)args[0], *given = (array *)args[1], *padded = NULL, *made = NULL;
+    const int64_t n = a->size, m = given->size;
+    if (a->t.rank != 1 || given->t.rank != 1 || n == 0 || m == 0 || before < 0 || after < 0 || before > m || after > m
+        || n + before + after < m)
+        return PyErr_Format(PyExc_ValueError, "_windows() takes vectors, the second one no longer than the first");
+    int dtype = (int)vme_dtype_promote((vme_dtype)a->t.dtype, (vme_dtype)given->t.dtype);
+    array *v = array_contiguous(given, dtype);
+    int64_t length = n + before + after, windows = length - m + 1, step = vme_dtype_size((vme_dtype)dtype);
+    padded = v == NULL ? NULL : array_new(state, dtype, 1, &length, true);
+    made = padded == NULL ? NULL : array_new(state, dtype, 1, &windows, false);
+    if (made != NULL) {
+        const vme_tensor middle = {padded->t.buffer, padded->t.data + before * step, &n, &step, 1, dtype};
+        const int64_t rows[2] = {windows, m}, steps[2] = {step, step}, column[2] = {m, 1}, columns[2] = {windows, 1};
+        const vme_tensor view = {padded->t.buffer, padded->t.data, rows, steps, 2, dtype};
+        const vme_tensor factor = {v->t.buffer, v->t.data, column, steps, 2, dtype};
+        const vme_tensor out = {made->t.buffer, made->t.data, columns, steps, 2, dtype};
+        if (array_check_status(state, vme_copy(state->context, &a->t, &middle)) < 0
+            || array_check_status(state, ENGINE(windows * m, vme_matmul(state->context, &view, &factor, &out))) < 0)
+            Py_CLEAR(made);
+    }
+    Py_XDECREF(v);
+    Py_XDECREF(padded);
+    return (PyObject *)made;
 }

@@ -9,12 +9,12 @@
 #define ARRAY_REDUCTIONS(X) X(sum) X(prod) X(max) X(min) X(all) X(any) X(argmax) X(argmin) X(mean) X(cumsum) X(cumprod)
 
 /* Methods that are a function of engine.numpy with the array in front, written in Python. */
-#define ARRAY_DELEGATED(X) X(repeat) X(diagonal) X(trace) X(round) X(var) X(std) X(choose) X(put) X(argpartition)
+#define ARRAY_DELEGATED(X) X(repeat) X(round) X(var) X(std) X(choose) X(put) X(argpartition)
 
 #define ARRAY_METHODS(X) \
     ARRAY_REDUCTIONS(X) ARRAY_DELEGATED(X) \
     X(astype) X(copy) X(tolist) X(item) X(fill) X(tobytes) X(byteswap) X(view) X(setflags) X(is_integer) \
-    X(reshape) X(ravel) X(flatten) X(transpose) X(swapaxes) X(squeeze) \
+    X(reshape) X(ravel) X(flatten) X(transpose) X(swapaxes) X(squeeze) X(diagonal) X(trace) \
     X(take) X(compress) X(nonzero) X(sort) X(partition) X(argsort) X(searchsorted) X(clip) X(conj) X(conjugate) X(dot) \
     X(__copy__) X(__deepcopy__) X(__reduce_ex__) X(__complex__) X(__round__) X(__trunc__) X(__format__) \
     X(__dlpack__) X(__dlpack_device__) X(to_device) X(__array_namespace__)
@@ -24,9 +24,9 @@
     X(array) X(asarray) X(zeros) X(ones) X(empty) X(full) X(zeros_like) X(ones_like) X(empty_like) X(full_like) \
     X(arange) X(frombuffer) X(astype) X(copy) X(ascontiguousarray) \
     X(where) X(clip) X(matmul) X(dot) \
-    X(reshape) X(ravel) X(transpose) X(swapaxes) X(squeeze) X(broadcast_to) X(_as_strided) \
+    X(reshape) X(ravel) X(transpose) X(swapaxes) X(squeeze) X(broadcast_to) X(_as_strided) X(diagonal) X(trace) \
     X(concatenate) X(_pad) X(_tile) X(_roll) \
-    X(take) X(nonzero) X(sort) X(argsort) X(searchsorted) X(_partition) X(_scatter_add) \
+    X(take) X(nonzero) X(sort) X(argsort) X(searchsorted) X(_partition) X(_scatter_add) X(_bincount) X(_interp) X(_reduceat) X(_windows) \
     X(from_dlpack) X(promote_types) X(result_type) X(can_cast) \
     X(_bit_count) X(_bits_packed) X(_bits_unpacked) X(_fft) X(_linear) X(_random) X(_statistics) X(_address) X(_words) X(_shortest) \
     X(_model_names) X(_model_open) X(_model_ports) X(_model_run)

@@ -150,6 +150,67 @@ ARRAY_BOTH_OF(min, max_names, 6, 1, 6, min)
 ARRAY_BOTH_OF(all, all_names, 4, 1, 5, all)
 ARRAY_BOTH_OF(any, all_names, 4, 1, 5, any)
 
+/* the sum of a diagonal */
+static const char *const trace_names[] = {"a", "offset", "axis1", "axis2", "dtype", "out", NULL};
+static PyObject *trace(array_state *state, array *self, PyObject **values)
+{
+    array *diagonal = array_diagonal(state, self, values);
+    PyObject *last = diagonal == NULL ? NULL : PyLong_FromLong(-1);
+    PyObject *all_values[7] = {(PyObject *)diagonal, last, values[4], values[5], NULL, NULL, NULL};
+    PyObject *result = last == NULL ? NULL : reduce_by(diagonal, VME_SUM, all_values);
+    Py_XDECREF(diagonal);
+    Py_XDECREF(last);
+    return result;
+}
+ARRAY_BOTH_OF(trace, trace_names, 6, 1, 6, trace)
+
+/* _reduceat(name of a reduction, array, starts, name of its ufunc): numpy's reduceat along the first axis */
+PyObject *array_function__reduceat(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    if (count != 4 || keywords != NULL || !PyUnicode_Check(args[0]) || !is_array(args[1]) || !is_array(args[2]))
+        return PyErr_Format(PyExc_TypeError, "_reduceat(name, array, starts, ufunc)");
+    array *self = (array *)args[1], *starts = (array *)args[2];
+    if (self->t.rank == 0 || starts->t.rank != 1 || starts->t.dtype != VME_INT64 || !(starts->flags & ARRAY_CONTIGUOUS))
+        return PyErr_Format(PyExc_ValueError, "_reduceat() takes rows and a vector of int64");
+    int op = 0;
+    while (op < VME_REDUCE_COUNT && !PyUnicode_EqualToUTF8(args[0], vme_reduce_name((vme_reduce_op)op)))
+        op++;
+    if (op == VME_REDUCE_COUNT)
+        return PyErr_Format(PyExc_ValueError, "_reduceat(): no reduction %R", args[0]);
+    vme_dtype loop, result;
+    if (array_check_status(state, vme_reduce_types((vme_reduce_op)op, (vme_dtype)self->t.dtype, &loop, &result)) < 0)
+        return NULL;
+    int64_t in_shape[VME_RANK_MOST], out_shape[VME_RANK_MOST], length = self->t.shape[0];
+    memcpy(in_shape, self->t.shape, (size_t)self->t.rank * sizeof *in_shape);
+    memcpy(out_shape, self->t.shape, (size_t)self->t.rank * sizeof *out_shape);
+    out_shape[0] = starts->size;
+    array *made = array_new(state, (int)result, self->t.rank, out_shape, false);
+    if (made == NULL)
+        return NULL;
+    out_shape[0] = 1;
+    vme_tensor in = self->t, out = made->t;
+    in.shape = in_shape;
+    out.shape = out_shape;
+    for (int64_t i = 0; i < starts->size; i++) {
+        int64_t start = ((const int64_t *)starts->t.data)[i], stop = i + 1 < starts->size ? ((const int64_t *)starts->t.data)[i + 1] : length;
+        if (start < 0 || start >= length) {
+            PyErr_Format(PyExc_IndexError, "index %lld out-of-bounds in %S.reduceat [0, %lld)", (long long)start, args[3], (long long)length);
+            Py_CLEAR(made);
+            break;
+        }
+        in_shape[0] = stop > start ? stop - start : 1;
+        in.data = self->t.data + start * self->t.strides[0];
+        out.data = made->t.data + i * made->t.strides[0];
+        if (array_check_status(state, ENGINE(self->size / length * in_shape[0], vme_reduce(state->context, (vme_reduce_op)op, loop, &in, 1,
+                                                                                          NULL, &out))) < 0) {
+            Py_CLEAR(made);
+            break;
+        }
+    }
+    return (PyObject *)made;
+}
+
 static const char *const count_names[] = {"a", "axis", "keepdims", NULL};
 static PyObject *count_nonzero(array_state *state, array *self, PyObject **values)
 {

@@ -365,6 +365,46 @@ static PyObject *as_strided(array_state *state, array *self, PyObject **values)
 }
 ARRAY_FUNCTION_OF(_as_strided, strided_names, 4, 3, 4, as_strided)
 
+/* A read-only view of a diagonal, as the last dimension. */
+static const char *const diagonal_names[] = {"a", "offset", "axis1", "axis2", NULL};
+array *array_diagonal(array_state *state, array *self, PyObject **values)
+{
+    int64_t offset, shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int first = 0, second = 1, rank = 0;
+    if (self->t.rank < 2) {
+        PyErr_SetString(PyExc_ValueError, "diag requires an array of at least two dimensions");
+        return NULL;
+    }
+    if (array_argument_int(values[1], 0, &offset) < 0
+        || (values[2] != NULL && array_argument_axis(state, values[2], self->t.rank, &first) < 0)
+        || (values[3] != NULL && array_argument_axis(state, values[3], self->t.rank, &second) < 0))
+        return NULL;
+    if (first == second) {
+        PyErr_SetString(PyExc_ValueError, "axis1 and axis2 cannot be the same");
+        return NULL;
+    }
+    const int64_t rows = self->t.shape[first], columns = self->t.shape[second];
+    int64_t left = offset < 0 ? rows + offset : columns - offset, across = offset < 0 ? columns : rows;
+    int64_t length = left < across ? left : across;
+    length = length < 0 ? 0 : length;
+    for (int i = 0; i < self->t.rank; i++)
+        if (i != first && i != second) {
+            shape[rank] = self->t.shape[i];
+            strides[rank++] = self->t.strides[i];
+        }
+    shape[rank] = length;
+    strides[rank++] = self->t.strides[first] + self->t.strides[second];
+    char *data = self->t.data;
+    if (length > 0)
+        data += offset < 0 ? -offset * self->t.strides[first] : offset * self->t.strides[second];
+    array *view = array_view_of(self, self->t.dtype, rank, shape, strides, data);
+    if (view != NULL)
+        view->flags |= ARRAY_READ_ONLY;
+    return view;
+}
+static PyObject *diagonal(array_state *state, array *self, PyObject **values) { return (PyObject *)array_diagonal(state, self, values); }
+ARRAY_BOTH_OF(diagonal, diagonal_names, 4, 1, 4, diagonal)
+
 /* ---- joining */
 static int join(array_state *state, array **parts, int parts_count, int axis, array *out)
 {

@@ -78,7 +78,7 @@ _LATER = {
         "set_printoptions get_printoptions printoptions array2string array_str array_repr format_float_positional "
         "format_float_scientific",
     "_products":
-        "inner outer vdot vecdot matvec vecmat tensordot trace kron cross convolve correlate",
+        "inner outer vdot vecdot matvec vecmat tensordot kron cross convolve correlate",
     "_quantiles":
         "median quantile percentile nanmedian nanquantile nanpercentile",
     "_sets":
@@ -87,7 +87,7 @@ _LATER = {
     "_shapes":
         "ndim shape size expand_dims moveaxis rollaxis matrix_transpose flip flipud fliplr rot90 atleast_1d "
         "atleast_2d atleast_3d resize stack vstack row_stack hstack dstack column_stack block unstack array_split "
-        "split vsplit hsplit dsplit tile repeat roll append delete insert trim_zeros diagonal take_along_axis "
+        "split vsplit hsplit dsplit tile repeat roll append delete insert trim_zeros take_along_axis "
         "put_along_axis put place putmask extract compress choose select piecewise",
     "_statistics":
         "var std ptp average diff ediff1d gradient trapezoid cumulative_sum cumulative_prod cov corrcoef round "

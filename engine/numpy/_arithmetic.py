@@ -245,7 +245,7 @@ def interp(x, xp, fp, left=None, right=None, period=None):
     """Values at `x` on straight lines between the points (xp, fp); `xp` rises. With `period` both wrap around."""
     fp = _a.asarray(fp)
     fp = fp.astype(complex if fp.dtype.kind == "c" else float, copy=False)
-    x, xp = _a.asarray(x, float), _a.asarray(xp, float)
+    x, xp = _a.asarray(x, float, "C"), _a.asarray(xp, float, "C")
     if period is not None:
         if period == 0:
             raise ValueError("period must be a non-zero value")
@@ -263,6 +263,8 @@ def interp(x, xp, fp, left=None, right=None, period=None):
         raise ValueError("fp and xp are not of the same length.")
     if not len(xp):
         raise ValueError("array of sample points is empty")
+    if fp.dtype.kind == "f" and xp.ndim == fp.ndim == 1:
+        return _a._interp(x, xp, _a.asarray(fp, None, "C"), left, right)
     if len(xp) == 1:
         result = _a.full(x.shape, fp[0])
     else:

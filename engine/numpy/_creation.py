@@ -85,9 +85,7 @@ def diag(v, k=0):
     """The matrix with diagonal `k`, or of a matrix its diagonal `k` (a read-only view)."""
     v = _a.asarray(v)
     if v.ndim == 2:
-        from engine.numpy._shapes import diagonal
-
-        return diagonal(v, k)
+        return _a.diagonal(v, k)
     if v.ndim != 1:
         raise ValueError("Input must be 1- or 2-d.")
     size = v.shape[0] + abs(k)

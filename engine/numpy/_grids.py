@@ -211,7 +211,7 @@ def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
     modes = (mode,) * len(dims) if isinstance(mode, str) else tuple(mode)
     if len(places) != len(dims):
         raise ValueError(f"parameter multi_index must be a sequence of length {len(dims)}")
-    flat, step = 0, 1
+    flat, step = None, 1
     pairs = list(zip(places, dims, modes))
     for one, n, how in reversed(pairs) if _is_c(order) else pairs:
         if one.dtype.kind not in "iu" and one.size:
@@ -220,11 +220,15 @@ def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
             one = one % n
         elif how == "clip":
             one = _a.clip(one, 0, n - 1)
-        elif ((one < 0) | (one >= n)).any():
+        elif one.size and (one.min() < 0 or one.max() >= n):
             raise ValueError("invalid entry in coordinates array")
-        flat = flat + one.astype(int) * step
+        one = one.astype(int, copy=False)
+        one = one if step == 1 else one * step
+        flat = one if flat is None else flat + one
         step *= n
-    return flat[()] if isinstance(flat, _a.ndarray) else flat
+    if flat is None:
+        return 0
+    return flat[()] if flat.ndim == 0 else flat.copy() if len(pairs) == 1 else flat
 
 
 def diag_indices_from(arr):

@@ -10,15 +10,13 @@ def bincount(x, /, weights=None, minlength=0):
         raise ValueError("object too deep for desired array" if x.ndim else "object of too small depth for desired array")
     if x.dtype.kind not in "iub" and x.size:
         raise TypeError(f"Cannot cast array data from {x.dtype!r} to dtype('int64') according to the rule 'safe'")
-    if x.size and x.min() < 0:
-        raise ValueError("'list' argument must have no negative elements")
     if minlength < 0:
         raise ValueError("'minlength' must not be negative")
-    counts = _a.zeros(max(int(x.max()) + 1 if x.size else 0, minlength), int if weights is None else float)
-    if weights is not None and len(_a.asarray(weights)) != len(x):
-        raise ValueError("The weights and list don't have the same length.")
-    _a._scatter_add(counts, x.astype(int, copy=False), 1 if weights is None else weights)
-    return counts
+    if weights is not None:
+        weights = _a.ascontiguousarray(weights, float)
+        if weights.shape != x.shape:
+            raise ValueError("The weights and list don't have the same length.")
+    return _a._bincount(_a.ascontiguousarray(x, int), weights, minlength)
 
 
 def digitize(x, bins, right=False):

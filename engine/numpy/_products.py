@@ -1,6 +1,7 @@
 """Products of vectors and matrices beyond `@`, and convolution; all lowered to matrix products."""
 
 from engine import _array as _a
+from engine.numpy._statistics import _finish
 
 
 def inner(a, b, /):
@@ -65,7 +66,6 @@ def _core_placed(axes, result, inputs):
 def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=None):
     """Sums of products of the vectors along `axis` (the last one), the first one conjugated; `axes` names one for each input."""
     from engine.numpy._shapes import expand_dims
-    from engine.numpy._statistics import _finish
 
     if axis is not None and axes is not None:
         raise TypeError("cannot specify both 'axis' and 'axes'")
@@ -88,48 +88,54 @@ def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=N
     return _finish(result, out)
 
 
-def matvec(x1, x2, /, out=None, *, axes=None):
+def matvec(x1, x2, /, out=None, *, axes=None, dtype=None):
     """Each matrix of `x1` times the vector of `x2`."""
-    from engine.numpy._statistics import _finish
-
     x1, x2 = _a.asarray(x1), _a.asarray(x2)
     if x1.ndim < 2 or x2.ndim < 1:
         raise ValueError(f"matvec: Input operand {int(x1.ndim >= 2)} does not have enough dimensions (has "
                          f"{x1.ndim if x1.ndim < 2 else 0}, gufunc core with signature (m,n),(n)->(m) requires {2 if x1.ndim < 2 else 1})")
     x1, x2 = _cores_last(axes, (x1, 2), (x2, 1))
     _core("matvec", "(m,n),(n)->(m)", x1.shape[-1], x2.shape[-1])
+    if dtype is not None:
+        x1, x2 = _cast("matvec", dtype, x1, x2)
+    if axes is None and x2.ndim == 1:
+        return _finish(_a.matmul(x1, x2), out)
     return _finish(_core_placed(axes, _a.matmul(x1, x2[..., None])[..., 0], 2), out)
 
 
-def vecmat(x1, x2, /, out=None, *, axes=None):
+def vecmat(x1, x2, /, out=None, *, axes=None, dtype=None):
     """Each vector of `x1`, conjugated, times the matrix of `x2`."""
-    from engine.numpy._statistics import _finish
-
     x1, x2 = _a.asarray(x1), _a.asarray(x2)
     if x1.ndim < 1 or x2.ndim < 2:
         raise ValueError(f"vecmat: Input operand {int(x1.ndim >= 1)} does not have enough dimensions (has "
                          f"{0 if x1.ndim < 1 else x2.ndim}, gufunc core with signature (n),(n,m)->(m) requires {1 if x1.ndim < 1 else 2})")
     x1, x2 = _cores_last(axes, (x1, 1), (x2, 2))
     _core("vecmat", "(n),(n,m)->(m)", x1.shape[-1], x2.shape[-2])
+    if dtype is not None:
+        x1, x2 = _cast("vecmat", dtype, x1, x2)
     x1 = _a.conjugate(x1) if x1.dtype.kind == "c" else x1
     return _finish(_core_placed(axes, _a.matmul(x1[..., None, :], x2)[..., 0, :], 2), out)
+
+
+def _cast(name, dtype, *operands, casting="same_kind"):
+    """The operands of a product in the dtype that its argument `dtype` names."""
+    for i, operand in enumerate(operands):
+        if not _a.can_cast(operand.dtype, dtype, casting):
+            raise TypeError(f"Cannot cast ufunc '{name}' input {i} from {operand.dtype!r} to {_a.dtype(dtype)!r} with casting rule "
+                            f"'{casting}'")
+    return [operand.astype(dtype, copy=False) for operand in operands]
 
 
 def matmul(x1, x2, /, out=None, *, axes=None, axis=None, casting="same_kind", order="K", dtype=None, subok=True):
     """matmul with arguments beyond `out`: what C has calls this for them."""
     from engine.numpy._shapes import moveaxis
-    from engine.numpy._statistics import _finish
 
     if axis is not None:
         raise TypeError("matmul: axis can only be used with a single shared core dimension, not with the 3 distinct ones implied by signature "
                         "(n?,k),(k,m?)->(n?,m?).")
     operands = [_a.asarray(x1), _a.asarray(x2)]
     if dtype is not None:
-        for i, operand in enumerate(operands):
-            if not _a.can_cast(operand.dtype, dtype, casting):
-                raise TypeError(f"Cannot cast ufunc 'matmul' input {i} from {operand.dtype!r} to {_a.dtype(dtype)!r} with casting rule "
-                                f"'{casting}'")
-            operands[i] = operand.astype(dtype, copy=False)
+        operands = _cast("matmul", dtype, *operands, casting=casting)
     counts = [min(operand.ndim, 2) for operand in operands]
     counts.append(sum(counts) - 2)
     places = []
@@ -199,12 +205,6 @@ def dot_of_high_rank(a, b):
     return tensordot(a, b, (-1, -2))
 
 
-def trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
-    from engine.numpy._shapes import diagonal
-
-    return _a.sum(diagonal(a, offset, axis1, axis2), -1, dtype, out)
-
-
 def kron(a, b):
     a, b = _a.asarray(a), _a.asarray(b)
     rank = max(a.ndim, b.ndim)
@@ -229,7 +229,8 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
 
 def convolve(a, v, mode="full"):
     """The discrete convolution of two vectors."""
-    a, v = _a.array(a, ndmin=1), _a.array(v, ndmin=1)
+    a, v = _a.asarray(a), _a.asarray(v)
+    a, v = a if a.ndim else a.reshape(1), v if v.ndim else v.reshape(1)
     if not len(a):
         raise ValueError("a cannot be empty")
     if not len(v):
@@ -240,7 +241,8 @@ def convolve(a, v, mode="full"):
 
 
 def correlate(a, v, mode="valid"):
-    a, v = _a.asarray(a), _a.conjugate(_a.asarray(v))
+    a, v = _a.asarray(a), _a.asarray(v)
+    v = _a.conjugate(v) if v.dtype.kind == "c" else v
     if len(v) > len(a):
         return _slide(v, a, mode)[::-1]
     return _slide(a, v, mode)
@@ -248,12 +250,11 @@ def correlate(a, v, mode="valid"):
 
 def _slide(a, v, mode):
     """Dot products of `v` with each window of `a` (the longer one): rows of a strided view, times a vector."""
-    n, m = len(a), len(v)
-    dtype = _a.result_type(a, v)
-    if mode not in ("full", "same", "valid"):
-        raise ValueError("mode must be one of 'valid', 'same', or 'full'")
-    before, after = {"full": (m - 1, m - 1), "same": (m // 2, m - 1 - m // 2), "valid": (0, 0)}[mode]
-    padded = _a.zeros(n + before + after, dtype)
-    padded[before:before + n] = a
-    step = padded.strides[0]
-    return _a._as_strided(padded, (n + before + after - m + 1, m), (step, step)) @ v.astype(dtype)
+    m = len(v)
+    if mode == "full":
+        return _a._windows(a, v, m - 1, m - 1)
+    if mode == "same":
+        return _a._windows(a, v, m // 2, m - 1 - m // 2)
+    if mode == "valid":
+        return _a._windows(a, v, 0, 0)
+    raise ValueError("mode must be one of 'valid', 'same', or 'full'")

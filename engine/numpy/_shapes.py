@@ -422,29 +422,6 @@ def trim_zeros(filt, trim="fb", axis=None):
 
 # ---- by place
 
-def diagonal(a, offset=0, axis1=0, axis2=1):
-    """A read-only view of a diagonal, as the last dimension."""
-    a = _a.asarray(a)
-    if a.ndim < 2:
-        raise ValueError("diag requires an array of at least two dimensions")
-    axis1, axis2 = _axis(axis1, a.ndim), _axis(axis2, a.ndim)
-    if axis1 == axis2:
-        raise ValueError("axis1 and axis2 cannot be the same")
-    rows, columns = a.shape[axis1], a.shape[axis2]
-    before = [slice(None)] * a.ndim
-    before[axis1], before[axis2] = slice(max(-offset, 0), None), slice(max(offset, 0), None)
-    part = a[tuple(before)]
-    length = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
-    rest = [i for i in range(a.ndim) if i not in (axis1, axis2)]
-    sizes = tuple(a.shape[i] for i in rest) + (length,)
-    strides = tuple(a.strides[i] for i in rest) + (a.strides[axis1] + a.strides[axis2],)
-    if length == 0:
-        return _a.zeros(sizes, a.dtype)
-    view = _a._as_strided(part, sizes, strides)
-    view.setflags(write=False)
-    return view
-
-
 def take_along_axis(arr, indices, axis=-1):
     """For each place along `axis`, the element that `indices` names."""
     arr = _a.asarray(arr)

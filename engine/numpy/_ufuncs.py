@@ -95,23 +95,28 @@ def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
     """For each index the reduction up to the next one; the element itself where that is not further on."""
     from engine.numpy._shapes import moveaxis
 
-    array = _a.asarray(array, dtype)
-    rows = moveaxis(array, axis, 0)
-    starts = _a.asarray(indices).tolist()
-    for start in starts:
-        if not 0 <= start < len(rows):
-            raise IndexError(f"index {start} out-of-bounds in {ufunc.__name__}.reduceat [0, {len(rows)})")
-    stops = [*starts[1:], len(rows)]
-    fold = _REDUCTIONS.get(ufunc.__name__) or (lambda part, axis: reduce(ufunc, part, axis))
-    if starts:
-        first = fold(rows[:1], 0)
-        result = _a.empty((len(starts), *rows.shape[1:]), first.dtype)
-        for place, (start, stop) in enumerate(zip(starts, stops)):
-            result[place] = fold(rows[start:stop], 0) if stop > start + 1 else rows[start]
+    array, starts = _a.asarray(array, dtype), _a.asarray(indices)
+    if not _a.can_cast(starts.dtype, _a.int64):
+        raise TypeError(f"Cannot cast array data from {starts.dtype!r} to dtype('int64') according to the rule 'safe'")
+    rows = moveaxis(array, axis, 0) if axis else array
+    if ufunc.__name__ in _REDUCTIONS:
+        result = _a._reduceat(_REDUCTIONS[ufunc.__name__].__name__, rows, _a.asarray(starts, int, "C"), ufunc.__name__)
     else:
-        result = rows[:0]
-    result = moveaxis(result, 0, axis)
+        result = _folds_at(ufunc, rows, starts.tolist())
+    result = moveaxis(result, 0, axis) if axis else result
     if out is not None:
         out[...] = result
         return out
+    return result
+
+
+def _folds_at(ufunc, rows, starts):
+    if not starts:
+        return rows[:0]
+    for start in starts:
+        if not 0 <= start < len(rows):
+            raise IndexError(f"index {start} out-of-bounds in {ufunc.__name__}.reduceat [0, {len(rows)})")
+    result = _a.empty((len(starts), *rows.shape[1:]), reduce(ufunc, rows[:1], 0).dtype)
+    for place, (start, stop) in enumerate(zip(starts, [*starts[1:], len(rows)])):
+        result[place] = reduce(ufunc, rows[start:stop], 0) if stop > start + 1 else rows[start]
     return result

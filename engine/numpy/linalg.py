@@ -5,8 +5,8 @@ The work is the engine's `vme_linear`: solve, inv, det and cholesky need nothing
 """
 
 from engine import _array as _a
-from engine.numpy._products import cross as _cross, outer as _outer_any, tensordot, trace as _trace, vecdot
-from engine.numpy._shapes import diagonal as _diagonal, matrix_transpose, moveaxis as _moveaxis
+from engine.numpy._products import cross as _cross, outer as _outer_any, tensordot, vecdot
+from engine.numpy._shapes import matrix_transpose, moveaxis as _moveaxis
 
 __all__ = ["LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "matmul",
            "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",
@@ -559,11 +559,11 @@ def cross(x1, x2, /, *, axis=-1):
 
 
 def diagonal(x, /, *, offset=0):
-    return _diagonal(x, offset, -2, -1)
+    return _a.diagonal(x, offset, -2, -1)
 
 
 def trace(x, /, *, offset=0, dtype=None):
-    return _trace(x, offset, -2, -1, dtype)
+    return _a.trace(x, offset, -2, -1, dtype)
 
 
 def __dir__():

@@ -562,6 +562,12 @@ static vme_status fill_series(void *argument, int64_t begin, int64_t end)
 {
     const struct series *series = argument;
     double second = series->start + series->step;
+    if (series->dtype == VME_INT64 && series->out_step == sizeof(int64_t)) {
+        uint64_t *to = (uint64_t *)series->out, first = (uint64_t)series->int_start, each = (uint64_t)series->int_step;
+        for (int64_t i = begin; i < end; i++)
+            to[i] = first + (uint64_t)i * each;
+        return VME_OK;
+    }
     for (int64_t i = begin; i < end; i++) {
         char *to = series->out + i * series->out_step;
         switch (series->dtype) {

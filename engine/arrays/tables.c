@@ -1,0 +1,61 @@
+/* Counting into tables and interpolating in them, for engine.numpy, which checks dtypes. */
+#include "methods.h"
+
+#include "vme_tables.h"
+
+/* The least or the largest of an int64 vector that is not empty. */
+static int extreme(array *of, vme_reduce_op op, int64_t *value)
+{
+    static const int64_t one = 1, step = sizeof(int64_t);
+    const vme_tensor number = {NULL, (char *)value, &one, &step, 1, VME_INT64};
+    return array_check_status(of->state, ENGINE(of->size, vme_reduce(of->state->context, op, VME_INT64, &of->t, 1, NULL, &number)));
+}
+
+/* _bincount(places, weights or None, least length): contiguous vectors of int64 and float64, of one length */
+PyObject *array_function__bincount(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    int64_t length, low = 0, high = -1;
+    bool weighted = count == 3 && args[1] != Py_None;
+    if (count != 3 || keywords != NULL || !is_array(args[0]) || (weighted && !is_array(args[1])))
+        return PyErr_Format(PyExc_TypeError, "_bincount(places, weights, length)");
+    array *places = (array *)args[0];
+    if (array_argument_int(args[2], 0, &length) < 0)
+        return NULL;
+    if (places->t.rank != 1 || places->t.dtype != VME_INT64)
+        return PyErr_Format(PyExc_ValueError, "_bincount(): places are a vector of int64");
+    if (places->size > 0 && (extreme(places, VME_MIN, &low) < 0 || extreme(places, VME_MAX, &high) < 0))
+        return NULL;
+    if (low < 0)
+        return PyErr_Format(PyExc_ValueError, "'list' argument must have no negative elements");
+    if (high == INT64_MAX)
+        return PyErr_Format(PyExc_ValueError, "Maximum allowed dimension exceeded");
+    length = high + 1 > length ? high + 1 : length;
+    array *made = array_new(state, weighted ? VME_FLOAT64 : VME_INT64, 1, &length, true);
+    if (made != NULL && array_check_status(state, ENGINE(places->size * 2, vme_count(state->context, &places->t,
+            weighted ? &((array *)args[1])->t : NULL, &made->t))) < 0)
+        Py_CLEAR(made);
+    return (PyObject *)made;
+}
+
+/* _interp(x, xp, fp, left, right): contiguous float64; left and right None: the ends of fp */
+PyObject *array_function__interp(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    double ends[2];
+    if (count != 5 || keywords != NULL || !is_array(args[0]) || !is_array(args[1]) || !is_array(args[2]))
+        return PyErr_Format(PyExc_TypeError, "_interp(x, xp, fp, left, right)");
+    array *x = (array *)args[0], *xp = (array *)args[1], *fp = (array *)args[2];
+    if (fp->t.rank != 1 || fp->size == 0 || fp->t.dtype != VME_FLOAT64 || !(fp->flags & ARRAY_CONTIGUOUS))
+        return PyErr_Format(PyExc_ValueError, "_interp(): values are a vector of float64");
+    for (int i = 0; i < 2; i++) {
+        ends[i] = args[3 + i] == Py_None ? ((const double *)fp->t.data)[i * (fp->size - 1)] : PyFloat_AsDouble(args[3 + i]);
+        if (ends[i] == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    array *made = array_new(state, VME_FLOAT64, x->t.rank, x->t.shape, false);
+    if (made != NULL && array_check_status(state, ENGINE(made->size * 16, vme_interpolate(state->context, &x->t, &xp->t, &fp->t, ends[0],
+                                                                                          ends[1], &made->t))) < 0)
+        Py_CLEAR(made);
+    return array_as_scalar(made);
+}

@@ -37,6 +37,9 @@ enum {
     SMALL = 1 << 18,                    /* multiply-adds of a product that is not worth a plan */
     FEW = 8,                            /* vectors for which dot products are better than tiles */
     THIN = 8,                           /* k up to which writing the output is what takes time */
+    STRIP = 32,                         /* rows of b in a slab, tiles beside each other in a strip */
+    STRIPS_MOST = 96,                   /* rows of a product that waits for b */
+    STRIPS_LEAST = 8 << 20,             /* bytes of b, once for each panel: a second cache is far from holding them */
     DOTS_BLOCK = 1 << 16,               /* elements of a dot product's part */
     VECTOR_WORK = 1 << 17,              /* products of a matrix and a vector wait for memory: elements in a piece */
     SPINS_MOST = 1 << 10,               /* before a waiting thread lets others have its core */
@@ -601,6 +604,115 @@ static vme_status thin_rows(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
+/* ---- few rows, and a b from memory
+ * A strip of columns is one thread's. It goes through b by slabs of a few rows: while the tiles of one slab are computed, lines of the
+ * next one come, in the order in which they lie, and are packed as soon as they are there. So b is read once and at the speed of memory,
+ * and all else stays in the second cache, where neither b nor the output would by itself when rows lie a power of two apart. */
+typedef struct strips {
+    const product *it;
+    const char *a, *b;                  /* of the matrix at hand */
+    char *c;
+} strips;
+
+static void pack_row(const product *it, const char *b, int64_t columns, char *out)
+{
+    int64_t whole = columns / it->kernel->columns, rest = columns % it->kernel->columns;
+    if (whole > 0)
+        it->kernel->pack_b(1, whole, b, 0, out, it->sliver_bytes);
+    if (rest > 0)
+        memcpy(out + whole * it->sliver_bytes, b + whole * it->packed_b_row, (size_t)(rest * it->real));
+}
+
+/* Returns false when the context is stopped meanwhile. */
+static bool compute_strip(const strips *at, int64_t column, char *panels)
+{
+    const product *it = at->it;
+    const int64_t tile_columns = it->kernel->columns, columns = least(it->columns, it->n - column), slivers = parts(columns, tile_columns);
+    char *slabs = panels + it->panels * it->panel_bytes, *sums = slabs + RING * it->packed_b_part;
+    const char *b = at->b + column * it->real;
+    for (int64_t j = 0; j < least(it->depth, it->k); j++)
+        pack_row(it, b + j * it->b.row, columns, slabs + j * it->packed_b_row);
+    for (int64_t number = 0; number < it->parts; number++) {
+        const k_part part = {.number = number, .k0 = number * it->depth, .depth = least(it->depth, it->k - number * it->depth)};
+        const int64_t coming = least(it->depth, it->k - part.k0 - part.depth);
+        const char *slab = slabs + number % RING * it->packed_b_part;
+        char *next = slabs + (number + 1) % RING * it->packed_b_part;
+        for (int64_t panel = 0; panel < it->panels; panel++)
+            pack_panel(it, part, at->a, panel, panels + panel * it->panel_bytes);
+        b += part.depth * it->b.row;
+        for (int64_t sliver = 0, packed = 0; sliver < slivers; sliver++) {
+            vme_gemm_tile tile = {.k = part.depth, .a_row = it->real, .a_column = it->packed_a_column, .b_row = it->packed_b_row,
+                                  .c_row = it->packed_b_row, .accumulate = number > 0};
+            tile.columns = (int)least(tile_columns, columns - sliver * tile_columns);
+            tile.b = slab + sliver * it->sliver_bytes;
+            /* a row more than will be packed after this tile; a step of it fetches what it reads itself */
+            const int64_t fetched = coming * sliver + slivers;
+            if (fetched < coming * slivers)
+                tile.ahead = b + fetched / slivers * it->b.row + fetched % slivers * it->packed_b_row - tile.b;
+            for (int64_t row = 0; row < it->m; row += it->panel, tile.ahead = 0) {
+                tile.rows = (int)least(it->panel, it->m - row);
+                tile.a = panels + row / it->panel * it->panel_bytes;
+                tile.c = sums + (sliver * it->m + row) * it->packed_b_row;
+                it->kernel->tile(&tile);
+            }
+            for (const int64_t end = coming * (sliver + 1) / slivers; packed < end; packed++)
+                pack_row(it, b + packed * it->b.row, columns, next + packed * it->packed_b_row);
+        }
+        if (vme_stopping(it->context))
+            return false;
+    }
+    for (int64_t row = 0; row < it->m; row++)
+        for (int64_t sliver = 0; sliver < slivers; sliver++)
+            memcpy(at->c + row * it->c.row + (column + sliver * tile_columns) * it->real,
+                   sums + (sliver * it->m + row) * it->packed_b_row,
+                   (size_t)(least(tile_columns, columns - sliver * tile_columns) * it->real));
+    return true;
+}
+
+static vme_status do_strips(void *argument, int64_t begin, int64_t end)
+{
+    const strips *at = argument;
+    char *room = room_take(at->it);
+    bool stopped = false;
+    for (int64_t i = begin; i < end && !stopped; i++)
+        stopped = !compute_strip(at, i * at->it->columns, room + VME_ALIGNMENT);
+    atomic_store_explicit((atomic_bool *)room, false, memory_order_release);
+    return stopped ? vme_stopped_here(at->it->context) : VME_OK;
+}
+
+static vme_status multiply_strips(product *it)
+{
+    const vme_gemm_kernel *kernel = it->kernel;
+    it->depth = it->slivers = STRIP;        /* alike: then a tile fetches a row */
+    it->parts = parts(it->k, it->depth);
+    it->columns = it->slivers * kernel->columns;
+    it->rows = it->m;
+    it->panels = parts(it->m, kernel->rows);
+    it->panel = parts(it->m, it->panels);
+    it->packed_a_column = (int64_t)kernel->packed_rows * it->real;
+    it->panel_bytes = it->depth * it->packed_a_column;
+    it->packed_b_row = (int64_t)kernel->columns * it->real;
+    it->sliver_bytes = (it->depth + 1) * it->packed_b_row;      /* no power of two */
+    it->packed_b_part = it->slivers * it->sliver_bytes;
+    int64_t strip_count = parts(it->n, it->columns);
+    it->room_count = least(vme_threads(), strip_count);
+    it->room_bytes = VME_ALIGNMENT + it->panels * it->panel_bytes + RING * it->packed_b_part
+                     + it->slivers * it->m * it->packed_b_row;
+    size_t bytes = (size_t)(it->room_count * it->room_bytes), pages;
+    it->rooms = room_new(it->context, bytes, &pages);
+    if (it->rooms == NULL)
+        return VME_NO_MEMORY;
+    for (int64_t i = 0; i < it->room_count; i++)
+        atomic_init((atomic_bool *)(it->rooms + i * it->room_bytes), false);
+    vme_status status = VME_OK;
+    for (int64_t i = 0; status == VME_OK && i < it->matrices; i++) {
+        strips at = {it, matrix_of(it, &it->a, i), matrix_of(it, &it->b, i), matrix_of(it, &it->c, i)};
+        status = vme_parallel(it->context, strip_count, 1, do_strips, &at);
+    }
+    room_free(it->context, it->rooms, bytes, pages);
+    return status;
+}
+
 /* ---- a matrix times few vectors, one matrix at a time */
 typedef struct vector_product {
     const product *it;
@@ -833,6 +945,9 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
         return each_matrix(&it, multiply_sums);
     if (floating && it.k > 0 && it.k <= THIN && beside && it.n >= 64)
         return vme_parallel(context, it.matrices * it.m, most(1, VECTOR_WORK / (it.n * it.k)), thin_rows, &it);
+    if (floating && beside && it.m <= STRIPS_MOST && it.n >= it.kernel->columns * STRIP / 2
+        && it.k * it.n * it.real * parts(it.m, it.kernel->rows) >= STRIPS_LEAST)
+        return multiply_strips(&it);
     if (it.form == PAIRS) {
         it.n *= 2;
         it.k *= 2;

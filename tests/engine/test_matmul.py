@@ -73,6 +73,27 @@ def test_block_edges(backend, context, dtype, m, n, k):
             np.testing.assert_array_equal(matmul(context, left, right), expected(left, right))
 
 
+@pytest.mark.parametrize(("dtype", "m"), [("float32", 16), ("float32", 31), ("float64", 2), ("float64", 5), ("float64", 17)])
+def test_few_rows_of_a_large_matrix(backend, context, dtype, m):
+    """The second operand goes by in strips; 1031 and 1030 end in parts of them."""
+    a, b = values(dtype, (2, m, 1031), 1), values(dtype, (2, 1031, 1030), 2)
+    wanted = a @ b
+    np.testing.assert_array_equal(matmul(context, a, b), wanted)
+    turned = np.ascontiguousarray(a.transpose(0, 2, 1)).transpose(0, 2, 1)
+    out = np.zeros((2, m, 2000), dtype)[:, :, 5:1035]
+    matmul(context, turned, b[:, ::-1][:, ::-1], out)
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(matmul(context, a, b[:, ::-1]), a @ b[:, ::-1])
+    poor = Context(refuse=0)
+    try:
+        with pytest.raises(EngineError) as caught:
+            matmul(poor, a, b)
+        assert caught.value.status is Status.NO_MEMORY
+        assert poor.charged == 0
+    finally:
+        poor.close()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "complex64", "int32"])
 @pytest.mark.parametrize(("m", "n", "k"), [(2030, 40, 390), (40, 2060, 390), (2020, 2050, 4)])
 def test_operands_larger_than_what_is_packed_at_once(backend, context, dtype, m, n, k):

@@ -21,11 +21,12 @@ class Network:
         self.name, self.random = name, numpy.random.default_rng(seed)
         self.nodes, self.constants, self.inputs, self.outputs = [], [], [], []
 
-    def input(self, name, shape):
-        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    def input(self, name, shape, dtype="float32"):
+        self.inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)), shape))
         return name
 
     def output(self, source, name, shape):
+        """Calls `source`, which the last node makes, `name`."""
         self.nodes[-1].output[0] = name
         self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
@@ -33,9 +34,18 @@ class Network:
         self.nodes.append(helper.make_node(operator, sources, [name], name, **attributes))
         return name
 
-    def constant(self, name, values):
-        self.constants.append(numpy_helper.from_array(values.astype("float32"), name))
+    def constant(self, name, values, dtype="float32"):
+        self.constants.append(numpy_helper.from_array(numpy.asarray(values, dtype), name))
         return name
+
+    def dense(self, name, source, inputs, outputs):
+        """A matrix product and a sum, as PyTorch exports a linear layer of tensors of rank 3."""
+        weights = self.random.standard_normal((inputs, outputs)) / inputs ** 0.5
+        product = self.add("MatMul", f"{name}.matmul", source, self.constant(f"{name}.weight", weights))
+        return self.add("Add", name, self.constant(f"{name}.bias", self.random.normal(0, 0.1, outputs)), product)
+
+    def reshape(self, name, source, shape):
+        return self.add("Reshape", name, source, self.constant(f"{name}.shape", shape, "int64"))
 
     def convolution(self, name, source, channels, outputs, kernel, stride=1, groups=1):
         weights = self.random.standard_normal((outputs, channels // groups, kernel, kernel))
@@ -89,7 +99,104 @@ def resnet18(size=224, width=64, classes=1000, seed=1):
     return net.model()
 
 
-NETWORKS = {"resnet18": resnet18}
+def bert(tokens=256, layers=12, width=768, heads=12, hidden=3072, vocabulary=30522, seed=2, fused=True):
+    """BERT for questions about a text (Devlin et al., NAACL '19; SQuAD's two logits a token): base with these defaults, as PyTorch exports it;
+    `fused` False: with layer normalization in its parts, as before opset 17."""
+    net = Network("bert", seed)
+    ids, mask, segments = (net.input(name, [1, tokens], "int64") for name in ("input_ids", "attention_mask", "token_type_ids"))
+
+    def normalized(name, source):
+        scale = net.constant(f"{name}.scale", net.random.uniform(0.8, 1.2, width))
+        bias = net.constant(f"{name}.bias", net.random.normal(0, 0.1, width))
+        if fused:
+            return net.add("LayerNormalization", name, source, scale, bias, axis=-1, epsilon=1e-12)
+        below = net.add("Sub", f"{name}.below", source, net.add("ReduceMean", f"{name}.mean", source, axes=[-1]))
+        squares = net.add("Pow", f"{name}.squares", below, net.constant(f"{name}.two", 2.0))
+        variance = net.add("Add", f"{name}.variance", net.add("ReduceMean", f"{name}.squares.mean", squares, axes=[-1]), net.constant(f"{name}.epsilon", 1e-12))
+        scaled = net.add("Div", f"{name}.scaled", below, net.add("Sqrt", f"{name}.deviation", variance))
+        return net.add("Add", name, net.add("Mul", f"{name}.weighted", scaled, scale), bias)
+
+    def embedded(name, indices, rows):
+        return net.add("Gather", name, net.constant(f"{name}.table", net.random.normal(0, 0.5, (rows, width))), indices, axis=0)
+
+    x = net.add("Add", "embeddings.typed", embedded("words", ids, vocabulary), embedded("segments", segments, 2))
+    x = normalized("embeddings", net.add("Add", "embeddings.sum", x, net.constant("positions", net.random.normal(0, 0.5, (1, tokens, width)))))
+    open_mask = net.add("Cast", "mask.float", net.add("Unsqueeze", "mask.wide", mask, net.constant("mask.axes", [1, 2], "int64")), to=TensorProto.FLOAT)
+    hidden_places = net.add("Sub", "mask.closed", net.constant("mask.one", 1.0), open_mask)
+    penalty = net.add("Mul", "mask.penalty", hidden_places, net.constant("mask.least", -10000.0))
+    for layer in range(layers):
+        name = f"layer{layer}"
+
+        def split(part, order, source=x, name=name):
+            heads_of = net.reshape(f"{name}.{part}.heads", net.dense(f"{name}.{part}", source, width, width), [1, tokens, heads, width // heads])
+            return net.add("Transpose", f"{name}.{part}.turned", heads_of, perm=order)
+
+        scores = net.add("MatMul", f"{name}.products", split("query", [0, 2, 1, 3]), split("key", [0, 2, 3, 1]))
+        scores = net.add("Div", f"{name}.scaled", scores, net.constant(f"{name}.root", (width // heads) ** 0.5))
+        weights = net.add("Softmax", f"{name}.weights", net.add("Add", f"{name}.scores", scores, penalty), axis=-1)
+        context = net.add("MatMul", f"{name}.context", weights, split("value", [0, 2, 1, 3]))
+        context = net.reshape(f"{name}.joined", net.add("Transpose", f"{name}.back", context, perm=[0, 2, 1, 3]), [1, tokens, width])
+        x = normalized(f"{name}.attended", net.add("Add", f"{name}.residual1", net.dense(f"{name}.attention", context, width, width), x))
+        y = net.dense(f"{name}.wide", x, width, hidden)
+        part = net.add("Erf", f"{name}.erf", net.add("Div", f"{name}.gelu.scaled", y, net.constant(f"{name}.gelu.root", 2 ** 0.5)))
+        part = net.add("Mul", f"{name}.gelu.part", y, net.add("Add", f"{name}.gelu.sum", part, net.constant(f"{name}.gelu.one", 1.0)))
+        y = net.dense(f"{name}.narrow", net.add("Mul", f"{name}.gelu", part, net.constant(f"{name}.gelu.half", 0.5)), hidden, width)
+        x = normalized(f"{name}.out", net.add("Add", f"{name}.residual2", y, x))
+    logits = net.dense("logits", x, width, 2)
+    net.nodes.append(helper.make_node("Split", [logits, net.constant("split", [1, 1], "int64")], ["first", "second"], "split", axis=-1))
+    for name, half in (("start_logits", "first"), ("end_logits", "second")):
+        net.add("Squeeze", name, half, net.constant(f"{name}.axes", [-1], "int64"))
+        net.output(name, name, [1, tokens])
+    return net.model()
+
+
+def din(history=100, items=63001, categories=801, width=64, seed=3):
+    """Deep Interest Network (Zhou et al., KDD '18), sized as its authors' for Amazon's electronics: how likely a user with this history wants the
+    item. Attention over the history sees [q, h, q-h, q*h]; the sums go through a network of 80 and 40."""
+    net, double = Network("din", seed), 2 * width
+    item, category = net.input("item", [1], "int64"), net.input("category", [1], "int64")
+    past = [net.input(name, [1, history], "int64") for name in ("history_items", "history_categories")]
+    mask = net.input("mask", [1, history], "bool")
+    tables = [net.constant(f"{name}.table", net.random.normal(0, 0.3, (rows, width))) for name, rows in (("items", items), ("categories", categories))]
+
+    def embedded(name, indices):
+        return net.add("Concat", name, *(net.add("Gather", f"{name}.{number}", table, index) for number, (table, index) in enumerate(zip(tables, indices))), axis=-1)
+
+    wanted, seen = embedded("wanted", [item, category]), embedded("seen", past)
+    query = net.add("Expand", "query", net.add("Unsqueeze", "query.row", wanted, net.constant("query.axes", [1], "int64")),
+                    net.constant("query.shape", [1, history, double], "int64"))
+    x = net.add("Concat", "pairs", query, seen, net.add("Sub", "difference", query, seen), net.add("Mul", "product", query, seen), axis=-1)
+    x = net.add("Sigmoid", "attention1.active", net.dense("attention1", x, 4 * double, 80))
+    x = net.add("Sigmoid", "attention2.active", net.dense("attention2", x, 80, 40))
+    scores = net.add("Transpose", "scores", net.dense("attention3", x, 40, 1), perm=[0, 2, 1])
+    open_scores = net.add("Where", "scores.open", net.add("Unsqueeze", "mask.row", mask, net.constant("mask.axes", [1], "int64")), scores,
+                          net.constant("scores.least", -4294967295.0))
+    scaled = net.add("Div", "scores.scaled", open_scores, net.constant("scores.root", double ** 0.5))
+    interest = net.add("MatMul", "interest", net.add("Softmax", "weights", scaled, axis=-1), seen)
+    interest = net.reshape("interest.row", interest, [1, double])
+    x = net.add("Concat", "features", interest, wanted, net.add("Mul", "match", interest, wanted), axis=-1)
+    for number, (inputs, outputs) in enumerate(((3 * double, 80), (80, 40))):
+        x = net.add("Sigmoid", f"layer{number}.active", net.dense(f"layer{number}", x, inputs, outputs))
+    net.output(net.add("Sigmoid", "likely", net.dense("last", x, 40, 1)), "output", [1, 1])
+    return net.model()
+
+
+NETWORKS = {"resnet18": resnet18, "bert": bert, "din": din}
+LIMITS = {"input_ids": 30522, "token_type_ids": 2, "item": 63001, "category": 801, "history_items": 63001, "history_categories": 801}
+
+
+def inputs(ports, seed, limits=LIMITS):
+    """{name: array} for ports with a name, dtype and shape: numbers of the normal distribution, indices below LIMITS, masks that end somewhere."""
+    random, made = numpy.random.default_rng(seed), {}
+    for port in ports:
+        dtype = numpy.dtype(str(port.dtype))
+        if "mask" in port.name:
+            made[port.name] = (numpy.arange(port.shape[-1]) < random.integers(port.shape[-1] // 2, port.shape[-1] + 1)).astype(dtype).reshape(port.shape)
+        elif dtype.kind == "i":
+            made[port.name] = random.integers(0, limits[port.name], port.shape).astype(dtype)
+        else:
+            made[port.name] = random.standard_normal(port.shape, dtype="float32").astype(dtype)
+    return made
 
 
 if __name__ == "__main__":

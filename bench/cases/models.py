@@ -17,7 +17,6 @@ from bench import networks
 from bench.measure import Figure, Result
 from bytecode.compiler import compile_task
 from engine import library
-from engine.numpy import asarray
 
 REST_S = 0.02
 MAIN = """
@@ -29,8 +28,8 @@ def setup():
     global model
     model = engine.load("network")
 
-def run(x):
-    return model({"input": x})["output"]
+def run(inputs):
+    return model(inputs)
 """
 
 
@@ -81,27 +80,29 @@ def _measured(name, data, threads, rounds, runtime, folder):
     bundle = compile_task(folder)
     (folder / "network.vmm").write_bytes(bundle.models["network"])
     model = engine.load(folder / "network.vmm")
-    shape = model.inputs[0].shape
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle.to_bytes())
-        ways = {"in the host": lambda x: model({"input": asarray(x)})["output"], "in a VM": task}
+        ways = {"in the host": model, "in a VM": task}
         if runtime is not None:
             session = _session(runtime, data, threads)
-            ways["ONNX Runtime"] = lambda x: session.run(None, {"input": x})[0]
+            names = [port.name for port in model.outputs]
+            ways["ONNX Runtime"] = lambda inputs: dict(zip(names, session.run(names, inputs)))
         times, worst, agree = {way: [] for way in ways}, 0.0, True
         for number in range(rounds + 1):
-            x = numpy.random.default_rng(number).standard_normal(shape, dtype="float32")
+            inputs = networks.inputs(model.inputs, number)
             made = {}
             for way, call in ways.items():
                 time.sleep(REST_S)
                 began = time.perf_counter()
-                made[way] = numpy.asarray(call(x))
+                made[way] = call(inputs)
                 if number:
                     times[way].append(1000 * (time.perf_counter() - began))
             truth = made["ONNX Runtime" if runtime is not None else "in the host"]
-            for output in made.values():
-                worst = max(worst, float(abs(output - truth).max() / abs(truth).max()))
-                agree = agree and output.argmax() == truth.argmax()
+            for outputs in made.values():
+                for port, array in outputs.items():
+                    ours, theirs = numpy.asarray(array), numpy.asarray(truth[port])
+                    worst = max(worst, float(abs(ours - theirs).max() / abs(theirs).max()))
+                    agree = agree and ours.argmax() == theirs.argmax()
     figures = {way: Figure(tuple(values), "ms", "less") for way, values in times.items()}
     if runtime is None:
         return Result(f"{name}, {threads} threads", figures, (("INVALID: ONNX Runtime is not installed (pip install 'vmhost[bench]')", False),))

@@ -350,3 +350,27 @@ def softmax(reader, node):
     else:
         logarithm = network.unary("log", node.name, total, network.fresh(f"{label}/log"))
         network.binary("subtract", node.name, below, logarithm, label)
+
+
+@reads("LayerNormalization")
+def layer_normalization(reader, node):
+    network, source = reader.network, node.inputs[0]
+    axis, rank = axis_of(reader, node, source, default=-1), len(reader.shape(source))
+    if any(node.outputs[1:]):
+        raise Unsupported("has more than one output that is used")
+    axes, label = list(range(axis, rank)), node.output
+    dtype = reader.dtype(source)
+
+    def mean(name, what):
+        total = network.reduced("sum", node.name, name, axes, network.fresh(f"{label}/sum"))
+        count = network.constant(f"{label}/count", numpy.prod([reader.shape(name)[d] for d in axes]), dtype)
+        return network.binary("divide", node.name, total, count, network.fresh(f"{label}/{what}"))
+
+    below = network.binary("subtract", node.name, source, mean(source, "mean"), network.fresh(f"{label}/below"))
+    square = network.unary("square", node.name, below, network.fresh(f"{label}/square"))
+    epsilon = network.constant(f"{label}/epsilon", node.get("epsilon", 1e-5), dtype)
+    variance = network.binary("add", node.name, mean(square, "variance"), epsilon, network.fresh(f"{label}/variance"))
+    deviation = network.unary("sqrt", node.name, variance, network.fresh(f"{label}/deviation"))
+    scaled = network.binary("divide", node.name, below, deviation, network.fresh(f"{label}/scaled"))
+    made = network.binary("multiply", node.name, scaled, node.inputs[1], network.fresh(f"{label}/weighted"))
+    reader.same(label, network.binary("add", node.name, made, node.inputs[2], network.fresh(f"{label}/whole")) if node.input(2) else made)

@@ -4,6 +4,7 @@ import numpy
 import pytest
 from onnx import helper
 
+import bench.networks
 from bytecode.errors import CompileError
 from bytecode.models import compile_model
 from bytecode.models.network import BINARY, REDUCE, UNARY
@@ -96,3 +97,23 @@ def test_what_is_not_there_is_all_named_at_once():
         compile_model(data, "model.onnx")
     assert [entry.message for entry in caught.value.diagnostics] == [
         "operator Det (node 'd') is not supported", "operator NonZero (node 'z') is not supported"]
+
+
+@pytest.mark.parametrize(("model", "limits"), [
+    (bench.networks.bert(16, 2, 32, 4, 64, 100), {"input_ids": 100, "token_type_ids": 2}),
+    (bench.networks.bert(7, 1, 24, 3, 50, 100, fused=False), {"input_ids": 100, "token_type_ids": 2}),
+    (bench.networks.din(10, 50, 20, 8), {"item": 50, "category": 20, "history_items": 50, "history_categories": 20}),
+], ids=["bert", "bert in parts", "din"])
+def test_small_networks_agree(backend, model, limits):
+    data = model.SerializeToString()
+    ours = Model("model", _array._model_open(compile_model(data, "model.onnx")))
+    for seed in range(3):
+        inputs = bench.networks.inputs(ours.inputs, seed, limits)
+        made = ours(inputs)
+        for port, theirs in zip(ours.outputs, networks.expected(data, inputs), strict=True):
+            networks.assert_close(made[port.name], theirs)
+
+
+def test_an_index_out_of_bounds_is_the_callers_error():
+    with pytest.raises(IndexError, match="out of bounds"):
+        agrees([node("Gather", "table i", axis=0)], {"i": numpy.array([4])}, {"table": networks.values((4, 6))})

@@ -50,7 +50,7 @@ def is_open():
     try_it("posix", posix.stat, "/etc/passwd")
     try_it("mmap", mmap.mmap, 0, 4096)
     try_it("system", lambda: posix.system("true"))
-    try_it("attach", lambda: _sqlite3.connect(":memory:").set_authorizer(None))
+    try_it("attach", lambda: _sqlite3.connect(":memory:").enable_load_extension(True))
     if "VMHOST_FAILING" in posix.environ or b"VMHOST_FAILING" in posix.environ or "VMHOST_FAILING" in os.environ:
         found.append("environment")
     return found

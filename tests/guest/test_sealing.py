@@ -89,7 +89,6 @@ DENIED = {
     "database_limit": "import sqlite3; sqlite3.connect(':memory:').setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 5)",
     "database_extension": "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)",
     "database_settings": "import sqlite3 as s; s.connect(':memory:').setconfig(s.SQLITE_DBCONFIG_DEFENSIVE, False)",
-    "database_authorizer": "import sqlite3; sqlite3.connect(':memory:').set_authorizer(None)",
     # network
     "connect": "import socket; socket.create_connection(('127.0.0.1', 1))",
     "unix_socket": "import socket; socket.socket(socket.AF_UNIX)",
@@ -106,19 +105,21 @@ DENIED = {
     "frame_trace_opcodes": "import sys; setattr(sys._getframe(), 'f_trace_opcodes', True)",
     "frame_trace_deleted": "import sys; delattr(sys._getframe(), 'f_trace')",
     "breakpoint": "breakpoint()",
-    # variables of frames, by the proxy of PEP 667
-    "frame_local": "import operator, sys; operator.setitem(sys._getframe().f_locals, 'sys', 1)",
-    "frame_local_deleted": "import operator, sys; operator.delitem(sys._getframe().f_locals, 'sys')",
-    "frame_local_by_its_method": "import sys; f = sys._getframe().f_locals; type(f).__setitem__(f, 'sys', 1)",
-    "frame_local_deleted_by_its_method": "import sys; f = sys._getframe().f_locals; f.__delitem__('sys')",
-    "frame_local_by_update": "import sys; sys._getframe().f_locals.update(sys=1)",
-    "frame_local_by_merging": "import operator, sys; operator.ior(sys._getframe().f_locals, {'sys': 1})",
-    "frame_local_by_its_merging_method": "import sys; sys._getframe().f_locals.__ior__({'sys': 1})",
-    "frame_local_by_default": "import sys; sys._getframe().f_locals.setdefault('other', 1)",
-    "frame_local_popped": "import sys; sys._getframe().f_locals.pop('other', 1)",
-    "frame_local_by_exec": "import sys; exec(storing, {'__name__': ''}, sys._getframe().f_locals)",
+    # variables of frames, by the proxy of PEP 667: those of the standard library, and where the compiler keeps hidden ones
+    "frame_local": "import operator; operator.setitem(library.f_locals, 'value', 1)",
+    "frame_local_deleted": "import operator; operator.delitem(library.f_locals, 'value')",
+    "frame_local_by_its_method": "f = library.f_locals; type(f).__setitem__(f, 'value', 1)",
+    "frame_local_deleted_by_its_method": "library.f_locals.__delitem__('value')",
+    "frame_local_by_update": "library.f_locals.update(value=1)",
+    "frame_local_by_merging": "import operator; operator.ior(library.f_locals, {'value': 1})",
+    "frame_local_by_its_merging_method": "library.f_locals.__ior__({'value': 1})",
+    "frame_local_by_default": "library.f_locals.setdefault('other', 1)",
+    "frame_local_popped": "library.f_locals.pop('other', 1)",
+    "frame_local_by_exec": "exec(storing, {'__name__': ''}, library.f_locals)",
+    "frame_local_of_a_template": "import operator; operator.setitem(template.f_locals, 'value', 1)",
     "frame_local_of_a_generator": "import operator; operator.setitem((one for one in [1]).gi_frame.f_locals, '.0', 1)",
-    "frame_local_of_a_traceback": "import operator; operator.setitem(failure.__traceback__.tb_frame.f_locals, 'found', 1)",
+    "frame_local_under_another_name": "import operator; operator.setitem((one for one in [1]).gi_frame.f_locals, 'one', 1)",
+    "frame_local_of_a_generic_function": "import operator; operator.setitem(generic.f_locals, '.type_params', 1)",
 }
 
 GONE = {
@@ -169,6 +170,66 @@ try:
     fails()
 except KeyError as error:
     failure = error.with_traceback(error.__traceback__.tb_next)
+
+import contextlib
+@contextlib.contextmanager
+def caught():
+    global library
+    library = sys._getframe(1)      # contextlib's
+    yield
+with caught():
+    pass
+assert 'contextlib' in library.f_code.co_filename
+
+def frames_of_code_that_is_made():
+    import dataclasses
+    template = generic = None
+    @dataclasses.dataclass
+    class Seen:     # its __init__ is made from a template
+        value: int
+        def __setattr__(self, name, value):
+            nonlocal template
+            template = sys._getframe(1)
+    Seen(1)
+    def base():
+        nonlocal generic
+        generic = sys._getframe(1)
+        return dict
+    class Generic[T](base()): pass
+    return template, generic
+template, generic = frames_of_code_that_is_made()
+assert template.f_code.co_name == '__init__'
+assert '.type_params' in generic.f_code.co_varnames + generic.f_code.co_cellvars
+
+def writes(value):
+    '''What the writes to a frame's own variables come to, by each of the ways.'''
+    import operator
+    first = second = third = fourth = fifth = None
+    seen = sys._getframe().f_locals
+    seen["first"] = 1
+    seen.update({"second": 2})
+    seen |= {"third": 3}
+    seen.__setitem__("fourth", 4)
+    operator.setitem(seen, "fifth", 5)
+    kept = [held for held in (seen.setdefault("extra", 6), seen.pop("extra"), seen.pop("extra", 7))]
+    try:
+        del seen["first"]
+    except ValueError as error:
+        refused = str(error)
+    def closed():
+        return value
+    inner = (lambda: sys._getframe(1).f_locals)()
+    inner["value"] = 8
+    operator.setitem(failure.__traceback__.tb_frame.f_locals, "found", 9)
+    return first, second, third, fourth, fifth, kept, refused, closed(), failure.__traceback__.tb_frame.f_locals["found"]
+
+def borrowed(value):
+    '''What was loaded from a variable stays alive while the variable changes.'''
+    def change():
+        sys._getframe(1).f_locals["held"] = None
+        return [bytearray(100) for one in range(100)]
+    held = bytearray(b"kept") * 10
+    return [held, change(), held][0][:4] == b"kept", held
 
 def frames(value):
     '''What can be read of a frame's variables.'''
@@ -337,6 +398,15 @@ def test_replaced_functions_have_the_signatures_of_the_originals(task):
 
 def test_variables_of_frames_can_be_read(task):
     assert task(1, entry="main:frames") == (2, 1, ["found"], 2, True)
+
+def test_a_task_writes_the_variables_of_its_own_functions(task):
+    *values, refused, closed, found = task(None, entry="main:writes")
+    assert values == [1, 2, 3, 4, 5, [6, 6, 7]]
+    assert "local variables" in refused
+    assert (closed, found) == (8, 9)
+
+def test_what_a_variable_held_outlives_a_write_while_it_is_in_use(task):
+    assert task(None, entry="main:borrowed") == (True, None)
 
 def test_the_host_can_still_write_variables_of_frames(task):
     assert task("frame_local")[0] == "PermissionDenied"

@@ -30,6 +30,10 @@ SCRIPT = '''
         connections = {"plain": sqlite3.connect(":memory:"), "autocommit": sqlite3.connect(":memory:", autocommit=False),
                        "subclass": sqlite3.connect(":memory:", factory=Own), "again": sqlite3.connect(":memory:")}
         connections["again"].__init__(":memory:")
+        connections["asked"], connections["cleared"] = sqlite3.connect(":memory:"), sqlite3.connect(":memory:")
+        connections["asked"].set_authorizer(lambda *about: sqlite3.SQLITE_OK)
+        connections["cleared"].set_authorizer(lambda *about: sqlite3.SQLITE_OK)
+        connections["cleared"].set_authorizer(None)
         open_ = {name: [s for s in REFUSED if not is_refused(c, s)] for name, c in connections.items()}
         got = [(c.getlimit(sqlite3.SQLITE_LIMIT_ATTACHED), c.getconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE),
                 c.getconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER)) for c in connections.values()]
@@ -48,6 +52,38 @@ SCRIPT = '''
             calls.append(str(error))
         connection.set_progress_handler(None, 0)
         return [*calls, *connection.execute(count).fetchone(), *connection.execute("pragma user_version").fetchone()]
+
+    def own_authorizer(value):
+        connection, other, about, said = sqlite3.connect(":memory:"), sqlite3.connect(":memory:"), [], []
+        connection.executescript("create table t (a, b); insert into t values (1, 2)")
+        def tried(statement, on=connection):
+            try:
+                return [list(row) for row in on.execute(statement)]
+            except sqlite3.DatabaseError as error:
+                return str(error)
+        def answer(*asked):
+            about.append(asked)
+            return sqlite3.SQLITE_DENY if asked[2] == "b" else sqlite3.SQLITE_OK
+        connection.set_authorizer(answer)
+        found = [tried("select a from t"), tried("select b from t"), about[1]]
+        connection.set_authorizer(lambda *asked: 1 / 0)
+        found.append(tried("select a from t"))
+        def uses(*asked):       # the connection in whose authorizer this is, at once and by way of another
+            said.append(tried("drop table t"))
+            for way in (lambda: connection.cursor().execute("select 1"), lambda: setattr(connection, "isolation_level", None),
+                        connection.commit, connection.close):
+                try:
+                    way()
+                    said.append("done")
+                except sqlite3.ProgrammingError as error:
+                    said.append(str(error))
+            said.append(tried("select 1", other))
+            return sqlite3.SQLITE_OK
+        other.set_authorizer(lambda *asked: said.append(tried("drop table t")) or sqlite3.SQLITE_OK)
+        connection.set_authorizer(uses)
+        found += [tried("select a from t"), sorted({str(one).partition(":")[0] for one in said})]
+        connection.set_authorizer(None)
+        return found + [tried("select b from t")]
 
     def runaway(value):
         # what a task does with its connection first, and the statement that then never ends
@@ -147,11 +183,14 @@ def answers(before, after):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_rules_are_the_same_by_every_way(way):
-    rules, handler = answers(WAYS[way], "print(json.dumps(ask('rules') + ask('own_handler')))")
+    rules, handler, authorizer = answers(WAYS[way], "print(json.dumps(ask('rules') + ask('own_handler') + ask('own_authorizer')))")
     opened, settings = rules
-    assert opened == {"plain": [], "autocommit": [], "subclass": [], "again": []}
-    assert settings == [[0, True, False]] * 4
+    assert opened == {"plain": [], "autocommit": [], "subclass": [], "again": [], "asked": [], "cleared": []}
+    assert settings == [[0, True, False]] * 6
     assert handler == [1, 1, 1, "interrupted", 100_000, 0]
+    assert authorizer == [
+        [[1]], "access to t.b is prohibited", [20, "t", "a", "main", None], "not authorized",
+        [[1]], ["[[1]]", "the connection asks its authorizer", "the connection is in use"], [[2]]]
 
 
 RUNAWAYS = ["usual", "none", "off", "rare", "native", "trace", "opened again", "collations", "cursor", "closed"]

@@ -214,13 +214,13 @@ POLICY = {
         Cursor.close Cursor.setinputsizes Cursor.setoutputsize
     """, gated="""
         Blob.__exit__ Blob.close Blob.read Blob.write
-        Connection Connection.__exit__ Connection.setlimit Connection.set_progress_handler
+        Connection Connection.__exit__ Connection.setlimit Connection.set_authorizer Connection.set_progress_handler
         Connection.backup Connection.blobopen Connection.close Connection.commit Connection.deserialize Connection.rollback
         Connection.serialize Connection.execute Connection.executemany Connection.executescript
         Cursor.execute Cursor.executemany Cursor.executescript Cursor.fetchall Cursor.fetchmany
         Cursor.fetchone
     """, refused="""
-        Connection.load_extension Connection.enable_load_extension Connection.setconfig Connection.set_authorizer
+        Connection.load_extension Connection.enable_load_extension Connection.setconfig
     """),
 
     # --- computation and data: nothing in them reaches outside the VM

@@ -143,7 +143,8 @@ static void mmap_dealloc_gate(PyObject *self)
 }
 
 /* --- sqlite: databases in memory, or in files that may be read and written; nothing attached to them, and none of the
- * pragmas that change the whole process. The authorizer and the configuration of a connection are ours (sqlite_rules.c). */
+ * pragmas that change the whole process. The configuration of a connection is ours, and its authorizer, which asks the task's
+ * own where the rules have nothing to say (sqlite_rules.c). */
 
 static _Atomic(initproc) connection_init;
 static _Atomic(PyMethodDef *) connection_execute;
@@ -162,6 +163,21 @@ static PyObject *authorize(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     return PyLong_FromLong(vmh_sqlite_refuses(action, texts[0], texts[1]));
 }
 
+/* The same with the task's own authorizer, which is asked about the rest: (own, action, first, second, database, trigger). `address` is the
+ * connection's, which lives while it asks. */
+static PyObject *authorize_own(PyObject *address, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *refused = nargs < 1 ? NULL : authorize(NULL, args + 1, nargs - 1), *answer = refused;
+    if (refused != NULL && PyLong_IsZero(refused)) {
+        vmh_sqlite_asking asking;
+        vmh_sqlite_asking_begin(&asking, PyLong_AsVoidPtr(address));
+        answer = PyObject_Vectorcall(args[0], args + 1, (size_t)(nargs - 1), NULL);
+        vmh_sqlite_asking_end(&asking);
+        Py_DECREF(refused);
+    }
+    return answer;
+}
+
 /* Called every few thousand steps of a query: a stop ends it. `handler` is the task's own, or NULL. */
 static PyObject *progress(PyObject *handler, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs))
 {
@@ -170,6 +186,7 @@ static PyObject *progress(PyObject *handler, PyObject *const *Py_UNUSED(args), P
 }
 
 static PyMethodDef authorize_def = {"authorize", (PyCFunction)(void (*)(void))authorize, METH_FASTCALL, NULL};
+static PyMethodDef authorize_own_def = {"authorize", (PyCFunction)(void (*)(void))authorize_own, METH_FASTCALL, NULL};
 static PyMethodDef progress_def = {"progress", (PyCFunction)(void (*)(void))progress, METH_FASTCALL, NULL};
 
 /* Calls `def` and releases the arguments, which may be NULL. */
@@ -291,6 +308,22 @@ static int check_setlimit(vmh_gated *call)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* The task's authorizer is called through ours; without one the rules stay. CPython names the callable in what it says about its errors: a
+ * method of the task's own names that. */
+static int check_authorizer(vmh_gated *call)
+{
+    PyObject **own = vmh_gated_argument(call, 0, "authorizer_callback");
+    if (own == NULL)
+        return 0;       /* its own TypeError */
+    if (*own == Py_None)
+        return vmh_gated_replace(call, own, PyCFunction_New(&authorize_def, NULL));
+    PyObject *address = PyLong_FromVoidPtr(call->self), *function = address == NULL ? NULL : PyCFunction_New(&authorize_own_def, address);
+    PyObject *method = function == NULL ? NULL : PyMethod_New(function, *own);
+    Py_XDECREF(address);
+    Py_XDECREF(function);
+    return vmh_gated_replace(call, own, method);
+}
+
 /* Where the rules go through Python, the progress handler is the one way to stop a query: the task's own is called through ours, every
  * VMH_SQLITE_PROGRESS_STEPS at least. */
 static int check_progress(vmh_gated *call)
@@ -319,7 +352,7 @@ static int check_progress(vmh_gated *call)
     G(_sqlite3, Connection, setlimit, check_setlimit, 0, NULL)      \
     G(_sqlite3, Connection, set_progress_handler, check_progress, 0, NULL)      \
     G(_sqlite3, Connection, setconfig, vmh_gate_refuse, 0, NULL)    \
-    G(_sqlite3, Connection, set_authorizer, vmh_gate_refuse, 0, NULL)           \
+    G(_sqlite3, Connection, set_authorizer, check_authorizer, 0, NULL)          \
     G(_sqlite3, Connection, load_extension, vmh_gate_refuse, 0, NULL)           \
     G(_sqlite3, Connection, enable_load_extension, vmh_gate_refuse, 0, NULL)
 

@@ -742,7 +742,7 @@ static const vmh_filing filings_of__sqlite3[] = {
     {"Connection.load_extension", 'r'},
     {"Connection.rollback", 'g'},
     {"Connection.serialize", 'g'},
-    {"Connection.set_authorizer", 'r'},
+    {"Connection.set_authorizer", 'g'},
     {"Connection.set_progress_handler", 'g'},
     {"Connection.set_trace_callback", 'a'},
     {"Connection.setconfig", 'r'},

@@ -2,6 +2,7 @@
  * armed. */
 #include "gates.h"
 
+#include <frameobject.h>
 #include <string.h>
 
 static PyObject *native_make_code(PyObject *Py_UNUSED(native), PyObject *args, PyObject *kwargs)
@@ -110,33 +111,102 @@ static int frames_gate(void)
     return rc;
 }
 
-/* PEP 667 lets `frame.f_locals[name] = value` write into a frame that runs: names that only the compiler can write included, such as a
- * generic function's `.defaults`, which the interpreter takes unchecked for what the compiler put there. So a guest reads them
- * only. The type is a static one: its slots are the process's, hence the look at who writes; its attributes each interpreter's. */
+/* PEP 667 lets `frame.f_locals[name] = value` write into a frame that runs. A task may, in frames of its own functions: the verifier takes
+ * their variables for anything (bytecode/verifier/rules.py). But not in those of the guest runtime and the standard library, which trust
+ * what is theirs; nor where the compiler keeps values that the interpreter takes unchecked, under names that are no identifiers, such
+ * as a generic function's `.defaults`. No key is looked at for that, as one may change its mind between the check and the
+ * use: the whole frame is read only then. The type is a static one: its slots are the process's, hence the look at who writes; its
+ * attributes each interpreter's. */
 static objobjargproc _Atomic locals_assign;
 static binaryfunc _Atomic locals_merge;
 
-static PyObject *locals_deny(PyObject *Py_UNUSED(locals), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+static bool is_of_task(PyCodeObject *code, const char *runtime)
 {
-    return vmh_deny("a task reads the variables of frames, and writes its own by their names only", "frame.f_locals");
+    const char *file = PyUnicode_AsUTF8(code->co_filename), *slash = strchr(runtime, '/');
+    /* code made from templates, and CPython's frozen one, is named "<string>" and the like */
+    return file != NULL && *file != '<' && slash != NULL && strncmp(file, runtime, (size_t)(slash - runtime) + 1) != 0;
+}
+
+static bool has_hidden(PyCodeObject *code)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_localsplusnames); i++)
+        if (!PyUnicode_IsIdentifier(PyTuple_GET_ITEM(code->co_localsplusnames, i)))
+            return true;
+    return false;
+}
+
+/* 0, or -1 with PermissionDenied. */
+static int locals_check(PyObject *locals)
+{
+    vmh_seal *seal = vmh_seal_here();
+    if (seal == NULL)
+        return 0;
+    PyCodeObject *code = PyFrame_GetCode(((PyFrameLocalsProxyObject *)locals)->frame);
+    bool is_free = is_of_task(code, seal->runtime) && !has_hidden(code);
+    Py_DECREF(code);
+    if (is_free)
+        return 0;
+    PyErr_Clear();
+    vmh_deny("a task writes the variables of its own functions only, and not where the compiler has hidden ones", "frame.f_locals");
+    return -1;
 }
 
 static int locals_assign_gate(PyObject *locals, PyObject *key, PyObject *value)
 {
-    if (vmh_seal_here() == NULL)
-        return atomic_load(&locals_assign)(locals, key, value);
-    locals_deny(NULL, NULL, NULL);
-    return -1;
+    return locals_check(locals) < 0 ? -1 : atomic_load(&locals_assign)(locals, key, value);
 }
 
 static PyObject *locals_merge_gate(PyObject *locals, PyObject *other)
 {
-    return vmh_seal_here() == NULL ? atomic_load(&locals_merge)(locals, other) : locals_deny(NULL, NULL, NULL);
+    if (PyFrameLocalsProxy_Check(locals) && locals_check(locals) < 0)
+        return NULL;
+    return atomic_load(&locals_merge)(locals, other);
 }
 
-#define DENIED(NAME) {NAME, (PyCFunction)(void (*)(void))locals_deny, METH_VARARGS | METH_KEYWORDS, NULL}
-static PyMethodDef locals_denied[] = {
-    DENIED("__setitem__"), DENIED("__delitem__"), DENIED("__ior__"), DENIED("update"), DENIED("setdefault"), DENIED("pop"),
+static PyObject *locals_set(PyObject *locals, PyObject *args)
+{
+    PyObject *key, *value;
+    if (!PyArg_UnpackTuple(args, "__setitem__", 2, 2, &key, &value) || locals_assign_gate(locals, key, value) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *locals_delete(PyObject *locals, PyObject *key)
+{
+    if (locals_assign_gate(locals, key, NULL) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* What the type's own method `name` does, once the frame has been checked. */
+static PyObject *locals_call(PyObject *locals, const char *name, PyObject *args, PyObject *kwargs)
+{
+    PyMethodDef *def = PyFrameLocalsProxy_Type.tp_methods;
+    if (locals_check(locals) < 0)
+        return NULL;
+    while (def->ml_name != NULL && strcmp(def->ml_name, name) != 0)
+        def++;
+    PyObject *method = def->ml_name == NULL ? NULL : PyCFunction_New(def, locals);
+    PyObject *result = method == NULL ? NULL : PyObject_Call(method, args, kwargs);
+    if (method == NULL && !PyErr_Occurred())
+        PyErr_Format(PyExc_SystemError, "FrameLocalsProxy.%s is not there in this Python", name);
+    Py_XDECREF(method);
+    return result;
+}
+
+#define LOCALS_METHOD(NAME)                                                                \
+    static PyObject *locals_##NAME(PyObject *locals, PyObject *args, PyObject *kwargs)     \
+    {                                                                                      \
+        return locals_call(locals, #NAME, args, kwargs);                                   \
+    }
+LOCALS_METHOD(update)
+LOCALS_METHOD(setdefault)
+LOCALS_METHOD(pop)
+
+#define LOCALS_DEF(NAME) {#NAME, (PyCFunction)(void (*)(void))locals_##NAME, METH_VARARGS | METH_KEYWORDS, NULL}
+static PyMethodDef locals_methods[] = {
+    {"__setitem__", locals_set, METH_VARARGS, NULL}, {"__delitem__", locals_delete, METH_O, NULL},
+    {"__ior__", locals_merge_gate, METH_O, NULL}, LOCALS_DEF(update), LOCALS_DEF(setdefault), LOCALS_DEF(pop),
 };
 
 static int locals_gate(void)
@@ -153,9 +223,9 @@ static int locals_gate(void)
     pthread_mutex_unlock(&lock);
     PyObject *dict = PyType_GetDict(type), *new = NULL;
     int rc = dict == NULL ? -1 : 0;
-    for (size_t i = 0; rc == 0 && i < sizeof locals_denied / sizeof *locals_denied; i++) {
-        new = PyDescr_NewMethod(type, &locals_denied[i]);
-        rc = new == NULL ? -1 : PyDict_SetItemString(dict, locals_denied[i].ml_name, new);
+    for (size_t i = 0; rc == 0 && i < sizeof locals_methods / sizeof *locals_methods; i++) {
+        new = PyDescr_NewMethod(type, &locals_methods[i]);
+        rc = new == NULL ? -1 : PyDict_SetItemString(dict, locals_methods[i].ml_name, new);
         Py_CLEAR(new);
     }
     Py_XDECREF(dict);

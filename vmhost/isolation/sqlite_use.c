@@ -3,6 +3,9 @@
  * CPython 3.14 crashes over that, or waits for ever for the lock of a database that is gone: its methods call the task's functions
  * (trace callbacks, SQL functions, collations, adapters, the iterator of executemany) and let other threads run. Each method that
  * can do so, and each setter that runs SQL, notes its connection (and blob) while it runs; close() and a second __init__() look there.
+ *
+ * Nor does a connection run SQL while it asks its authorizer: SQLite is in the midst of a statement's compilation then, whose tables a
+ * second one could take away.
  */
 #include "gates.h"
 #include "sqlite_use.h"
@@ -23,13 +26,36 @@ static _Atomic(objobjargproc) blob_set;
 enum { ISOLATION_LEVEL, AUTOCOMMIT, SETTERS };
 static _Atomic(PyGetSetDef *) setters[SETTERS];
 
-/* Under the VM's GIL, as all that follows. `object` may be NULL. */
-static void use_begin(vmh_seal *seal, use *this_use, PyObject *object)
+static _Thread_local vmh_sqlite_asking *asking_here;
+
+void vmh_sqlite_asking_begin(vmh_sqlite_asking *asking, const void *connection)
 {
+    *asking = (vmh_sqlite_asking){ asking_here, connection };
+    asking_here = asking;
+}
+
+void vmh_sqlite_asking_end(vmh_sqlite_asking *asking) { asking_here = asking->outer; }
+
+static void complain(PyObject *connection, const char *what, const char *problem)
+{
+    PyObject *error = connection == NULL ? NULL : PyObject_GetAttrString(connection, "ProgrammingError");
+    PyErr_Format(error != NULL && PyExceptionClass_Check(error) ? error : PyExc_RuntimeError, "the %s %s", what, problem);
+    Py_XDECREF(error);
+}
+
+/* Under the VM's GIL, as all that follows. `object` may be NULL. -1 with an error: it may not run SQL now. */
+static int use_begin(vmh_seal *seal, use *this_use, PyObject *object)
+{
+    for (vmh_sqlite_asking *asking = asking_here; asking != NULL; asking = asking->outer)
+        if (asking->connection == object) {
+            complain(object, "connection", "asks its authorizer: it cannot be used by that meanwhile");
+            return -1;
+        }
     *this_use = (use){ seal->sqlite_uses, &seal->sqlite_uses, object };
     if (this_use->next != NULL)
         this_use->next->link = &this_use->next;
     seal->sqlite_uses = this_use;
+    return 0;
 }
 
 static void use_end(use *this_use)
@@ -39,16 +65,33 @@ static void use_end(use *this_use)
         this_use->next->link = this_use->link;
 }
 
+typedef struct {
+    use first, second;
+} pair;
+
+static int pair_begin(vmh_seal *seal, pair *both, PyObject *connection, PyObject *other)
+{
+    if (use_begin(seal, &both->first, connection) < 0)
+        return -1;
+    if (use_begin(seal, &both->second, other) == 0)
+        return 0;
+    use_end(&both->first);
+    return -1;
+}
+
+static void pair_end(pair *both)
+{
+    use_end(&both->second);
+    use_end(&both->first);
+}
+
 /* 0, or -1 with the error of `connection`: `object`, which is a `what`, is in use. */
 static int unused(PyObject *object, const char *what, PyObject *connection)
 {
     vmh_seal *seal = vmh_seal_here();
     for (use *one = seal == NULL ? NULL : seal->sqlite_uses; one != NULL; one = one->next)
         if (one->object == object) {
-            PyObject *error = connection == NULL ? NULL : PyObject_GetAttrString(connection, "ProgrammingError");
-            PyErr_Format(error != NULL && PyExceptionClass_Check(error) ? error : PyExc_RuntimeError,
-                         "the %s is in use: it cannot be closed by what it calls, nor by another thread meanwhile", what);
-            Py_XDECREF(error);
+            complain(connection, what, "is in use: it cannot be closed by what it calls, nor by another thread meanwhile");
             return -1;
         }
     return 0;
@@ -82,13 +125,12 @@ static PyObject *connection_of_blob(PyObject *blob)
 
 static int run(vmh_gated *call, PyObject *connection, PyObject *other)
 {
-    use first, second;
+    pair both;
     Py_XINCREF(connection);
-    use_begin(call->seal, &first, connection);
-    use_begin(call->seal, &second, other);
-    call->result = vmh_gated_original(call);
-    use_end(&second);
-    use_end(&first);
+    if (pair_begin(call->seal, &both, connection, other) == 0) {
+        call->result = vmh_gated_original(call);
+        pair_end(&both);
+    }
     Py_XDECREF(connection);
     return call->result == NULL ? -1 : 1;
 }
@@ -119,12 +161,11 @@ static PyObject *blob_get_gate(PyObject *blob, PyObject *key)
     vmh_seal *seal = vmh_seal_here();
     if (seal == NULL)
         return vmh_deny("this thread is not one of the task's", "sqlite3.Blob");
-    use first, second;
-    use_begin(seal, &first, connection_of_blob(blob));
-    use_begin(seal, &second, blob);
+    pair both;
+    if (pair_begin(seal, &both, connection_of_blob(blob), blob) < 0)
+        return NULL;
     PyObject *value = atomic_load(&blob_get)(blob, key);
-    use_end(&second);
-    use_end(&first);
+    pair_end(&both);
     return value;
 }
 
@@ -135,12 +176,11 @@ static int blob_set_gate(PyObject *blob, PyObject *key, PyObject *value)
         vmh_deny("this thread is not one of the task's", "sqlite3.Blob");
         return -1;
     }
-    use first, second;
-    use_begin(seal, &first, connection_of_blob(blob));
-    use_begin(seal, &second, blob);
+    pair both;
+    if (pair_begin(seal, &both, connection_of_blob(blob), blob) < 0)
+        return -1;
     int rc = atomic_load(&blob_set)(blob, key, value);
-    use_end(&second);
-    use_end(&first);
+    pair_end(&both);
     return rc;
 }
 
@@ -159,7 +199,8 @@ static int setting_set(PyObject *connection, PyObject *value, void *which)
         return -1;
     }
     use this_use;
-    use_begin(seal, &this_use, connection);
+    if (use_begin(seal, &this_use, connection) < 0)
+        return -1;
     int rc = original->set(connection, value, original->closure);
     use_end(&this_use);
     return rc;
@@ -177,9 +218,11 @@ static PyObject *cursor_next_gate(PyObject *cursor)
         return vmh_deny("this thread is not one of the task's", "sqlite3.Cursor");
     PyObject *connection = Py_XNewRef(connection_of(cursor));
     use this_use;
-    use_begin(seal, &this_use, connection);
-    PyObject *row = atomic_load(&cursor_next)(cursor);
-    use_end(&this_use);
+    PyObject *row = NULL;
+    if (use_begin(seal, &this_use, connection) == 0) {
+        row = atomic_load(&cursor_next)(cursor);
+        use_end(&this_use);
+    }
     Py_XDECREF(connection);
     return row;
 }
@@ -190,7 +233,8 @@ static PyObject *connection_call_gate(PyObject *connection, PyObject *args, PyOb
     if (seal == NULL)
         return vmh_deny("this thread is not one of the task's", "sqlite3.Connection");
     use this_use;
-    use_begin(seal, &this_use, connection);
+    if (use_begin(seal, &this_use, connection) < 0)
+        return NULL;
     PyObject *statement = atomic_load(&connection_call)(connection, args, kwargs);
     use_end(&this_use);
     return statement;

@@ -6,6 +6,13 @@
 
 /* 0, or -1 with ProgrammingError: a method of `connection` or of a cursor of it is under way. */
 int vmh_sqlite_unused(PyObject *connection);
+/* While this thread runs the authorizer of `connection` (its address is enough), which may not use it. */
+typedef struct vmh_sqlite_asking {
+    struct vmh_sqlite_asking *outer;
+    const void *connection;
+} vmh_sqlite_asking;
+void vmh_sqlite_asking_begin(vmh_sqlite_asking *asking, const void *connection);
+void vmh_sqlite_asking_end(vmh_sqlite_asking *asking);
 /* Of the module's dict, when its methods are filed: what is left, the slots. -1: error set. */
 int vmh_sqlite_use_finish(PyObject *dict);
 

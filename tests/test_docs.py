@@ -23,8 +23,8 @@ import vmhost
 from bytecode.compiler import compile_sources, compile_task
 from bytecode.errors import TaskSpecError
 from bytecode.spec import read_task
+from tests.images import device_tools
 from vmhost.cli import main
-from vmhost.image import ImageError, toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
@@ -205,12 +205,7 @@ def make_targets(text, folder, capfd):
 
 
 def device_image(text, folder, capfd):
-    try:
-        toolchain.python_library()
-    except ImageError as error:
-        pytest.skip(str(error))     # tests/image/test_toolchain.py holds what is said then
-    if not toolchain.LIBRARIES.is_dir():
-        subprocess.run(["sh", "tools/device_libraries.sh"], cwd=ROOT, check=True)
+    device_tools()
     make, run = text.strip().splitlines()
     run_commands(make, capfd)
     done = subprocess.run(shlex.split(run), cwd=folder, capture_output=True, text=True, timeout=120)

@@ -22,7 +22,7 @@ from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy
 from vmhost.service import Service
 from vmhost.statistics import Crash
-from vmhost.system_bundle import IN_CHECKOUT, boot_image
+from vmhost.system_bundle import IN_CHECKOUT, add_model, boot_image
 from vmhost.task import Task
 
 _log = logging.getLogger("vmhost")
@@ -108,8 +108,10 @@ class Host:
         limits = Limits.read(manifest.limits, where).capped_by(self._policy.limits).capped_by(policy.limits)
         image = isolation.image_of(bundle, self._service.native)
         for name, data in getattr(bundle, "models", {}).items():
-            model = _prepare_model(data, f"{where}: model {name}")
-            image.add_model(name, model.address)        # which takes a reference while `model` still has its own
+            try:
+                add_model(image, name, data)
+            except ValueError as error:
+                raise BundleError(f"{where}: model {name}: {error}") from error
         return self._service.load(manifest, bundle.digest, image, limits, policy, self._make_handle)
 
     def _make_handle(self, version):
@@ -216,14 +218,6 @@ def start_service(policy, native, folder=None, functions=dict):
     service = Service(policy, native, system_image(native), folder, functions)
     _services.add(service)
     return service
-
-
-def _prepare_model(data, where):
-    from engine import library      # late: only who runs VMs pays for loading cffi
-    try:
-        return library.Model(data)
-    except library.EngineError as error:
-        raise BundleError(f"{where}: {error}") from error
 
 
 def _trust_store(trust):

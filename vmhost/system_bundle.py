@@ -64,6 +64,16 @@ def boot_image(native, in_checkout=IN_CHECKOUT):
     return isolation.image_of(bundle, native)
 
 
+def add_model(image, name, data):
+    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`. ValueError says what is wrong with them."""
+    from engine import library
+    try:
+        model = library.Model(data)
+    except library.EngineError as error:
+        raise ValueError(str(error)) from error
+    image.add_model(name, model.address)        # which takes a reference while `model` still has its own
+
+
 def _make(path):
     from bytecode.stdlib import build_stdlib
 

@@ -5,21 +5,13 @@ import subprocess
 
 import pytest
 
-from tests.hosts import ROOT
+from tests.images import device_tools
 from vmhost.cli import main
-from vmhost.image import ImageError, toolchain
 
 
 @pytest.fixture(scope="session")
 def tools():
-    """The Toolchain; a Python without a static library has no image to test (test_toolchain.py holds what is said then)."""
-    try:
-        toolchain.python_library()
-    except ImageError as error:
-        pytest.skip(str(error))
-    if not toolchain.LIBRARIES.is_dir():
-        subprocess.run(["sh", "tools/device_libraries.sh"], cwd=ROOT, check=True)
-    return toolchain.find()
+    return device_tools()
 
 
 @pytest.fixture(scope="session")

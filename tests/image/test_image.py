@@ -15,6 +15,7 @@ import pytest
 import vmhost
 from bytecode import signing
 from bytecode.compiler import compile_task
+from tests import networks
 from tests.hosts import ROOT
 from tests.tasks import test_numerical_scripts as numerical
 from vmhost import json_values
@@ -51,6 +52,39 @@ def test_a_task_that_needs_the_engine_is_told_how_to_get_it(vmrun, task, tmp_pat
     assert main(["image", str(out), "--bundle", str(bundle)]) == 0
     assert "engine yes\n" in (out / "manifest").read_text()
     assert vmrun("run", bundle, "--allow-unsigned", "--input", "4", folder=out).stdout == "6.0\n"
+
+
+MODEL = """
+import engine
+import engine.numpy as np
+
+def run(value):
+    return {name: found.tolist() for name, found in engine.load("net")({"input": np.full((1, 3, 32, 32), value, np.float32)}).items()}
+"""
+
+
+def test_a_bundle_with_a_model_gives_the_answer_of_the_full_host(vmrun, engine_image, tmp_path):
+    folder, bundle = tmp_path / "task", tmp_path / "vision.vmb"
+    folder.mkdir()
+    (folder / "main.py").write_text(MODEL)
+    (folder / "net.onnx").write_bytes(networks.small())
+    (folder / "task.yaml").write_text('name: vision\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n')
+    compiled = compile_task(folder)
+    bundle.write_bytes(compiled.to_bytes())
+    with vmhost.Host(allow_unsigned=True) as host:
+        expected = host.load(bundle)(0.25)
+    done = vmrun("run", bundle, "--allow-unsigned", "--input", "0.25", folder=engine_image)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == expected
+    refused = vmrun("run", bundle, "--allow-unsigned", "--input", "0.25")
+    assert refused.returncode == failures.REFUSED and "model net" in refused.stderr and "--with-engine" in refused.stderr
+
+
+def test_an_image_for_bundles_that_compute_without_the_engine_has_none(image, task, tmp_path):
+    out = tmp_path / "plain"
+    assert main(["image", str(out), "--bundle", str(task("import json\ndef run(value):\n    return json.dumps(value)\n"))]) == 0
+    for folder in (image, out):
+        assert "engine no\n" in (folder / "manifest").read_text()
 
 
 def test_no_member_of_the_compiler_is_linked_in(image, tools):

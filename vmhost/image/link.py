@@ -81,10 +81,23 @@ def _engine_objects():
     objects = []
     for source in sources:
         made = (folder / source).with_suffix(".o")
-        if not made.is_file() or made.stat().st_mtime < (ENGINE / source).stat().st_mtime:
-            raise ImageError(f"{made}: is missing or older than engine/{source}; run `make build`")
+        newer = _newer_than(made, ENGINE / source)
+        if newer is not None:
+            raise ImageError(f"{made}: is missing or older than {newer}; run `make build`")
         objects.append(made)
     return objects
+
+
+def _newer_than(made, source):
+    """A file that the object file `made` was made of and that changed since, headers included, as its compiler listed them (-MMD); or None."""
+    listed = made.with_suffix(".d")
+    if not made.is_file() or not listed.is_file():
+        return source
+    names = re.split(r"(?<!\\)\s+", listed.read_text().partition(":")[2].replace("\\\n", " ").strip())
+    for path in (source, *(CHECKOUT / name.replace("\\ ", " ") for name in names)):
+        if not path.is_file() or path.stat().st_mtime > made.stat().st_mtime:
+            return path
+    return None
 
 
 def _without_tables(toolchain, archive):

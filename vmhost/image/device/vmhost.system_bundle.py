@@ -1,4 +1,4 @@
-"""The image that VMs boot from: the executable has it mapped, and has checked it against the manifest.
+"""The image that VMs boot from: the executable has it mapped, and has checked it against the manifest. And tasks' models.
 
 Stands in the place of vmhost/system_bundle.py in a device image.
 """
@@ -16,3 +16,8 @@ def boot_image(native, _in_checkout=None):
     if table is not None:
         native.engine_attach(table, "")
     return image
+
+
+def add_model(image, name, data):
+    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`. ValueError says what is wrong with them."""
+    _vmrun.add_model(image, name, data)

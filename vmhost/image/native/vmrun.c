@@ -81,6 +81,36 @@ static PyObject *engine_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(u
 #endif
 }
 
+/* As engine/library.py's Model and the image's add_model, in one. */
+static PyObject *add_model(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *image, *name;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "OUy*:add_model", &image, &name, &data))
+        return NULL;
+    PyObject *result = NULL;
+#ifdef VMRUN_ENGINE
+    vme_context *context = NULL;
+    vme_model *model = NULL;
+    vme_status status = vme_context_new(NULL, 0, &context);
+    if (status == VME_OK)
+        status = vme_model_new(context, data.buf, (size_t)data.len, &model);
+    if (status == VME_OK)
+        result = PyObject_CallMethod(image, "add_model", "OK", name, (unsigned long long)(uintptr_t)model);
+    else
+        PyErr_SetString(PyExc_ValueError, vme_message());
+    if (model != NULL)
+        vme_model_unref(model);
+    if (context != NULL)
+        vme_context_unref(context);
+#else
+    PyErr_SetString(PyExc_ValueError, "the tensor engine, which runs models, is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, "
+                                      "or with `--with-engine`");
+#endif
+    PyBuffer_Release(&data);
+    return result;
+}
+
 /* The code of the executable and its libraries: pages that nobody writes, so they can be read from their files again. */
 static int code_rests(struct dl_phdr_info *object, size_t Py_UNUSED(size), void *Py_UNUSED(unused))
 {
@@ -118,6 +148,7 @@ static PyMethodDef methods[] = {
     {"ed25519_matches", ed25519_matches, METH_VARARGS, PyDoc_STR("ed25519_matches(public key, message, signature) -> bool")},
     {"fill_image", fill_image, METH_O, PyDoc_STR("fill_image(core.Image): puts the standard library into it.")},
     {"engine_table", engine_table, METH_NOARGS, PyDoc_STR("The address of the engine's table, or None: not linked in.")},
+    {"add_model", add_model, METH_VARARGS, PyDoc_STR("add_model(core.Image, name, data): prepares a model file for the image's VMs.")},
     {"give_back_memory", give_back_memory, METH_NOARGS, PyDoc_STR("Gives memory that an idle host does not need to the kernel.")},
     {"check_files", check_files, METH_NOARGS, PyDoc_STR("Are the image's files as its manifest says?")},
     {NULL, NULL, 0, NULL},

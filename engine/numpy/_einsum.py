@@ -162,6 +162,74 @@ def _widened(array, axis, size):
     return _a.broadcast_to(array, array.shape[:axis] + (size,) + array.shape[axis + 1:])
 
 
+# ---- what is written most, prepared once for each shape
+
+@functools.lru_cache(maxsize=128)
+def _plan(text, shapes):
+    """A function of arrays of these shapes: a sum over one of them, or the product of two. None: what is not as plain as that."""
+    inputs, result = _subscripts(text.replace(" ", ""), tuple(map(len, shapes)))
+    sizes = {letter: n for term, shape in zip(inputs, shapes) for letter, n in zip(term, shape)}
+    if any(sizes[letter] != n for term, shape in zip(inputs, shapes) for letter, n in zip(term, shape)):
+        return None                     # of different lengths, also of 1 and another
+    if len(inputs) == 1:
+        return _plan_of_sum(*inputs, result)
+    letters = set("".join(inputs))
+    if any(len(set(term)) < len(term) for term in inputs) or any(letter not in result and not all(letter in term for term in inputs)
+                                                                 for letter in letters):
+        return None                     # diagonals; letters of one operand alone that are summed
+    return _plan_of_product(*inputs, result, sizes)
+
+
+def _plan_of_sum(term, result):
+    twice = [letter for letter in dict.fromkeys(term) if term.count(letter) > 1]
+    if len(twice) == 1 and term.count(twice[0]) == 2 and twice[0] not in result:
+        places = (term.index(twice[0]), term.rindex(twice[0]))
+        term = term.replace(twice[0], "") + twice[0]
+    elif not twice:
+        places = None
+    else:
+        return None
+    gone = tuple(i for i, letter in enumerate(term) if letter not in result)
+    kept = [letter for letter in term if letter in result]
+    order = [kept.index(letter) for letter in result]
+    if not gone:
+        return None                     # a view
+
+    def total(array):
+        array = array if places is None else _a.diagonal(array, 0, *places)
+        array = _a.any(array, gone) if array.dtype.kind == "b" else _a.sum(array, gone, array.dtype)
+        return array if len(order) < 2 else array.transpose(order)
+
+    return total
+
+
+def _plan_of_product(a_term, b_term, result, sizes):
+    """A product as `_pair` makes it, of operands that are first brought into the order batch, rows, columns."""
+    both = [letter for letter in a_term if letter in b_term]
+    batch, summed = [letter for letter in both if letter in result], [letter for letter in both if letter not in result]
+    rows, columns = [letter for letter in a_term if letter not in b_term], [letter for letter in b_term if letter not in a_term]
+    if not summed or 0 in sizes.values():
+        return None
+    a_order, b_order = [a_term.index(letter) for letter in batch + rows + summed], [b_term.index(letter) for letter in batch + summed + columns]
+    lead, row_sizes, column_sizes = (tuple(sizes[letter] for letter in letters) for letters in (batch, rows, columns))
+    count = _product(sizes[letter] for letter in summed)
+    a_shape, b_shape = (*lead, _product(row_sizes), count), (*lead, count, _product(column_sizes))
+    if not batch:
+        a_shape, b_shape = a_shape if rows else (count,), b_shape if columns else (count,)
+    made, order = lead + row_sizes + column_sizes, [(batch + rows + columns).index(letter) for letter in result]
+    shaped, in_order = made == a_shape[:-1] + (b_shape[-1:] if batch or columns else ()), order == sorted(order)
+
+    def product(a, b):
+        if a.dtype != b.dtype:
+            loop = _a.result_type(a, b)
+            a, b = a.astype(loop, copy=False), b.astype(loop, copy=False)
+        array = a.transpose(a_order).reshape(a_shape) @ b.transpose(b_order).reshape(b_shape)
+        array = array if shaped else array.reshape(made)
+        return array if in_order else array.transpose(order)
+
+    return product
+
+
 # ---- the order of pairs
 
 def _cost(letters, sizes):
@@ -228,6 +296,11 @@ def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="
     """Sums of products over the letters that the result does not name: `einsum("ij,jk->ik", a, b)`.
 
     More than two operands are always multiplied pair by pair, in a greedy order unless `optimize` gives another."""
+    if 2 <= len(operands) <= 3 and dtype is None and out is None and optimize is False and isinstance(operands[0], str):
+        arrays = [_a.asarray(array) for array in operands[1:]]
+        plan = _plan(operands[0], tuple([array.shape for array in arrays]))
+        if plan is not None:
+            return plan(*arrays)
     inputs, result, arrays = _read(operands)
     sizes = _sizes(inputs, arrays)
     loop = _a.result_type(*arrays) if dtype is None else _a.dtype(dtype)

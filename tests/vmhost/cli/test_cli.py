@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import tomllib
 
 import pytest
 
@@ -126,6 +128,17 @@ def test_ctrl_c_that_breaks_what_it_hits_is_still_ctrl_c(vmhost, monkeypatch):
     monkeypatch.setattr(inspect, "existing", interrupted)
     code, out, err = vmhost("inspect", "x.vmb")
     assert (code, out, err.strip()) == (failures.INTERRUPTED, "", "vmhost: interrupted")
+
+
+@pytest.mark.parametrize("module", ["msgpack", "click"])
+def test_ctrl_c_while_the_command_is_imported_ends_it_as_quietly_as_later(tmp_path, module):
+    """In the place of a package that it needs stands one that presses Ctrl-C when it is imported."""
+    (tmp_path / f"{module}.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(100): time.sleep(0.1)\n")
+    module, _, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["vmhost"].partition(":")
+    start = f"import sys; from {module} import {function}; sys.exit({function}())"
+    ended = subprocess.run([sys.executable, "-c", start, "--help"], cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+                           capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (failures.INTERRUPTED, "", "vmhost: interrupted\n")
 
 
 def test_help_names_every_command(vmhost):

@@ -1,12 +1,14 @@
-/* Convolution as products of matrices, without copying the image: a tile (kernels/gemm_tile.h) has neighbouring pixels of one output row as
+/* Convolutions: which algorithm computes one, how its weights are packed, and the direct algorithm.
+ *
+ * That one is products of matrices, without copying the image: a tile (kernels/gemm_tile.h) has neighbouring pixels of one output row as
  * its rows and output channels as its columns. With channels last, what a row of the window sees of one pixel lies together, so a tile's
  * sum runs over kh runs of kw * channels numbers (kh * kw runs of channels where the window is dilated), whose rows are `stride` pixels
  * apart. Margins of zeros stand for the padding.
  *
  * A layer of weights times vectors (ONNX's Gemm) is a convolution of one pixel, and one that looks at single pixels sees all images as one row.
  *
- * Weights are packed once: slivers of the tile's columns, each kh * kw * channels rows of them in the order in which they are added up;
- * absent columns are 0. Behind them lies the bias, as long as all slivers are wide. */
+ * Its weights are slivers of the tile's columns, each kh * kw * channels rows of them in the order in which they are added up;
+ * absent columns are 0. Behind every algorithm's weights lies the bias, as long as all slivers are wide. */
 #include "model.h"
 
 #include <string.h>
@@ -21,28 +23,93 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
-int64_t convolution_packed(const vme_kernels *kernels, int64_t outputs, int64_t k)
+/* ---- which algorithm */
+static const char *const names[CONVOLUTION_ALGORITHMS] = {"direct", "winograd2", "winograd4"};
+static atomic_int forced = -1;
+
+int vme_convolution_count(void) { return CONVOLUTION_ALGORITHMS; }
+const char *vme_convolution_name(int algorithm) { return algorithm < 0 || algorithm >= CONVOLUTION_ALGORITHMS ? "" : names[algorithm]; }
+
+vme_status vme_convolution_force(int algorithm)
 {
-    int64_t columns = kernel_of(kernels)->columns;
-    return parts(outputs, columns) * columns * (k + 1);
+    if (algorithm < -1 || algorithm >= CONVOLUTION_ALGORITHMS)
+        return vme_fail(VME_BAD_VALUE, "there is no convolution algorithm %d; there are %d", algorithm, CONVOLUTION_ALGORITHMS);
+    atomic_store(&forced, algorithm);
+    return VME_OK;
+}
+
+static bool possible(const model_step *step, convolution_algorithm algorithm)
+{
+    const int32_t *p = step->p;
+    return algorithm == CONVOLUTION_DIRECT
+           || (p[KERNEL_H] == 3 && p[KERNEL_W] == 3 && p[STRIDE_H] * p[STRIDE_W] == 1 && p[DILATION_H] * p[DILATION_W] == 1);
+}
+
+/* What an algorithm is expected to take, in cycles of one core: Q / P, its work by what was measured for each kind of work. Sums of products at
+ * what a tile reaches; points, written and read twice, at 24 products each; weights, which come from the third cache or memory, at 8 bytes
+ * a cycle. Only the order of the algorithms matters. docs/decisions/models.md has the measurements. */
+static double cost(const vme_model *model, const model_step *step, convolution_algorithm algorithm)
+{
+    enum { POINT_PRODUCTS = 24, WEIGHT_BYTES = 8 };
+    const model_value *in = &model->value[step->in], *out = &model->value[step->out];
+    double pairs = (double)in->c * (double)out->c, places = (double)(out->n * out->h * out->w), each = (double)(step->p[KERNEL_H] * step->p[KERNEL_W]);
+    double points = 0;
+    if (algorithm != CONVOLUTION_DIRECT) {
+        int m = algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4;
+        each = (m + 2) * (m + 2);
+        places = (double)(out->n * parts(out->h, m) * parts(out->w, m));
+        points = places * each * (double)(in->c + out->c);
+    }
+    return (places * each * pairs + POINT_PRODUCTS * points) / kernel_of(model->kernels)->columns + each * pairs * sizeof(float) / WEIGHT_BYTES;
+}
+
+int64_t convolution_choose(const vme_model *model, model_step *step)
+{
+    int wish = atomic_load(&forced);
+    step->algorithm = CONVOLUTION_DIRECT;
+    double cheapest = cost(model, step, CONVOLUTION_DIRECT);
+    for (int i = CONVOLUTION_DIRECT + 1; i < CONVOLUTION_ALGORITHMS; i++) {
+        convolution_algorithm algorithm = (convolution_algorithm)i;
+        if (!possible(step, algorithm) || (wish >= 0 && wish != i))
+            continue;
+        double expected = cost(model, step, algorithm);
+        if (wish == i || expected < cheapest) {
+            step->algorithm = algorithm;
+            cheapest = expected;
+        }
+    }
+    return step->algorithm == CONVOLUTION_DIRECT ? 0 : winograd_scratch(model, step);
+}
+
+/* ---- packing */
+int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias)
+{
+    int64_t columns = kernel_of(kernels)->columns, wide = parts(outputs, columns) * columns;
+    int64_t weights = step->algorithm == CONVOLUTION_DIRECT ? wide * step->k : winograd_packed(kernels, step, outputs, channels);
+    return weights + (bias ? wide : 0);
 }
 
 void convolution_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights,
                       const char *bias, float *packed)
 {
-    int64_t columns = kernel_of(kernels)->columns, slivers = parts(outputs, columns);
+    int64_t columns = kernel_of(kernels)->columns;
     int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
-    memset(packed, 0, (size_t)convolution_packed(kernels, outputs, step->k) * sizeof *packed);
+    memset(packed, 0, (size_t)convolution_packed(kernels, step, outputs, channels, true) * sizeof *packed);
+    if (bias != NULL)
+        memcpy(packed + convolution_packed(kernels, step, outputs, channels, false), bias, (size_t)outputs * 4);
+    if (step->algorithm != CONVOLUTION_DIRECT) {
+        winograd_pack(kernels, step, outputs, channels, weights, packed);
+        return;
+    }
     for (int64_t o = 0; o < outputs; o++) {
         float *to = packed + o / columns * step->k * columns + o % columns;
         for (int64_t place = 0; place < window; place++)
             for (int64_t channel = 0; channel < channels; channel++, to += columns)
                 memcpy(to, weights + ((o * channels + channel) * window + place) * 4, 4);
     }
-    if (bias != NULL)
-        memcpy(packed + slivers * columns * step->k, bias, (size_t)outputs * 4);
 }
 
+/* ---- the direct one */
 typedef struct convolution {
     vme_context *context;
     const vme_model *model;
@@ -112,6 +179,8 @@ static bool dense(const model_value *value) { return value->top + value->left + 
 
 vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
+    if (step->algorithm != CONVOLUTION_DIRECT)
+        return winograd_run(context, model, step, arena);
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
     const model_value *addend = step->addend < 0 ? NULL : &model->value[step->addend];
     const int32_t *p = step->p;

@@ -209,6 +209,29 @@ typedef struct vme_model_kernels {
     void (*scale)(int64_t n, float factor, float *out);
 } vme_model_kernels;
 
+/* Winograd's way with 3x3 windows at stride 1: a square of m x m outputs by (m + 2)^2 products. See kernels/winograd.h. */
+#define VME_WINOGRAD_A 0.75f
+#define VME_WINOGRAD_B 1.5f
+enum { VME_WINOGRAD_2, VME_WINOGRAD_4, VME_WINOGRADS };
+/* Distances in elements. Channels lie side by side, the rows of `points` for one square `point` apart. */
+typedef struct vme_winograd_square {
+    int rows, columns;                  /* of the window's or the square's pixels, those that exist: others are read as 0, not written */
+    bool relu;
+    int64_t channels;
+    float *image;                       /* its first pixel */
+    int64_t image_row, image_pixel;
+    float *points;
+    int64_t point;
+    const float *bias, *addend;         /* added to outputs; addend may be NULL */
+    int64_t addend_row, addend_pixel;
+} vme_winograd_square;
+typedef struct vme_winograd_kernels {
+    struct vme_winograd_kernel {
+        void (*in)(const vme_winograd_square *square);      /* image to points */
+        void (*out)(const vme_winograd_square *square);     /* points to image */
+    } of[VME_WINOGRADS];
+} vme_winograd_kernels;
+
 typedef struct vme_backend {
     const char *name;
     bool (*available)(void);
@@ -220,6 +243,7 @@ typedef struct vme_backend {
     const vme_bits_kernels *bits;
     const vme_random_kernels *random;
     const vme_model_kernels *model;
+    const vme_winograd_kernels *winograd;
 } vme_backend;
 
 /* The kernels in use: those of the current backend, holes filled. Read once an operator. */
@@ -232,6 +256,7 @@ typedef struct vme_kernels {
     vme_bits_kernels bits;
     vme_random_kernels random;
     vme_model_kernels model;
+    vme_winograd_kernels winograd;
 } vme_kernels;
 const vme_kernels *vme_kernels_current(void);
 
@@ -245,5 +270,6 @@ extern const vme_order_kernels vme_order_avx2, vme_order_avx512;
 extern const vme_bits_kernels vme_bits_portable, vme_bits_avx2, vme_bits_avx512;
 extern const vme_random_kernels vme_random_avx512;
 extern const vme_model_kernels vme_model_portable, vme_model_avx2, vme_model_avx512;
+extern const vme_winograd_kernels vme_winograd_portable, vme_winograd_avx2, vme_winograd_avx512;
 
 #endif

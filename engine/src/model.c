@@ -267,7 +267,7 @@ static vme_status make_node(model_making *it, uint32_t number, model_step *step,
     model_node_record node = model_file_node(it->file, number);
     uint32_t operands[MODEL_NODE_INPUTS + 1];
     const bool images = operators[node.op].images;
-    *step = (model_step){.kind = STEP_TENSOR, .in = -1, .addend = -1};
+    *step = (model_step){.kind = STEP_TENSOR, .in = -1, .addend = -1, .scratch = -1};
     for (uint32_t i = 0; i < MODEL_NODE_INPUTS; i++)
         step->operand[i] = -1;
     for (uint32_t i = 0; i < node.inputs + node.outputs; i++)
@@ -352,9 +352,9 @@ static vme_status plan_arena(vme_model *model)
     }
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
-        int used[3 + MODEL_NODE_INPUTS] = {step->in, step->addend, step->out};
-        memcpy(used + 3, step->operand, sizeof step->operand);
-        for (int i = 0; i < 3 + MODEL_NODE_INPUTS; i++)
+        int used[4 + MODEL_NODE_INPUTS] = {step->in, step->addend, step->out, step->scratch};
+        memcpy(used + 4, step->operand, sizeof step->operand);
+        for (int i = 0; i < 4 + MODEL_NODE_INPUTS; i++)
             if (used[i] >= 0) {
                 model_value *value = &model->value[root_of(model, used[i])];
                 if (value->first < 0)
@@ -363,7 +363,7 @@ static vme_status plan_arena(vme_model *model)
             }
     }
     for (int v = 0; v < model->values; v++)
-        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].within < 0)
+        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].within < 0 && model->value[v].first >= 0)
             order[placed++] = (place){v, model->value[v].bytes};
     qsort(order, (size_t)placed, sizeof *order, by_size);
     for (int i = 0; i < placed; i++) {
@@ -401,9 +401,9 @@ static vme_status pack_weights(model_making *it)
     for (int s = 0; s < model->steps; s++)
         if (it->packing[s].weights != NULL) {
             it->packing[s].at = total;
-            total += (convolution_packed(model->kernels, it->packing[s].outputs, model->step[s].k) + 15) / 16 * 16;
+            total += (convolution_packed(model->kernels, &model->step[s], it->packing[s].outputs, it->packing[s].channels, true) + 15) / 16 * 16;
         }
-    for (int v = 0; v < model->values; v++)
+    for (int v = 0; v < (int)it->file->tensors; v++)
         if (it->wanted[v]) {
             model->value[v].offset = total * (int64_t)sizeof(float);
             total += model->value[v].bytes / (int64_t)sizeof(float);
@@ -412,7 +412,7 @@ static vme_status pack_weights(model_making *it)
     model->packed = vme_scratch_new(model->context, model->packed_bytes);
     if (model->packed == NULL)
         return VME_NO_MEMORY;
-    for (int v = 0; v < model->values; v++)
+    for (int v = 0; v < (int)it->file->tensors; v++)
         if (it->wanted[v]) {
             model_tensor_record record = model_file_tensor(it->file, (uint32_t)v);
             memcpy(model->packed + model->value[v].offset, it->file->weights + record.data_at, record.data_size);
@@ -425,8 +425,7 @@ static vme_status pack_weights(model_making *it)
         if (vme_stopping(model->context))
             return vme_stopped_here(model->context);
         step->weights = (float *)model->packed + packing->at;
-        step->bias = step->weights + convolution_packed(model->kernels, packing->outputs, step->k)
-                     - convolution_packed(model->kernels, packing->outputs, 0);
+        step->bias = step->weights + convolution_packed(model->kernels, step, packing->outputs, packing->channels, false);
         convolution_pack(model->kernels, step, packing->outputs, packing->channels, packing->weights, packing->bias, step->weights);
     }
     return VME_OK;
@@ -447,7 +446,7 @@ static void place_views(vme_model *model)
 
 static model_step port_step(step_kind kind, uint32_t port)
 {
-    model_step step = {.kind = kind, .in = -1, .addend = -1, .out = -1, .port = (int)port};
+    model_step step = {.kind = kind, .in = -1, .addend = -1, .out = -1, .scratch = -1, .port = (int)port};
     for (int i = 0; i < MODEL_NODE_INPUTS; i++)
         step.operand[i] = -1;
     return step;
@@ -461,6 +460,8 @@ static vme_status make(model_making *it)
     int s = 0;
     for (uint32_t v = 0; v < file->tensors; v++)
         value_read(it, v);
+    for (int v = (int)file->tensors; v < model->values; v++)        /* scratch memory of steps, where it gets bytes */
+        model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first = -1, .within = -1};
     for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
         uint32_t tensor = model_file_number(file->input_list, i);
         if (model->value[tensor].kind != MODEL_COMPUTED)
@@ -497,6 +498,13 @@ static vme_status make(model_making *it)
             step->kind = STEP_NOTHING;
             out->within = step->in;
         }
+        if (step->kind == STEP_CONV) {
+            int64_t bytes = convolution_choose(model, step);
+            if (bytes != 0) {
+                step->scratch = (int)file->tensors + s;
+                model->value[step->scratch].bytes = (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+            }
+        }
     }
     if (status == VME_OK)
         status = plan_arena(model);
@@ -519,11 +527,11 @@ vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, v
     atomic_init(&model->refs, 1);
     model->context = vme_context_ref(context);
     model->kernels = vme_kernels_current();
-    model->values = (int)file.tensors;
     model->inputs = (int)file.inputs;
     model->outputs = (int)file.outputs;
     model->steps = (int)(file.inputs + file.nodes + file.outputs);
-    model->value = calloc(file.tensors, sizeof *model->value);
+    model->values = (int)file.tensors + model->steps;
+    model->value = calloc((size_t)model->values, sizeof *model->value);
     model->step = calloc((size_t)model->steps, sizeof *model->step);
     model->input = calloc(file.inputs, sizeof *model->input);
     model->output = calloc(file.outputs, sizeof *model->output);

@@ -1,7 +1,8 @@
 /* What the files of models share: the model file's records, and a prepared model, which is a list of steps over values in an arena.
  *
  * model_file.c reads the file and answers for its form; model.c makes a model of it (shapes, layouts, places in the arena, packed weights);
- * session.c runs one; convolution.c has the step that takes the time, model_tensors.c those that are the engine's operators on tensors.
+ * session.c runs one; convolution.c has the step that takes the time, winograd.c another way to do it, model_tensors.c those that are the engine's
+ * operators on tensors.
  *
  * A value is a plain tensor, contiguous, of any rank and dtype, or a view of one. Values of rank 4 and float32 that operators of images make or
  * read lie as images instead, with channels last and a margin of zeros as wide as the convolutions that read them want; for those operators
@@ -89,6 +90,11 @@ typedef struct model_value {
     int64_t inside;                         /* bytes from that one's place to this one's */
 } model_value;
 
+/* Ways to compute a convolution; docs/decisions/models.md has what each is for. */
+typedef enum convolution_algorithm {
+    CONVOLUTION_DIRECT, CONVOLUTION_WINOGRAD_2, CONVOLUTION_WINOGRAD_4, CONVOLUTION_ALGORITHMS,
+} convolution_algorithm;
+
 typedef enum step_kind {
     STEP_IMPORT, STEP_EXPORT, STEP_CONV, STEP_MAX_POOL, STEP_GLOBAL_AVERAGE_POOL, STEP_ADD, STEP_RELU, STEP_FLATTEN, STEP_NOTHING, STEP_TENSOR,
 } step_kind;
@@ -101,18 +107,21 @@ struct model_step {
     int in, addend, out;                    /* values; -1: none. STEP_ADD adds `addend` to `in` */
     int port;                               /* of STEP_IMPORT and STEP_EXPORT */
     int operand[MODEL_NODE_INPUTS];         /* values that it reads besides, -1: none; of STEP_TENSOR all of them */
+    int scratch;                            /* a value that only this step uses, or -1 */
     model_run *run;                         /* of STEP_TENSOR */
     int32_t p[MODEL_PARAMETERS];
-    /* of STEP_CONV: weights in slivers of the tile's columns, each k rows; see convolution.c */
+    /* of STEP_CONV: weights as the algorithm's file says; k: of the direct one */
     int64_t k;
-    float *weights, *bias;                  /* of the model's packed block; bias: 0 where there is none */
+    convolution_algorithm algorithm;
+    int slots;                              /* equal parts of the scratch memory, one a thread */
+    float *weights, *bias;                  /* of the model's packed block; bias: 0 where there is none, as long as whole slivers */
 };
 
 struct vme_model {
     atomic_int refs;
     vme_context *context;                   /* who paid */
     const vme_kernels *kernels;             /* that the weights are packed for */
-    int values, steps, inputs, outputs;
+    int values, steps, inputs, outputs;     /* values: tensors, then scratch */
     model_value *value;
     model_step *step;
     int *input, *output;                    /* values */
@@ -149,13 +158,21 @@ vme_tensor model_tensor(const vme_model *model, int value, char *arena);
 /* Whether the step does the same to every element, whatever its place. */
 bool model_is_elementwise(const model_step *step);
 
-/* ---- convolution.c */
-/* Floats that the packed weights take, bias included; at most 2^40. */
-int64_t convolution_packed(const vme_kernels *kernels, int64_t outputs, int64_t k);
+/* ---- convolution.c: every algorithm goes through these */
+/* Sets the step's algorithm, for shapes that are known. Returns the bytes of scratch memory that it needs. */
+int64_t convolution_choose(const vme_model *model, model_step *step);
+/* Floats that the packed weights take, without and with the bias; at most 2^44. */
+int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias);
 /* Packs weights [outputs, channels, kh, kw], which may lie anywhere, and the bias (NULL: none) to `packed`. */
 void convolution_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights,
                       const char *bias, float *packed);
 vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
+
+/* ---- winograd.c: of steps whose algorithm it is */
+int64_t winograd_scratch(const vme_model *model, model_step *step);     /* bytes; sets the step's slots */
+int64_t winograd_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);
+void winograd_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed);
+vme_status winograd_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 
 static inline float *model_pixel(const model_value *value, char *arena, int64_t n, int64_t y, int64_t x)
 {

@@ -55,6 +55,22 @@ def test_a_window_agrees(backend, case):
     agrees(window(**case), case.get("shape", (1, 5, 13, 17)))
 
 
+@pytest.mark.parametrize("algorithm", library.convolution_algorithms())
+def test_every_algorithm_for_convolutions_agrees(backend, algorithm):
+    try:
+        library.force_convolution(algorithm)
+        agrees(window(pads=(1, 1, 1, 1), shape=(2, 19, 10, 7), outputs=35, then=(helper.make_node("Relu", ["y"], ["z"]),)), (2, 19, 10, 7), (0,))
+        agrees(window(pads=(0, 1, 2, 0), shape=(1, 32, 17, 9)), (1, 32, 17, 9), (0,))
+        agrees(networks.small(), (1, 3, 32, 32), (0,))
+    finally:
+        library.force_convolution(None)
+
+
+def test_an_algorithm_that_there_is_not_is_refused():
+    with pytest.raises(library.EngineError, match="no convolution algorithm 'magic'; there are direct, winograd2, winograd4"):
+        library.force_convolution("magic")
+
+
 def test_small_networks_agree_on_every_backend(backend):
     agrees(networks.small(), (1, 3, 32, 32))
     agrees(networks.small(width=9, size=45, seed=3), (1, 3, 45, 45))

@@ -1,39 +1,11 @@
 /* Matrix products with AVX-512: tiles of 14 x 32 float32, 14 x 16 float64. */
 #define VME_TARGET avx512
-#define VME_VECTOR_BYTES 64
 #define VME_GEMM_ROWS 14
 #define VME_GEMM_WORK (1 << 22)
 
-#include <immintrin.h>
-
-#include "../kernels/gemm_compiler_vectors.h"
+#include "vectors.h"
 
 #define INLINE VME_INLINE
-typedef __m512 f32_vec;
-typedef __m512d f64_vec;
-typedef __mmask16 f32_mask;
-typedef __mmask8 f64_mask;
-
-INLINE f32_vec f32_load(const float *from) { return _mm512_loadu_ps(from); }
-INLINE void f32_store(float *to, f32_vec v) { _mm512_storeu_ps(to, v); }
-INLINE f32_mask f32_first(int count) { return (f32_mask)((1u << count) - 1); }
-INLINE f32_vec f32_load_first(const float *from, f32_mask some) { return _mm512_maskz_loadu_ps(some, from); }
-INLINE void f32_store_first(float *to, f32_mask some, f32_vec v) { _mm512_mask_storeu_ps(to, some, v); }
-INLINE f32_vec f32_all(float value) { return _mm512_set1_ps(value); }
-INLINE f32_vec f32_add_product(f32_vec sum, f32_vec a, f32_vec b) { return _mm512_fmadd_ps(a, b, sum); }
-INLINE f32_vec f32_add(f32_vec a, f32_vec b) { return _mm512_add_ps(a, b); }
-INLINE float f32_total(f32_vec v) { return _mm512_reduce_add_ps(v); }
-
-INLINE f64_vec f64_load(const double *from) { return _mm512_loadu_pd(from); }
-INLINE void f64_store(double *to, f64_vec v) { _mm512_storeu_pd(to, v); }
-INLINE f64_mask f64_first(int count) { return (f64_mask)((1u << count) - 1); }
-INLINE f64_vec f64_load_first(const double *from, f64_mask some) { return _mm512_maskz_loadu_pd(some, from); }
-INLINE void f64_store_first(double *to, f64_mask some, f64_vec v) { _mm512_mask_storeu_pd(to, some, v); }
-INLINE f64_vec f64_all(double value) { return _mm512_set1_pd(value); }
-INLINE f64_vec f64_add_product(f64_vec sum, f64_vec a, f64_vec b) { return _mm512_fmadd_pd(a, b, sum); }
-INLINE f64_vec f64_add(f64_vec a, f64_vec b) { return _mm512_add_pd(a, b); }
-INLINE double f64_total(f64_vec v) { return _mm512_reduce_add_pd(v); }
-
 /* Of 14 rows, 6: then 14 + 6 factors are loaded in the 14 cycles of a step, beside b and what is fetched ahead. More of them measured slower. */
 INLINE bool f32_from_memory(int row) { return row * 6 / 14 != (row + 1) * 6 / 14; }
 INLINE bool f64_from_memory(int row) { return f32_from_memory(row); }

@@ -1,0 +1,51 @@
+/* AVX2's vectors of float32 and float64, for gemm.c and winograd.c. */
+#ifndef VME_AVX2_VECTORS_H
+#define VME_AVX2_VECTORS_H
+
+#define VME_VECTOR_BYTES 32
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#include "../kernels/gemm_compiler_vectors.h"
+
+#define INLINE VME_INLINE
+typedef __m256 f32_vec;
+typedef __m256d f64_vec;
+typedef __m256i f32_mask, f64_mask;
+
+/* a window on this, ending `count` elements after its ones begin, is the mask of the first `count` lanes */
+static const int32_t ones_then_none[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+
+INLINE f32_vec f32_load(const float *from) { return _mm256_loadu_ps(from); }
+INLINE void f32_store(float *to, f32_vec v) { _mm256_storeu_ps(to, v); }
+INLINE f32_mask f32_first(int count) { return _mm256_loadu_si256((const __m256i *)(ones_then_none + 8 - count)); }
+INLINE f32_vec f32_load_first(const float *from, f32_mask some) { return _mm256_maskload_ps(from, some); }
+INLINE void f32_store_first(float *to, f32_mask some, f32_vec v) { _mm256_maskstore_ps(to, some, v); }
+INLINE f32_vec f32_all(float value) { return _mm256_set1_ps(value); }
+INLINE f32_vec f32_add_product(f32_vec sum, f32_vec a, f32_vec b) { return _mm256_fmadd_ps(a, b, sum); }
+INLINE f32_vec f32_add(f32_vec a, f32_vec b) { return _mm256_add_ps(a, b); }
+/* NaN stays, and so does -0 */
+INLINE f32_vec f32_without_negatives(f32_vec v) { return _mm256_max_ps(_mm256_setzero_ps(), v); }
+INLINE float f32_total(f32_vec v)
+{
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+
+INLINE f64_vec f64_load(const double *from) { return _mm256_loadu_pd(from); }
+INLINE void f64_store(double *to, f64_vec v) { _mm256_storeu_pd(to, v); }
+INLINE f64_mask f64_first(int count) { return _mm256_loadu_si256((const __m256i *)(ones_then_none + 8 - 2 * count)); }
+INLINE f64_vec f64_load_first(const double *from, f64_mask some) { return _mm256_maskload_pd(from, some); }
+INLINE void f64_store_first(double *to, f64_mask some, f64_vec v) { _mm256_maskstore_pd(to, some, v); }
+INLINE f64_vec f64_all(double value) { return _mm256_set1_pd(value); }
+INLINE f64_vec f64_add_product(f64_vec sum, f64_vec a, f64_vec b) { return _mm256_fmadd_pd(a, b, sum); }
+INLINE f64_vec f64_add(f64_vec a, f64_vec b) { return _mm256_add_pd(a, b); }
+INLINE double f64_total(f64_vec v)
+{
+    __m128d half = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
+}
+#undef INLINE
+#endif

@@ -1,0 +1,148 @@
+/* Winograd's transforms of 3x3 windows, for each backend: the file that includes this names VME_TARGET and has the vectors of vectors.h.
+ *
+ * A square of m x m outputs sees m + 2 pixels a side. In one dimension the pixels d are the coefficients of a polynomial that is taken at
+ * the points 0, +-a, +-b and infinity (m = 4), or 0, +-1 and infinity (m = 2), multiplied there with the window's, and turned back; in two,
+ * that is done along rows, then along columns. a = 3/4 and b = 3/2 are exact and lose a fifth of what the usual 1 and 2 do. winograd.c makes
+ * the windows' side of it. */
+#include "../internal.h"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define INLINE VME_INLINE
+
+enum { LANES = VME_VECTOR_BYTES / (int)sizeof(float) };
+#define TIMES(sum, factor, v) f32_add_product(sum, f32_all(factor), v)
+
+/* d[0], d[step] ... of m + 2 pixels become as many points */
+INLINE void turn_in(const int m, f32_vec *d, const int step)
+{
+    const f32_vec d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
+    if (m == 2) {
+        d[0] = d2 - d0;
+        d[step] = d2 + d1;
+        d[2 * step] = d2 - d1;
+        d[3 * step] = d3 - d1;
+        return;
+    }
+    const float a = VME_WINOGRAD_A, b = VME_WINOGRAD_B;
+    const f32_vec d4 = d[4 * step], d5 = d[5 * step];
+    const f32_vec even_a = TIMES(d4, -b * b, d2), odd_a = f32_all(a) * TIMES(d3, -b * b, d1);
+    const f32_vec even_b = TIMES(d4, -a * a, d2), odd_b = f32_all(b) * TIMES(d3, -a * a, d1);
+    d[0] = TIMES(TIMES(d4, -(a * a + b * b), d2), a * a * b * b, d0);
+    d[step] = even_a + odd_a;
+    d[2 * step] = even_a - odd_a;
+    d[3 * step] = even_b + odd_b;
+    d[4 * step] = even_b - odd_b;
+    d[5 * step] = TIMES(TIMES(d5, -(a * a + b * b), d3), a * a * b * b, d1);
+}
+
+/* m + 2 points become m outputs, the first of them */
+INLINE void turn_out(const int m, f32_vec *p, const int step)
+{
+    const f32_vec p0 = p[0], sum = p[step] + p[2 * step], difference = p[step] - p[2 * step];
+    if (m == 2) {
+        p[0] = p0 + sum;
+        p[step] = difference + p[3 * step];
+        return;
+    }
+    const float a = VME_WINOGRAD_A, b = VME_WINOGRAD_B;
+    const f32_vec sum_b = p[3 * step] + p[4 * step], difference_b = p[3 * step] - p[4 * step], last = p[5 * step];
+    p[0] = p0 + sum + sum_b;
+    p[step] = TIMES(f32_all(a) * difference, b, difference_b);
+    p[2 * step] = TIMES(f32_all(a * a) * sum, b * b, sum_b);
+    p[3 * step] = TIMES(TIMES(last, a * a * a, difference), b * b * b, difference_b);
+}
+
+INLINE f32_vec load(const float *from, int64_t left)
+{
+    return left >= LANES ? f32_load(from) : f32_load_first(from, f32_first((int)left));
+}
+
+INLINE void store(float *to, f32_vec v, int64_t left)
+{
+    if (left >= LANES)
+        f32_store(to, v);
+    else
+        f32_store_first(to, f32_first((int)left), v);
+}
+
+INLINE void in_square(const int m, const vme_winograd_square *it, const bool whole)
+{
+    enum { SIDE_MOST = 6 };
+    const int side = m + 2;
+    for (int64_t c = 0; c < it->channels; c += LANES) {
+        const int64_t left = it->channels - c;
+        f32_vec d[SIDE_MOST * SIDE_MOST];
+#pragma GCC unroll 6
+        for (int y = 0; y < side; y++) {
+#pragma GCC unroll 6
+            for (int x = 0; x < side; x++) {
+                const float *from = it->image + y * it->image_row + x * it->image_pixel + c;
+                d[y * side + x] = whole || (y < it->rows && x < it->columns) ? load(from, left) : (f32_vec){0};
+            }
+            turn_in(m, d + y * side, 1);
+        }
+#pragma GCC unroll 6
+        for (int x = 0; x < side; x++) {
+            turn_in(m, d + x, side);
+#pragma GCC unroll 6
+            for (int y = 0; y < side; y++)
+                store(it->points + (y * side + x) * it->point + c, d[y * side + x], left);
+        }
+    }
+}
+
+INLINE void out_square(const int m, const vme_winograd_square *it, const bool whole)
+{
+    enum { SIDE_MOST = 6 };
+    const int side = m + 2;
+    for (int64_t c = 0; c < it->channels; c += LANES) {
+        const int64_t left = it->channels - c;
+        const f32_vec bias = load(it->bias + c, left);
+        f32_vec p[SIDE_MOST * SIDE_MOST];
+#pragma GCC unroll 6
+        for (int y = 0; y < side; y++) {
+#pragma GCC unroll 6
+            for (int x = 0; x < side; x++)
+                p[y * side + x] = load(it->points + (y * side + x) * it->point + c, left);
+            turn_out(m, p + y * side, 1);
+        }
+#pragma GCC unroll 4
+        for (int x = 0; x < m; x++) {
+            if (!whole && x >= it->columns)
+                break;
+            turn_out(m, p + x, side);
+#pragma GCC unroll 4
+            for (int y = 0; y < m; y++) {
+                if (!whole && y >= it->rows)
+                    break;
+                f32_vec v = p[y * side + x] + bias;
+                if (it->addend != NULL)
+                    v = v + load(it->addend + y * it->addend_row + x * it->addend_pixel + c, left);
+                store(it->image + y * it->image_row + x * it->image_pixel + c, it->relu ? f32_without_negatives(v) : v, left);
+            }
+        }
+    }
+}
+
+#define SQUARES(m) \
+    static void in_##m(const vme_winograd_square *it) \
+    { \
+        if (it->rows == m + 2 && it->columns == m + 2) \
+            in_square(m, it, true); \
+        else \
+            in_square(m, it, false); \
+    } \
+    static void out_##m(const vme_winograd_square *it) \
+    { \
+        if (it->rows == m && it->columns == m) \
+            out_square(m, it, true); \
+        else \
+            out_square(m, it, false); \
+    }
+SQUARES(2)
+SQUARES(4)
+
+const vme_winograd_kernels JOIN(vme_winograd_, VME_TARGET) = {
+    .of = {[VME_WINOGRAD_2] = {in_2, out_2}, [VME_WINOGRAD_4] = {in_4, out_4}},
+};

@@ -1,0 +1,29 @@
+/* The compiler's own vectors of 16 bytes, SSE2 on x86-64 and NEON on ARM, for gemm.c and winograd.c. */
+#ifndef VME_PORTABLE_VECTORS_H
+#define VME_PORTABLE_VECTORS_H
+
+#define VME_VECTOR_BYTES 16
+
+#include <stdint.h>
+
+#include "../kernels/gemm_compiler_vectors.h"
+
+#define FLOATING(T, E) \
+    VME_COMPILER_VECTORS(T, E) \
+    VME_SUM_OF_PRODUCTS(T) \
+    VME_INLINE E T##_total(T##_vec v) \
+    { \
+        E total = v[0]; \
+        for (unsigned i = 1; i < sizeof v / sizeof v[0]; i++) \
+            total += v[i]; \
+        return total; \
+    }
+FLOATING(f32, float)
+FLOATING(f64, double)
+/* NaN stays, and so does -0 */
+VME_INLINE f32_vec f32_without_negatives(f32_vec v)
+{
+    typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
+    return (f32_vec)((bits)v & ~(bits)(v < 0));
+}
+#endif

@@ -20,6 +20,9 @@ TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"
           "isinf", "isfinite", "signbit"}                # what they say is bool
 REDUCE = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero")
 
+CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish")       # of Activate
+ROW_MOST = 1 << 16              # numbers of a row that Softmax and Normalize do
+
 
 def dtype_number(dtype):
     return DTYPES.index(numpy.dtype(dtype).name)
@@ -31,6 +34,11 @@ def is_binary(layer, op):
 
 def is_unary(layer, op):
     return layer.op == "Unary" and layer.parameters[0] == UNARY.index(op)
+
+
+def float_bits(number):
+    """A float parameter as the file has it: the bits of a float32, as an integer."""
+    return int(numpy.float32(number).view("int32"))
 
 
 @dataclass

@@ -3,12 +3,17 @@
 import numpy
 
 from .network import BINARY, Layer, contiguous, dtype_number, is_binary
+from .patterns import find_patterns
 
 # Operators on images, each with the numbers of those inputs that are images or rows (and the output is one).
 IMAGES = {"Conv": (0, 3), "MaxPool": (0,), "GlobalAveragePool": (0,), "Gemm": (0, 3), "Add": (0, 1), "Relu": (0,), "Flatten": (0,)}
 
+ROWS = ("Softmax", "Normalize")         # read and make rows of plain tensors
+
 
 def improve(network):
+    drop_dead(network)
+    find_patterns(network)
     drop_dead(network)
     fold_channels(network)
     fuse(network)
@@ -125,7 +130,7 @@ def settle(network):
                 continue
             layer.op, shape = "Copy", network.shape(source)
             layer.output = network.view(network.fresh(f"{layer.output}/part"), layer.output, shape, contiguous(shape))
-        if (layer.op in IMAGES and len(network.shape(layer.output)) == 4) or (layer.op in ("Unary", "Binary") and any(name in images for name in layer.inputs)):
+        if (layer.op in IMAGES and len(network.shape(layer.output)) == 4) or (layer.op in ("Unary", "Binary", "Activate") and any(name in images for name in layer.inputs)):
             images.add(layer.output)
         network.layers.append(layer)
 
@@ -133,6 +138,7 @@ def settle(network):
 def part_layouts(network):
     """Images that views see, and views that are read as images, get a second tensor that is only the one, and a copy between the two."""
     bases = {view.base for view in network.views.values()}
+    bases.update(name for layer in network.layers if layer.op in ROWS for name in (*layer.inputs, layer.output) if name)
     twins, kept = {}, network.layers
     network.layers = []
 

@@ -2,6 +2,7 @@
 
 import numpy
 
+from .network import CURVES, ROW_MOST, float_bits
 from .operators import Unsupported, reads
 
 
@@ -86,14 +87,31 @@ def relu(reader, node):
         reader.network.binary("maximum", node.name, source, zero, node.output)
 
 
+def activated(reader, node, curve, source, output=None):
+    """Adds the fused operator for float32, else says False."""
+    if reader.dtype(source) != numpy.float32:
+        return False
+    reader.made("Activate", node, [source], reader.shape(source), output=output, parameters=(CURVES.index(curve),))
+    return True
+
+
 @reads("Sigmoid")
 def sigmoid(reader, node):
     network, source = reader.network, node.inputs[0]
+    if activated(reader, node, "sigmoid", source):
+        return
     negative = network.unary("negative", node.name, source, network.fresh(f"{node.output}/negative"))
     power = network.unary("exp", node.name, negative, network.fresh(f"{node.output}/exp"))
     one = network.constant(f"{node.output}/one", 1, reader.dtype(source))
     whole = network.binary("add", node.name, power, one, network.fresh(f"{node.output}/whole"))
     network.unary("reciprocal", node.name, whole, node.output)
+
+
+@reads("Gelu", "Mish")
+def curve(reader, node):
+    name = "mish" if node.op == "Mish" else "gelu tanh" if node.get("approximate", "none") == "tanh" else "gelu"
+    if not activated(reader, node, name, node.inputs[0]):
+        raise Unsupported(f"works on {reader.dtype(node.inputs[0])}, expected float32")
 
 
 @reads("Where")
@@ -341,6 +359,9 @@ def softmax(reader, node):
     own, label = reader.shape(source), node.output
     axis = axis_of(reader, node, source, default=-1 if node.opset >= 13 else 1)
     axes = [axis] if node.opset >= 13 else list(range(axis, len(own)))
+    if axes == [len(own) - 1] and reader.dtype(source) == numpy.float32 and own[-1] <= ROW_MOST:
+        reader.made("Softmax", node, [source, None], own, parameters=(int(node.op == "LogSoftmax"), float_bits(1)))
+        return
     most = network.reduced("max", node.name, source, axes, network.fresh(f"{label}/max"))
     below = network.binary("subtract", node.name, source, most, network.fresh(f"{label}/below"))
     powers = network.unary("exp", node.name, below, network.fresh(f"{label}/exp"))
@@ -360,6 +381,11 @@ def layer_normalization(reader, node):
         raise Unsupported("has more than one output that is used")
     axes, label = list(range(axis, rank)), node.output
     dtype = reader.dtype(source)
+    if (axes == [rank - 1] and dtype == numpy.float32 and reader.shape(source)[-1] <= ROW_MOST
+            and all(name is None or reader.constant(name) is not None and reader.shape(name) == reader.shape(source)[-1:] for name in node.inputs[1:])):
+        parameters = (float_bits(node.get("epsilon", 1e-5)),)
+        reader.made("Normalize", node, [source, node.inputs[1], node.input(2)], reader.shape(source), parameters=parameters)
+        return
 
     def mean(name, what):
         total = network.reduced("sum", node.name, name, axes, network.fresh(f"{label}/sum"))

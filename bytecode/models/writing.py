@@ -10,6 +10,7 @@ VERSION = 2
 OPS = {
     "Conv": 1, "MaxPool": 2, "GlobalAveragePool": 3, "Gemm": 4, "Add": 5, "Relu": 6, "Flatten": 7,
     "Copy": 32, "Unary": 33, "Binary": 34, "Where": 35, "Reduce": 36, "MatMul": 37, "Gather": 38,
+    "Softmax": 39, "Normalize": 40, "Activate": 41,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF

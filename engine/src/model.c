@@ -31,7 +31,7 @@ static void value_read(model_making *it, uint32_t tensor)
     if (record.kind == MODEL_VIEW) {
         value->within = (int)record.base;
         value->inside = record.offset * element;
-        it->model->value[record.base].viewed = true;
+        it->model->value[record.base].plain = true;
     }
     if (value->dtype == VME_FLOAT32 && (value->rank == 2 || value->rank == 4)) {
         value->n = value->shape[0];
@@ -70,7 +70,7 @@ static vme_status image_value(model_making *it, uint32_t number, int tensor)
     bool dense = value->rank != 2 || ((value->shape[1] == 1 || value->strides[1] == 4)
                                       && (value->shape[0] == 1 || value->strides[0] == 4 * value->shape[1]));
     if (value->dtype != VME_FLOAT32 || is_constant(it, (uint32_t)tensor) || !dense
-        || (value->rank != 2 && (value->rank != 4 || value->kind == MODEL_VIEW || value->viewed)))
+        || (value->rank != 2 && (value->rank != 4 || value->kind == MODEL_VIEW || value->plain)))
         return WRONG(number, "wants images or matrices of float32 that no view sees, tensor %d is none", tensor);
     value->channels_last = value->rank == 4;
     return VME_OK;
@@ -258,6 +258,9 @@ static const struct {
     [MODEL_REDUCE] = {model_make_reduce},
     [MODEL_MATMUL] = {model_make_matmul},
     [MODEL_GATHER] = {model_make_gather},
+    [MODEL_SOFTMAX] = {model_make_softmax},
+    [MODEL_NORMALIZE] = {model_make_normalize},
+    [MODEL_ACTIVATE] = {model_make_activate},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
@@ -306,7 +309,7 @@ static void spread_layouts(vme_model *model)
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
         model_value *out = step->out < 0 ? NULL : &model->value[step->out];
-        if (!model_is_elementwise(step) || out->rank != 4 || out->dtype != VME_FLOAT32 || out->kind == MODEL_VIEW || out->viewed)
+        if (!model_is_elementwise(step) || out->rank != 4 || out->dtype != VME_FLOAT32 || out->kind == MODEL_VIEW || out->plain)
             continue;
         for (int i = 0; i < MODEL_NODE_INPUTS; i++)
             if (step->operand[i] >= 0 && model->value[step->operand[i]].channels_last && same_shape(&model->value[step->operand[i]], out))

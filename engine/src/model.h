@@ -38,6 +38,9 @@ typedef enum model_op {
     MODEL_REDUCE,               /* x; vme_reduce_op, dtype to compute in, axes as bits; the result keeps them */
     MODEL_MATMUL,               /* a, b */
     MODEL_GATHER,               /* x, indices (int64) of dimensions in a row; the first of these */
+    MODEL_SOFTMAX,              /* x, addend or absent; logarithm or not, a float's bits: softmax(x * factor + addend) of rows */
+    MODEL_NORMALIZE,            /* x, scale, bias or absent; epsilon's bits: each row gets mean 0 and variance 1 first */
+    MODEL_ACTIVATE,             /* x; model_curve */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
@@ -54,6 +57,9 @@ enum {
     PARAMETERS_USED,
 };
 enum { ACTIVATION_NONE, ACTIVATION_RELU };
+/* Parameter of MODEL_ACTIVATE: x * (1 + erf(x / sqrt(2))) / 2, the same by tanh, 1 / (1 + exp(-x)), x times that, x * tanh(log(1 + exp(x))). */
+typedef enum model_curve { CURVE_GELU, CURVE_GELU_TANH, CURVE_SIGMOID, CURVE_SILU, CURVE_MISH, CURVES } model_curve;
+#define MODEL_ROW_MOST (1 << 16)            /* numbers of a row for MODEL_SOFTMAX and MODEL_NORMALIZE: done between two looks at the stop flag */
 typedef struct model_node_record {
     uint32_t name_at, name_size, op, first_operand, inputs, outputs;
     int32_t parameters[MODEL_PARAMETERS];
@@ -77,7 +83,7 @@ typedef struct model_value {
     int kind, dtype, rank;
     int64_t shape[MODEL_RANK];              /* as ONNX has it */
     int64_t strides[MODEL_RANK];            /* bytes, in the layout that it has */
-    bool viewed;                            /* views see it, so it is plain */
+    bool plain;                             /* never an image: views see it, or rows of it are read */
     bool channels_last;                     /* an image; else plain */
     /* of float32 of rank 2 or 4 */
     int64_t n, h, w, c;
@@ -157,6 +163,24 @@ model_make model_make_copy, model_make_unary, model_make_binary, model_make_wher
 vme_tensor model_tensor(const vme_model *model, int value, char *arena);
 /* Whether the step does the same to every element, whatever its place. */
 bool model_is_elementwise(const model_step *step);
+
+/* ---- model_rows.c: fused operators on rows of float32 */
+typedef struct model_row_kernels {
+    /* out = in * factor + addend, which may be NULL; returns the most of out, whatever NaNs are there */
+    float (*weigh)(int64_t n, const float *in, float factor, const float *addend, float *out);
+    void (*shift)(int64_t n, float by, float *out);
+    void (*scale)(int64_t n, float by, float *out);
+    float (*sum)(int64_t n, const float *in);
+    float (*squares)(int64_t n, const float *in);               /* their sum */
+    /* out = out * factor * scale + bias, which may be NULL */
+    void (*normalize)(int64_t n, float factor, const float *scale, const float *bias, float *out);
+    /* Both sides of the erf, exp or tanh that a curve needs: what it is taken of, and what becomes of it. */
+    void (*before)(int curve, int64_t n, const float *in, float *part);
+    void (*after)(int curve, int64_t n, const float *in, const float *part, float *out);
+} model_row_kernels;
+extern const model_row_kernels model_rows_portable, model_rows_avx2, model_rows_avx512;
+model_make model_make_softmax, model_make_normalize, model_make_activate;
+bool model_is_activation(const model_step *step);
 
 /* ---- convolution.c: every algorithm goes through these */
 /* Sets the step's algorithm, for shapes that are known. Returns the bytes of scratch memory that it needs. */

@@ -133,7 +133,8 @@ vme_status model_make_where(model_making *it, uint32_t number, const model_node_
 
 bool model_is_elementwise(const model_step *step)
 {
-    return step->kind == STEP_TENSOR && (step->run == run_copy || step->run == run_unary || step->run == run_binary || step->run == run_where);
+    return step->kind == STEP_TENSOR && (step->run == run_copy || step->run == run_unary || step->run == run_binary || step->run == run_where
+                                         || model_is_activation(step));
 }
 
 /* ---- reductions */

@@ -1,0 +1,161 @@
+"""Composite operators that exporters take apart, found again: layer normalization, GELU, SiLU, and what is done to scores before a softmax."""
+
+import numpy
+
+from .network import BINARY, CURVES, REDUCE, ROW_MOST, UNARY, Layer, float_bits
+
+
+class Graph:
+    """Who makes and who reads, for one pass over the layers; a match asks from the last layer backwards."""
+
+    def __init__(self, network):
+        self.network, self.makers = network, network.makers()
+        self.readers = network.readers()
+        self.bases = {view.base for view in network.views.values()}
+
+    def made_by(self, name, op, single=True):
+        """The layer that makes `name`, if it is of that kind and, with `single`, nothing but one layer reads it."""
+        layer = self.makers.get(name)
+        if layer is None or (single and (len(self.readers.get(name, ())) != 1 or self.readers[name][0] is None or name in self.bases)):
+            return None
+        number = layer.parameters[0] if layer.parameters else None
+        kind = {"Binary": BINARY, "Unary": UNARY, "Reduce": REDUCE}.get(layer.op)
+        return layer if (kind[number] if kind else layer.op) == op else None
+
+    def split(self, layer):
+        """(operand, value) of a layer with one operand that is a constant number, or (None, None)."""
+        for name, other in (layer.inputs, layer.inputs[::-1]):
+            values = self.network.constants.get(other)
+            if values is not None and values.size == 1 and name not in self.network.constants:
+                return name, float(values.reshape(()))
+        return None, None
+
+    def scaled(self, name, single=True):
+        """(operand, factor) of what makes `name`, a product or quotient with a number, or (None, None)."""
+        for op in ("multiply", "divide"):
+            layer = self.made_by(name, op, single)
+            if layer is None or (op == "divide" and layer.inputs[1] not in self.network.constants):
+                continue
+            operand, value = self.split(layer)
+            if operand is not None and value != 0 and self.network.shape(operand) == self.network.shape(name):
+                return operand, value if op == "multiply" else 1 / value
+        return None, None
+
+
+def find_patterns(network):
+    """Replaces the last layer of each match; drop_dead takes the others."""
+    for match in (_gelu, _normalization, _silu, _scores):
+        graph = Graph(network)
+        for number, layer in enumerate(network.layers):
+            if network.dtype(layer.output) == numpy.float32:
+                found = match(graph, layer)
+                if found is not None:
+                    network.layers[number] = found
+                    graph.makers[found.output] = found
+
+
+def _is(graph, layer, op):
+    return layer.op == "Binary" and BINARY[layer.parameters[0]] == op
+
+
+def _activation(layer, curve, source):
+    return Layer("Activate", layer.name, [source], layer.output, parameters=(CURVES.index(curve),))
+
+
+def _gelu(graph, layer):
+    """x/2 * (1 + erf(x / sqrt(2))), in the three orders of its two products."""
+    if not _is(graph, layer, "multiply"):
+        return None
+    factors, half = [], 1.0
+
+    def gather(name, top):
+        nonlocal half
+        product = layer if top else graph.made_by(name, "multiply")
+        if product is None or len(factors) > 2:
+            factors.append(name)
+            return
+        for operand in product.inputs:
+            values = graph.network.constants.get(operand)
+            if values is not None and values.size == 1:
+                half *= float(values.reshape(()))
+            else:
+                gather(operand, False)
+
+    gather(None, True)
+    if len(factors) != 2 or abs(half - 0.5) > 1e-6:
+        return None
+    for source, other in (factors, factors[::-1]):
+        sum_layer = graph.made_by(other, "add")
+        operand, one = graph.split(sum_layer) if sum_layer else (None, None)
+        erf = graph.made_by(operand, "erf") if one == 1 else None
+        scaled, factor = graph.scaled(erf.inputs[0]) if erf else (None, None)
+        if scaled == source and abs(factor - 0.5 ** 0.5) < 1e-6 and graph.network.shape(source) == graph.network.shape(layer.output):
+            return _activation(layer, "gelu", source)
+    return None
+
+
+def _silu(graph, layer):
+    if not _is(graph, layer, "multiply"):
+        return None
+    for source, other in (layer.inputs, layer.inputs[::-1]):
+        gate = graph.made_by(other, "Activate")
+        if gate is not None and gate.parameters[0] == CURVES.index("sigmoid") and gate.inputs[0] == source:
+            return _activation(layer, "silu", source)
+    return None
+
+
+def _mean(graph, name):
+    """The operand of a mean along the last dimension that makes `name`, or None."""
+    quotient = graph.made_by(name, "divide", single=False)
+    reduced = graph.made_by(quotient.inputs[0], "sum") if quotient else None
+    if reduced is None:
+        return None
+    shape, count = graph.network.shape(reduced.inputs[0]), graph.split(quotient)[1]
+    return reduced.inputs[0] if shape and reduced.parameters[2] == 1 << len(shape) - 1 and count == shape[-1] else None
+
+
+def _normalization(graph, layer):
+    """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias."""
+    if not _is(graph, layer, "add"):
+        return None
+    network = graph.network
+    for product_name, bias in (layer.inputs, layer.inputs[::-1]):
+        product = graph.made_by(product_name, "multiply")
+        if product is None or bias not in network.constants:
+            continue
+        for quotient_name, scale in (product.inputs, product.inputs[::-1]):
+            quotient = graph.made_by(quotient_name, "divide") if scale in network.constants else None
+            root = graph.made_by(quotient.inputs[1], "sqrt") if quotient else None
+            variance = graph.made_by(root.inputs[0], "add") if root else None
+            squares, epsilon = graph.split(variance) if variance else (None, None)
+            square = _mean(graph, squares) if squares else None
+            power, below = graph.makers.get(square), graph.made_by(quotient.inputs[0], "subtract", single=False) if quotient else None
+            if power is None or below is None or power.inputs[0] != below.output:
+                continue
+            squared = (graph.made_by(square, "power") and graph.split(power)[1] == 2) or graph.made_by(square, "square") or (
+                graph.made_by(square, "multiply") and power.inputs == [below.output] * 2)
+            source, length = below.inputs[0], network.shape(layer.output)[-1]
+            if squared and _mean(graph, below.inputs[1]) == source and length <= ROW_MOST and all(
+                    network.shape(name) == (length,) for name in (scale, bias)):
+                return Layer("Normalize", layer.name, [source, scale, bias], layer.output, parameters=(float_bits(epsilon),))
+    return None
+
+
+def _scores(graph, layer):
+    """softmax(x * number + addend): a mask's sum and a scale go into the softmax."""
+    if layer.op != "Softmax" or layer.inputs[1] is not None:
+        return None
+    network, source, addend, factor = graph.network, layer.inputs[0], None, 1.0
+    total = graph.made_by(source, "add")
+    if total is not None:
+        for name, other in (total.inputs, total.inputs[::-1]):
+            if name not in network.constants and network.shape(name) == network.shape(source) and network.shape(other)[-1:] == network.shape(source)[-1:]:
+                source, addend = name, other
+                if graph.scaled(name)[0] is not None:
+                    break
+    scaled, number = graph.scaled(source)
+    if scaled is not None:
+        source, factor = scaled, number
+    if addend is None and scaled is None:
+        return None
+    return Layer("Softmax", layer.name, [source, addend], layer.output, parameters=(layer.parameters[0], float_bits(factor)))

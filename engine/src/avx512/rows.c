@@ -1,0 +1,3 @@
+/* Rows of models, for this backend. */
+#define VME_TARGET avx512
+#include "../kernels/rows.h"

@@ -4,6 +4,7 @@ import numpy
 
 from .network import BINARY, Layer, contiguous, dtype_number, is_binary
 from .patterns import find_patterns
+from .places import add_in_products, make_in_place
 
 # Operators on images, each with the numbers of those inputs that are images or rows (and the output is one).
 IMAGES = {"Conv": (0, 3), "MaxPool": (0,), "GlobalAveragePool": (0,), "Gemm": (0, 3), "Add": (0, 1), "Relu": (0,), "Flatten": (0,)}
@@ -16,9 +17,11 @@ def improve(network):
     find_patterns(network)
     drop_dead(network)
     fold_channels(network)
+    add_in_products(network)
     fuse(network)
     settle(network)
     drop_dead(network)
+    make_in_place(network)
     part_layouts(network)
     drop_dead(network)
 

@@ -2,11 +2,13 @@
 
 import struct
 import sys
+from collections import Counter
 
 import numpy
 import pytest
 from onnx import helper
 
+from bench.networks import bert
 from bytecode.errors import CompileError
 from bytecode.models import compile_model
 from bytecode.models.writing import OPS
@@ -50,6 +52,15 @@ def test_resnet18_becomes_convolutions_with_everything_in_them():
     assert [name for name, _, _ in found].count("Conv") == 20 and len(found) == 24
     assert {name for name, _, _ in found} == {"Conv", "MaxPool", "GlobalAveragePool", "Flatten", "Gemm"}
     assert sum(addend for _, addend, _ in found) == 8 and sum(relu for _, _, relu in found) == 17
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_layer_of_bert_is_twelve_steps(fused):
+    """No transpose, reshape, bias, residual, scale or mask is a step of its own; those besides are embeddings, the mask and the ends."""
+    found = Counter(name for name, _, _ in operators(bert(16, 2, 32, 4, 64, 100, fused=fused).SerializeToString()))
+    assert {name: found[name] for name in ("Gemm", "MatMul", "Softmax", "Activate", "Normalize", "Copy")} == {
+        "Gemm": 2 * 6 + 1, "MatMul": 2 * 2, "Softmax": 2, "Activate": 2, "Normalize": 2 * 2 + 1, "Copy": 1}
+    assert sum(found.values()) == 33
 
 
 def test_what_others_read_is_not_fused():

@@ -168,7 +168,7 @@ def refuses(data):
         return True
     small = sum(numpy.prod(port.shape) for port in (*model.inputs, *model.outputs)) < 1 << 20
     if small:
-        model._session and _array._model_run(model._session, tuple(engine.numpy.zeros(port.shape, "float32") for port in model.inputs))
+        _array._model_run(model._session, tuple(engine.numpy.zeros(port.shape, port.dtype) for port in model.inputs))
     return False
 
 

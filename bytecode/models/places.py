@@ -1,0 +1,90 @@
+"""Where values are made: sums go into the matrix product that makes one operand, and copies vanish where the producer can write what they would."""
+
+import math
+
+import numpy
+
+from .network import View, contiguous, is_binary
+
+_WRITES_ANYWHERE = {"Unary", "Binary", "Where", "MatMul", "Gather", "Copy"}      # operators whose result may have any strides
+
+
+def add_in_products(network):
+    """A row of constants becomes the bias, another operand the addend of the Gemm whose result is the other one, if nothing else reads that."""
+    readers, makers = network.readers(), network.makers()
+    place = {id(layer): number for number, layer in enumerate(network.layers)}
+    seen = {}
+    for name, view in network.views.items():
+        seen.setdefault(view.base, set()).add(name)
+    layers = list(network.layers)
+
+    def product_of(name):
+        """The Gemm whose result, and nothing else of it, is read as `name`, by one layer."""
+        base = network.as_view(name).base
+        layer = makers.get(base)
+        alone = len(readers.get(name, ())) == 1 and readers[name][0] is not None and (name == base or base not in readers)
+        whole = math.prod(network.shape(name)) == math.prod(network.shape(base)) and network.is_dense(name)
+        unseen = seen.get(base, set()) <= {name} or all(other == name or other not in readers for other in seen[base])
+        return layer if layer is not None and layer.op == "Gemm" and not layer.relu and alone and whole and unseen else None
+
+    for number, layer in enumerate(layers):
+        if layer is None or not is_binary(layer, "add") or layer.inputs[0] == layer.inputs[1]:
+            continue
+        for name, other in (layer.inputs, layer.inputs[::-1]):
+            product, shape = product_of(name), network.shape(name)
+            if product is None or network.shape(layer.output) != shape or network.dtype(layer.output) != numpy.float32:
+                continue
+            columns = network.shape(product.output)[1]
+            values = network.constants.get(other)
+            if values is not None and values.size == columns and values.shape[-1:] == (columns,) and not product.inputs[2] and not product.inputs[3]:
+                product.inputs[2] = network.constant(f"{layer.output}/bias", values.reshape(-1), "float32")
+            elif (not product.inputs[3] and network.as_view(other).base not in network.constants and network.shape(other) == shape
+                  and network.is_dense(other) and network.as_view(other).base != network.as_view(name).base):
+                view, size = network.as_view(other), network.shape(product.output)
+                product.inputs[3] = other if shape == size else network.view(
+                    network.fresh(f"{layer.output}/addend"), view.base, size, contiguous(size), view.offset)
+                readers.setdefault(product.inputs[3], []).append(product)
+                layers[place[id(product)]], layers[number] = None, product      # it moves here, where its addend is known
+                place[id(product)] = number
+            else:
+                continue
+            readers.pop(name)
+            network.become_view(layer.output, View(product.output, 0, ()))
+            seen.setdefault(product.output, set()).update(
+                other_name for other_name, view in network.views.items() if view.base == product.output)
+            if layers[number] is layer:
+                layers[number] = None
+            break
+    network.layers = [layer for layer in layers if layer is not None]
+
+
+def _wanted(network, copy):
+    """How the copy's source, a base, has to lie to be the copy: a view of the copy's base; or None."""
+    view, target = network.as_view(copy.inputs[0]), network.as_view(copy.output)
+    source = view.base
+    shape, own = network.shape(source), contiguous(network.shape(source))
+    seen = {stride: (size, to) for size, stride, to in zip(network.shape(copy.inputs[0]), view.strides, target.strides) if size > 1}
+    large = [(size, stride) for size, stride in zip(shape, own) if size > 1]
+    if view.offset or len(seen) != len(large) or any(seen.get(stride, (0,))[0] != size for size, stride in large):
+        return None
+    return View(target.base, target.offset, tuple(seen[stride][1] if size > 1 else 1 for size, stride in zip(shape, own)))
+
+
+def make_in_place(network):
+    """A value that is only copied, in another order or to a part of a whole, is made there by whoever makes it."""
+    for copy in [layer for layer in network.layers if layer.op == "Copy"]:
+        source = network.as_view(copy.inputs[0]).base
+        makers = [layer for layer in network.layers if network.as_view(layer.output).base == source]
+        seen = {name for name, view in network.views.items() if view.base == source}
+        readers = [layer for layer in network.layers if any(name == source or name in seen for name in layer.inputs)]
+        target = network.as_view(copy.output).base
+        if (source in network.constants or source in network.inputs or any(name == source or name in seen for name in network.outputs) or readers != [copy]
+                or len(makers) != 1 or makers[0].output != source or makers[0].op not in _WRITES_ANYWHERE or target == source
+                or network.dtype(source) != network.dtype(target) or network.shape(copy.inputs[0]) != network.shape(copy.output)):
+            continue
+        wanted = _wanted(network, copy)
+        if wanted is not None and not any(network.as_view(name).base == target for name in makers[0].inputs if name):
+            for name in seen:
+                del network.views[name]
+            network.views[source] = wanted
+            network.layers = [layer for layer in network.layers if layer is not copy]

@@ -138,6 +138,24 @@ def test_nan_wins_at_any_place(backend, context):
             assert reduce(context, "argmin", array, (0,)) == place
 
 
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
+def test_first_place_among_ties(backend, context, op, dtype):
+    """Rows of every length around those of vectors and of blocks, with few distinct values, zeros of both signs and a NaN or two."""
+    random = np.random.default_rng(3)
+    for width in (*range(1, 140, 3), *range(127, 134), 255, 256, 257, 1000, 2047, 2048, 2050, 2081, 4100):
+        made = random.integers(0, 3, (12, width)).astype(dtype)
+        made[3] = np.arange(width) % 251
+        made[4] = made[3][::-1]
+        made[5] = 7
+        if made.dtype.kind == "f":
+            made[6:9] *= -0.0
+            made[9, random.integers(width)] = np.nan
+            made[10, random.integers(0, width, 2)] = [np.nan, -np.nan]
+            made[11] = np.where(made[11] == 1, np.inf, -np.inf)
+        np.testing.assert_array_equal(reduce(context, op, made, (1,)), NUMPY[op](made, axis=1, keepdims=True))
+
+
 def test_initial(backend, context):
     array = np.arange(6.0).reshape(2, 3)
     assert reduce(context, "sum", array, (1,), initial=10.0).tolist() == [[13.0], [22.0]]

@@ -442,8 +442,9 @@ COMPLEX_EXTREME(min, c128, <)
         return j; \
     }
 #ifdef __AVX512BW__
-/* the same with a vector's comparison: an extreme equals the element, or both are NaN. `some`: the lanes that there are */
-#define FIND_VECTOR(op, name, lanes, MATCHES) \
+/* The same with vectors' comparisons: an extreme equals the element, or both are NaN. Four vectors at once, of which the last ones may
+ * begin among what was searched; `some`: the lanes that there are of a single one. */
+#define FIND_VECTOR(op, name, lanes) \
     static int64_t find_##op##_##name(e_##name here, int64_t n, const char *in, int64_t step) \
     { \
         int64_t j = 0; \
@@ -452,15 +453,35 @@ COMPLEX_EXTREME(min, c128, <)
                 j++; \
             return j; \
         } \
-        for (; j < n; j += lanes, in += 64) { \
-            uint64_t some = n - j < lanes ? ((uint64_t)1 << (n - j)) - 1 : UINT64_MAX >> (64 - lanes), matches = MATCHES; \
+        if (!odd_##op##_##name(here)) \
+            for (; j < n && n >= 4 * lanes; j += 4 * lanes) { \
+                const int64_t at = j + 4 * lanes <= n ? j : n - 4 * lanes; \
+                const char *from = in + at * step; \
+                uint64_t matches = equals_##name(here, from) | equals_##name(here, from + 64) << lanes \
+                                   | equals_##name(here, from + 128) << 2 * lanes | equals_##name(here, from + 192) << 3 * lanes; \
+                if (matches != 0) \
+                    return at + __builtin_ctzll(matches); \
+            } \
+        for (; j < n; j += lanes) { \
+            uint64_t some = n - j < lanes ? ((uint64_t)1 << (n - j)) - 1 : UINT64_MAX >> (64 - lanes); \
+            uint64_t matches = matches_##name(here, some, in + j * step); \
             if (matches != 0) \
                 return j + __builtin_ctzll(matches); \
         } \
         return n; \
     }
-#define MATCHES_I32 _mm512_mask_cmpeq_epi32_mask((__mmask16)some, _mm512_maskz_loadu_epi32((__mmask16)some, in), _mm512_set1_epi32((int)here))
-#define MATCHES_I64 _mm512_mask_cmpeq_epi64_mask((__mmask8)some, _mm512_maskz_loadu_epi64((__mmask8)some, in), _mm512_set1_epi64((int64_t)here))
+static inline uint64_t equals_i32(int32_t here, const char *in) { return _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(in), _mm512_set1_epi32(here)); }
+static inline uint64_t equals_i64(int64_t here, const char *in) { return _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(in), _mm512_set1_epi64(here)); }
+static inline uint64_t equals_f32(float here, const char *in) { return _mm512_cmp_ps_mask(_mm512_loadu_ps(in), _mm512_set1_ps(here), _CMP_EQ_OQ); }
+static inline uint64_t equals_f64(double here, const char *in) { return _mm512_cmp_pd_mask(_mm512_loadu_pd(in), _mm512_set1_pd(here), _CMP_EQ_OQ); }
+static inline uint64_t matches_i32(int32_t here, uint64_t some, const char *in)
+{
+    return _mm512_mask_cmpeq_epi32_mask((__mmask16)some, _mm512_maskz_loadu_epi32((__mmask16)some, in), _mm512_set1_epi32(here));
+}
+static inline uint64_t matches_i64(int64_t here, uint64_t some, const char *in)
+{
+    return _mm512_mask_cmpeq_epi64_mask((__mmask8)some, _mm512_maskz_loadu_epi64((__mmask8)some, in), _mm512_set1_epi64(here));
+}
 static inline uint64_t matches_f32(float here, uint64_t some, const char *in)
 {
     __m512 x = _mm512_maskz_loadu_ps((__mmask16)some, in);
@@ -473,10 +494,10 @@ static inline uint64_t matches_f64(double here, uint64_t some, const char *in)
     return here != here ? _mm512_mask_cmp_pd_mask((__mmask8)some, x, x, _CMP_UNORD_Q)
                         : _mm512_mask_cmp_pd_mask((__mmask8)some, x, _mm512_set1_pd(here), _CMP_EQ_OQ);
 }
-#define FIND_I32(op) FIND_VECTOR(op, i32, 16, MATCHES_I32)
-#define FIND_I64(op) FIND_VECTOR(op, i64, 8, MATCHES_I64)
-#define FIND_F32(op) FIND_VECTOR(op, f32, 16, matches_f32(here, some, in))
-#define FIND_F64(op) FIND_VECTOR(op, f64, 8, matches_f64(here, some, in))
+#define FIND_I32(op) FIND_VECTOR(op, i32, 16)
+#define FIND_I64(op) FIND_VECTOR(op, i64, 8)
+#define FIND_F32(op) FIND_VECTOR(op, f32, 16)
+#define FIND_F64(op) FIND_VECTOR(op, f64, 8)
 #else
 #define FIND_I32(op) FIND(op, i32)
 #define FIND_I64(op) FIND(op, i64)
@@ -488,6 +509,78 @@ static inline uint64_t matches_f64(double here, uint64_t some, const char *in)
     FIND(op, c64) FIND(op, c128)
 FINDS(max)
 FINDS(min)
+
+/* The extreme of a block, and its place where that comes with it; else -1. */
+#define FIRST_UNPLACED(op, name) \
+    static inline int64_t first_##op##_##name(int64_t n, const char *in, int64_t step, e_##name *here) \
+    { \
+        op##_##name(n, in, step, here); \
+        return -1; \
+    }
+#ifdef __AVX512BW__
+/* Each lane keeps the number of the four vectors that brought its extreme. The last four may begin among those before: what equals an
+ * earlier extreme never counts. */
+#define FIRST_VECTORS(op, name, lanes, vector, LOAD, FURTHER, BEYOND, SAME, REDUCE, NARROW, NANS) \
+    static int64_t first_##op##_##name(int64_t n, const char *in, int64_t step, e_##name *here) \
+    { \
+        enum { FOUR = 4 * lanes }; \
+        if (step != sizeof(e_##name) || n < FOUR) { \
+            op##_##name(n, in, step, here); \
+            return -1; \
+        } \
+        vector x0 = LOAD(in), x1 = LOAD(in + 64), x2 = LOAD(in + 128), x3 = LOAD(in + 192); \
+        vector best = FURTHER(FURTHER(x0, x1), FURTHER(x2, x3)); \
+        uint32_t odd = NANS(x0, x1) | NANS(x2, x3); \
+        __m512i brought = _mm512_setzero_si512(), number = brought; \
+        for (int64_t j = FOUR; j < n; j += FOUR) { \
+            const char *from = in + (j + FOUR <= n ? j : n - FOUR) * step; \
+            x0 = LOAD(from), x1 = LOAD(from + 64), x2 = LOAD(from + 128), x3 = LOAD(from + 192); \
+            vector further = FURTHER(FURTHER(x0, x1), FURTHER(x2, x3)); \
+            odd |= NANS(x0, x1) | NANS(x2, x3); \
+            number = _mm512_add_epi##NARROW(number, _mm512_set1_epi##NARROW(1)); \
+            brought = _mm512_mask_mov_epi##NARROW(brought, BEYOND(further, best), number); \
+            best = FURTHER(further, best); \
+        } \
+        if (odd != 0) { \
+            op##_##name(n, in, step, here); \
+            return -1; \
+        } \
+        *here = REDUCE(best); \
+        __m512i numbers = NARROW == 32 ? brought : _mm512_castsi256_si512(_mm512_cvtepi64_epi32(brought)); \
+        int64_t at = FOUR * (int64_t)_mm512_mask_reduce_min_epi32(SAME(best, *here), numbers); \
+        at = at + FOUR <= n ? at : n - FOUR; \
+        in += at * step; \
+        return at + __builtin_ctzll(equals_##name(*here, in) | equals_##name(*here, in + 64) << lanes \
+                                    | equals_##name(*here, in + 128) << 2 * lanes | equals_##name(*here, in + 192) << 3 * lanes); \
+    }
+#define NANS_PS(a, b) _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
+#define NANS_PD(a, b) _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)
+#define NANS_I(a, b) 0
+#define BEYOND_MAX_PS(a, b) _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)
+#define BEYOND_MIN_PS(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
+#define BEYOND_MAX_PD(a, b) _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ)
+#define BEYOND_MIN_PD(a, b) _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ)
+#define SAME_PS(a, value) _mm512_cmp_ps_mask(a, _mm512_set1_ps(value), _CMP_EQ_OQ)
+#define SAME_PD(a, value) _mm512_cmp_pd_mask(a, _mm512_set1_pd(value), _CMP_EQ_OQ)
+#define SAME_I32(a, value) _mm512_cmpeq_epi32_mask(a, _mm512_set1_epi32(value))
+#define SAME_I64(a, value) _mm512_cmpeq_epi64_mask(a, _mm512_set1_epi64(value))
+FIRST_VECTORS(max, f32, 16, __m512, _mm512_loadu_ps, _mm512_max_ps, BEYOND_MAX_PS, SAME_PS, _mm512_reduce_max_ps, 32, NANS_PS)
+FIRST_VECTORS(min, f32, 16, __m512, _mm512_loadu_ps, _mm512_min_ps, BEYOND_MIN_PS, SAME_PS, _mm512_reduce_min_ps, 32, NANS_PS)
+FIRST_VECTORS(max, f64, 8, __m512d, _mm512_loadu_pd, _mm512_max_pd, BEYOND_MAX_PD, SAME_PD, _mm512_reduce_max_pd, 64, NANS_PD)
+FIRST_VECTORS(min, f64, 8, __m512d, _mm512_loadu_pd, _mm512_min_pd, BEYOND_MIN_PD, SAME_PD, _mm512_reduce_min_pd, 64, NANS_PD)
+FIRST_VECTORS(max, i32, 16, __m512i, _mm512_loadu_si512, _mm512_max_epi32, _mm512_cmpgt_epi32_mask, SAME_I32, _mm512_reduce_max_epi32, 32, NANS_I)
+FIRST_VECTORS(min, i32, 16, __m512i, _mm512_loadu_si512, _mm512_min_epi32, _mm512_cmplt_epi32_mask, SAME_I32, _mm512_reduce_min_epi32, 32, NANS_I)
+FIRST_VECTORS(max, i64, 8, __m512i, _mm512_loadu_si512, _mm512_max_epi64, _mm512_cmpgt_epi64_mask, SAME_I64, _mm512_reduce_max_epi64, 64, NANS_I)
+FIRST_VECTORS(min, i64, 8, __m512i, _mm512_loadu_si512, _mm512_min_epi64, _mm512_cmplt_epi64_mask, SAME_I64, _mm512_reduce_min_epi64, 64, NANS_I)
+#else
+#define FIRST_BOTH(name) FIRST_UNPLACED(max, name) FIRST_UNPLACED(min, name)
+FIRST_BOTH(i32) FIRST_BOTH(i64) FIRST_BOTH(f32) FIRST_BOTH(f64)
+#endif
+#define FIRSTS(op) \
+    FIRST_UNPLACED(op, i8) FIRST_UNPLACED(op, i16) FIRST_UNPLACED(op, u8) FIRST_UNPLACED(op, u16) FIRST_UNPLACED(op, u32) \
+    FIRST_UNPLACED(op, u64) FIRST_UNPLACED(op, c64) FIRST_UNPLACED(op, c128)
+FIRSTS(max)
+FIRSTS(min)
 
 #define PLACE(op, name) \
     static void arg##op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
@@ -504,9 +597,10 @@ FINDS(min)
                 place->seen += n - i; \
                 break; \
             } \
-            op##_##name(count, block, step, &here); \
+            int64_t j = first_##op##_##name(count, block, step, &here); \
             if (place->seen == 0 || beyond_##op##_##name(here, best)) { \
-                int64_t j = find_##op##_##name(here, count, block, step); \
+                if (j < 0) \
+                    j = find_##op##_##name(here, count, block, step); \
                 best = *(const e_##name *)(block + j * step); \
                 place->best = place->seen + j; \
             } \

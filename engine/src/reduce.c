@@ -109,12 +109,15 @@ static void write_identity(vme_reduce_op op, vme_dtype dtype, void *to)
 static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop, vme_dtype in, vme_dtype out, const void *initial)
 {
     const vme_reduce_kernels *kernels = &vme_kernels_current()->reduce;
-    if (loop == VME_BOOL && op == VME_SUM)
+    /* bytes above 1, which memory from outside may hold, are True too: they are told from 0, never taken as numbers */
+    if (loop == VME_BOOL && (op == VME_SUM || op == VME_MAX))
         op = VME_ANY;
-    if (loop == VME_BOOL && op == VME_PROD)
+    if (loop == VME_BOOL && (op == VME_PROD || op == VME_MIN))
         op = VME_ALL;
-    vme_dtype element = loop, accumulator;
-    if (is_truth(op) || (is_integer(in) && is_integer(loop) && (op == VME_SUM || op == VME_PROD)))
+    if (in == VME_BOOL && is_integer(loop) && op == VME_SUM)
+        op = VME_COUNT_NONZERO;
+    vme_dtype element = is_place(op) && in == VME_BOOL ? VME_UINT8 : loop, accumulator;
+    if (is_truth(op) || (is_integer(in) && in != VME_BOOL && is_integer(loop) && (op == VME_SUM || op == VME_PROD)))
         element = in;
     if (element == VME_FLOAT16)
         element = VME_FLOAT32;

@@ -156,6 +156,19 @@ def test_first_place_among_ties(backend, context, op, dtype):
         np.testing.assert_array_equal(reduce(context, op, made, (1,)), NUMPY[op](made, axis=1, keepdims=True))
 
 
+@pytest.mark.parametrize("op", list(OPS))
+def test_bytes_above_one_are_true(backend, context, op):
+    """As memory from outside may hold them: what they count for is the truth that they are."""
+    for shape, axes in [((40,), (0,)), ((5, 7), (1,)), ((9, 130), (0,)), ((3, 50_000), (1,)), ((50, 3000), (0,))]:
+        raw = np.random.default_rng(5).choice(np.array([0, 1, 2, 128, 255], "uint8"), shape).view("bool")
+        honest = raw.view("uint8") != 0
+        for given, meant in [(raw, honest), (raw[..., ::2], honest[..., ::2])]:
+            expected = wanted(op, meant, axes[0])
+            np.testing.assert_array_equal(reduce(context, op, given, axes).view("uint8"), expected.view("uint8"))
+    if op in ("sum", "prod"):
+        assert reduce(context, op, np.array([2, 255], "uint8").view("bool"), (0,), initial=5).tolist() == [7 if op == "sum" else 5]
+
+
 def test_initial(backend, context):
     array = np.arange(6.0).reshape(2, 3)
     assert reduce(context, "sum", array, (1,), initial=10.0).tolist() == [[13.0], [22.0]]

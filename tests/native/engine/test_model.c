@@ -66,7 +66,7 @@ static void build(void)
     node(MODEL_FLATTEN, 0, 0, 0, 1, (uint32_t[]){mean, flat_mean});
     node(MODEL_GEMM, 0, 0, 0, 2, (uint32_t[]){flat_mean, w3, y});
     uint32_t lists[2] = {x, y};
-    uint64_t middle = MODEL_HEADER + tensor_count * 128ull + node_count * 128ull + 8 + operand_count * 4ull, at = 0;
+    uint64_t middle = MODEL_HEADER + tensor_count * sizeof *tensors + node_count * sizeof *nodes + 8 + operand_count * 4ull, at = 0;
     uint64_t start = (middle + 63) / 64 * 64, size = start + weights_size;
     CHECK(size <= FILE_MOST);
     file_size = (size_t)size;
@@ -76,10 +76,10 @@ static void build(void)
     memcpy(file + 24, (uint32_t[6]){tensor_count, node_count, 1, 1, operand_count, 0}, 24);
     memcpy(file + 48, (uint64_t[2]){0, weights_size}, 16);
     at = MODEL_HEADER;
-    memcpy(file + at, tensors, tensor_count * 128);
-    at += tensor_count * 128;
-    memcpy(file + at, nodes, node_count * 128);
-    at += node_count * 128;
+    memcpy(file + at, tensors, tensor_count * sizeof *tensors);
+    at += tensor_count * sizeof *tensors;
+    memcpy(file + at, nodes, node_count * sizeof *nodes);
+    at += node_count * sizeof *nodes;
     memcpy(file + at, lists, 8);
     memcpy(file + at + 8, operands, operand_count * 4);
     memcpy(file + start, weights, weights_size);

@@ -377,11 +377,9 @@ def softmax(reader, node):
 def layer_normalization(reader, node):
     network, source = reader.network, node.inputs[0]
     axis, rank = axis_of(reader, node, source, default=-1), len(reader.shape(source))
-    if any(node.outputs[1:]):
-        raise Unsupported("has more than one output that is used")
     axes, label = list(range(axis, rank)), node.output
     dtype = reader.dtype(source)
-    if (axes == [rank - 1] and dtype == numpy.float32 and reader.shape(source)[-1] <= ROW_MOST
+    if (axes == [rank - 1] and not any(node.outputs[1:]) and dtype == numpy.float32 and reader.shape(source)[-1] <= ROW_MOST
             and all(name is None or reader.constant(name) is not None and reader.shape(name) == reader.shape(source)[-1:] for name in node.inputs[1:])):
         parameters = (float_bits(node.get("epsilon", 1e-5)),)
         reader.made("Normalize", node, [source, node.inputs[1], node.input(2)], reader.shape(source), parameters=parameters)
@@ -392,11 +390,17 @@ def layer_normalization(reader, node):
         count = network.constant(f"{label}/count", numpy.prod([reader.shape(name)[d] for d in axes]), dtype)
         return network.binary("divide", node.name, total, count, network.fresh(f"{label}/{what}"))
 
-    below = network.binary("subtract", node.name, source, mean(source, "mean"), network.fresh(f"{label}/below"))
+    middle = mean(source, "mean")
+    below = network.binary("subtract", node.name, source, middle, network.fresh(f"{label}/below"))
     square = network.unary("square", node.name, below, network.fresh(f"{label}/square"))
     epsilon = network.constant(f"{label}/epsilon", node.get("epsilon", 1e-5), dtype)
     variance = network.binary("add", node.name, mean(square, "variance"), epsilon, network.fresh(f"{label}/variance"))
     deviation = network.unary("sqrt", node.name, variance, network.fresh(f"{label}/deviation"))
     scaled = network.binary("divide", node.name, below, deviation, network.fresh(f"{label}/scaled"))
+    extra = [*node.outputs[1:], "", ""]
+    if extra[0]:
+        reader.same(extra[0], middle)
+    if extra[1]:
+        network.unary("reciprocal", node.name, deviation, extra[1])
     made = network.binary("multiply", node.name, scaled, node.inputs[1], network.fresh(f"{label}/weighted"))
     reader.same(label, network.binary("add", node.name, made, node.inputs[2], network.fresh(f"{label}/whole")) if node.input(2) else made)

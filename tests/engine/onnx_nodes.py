@@ -1,0 +1,130 @@
+"""ONNX's own tests of single nodes (onnx.backend.test), run by the engine: what docs/operators.md is made of.
+
+    python -m tests.engine.onnx_nodes > docs/operators.md
+
+An operator is claimed when there is a reader for it. A case is left out for its types only: element types that the engine has not, sequences and
+optionals, tensors of no elements; or because it trains. Inputs that the compiler wants as constants (shapes, axes, weights) are made constants.
+"""
+
+import collections
+import sys
+import warnings
+
+import numpy
+from onnx import TypeProto, numpy_helper
+
+from bytecode.errors import CompileError
+from bytecode.models import READERS, compile_model
+from bytecode.models.network import DTYPES
+from engine import _array
+from engine.models import Model
+
+
+def cases():
+    """(operator, case) of each case with one node; those of functions that ONNX has expanded are other operators' and not here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.loader import load_model_tests
+        found = load_model_tests(kind="node")
+    for case in found:
+        graph = case.model.graph
+        if len(graph.node) == 1 and graph.node[0].domain in ("", "ai.onnx"):
+            yield graph.node[0].op_type, case
+
+
+def left_out(case):
+    """Why the case's types are none of the engine's, or None."""
+    graph = case.model.graph
+    for value in (*graph.input, *graph.output):
+        if value.type.WhichOneof("value") != "tensor_type":
+            return "sequences, optionals"
+        if not _has(value.type):
+            return "element types"
+    [node] = graph.node
+    if any(item.name == "training_mode" and item.i for item in node.attribute) or (node.op_type == "Dropout" and len(node.input) > 2):
+        return "training"
+    for inputs, outputs in case.data_sets:
+        for array in (*inputs, *outputs):
+            if not isinstance(array, (numpy.ndarray, numpy.generic)):
+                return "sequences, optionals"
+            if numpy.asarray(array).dtype.name not in DTYPES:
+                return "element types"
+            if numpy.asarray(array).size == 0:
+                return "no elements"
+    return None
+
+
+def _has(kind: TypeProto):
+    from onnx import helper
+    try:
+        return numpy.dtype(helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)).name in DTYPES
+    except (KeyError, TypeError):
+        return False
+
+
+def compiled(case):
+    """The model file; inputs behind the first become constants where the compiler wants that."""
+    try:
+        return compile_model(case.model.SerializeToString(), case.name), ()
+    except CompileError:
+        model = type(case.model)()
+        model.CopyFrom(case.model)
+        names = [value.name for value in model.graph.input][1:]
+        for name, array in zip(names, case.data_sets[0][0][1:]):
+            model.graph.initializer.append(numpy_helper.from_array(numpy.asarray(array), name))
+        kept = [value for value in model.graph.input if value.name not in names]
+        del model.graph.input[:]
+        model.graph.input.extend(kept)
+        return compile_model(model.SerializeToString(), case.name), names
+
+
+def failure(case):
+    """What is wrong with the case on the backend in use, or None."""
+    data, constants = compiled(case)
+    model = Model(case.name, _array._model_open(data))
+    names = [value.name for value in case.model.graph.input]
+    for inputs, outputs in case.data_sets[:1] if constants else case.data_sets:
+        made = model({name: numpy.asarray(array) for name, array in zip(names, inputs) if name not in constants})
+        for name, theirs in zip((value.name for value in case.model.graph.output), outputs):
+            ours, theirs = numpy.asarray(made[name]), numpy.asarray(theirs)
+            if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+                return f"made {ours.dtype}{ours.shape}, expected {theirs.dtype}{theirs.shape}"
+            if not numpy.allclose(ours, theirs, rtol=case.rtol, atol=case.atol, equal_nan=True):
+                return "other values"
+    return None
+
+
+def main():
+    table, reasons = collections.defaultdict(collections.Counter), collections.Counter()
+    for operator, case in cases():
+        reason = left_out(case)
+        if operator not in READERS:
+            table[operator]["unclaimed"] += 1
+        elif reason is not None:
+            table[operator]["left"] += 1
+            reasons[reason] += 1
+        else:
+            try:
+                wrong = failure(case)
+            except Exception as error:              # noqa: BLE001 - any failure is a line of the report
+                wrong = f"{type(error).__name__}: {error}"
+            table[operator]["passed" if wrong is None else "failed"] += 1
+            if wrong is not None:
+                print(f"{case.name}: {wrong}", file=sys.stderr)
+    return table, reasons
+
+
+def page(table, reasons):
+    claimed = sorted(name for name in READERS)
+    passed, failed, left = (sum(table[name][key] for name in claimed) for key in ("passed", "failed", "left"))
+    yield "# Operators of ONNX\n"
+    yield ("Made by `python -m tests.engine.onnx_nodes`, which runs ONNX's own tests of single nodes (`onnx.backend.test`). A case is left out for its types\n"
+           f"or because it trains: {', '.join(f'{reason} ({count})' for reason, count in sorted(reasons.items()))}. Shapes, axes and weights are constants.\n")
+    yield f"{len(claimed)} operators are claimed: {passed} cases pass, {failed} fail, {left} are left out.\n"
+    yield "| operator | passed | failed | left out |\n| --- | --- | --- | --- |"
+    for name in claimed:
+        yield f"| {name} | {table[name]['passed']} | {table[name]['failed'] or ''} | {table[name]['left'] or ''} |"
+
+
+if __name__ == "__main__":
+    print("\n".join(page(*main())))

@@ -35,7 +35,8 @@ def command(output, folders, path, target, optimize, sign, strict):
     with output.progress() as progress:
         for folder in progress.track(folders, description="compiling"):
             if not folder.is_dir():
-                raise failures.Failure(f"{folder}: no such folder; give the folder that holds task.yaml")
+                what = "is a file" if folder.exists() else "no such folder"
+                raise failures.Failure(f"{folder}: {what}; give the folder that holds task.yaml")
             compiled = compile_task(folder, target=target, optimize=optimize, strict=strict)
             data = compiled.to_bytes(key)
             bundle = read_bundle(data, allow_unsigned=True)

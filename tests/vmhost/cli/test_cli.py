@@ -20,6 +20,7 @@ from vmhost.cli.inspect import size_text
     ("arguments", "code", "says"),
     [
         (["compile", "nowhere"], failures.WRONG_INPUT, "nowhere: no such folder"),
+        (["compile", "greet/words.txt"], failures.WRONG_INPUT, "words.txt: is a file; give the folder"),
         (["compile", "greet", "--sign", "nobody"], failures.WRONG_INPUT, "nobody"),
         (["compile", "greet", "--target", "3.9"], failures.REFUSED, "3.9"),
         (["compile", "greet", "-o", "greet/main.py/x.vmb"], failures.WRONG_INPUT, "cannot write the bundle"),

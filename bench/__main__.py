@@ -32,6 +32,10 @@ def main():
     for subject in options.subjects:
         if subject not in SUBJECTS:
             parser.error(f"expected one of {', '.join(SUBJECTS)}, got {subject!r}")
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)      # before anything is measured, which takes minutes
+    except OSError as error:
+        parser.error(f"--out: {options.out}: expected a folder that can be made, got {error.strerror}")
     progress = Console(stderr=True)
     results = []
     try:
@@ -42,7 +46,6 @@ def main():
                 options.quick, **{name: values for name, values in chosen.items() if values})
     finally:
         contenders.remove_bundles()
-    options.out.mkdir(parents=True, exist_ok=True)
     report.write_json(results, options.out / "results.json")
     try:
         report.draw(results, options.out / "results.svg")

@@ -98,6 +98,14 @@ def test_what_needs_the_checkout_says_so(tmp_path):
         assert (ended.returncode, ended.stdout) == (failures.WRONG_INPUT, "") and says in ended.stderr
 
 
+def test_bench_looks_at_its_folder_before_it_measures(tmp_path):
+    (tmp_path / "file").touch()
+    ended = subprocess.run([*COMMAND, "bench", "--quick", "--only", "round_trip", "--out", tmp_path / "file" / "out"], cwd=ROOT,
+                           capture_output=True, text=True, timeout=240)
+    assert (ended.returncode, ended.stdout) == (failures.WRONG_INPUT, "")
+    assert "file/out: expected a folder that can be made, got Not a directory" in ended.stderr and "measuring" not in ended.stderr
+
+
 def test_a_reader_who_goes_away_ends_the_command_quietly(task_folder, tmp_path):
     """Like `vmhost inspect big.vmb | true`: no complaint about the pipe, and an exit code that says so."""
     for number in range(600):

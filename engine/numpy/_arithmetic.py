@@ -177,7 +177,7 @@ def _heaviside(x1, x2):
     x1, x2 = together(x1, x2)
     x1, x2 = floating(x1), floating(x2)
     _refuse("heaviside", x1, kinds="f")
-    return _a.where(_a.isnan(x1), x1, _a.where(x1 == 0, x2, (x1 > 0).astype(x1.dtype)))
+    return _a.where(x1 == 0, x2, _a.maximum(_a.sign(x1), 0.0))
 
 
 def _logaddexp2(x1, x2):

@@ -220,9 +220,9 @@ def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
             one = one % n
         elif how == "clip":
             one = _a.clip(one, 0, n - 1)
-        elif one.size and (one.min() < 0 or one.max() >= n):
-            raise ValueError("invalid entry in coordinates array")
         one = one.astype(int, copy=False)
+        if how == "raise" and one.size and int(one.view(_a.uint64).max()) >= n:        # a negative one is larger than any size
+            raise ValueError("invalid entry in coordinates array")
         one = one if step == 1 else one * step
         flat = one if flat is None else flat + one
         step *= n

@@ -12,6 +12,8 @@ def bincount(x, /, weights=None, minlength=0):
         raise TypeError(f"Cannot cast array data from {x.dtype!r} to dtype('int64') according to the rule 'safe'")
     if minlength < 0:
         raise ValueError("'minlength' must not be negative")
+    if not x.size:
+        return _a.zeros(minlength, int)     # as NumPy, also with weights
     if weights is not None:
         weights = _a.ascontiguousarray(weights, float)
         if weights.shape != x.shape:

@@ -53,12 +53,24 @@ def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=
     a, known = _known(a)
     if known is None:
         return var(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction)
-    where = _where_known(known, where)
     ddof = ddof if correction is None else correction
+    if where is True and mean is None and dtype is None and a.dtype.kind == "f" and a.itemsize >= 4:
+        return _finish(_variance(a, known, axis, ddof, keepdims), out)
+    where = _where_known(known, where)
     counts = _a.count_nonzero(_a.broadcast_to(_a.asarray(where), a.shape), axis, keepdims=keepdims)
     result = var(_a.where(known, a, _a.zeros(1, a.dtype)), axis, dtype, None, ddof, keepdims, where=where, mean=mean)
     # too few values: NaN, where var() would say infinity
     return _finish(_a.where(counts <= ddof, _a.asarray(float("nan"), result.dtype), result)[()], out)
+
+
+def _variance(a, known, axis, ddof, keepdims):
+    filled, counts = _a.where(known, a, _a.zeros(1, a.dtype)), _a.count_nonzero(known, axis, keepdims=True)
+    distance = filled - (_a.sum(filled, axis, keepdims=True) / counts).astype(a.dtype, copy=False)
+    distance *= known
+    _a.square(distance, out=distance)
+    total = _a.sum(distance, axis, keepdims=keepdims)
+    freedom = counts.reshape(total.shape) - ddof
+    return (total / _a.where(freedom > 0, freedom, float("nan"))).astype(a.dtype, copy=False)[()]       # too few values: NaN
 
 
 def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=None, correction=None):

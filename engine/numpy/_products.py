@@ -63,6 +63,9 @@ def _core_placed(axes, result, inputs):
     return moveaxis(result, -1, entry[0] if isinstance(entry, tuple) else entry)
 
 
+ROWS_LONG = 32          # from this length on, products of matrices of one row and one column are faster than sums of products
+
+
 def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=None):
     """Sums of products of the vectors along `axis` (the last one), the first one conjugated; `axes` names one for each input."""
     from engine.numpy._shapes import expand_dims
@@ -72,7 +75,9 @@ def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=N
     place = -1 if axis is None else axis
     if axis not in (None, -1):
         axes = [axis, axis]
-    x1, x2 = _cores_last(axes, *((array, 1) for array in _as_vectors("vecdot", x1, x2)))
+    x1, x2 = _as_vectors("vecdot", x1, x2)
+    if axes is not None:
+        x1, x2 = _cores_last(axes, (x1, 1), (x2, 1))
     _core("vecdot", "(n),(n)->()", x1.shape[-1], x2.shape[-1])
     if dtype is not None:
         x1, x2 = x1.astype(dtype, copy=False), x2.astype(dtype, copy=False)
@@ -80,8 +85,11 @@ def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=N
         x1 = _a.conjugate(x1)
     if x1.ndim == x2.ndim == 1 and not keepdims:
         return _finish(_a.dot(x1, x2), out)
-    product = x1 * x2
-    result = product.any(-1) if product.dtype.kind == "b" else product.sum(-1, product.dtype)
+    if x1.shape[-1] >= ROWS_LONG:
+        result = (x1[..., None, :] @ x2[..., :, None])[..., 0, 0]
+    else:
+        product = x1 * x2
+        result = product.any(-1) if product.dtype.kind == "b" else product.sum(-1, product.dtype)
     if keepdims:
         entry = axes[2] if axes is not None and len(axes) > 2 else place
         result = expand_dims(result, entry[0] if isinstance(entry, tuple) else entry)

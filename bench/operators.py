@@ -193,23 +193,14 @@ def products(most):
 
 # Why an expression of the surface takes more than twice NumPy's time: the bench names those that have no line here. NumPy's is one loop
 # in C in each of these; calls of a few microseconds are of a thousand elements.
-_FEW_CALLS = "Python over a few operators, where NumPy is one call into C"
 WHY_SLOWER = {
     "np.add.reduceat(v, i[:50])": "a call of the reduction for each part",
-    **dict.fromkeys(("np.einsum('ij,ij->i', m, m)", "np.einsum('ii', m)", "np.einsum('i,i', v, w)", "np.einsum('ij->j', m)",
-                     "np.einsum('ijk,ilk->ijl', q, q)", "np.einsum('ij,jk->ik', m, m)"),
-                    "subscripts are lowered to products in Python at each call; large operands go through the matrix product"),
-    **dict.fromkeys(("np.frexp(v)", "np.ldexp(v, 3)", "np.heaviside(v, 0.5)", "np.interp(s, xs, ys)", "np.interp(v, xs, ys)",
-                     "np.bincount(i)", "np.bincount(i, w)", "np.diagonal(m).copy()", "np.trace(m)", "np.polyadd(s, s)",
-                     "np.ravel_multi_index((k[:, 0], k[:, 1]), (40, 40))", "np.correlate(s, s, 'full')", "np.choose(b.astype(int), [v, w])",
-                     "np.repeat(v, 3)", "np.repeat(m, 2, 1)", "np.stack([v, w])"), _FEW_CALLS),
-    **dict.fromkeys(("np.bitwise_count(u)", "np.bitwise_count(i)"), "shifts and masks of whole arrays, where NumPy counts with one instruction"),
-    **dict.fromkeys(("np.packbits(b)", "np.unpackbits(u)"), "shifts and sums of whole arrays"),
-    **dict.fromkeys(("np.argpartition(v, 500)", "np.take_along_axis(m, np.argsort(m, 1), 1)"),
-                    "places share a word with their keys, which are made and taken apart again"),
-    "np.unique(v)": "a sort, where NumPy counts in a hash table",
-    "np.histogram(v, xs[::20])": "sorts, and sorting is slower", "np.histogram(v, 50)": "a search for each element, where NumPy computes its bin",
     **dict.fromkeys(("np.vecdot(big, big)", "np.broadcast_to(v, (2, v.size)).sum()"), "sums along rows of 2 and of 10, each a call of the kernel"),
+    "np.ravel_multi_index((k[:, 0], k[:, 1]), (40, 40))": "Python over a few operators, where NumPy is one call into C",
+    "np.frexp(v)": "masks and shifts of whole arrays, where NumPy is one call into C",
     "np.nanmax(z)": "halves of the array are compared, a pass over all of it more",
-    "np.arange(1000)": "arguments and dtype cost more than the numbers",
+    "np.argpartition(v, 500)": "places share a word with their keys, which are made and taken apart again",
+    "np.unique(v)": "a sort, where NumPy counts in a hash table",
+    "np.histogram(v, xs[::20])": "sorts, and sorting is slower",
+    "np.histogram(v, 50)": "a search for each element, where NumPy computes its bin",
 }

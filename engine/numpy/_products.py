@@ -265,4 +265,4 @@ def _slide(a, v, mode):
         return _a._windows(a, v, m // 2, m - 1 - m // 2)
     if mode == "valid":
         return _a._windows(a, v, 0, 0)
-    raise ValueError("mode must be one of 'valid', 'same', or 'full'")
+    raise ValueError(f"mode must be one of 'valid', 'same', or 'full' (got {mode!r})")

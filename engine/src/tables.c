@@ -74,7 +74,7 @@ static inline double slope_behind(const lines *it, int64_t i)
 static inline double on_line(const lines *it, double x)
 {
     if (x != x)
-        return x;
+        return it->count == 1 ? it->values[0] : x;       /* of one point NumPy asks only on which side x is */
     int64_t until = points_until(it, x);
     if (until == 0)
         return it->left;

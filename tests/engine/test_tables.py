@@ -1,0 +1,100 @@
+"""Counting, interpolation, windows, parts of reductions and diagonals: values, odd ones and refusals as NumPy's."""
+
+import numpy
+import pytest
+
+import engine.numpy as np
+from engine import _array
+
+LENGTHS = [0, 1, 2, 7, 8, 33, 64, 257, 1003]
+
+
+def both(function, *arrays):
+    """What the function of a module and arrays gives of ours and of NumPy's, or the exception."""
+    def outcome(module):
+        with numpy.errstate(all="ignore"):
+            try:
+                return function(module, *(module.asarray(array) for array in arrays))
+            except (TypeError, ValueError, IndexError) as error:
+                return type(error), str(error)
+
+    return outcome(np), outcome(numpy)
+
+
+def agree(function, *arrays):
+    ours, wanted = both(function, *arrays)
+    if isinstance(wanted, tuple) and isinstance(wanted[0], type):
+        assert ours == wanted
+        return
+    for one, other in zip(ours if isinstance(ours, tuple) else (ours,), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        one = numpy.asarray(one)
+        assert one.dtype == other.dtype and one.shape == other.shape
+        numpy.testing.assert_array_equal(one, other)
+
+
+def odd_floats(n, dtype="float64"):
+    """Numbers among NaNs, infinities, zeros of both signs and subnormals."""
+    random = numpy.random.default_rng(n)
+    info = numpy.finfo(dtype)
+    odd = numpy.array([numpy.nan, numpy.inf, -numpy.inf, 0.0, -0.0, info.smallest_subnormal, -info.tiny / 3, info.max, info.tiny], dtype)
+    return numpy.where(random.random(n) < 0.4, odd[random.integers(0, len(odd), n)], random.normal(size=n).astype(dtype))
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_counts(n):
+    random = numpy.random.default_rng(n)
+    places, weights = random.integers(0, 2 * n + 1, n), random.normal(size=n)
+    agree(lambda module, x: module.bincount(x), places)
+    agree(lambda module, x: module.bincount(x[::-2], None, 5), places)
+    agree(lambda module, x, w: module.bincount(x, w), places.astype("uint8"), weights)
+    agree(lambda module, x: module.bincount(x - 1), places)
+
+
+def test_counts_refuse_places_outside_of_the_table():
+    with pytest.raises(ValueError, match="places are a vector of int64"):
+        _array._bincount(np.ones(3), None, 0)
+    with pytest.raises(ValueError, match="vectors of int64"):
+        _array._bincount(np.arange(3), np.ones(2), 0)
+
+
+@pytest.mark.parametrize("points", [1, 2, 5, 16, 17, 200])
+@pytest.mark.parametrize("n", LENGTHS)
+def test_interpolates(n, points):
+    random = numpy.random.default_rng(n + points)
+    xp, fp, x = numpy.sort(random.integers(-9, 9, points) / 2.0), odd_floats(points), odd_floats(n)
+    x[::3] = random.choice(xp, len(x[::3]))
+    agree(lambda module, *arrays: module.interp(*arrays), x, xp, fp)
+    agree(lambda module, *arrays: module.interp(*arrays, left=7, right=numpy.nan), x[::-2], xp, fp)
+
+
+def test_interpolates_numbers_and_grids():
+    agree(lambda module, xp, fp: module.interp(0.3, xp, fp), numpy.arange(3.0), numpy.arange(3) * 2)
+    agree(lambda module, x, xp, fp: module.interp(x, xp, fp), numpy.linspace(-1, 4, 12).reshape(3, 4), numpy.arange(3), numpy.array([1.0, 5, 2]))
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid", "none"])
+@pytest.mark.parametrize("dtypes", ["dd", "lf", "FD", "bB"])
+def test_windows(dtypes, mode):
+    random = numpy.random.default_rng(3)
+    for n, m in ((1, 1), (7, 3), (3, 7), (40, 40), (50, 13)):
+        a, v = (random.integers(0, 5, size).astype(dtype) for size, dtype in zip((n, m), dtypes))
+        agree(lambda module, a, v: module.convolve(a, v, mode), a, v)
+        agree(lambda module, a, v: module.correlate(a, v, mode), a, v)
+
+
+@pytest.mark.parametrize("name", ["add", "multiply", "maximum", "logical_or", "subtract"])
+def test_reduces_parts(name):
+    values = numpy.random.default_rng(4).integers(-3, 4, (20, 6)).astype("float32")
+    for axis in (0, 1, -1):
+        for places in ([0, 3, 3, 5, 1], [2], [], [0, 20], [-1]):
+            places = numpy.array(places, int)
+            agree(lambda module, values, places: getattr(module, name).reduceat(values, places, axis), values, places)
+    agree(lambda module, values: getattr(module, name).reduceat(values, numpy.array([0.5]) if module is numpy else np.asarray([0.5])), values)
+
+
+def test_diagonals_are_read_only_views():
+    for offset in (-9, -2, 0, 1, 9):
+        agree(lambda module, a: (module.diagonal(a, offset), module.trace(a, offset, 2, 0)), numpy.arange(24.0).reshape(2, 3, 4))
+    view = np.diagonal(np.ones((3, 3)))
+    with pytest.raises(ValueError):
+        view[0] = 2

@@ -47,11 +47,14 @@ class Network:
     def reshape(self, name, source, shape):
         return self.add("Reshape", name, source, self.constant(f"{name}.shape", shape, "int64"))
 
-    def convolution(self, name, source, channels, outputs, kernel, stride=1, groups=1):
+    def convolution(self, name, source, channels, outputs, kernel, stride=1, groups=1, bias=False, pad=None):
         weights = self.random.standard_normal((outputs, channels // groups, kernel, kernel))
         weights *= (2 / (channels // groups * kernel * kernel)) ** 0.5
-        return self.add("Conv", name, source, self.constant(f"{name}.weight", weights), kernel_shape=[kernel, kernel],
-                        strides=[stride, stride], pads=[kernel // 2] * 4, group=groups)
+        sources = [source, self.constant(f"{name}.weight", weights)]
+        if bias:
+            sources.append(self.constant(f"{name}.bias", self.random.normal(0, 0.1, outputs)))
+        return self.add("Conv", name, *sources, kernel_shape=[kernel, kernel], strides=[stride, stride],
+                        pads=[kernel // 2 if pad is None else pad] * 4, group=groups)
 
     def normalization(self, name, source, channels):
         parameters = {
@@ -63,9 +66,12 @@ class Network:
     def relu(self, name, source):
         return self.add("Relu", name, source)
 
-    def classifier(self, source, channels, classes):
-        pooled = self.add("GlobalAveragePool", "pool", source)
-        flat = self.add("Flatten", "flatten", pooled, axis=1)
+    def classifier(self, source, channels, classes, mean=False):
+        """Logits of the pooled image; `mean`: pooled by a mean over height and width."""
+        if mean:
+            flat = self.add("ReduceMean", "pool", source, axes=[2, 3], keepdims=0)
+        else:
+            flat = self.add("Flatten", "flatten", self.add("GlobalAveragePool", "pool", source), axis=1)
         weights = self.random.standard_normal((classes, channels)) / channels ** 0.5
         return self.add("Gemm", "classifier", flat, self.constant("classifier.weight", weights),
                         self.constant("classifier.bias", self.random.normal(0, 0.1, classes)), transB=1)
@@ -181,7 +187,6 @@ def din(history=100, items=63001, categories=801, width=64, seed=3):
     return net.model()
 
 
-NETWORKS = {"resnet18": resnet18, "bert": bert, "din": din}
 LIMITS = {"input_ids": 30522, "token_type_ids": 2, "item": 63001, "category": 801, "history_items": 63001, "history_categories": 801}
 
 
@@ -197,6 +202,127 @@ def inputs(ports, seed, limits=LIMITS):
         else:
             made[port.name] = random.standard_normal(port.shape, dtype="float32").astype(dtype)
     return made
+
+
+def resnet50(size=224, width=64, classes=1000, blocks=(3, 4, 6, 3), seed=2):
+    """ResNet50 (the same paper; strides in the blocks' 3x3 convolutions, as torchvision has them)."""
+    net = Network("resnet50", seed)
+
+    def normalized(name, source, channels, outputs, kernel, stride=1):
+        return net.normalization(f"{name}.norm", net.convolution(name, source, channels, outputs, kernel, stride), outputs)
+
+    x = net.relu("stem.relu", normalized("stem", net.input("input", [1, 3, size, size]), 3, width, 7, 2))
+    x = net.add("MaxPool", "stem.pool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    channels = width
+    for stage, count in enumerate(blocks):
+        for block in range(count):
+            inner, stride = width << stage, 2 if stage > 0 and block == 0 else 1
+            outputs, name = 4 * inner, f"stage{stage + 1}.block{block + 1}"
+            y = net.relu(f"{name}.relu1", normalized(f"{name}.conv1", x, channels, inner, 1))
+            y = net.relu(f"{name}.relu2", normalized(f"{name}.conv2", y, inner, inner, 3, stride))
+            y = normalized(f"{name}.conv3", y, inner, outputs, 1)
+            if block == 0:
+                x = normalized(f"{name}.shortcut", x, channels, outputs, 1, stride)
+            x = net.relu(f"{name}.relu3", net.add("Add", f"{name}.add", y, x))
+            channels = outputs
+    net.output(net.classifier(x, channels, classes), "output", [1, classes])
+    return net.model()
+
+
+MOBILENET_STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+
+
+def mobilenet_v2(size=224, width=1.0, classes=1000, stages=MOBILENET_STAGES, seed=3):
+    """MobileNetV2 (Sandler et al., CVPR '18): inverted residuals, linear at their ends; each stage is expansion, channels, blocks, stride."""
+    net = Network("mobilenet_v2", seed)
+    zero, six = net.constant("zero", 0), net.constant("six", 6)
+
+    def normalized(name, source, channels, outputs, kernel, stride=1, groups=1, clip=True):
+        made = net.normalization(f"{name}.norm", net.convolution(name, source, channels, outputs, kernel, stride, groups), outputs)
+        return net.add("Clip", f"{name}.clip", made, zero, six) if clip else made
+
+    channels = max(8, int(32 * width))
+    x = normalized("stem", net.input("input", [1, 3, size, size]), 3, channels, 3, 2)
+    for stage, (expansion, outputs, count, first_stride) in enumerate(stages):
+        for block in range(count):
+            name, stride, inner = f"stage{stage + 1}.block{block + 1}", first_stride if block == 0 else 1, channels * expansion
+            made = int(outputs * width)
+            y = x if expansion == 1 else normalized(f"{name}.expand", x, channels, inner, 1)
+            y = normalized(f"{name}.depthwise", y, inner, inner, 3, stride, inner)
+            y = normalized(f"{name}.project", y, inner, made, 1, clip=False)
+            x = net.add("Add", f"{name}.add", x, y) if stride == 1 and channels == made else y
+            channels = made
+    last = int(1280 * width)
+    x = normalized("last", x, channels, last, 1)
+    net.output(net.classifier(x, last, classes), "output", [1, classes])
+    return net.model()
+
+
+def squeezenet1_1(size=224, width=16, classes=1000, seed=4):
+    """SqueezeNet 1.1 (Iandola et al., 2016): fire modules, which squeeze to few channels and expand to 1x1 and 3x3 side by side."""
+    net = Network("squeezenet1_1", seed)
+
+    def convolution(name, source, channels, outputs, kernel, stride=1, pad=None):
+        return net.relu(f"{name}.relu", net.convolution(name, source, channels, outputs, kernel, stride, bias=True, pad=pad))
+
+    def pool(name, source):
+        return net.add("MaxPool", name, source, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+
+    channels = 4 * width
+    x = pool("pool1", convolution("stem", net.input("input", [1, 3, size, size]), 3, channels, 3, 2, 0))
+    for number, squeeze in enumerate((width, width, 2 * width, 2 * width, 3 * width, 3 * width, 4 * width, 4 * width)):
+        name = f"fire{number + 2}"
+        if number in (2, 4):
+            x = pool(f"{name}.pool", x)
+        y = convolution(f"{name}.squeeze", x, channels, squeeze, 1)
+        x = net.add("Concat", f"{name}.concat", convolution(f"{name}.expand1", y, squeeze, 4 * squeeze, 1),
+                    convolution(f"{name}.expand3", y, squeeze, 4 * squeeze, 3), axis=1)
+        channels = 8 * squeeze
+    x = net.add("Dropout", "dropout", x)
+    x = convolution("classifier", x, channels, classes, 1)
+    net.add("Flatten", "flatten", net.add("GlobalAveragePool", "pool", x), axis=1)
+    net.output("flatten", "output", [1, classes])
+    return net.model()
+
+
+def shufflenet_v2(size=224, channels=(24, 116, 232, 464, 1024), blocks=(4, 8, 4), classes=1000, seed=5):
+    """ShuffleNetV2 1x (Ma et al., ECCV '18): half of the channels pass each unit by, and then both halves are shuffled."""
+    net = Network("shufflenet_v2", seed)
+
+    def normalized(name, source, inputs, outputs, kernel, stride=1, groups=1, relu=True):
+        made = net.normalization(f"{name}.norm", net.convolution(name, source, inputs, outputs, kernel, stride, groups), outputs)
+        return net.relu(f"{name}.relu", made) if relu else made
+
+    x = normalized("stem", net.input("input", [1, 3, size, size]), 3, channels[0], 3, 2)
+    x = net.add("MaxPool", "stem.pool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    side, inputs = ((size + 1) // 2 + 1) // 2, channels[0]
+    for stage, (outputs, count) in enumerate(zip(channels[1:], blocks)):
+        half = outputs // 2
+        for unit in range(count):
+            name, stride = f"stage{stage + 2}.unit{unit + 1}", 2 if unit == 0 else 1
+            if unit == 0:
+                left = normalized(f"{name}.left.depthwise", x, inputs, inputs, 3, 2, inputs, relu=False)
+                left, right = normalized(f"{name}.left", left, inputs, half, 1), x
+                side = (side + 1) // 2
+            else:
+                left, right = f"{name}.split.left", f"{name}.split.right"
+                net.nodes.append(helper.make_node("Split", [x, net.constant(f"{name}.halves", [half, half], "int64")], [left, right],
+                                                  f"{name}.split", axis=1))
+            right = normalized(f"{name}.right1", right, inputs if unit == 0 else half, half, 1)
+            right = normalized(f"{name}.right.depthwise", right, half, half, 3, stride, half, relu=False)
+            right = normalized(f"{name}.right2", right, half, half, 1)
+            x = net.add("Concat", f"{name}.concat", left, right, axis=1)
+            x = net.reshape(f"{name}.groups", x, [1, 2, half, side, side])
+            x = net.add("Transpose", f"{name}.turn", x, perm=[0, 2, 1, 3, 4])
+            x = net.reshape(f"{name}.shuffle", x, [1, outputs, side, side])
+        inputs = outputs
+    x = normalized("last", x, inputs, channels[-1], 1)
+    net.output(net.classifier(x, channels[-1], classes, mean=True), "output", [1, classes])
+    return net.model()
+
+
+NETWORKS = {"resnet18": resnet18, "resnet50": resnet50, "mobilenet_v2": mobilenet_v2, "squeezenet1_1": squeezenet1_1,
+            "shufflenet_v2": shufflenet_v2, "bert": bert, "din": din}
 
 
 if __name__ == "__main__":

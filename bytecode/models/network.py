@@ -43,8 +43,8 @@ def float_bits(number):
 
 @dataclass
 class Layer:
-    """One node of the engine: `inputs` are names of tensors or None. Operators on images have the 11 parameters of a `window` and `relu`, the
-    others `parameters`."""
+    """One node of the engine: `inputs` are names of tensors or None. Operators on images have the 11 parameters of a `window`, an activation
+    (`relu`, or `bounds`: lowest and highest value) and `further` parameters of their own; the others have `parameters`."""
 
     op: str
     name: str
@@ -52,7 +52,13 @@ class Layer:
     output: str
     window: tuple = ()
     relu: bool = False
+    bounds: tuple | None = None
+    further: tuple = ()
     parameters: tuple = ()
+
+    @property
+    def activated(self):
+        return self.relu or self.bounds is not None
 
 
 class View(NamedTuple):

@@ -7,7 +7,10 @@ from .patterns import find_patterns
 from .places import add_in_products, make_in_place
 
 # Operators on images, each with the numbers of those inputs that are images or rows (and the output is one).
-IMAGES = {"Conv": (0, 3), "MaxPool": (0,), "GlobalAveragePool": (0,), "Gemm": (0, 3), "Add": (0, 1), "Relu": (0,), "Flatten": (0,)}
+IMAGES = {
+    "Conv": (0, 3), "MaxPool": (0,), "AveragePool": (0,), "GlobalAveragePool": (0,), "Gemm": (0, 3), "Add": (0, 1), "Relu": (0,), "Clip": (0,),
+    "Flatten": (0,), "Concat": range(256), "Slice": (0,), "Shuffle": (0, 1),
+}
 
 ROWS = ("Softmax", "Normalize")         # read and make rows of plain tensors
 
@@ -28,16 +31,17 @@ def improve(network):
 
 def drop_dead(network):
     """Leaves out what no output needs."""
-    needed, kept = set(network.outputs), []
+    needed, kept, views = set(network.outputs), [], set(network.outputs)
     needed.update(network.views[name].base for name in network.outputs if name in network.views)
     for layer in reversed(network.layers):
         if layer.output in needed or network.as_view(layer.output).base in needed:
             for name in filter(None, layer.inputs):
                 needed.update((name, network.as_view(name).base))
             kept.append(layer)
+            views.update((*layer.inputs, layer.output))
     network.layers = kept[::-1]
     network.constants = {name: values for name, values in network.constants.items() if name in needed}
-    network.views = {name: view for name, view in network.views.items() if view.base in needed}
+    network.views = {name: view for name, view in network.views.items() if name in views}
 
 
 def _read_once(network):
@@ -83,26 +87,26 @@ def fold_channels(network):
 
 
 def fuse(network):
-    """Additions go into the convolution that makes one operand, ReLU into what makes its operand, if nothing else reads that."""
+    """Additions go into the convolution that makes one operand, ReLU and bounds into what makes their operand, if nothing else reads that."""
     single, place, kept = _read_once(network), {}, []
     for layer in network.layers:
         shapes = [network.shape(name) for name in layer.inputs if name]
         if is_binary(layer, "add") and len(shapes[0]) in (2, 4) and shapes[0] == shapes[1] and layer.inputs[0] != layer.inputs[1]:
             makers = [place[name] for name in layer.inputs if name in place and name in single]
-            makers = [number for number in makers if kept[number].op == "Conv" and not kept[number].inputs[3] and not kept[number].relu]
+            makers = [number for number in makers if kept[number].op == "Conv" and not kept[number].inputs[3] and not kept[number].activated]
             if makers and not any(name in network.constants for name in layer.inputs):
                 number = max(makers)
                 maker, kept[number] = kept[number], None
                 maker.inputs[3] = next(name for name in layer.inputs if name != maker.output)
                 maker.output = layer.output
                 layer = maker           # it moves here, where its addend is known
-        elif layer.op == "Relu":
+        elif layer.op in ("Relu", "Clip"):
             number = place.get(layer.inputs[0])
             maker = None if number is None else kept[number]
-            if maker is not None and layer.inputs[0] in single and not maker.relu and (maker.op in ("Conv", "Gemm") or _adds_images(network, maker, kept)):
+            if maker is not None and layer.inputs[0] in single and not maker.activated and (maker.op in ("Conv", "Gemm") or _adds_images(network, maker, kept)):
                 if maker.op == "Binary":
                     maker.op, maker.parameters = "Add", ()
-                maker.relu, maker.output = True, layer.output
+                maker.relu, maker.bounds, maker.output = layer.op == "Relu", layer.bounds, layer.output
                 place[layer.output] = number
                 continue
         place[layer.output] = len(kept)
@@ -119,7 +123,7 @@ def _adds_images(network, layer, layers):
 
 
 def settle(network):
-    """ReLU and flattening of what is no image become the engine's operators on tensors."""
+    """ReLU, bounds and flattening of what is no image become the engine's operators on tensors."""
     images, kept = set(), network.layers
     network.layers = []
     for layer in kept:
@@ -127,6 +131,11 @@ def settle(network):
         if layer.op == "Relu" and source not in images:
             layer.op, layer.parameters = "Binary", (BINARY.index("maximum"), dtype_number("float32"))
             layer.inputs.append(network.constant(f"{layer.output}/zero", 0, "float32"))
+        elif layer.op == "Clip" and source not in images:
+            limits = [network.constant(f"{layer.output}/bound", value, "float32") for value in layer.bounds]
+            source = network.binary("maximum", layer.name, source, limits[0], network.fresh(f"{layer.output}/maximum"))
+            network.binary("minimum", layer.name, source, limits[1], layer.output)
+            continue
         elif layer.op == "Flatten" and source not in images:
             if network.is_dense(source):
                 network.become_view(layer.output, network.as_view(source))

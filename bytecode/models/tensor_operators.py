@@ -1,7 +1,10 @@
 """Readers of ONNX's operators on tensors of any rank and dtype. Rearrangements become views, the rest the engine's operators."""
 
+import math
+
 import numpy
 
+from .image_operators import averaged, channels_sliced, concatenated, shuffled
 from .network import CURVES, ROW_MOST, float_bits
 from .operators import Unsupported, reads
 
@@ -85,6 +88,24 @@ def relu(reader, node):
     else:
         zero = reader.network.constant(f"{node.output}/zero", 0, reader.dtype(source))
         reader.network.binary("maximum", node.name, source, zero, node.output)
+
+
+@reads("Clip")
+def clip(reader, node):
+    network, source, dtype = reader.network, node.inputs[0], reader.dtype(node.inputs[0])
+    bounds = [node.input(1), node.input(2)]
+    if node.opset < 11:
+        bounds = [network.constant(f"{node.output}/{key}", node.get(key), dtype) if node.get(key) is not None else None for key in ("min", "max")]
+    values = [reader.constant(name) for name in bounds]
+    known = all(name is None or (value is not None and value.size == 1 and not numpy.isnan(value).any()) for name, value in zip(bounds, values))
+    if dtype == numpy.float32 and known:
+        low, high = (default if value is None else float(value.reshape(())) for value, default in zip(values, (-math.inf, math.inf)))
+        reader.made("Clip", node, [source], reader.shape(source), bounds=(min(low, high), high))
+        return
+    for op, name in zip(("maximum", "minimum"), bounds):
+        if name is not None:
+            source = network.binary(op, node.name, source, name, network.fresh(f"{node.output}/{op}"))
+    reader.same(node.output, source)
 
 
 def activated(reader, node, curve, source, output=None):
@@ -215,6 +236,8 @@ def reshaped(reader, node, source, shape):
         raise Unsupported(f"does not make {shape} of {own}") from error
     if shape == own:
         reader.same(node.output, source)
+    elif shuffled(reader, node, shape):
+        return
     elif len(own) == 4 and len(shape) == 2 and own[0] == shape[0] and reader.dtype(source) == numpy.float32:
         reader.made("Flatten", node, [source], shape)       # an image's where it is one, see passes.py
     else:
@@ -263,6 +286,10 @@ def slices(reader, node):
     steps = numbers_of(reader, node, 4, "steps") or [1] * len(starts)
     view, shape, strides = network.as_view(source), list(reader.shape(source)), list(network.as_view(source).strides)
     offset = view.offset
+    if [axis % len(shape) for axis in axes] == [1] and steps[0] == 1:
+        first, stop, _ = slice(starts[0], ends[0]).indices(shape[1])
+        if channels_sliced(reader, node, node.output, first, stop - first):
+            return
     for start, end, axis, step in zip(starts, ends, axes, steps):
         first, stop, step = slice(start, None if step < 0 and end < -shape[axis] else end, step).indices(shape[axis])
         offset += first * strides[axis]
@@ -278,11 +305,12 @@ def split(reader, node):
     if sizes is None:
         part = -(-shape[axis] // len(node.outputs))
         sizes = [min(part, shape[axis] - part * number) for number in range(len(node.outputs))]
-    offset = view.offset
+    first = 0
     for name, size in zip(node.outputs, sizes):
         shape[axis] = size
-        network.view(name, source, shape, view.strides, offset)
-        offset += size * view.strides[axis]
+        if axis != 1 or not channels_sliced(reader, node, name, first, size):
+            network.view(name, source, shape, view.strides, view.offset + first * view.strides[axis])
+        first += size
 
 
 @reads("Concat")
@@ -292,6 +320,8 @@ def concatenate(reader, node):
     axis = axis_of(reader, node, node.inputs[0])
     whole = list(shapes[0])
     whole[axis] = sum(shape[axis] for shape in shapes)
+    if concatenated(reader, node, axis, whole):
+        return
     network.declare(node.output, whole, reader.dtype(node.inputs[0]))
     strides, at = network.as_view(node.output).strides, 0
     for name, shape in zip(node.inputs, shapes):
@@ -341,6 +371,13 @@ def reduce(reader, node):
         return
     axes = sorted({axis % len(own) for axis in axes}) if axes else list(range(len(own)))
     dtype = reader.dtype(source)
+    made = averaged(reader, node, axes) if node.op == "ReduceMean" else None
+    if made is not None:
+        if node.get("keepdims", 1):
+            reader.same(node.output, made)
+        else:
+            reshaped(reader, node, made, own[:2])
+        return
     loop = {"i": "int64", "u": "uint64", "b": "bool"}.get(dtype.kind) if REDUCE[node.op] in ("sum", "prod") else None
     made = network.reduced(REDUCE[node.op], node.name, source, axes, network.fresh(f"{node.output}/reduced"), dtype, loop)
     if node.op == "ReduceMean":

@@ -8,7 +8,8 @@ from .network import dtype_number
 
 VERSION = 2
 OPS = {
-    "Conv": 1, "MaxPool": 2, "GlobalAveragePool": 3, "Gemm": 4, "Add": 5, "Relu": 6, "Flatten": 7,
+    "Conv": 1, "MaxPool": 2, "GlobalAveragePool": 3, "Gemm": 4, "Add": 5, "Relu": 6, "Flatten": 7, "Clip": 8, "AveragePool": 9, "Concat": 10,
+    "Slice": 11, "Shuffle": 12,
     "Copy": 32, "Unary": 33, "Binary": 34, "Where": 35, "Reduce": 36, "MatMul": 37, "Gather": 38,
     "Softmax": 39, "Normalize": 40, "Activate": 41,
 }
@@ -40,7 +41,7 @@ def write(network):
                                kind, base, offset, *_padded(strides))
     nodes, operands = bytearray(), []
     for layer in network.layers:
-        parameters = layer.parameters or (*(layer.window or (0,) * 11), int(layer.relu))
+        parameters = layer.parameters or _image_parameters(layer)
         nodes += struct.pack(f"<6I{_PARAMETERS}i8x", *name_at(layer.name), OPS[layer.op], len(operands), len(layer.inputs), 1,
                              *parameters, *(0,) * (_PARAMETERS - len(parameters)))
         operands += [_ABSENT if name is None else tensors[name] for name in layer.inputs] + [tensors[layer.output]]
@@ -50,6 +51,11 @@ def write(network):
     header = struct.pack("<8s2IQ6I2Q64x", b"VMEMODEL", VERSION, 0, 128 + len(middle) + len(weights), len(tensors), len(network.layers),
                          len(network.inputs), len(network.outputs), len(operands), 0, len(names), len(weights))
     return bytes(header + middle + weights)
+
+
+def _image_parameters(layer):
+    bounds = struct.unpack("<2i", struct.pack("<2f", *layer.bounds)) if layer.bounds else (0, 0)
+    return (*(layer.window or (0,) * 11), 2 if layer.bounds else int(layer.relu), *bounds, *layer.further)
 
 
 def _numbered(network):

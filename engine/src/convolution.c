@@ -7,7 +7,9 @@
  *
  * A layer of weights times vectors (ONNX's Gemm) is a convolution of one pixel, and one that looks at single pixels sees all images as one row.
  *
- * Its weights are slivers of the tile's columns, each kh * kw * channels rows of them in the order in which they are added up;
+ * Groups of channels are convolutions side by side.
+ *
+ * Weights are slivers of the tile's columns for each group, each kh * kw * channels rows of them in the order in which they are added up;
  * absent columns are 0. Behind every algorithm's weights lies the bias, as long as all slivers are wide. */
 #include "model.h"
 
@@ -41,8 +43,9 @@ vme_status vme_convolution_force(int algorithm)
 static bool possible(const model_step *step, convolution_algorithm algorithm)
 {
     const int32_t *p = step->p;
+    const bool plain = p[ACTIVATION] != ACTIVATION_CLIP;        /* Winograd's kernels know no other bound than 0 */
     return algorithm == CONVOLUTION_DIRECT
-           || (p[KERNEL_H] == 3 && p[KERNEL_W] == 3 && p[STRIDE_H] * p[STRIDE_W] == 1 && p[DILATION_H] * p[DILATION_W] == 1);
+           || (p[GROUPS] == 1 && plain && p[KERNEL_H] == 3 && p[KERNEL_W] == 3 && p[STRIDE_H] * p[STRIDE_W] == 1 && p[DILATION_H] * p[DILATION_W] == 1);
 }
 
 /* What an algorithm is expected to take, in cycles of one core: Q / P, its work by what was measured for each kind of work. Sums of products at
@@ -84,25 +87,26 @@ int64_t convolution_choose(const vme_model *model, model_step *step)
 /* ---- packing */
 int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias)
 {
-    int64_t columns = kernel_of(kernels)->columns, wide = parts(outputs, columns) * columns;
+    int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS], wide = groups * parts(outputs / groups, columns) * columns;
     int64_t weights = step->algorithm == CONVOLUTION_DIRECT ? wide * step->k : winograd_packed(kernels, step, outputs, channels);
     return weights + (bias ? wide : 0);
 }
 
-void convolution_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights,
-                      const char *bias, float *packed)
+void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels, const char *weights, const char *bias)
 {
-    int64_t columns = kernel_of(kernels)->columns;
+    int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = parts(own, columns);
     int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
-    memset(packed, 0, (size_t)convolution_packed(kernels, step, outputs, channels, true) * sizeof *packed);
-    if (bias != NULL)
-        memcpy(packed + convolution_packed(kernels, step, outputs, channels, false), bias, (size_t)outputs * 4);
+    memset(step->weights, 0, (size_t)convolution_packed(kernels, step, outputs, channels, true) * sizeof(float));
+    step->bias = step->weights + convolution_packed(kernels, step, outputs, channels, false);
+    for (int64_t o = 0; bias != NULL && o < outputs; o++)
+        memcpy(step->bias + o / own * slivers * columns + o % own, bias + o * 4, 4);
     if (step->algorithm != CONVOLUTION_DIRECT) {
-        winograd_pack(kernels, step, outputs, channels, weights, packed);
+        winograd_pack(kernels, step, outputs, channels, weights, step->weights);
         return;
     }
     for (int64_t o = 0; o < outputs; o++) {
-        float *to = packed + o / columns * step->k * columns + o % columns;
+        int64_t sliver = o / own * slivers + o % own / columns, column = o % own % columns;
+        float *to = step->weights + sliver * step->k * columns + column;
         for (int64_t place = 0; place < window; place++)
             for (int64_t channel = 0; channel < channels; channel++, to += columns)
                 memcpy(to, weights + ((o * channels + channel) * window + place) * 4, 4);
@@ -117,29 +121,31 @@ typedef struct convolution {
     const vme_gemm_kernel *kernel;
     const float *in, *addend;           /* what the window's first element is at the first output; first pixel; or NULL */
     float *out;
-    int64_t in_row, in_image, out_row, out_image, addend_row, addend_image;     /* elements */
-    int64_t channels, outputs, images, height, width;   /* of the output */
+    int64_t in_pixel, in_row, in_image, out_pixel, out_row, out_image, addend_pixel, addend_row, addend_image;      /* elements */
+    int64_t channels, outputs;          /* of a group */
+    int64_t images, height, width;      /* of the output */
     int64_t runs_h, runs_w, run;        /* runs of the window and the length of one */
-    int64_t panel, row_tiles, tiles, piece_tiles, pieces, slivers;
+    int64_t panel, row_tiles, tiles, piece_tiles, pieces, group_slivers, slivers;
 } convolution;
 
 static void compute(const convolution *it, int64_t image, int64_t sliver, int64_t first, int64_t end)
 {
     const model_step *step = it->step;
-    const int64_t columns = it->kernel->columns, column = sliver * columns, width = least(columns, it->outputs - column);
-    const float *weights = step->weights + sliver * step->k * columns;
+    const int64_t columns = it->kernel->columns, group = sliver / it->group_slivers, before = sliver % it->group_slivers * columns;
+    const int64_t width = least(columns, it->outputs - before), column = group * it->outputs + before;
+    const float *weights = step->weights + sliver * step->k * columns, *bias = step->bias + sliver * columns;
     const int64_t run_parts = parts(it->run, K_PART), part = parts(it->run, run_parts);
-    const float *in = it->in + image * it->in_image;
+    const float *in = it->in + image * it->in_image + group * it->channels;
     float *out = it->out + image * it->out_image + column;
     vme_gemm_tile tile = {
-        .a_row = step->p[STRIDE_W] * it->channels * 4, .a_column = 4, .b_row = columns * 4, .c_row = it->outputs * 4, .ahead = 8 * columns * 4,
+        .a_row = step->p[STRIDE_W] * it->in_pixel * 4, .a_column = 4, .b_row = columns * 4, .c_row = it->out_pixel * 4, .ahead = 8 * columns * 4,
         .columns = (int)width, .far = true,
     };
     for (int64_t h = 0; h < it->runs_h; h++)
         for (int64_t w = 0; w < it->runs_w; w++)
             for (int64_t k0 = 0; k0 < it->run; k0 += part) {
                 bool last = h == it->runs_h - 1 && w == it->runs_w - 1 && k0 + part >= it->run;
-                const float *from = in + h * step->p[DILATION_H] * it->in_row + w * step->p[DILATION_W] * it->channels + k0;
+                const float *from = in + h * step->p[DILATION_H] * it->in_row + w * step->p[DILATION_W] * it->in_pixel + k0;
                 tile.k = least(part, it->run - k0);
                 tile.b = (const char *)weights;
                 weights += tile.k * columns;
@@ -147,15 +153,15 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
                     if (vme_stopping(it->context))
                         return;
                     int64_t y = t / it->row_tiles, x = t % it->row_tiles * it->panel;
-                    float *to = out + y * it->out_row + x * it->outputs;
-                    tile.a = (const char *)(from + y * step->p[STRIDE_H] * it->in_row + x * step->p[STRIDE_W] * it->channels);
+                    float *to = out + y * it->out_row + x * it->out_pixel;
+                    tile.a = (const char *)(from + y * step->p[STRIDE_H] * it->in_row + x * step->p[STRIDE_W] * it->in_pixel);
                     tile.c = (char *)to;
                     tile.rows = (int)least(it->panel, it->width - x);
                     it->kernel->tile(&tile);
                     if (last) {
                         const float *addend = it->addend == NULL ? NULL : it->addend + image * it->addend_image + y * it->addend_row
-                                                                          + x * it->outputs + column;
-                        it->model->kernels->model.finish(tile.rows, width, to, it->outputs, step->bias + column, addend, step->relu);
+                                                                          + x * it->addend_pixel + column;
+                        it->model->kernels->model.finish(tile.rows, width, to, it->out_pixel, bias, addend, it->addend_pixel, step->bounds);
                     }
                 }
                 tile.accumulate = true;
@@ -184,15 +190,17 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
     const model_value *addend = step->addend < 0 ? NULL : &model->value[step->addend];
     const int32_t *p = step->p;
+    bool runs_join = p[DILATION_W] == 1 && p[GROUPS] == 1 && in->pixel == in->c;
     convolution it = {
         .context = context, .model = model, .step = step, .kernel = kernel_of(model->kernels),
-        .in = model_pixel(in, arena, 0, -p[PAD_TOP], -p[PAD_LEFT]), .in_row = in->row, .in_image = in->image,
-        .out = model_pixel(out, arena, 0, 0, 0), .out_row = out->row, .out_image = out->image,
-        .channels = in->c, .outputs = out->c, .images = out->n, .height = out->h, .width = out->w,
-        .runs_h = p[KERNEL_H], .runs_w = p[DILATION_W] == 1 ? 1 : p[KERNEL_W], .run = in->c * (p[DILATION_W] == 1 ? p[KERNEL_W] : 1),
+        .in = model_pixel(in, arena, 0, -p[PAD_TOP], -p[PAD_LEFT]), .in_pixel = in->pixel, .in_row = in->row, .in_image = in->image,
+        .out = model_pixel(out, arena, 0, 0, 0), .out_pixel = out->pixel, .out_row = out->row, .out_image = out->image,
+        .channels = in->c / p[GROUPS], .outputs = out->c / p[GROUPS], .images = out->n, .height = out->h, .width = out->w,
+        .runs_h = p[KERNEL_H], .runs_w = runs_join ? 1 : p[KERNEL_W], .run = in->c / p[GROUPS] * (runs_join ? p[KERNEL_W] : 1),
     };
     if (addend != NULL) {
         it.addend = model_pixel(addend, arena, 0, 0, 0);
+        it.addend_pixel = addend->pixel;
         it.addend_row = addend->row;
         it.addend_image = addend->image;
     }
@@ -203,7 +211,8 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
     it.panel = parts(it.width, parts(it.width, it.kernel->rows));
     it.row_tiles = parts(it.width, it.panel);
     it.tiles = it.height * it.row_tiles;
-    it.slivers = parts(it.outputs, it.kernel->columns);
+    it.group_slivers = parts(it.outputs, it.kernel->columns);
+    it.slivers = it.group_slivers * p[GROUPS];
     it.pieces = parts(it.tiles, most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel))));
     it.piece_tiles = parts(it.tiles, it.pieces);
     it.pieces = parts(it.tiles, it.piece_tiles);

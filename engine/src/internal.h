@@ -199,14 +199,40 @@ typedef struct vme_random_kernels {
     void (*blocks)(const uint64_t key[2], const uint64_t counter[4], uint64_t words[64]);
 } vme_random_kernels;
 
-/* Rows of models' values: float32, channels side by side. */
+/* Rows of models' values: float32, channels side by side. Distances are in elements. */
+typedef struct vme_bounds { float low, high; } vme_bounds;      /* what leaves them becomes them; NaN stays */
+
+/* A row of outputs, each channel of which is a sum over a window of its own channel. */
+typedef struct vme_depthwise {
+    int64_t channels, outputs, kernel_h, kernel_w;
+    const float *in;                                            /* what the first output's window begins with */
+    int64_t in_row, in_column, in_stride;                       /* between rows and columns of a window, and between windows */
+    const float *weights, *bias;                                /* [kernel_h][kernel_w][channels], [channels] */
+    const float *addend;                                        /* NULL: none */
+    float *out;
+    int64_t addend_pixel, out_pixel;
+    vme_bounds bounds;
+} vme_depthwise;
+
+/* One pixel made of the pixels of a window, at least one. */
+typedef struct vme_pooling {
+    int64_t channels, rows, columns, row_step, column_step;
+    const float *in;
+    float *out;
+    float factor;                                               /* of sums */
+    bool more;                                                  /* sums: what `out` holds is added first */
+} vme_pooling;
+
 typedef struct vme_model_kernels {
-    /* c[i][j] = activation(c[i][j] + bias[j] + addend[i][j]); rows of c and addend lie c_row elements apart; addend may be NULL */
-    void (*finish)(int64_t rows, int64_t columns, float *c, int64_t c_row, const float *bias, const float *addend, bool relu);
-    void (*add)(int64_t n, const float *a, const float *b, float *out, bool relu);
-    void (*relu)(int64_t n, const float *in, float *out);
-    void (*largest)(int64_t n, const float *in, float *out);    /* of out and in */
-    void (*scale)(int64_t n, float factor, float *out);
+    /* c[i][j] = c[i][j] + bias[j] + addend[i][j], within bounds; addend may be NULL */
+    void (*finish)(int64_t rows, int64_t columns, float *c, int64_t c_row, const float *bias, const float *addend, int64_t addend_row,
+                   vme_bounds bounds);
+    void (*add)(int64_t n, const float *a, const float *b, float *out, vme_bounds bounds);
+    void (*clip)(int64_t n, const float *in, float *out, vme_bounds bounds);
+    void (*depthwise)(const vme_depthwise *row);
+    void (*largest)(const vme_pooling *window);
+    void (*sum)(const vme_pooling *window);                     /* times `factor` */
+    void (*interleave)(int64_t n, const float *a, const float *b, float *out);  /* out: a[0], b[0], a[1], b[1] ... */
 } vme_model_kernels;
 
 /* Winograd's way with 3x3 windows at stride 1: a square of m x m outputs by (m + 2)^2 products. See kernels/winograd.h. */

@@ -12,6 +12,8 @@ enum { PARAMETER_MOST = 1 << 15 };
 #define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: " __VA_ARGS__)
 #define WRONG MODEL_WRONG
 
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* ---- values */
 static void value_read(model_making *it, uint32_t tensor)
 {
@@ -38,6 +40,7 @@ static void value_read(model_making *it, uint32_t tensor)
         value->c = value->shape[1];
         value->h = value->rank == 4 ? value->shape[2] : 1;
         value->w = value->rank == 4 ? value->shape[3] : 1;
+        value->pixel = value->c;
         value->row = value->w * value->c;
         value->image = value->h * value->row;
     }
@@ -85,18 +88,66 @@ static vme_status value_name(model_making *it, uint32_t tensor)
     return value->name != NULL ? VME_OK : vme_fail(VME_NO_MEMORY, "no memory for a model");
 }
 
+/* The outermost value that `value` lies within: itself where it lies in none. */
+static int root_of(const vme_model *model, int value)
+{
+    while (model->value[value].within >= 0)
+        value = model->value[value].within;
+    return value;
+}
+
+static void margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right)
+{
+    value->top = larger(value->top, top);
+    value->left = larger(value->left, left);
+    value->bottom = larger(value->bottom, bottom);
+    value->right = larger(value->right, right);
+}
+
+static void image_strides(model_value *value)
+{
+    int64_t strides[4] = {value->image * 4, 4, value->row * 4, value->pixel * 4};
+    memcpy(value->strides, strides, sizeof strides);
+    value->start = (value->top * value->row + value->left * value->pixel) * 4;
+}
+
 static vme_status image_lay_out(model_value *value)
 {
     int64_t total;
-    if (__builtin_mul_overflow(value->left + value->w + value->right, value->c, &value->row)
+    value->pixel = value->c;
+    if (__builtin_mul_overflow(value->left + value->w + value->right, value->pixel, &value->row)
         || __builtin_mul_overflow(value->top + value->h + value->bottom, value->row, &value->image)
         || __builtin_mul_overflow(value->n, value->image, &total) || total > MODEL_ELEMENTS_MOST)
         return vme_fail(VME_NO_MEMORY, "a value of this model with its margin is too large");
-    int64_t strides[4] = {value->image * 4, 4, value->row * 4, value->c * 4};
-    memcpy(value->strides, strides, sizeof strides);
-    value->start = (value->top * value->row + value->left * value->c) * 4;
+    image_strides(value);
     value->bytes = (total * (int64_t)sizeof(float) + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
     return VME_OK;
+}
+
+/* An image within another one has its margin, which is as wide as any of them wants. */
+static vme_status images_lay_out(vme_model *model)
+{
+    vme_status status = VME_OK;
+    for (int v = 0; v < model->values; v++) {
+        const model_value *value = &model->value[v];
+        if (value->channels_last && value->within >= 0)
+            margin_widen(&model->value[root_of(model, v)], value->top, value->left, value->bottom, value->right);
+    }
+    for (int v = 0; status == VME_OK && v < model->values; v++)
+        if (model->value[v].channels_last && model->value[v].within < 0)
+            status = image_lay_out(&model->value[v]);
+    for (int v = 0; status == VME_OK && v < model->values; v++) {
+        model_value *value = &model->value[v];
+        if (value->channels_last && value->within >= 0) {
+            const model_value *root = &model->value[root_of(model, v)];
+            margin_widen(value, root->top, root->left, root->bottom, root->right);
+            value->pixel = root->pixel;
+            value->row = root->row;
+            value->image = root->image;
+            image_strides(value);
+        }
+    }
+    return status;
 }
 
 /* ---- nodes */
@@ -131,8 +182,6 @@ static bool same_shape(const model_value *a, const model_value *b)
     return a->rank == b->rank && memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->rank) == 0;
 }
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static bool is_weights(const model_making *it, uint32_t tensor)
 {
     return it->model->value[tensor].kind == MODEL_CONSTANT && it->model->value[tensor].dtype == VME_FLOAT32;
@@ -155,26 +204,26 @@ static vme_status make_product(model_making *it, uint32_t number, const model_no
             status = window_shape(number, step->p, in, out);
         if (status != VME_OK)
             return status;
-        if (step->p[GROUPS] != 1)
-            return WRONG(number, "has %d groups, this engine knows 1", step->p[GROUPS]);
+        if (step->p[GROUPS] < 1 || in->c % step->p[GROUPS] != 0 || out->c % step->p[GROUPS] != 0)
+            return WRONG(number, "has %d groups, of %lld channels in and %lld out", step->p[GROUPS], (long long)in->c, (long long)out->c);
+        if (step->p[GROUPS] > 1 && step->p[GROUPS] == in->c && in->c == out->c)
+            step->kind = STEP_DEPTHWISE;
         if (weights.rank != 4 || weights.shape[2] != step->p[KERNEL_H] || weights.shape[3] != step->p[KERNEL_W])
             return WRONG(number, "has weights of another window");
-        in->top = larger(in->top, step->p[PAD_TOP]);
-        in->left = larger(in->left, step->p[PAD_LEFT]);
-        in->bottom = larger(in->bottom, step->p[PAD_BOTTOM]);
-        in->right = larger(in->right, step->p[PAD_RIGHT]);
+        margin_widen(in, step->p[PAD_TOP], step->p[PAD_LEFT], step->p[PAD_BOTTOM], step->p[PAD_RIGHT]);
     } else {
         for (int i = KERNEL_H; i <= GROUPS; i++)
             step->p[i] = i >= PAD_TOP && i <= PAD_RIGHT ? 0 : 1;
         if (weights.rank != 2 || in->rank != 2 || out->rank != 2 || in->n != out->n)
             return WRONG(number, "does not multiply matrices that fit");
     }
-    if (weights.shape[1] != in->c || weights.shape[0] != out->c)
-        return WRONG(number, "makes %lld channels of %lld, its weights %lld of %lld", (long long)out->c, (long long)in->c,
+    int64_t channels = in->c / step->p[GROUPS];
+    if (weights.shape[1] != channels || weights.shape[0] != out->c)
+        return WRONG(number, "makes %lld channels of %lld, its weights %lld of %lld", (long long)out->c, (long long)channels,
                      (long long)weights.shape[0], (long long)weights.shape[1]);
     struct packing *packing = &it->packing[step_number];
-    *packing = (struct packing){.weights = it->file->weights + weights.data_at, .outputs = out->c, .channels = in->c};
-    step->k = in->c * step->p[KERNEL_H] * step->p[KERNEL_W];
+    *packing = (struct packing){.weights = it->file->weights + weights.data_at, .outputs = out->c, .channels = channels};
+    step->k = channels * step->p[KERNEL_H] * step->p[KERNEL_W];
     if (node->inputs > 2 && operands[2] != MODEL_ABSENT) {
         model_tensor_record bias = model_file_tensor(it->file, operands[2]);
         if (!is_weights(it, operands[2]) || bias.rank != 1 || bias.shape[0] != out->c)
@@ -189,13 +238,16 @@ static vme_status make_product(model_making *it, uint32_t number, const model_no
     return VME_OK;
 }
 
-static vme_status make_max_pool(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+static vme_status make_pool(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
                                 int step_number)
 {
-    (void)node, (void)operands, (void)step_number;
+    (void)operands, (void)step_number;
     const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
-    step->kind = STEP_MAX_POOL;
+    step->kind = node->op == MODEL_MAX_POOL ? STEP_MAX_POOL : STEP_AVERAGE_POOL;
     vme_status status = window_check(number, step->p);
+    if (status == VME_OK && (step->p[UNCOUNTED_BOTTOM] < 0 || step->p[UNCOUNTED_BOTTOM] > step->p[PAD_BOTTOM]
+                             || step->p[UNCOUNTED_RIGHT] < 0 || step->p[UNCOUNTED_RIGHT] > step->p[PAD_RIGHT]))
+        return WRONG(number, "counts padding that is none");
     if (status == VME_OK)
         status = window_shape(number, step->p, in, out);
     return status != VME_OK || in->c == out->c ? status : WRONG(number, "changes the channels");
@@ -223,11 +275,13 @@ static vme_status make_add(model_making *it, uint32_t number, const model_node_r
     return same_shape(in, out) && same_shape(&it->model->value[step->addend], out) ? VME_OK : WRONG(number, "adds other shapes");
 }
 
-static vme_status make_relu(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+static vme_status make_clip(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
                             int step_number)
 {
-    (void)node, (void)operands, (void)step_number;
-    step->kind = STEP_RELU;
+    (void)operands, (void)step_number;
+    step->kind = STEP_CLIP;
+    if (node->op == MODEL_RELU)
+        step->bounds = (vme_bounds){0, __builtin_inff()};
     return same_shape(&it->model->value[step->in], &it->model->value[step->out]) ? VME_OK : WRONG(number, "changes the shape");
 }
 
@@ -240,17 +294,103 @@ static vme_status make_flatten(model_making *it, uint32_t number, const model_no
     return out->rank == 2 && out->n == in->n && out->c == in->c * in->h * in->w ? VME_OK : WRONG(number, "does not make rows of images");
 }
 
+static model_step empty_step(step_kind kind)
+{
+    model_step step = {.kind = kind, .in = -1, .addend = -1, .out = -1, .scratch = -1};
+    for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
+        step.operand[i] = -1;
+    return step;
+}
+
+/* Operands that nothing else claims lie in the result; others are copied there. */
+static vme_status make_concat(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                              int step_number)
+{
+    (void)step_number;
+    step->kind = STEP_NOTHING;
+    vme_model *model = it->model;
+    int made = (int)operands[node->inputs];
+    const model_value *out = &model->value[made];
+    int64_t channel = 0;
+    for (uint32_t i = 0; i < node->inputs; i++) {
+        if (operands[i] == MODEL_ABSENT || (int)operands[i] == made)
+            return WRONG(number, "puts together what has no value yet");
+        vme_status status = image_value(it, number, (int)operands[i]);
+        if (status != VME_OK)
+            return status;
+        model_value *part = &model->value[operands[i]];
+        if (part->rank != 4 || part->rank != out->rank || part->n != out->n || part->h != out->h || part->w != out->w || part->c > out->c - channel)
+            return WRONG(number, "puts together what does not fit");
+        int at = (int)operands[i];
+        if (part->within >= 0) {
+            at = it->values++;
+            model_value *view = &model->value[at];
+            *view = *part;
+            view->name = NULL;
+            view->top = view->left = view->bottom = view->right = 0;
+            model_step *copy = &model->step[it->steps++];
+            *copy = empty_step(STEP_COPY);
+            copy->in = (int)operands[i];
+            copy->out = at;
+        }
+        model->value[at].within = made;
+        model->value[at].inside = channel * 4;
+        channel += part->c;
+    }
+    return channel == out->c ? VME_OK : WRONG(number, "makes %lld channels of %lld", (long long)out->c, (long long)channel);
+}
+
+/* Channels of an image, read where they lie. */
+static vme_status make_slice(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                             int step_number)
+{
+    (void)node, (void)operands, (void)step_number;
+    const model_value *in = &it->model->value[step->in];
+    model_value *out = &it->model->value[step->out];
+    int64_t channel = step->p[CHANNEL];
+    step->kind = STEP_NOTHING;
+    if (in->rank != 4 || out->rank != 4 || out->n != in->n || out->h != in->h || out->w != in->w || channel < 0 || channel >= in->c
+        || out->c > in->c - channel)
+        return WRONG(number, "takes channels that are not there");
+    out->within = step->in;
+    out->inside = channel * 4;
+    return VME_OK;
+}
+
+static vme_status make_shuffle(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                               int step_number)
+{
+    (void)step_number;
+    const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
+    int32_t groups = step->p[GROUPS];
+    step->kind = STEP_SHUFFLE;
+    if (node->inputs == 2) {
+        if (operands[1] == MODEL_ABSENT || !same_shape(in, &it->model->value[operands[1]]) || groups != 2)
+            return WRONG(number, "does not shuffle two halves");
+        step->addend = (int)operands[1];
+    }
+    if (in->rank != 4 || groups < 1 || out->c % groups != 0 || in->rank != out->rank || in->n != out->n || in->h != out->h || in->w != out->w
+        || in->c * node->inputs != out->c || node->inputs > 2)
+        return WRONG(number, "does not shuffle %d equal groups of channels", groups);
+    return VME_OK;
+}
+
 static const struct {
     model_make *make;
     bool images;                /* works on images: its operand 0, operand 3 or (of two inputs) 1 and its result are ones */
 } operators[MODEL_OPS] = {
     [MODEL_CONV] = {make_product, true},
-    [MODEL_MAX_POOL] = {make_max_pool, true},
+    [MODEL_MAX_POOL] = {make_pool, true},
     [MODEL_GLOBAL_AVERAGE_POOL] = {make_global_average_pool, true},
     [MODEL_GEMM] = {make_product, true},
     [MODEL_ADD] = {make_add, true},
-    [MODEL_RELU] = {make_relu, true},
+    [MODEL_RELU] = {make_clip, true},
     [MODEL_FLATTEN] = {make_flatten, true},
+    [MODEL_CLIP] = {make_clip, true},
+    [MODEL_AVERAGE_POOL] = {make_pool, true},
+    [MODEL_CONCAT] = {make_concat, true},
+    [MODEL_SLICE] = {make_slice, true},
+    [MODEL_SHUFFLE] = {make_shuffle, true},
     [MODEL_COPY] = {model_make_copy},
     [MODEL_UNARY] = {model_make_unary},
     [MODEL_BINARY] = {model_make_binary},
@@ -265,14 +405,34 @@ static const struct {
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
 
-static vme_status make_node(model_making *it, uint32_t number, model_step *step, int step_number)
+static vme_status activation_read(uint32_t number, model_step *step)
 {
+    step->bounds = (vme_bounds){-__builtin_inff(), __builtin_inff()};
+    switch (step->p[ACTIVATION]) {
+    case ACTIVATION_NONE:
+        return VME_OK;
+    case ACTIVATION_RELU:
+        step->bounds.low = 0;
+        return VME_OK;
+    case ACTIVATION_CLIP:
+        memcpy(&step->bounds.low, &step->p[LOW], 4);
+        memcpy(&step->bounds.high, &step->p[HIGH], 4);
+        return step->bounds.low <= step->bounds.high ? VME_OK : WRONG(number, "clips to no range");
+    default:
+        return WRONG(number, "has the unknown activation %d", step->p[ACTIVATION]);
+    }
+}
+
+static vme_status make_node(model_making *it, uint32_t number)
+{
+    int step_number = it->steps++;
+    model_step *step = &it->model->step[step_number];
     model_node_record node = model_file_node(it->file, number);
     uint32_t operands[MODEL_NODE_INPUTS + 1];
     const bool images = operators[node.op].images;
-    *step = (model_step){.kind = STEP_TENSOR, .in = -1, .addend = -1, .scratch = -1};
-    for (uint32_t i = 0; i < MODEL_NODE_INPUTS; i++)
-        step->operand[i] = -1;
+    *step = empty_step(STEP_TENSOR);
+    if (!images && node.inputs > MODEL_STEP_OPERANDS)
+        return WRONG(number, "has %u operands", node.inputs);
     for (uint32_t i = 0; i < node.inputs + node.outputs; i++)
         operands[i] = model_file_number(it->file->operand_list, node.first_operand + i);
     for (uint32_t i = 0; i < node.inputs; i++) {
@@ -293,10 +453,7 @@ static vme_status make_node(model_making *it, uint32_t number, model_step *step,
     memcpy(step->p, node.parameters, sizeof step->p);
     if (images) {
         step->in = (int)operands[0];
-        step->relu = step->p[ACTIVATION] == ACTIVATION_RELU;
-        if (step->p[ACTIVATION] != ACTIVATION_NONE && step->p[ACTIVATION] != ACTIVATION_RELU)
-            return WRONG(number, "has the unknown activation %d", step->p[ACTIVATION]);
-        if ((status = image_value(it, number, step->in)) != VME_OK || (status = image_value(it, number, step->out)) != VME_OK)
+        if ((status = activation_read(number, step)) != VME_OK || (status = image_value(it, number, step->in)) != VME_OK || (status = image_value(it, number, step->out)) != VME_OK)
             return status;
     }
     status = operators[node.op].make(it, number, &node, operands, step, step_number);
@@ -311,7 +468,7 @@ static void spread_layouts(vme_model *model)
         model_value *out = step->out < 0 ? NULL : &model->value[step->out];
         if (!model_is_elementwise(step) || out->rank != 4 || out->dtype != VME_FLOAT32 || out->kind == MODEL_VIEW || out->plain)
             continue;
-        for (int i = 0; i < MODEL_NODE_INPUTS; i++)
+        for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
             if (step->operand[i] >= 0 && model->value[step->operand[i]].channels_last && same_shape(&model->value[step->operand[i]], out))
                 out->channels_last = true;
     }
@@ -334,13 +491,6 @@ static int by_offset(const void *left, const void *right)
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-static int root_of(const vme_model *model, int value)
-{
-    while (model->value[value].within >= 0)
-        value = model->value[value].within;
-    return value;
-}
-
 /* Largest first, each at the lowest place that no value which lives at the same time has. */
 static vme_status plan_arena(vme_model *model)
 {
@@ -355,9 +505,9 @@ static vme_status plan_arena(vme_model *model)
     }
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
-        int used[4 + MODEL_NODE_INPUTS] = {step->in, step->addend, step->out, step->scratch};
+        int used[4 + MODEL_STEP_OPERANDS] = {step->in, step->addend, step->out, step->scratch};
         memcpy(used + 4, step->operand, sizeof step->operand);
-        for (int i = 0; i < 4 + MODEL_NODE_INPUTS; i++)
+        for (int i = 0; i < 4 + MODEL_STEP_OPERANDS; i++)
             if (used[i] >= 0) {
                 model_value *value = &model->value[root_of(model, used[i])];
                 if (value->first < 0)
@@ -404,7 +554,9 @@ static vme_status pack_weights(model_making *it)
     for (int s = 0; s < model->steps; s++)
         if (it->packing[s].weights != NULL) {
             it->packing[s].at = total;
-            total += (convolution_packed(model->kernels, &model->step[s], it->packing[s].outputs, it->packing[s].channels, true) + 15) / 16 * 16;
+            const model_step *step = &model->step[s];
+            total += ((step->kind == STEP_DEPTHWISE ? depthwise_packed(step, it->packing[s].outputs)
+                       : convolution_packed(model->kernels, step, it->packing[s].outputs, it->packing[s].channels, true)) + 15) / 16 * 16;
         }
     for (int v = 0; v < (int)it->file->tensors; v++)
         if (it->wanted[v]) {
@@ -428,8 +580,10 @@ static vme_status pack_weights(model_making *it)
         if (vme_stopping(model->context))
             return vme_stopped_here(model->context);
         step->weights = (float *)model->packed + packing->at;
-        step->bias = step->weights + convolution_packed(model->kernels, step, packing->outputs, packing->channels, false);
-        convolution_pack(model->kernels, step, packing->outputs, packing->channels, packing->weights, packing->bias, step->weights);
+        if (step->kind == STEP_DEPTHWISE)
+            depthwise_pack(step, packing->outputs, packing->weights, packing->bias);
+        else
+            convolution_pack(model->kernels, step, packing->outputs, packing->channels, packing->weights, packing->bias);
     }
     return VME_OK;
 }
@@ -449,9 +603,8 @@ static void place_views(vme_model *model)
 
 static model_step port_step(step_kind kind, uint32_t port)
 {
-    model_step step = {.kind = kind, .in = -1, .addend = -1, .out = -1, .scratch = -1, .port = (int)port};
-    for (int i = 0; i < MODEL_NODE_INPUTS; i++)
-        step.operand[i] = -1;
+    model_step step = empty_step(kind);
+    step.port = (int)port;
     return step;
 }
 
@@ -476,8 +629,11 @@ static vme_status make(model_making *it)
         model->step[s] = port_step(STEP_IMPORT, i);
         model->step[s].out = (int)tensor;
     }
-    for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++, s++)
-        status = make_node(it, i, &model->step[s], s);
+    it->values = (int)file->tensors;
+    it->steps = s;
+    for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++)
+        status = make_node(it, i);
+    s = it->steps;
     for (uint32_t i = 0; status == VME_OK && i < file->outputs; i++, s++) {
         uint32_t tensor = model_file_number(file->output_list, i);
         if (is_constant(it, tensor) || !has_value(it, tensor))
@@ -489,10 +645,10 @@ static vme_status make(model_making *it)
     }
     if (status != VME_OK)
         return status;
+    model->values = it->values;
+    model->steps = s;
     spread_layouts(model);
-    for (int v = 0; status == VME_OK && v < model->values; v++)
-        if (model->value[v].channels_last)
-            status = image_lay_out(&model->value[v]);
+    status = images_lay_out(model);
     for (s = 0; status == VME_OK && s < model->steps; s++) {
         model_step *step = &model->step[s];
         model_value *in = step->in < 0 ? NULL : &model->value[step->in], *out = step->out < 0 ? NULL : &model->value[step->out];
@@ -504,7 +660,8 @@ static vme_status make(model_making *it)
         if (step->kind == STEP_CONV) {
             int64_t bytes = convolution_choose(model, step);
             if (bytes != 0) {
-                step->scratch = (int)file->tensors + s;
+                step->scratch = it->values++;
+                model->values = it->values;
                 model->value[step->scratch].bytes = (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
             }
         }
@@ -532,14 +689,14 @@ vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, v
     model->kernels = vme_kernels_current();
     model->inputs = (int)file.inputs;
     model->outputs = (int)file.outputs;
-    model->steps = (int)(file.inputs + file.nodes + file.outputs);
-    model->values = (int)file.tensors + model->steps;
+    model->steps = (int)(file.inputs + file.nodes + file.operands + file.outputs);
+    model->values = (int)(file.tensors + file.operands) + model->steps;     /* at most: parts of concatenations, and scratch memory of steps */
     model->value = calloc((size_t)model->values, sizeof *model->value);
     model->step = calloc((size_t)model->steps, sizeof *model->step);
     model->input = calloc(file.inputs, sizeof *model->input);
     model->output = calloc(file.outputs, sizeof *model->output);
     it.defined = calloc(file.tensors, sizeof *it.defined);
-    it.wanted = calloc(file.tensors, sizeof *it.wanted);
+    it.wanted = calloc((size_t)model->values, sizeof *it.wanted);
     it.packing = calloc((size_t)model->steps, sizeof *it.packing);
     if (model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL || it.defined == NULL
         || it.packing == NULL || it.wanted == NULL)

@@ -6,7 +6,8 @@
  *
  * A value is a plain tensor, contiguous, of any rank and dtype, or a view of one. Values of rank 4 and float32 that operators of images make or
  * read lie as images instead, with channels last and a margin of zeros as wide as the convolutions that read them want; for those operators
- * plain values of rank 2 are images of one pixel. Whatever its layout, a value is also a tensor with strides (model_tensor). */
+ * plain values of rank 2 are images of one pixel. An image can lie within another's channels: what is put together is written where it
+ * belongs, and a part is read where it lies. Whatever its layout, a value is also a tensor with strides (model_tensor). */
 #ifndef VME_MODEL_H
 #define VME_MODEL_H
 
@@ -15,7 +16,7 @@
 enum {
     MODEL_VERSION = 2, MODEL_HEADER = 128, MODEL_RANK = 8, MODEL_PARAMETERS = 24,
     MODEL_TENSORS_MOST = 1 << 14, MODEL_NODES_MOST = 1 << 14, MODEL_OPERANDS_MOST = 1 << 16, MODEL_NAMES_MOST = 1 << 24,
-    MODEL_NODE_INPUTS = 4, MODEL_NAME_MOST = 1 << 10,
+    MODEL_NODE_INPUTS = 256, MODEL_STEP_OPERANDS = 4, MODEL_NAME_MOST = 1 << 10,
 };
 #define MODEL_ABSENT UINT32_MAX             /* an operand that is left out */
 #define MODEL_ELEMENTS_MOST ((int64_t)1 << 40)
@@ -31,6 +32,11 @@ typedef enum model_op {
     MODEL_ADD,                  /* a, b of one shape */
     MODEL_RELU,                 /* x */
     MODEL_FLATTEN,              /* x to [n, the rest] */
+    MODEL_CLIP,                 /* x */
+    MODEL_AVERAGE_POOL,         /* x */
+    MODEL_CONCAT,               /* any number of values, side by side in their channels */
+    MODEL_SLICE,                /* x: channels of it that follow each other */
+    MODEL_SHUFFLE,              /* x, or two halves of it: channel i of GROUPS equal groups, for each i */
     MODEL_COPY = 32,            /* x, broadcast and cast */
     MODEL_UNARY,                /* x; parameters: vme_unary_op, dtype to compute in */
     MODEL_BINARY,               /* a, b; vme_binary_op, dtype to compute in */
@@ -51,12 +57,16 @@ typedef struct model_tensor_record {
     int64_t offset, strides[MODEL_RANK];    /* of a view: elements of the base, as if it were contiguous */
     uint32_t reserved[4];
 } model_tensor_record;
-/* Parameters of MODEL_CONV and MODEL_MAX_POOL; `activation` of MODEL_GEMM and MODEL_ADD too. */
+/* Parameters of what has a window; `activation` of MODEL_GEMM, MODEL_ADD and MODEL_CLIP too. */
 enum {
     KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PAD_TOP, PAD_LEFT, PAD_BOTTOM, PAD_RIGHT, DILATION_H, DILATION_W, GROUPS, ACTIVATION,
+    LOW, HIGH,                  /* of ACTIVATION_CLIP: a float32's bits */
+    COUNT_PADDING,              /* MODEL_AVERAGE_POOL: whether padding counts, but for */
+    UNCOUNTED_BOTTOM, UNCOUNTED_RIGHT,      /* so much of it at the ends */
+    CHANNEL,                    /* MODEL_SLICE: the first one */
     PARAMETERS_USED,
 };
-enum { ACTIVATION_NONE, ACTIVATION_RELU };
+enum { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_CLIP };
 /* Parameter of MODEL_ACTIVATE: x * (1 + erf(x / sqrt(2))) / 2, the same by tanh, 1 / (1 + exp(-x)), x times that, x * tanh(log(1 + exp(x))). */
 typedef enum model_curve { CURVE_GELU, CURVE_GELU_TANH, CURVE_SIGMOID, CURVE_SILU, CURVE_MISH, CURVES } model_curve;
 #define MODEL_ROW_MOST (1 << 16)            /* numbers of a row for MODEL_SOFTMAX and MODEL_NORMALIZE: done between two looks at the stop flag */
@@ -88,7 +98,7 @@ typedef struct model_value {
     /* of float32 of rank 2 or 4 */
     int64_t n, h, w, c;
     int64_t top, left, bottom, right;       /* the margin */
-    int64_t row, image;                     /* elements from a row of pixels to the next, and from an image */
+    int64_t pixel, row, image;              /* elements from a pixel, a row of pixels and an image to the next */
     int64_t bytes, offset;                  /* in the arena; of a constant in the model's packed block, -1: not there */
     int64_t start;                          /* bytes from there to the element at index 0: a margin */
     int first, last;                        /* steps that write and last read it */
@@ -102,22 +112,23 @@ typedef enum convolution_algorithm {
 } convolution_algorithm;
 
 typedef enum step_kind {
-    STEP_IMPORT, STEP_EXPORT, STEP_CONV, STEP_MAX_POOL, STEP_GLOBAL_AVERAGE_POOL, STEP_ADD, STEP_RELU, STEP_FLATTEN, STEP_NOTHING, STEP_TENSOR,
+    STEP_IMPORT, STEP_EXPORT, STEP_CONV, STEP_DEPTHWISE, STEP_MAX_POOL, STEP_AVERAGE_POOL, STEP_GLOBAL_AVERAGE_POOL, STEP_ADD, STEP_CLIP,
+    STEP_FLATTEN, STEP_SHUFFLE, STEP_COPY, STEP_NOTHING, STEP_TENSOR,
 } step_kind;
 
 typedef struct model_step model_step;
 typedef vme_status model_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 struct model_step {
     step_kind kind;
-    bool relu;
-    int in, addend, out;                    /* values; -1: none. STEP_ADD adds `addend` to `in` */
+    vme_bounds bounds;                      /* of the activation */
+    int in, addend, out;                    /* values; -1: none. STEP_ADD adds `addend` to `in`, STEP_SHUFFLE takes it as a second half */
     int port;                               /* of STEP_IMPORT and STEP_EXPORT */
-    int operand[MODEL_NODE_INPUTS];         /* values that it reads besides, -1: none; of STEP_TENSOR all of them */
+    int operand[MODEL_STEP_OPERANDS];       /* values that it reads besides, -1: none; of STEP_TENSOR all of them */
     int scratch;                            /* a value that only this step uses, or -1 */
     model_run *run;                         /* of STEP_TENSOR */
     int32_t p[MODEL_PARAMETERS];
-    /* of STEP_CONV: weights as the algorithm's file says; k: of the direct one */
-    int64_t k;
+    /* of STEP_CONV, weights as the algorithm's file says, and of STEP_DEPTHWISE */
+    int64_t k;                              /* numbers that are added up */
     convolution_algorithm algorithm;
     int slots;                              /* equal parts of the scratch memory, one a thread */
     float *weights, *bias;                  /* of the model's packed block; bias: 0 where there is none, as long as whole slivers */
@@ -139,6 +150,7 @@ struct vme_model {
 typedef struct model_making {
     vme_model *model;
     const model_file *file;
+    int values, steps;          /* so far: parts of concatenations follow the tensors */
     char *defined;              /* of each tensor: 0 it has no value yet, 1 parts of it have, 2 it has one */
     bool *wanted;               /* constants that steps read as they are */
     struct packing {
@@ -187,9 +199,9 @@ bool model_is_activation(const model_step *step);
 int64_t convolution_choose(const vme_model *model, model_step *step);
 /* Floats that the packed weights take, without and with the bias; at most 2^44. */
 int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias);
-/* Packs weights [outputs, channels, kh, kw], which may lie anywhere, and the bias (NULL: none) to `packed`. */
-void convolution_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights,
-                      const char *bias, float *packed);
+/* Packs weights [outputs, channels of a group, kh, kw], which may lie anywhere, and the bias (NULL: none) to `step->weights`, and says
+ * in `step->bias` where the bias is. */
+void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels, const char *weights, const char *bias);
 vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 
 /* ---- winograd.c: of steps whose algorithm it is */
@@ -198,9 +210,17 @@ int64_t winograd_packed(const vme_kernels *kernels, const model_step *step, int6
 void winograd_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed);
 vme_status winograd_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 
+/* ---- depthwise.c: convolutions with as many groups as channels; the same functions */
+int64_t depthwise_packed(const model_step *step, int64_t channels);
+void depthwise_pack(model_step *step, int64_t channels, const char *weights, const char *bias);
+vme_status depthwise_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
+
+/* ---- pooling.c: STEP_MAX_POOL, STEP_AVERAGE_POOL, STEP_GLOBAL_AVERAGE_POOL */
+vme_status pooling_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
+
 static inline float *model_pixel(const model_value *value, char *arena, int64_t n, int64_t y, int64_t x)
 {
-    return (float *)(arena + value->offset) + n * value->image + (value->top + y) * value->row + (value->left + x) * value->c;
+    return (float *)(arena + value->offset) + n * value->image + (value->top + y) * value->row + (value->left + x) * value->pixel;
 }
 
 #endif

@@ -26,7 +26,7 @@ typedef struct rows {
 /* Channels last to channels first, or back, one row of pixels. */
 static void turn_row(const rows *it, const model_value *value, int64_t n, int64_t y, char *outside, bool inward)
 {
-    int64_t plane = value->h * value->w * 4, pixel = value->c * 4;
+    int64_t plane = value->h * value->w * 4, pixel = value->pixel * 4;
     char *row = (char *)model_pixel(value, it->arena, n, y, 0), *far = outside + (n * value->c * value->h + y) * value->w * 4;
     vme_move2 *transpose = it->model->kernels->move.transpose[2];
     if (inward)
@@ -35,52 +35,53 @@ static void turn_row(const rows *it, const model_value *value, int64_t n, int64_
         transpose(value->c, value->w, row, 4, pixel, far, plane, 4);
 }
 
-static void pool_row(const rows *it, int64_t n, int64_t y)
+/* Runs of numbers that lie together in every value of a row: of a whole row where all do, else of one pixel. */
+static void do_runs(const rows *it, int64_t n, int64_t y)
 {
-    const int32_t *p = it->step->p;
-    const model_value *in = it->in, *out = it->out;
-    for (int64_t x = 0; x < out->w && !vme_stopping(it->context); x++) {
+    const vme_model_kernels *kernels = &it->model->kernels->model;
+    const model_value *in = it->in, *addend = it->addend, *out = it->out;
+    bool joined = in->pixel == in->c && out->pixel == out->c && (addend == NULL || addend->pixel == addend->c);
+    int64_t count = joined ? out->w * out->c : in->c;
+    for (int64_t x = 0; x < (joined ? 1 : out->w); x++) {
+        const float *from = model_pixel(in, it->arena, n, y, x), *other = addend == NULL ? NULL : model_pixel(addend, it->arena, n, y, x);
         float *to = model_pixel(out, it->arena, n, y, x);
-        bool first = true;
-        for (int64_t h = 0; h < p[KERNEL_H]; h++) {
-            int64_t from_y = y * p[STRIDE_H] - p[PAD_TOP] + h * p[DILATION_H];
-            if (from_y < 0 || from_y >= in->h)
-                continue;
-            for (int64_t w = 0; w < p[KERNEL_W]; w++) {
-                int64_t from_x = x * p[STRIDE_W] - p[PAD_LEFT] + w * p[DILATION_W];
-                if (from_x < 0 || from_x >= in->w)
-                    continue;
-                const float *from = model_pixel(in, it->arena, n, from_y, from_x);
-                if (first)
-                    memcpy(to, from, (size_t)in->c * 4);
-                else
-                    it->model->kernels->model.largest(in->c, from, to);
-                first = false;
-            }
+        switch (it->step->kind) {
+        case STEP_ADD:
+            kernels->add(count, from, other, to, it->step->bounds);
+            break;
+        case STEP_CLIP:
+            kernels->clip(count, from, to, it->step->bounds);
+            break;
+        case STEP_COPY:
+            memcpy(to, from, (size_t)count * 4);
+            break;
+        default:
+            break;
         }
-        if (first)      /* a window with holes may see nothing but padding */
-            for (int64_t i = 0; i < out->c; i++)
-                to[i] = -__builtin_inff();
     }
 }
 
-static void average(const rows *it, int64_t n)
+static void shuffle(const rows *it, int64_t n, int64_t y)
 {
-    const model_value *in = it->in;
-    float *to = model_pixel(it->out, it->arena, n, 0, 0);
-    memset(to, 0, (size_t)in->c * 4);
-    for (int64_t y = 0; y < in->h; y++)
-        for (int64_t x = 0; x < in->w && !vme_stopping(it->context); x++)
-            it->model->kernels->model.add(in->c, to, model_pixel(in, it->arena, n, y, x), to, false);
-    it->model->kernels->model.scale(in->c, 1 / (float)(in->h * in->w), to);
+    int64_t groups = it->step->p[GROUPS], members = it->out->c / groups;
+    for (int64_t x = 0; x < it->out->w && !vme_stopping(it->context); x++) {
+        const float *from = model_pixel(it->in, it->arena, n, y, x);
+        float *to = model_pixel(it->out, it->arena, n, y, x);
+        if (groups == 2)
+            it->model->kernels->model.interleave(members, from, it->addend == NULL ? from + members : model_pixel(it->addend, it->arena, n, y, x),
+                                                 to);
+        else
+            for (int64_t group = 0; group < groups; group++)
+                for (int64_t member = 0; member < members; member++)
+                    to[member * groups + group] = from[group * members + member];
+    }
 }
 
 /* One row of the step's output, or of its input where that is what it walks; rows are numbered through all images. */
 static void do_row(const rows *it, int64_t number)
 {
-    const vme_model_kernels *kernels = &it->model->kernels->model;
     const model_value *over = it->step->kind == STEP_EXPORT || it->step->kind == STEP_FLATTEN ? it->in : it->out;
-    int64_t n = number / over->h, y = number % over->h, count = over->w * over->c;
+    int64_t n = number / over->h, y = number % over->h;
     switch (it->step->kind) {
     case STEP_IMPORT:
         turn_row(it, it->out, n, y, it->outside, true);
@@ -91,20 +92,19 @@ static void do_row(const rows *it, int64_t number)
     case STEP_FLATTEN:
         turn_row(it, it->in, n, y, (char *)model_pixel(it->out, it->arena, 0, 0, 0), false);
         break;
-    case STEP_MAX_POOL:
-        pool_row(it, n, y);
-        break;
-    case STEP_GLOBAL_AVERAGE_POOL:
-        average(it, n);
-        break;
     case STEP_ADD:
-        kernels->add(count, model_pixel(it->in, it->arena, n, y, 0), model_pixel(it->addend, it->arena, n, y, 0),
-                     model_pixel(it->out, it->arena, n, y, 0), it->step->relu);
+    case STEP_CLIP:
+    case STEP_COPY:
+        do_runs(it, n, y);
         break;
-    case STEP_RELU:
-        kernels->relu(count, model_pixel(it->in, it->arena, n, y, 0), model_pixel(it->out, it->arena, n, y, 0));
+    case STEP_SHUFFLE:
+        shuffle(it, n, y);
         break;
     case STEP_CONV:
+    case STEP_DEPTHWISE:
+    case STEP_MAX_POOL:
+    case STEP_AVERAGE_POOL:
+    case STEP_GLOBAL_AVERAGE_POOL:
     case STEP_TENSOR:
     case STEP_NOTHING:
         break;
@@ -119,19 +119,41 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
+static void clear_pixels(const model_value *value, float *from, int64_t count)
+{
+    for (; count > 0; count--, from += value->pixel)
+        memset(from, 0, (size_t)value->c * 4);
+}
+
+static void clear_margin_beside_others(const model_value *value, char *arena)
+{
+    int64_t wide = value->left + value->w + value->right;
+    for (int64_t n = 0; n < value->n; n++)
+        for (int64_t y = -value->top; y < value->h + value->bottom; y++) {
+            bool inside = y >= 0 && y < value->h;
+            clear_pixels(value, model_pixel(value, arena, n, y, -value->left), inside ? value->left : wide);
+            if (inside)
+                clear_pixels(value, model_pixel(value, arena, n, y, value->w), value->right);
+        }
+}
+
 /* Zeros around what the step will write: the arena's bytes were other values before. */
 static void clear_margin(const model_value *value, char *arena)
 {
     if (value->top + value->left + value->bottom + value->right == 0)
         return;
-    int64_t beside = (value->left + value->right) * value->c;
+    int64_t beside = (value->left + value->right) * value->pixel;
+    if (value->pixel != value->c) {                     /* what lies beside it in the pixels is another value's */
+        clear_margin_beside_others(value, arena);
+        return;
+    }
     for (int64_t n = 0; n < value->n; n++) {
         float *image = (float *)(arena + value->offset) + n * value->image;
-        memset(image, 0, (size_t)(value->top * value->row + value->left * value->c) * 4);
+        memset(image, 0, (size_t)(value->top * value->row + value->left * value->pixel) * 4);
         for (int64_t y = 0; y + 1 < value->h; y++)      /* the end of a row and the start of the next */
-            memset(image + (value->top + y) * value->row + (value->left + value->w) * value->c, 0, (size_t)beside * 4);
-        memset(image + (value->top + value->h - 1) * value->row + (value->left + value->w) * value->c, 0,
-               (size_t)(value->right * value->c + value->bottom * value->row) * 4);
+            memset(image + (value->top + y) * value->row + (value->left + value->w) * value->pixel, 0, (size_t)beside * 4);
+        memset(image + (value->top + value->h - 1) * value->row + (value->left + value->w) * value->pixel, 0,
+               (size_t)(value->right * value->pixel + value->bottom * value->row) * 4);
     }
 }
 
@@ -145,8 +167,18 @@ static vme_status run_step(vme_context *context, const vme_model *model, const m
         clear_margin(out, arena);
     if (step->kind == STEP_TENSOR)
         return step->run(context, model, step, arena);
-    if (step->kind == STEP_CONV)
+    switch (step->kind) {
+    case STEP_CONV:
         return convolution_run(context, model, step, arena);
+    case STEP_DEPTHWISE:
+        return depthwise_run(context, model, step, arena);
+    case STEP_MAX_POOL:
+    case STEP_AVERAGE_POOL:
+    case STEP_GLOBAL_AVERAGE_POOL:
+        return pooling_run(context, model, step, arena);
+    default:
+        break;
+    }
     if (outside != NULL && !model->value[in == NULL ? step->out : step->in].channels_last) {
         vme_tensor inside = model_tensor(model, in == NULL ? step->out : step->in, arena);
         return in == NULL ? vme_copy(context, outside, &inside) : vme_copy(context, &inside, outside);
@@ -157,8 +189,6 @@ static vme_status run_step(vme_context *context, const vme_model *model, const m
     };
     const model_value *over = step->kind == STEP_EXPORT || step->kind == STEP_FLATTEN ? in : out;
     int64_t work = (in != NULL && step->kind != STEP_EXPORT ? in->n * in->h * in->w * in->c : 0) + over->n * over->h * over->w * over->c;
-    if (step->kind == STEP_MAX_POOL)
-        work *= (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
     int64_t count = over->n * over->h, grain = PIECE / (work / count + 1) + 1;
     return vme_parallel(context, count, grain, body, &it);
 }

@@ -135,9 +135,9 @@ static void turn(const winograd *it, int64_t slot, int64_t block, int64_t begin,
     const int32_t *p = it->step->p;
     const model_value *value = inward ? it->in : it->out, *addend = it->addend;
     vme_winograd_square square = {
-        .relu = it->step->relu, .channels = value->c, .image_row = value->row, .image_pixel = value->c,
+        .relu = it->step->bounds.low == 0, .channels = value->c, .image_row = value->row, .image_pixel = value->pixel,
         .point = inward ? it->in_point : it->out_point, .bias = it->step->bias,
-        .addend_row = addend == NULL ? 0 : addend->row, .addend_pixel = addend == NULL ? 0 : addend->c,
+        .addend_row = addend == NULL ? 0 : addend->row, .addend_pixel = addend == NULL ? 0 : addend->pixel,
     };
     for (int64_t s = begin; s < end && !vme_stopping(it->context); s++) {
         int64_t number = block_begin(it, block) + s, x = number % it->across * it->m, y = number / it->across % it->down * it->m,

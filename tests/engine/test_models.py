@@ -38,7 +38,7 @@ def agrees(model, shape, seeds=(0, 1, 2), most=1e-5):
 def window(operator="Conv", shape=(1, 5, 13, 17), outputs=7, kernel=(3, 3), then=(), **attributes):
     """A model of one convolution or pool of an input x, and `then` nodes from y to z."""
     node = helper.make_node(operator, ["x", "w", "b"] if operator == "Conv" else ["x"], ["y"], "window", kernel_shape=kernel, **attributes)
-    constants = {"w": networks.values((outputs, shape[1], *kernel), 7), "b": networks.values((outputs,), 8)} if operator == "Conv" else {}
+    constants = {"w": networks.values((outputs, shape[1] // attributes.get("group", 1), *kernel), 7), "b": networks.values((outputs,), 8)} if operator == "Conv" else {}
     return networks.graph([node, *then], {"x": shape}, {"z" if then else "y": None}, constants)
 
 

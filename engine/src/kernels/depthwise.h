@@ -1,0 +1,122 @@
+/* Depthwise convolution, one row of outputs: channels lie side by side, so a vector is of channels, and a few neighbouring outputs share
+ * the weights and the pixels that they see together. Whole vectors only: the last one of a row of channels begins earlier, and makes some
+ * channels twice. */
+#include "vectors_f32.h"
+
+enum { DEPTHWISE_OUTPUTS = LANES == 16 ? 7 : 4 };
+
+/* `stride` and `kernel_w` 0: as the row says; constants otherwise, and then the windows' columns are pixels side by side. */
+VME_INLINE void depthwise_outputs(const vme_depthwise *row, const float *in, const float *addend, float *out, const int outputs,
+                                  const int stride, const int kernel_w)
+{
+    /* the compiler is kept from making a moving pointer of each pixel, for which it has too few registers */
+    const char *near = (const char *)in;
+    int64_t step1 = row->in_column * 4, step3 = 3 * step1, step5 = 5 * step1, step7 = 7 * step1;
+    const int64_t next_row = row->in_row * 4, stride_bytes = row->in_stride * 4, weights_row = row->kernel_w * row->channels;
+    const vec low = all(row->bounds.low), high = all(row->bounds.high);
+    __asm__("" : "+r"(step1), "+r"(step3), "+r"(step5), "+r"(step7));
+#define PIXEL(from, n) \
+    load((const float *)((n) == 0 ? (from) : (n) == 1 ? (from) + step1 : (n) == 2 ? (from) + 2 * step1 : (n) == 3 ? (from) + step3 \
+        : (n) == 4 ? (from) + 4 * step1 : (n) == 5 ? (from) + step5 : (n) == 6 ? (from) + 2 * step3 : (from) + step7))
+    for (int64_t channel = 0;;) {
+        vec sum[DEPTHWISE_OUTPUTS];
+        const vec bias = load(row->bias + channel);
+#pragma GCC unroll 8
+        for (int i = 0; i < outputs; i++)
+            sum[i] = bias;
+        const char *from = near + channel * 4;
+        const float *weights = row->weights + channel;
+        for (int64_t h = 0; h < row->kernel_h; h++, from += next_row, weights += weights_row) {
+            if (kernel_w != 0) {
+                vec factor[5];
+                const char *far = from + 8 * step1;
+#pragma GCC unroll 5
+                for (int w = 0; w < kernel_w; w++)
+                    factor[w] = load(weights + w * row->channels);
+#pragma GCC unroll 20
+                for (int p = 0; p < (outputs - 1) * stride + kernel_w; p++) {
+                    const vec pixel = p < 8 ? PIXEL(from, p) : p < 16 ? PIXEL(far, p - 8) : PIXEL(far + 8 * step1, p - 16);
+#pragma GCC unroll 8
+                    for (int i = 0; i < outputs; i++)
+                        if (p - i * stride >= 0 && p - i * stride < kernel_w)
+                            sum[i] = add_product(sum[i], pixel, factor[p - i * stride]);
+                }
+            } else
+                for (int64_t w = 0; w < row->kernel_w; w++) {
+                    const vec factor = load(weights + w * row->channels);
+                    const char *pixel = from + w * step1;
+#pragma GCC unroll 8
+                    for (int i = 0; i < outputs; i++)
+                        sum[i] = add_product(sum[i], load((const float *)(pixel + i * stride_bytes)), factor);
+                }
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < outputs; i++) {
+            if (addend != NULL)
+                sum[i] += load(addend + i * row->addend_pixel + channel);
+            store(out + i * row->out_pixel + channel, bounded(sum[i], low, high));
+        }
+        if (channel + LANES >= row->channels)
+            break;
+        channel = channel + 2 * LANES <= row->channels ? channel + LANES : row->channels - LANES;
+    }
+#undef PIXEL
+}
+
+#define DEPTHWISE_ROW(name, stride, kernel_w) \
+    static void name(const vme_depthwise *row) \
+    { \
+        const float *in = row->in, *addend = row->addend; \
+        float *out = row->out; \
+        for (int64_t left = row->outputs; left > 0;) { \
+            const int64_t count = left < DEPTHWISE_OUTPUTS ? left : DEPTHWISE_OUTPUTS; \
+            switch (count) { \
+            case 7: depthwise_outputs(row, in, addend, out, DEPTHWISE_OUTPUTS >= 7 ? 7 : 1, stride, kernel_w); break; \
+            case 6: depthwise_outputs(row, in, addend, out, DEPTHWISE_OUTPUTS >= 6 ? 6 : 1, stride, kernel_w); break; \
+            case 5: depthwise_outputs(row, in, addend, out, DEPTHWISE_OUTPUTS >= 5 ? 5 : 1, stride, kernel_w); break; \
+            case 4: depthwise_outputs(row, in, addend, out, 4, stride, kernel_w); break; \
+            case 3: depthwise_outputs(row, in, addend, out, 3, stride, kernel_w); break; \
+            case 2: depthwise_outputs(row, in, addend, out, 2, stride, kernel_w); break; \
+            default: depthwise_outputs(row, in, addend, out, 1, stride, kernel_w); break; \
+            } \
+            left -= count; \
+            in += count * row->in_stride; \
+            out += count * row->out_pixel; \
+            addend = addend == NULL ? NULL : addend + count * row->addend_pixel; \
+        } \
+    }
+DEPTHWISE_ROW(depthwise_3, 1, 3)
+DEPTHWISE_ROW(depthwise_3_stride_2, 2, 3)
+DEPTHWISE_ROW(depthwise_5, 1, 5)
+DEPTHWISE_ROW(depthwise_any, 0, 0)
+#undef DEPTHWISE_ROW
+
+static void depthwise_few_channels(const vme_depthwise *row)
+{
+    for (int64_t x = 0; x < row->outputs; x++)
+        for (int64_t channel = 0; channel < row->channels; channel++) {
+            const float *in = row->in + x * row->in_stride + channel, *weights = row->weights + channel;
+            float sum = row->bias[channel];
+            for (int64_t h = 0; h < row->kernel_h; h++)
+                for (int64_t w = 0; w < row->kernel_w; w++, weights += row->channels)
+                    sum += in[h * row->in_row + w * row->in_column] * *weights;
+            if (row->addend != NULL)
+                sum += row->addend[x * row->addend_pixel + channel];
+            sum = sum < row->bounds.low ? row->bounds.low : sum;
+            row->out[x * row->out_pixel + channel] = sum > row->bounds.high ? row->bounds.high : sum;
+        }
+}
+
+static void depthwise(const vme_depthwise *row)
+{
+    if (row->channels < LANES)
+        depthwise_few_channels(row);
+    else if (row->kernel_w == 3 && row->in_stride == row->in_column)
+        depthwise_3(row);
+    else if (row->kernel_w == 3 && row->in_stride == 2 * row->in_column)
+        depthwise_3_stride_2(row);
+    else if (row->kernel_w == 5 && row->in_stride == row->in_column)
+        depthwise_5(row);
+    else
+        depthwise_any(row);
+}

@@ -1,0 +1,64 @@
+/* One vector of float32 of this backend: `vec`, its LANES, and a multiplication with an addition. */
+#ifndef VME_VECTORS_F32_H
+#define VME_VECTORS_F32_H
+
+#include "../internal.h"
+#include "gemm_compiler_vectors.h"       /* VME_INLINE */
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define VEC_BYTES 64
+#elif defined(__AVX2__)
+#define VEC_BYTES 32
+#else
+#define VEC_BYTES 16
+#endif
+
+typedef float vec __attribute__((vector_size(VEC_BYTES)));
+typedef float vec_anywhere __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
+enum { LANES = VEC_BYTES / 4 };
+
+VME_INLINE vec load(const float *from) { return *(const vec_anywhere *)from; }
+VME_INLINE void store(float *to, vec v) { *(vec_anywhere *)to = v; }
+VME_INLINE vec all(float value) { return value - (vec){0}; }
+VME_INLINE vec add_product(vec sum, vec a, vec b)
+{
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, sum);
+#elif defined(__AVX2__)
+    return _mm256_fmadd_ps(a, b, sum);
+#else
+    return sum + a * b;
+#endif
+}
+VME_INLINE vec bounded(vec v, vec low, vec high)       /* NaN stays */
+{
+#if defined(__AVX512F__)
+    return _mm512_min_ps(high, _mm512_max_ps(low, v));
+#elif defined(__AVX2__)
+    return _mm256_min_ps(high, _mm256_max_ps(low, v));
+#else
+    for (int i = 0; i < LANES; i++) {
+        float value = v[i] < low[i] ? low[i] : v[i];
+        v[i] = value > high[i] ? high[i] : value;
+    }
+    return v;
+#endif
+}
+VME_INLINE vec larger_of(vec a, vec b)
+{
+#if defined(__AVX512F__)
+    return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+    return _mm256_max_ps(a, b);
+#else
+    for (int i = 0; i < LANES; i++)
+        a[i] = a[i] > b[i] ? a[i] : b[i];
+    return a;
+#endif
+}
+
+#endif

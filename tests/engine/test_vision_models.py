@@ -1,0 +1,182 @@
+"""Operators of vision networks in the engine, and the networks themselves: against ONNX's reference on every backend, and ONNX Runtime."""
+
+import functools
+import struct
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from bench.networks import mobilenet_v2, resnet50, shufflenet_v2, squeezenet1_1
+from bytecode.models import compile_model
+from tests import networks
+from tests.engine.test_models import agrees, opened, refuses, window
+
+FEW_STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 40, 2, 2))
+SMALL = {
+    "resnet50": functools.partial(resnet50, size=33, width=4, classes=10, blocks=(1, 2, 1, 1)),
+    "mobilenet_v2": functools.partial(mobilenet_v2, size=36, width=0.5, classes=10, stages=FEW_STAGES),
+    "squeezenet1_1": functools.partial(squeezenet1_1, size=40, width=3, classes=10),
+    "shufflenet_v2": functools.partial(shufflenet_v2, size=45, channels=(8, 20, 44, 64), blocks=(2, 3), classes=10),
+}
+
+
+@pytest.mark.parametrize("case", [
+    {"shape": (1, 16, 9, 11), "pads": (1, 1, 1, 1)}, {"shape": (2, 58, 8, 15), "pads": (1, 1, 1, 1)}, {"shape": (1, 5, 9, 10)},
+    {"shape": (1, 40, 13, 30), "pads": (1, 1, 1, 1), "strides": (2, 2)}, {"shape": (1, 33, 12, 13), "kernel": (5, 5), "pads": (2, 2, 2, 2)},
+    {"shape": (1, 17, 12, 13), "kernel": (5, 5), "strides": (2, 2), "pads": (1, 2, 2, 1)}, {"shape": (1, 20, 10, 9), "kernel": (2, 7)},
+    {"shape": (1, 24, 12, 14), "dilations": (2, 2), "pads": (2, 2, 2, 2)}, {"shape": (1, 24, 12, 14), "dilations": (2, 3), "strides": (1, 6)},
+    {"shape": (1, 16, 12, 7), "strides": (3, 3)}, {"shape": (1, 130, 3, 2), "kernel": (1, 1)},
+    {"shape": (1, 20, 9, 9), "then": (helper.make_node("Relu", ["y"], ["z"]),)},
+], ids=str)
+def test_a_depthwise_convolution_agrees(backend, case):
+    channels = case["shape"][1]
+    agrees(window(**case, outputs=channels, group=channels), case["shape"])
+
+
+@pytest.mark.parametrize(("channels", "outputs", "group", "case"), [
+    (6, 9, 3, {}), (12, 80, 2, {"pads": (1, 1, 1, 1), "strides": (2, 2)}), (8, 16, 8, {"pads": (1, 1, 1, 1)}), (64, 64, 4, {"kernel": (1, 1)}),
+    (6, 4, 2, {"dilations": (2, 2)}),
+])
+def test_a_grouped_convolution_agrees(backend, channels, outputs, group, case):
+    agrees(window(shape=(2, channels, 10, 13), outputs=outputs, group=group, **case), (2, channels, 10, 13))
+
+
+@pytest.mark.parametrize("channels", [3, 16, 70])
+@pytest.mark.parametrize("case", [
+    {}, {"pads": (1, 1, 1, 1)}, {"pads": (1, 1, 1, 1), "count_include_pad": 1}, {"strides": (2, 2), "ceil_mode": 1, "pads": (1, 0, 1, 0)},
+    {"strides": (2, 3), "ceil_mode": 1, "pads": (0, 1, 1, 1), "count_include_pad": 1}, {"kernel": (2, 2), "strides": (2, 2)},
+    {"auto_pad": "SAME_UPPER", "strides": (2, 2)},
+], ids=str)
+def test_an_average_pool_agrees(backend, channels, case):
+    agrees(window("AveragePool", (2, channels, 12, 15), **case), (2, channels, 12, 15))
+
+
+def test_a_largest_pool_of_many_channels_agrees(backend):
+    agrees(window("MaxPool", (1, 150, 14, 15), strides=(2, 2), ceil_mode=1, pads=(1, 1, 0, 0)), (1, 150, 14, 15))
+
+
+def build(*nodes, shape=(2, 6, 7, 5), outputs=("y",), constants=None):
+    return networks.graph(nodes, {"x": shape}, dict.fromkeys(outputs), {
+        "w": networks.values((shape[1], shape[1], 3, 3), 1), "low": numpy.float32(-0.5), "high": numpy.float32(0.75), **(constants or {})})
+
+
+def node(operator, inputs, outputs, **attributes):
+    return helper.make_node(operator, inputs.split(" "), outputs.split(), **attributes)
+
+
+def test_bounds_go_into_what_makes_their_operand(backend):
+    shape = (2, 6, 7, 5)
+    agrees(build(node("Conv", "x w", "c", pads=[1] * 4), node("Clip", "c low high", "y")), shape)
+    agrees(build(node("Clip", "x low", "y")), shape)
+    agrees(build(node("MaxPool", "x", "m", kernel_shape=[3, 3]), node("Clip", "m  high", "y")), shape)
+    agrees(build(node("Add", "x x", "a"), node("Clip", "a low high", "y")), shape)
+    assert len(compile_model(build(node("Conv", "x w", "c"), node("Clip", "c low high", "y")), "a")) \
+        <= len(compile_model(build(node("Conv", "x w", "y")), "a")) + 64
+
+
+IMAGE = node("MaxPool", "x", "i", kernel_shape=[1, 1])      # what follows lies as an image, which the model's input itself does not
+
+
+@pytest.mark.parametrize("source", ["x", "i"])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_values_put_together_are_read_as_one(backend, backwards, source):
+    """Convolutions write next to each other; a value twice and one that lies elsewhere already too."""
+    parts = f"a {source} b a".split()[::-1 if backwards else 1]
+    nodes = [IMAGE, node("Conv", "x w", "a", pads=[1] * 4), node("Relu", "a", "b"), node("Concat", " ".join(parts), "c", axis=1),
+             node("Concat", "c b", "d", axis=-3), node("Conv", "d v", "y", pads=[1] * 4), node("Add", f"b {source}", "z")]
+    agrees(build(*nodes, outputs=("y", "z", "c"), constants={"v": networks.values((5, 30, 3, 3), 3)}), (2, 6, 7, 5))
+
+
+@pytest.mark.parametrize("source", ["x", "i"])
+def test_parts_are_read_where_they_lie(backend, source):
+    nodes = [IMAGE, node("Split", f"{source} sizes", "a b c", axis=1), node("Conv", "b v", "d", pads=[1] * 4), node("Concat", "d a", "e", axis=1),
+             node("MaxPool", "c", "f", kernel_shape=[3, 3], pads=[1] * 4), node("Concat", "e f c b", "y", axis=1), node("Add", "b d", "z"),
+             node("Slice", f"{source} from to axes", "s"), node("AveragePool", "s", "t", kernel_shape=[2, 2])]
+    agrees(build(*nodes, shape=(2, 9, 7, 5), outputs=("y", "z", "b", "t"), constants={
+        "sizes": numpy.array([2, 3, 4]), "v": networks.values((3, 3, 3, 3), 3), "from": numpy.array([-7]), "to": numpy.array([2**40]),
+        "axes": numpy.array([1])}), (2, 9, 7, 5))
+
+
+@pytest.mark.parametrize("source", ["x", "i"])
+@pytest.mark.parametrize("groups", [2, 3])
+def test_channels_are_shuffled(backend, groups, source):
+    nodes = [IMAGE, node("Reshape", f"{source} five", "a"), node("Transpose", "a", "b", perm=[0, 2, 1, 3, 4]), node("Reshape", "b four", "c"),
+             node("Conv", "c w", "y", pads=[1] * 4)]
+    agrees(build(*nodes, shape=(1, 12, 6, 4), outputs=("y", "c"), constants={
+        "five": numpy.array([1, groups, 12 // groups, 6, 4]), "four": numpy.array([1, 12, 6, 4])}), (1, 12, 6, 4))
+
+
+@pytest.mark.parametrize("source", ["x", "i"])
+def test_means_over_height_and_width(backend, source):
+    agrees(networks.graph([IMAGE, node("ReduceMean", source, "y", axes=[2, 3], keepdims=0)], {"x": (2, 6, 7, 5)}, {"y": (2, 6)}), (2, 6, 7, 5))
+    agrees(build(IMAGE, node("ReduceMean", source, "y", axes=[-1, -2])), (2, 6, 7, 5))
+
+
+def test_normalization_that_follows_no_convolution(backend):
+    constants = {"s": networks.values((6,), 1), "b": networks.values((6,), 2), "m": networks.values((6,), 3), "v": networks.values((6,), 4) ** 2}
+    agrees(build(node("BatchNormalization", "x s b m v", "n"), node("Relu", "n", "y"), constants=constants), (2, 6, 7, 5))
+    agrees(build(node("Conv", "x w", "c"), node("BatchNormalization", "c s b m v", "y"), outputs=("y", "c"), constants=constants), (2, 6, 7, 5))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_networks_agree_on_every_backend(backend, name):
+    size = SMALL[name].keywords["size"]
+    agrees(SMALL[name]().SerializeToString(), (1, 3, size, size))
+
+
+@pytest.mark.parametrize("make", [mobilenet_v2, squeezenet1_1, shufflenet_v2])
+def test_networks_agree_with_onnx_runtime(make):
+    model, inputs = make().SerializeToString(), [networks.values((1, 3, 224, 224), seed) for seed in range(3)]
+    ours = opened(compile_model(model, "network.onnx"))
+    for x, theirs in zip(inputs, networks.by_onnx_runtime(model, inputs)):
+        made = ours({"input": x})["output"]
+        networks.assert_close(made, theirs)
+        assert int(made.argmax()) == theirs.argmax()
+
+
+# ---- files that are no models
+ALL = compile_model(build(
+    IMAGE, node("Conv", "i d", "a", group=6, pads=[1] * 4), node("Split", "a halves", "l r", axis=1), node("Conv", "r g", "s", group=3),
+    node("AveragePool", "l", "m", kernel_shape=[3, 3]), node("Clip", "s low high", "t"), node("Concat", "m t m", "n", axis=1),
+    node("Reshape", "n five", "o"), node("Transpose", "o", "p", perm=[0, 2, 1, 3, 4]), node("Reshape", "p four", "q"),
+    node("ReduceMean", "q", "u", axes=[2, 3]), node("Conv", "q v", "y"), outputs=("y", "u"), constants={
+        "d": networks.values((6, 1, 3, 3), 1), "halves": numpy.array([3, 3]), "g": networks.values((3, 1, 3, 3), 2),
+        "five": numpy.array([2, 3, 3, 5, 3]), "four": numpy.array([2, 9, 5, 3]), "v": networks.values((4, 9, 1, 1), 3)}), "all.onnx")
+RECORDS = struct.unpack_from("<Q", ALL, 16)[0] - struct.unpack_from("<Q", ALL, 56)[0]
+
+
+@given(st.integers(0, RECORDS // 4 - 1), st.sampled_from([0, 1, 2, 3, 9, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 20]))
+@settings(deadline=None, max_examples=600)
+def test_hostile_numbers_never_crash(place, value):
+    refuses(ALL[:place * 4] + struct.pack("<I", value) + ALL[place * 4 + 4:])
+
+
+@given(st.lists(st.tuples(st.integers(0, RECORDS - 1), st.integers(0, 255)), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=300)
+def test_damaged_records_never_crash(changes):
+    data = bytearray(ALL)
+    for place, value in changes:
+        data[place] = value
+    refuses(bytes(data))
+
+
+def altered(operator, parameter, value):
+    """The file with another parameter of its first node of that operator."""
+    first = 128 + 192 * struct.unpack_from("<I", ALL, 24)[0]
+    for at in range(first, first + 128 * struct.unpack_from("<I", ALL, 28)[0], 128):
+        if struct.unpack_from("<I", ALL, at + 8)[0] == operator:
+            return ALL[:at + 24 + 4 * parameter] + struct.pack("<i", value) + ALL[at + 28 + 4 * parameter:]
+    raise AssertionError(f"no operator {operator}")
+
+
+@pytest.mark.parametrize(("operator", "parameter", "value", "message"), [
+    (1, 10, 4, "has 4 groups"), (1, 10, 0, "has 0 groups"), (1, 11, 3, "unknown activation 3"), (9, 15, 1, "counts padding that is none"),
+    (11, 17, 4, "channels that are not there"), (11, 17, -1, "channels that are not there"), (12, 10, 2, "does not shuffle 2 equal groups"),
+    (12, 10, 0, "does not shuffle 0 equal groups"),
+])
+def test_parameters_that_do_not_fit_are_refused(operator, parameter, value, message):
+    with pytest.raises(ValueError, match=message):
+        opened(altered(operator, parameter, value))

@@ -2,7 +2,6 @@
 variable."""
 
 import marshal
-import re
 from types import CodeType
 
 from .errors import VerifyError
@@ -117,6 +116,8 @@ def argument_count(code, facts):
 
 
 def _check_kinds_of_namesakes(code, where):
+    import re       # late: few code objects have two slots of one name
+
     held = frozenset(code.co_varnames)
     cells = frozenset(code.co_cellvars)
     kinds = [_LOCAL | (_CELL if name in cells else 0) for name in code.co_varnames]

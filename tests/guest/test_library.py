@@ -76,7 +76,7 @@ def test_a_source_that_differs_is_refused_with_the_piece_that_is_missing():
 
 
 def test_other_sources_are_left_as_they_are():
-    assert patches.patch("json.decoder", "x = 1\n") == "x = 1\n"
+    assert patches.patch("json.tool", "x = 1\n") == "x = 1\n"
 
 
 # What is left in the standard library of a VM that compiles when it is called, and why it may stay.
@@ -201,3 +201,28 @@ print(sorted({"ast", "_ast", "dis", "inspect", "ssl", "_ssl"} & set(sys.modules)
 
 def test_common_imports_leave_the_heavy_modules_out(programs):
     assert programs.sealed(LIGHT, programs.texts(LIGHT)) == "[]\n[]\n"
+
+
+JSON = r"""
+import sys
+import json
+import json.decoder
+print(json.loads(' \r\n[1, "a", {"b": [1.5, null]}]\t '), json.dumps({"a": "\u00e9"}))
+for wrong in ("", "  ", "[1] x", "[1]\t ]", "\u00a0[1]", "[1]\u00a0"):
+    try:
+        json.loads(wrong)
+    except json.JSONDecodeError as error:
+        print(error.msg, error.pos)
+try:
+    json.JSONDecoder().decode(b"[1]")
+except TypeError:
+    print("text only")
+if "vmhost.guest" in sys.modules:
+    assert not {"re", "enum"} & set(sys.modules)
+print(json.decoder.WHITESPACE.match("  x").end(), json.decoder.JSONDecoder().decode(" 1 ", json.decoder.WHITESPACE.match))
+print(json.decoder.py_scanstring(r'a\u0041b"', 0), json.encoder.py_encode_basestring_ascii("\u00e9\n"))
+"""
+
+
+def test_json_reads_and_writes_without_regular_expressions(programs):
+    assert programs.sealed(JSON, programs.texts(JSON)) == programs.plain(JSON)

@@ -171,6 +171,41 @@ EDITS = {
          "Pattern = type(_sre.compile('', 32, [1], 0, {}, (None,)))\n"
          "Match = type(_sre.compile('', 32, [1], 0, {}, (None,)).match(''))\n"),
     ],
+    # Regular expressions are for json's Python forms, which stand in for `_json`, and for blanks at both ends: most programs that
+    # read JSON need no others, and go without `re`, `enum` and what these import.
+    "json.decoder": [
+        ("import re\n", "from vmhost.guest import deferred as _deferred\nre = _deferred.Module('re')\n"),
+        ("FLAGS = re.VERBOSE | re.MULTILINE | re.DOTALL\n", "FLAGS = 88    # re.VERBOSE | re.MULTILINE | re.DOTALL\n"),
+        ("HEXDIGITS = re.compile(", "HEXDIGITS = _deferred.Result('re', 'compile', "),
+        ("STRINGCHUNK = re.compile(", "STRINGCHUNK = _deferred.Result('re', 'compile', "),
+        ("WHITESPACE = re.compile(", "WHITESPACE = _deferred.Result('re', 'compile', "),
+        ("_m=HEXDIGITS.match):", "_m=lambda *at: HEXDIGITS.match(*at)):"),
+        ("_m=STRINGCHUNK.match):", "_m=lambda *at: STRINGCHUNK.match(*at)):"),
+        ("memo=None, _w=WHITESPACE.match, _ws", "memo=None, _w=lambda *at: WHITESPACE.match(*at), _ws"),
+        ("scan_once, _w=WHITESPACE.match, _ws", "scan_once, _w=lambda *at: WHITESPACE.match(*at), _ws"),
+        ("    def decode(self, s, _w=WHITESPACE.match):\n", "    def decode(self, s, _w=None):\n"),
+        ("        obj, end = self.raw_decode(s, idx=_w(s, 0).end())\n"
+         "        end = _w(s, end).end()\n",
+         "        if _w is not None:\n"
+         "            obj, end = self.raw_decode(s, idx=_w(s, 0).end())\n"
+         "            end = _w(s, end).end()\n"
+         "        else:\n"
+         "            first = len(s) - len(s.lstrip(WHITESPACE_STR)) if s[:1] in WHITESPACE_STR else 0\n"
+         "            obj, end = self.raw_decode(s, idx=first)\n"
+         "            if end != len(s):\n"
+         "                end = len(s) - len(s[end:].lstrip(WHITESPACE_STR))\n"),
+    ],
+    "json.encoder": [
+        ("import re\n", "from vmhost.guest import deferred as _deferred\nre = _deferred.Module('re')\n"),
+        ("ESCAPE = re.compile(", "ESCAPE = _deferred.Result('re', 'compile', "),
+        ("ESCAPE_ASCII = re.compile(", "ESCAPE_ASCII = _deferred.Result('re', 'compile', "),
+        ("HAS_UTF8 = re.compile(", "HAS_UTF8 = _deferred.Result('re', 'compile', "),
+    ],
+    "json.scanner": [
+        ("import re\n", "from vmhost.guest import deferred as _deferred\nre = _deferred.Module('re')\n"),
+        ("NUMBER_RE = re.compile(\n", "NUMBER_RE = _deferred.Result('re', 'compile', \n"),
+        ("    (re.VERBOSE | re.MULTILINE | re.DOTALL))\n", "    88)     # re.VERBOSE | re.MULTILINE | re.DOTALL\n"),
+    ],
     "gettext": [
         ("        exec('''if True:\n"
          "            def func(n):\n"

@@ -57,7 +57,7 @@ def split(module_name, source):
     """(source of the module, {name of a part: its source}) for a module of the standard library."""
     if module_name in FACADES:
         return _facade(module_name, source), {}
-    source = _compile_patterns(source)
+    source = compile_patterns(source)
     if module_name not in PARTS:
         return source, {}
     lines = source.splitlines(keepends=True)
@@ -215,7 +215,7 @@ def _apply(edits, lines):
             lines[last] = "\n" * (last - first)
 
 
-def _compile_patterns(source):
+def compile_patterns(source):
     """`source` with the regular expressions that it compiles while it is imported compiled already."""
     if "re.compile(" not in source:
         return source

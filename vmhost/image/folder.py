@@ -1,6 +1,6 @@
 """Makes the folder of an image, whole or not at all: it is written beside its place and then moved there.
 
-In it: `vmrun`, `host.vmb`, `stdlib.vmb` and `manifest`, a text with one fact a line, the last of them `file SHA256 CRC32 SIZE NAME` of each file. Same
+In it: `vmrun`, `host.vmb`, `stdlib.vmb` and `manifest`, a text with one fact a line, the last of them `file SHA256 CHECKSUM SIZE NAME` of each file. Same
 inputs, same bytes.
 """
 
@@ -9,9 +9,11 @@ import importlib.util
 import os
 import platform
 import shutil
+import sys
 import tempfile
-import zlib
+from array import array
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from bytecode.errors import BundleError
@@ -20,7 +22,7 @@ from bytecode.format import read_bundle
 from vmhost.image import ImageError, host_code, link, modules, toolchain
 from vmhost.system_bundle import system_bundle
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,18 @@ def _made(out, tools, bundles, more_modules, lapack):
         files["lapack.so"] = lapack.read_bytes()
     facts = [f"vmhost-image {FORMAT}", f"python {platform.python_version()}", f"machine {platform.machine()}", f"glibc {glibc}",
              f"engine {'yes' if engine else 'no'}", f"native {' '.join(sorted(native))}",
-             *(f"file {hashlib.sha256(data).hexdigest()} {zlib.crc32(data):08x} {len(data)} {name}" for name, data in sorted(files.items()))]
+             *(f"file {hashlib.sha256(data).hexdigest()} {_checksum(data)} {len(data)} {name}" for name, data in sorted(files.items()))]
     files["manifest"] = ("\n".join(facts) + "\n").encode()
     sizes = {name: len(data) for name, data in files.items()}
     return Image(out, sizes, tuple(sorted(python)), tuple(sorted(native)), engine, glibc), files
+
+
+def _checksum(data):
+    """What vmrun checks at its start (native/archive.c): the sum of the 64-bit words, and the sum of all sums so far, modulo 2**64, in hex."""
+    words = array("Q", data + bytes(-len(data) % 8))
+    if sys.byteorder == "big":
+        words.byteswap()
+    return f"{sum(words) % 2**64:016x}{sum(accumulate(words)) % 2**64:016x}"
 
 
 def _lapack():

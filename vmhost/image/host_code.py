@@ -6,6 +6,8 @@
 import functools
 import marshal
 import platform
+import re
+import runpy
 import sys
 import sysconfig
 from pathlib import Path
@@ -20,6 +22,7 @@ from bytecode.texts import collect_texts
 from vmhost.image.line_tables import without_columns
 from vmhost.image.modules import imports_of
 
+_GUEST = Path(__file__).parent.parent / "guest"
 _DEVICE = Path(__file__).parent / "device"
 _PACKAGES = {"vmhost": Path(__file__).parent.parent, "bytecode": Path(bytecode.__file__).parent, "msgpack": Path(msgpack.__file__).parent}
 # On a device nobody compiles, and what needs a package with native parts of its own is not there.
@@ -44,7 +47,7 @@ def host_code():
             continue
         path, is_package = sources[name]
         source = path.read_bytes() if path.is_file() else b""       # a package without __init__.py
-        code = without_columns(compile_source(source, f"host/{module_path(name, is_package)}.py", str(path), optimize=2))
+        code = without_columns(compile_source(_without_patterns(source), f"host/{module_path(name, is_package)}.py", str(path), optimize=2))
         modules[name] = Module(is_package, code)
         texts |= collect_texts(source)
         parents = [name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)]
@@ -55,6 +58,19 @@ def host_code():
     version = platform.python_version()
     manifest = Manifest(name="host", version=version, kind="stdlib", exact_python=version, optimize=2)
     return write_bundle(manifest, modules, texts=texts), frozenset(foreign)
+
+
+def _without_patterns(source):
+    """`source` with its regular expressions compiled already, and without `import re` where it was for these only."""
+    text = _patterns()(source.decode())
+    if not re.search(r"\bre\.(?!compile\()", text) and "re.compile(" not in text:
+        text = re.sub(r"^import re$", "", text, flags=re.MULTILINE)
+    return text.encode()
+
+
+@functools.cache
+def _patterns():
+    return runpy.run_path(str(_GUEST / "splitting.py"))["compile_patterns"]     # for builds only, and so by its path
 
 
 def _sources():

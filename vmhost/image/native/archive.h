@@ -24,7 +24,7 @@ typedef struct {
     size_t mapped_bytes;
 } vmrun_archive;
 
-/* Maps `folder/name` and checks its size and CRC-32 against its line in `manifest`. False: told on stderr. */
+/* Maps `folder/name` and checks its size and checksum against its line in `manifest`. False: told on stderr. */
 bool vmrun_archive_open(vmrun_archive *archive, const char *folder, const char *name, const char *manifest);
 
 /* Pages of an open archive, or of any other mapped file, leave the process until they are read again. */

@@ -211,7 +211,7 @@ static bool is_made_for_this(const char *path)
     struct utsname machine;
     char expected[256];
     if (uname(&machine) != 0
-        || snprintf(expected, sizeof expected, "vmhost-image 1\npython %s\nmachine %s\n", PY_VERSION, machine.machine) >= (int)sizeof expected)
+        || snprintf(expected, sizeof expected, "vmhost-image 2\npython %s\nmachine %s\n", PY_VERSION, machine.machine) >= (int)sizeof expected)
         return false;
     bool right = strncmp(manifest, expected, strlen(expected)) == 0;
     if (!right)

@@ -1,5 +1,5 @@
 /* Every algorithm for convolutions on every backend against sums in float64: sizes that fill no tile and no square, padding, several images,
- * addends, values with wider margins than are asked for. The same bytes on any number of threads. Where polls are counted (run.sh none),
+ * addends, values with wider margins than are asked for and channels of others beside theirs. The same bytes on any number of threads. Where polls are counted (run.sh none),
  * a run is stopped at each of its first looks at the flag, and at many later ones. */
 #include <math.h>
 #include <stdlib.h>
@@ -34,7 +34,8 @@ static float number(void)
 static int64_t lay_out(model_value *value, int64_t n, int64_t c, int64_t h, int64_t w, int64_t margin, int64_t offset)
 {
     *value = (model_value){.rank = 4, .n = n, .c = c, .h = h, .w = w, .top = margin, .left = margin, .bottom = margin, .right = margin, .offset = offset, .within = -1};
-    value->row = (w + 2 * margin) * c;
+    value->pixel = c + 3 * margin;
+    value->row = (w + 2 * margin) * value->pixel;
     value->image = (h + 2 * margin) * value->row;
     value->bytes = (n * value->image * 4 + 63) / 64 * 64;
     return offset + value->bytes;
@@ -48,8 +49,9 @@ static void fill(const model_value *value, bool read)
         data[i] = read ? 0 : NAN;
     for (int64_t n = 0; read && n < value->n; n++)
         for (int64_t y = 0; y < value->h; y++)
-            for (int64_t i = 0; i < value->w * value->c; i++)
-                model_pixel(value, arena, n, y, 0)[i] = number();
+            for (int64_t x = 0; x < value->w; x++)
+                for (int64_t i = 0; i < value->c; i++)
+                    model_pixel(value, arena, n, y, x)[i] = number();
 }
 
 static void prepare(const shape *it)
@@ -59,7 +61,8 @@ static void prepare(const shape *it)
     size = lay_out(&values[1], it->n, it->o, h, w, it->margin, size);
     size = lay_out(&values[2], it->n, it->o, h, w, it->margin * 2, size);
     int64_t k = it->c * it->window * it->window;
-    step = (model_step){.kind = STEP_CONV, .relu = it->relu, .in = 0, .out = 1, .addend = it->addend ? 2 : -1, .scratch = 3, .k = k};
+    step = (model_step){.kind = STEP_CONV, .in = 0, .out = 1, .addend = it->addend ? 2 : -1, .scratch = 3, .k = k};
+    step.bounds = (vme_bounds){it->relu ? 0 : -INFINITY, INFINITY};
     const int32_t p[PARAMETERS_USED] = {it->window, it->window, it->stride, it->stride, it->pad, it->pad, it->pad, it->pad, 1, 1, 1, it->relu};
     memcpy(step.p, p, sizeof p);
     int64_t scratch = convolution_choose(&model, &step);
@@ -76,8 +79,7 @@ static void prepare(const shape *it)
         weights[i] = number();
     for (int64_t i = 0; i < it->o; i++)
         bias[i] = number();
-    convolution_pack(model.kernels, &step, it->o, it->c, (const char *)weights, (const char *)bias, step.weights);
-    step.bias = step.weights + convolution_packed(model.kernels, &step, it->o, it->c, false);
+    convolution_pack(model.kernels, &step, it->o, it->c, (const char *)weights, (const char *)bias);
     fill(&values[0], true);
     fill(&values[1], false);
     fill(&values[2], true);

@@ -63,6 +63,11 @@ class Network:
         }
         return self.add("BatchNormalization", name, source, *(self.constant(f"{name}.{key}", value) for key, value in parameters.items()))
 
+    def normalized(self, name, source, channels, outputs, kernel, stride=1, groups=1):
+        """A convolution and its batch normalization."""
+        made = self.convolution(name, source, channels, outputs, kernel, stride, groups)
+        return self.normalization(f"{name}.norm", made, outputs)
+
     def relu(self, name, source):
         return self.add("Relu", name, source)
 
@@ -85,20 +90,17 @@ def resnet18(size=224, width=64, classes=1000, seed=1):
     """ResNet18 (He et al., CVPR '16) on a 1x3x`size`x`size` image; smaller ones of the same form for tests."""
     net = Network("resnet18", seed)
 
-    def normalized(name, source, channels, outputs, kernel, stride=1):
-        return net.normalization(f"{name}.norm", net.convolution(name, source, channels, outputs, kernel, stride), outputs)
-
-    x = net.relu("stem.relu", normalized("stem", net.input("input", [1, 3, size, size]), 3, width, 7, 2))
+    x = net.relu("stem.relu", net.normalized("stem", net.input("input", [1, 3, size, size]), 3, width, 7, 2))
     x = net.add("MaxPool", "stem.pool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels = width
     for stage in range(4):
         for block in range(2):
             outputs, stride = width << stage, 2 if stage > 0 and block == 0 else 1
             name = f"stage{stage + 1}.block{block + 1}"
-            y = net.relu(f"{name}.relu1", normalized(f"{name}.conv1", x, channels, outputs, 3, stride))
-            y = normalized(f"{name}.conv2", y, outputs, outputs, 3)
+            y = net.relu(f"{name}.relu1", net.normalized(f"{name}.conv1", x, channels, outputs, 3, stride))
+            y = net.normalized(f"{name}.conv2", y, outputs, outputs, 3)
             if stride != 1 or channels != outputs:
-                x = normalized(f"{name}.shortcut", x, channels, outputs, 1, stride)
+                x = net.normalized(f"{name}.shortcut", x, channels, outputs, 1, stride)
             x = net.relu(f"{name}.relu2", net.add("Add", f"{name}.add", y, x))
             channels = outputs
     net.output(net.classifier(x, channels, classes), "output", [1, classes])
@@ -208,21 +210,18 @@ def resnet50(size=224, width=64, classes=1000, blocks=(3, 4, 6, 3), seed=2):
     """ResNet50 (the same paper; strides in the blocks' 3x3 convolutions, as torchvision has them)."""
     net = Network("resnet50", seed)
 
-    def normalized(name, source, channels, outputs, kernel, stride=1):
-        return net.normalization(f"{name}.norm", net.convolution(name, source, channels, outputs, kernel, stride), outputs)
-
-    x = net.relu("stem.relu", normalized("stem", net.input("input", [1, 3, size, size]), 3, width, 7, 2))
+    x = net.relu("stem.relu", net.normalized("stem", net.input("input", [1, 3, size, size]), 3, width, 7, 2))
     x = net.add("MaxPool", "stem.pool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels = width
     for stage, count in enumerate(blocks):
         for block in range(count):
             inner, stride = width << stage, 2 if stage > 0 and block == 0 else 1
             outputs, name = 4 * inner, f"stage{stage + 1}.block{block + 1}"
-            y = net.relu(f"{name}.relu1", normalized(f"{name}.conv1", x, channels, inner, 1))
-            y = net.relu(f"{name}.relu2", normalized(f"{name}.conv2", y, inner, inner, 3, stride))
-            y = normalized(f"{name}.conv3", y, inner, outputs, 1)
+            y = net.relu(f"{name}.relu1", net.normalized(f"{name}.conv1", x, channels, inner, 1))
+            y = net.relu(f"{name}.relu2", net.normalized(f"{name}.conv2", y, inner, inner, 3, stride))
+            y = net.normalized(f"{name}.conv3", y, inner, outputs, 1)
             if block == 0:
-                x = normalized(f"{name}.shortcut", x, channels, outputs, 1, stride)
+                x = net.normalized(f"{name}.shortcut", x, channels, outputs, 1, stride)
             x = net.relu(f"{name}.relu3", net.add("Add", f"{name}.add", y, x))
             channels = outputs
     net.output(net.classifier(x, channels, classes), "output", [1, classes])
@@ -238,7 +237,7 @@ def mobilenet_v2(size=224, width=1.0, classes=1000, stages=MOBILENET_STAGES, see
     zero, six = net.constant("zero", 0), net.constant("six", 6)
 
     def normalized(name, source, channels, outputs, kernel, stride=1, groups=1, clip=True):
-        made = net.normalization(f"{name}.norm", net.convolution(name, source, channels, outputs, kernel, stride, groups), outputs)
+        made = net.normalized(name, source, channels, outputs, kernel, stride, groups)
         return net.add("Clip", f"{name}.clip", made, zero, six) if clip else made
 
     channels = max(8, int(32 * width))
@@ -290,7 +289,7 @@ def shufflenet_v2(size=224, channels=(24, 116, 232, 464, 1024), blocks=(4, 8, 4)
     net = Network("shufflenet_v2", seed)
 
     def normalized(name, source, inputs, outputs, kernel, stride=1, groups=1, relu=True):
-        made = net.normalization(f"{name}.norm", net.convolution(name, source, inputs, outputs, kernel, stride, groups), outputs)
+        made = net.normalized(name, source, inputs, outputs, kernel, stride, groups)
         return net.relu(f"{name}.relu", made) if relu else made
 
     x = normalized("stem", net.input("input", [1, 3, size, size]), 3, channels[0], 3, 2)

@@ -186,11 +186,12 @@ class Host:
         if os.getpid() != self._process:
             return ()           # a forked child: the VMs and their threads are the parent's
         service = self._service
-        service.begin_close(drain)
         if service.is_waited_for(threading.current_thread()):
+            service.begin_close(drain)
             return service.quarantined
+        service.ask_to_close(drain)
         if not service.wait_closed(timeout_s if drain else None):
-            service.begin_close(False)
+            service.ask_to_close(False)
             service.wait_closed()
         service.wait_callbacks()
         service.wait_functions()

@@ -8,6 +8,7 @@ functions on a few of their own, so neither can hold up the scheduling. The serv
 strongly: a host that is dropped is cleaned up, through `abandon`.
 """
 
+import collections
 import logging
 import os
 import queue
@@ -45,7 +46,6 @@ class Service:
         self.lock = threading.RLock()
         # These two are taken where a garbage collection may run a finalizer that asks for another future: reentrant.
         self.future_lock = threading.RLock()
-        self._finished = threading.Condition(self.lock)
         self._functions = functions
         self._function_threads = FunctionThreads(policy.function_threads)
         self._state = state
@@ -64,6 +64,7 @@ class Service:
         self._logging = set()       # ids of VMs whose lines are about to be taken
         self._idle_at = None        # when to look for idle VMs next
         self._closing = False       # nothing is loaded or called any more
+        self._asked = collections.deque()       # by `ask_to_close`: are waiting calls drained?
         self._abandoned = None      # what to do with waiting calls, once the Host object is gone: drain them?
         self._finished_at_all = False
         native.set_error_factory(from_core)
@@ -166,15 +167,20 @@ class Service:
             self._deal()
         self.events.wake()
 
+    def ask_to_close(self, drain):
+        """`begin_close` on the service's own thread, soon, for who waits for the end anyway.
+
+        Ctrl-C comes between any two steps of the main thread, when it has taken the lock too: it takes none here.
+        """
+        self._asked.append(drain)
+        self.events.wake()
+
     def wait_closed(self, timeout_s=None):
         """Wait until all that `begin_close` began is done. False after `timeout_s`, and at once on a thread that it waits for."""
         if self.is_waited_for(threading.current_thread()):
             return self._finished_at_all
-        with self.lock:
-            if not self._finished.wait_for(lambda: self._finished_at_all, timeout_s):
-                return False
-        self._thread.join()
-        return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def is_waited_for(self, thread):
         """Can the service not end before `thread` goes on? It serves, or runs a function that a guest waits for."""
@@ -223,6 +229,7 @@ class Service:
             except Exception:       # such as MemoryError; without this thread nobody would ever get an answer
                 _log.exception("vmhost: events could not be taken; the host goes on")
                 events = []
+            self._close_as_asked()
             after = []          # what user code may block is done without the lock
             with self.lock:
                 for event in events:
@@ -250,6 +257,16 @@ class Service:
         if self._state is not None:
             self._state.close()
 
+    def _close_as_asked(self):
+        while self._asked:
+            try:
+                self.begin_close(self._asked[0])
+            except Exception:       # such as MemoryError: who asked waits
+                _log.exception("vmhost: the host could not begin to close; it tries again")
+                self.events.wake()
+                return
+            self._asked.popleft()
+
     def _deal_here(self):
         """Deal on a thread of the user. When to look again is the service thread's business: it then deals once more."""
         if self._deal() is not None:
@@ -267,7 +284,6 @@ class Service:
             self._pool.close()
             if not len(self._pool):
                 self._finished_at_all = True
-                self._finished.notify_all()
                 self.events.wake()
                 return None
         again = self._scheduler.deal()

@@ -17,7 +17,7 @@ class FunctionThreads:
 
     def __init__(self, most):
         self._most = most
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()           # of who changes `_threads`; readers take none: Ctrl-C could leave it taken
         self._work = queue.SimpleQueue()
         self._threads = {}          # thread -> name of the function that it runs, None: it waits for one
         self._unfinished = 0        # functions that wait or run
@@ -39,13 +39,11 @@ class FunctionThreads:
     @property
     def running(self):
         """The names of the functions that run now."""
-        with self._lock:
-            return tuple(name for name in self._threads.values() if name is not None)
+        return tuple(name for name in list(self._threads.values()) if name is not None)
 
     def has(self, thread):
         """Is `thread` one of these?"""
-        with self._lock:
-            return thread in self._threads
+        return thread in self._threads
 
     def close(self):
         """Take no more; each thread ends when it has done what it was given. Repeating it does nothing."""
@@ -58,12 +56,10 @@ class FunctionThreads:
     def wait(self, timeout_s):
         """After `close`: wait until the threads are gone, this one excepted. The names of functions that still run then."""
         end = time.monotonic() + timeout_s
-        with self._lock:
-            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+        threads = [thread for thread in list(self._threads) if thread is not threading.current_thread()]
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))
-        with self._lock:
-            return tuple(name for thread, name in self._threads.items() if name is not None and thread in threads)
+        return tuple(name for thread, name in list(self._threads.items()) if name is not None and thread in threads)
 
     def _serve(self):
         me = threading.current_thread()

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import itertools
 import logging
 import os
 import signal
@@ -558,6 +559,37 @@ def test_ctrl_c_in_close_can_be_followed_by_a_harder_close():
             print(type(future.exception(timeout=0)).__name__)
     ''')
     assert (done.returncode, done.stdout) == (0, "ClosedError\n"), done.stderr
+
+
+def test_ctrl_c_between_any_two_steps_of_close():
+    """A lock that was taken in that step, and is never given back, would hold up the second close for ever."""
+    done = in_a_process('''
+        def at_step(number):
+            """A trace function that raises KeyboardInterrupt before so many instructions have run."""
+            steps = itertools.count(1)
+            def trace(frame, event, _):
+                frame.f_trace_opcodes = True
+                if event == "opcode" and next(steps) == number:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                return trace
+            return trace
+
+        for number in itertools.count(5, 7):
+            host = vmhost.Host(allow_unsigned=True)
+            future = host.load(build()).submit(None, entry="main:forever")
+            sys.settrace(at_step(number))
+            try:
+                host.close(timeout_s=0)
+                break
+            except KeyboardInterrupt:
+                host.close(drain=False)
+            finally:
+                sys.settrace(None)
+                print(type(future.exception(timeout=0)).__name__)
+    ''')
+    assert done.returncode == 0 and set(done.stdout.split()) == {"ClosedError"}, done.stderr
+    assert len(done.stdout.split()) > 20
 
 
 def test_an_idle_host_burns_no_cpu(host, echo):

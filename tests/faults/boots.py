@@ -135,7 +135,7 @@ def try_once(core, system, image, arm):
         vm.retire()
         until(lambda: vm.state in ("ended", "quarantined"))
     else:
-        ends += [f"failed boot: {event[2]}" for event in events.wait(20) if event[0] == "failed"]
+        until(lambda: ends.extend(f"failed boot: {event[2]}" for event in events.wait(1) if event[0] == "failed") or ends)
     if vm.state == "quarantined":
         wrong.append("quarantined")
     elif vm.statistics()["live_bytes"] != 0:

@@ -35,9 +35,9 @@ def read_tumours():
 def cases(name):
     """The cases of the task `name`.
 
-    500 images for digits and neighbours, the same in arrays of 100 for strokes, 169 tumours under eight seeds for forest.
+    500 images for digits, digits_cnn and neighbours, the same in arrays of 100 for strokes, 169 tumours under eight seeds for forest.
     """
-    if name in ("digits", "neighbours"):
+    if name in ("digits", "digits_cnn", "neighbours"):
         return [({"image": image}, digit) for image, digit in read_digits()[DIGITS_FOR_TRAINING:]]
     if name == "strokes":
         held_out = read_digits()[DIGITS_FOR_TRAINING:]
@@ -50,7 +50,7 @@ def cases(name):
         held_out = read_tumours()[TUMOURS_FOR_TRAINING:]
         rows = [[float(number) for number in row] for row, _ in held_out]
         return [({"rows": rows, "seed": seed}, [label for _, label in held_out]) for seed in range(8)]
-    raise KeyError(f"{name}: no cases; there are some for digits, neighbours, strokes and forest")
+    raise KeyError(f"{name}: no cases; there are some for digits, digits_cnn, neighbours, strokes and forest")
 
 
 def share_right(answer, truth):

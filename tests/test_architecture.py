@@ -19,7 +19,7 @@ ROOMS = {
     "bytecode": {"bytecode"},
     "engine": {"engine"},
     "tools": {"bytecode"},
-    "tasks": {"vmhost", "bytecode", "engine.numpy"},
+    "tasks": {"tasks", "vmhost", "bytecode", "engine"},
     "bench": {"bench", "tasks", "vmhost", "bytecode", "engine", "tests.engine.op_cases"},
 }
 # Within vmhost a module imports none that stands after it here.

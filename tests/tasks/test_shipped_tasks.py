@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 import yaml
 
 import engine.numpy as np
+from bytecode.models import compile_model
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
-LEARNED = ("digits", "neighbours", "strokes", "forest")
+LEARNED = ("digits", "digits_cnn", "neighbours", "strokes", "forest")
 
 
 def load_script(name):
@@ -28,15 +30,18 @@ def load_script(name):
 
 
 @pytest.fixture
-def entry():
-    """A function that loads a task's entry module, with setup() called as a VM would: with the task's files at hand."""
+def entry(tmp_path):
+    """A function that loads a task's entry module, with setup() called as a VM would: with the task's files and models at hand."""
     before = set(sys.modules)
 
     def load(name):
         folder = TASKS / name
         for module in folder.glob("*.py"):
             sys.modules.pop(module.stem, None)
-        with contextlib.chdir(folder):
+        shutil.copytree(folder, tmp_path / name)
+        for model, file in yaml.safe_load((folder / "task.yaml").read_text()).get("models", {}).items():
+            (tmp_path / name / model).write_bytes(compile_model((folder / file).read_bytes(), file))
+        with contextlib.chdir(tmp_path / name):
             sys.path.insert(0, str(folder))
             try:
                 module = importlib.import_module("main")
@@ -78,6 +83,8 @@ def test_forest_is_the_same_for_the_same_seed_and_not_for_another(entry):
     [
         ("digits", {"image": [0] * 63}, "expected 64 integers"),
         ("digits", {"image": [17] * 64}, "from 0 to 16"),
+        ("digits_cnn", {"image": [0] * 63}, "expected 64 numbers from 0 to 16, row by row, got 63 from 0.0 to 0.0"),
+        ("digits_cnn", {"image": [-1] + [0] * 63}, "got 64 from -1.0 to 0.0"),
         ("neighbours", {"image": []}, "expected 64 numbers"),
         ("neighbours", {"image": [0] * 64, "count": 0}, "at least 1 neighbour"),
         ("strokes", {"images": [[0] * 63]}, r"expected an array \(n, 8, 8\) or \(n, 64\), n > 0, got shape \(1, 63\)"),
@@ -172,4 +179,4 @@ def test_task_yaml_names_its_folder_and_files_that_exist(folder):
     assert spec["name"] == folder.name
     module, function = spec["entry"].split(":")
     assert f"def {function}(" in (folder / f"{module}.py").read_text(encoding="utf-8")
-    assert all((folder / file).is_file() for file in spec.get("files", []))
+    assert all((folder / file).is_file() for file in (*spec.get("files", []), *spec.get("models", {}).values()))

@@ -156,6 +156,8 @@ def _show(output, report):
         ],
     )
     output.line()
+    if report.left_out:
+        output.line(f"Left out: {', '.join(report.left_out)}; models need the package onnx: pip install 'vmhost[models]'", style="yellow")
     for sentence in report.wrong:
         output.error(sentence)
     if not report.wrong:

@@ -1,5 +1,6 @@
 """`vmhost demo`."""
 
+import importlib.util
 import json
 import os
 import pty
@@ -21,7 +22,8 @@ def short_demo(monkeypatch):
     """The demonstration with less work: each way of running each task, seconds in all."""
     monkeypatch.setattr(
         demonstration, "WORK",
-        (("digits", "light", 500, 50), ("neighbours", "light", 6, 4), ("strokes", "middle", 4, 2), ("forest", "heavy", 1, 1)),
+        (("digits", "light", 500, 50), ("digits_cnn", "light", 40, 4), ("neighbours", "light", 6, 4), ("strokes", "middle", 4, 2),
+         ("forest", "heavy", 1, 1)),
     )
     monkeypatch.setattr(demonstration, "ROUNDS", 1)
 
@@ -32,6 +34,7 @@ def test_the_demo_checks_answers_and_stops_what_misbehaves(vmhost, short_demo):
     assert (code, document["wrong"]) == (0, [])
     assert {task["name"]: (task["calls"], task["errors"]) for task in document["tasks"]} == {
         "digits": (500, 0),
+        "digits_cnn": (40, 0),
         "neighbours": (6, 0),
         "strokes": (4, 0),
         "forest": (1, 0),
@@ -53,6 +56,15 @@ def test_the_demo_says_what_was_wrong(vmhost, monkeypatch):
     assert "busy before the run (load 99.0)" in out
     code, out, err = vmhost("demo", "--json")
     assert (code, err) == (failures.TASK_FAILED, "") and len(json.loads(out)["wrong"]) == 1
+
+
+def test_without_onnx_the_demo_leaves_out_what_needs_it(vmhost, monkeypatch):
+    monkeypatch.setattr(demonstration, "WORK", (("digits", "light", 60, 20), ("digits_cnn", "light", 40, 4)))
+    monkeypatch.setattr(demonstration, "ROUNDS", 1)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    code, out, _ = vmhost("demo")
+    assert code == failures.DONE
+    assert "Left out: digits_cnn; models need the package onnx: pip install 'vmhost[models]'" in " ".join(out.split())
 
 
 def wrong_truth(load):

@@ -32,10 +32,18 @@ def read_tumours():
         return [(row[:-1], int(row[-1])) for row in reader]
 
 
+def read_shoppers():
+    """300 generated shoppers: a history of items, latest first, candidates, and the one of these that was clicked."""
+    with gzip.open(DATA / "shoppers.csv.gz", "rt", encoding="ascii", newline="") as file:
+        rows = [[[int(item) for item in column.split()] for column in row] for row in csv.reader(file, delimiter=";")]
+    return [(history, candidates, clicked) for history, candidates, [clicked] in rows]
+
+
 def cases(name):
     """The cases of the task `name`.
 
-    500 images for digits, digits_cnn and neighbours, the same in arrays of 100 for strokes, 169 tumours under eight seeds for forest.
+    500 images for digits, digits_cnn and neighbours, the same in arrays of 100 for strokes, 169 tumours under eight seeds for forest, 300 shoppers for
+    reranking.
     """
     if name in ("digits", "digits_cnn", "neighbours"):
         return [({"image": image}, digit) for image, digit in read_digits()[DIGITS_FOR_TRAINING:]]
@@ -50,11 +58,17 @@ def cases(name):
         held_out = read_tumours()[TUMOURS_FOR_TRAINING:]
         rows = [[float(number) for number in row] for row, _ in held_out]
         return [({"rows": rows, "seed": seed}, [label for _, label in held_out]) for seed in range(8)]
-    raise KeyError(f"{name}: no cases; there are some for digits, digits_cnn, neighbours, strokes and forest")
+    if name == "reranking":
+        return [({"history": history, "candidates": candidates}, {"clicked": clicked}) for history, candidates, clicked in read_shoppers()]
+    raise KeyError(f"{name}: no cases; there are some for digits, digits_cnn, neighbours, strokes, forest and reranking")
 
 
 def share_right(answer, truth):
-    """The part of `answer` that is right, 0..1: a label against a label, or a list of them against a list."""
+    """The part of `answer` that is right, 0..1: a label against a label, or a list of them against a list; of a ranking, the share of items that
+    stand behind the one that was clicked (the area under the curve, AUC)."""
+    if isinstance(truth, dict):
+        ranked = answer["items"]
+        return 1 - ranked.index(truth["clicked"]) / (len(ranked) - 1)
     if not isinstance(truth, list):
         return float(answer == truth)
     if len(answer) != len(truth):

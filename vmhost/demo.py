@@ -33,6 +33,7 @@ WORK = (
     ("digits", "light", 1500, 1000),
     ("digits_cnn", "light", 600, 400),
     ("neighbours", "light", 600, 400),
+    ("reranking", "light", 300, 200),
     ("strokes", "middle", 90, 30),
     ("forest", "heavy", 4, 2),
 )

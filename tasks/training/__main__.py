@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 TASKS = Path(__file__).resolve().parent.parent
-NAMES = ("digits_cnn",)
+NAMES = ("digits_cnn", "reranking")
 
 
 def main(names):

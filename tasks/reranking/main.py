@@ -1,0 +1,56 @@
+"""Re-ranking: in which order to show a shopper some items, by a small Deep Interest Network that the bundle carries.
+
+Takes `{"history": items bought, latest first, "candidates": items}`, items being numbers from 0 to 599, and returns `{"items": the candidates, best
+first, "scores": theirs}`. The latest 30 of the history count; candidates go through the network 20 at a time. Without a history the order is that of
+sales.
+"""
+
+import json
+
+import engine
+import engine.numpy as np
+
+_known = {}
+
+
+def setup():
+    with open("catalogue.json", encoding="ascii") as file:
+        catalogue = json.load(file)
+    _known["sales"] = np.asarray(catalogue["sales"], dtype="float32")
+    _known["categories"] = np.asarray([*catalogue["categories"], max(catalogue["categories"]) + 1])     # the last is what fills up
+    _known["model"] = model = engine.load("din")
+    sizes = {port.name: port.shape for port in model.inputs}
+    _known["longest"], _known["batch"] = sizes["history"][1], sizes["items"][0]
+
+
+def run(value):
+    history, candidates = (_items(value, name) for name in ("history", "candidates"))
+    if not candidates.size:
+        raise ValueError("candidates: expected at least one item, got none")
+    scores = _scores(history, candidates) if history.size else _known["sales"][candidates]
+    order = np.argsort(-scores, kind="stable")
+    return {"items": candidates[order].tolist(), "scores": scores[order].tolist()}
+
+
+def _items(value, name):
+    """`value[name]` as an array of items that there are."""
+    items, most = np.asarray(value[name], dtype="int64"), len(_known["sales"])
+    if items.ndim != 1 or not ((items >= 0) & (items < most)).all():
+        raise ValueError(f"{name}: expected a list of items from 0 to {most - 1}, got {value[name]!r}")
+    return items
+
+
+def _scores(history, candidates):
+    """What the network thinks of each candidate."""
+    model, categories, batch = _known["model"], _known["categories"], _known["batch"]
+    history = history[:_known["longest"]]
+    past = np.full(_known["longest"], len(_known["sales"]))
+    past[:history.size] = history
+    inputs = {"history": past[None], "history_categories": categories[past][None], "bought": (np.arange(past.size) < history.size)[None]}
+    scores = []
+    for first in range(0, candidates.size, batch):
+        some = candidates[first:first + batch]
+        asked = np.full(batch, len(_known["sales"]))
+        asked[:some.size] = some
+        scores.append(model({**inputs, "items": asked, "categories": categories[asked]})["scores"][:some.size])
+    return np.concatenate(scores)

@@ -564,3 +564,31 @@ def test_a_vm_that_comes_out_of_a_long_c_call_while_the_process_exits_does_not_a
         sys.exit(4)
     """)
     assert (done.stdout, done.stderr, done.returncode) == ("VMLostError\n", "", 4)
+
+
+def test_a_stop_leaves_no_lock_of_the_import_system_behind():
+    """Threads that wait for such a lock hear no stop, so one that an ended thread kept would hold the others, and the VM, for ever."""
+    done = in_a_process("""
+        source = '''
+            import threading
+            from importlib._bootstrap import _get_module_lock
+            def search():
+                while True:
+                    _get_module_lock("absent")
+            def run(value):
+                for _ in range(16):
+                    threading.Thread(target=search).start()
+                search()
+        '''
+        calm = TaskPolicy(breaker=BreakerPolicy(enabled=False))
+        with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=20, task=calm)) as host:
+            task = host.load(bundle(source))
+            for _ in range(4):
+                try:
+                    task(None, timeout_s=0.2)
+                except vmhost.VMHostError as error:
+                    print(type(error).__name__, flush=True)
+            print(host.close())
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["TimeLimitError"] * 4 + ["()"]

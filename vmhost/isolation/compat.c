@@ -83,3 +83,36 @@ bool vmh_compat_makes_generic(PyThreadState *ts)
     PyErr_SetRaisedException(before);   /* and so forgets one of ours */
     return found;
 }
+
+static bool is_among(PyObject *text, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (PyUnicode_EqualToUTF8(text, names[i]))
+            return true;
+    return false;
+}
+
+bool vmh_compat_locks_import(PyThreadState *ts)
+{
+    static const char *const importlib[] = {"<frozen importlib._bootstrap>"};
+    static const char *const functions[] = {
+        "_get_module_lock", "_get_module_lock.<locals>.cb", "_lock_unlock_module", "_ModuleLock.acquire", "_ModuleLock.release",
+        "_ModuleLockManager.__enter__", "_ModuleLockManager.__exit__",
+        "_ImportLockContext.__enter__", "_ImportLockContext.__exit__",
+    };
+    bool found = false, inside = true;
+    PyObject *before = PyErr_GetRaisedException();
+    PyFrameObject *frame = PyThreadState_GetFrame(ts);
+    while (frame != NULL && inside && !found) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        inside = is_among(code->co_filename, importlib, 1);
+        found = inside && is_among(code->co_qualname, functions, sizeof functions / sizeof functions[0]);
+        Py_DECREF(code);
+        PyFrameObject *back = inside && !found ? PyFrame_GetBack(frame) : NULL;
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    PyErr_SetRaisedException(before);
+    return found;
+}

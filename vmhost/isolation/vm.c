@@ -313,18 +313,28 @@ static int stop_pending(void *argument)
 {
     vmh_vm *vm = argument;
     atomic_store(&vm->pending_out, 0);
-    bool fragile = false;
-    for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL && !fragile; ts = PyThreadState_Next(ts))
+    bool fragile = false, spared[VMH_GUEST_THREADS_MOST] = {false};
+    int count = 0;
+    for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL && !fragile; ts = PyThreadState_Next(ts), count++) {
         fragile = vmh_compat_makes_generic(ts);
+        if (count < VMH_GUEST_THREADS_MOST)
+            spared[count] = vmh_compat_locks_import(ts);
+    }
     vmh_mutex_lock(&vm->life);
     bool now = vm->phase != VMH_PHASE_IDLE && vm->stop_generation == vm->generation && vm->stoppable;
     bool give_up = now && vm->quarantined_in != NULL && vm->parked_after-- <= 0;
     if (fragile) {
         vm->inject_gap_ns = 1000000;        /* not now, but soon */
     } else if (now && !give_up) {
-        vm->stop_delivered = true;
-        for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL; ts = PyThreadState_Next(ts))
-            PyThreadState_SetAsyncExc(ts->thread_id, vm->stop_error);
+        count = 0;
+        for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL; ts = PyThreadState_Next(ts), count++) {
+            if (count < VMH_GUEST_THREADS_MOST && spared[count]) {
+                vm->inject_gap_ns = 1000000;
+            } else {
+                PyThreadState_SetAsyncExc(ts->thread_id, vm->stop_error);
+                vm->stop_delivered = true;
+            }
+        }
     }
     vmh_mutex_unlock(&vm->life);
     if (give_up)

@@ -1,12 +1,18 @@
 /* How much of the calling thread's stack the engine uses: at most 16 KiB below any operator, on every backend, as vme.h promises to
  * VMs whose whole stack may be 96 KiB. Runs operators of every kind on a thread whose stack is painted, and looks how far down the
- * paint is gone. Knows the public header only: test_stack.py links it with the library that ships. */
+ * paint is gone. Knows the public headers only: test_stack.py links it with the library that ships.
+ * test_every_operator.py finds an operator that is missing here. */
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "check.h"
 #include "vme.h"
+#include "vme_bits.h"
+#include "vme_fft.h"
+#include "vme_order.h"
+#include "vme_random.h"
+#include "vme_tables.h"
 
 enum { STACK = 1 << 20, ALLOWED = 16 << 10, PAINTED = 64 << 10, MEMORY = 64 << 20 };
 static const uint64_t paint = 0xa5a5a5a5a5a5a5a5;
@@ -19,8 +25,9 @@ static char *memory[4];             /* of operands and outputs */
 
 typedef struct call {
     enum { UNARY, BINARY, WHERE, COPY, ARANGE, REDUCE, SCAN, MATMUL, RASTER, CONCATENATE, PAD, TILE, ROLL, GATHER, SCATTER, NONZERO, SORT,
-           ARGSORT, SEARCH, PHILOX } kind;
+           ARGSORT, SEARCH, PHILOX, PARTITION, FFT, LINEAR, BIT_COUNT, PACK, UNPACK, RANDOM, COUNT, LINES } kind;
     int op, axis;
+    int64_t n, batch;
     vme_dtype loop;
     vme_tensor a, b, c, out;
     vme_buffer *buffer;
@@ -61,6 +68,26 @@ static void operate(call *it)
     case ARGSORT: it->status = vme_argsort(context, &it->a, it->axis, it->op, &it->out); break;
     case SEARCH: it->status = vme_searchsorted(context, &it->a, &it->b, it->op, &it->out); break;
     case PHILOX: it->status = vme_philox(context, (uint64_t[]){1, 2}, (uint64_t[]){3, 4, 5, 6}, 7, &it->out); break;
+    case PARTITION: it->status = vme_partition(context, &it->a, it->axis, 2, (int64_t[]){3, 30}, it->op, &it->out); break;
+    case FFT: it->status = vme_fft(context, (vme_fft_kind)it->op, it->n, 1, &it->a, &it->out); break;
+    case LINEAR: {
+        int64_t failed;
+        bool sides = it->op == VME_LINEAR_SOLVE, two = it->op == VME_LINEAR_SLOGDET;
+        it->status = vme_linear(context, (vme_linear_op)it->op, 0, 0, it->batch, it->n, it->n, 3, (const vme_tensor *[2]){&it->a, sides ? &it->b : NULL},
+                                (const vme_tensor *[3]){&it->out, two ? &it->c : NULL, NULL}, &failed);
+        break;
+    }
+    case BIT_COUNT: it->status = vme_bit_count(context, &it->a, &it->out); break;
+    case PACK: it->status = vme_bits_pack(context, it->op, &it->a, &it->out); break;
+    case UNPACK: it->status = vme_bits_unpack(context, it->op, &it->a, &it->out); break;
+    case RANDOM: {
+        vme_random_state drawn = {.key = {1, 2}};
+        const vme_tensor *parameters[3] = {&it->a, &it->b, &it->c};
+        it->status = vme_random(context, &drawn, (vme_random_kind)it->op, parameters, &it->out);
+        break;
+    }
+    case COUNT: it->status = vme_count(context, &it->a, it->op ? &it->b : NULL, &it->out); break;
+    case LINES: it->status = vme_interpolate(context, &it->a, &it->b, &it->b, 0, 1, &it->out); break;
     }
 }
 
@@ -281,6 +308,82 @@ static void movement(void)
     measure(&it, "philox");
 }
 
+static void transforms_and_solutions(void)
+{
+    static const int64_t lengths[] = {8, 30, 509, 1024};
+    call it = {.kind = FFT};
+    for (int wide = 0; wide < 2; wide++)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            for (it.op = VME_FFT_FORWARD, it.n = lengths[i]; it.op <= (int)VME_FFT_REAL_BACKWARD; it.op++) {
+                vme_dtype real = wide ? VME_FLOAT64 : VME_FLOAT32, number = wide ? VME_COMPLEX128 : VME_COMPLEX64;
+                it.a = tensor(0, it.op == VME_FFT_REAL_FORWARD ? real : number, 0, 2, (int64_t[]){3, it.n});
+                it.out = tensor(2, it.op == VME_FFT_REAL_BACKWARD ? real : number, 0, 2, (int64_t[]){3, it.op == VME_FFT_REAL_FORWARD ? it.n / 2 + 1 : it.n});
+                measure(&it, "fft");
+            }
+    it.kind = LINEAR;
+    for (int numbers = 0; numbers < 2; numbers++)
+        for (it.n = 1; it.n < 200; it.n = it.n * 3 + 1)
+            for (it.op = VME_LINEAR_SOLVE, it.batch = it.n < 50 ? 4 : 1; it.op <= (int)VME_LINEAR_CHOLESKY; it.op++) {
+                vme_dtype dtype = numbers ? VME_COMPLEX128 : VME_FLOAT64;
+                const int64_t matrix[] = {it.batch, it.n, it.n}, sides[] = {it.batch, it.n, 3};
+                it.a = tensor(0, dtype, 0, 3, matrix);
+                it.b = tensor(1, dtype, 0, 3, sides);
+                it.c = tensor(3, VME_FLOAT64, 0, 1, matrix);
+                it.out = it.op == VME_LINEAR_SLOGDET ? tensor(2, dtype, 0, 1, matrix) : tensor(2, dtype, 0, 3, it.op == VME_LINEAR_SOLVE ? sides : matrix);
+                measure(&it, "linear");
+            }
+}
+
+static void bits_draws_and_tables(void)
+{
+    const int64_t rows[] = {60, 72}, bytes[] = {60, 9}, line[] = {5000};
+    call it = {.kind = BIT_COUNT};
+    for (int dtype = 0; dtype < VME_DTYPE_COUNT; dtype++)
+        for (int layout = 0; layout < LAYOUTS; layout++) {
+            it.kind = BIT_COUNT;
+            it.a = tensor(0, dtype, layout, 2, rows);
+            it.out = tensor(2, VME_UINT8, layout % 3, 2, rows);
+            if (dtype <= VME_UINT64)
+                measure(&it, "bit count");
+            for (it.kind = PARTITION, it.axis = 0; it.axis < 2; it.axis++)
+                for (it.op = 0; it.op < 2; it.op++) {
+                    it.out = tensor(2, it.op ? VME_INT64 : (vme_dtype)dtype, layout % 3, 2, rows);
+                    measure(&it, "partition");
+                }
+        }
+    for (it.op = 0; it.op < 2; it.op++) {
+        it.a = tensor(0, VME_BOOL, 0, 2, rows);
+        it.out = tensor(2, VME_UINT8, 0, 2, bytes);
+        it.kind = PACK;
+        measure(&it, "packing");
+        it.a = tensor(0, VME_UINT8, 0, 2, bytes);
+        it.out = tensor(2, VME_UINT8, 0, 2, rows);
+        it.kind = UNPACK;
+        measure(&it, "unpacking");
+        it.a = tensor(0, VME_INT64, 0, 1, line);
+        it.b = tensor(1, VME_FLOAT64, 0, 1, line);
+        it.out = tensor(2, it.op ? VME_FLOAT64 : VME_INT64, 0, 1, line);
+        it.kind = COUNT;
+        measure(&it, "counting");
+        it.a = tensor(0, VME_FLOAT64, 0, 1, line);
+        it.out = tensor(2, VME_FLOAT64, 0, 1, line);
+        it.kind = LINES;
+        measure(&it, "interpolating");
+    }
+    static double ones[3] = {0.25, 0.5, 0.75};          /* that every distribution allows */
+    static uint64_t words[3] = {0, 100, 100};
+    for (it.kind = RANDOM, it.op = 0; it.op < (int)VME_RANDOM_KINDS; it.op++) {
+        bool whole = it.op >= (int)VME_RANDOM_INTEGERS;
+        it.out = tensor(2, it.op >= (int)VME_RANDOM_POISSON ? VME_INT64 : VME_FLOAT64, 0, 1, line);
+        vme_tensor *parameters[] = {&it.a, &it.b, &it.c};
+        for (int i = 0; i < 3; i++)
+            *parameters[i] = (vme_tensor){.data = whole ? (char *)&words[i] : (char *)&ones[i], .dtype = whole ? VME_UINT64 : VME_FLOAT64};
+        ones[0] = it.op == VME_RANDOM_ZIPF ? 1.5 : it.op == VME_RANDOM_BINOMIAL || it.op == VME_RANDOM_NEGATIVE_BINOMIAL ? 7 : 0.25;
+        words[0] = it.op == VME_RANDOM_SAMPLE ? 9000 : 0;
+        measure(&it, "random");
+    }
+}
+
 static void *everything(void *unused)
 {
     (void)unused;
@@ -293,6 +396,13 @@ static void *everything(void *unused)
             reductions();
             products();
             movement();
+        }
+    memset(memory[0], 0, 1 << 20);              /* what was scattered there is no place in a table */
+    for (int backend = 0; backend < vme_backend_count(); backend++)
+        if (vme_backend_available(backend)) {
+            CHECK(vme_backend_force(backend) == VME_OK);
+            bits_draws_and_tables();
+            transforms_and_solutions();
         }
     if (vme_threads_set(2) == VME_OK)           /* once more with helpers to call, where there are cores for them */
         products();

@@ -1,4 +1,6 @@
-/* Every allocation of the core goes through here in the fault tests (linked with --wrap). */
+/* Every allocation of the core goes through here in the fault tests, and of the engine in its own (linked with --wrap). Helper threads
+ * allocate, too. */
+#include <stdatomic.h>
 #include <stddef.h>
 
 #include "check.h"
@@ -14,8 +16,8 @@ void *__wrap_realloc(void *memory, size_t size);
 char *__wrap_strdup(const char *text);
 void *__wrap_aligned_alloc(size_t alignment, size_t size);
 
-static long countdown = -1;
-static int failed;
+static atomic_long countdown = -1;
+static atomic_int failed;
 
 int failing_malloc(long after)
 {
@@ -27,9 +29,7 @@ int failing_malloc(long after)
 
 static int fails(void)
 {
-    if (countdown < 0)
-        return 0;
-    if (countdown-- > 0)
+    if (atomic_load(&countdown) < 0 || atomic_fetch_sub(&countdown, 1) != 0)
         return 0;
     failed = 1;
     countdown = -1;

@@ -7,6 +7,7 @@ cd -- "$(dirname -- "$0")/../../.."       # relative from here on: the checkout'
 here=tests/native/engine
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
+wraps="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=aligned_alloc"
 [ $# -gt 0 ] || set -- address undefined thread
 for sanitizer in "$@"; do
     flags="-std=c11 -D_GNU_SOURCE=1 -O1 -g -Wall -Wextra -Wshadow -Wmissing-prototypes -Werror -pthread"
@@ -29,7 +30,7 @@ for sanitizer in "$@"; do
     for test in "$here"/test_*.c; do
         program="$build/$sanitizer/$(basename "$test" .c)"
         # shellcheck disable=SC2086
-        ${CC:-gcc} $flags "$test" "$build/$sanitizer"/*.o -lm -o "$program"
+        ${CC:-gcc} $flags "$test" tests/native/failing_malloc.c "$build/$sanitizer"/*.o -lm $wraps -o "$program"
         TSAN_OPTIONS=halt_on_error=1 "$program"
     done
 done

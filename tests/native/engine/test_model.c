@@ -141,11 +141,27 @@ int main(void)
             CHECK(answer[backend] > answer[0] - 0.01f && answer[backend] < answer[0] + 0.01f && answer[0] != 0);
         }
     CHECK(vme_backend_force(-1) == VME_OK);
-    for (refuse_at = 1; refuse_at <= 2; refuse_at++) {      /* the weights, the arena */
+    /* each request to the account is refused once, then each to libc */
+    charges = 0;
+    CHECK(run(context, file, &other) == VME_OK);
+    int least = charges;
+    CHECK(least >= 2);                                      /* the weights, the arena */
+    for (refuse_at = 1; refuse_at <= least; refuse_at++) {
         charges = 0;
         CHECK(run(context, file, &other) == VME_NO_MEMORY);
     }
     refuse_at = 0;
+    long after = 0;
+    for (bool failed = true; failed; after++) {
+        failing_malloc(after);
+        vme_status status = run(context, file, &other);
+        failed = failing_malloc(-1);
+        CHECK(status == (failed ? VME_NO_MEMORY : VME_OK));
+        vme_statistics left;
+        vme_context_statistics(context, &left);
+        CHECK(left.live_bytes == 0 && left.buffers == 0);
+    }
+    CHECK(after > 10);
     vme_context_stop(context, true);
     CHECK(run(context, file, &other) == VME_STOPPED);
     vme_context_stop(context, false);

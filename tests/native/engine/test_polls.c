@@ -12,6 +12,8 @@
 #include "vme_fft.h"
 #include "vme_order.h"
 #include "vme_random.h"
+#include "vme_tables.h"
+#include "vme_bits.h"
 
 #ifdef VME_POLLS
 enum { ELEMENTS = 8 << 20 };
@@ -111,6 +113,29 @@ int main(void)
     vme_tensor slim = tensor(VME_FLOAT64, memory[1], (int64_t[]){side, side}, (int64_t[]){side * 8, 8}, 2);
     vme_tensor back = tensor(VME_FLOAT64, memory[0], turned, (int64_t[]){side * 8, 8}, 2);
     LOOK("matmul", vme_matmul(context, &matrix, &back, &slim));
+    LOOK("where", vme_where(context, &mask, &x, &y, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));
+    LOOK("arange", vme_arange(context, 0, 0, 0, 1, &whole));
+    const int64_t grown[] = {square[0] + 9, square[1] + 9}, twice[] = {2 * square[0], square[1]};
+    vme_tensor padded = tensor(VME_FLOAT64, memory[1], grown, (int64_t[]){grown[1] * 8, 8}, 2);
+    for (int mode = VME_PAD_CONSTANT; mode <= (int)VME_PAD_WRAP; mode++)
+        LOOK("pad", vme_pad(context, (vme_pad_mode)mode, &matrix, (int64_t[]){5, 5}, memory[2], &padded));
+    LOOK("tile", vme_tile(context, &matrix, &(vme_tensor){NULL, memory[1], twice, rows, 2, VME_FLOAT64}));
+    vme_buffer *buffer;
+    CHECK(vme_buffer_new(context, (size_t)ELEMENTS * 8, false, &buffer) == VME_OK);
+    const vme_region region = {memory[0], 0, 0, 2, {square[0], square[1]}, {1, square[0]}, {square[1], 1}};
+    LOOK("raster", vme_raster(context, 8, 1, &region, buffer));
+    vme_buffer_unref(buffer);
+    vme_tensor small = tensor(VME_UINT8, memory[1], line, one, 1), packed = tensor(VME_UINT8, memory[2], (int64_t[]){ELEMENTS / 8}, one, 1);
+    LOOK("bit count", vme_bit_count(context, &words, &small));
+    LOOK("packing", vme_bits_pack(context, true, &mask, &packed));
+    LOOK("unpacking", vme_bits_unpack(context, true, &packed, &small));
+    for (int64_t i = 0; i < ELEMENTS; i++) {
+        ((int64_t *)(void *)memory[0])[i] = i * 7919 % ELEMENTS;
+        ((double *)(void *)memory[2])[i] = (double)i;
+    }
+    vme_tensor places = tensor(VME_INT64, memory[0], line, steps, 1), points = tensor(VME_FLOAT64, memory[2], line, steps, 1);
+    LOOK("counting", vme_count(context, &places, &points, &y));
+    LOOK("interpolating", vme_interpolate(context, &x, &points, &points, 0, 1, &y));
     const int64_t quarter[] = {ELEMENTS / 4};      /* giving much memory back takes long, too */
     numbers.shape = others.shape = quarter;
     LOOK("transform", vme_fft(context, VME_FFT_FORWARD, ELEMENTS / 4, 1, &numbers, &others));

@@ -4,11 +4,12 @@
 
 `account`: what the context's account is asked for is refused, that one alone and, in a second round, from it on. `engine`: what libvme
 asks of libc. `python`: what CPython's allocators are asked for, by engine._array, by engine.numpy and by CPython itself. Every STEP-th n is
-tried. Each operation may give its usual result or MemoryError, and must leave nothing charged. Each is named before it is tried, so a crash is
+tried. The operations are those written here and, but for `python`, all of the op-case table that tests and benchmarks share. Each operation may give its usual result or MemoryError, and must leave nothing charged. Each is named before it is tried, so a crash is
 known by its name. Run by test_array_allocations.py.
 """
 
 import collections
+import contextlib
 import copy
 import ctypes
 import gc
@@ -18,6 +19,7 @@ import threading
 
 import numpy
 
+from tests.engine import op_cases
 from tests.engine.library import check, library
 
 CONTEXT_CAPSULE = b"engine.context"
@@ -104,6 +106,34 @@ def operations():
     }
 
 
+def cases(np):
+    """Of the op-case table: every operator on each layout, every reduction and cast, and every expression of the surface."""
+    made = {}
+    for table in (op_cases.UNARY, op_cases.BINARY):
+        for name, domain in table.items():
+            function = getattr(np, name)
+            for number, layout in enumerate(op_cases.LAYOUTS):
+                dtype = ("float64", "int64", "float32", "int8", "float16")[number]
+                operands = [np.asarray(op_cases.operand(layout, number, 900, dtype, domain)) for number in range(1 if table is op_cases.UNARY else 2)]
+                with contextlib.suppress(TypeError):            # no loop for this dtype
+                    function(*operands)
+                    made[f"{name} {layout} {dtype}"] = lambda function=function, operands=operands: function(*operands)
+    for name, dtypes in op_cases.REDUCED.items():
+        for dtype in dtypes:
+            for layout in ("contiguous", "broadcast", "transposed"):
+                operand = np.array(op_cases.operand(layout, 0, 900, dtype, "unit"))
+                axes = (None,) if operand.ndim == 1 else (0, 1)
+                for axis in axes:
+                    made[f"{name} {layout} {dtype} {axis}"] = lambda function=getattr(np, name), operand=operand, axis=axis: function(operand, axis)
+    for source, target in op_cases.CASTS:
+        operand = np.array(op_cases.operand("contiguous", 0, 900, source, "small"))
+        made[f"{source} to {target}"] = lambda operand=operand, target=target: operand.astype(target)
+    for expression, _, function, operands in op_cases.surface_cases(1000):
+        operands = tuple(np.asarray(operand.copy()) for operand in operands)
+        made[expression] = lambda function=function, operands=operands: function(np, *operands)
+    return made
+
+
 def linear_algebra(np):
     """Matrices of 8 are the engine's own, of 70 LAPACK's, which works on a thread of its own."""
     made = {}
@@ -172,7 +202,8 @@ def failing(np, a, square):
 def same(one, other):
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
-    return numpy.array_equal(numpy.asarray(one), numpy.asarray(other))
+    one, other = numpy.asarray(one), numpy.asarray(other)
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
 class Refused:
@@ -205,10 +236,12 @@ class Failing:
         return self.disarm_it() < 0
 
 
-def try_all(failures, charged, ends, step):
+def try_all(operations, failures, charged, ends, step):
     from engine import _array
 
-    for name, function in operations().items():
+    gc.collect()
+    gc.freeze()                     # of what is there now nothing becomes garbage
+    for name, function in operations.items():
         expected = function()
         for _ in range(3):          # what is made once is made
             assert same(function(), expected), name
@@ -256,10 +289,11 @@ def main(mode, step="1"):
 
     def run():
         try:
-            import engine.numpy  # noqa: F401 - so that libvme is there
+            import engine.numpy as np       # so that libvme is there
+            tried = operations() | (cases(np) if mode != "python" else {})
             ways = [Refused(lib, True), Refused(lib, False)] if mode == "account" else [Failing(lib, mode)]
             for way in ways:
-                try_all(way, lib.failing_charged, ends, int(step))
+                try_all(tried, way, lib.failing_charged, ends, int(step))
         except BaseException as error:
             wrong.append(error)
 

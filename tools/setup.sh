@@ -63,6 +63,7 @@ fetch() {           # fetch NAME: takes one of the tools of bootstrap.lock from 
     if [ -e ".python/tools/$1/complete" ]; then return 0; fi
     pip_of=$(old_python) || { refused="$refused
   $1: not on PATH, and there is no pip to get it with"; return 1; }
+    say "fetching $1 from PyPI"
     rm -rf ".python/tools/$1"       # a folder for each: pip's --target would remove the others' programs
     mkdir -p ".python/tools/$1"
     sed -n "/^$1==/,/[^\\\\]\$/p" tools/bootstrap.lock > ".python/tools/$1/lock"

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import operator
 import os
 import sys
 import threading
@@ -59,12 +60,14 @@ class VMExecutor(concurrent.futures.Executor):
     `thread_name_prefix` names the executor in logs (`vmhost.task.<name>`). `initializer(*initargs)` runs once in each
     VM before its first call. `permissions` are as in task.yaml, by default all that the host process may do itself;
     `limits` as well, by default none but `max_workers`. ValueError, TypeError, ConfigurationError, CrossingError.
+
+    `mp_context` and `max_tasks_per_child`, which process pools have, may be None only; TypeError says why.
     """
 
     def __init__(self, max_workers=None, thread_name_prefix="", initializer=None, initargs=(), *, permissions=None,
-                 limits=None):
-        if max_workers is None:
-            max_workers = os.process_cpu_count() or 1
+                 limits=None, mp_context=None, max_tasks_per_child=None):
+        _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_child)
+        max_workers = operator.index(os.process_cpu_count() or 1 if max_workers is None else max_workers)
         if max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
         if initializer is not None and not callable(initializer):
@@ -146,7 +149,7 @@ class VMExecutor(concurrent.futures.Executor):
         try:
             while calls:
                 if end is not None and not calls[0].wait(max(0.0, end - time.monotonic())):
-                    raise TimeoutError(f"map: the next result was not there in time; {len(calls)} calls are left")
+                    raise TimeoutError(f"map: the next result was not there in time; calls left: {len(calls)}")
                 if refill:
                     self._feed(calls, values, 1, entry)
                 if not in_rows:
@@ -165,10 +168,28 @@ class VMExecutor(concurrent.futures.Executor):
         """No calls are taken any more; what was submitted still runs, or is cancelled as far as it waits.
 
         May be repeated. `wait`: return when all calls have ended, their callbacks have run and the VMs are gone.
+        Ctrl-C while it waits stops the calls that run and cancels the others.
         """
         self._workers.close(cancel_futures)
         if wait:
-            self._workers.wait_closed()
+            try:
+                self._workers.wait_closed()
+            except KeyboardInterrupt:
+                self._workers.end_now()
+                raise
+
+    def __exit__(self, exc_type, exc, traceback):
+        # Process pools' workers get the terminal's Ctrl-C themselves; a VM that runs on would hold up the way out.
+        if exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
+            self._workers.end_now()
+        return super().__exit__(exc_type, exc, traceback)
+
+    def terminate_workers(self):
+        """Stop the calls that run, cancel those that wait, and shut down; all end with CancelledError. Waits for nothing."""
+        self._workers.end_now()
+        self._workers.close(True)
+
+    kill_workers = terminate_workers
 
     def statistics(self):
         """A HostStatistics of now: the executor's calls, its VMs with memory and CPU time."""
@@ -361,12 +382,29 @@ class _Workers:
             for lane in self._lanes:
                 lane.close(False)
 
+    def end_now(self):
+        """Soon, all that was submitted ends as cancelled, also what runs. Takes no lock: it answers Ctrl-C."""
+        self._cancelling = True
+        if os.getpid() == self._process:
+            self._service.ask_to_close(False)
+
     def wait_closed(self):
         """Wait until all calls have ended and all VMs are gone."""
         if os.getpid() == self._process:
             self._service.wait_closed()
             self._service.wait_callbacks()
             self._service.wait_functions()
+
+
+def _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_child):
+    """TypeError for arguments that only ProcessPoolExecutor takes; its second one is the mp_context."""
+    if mp_context is not None or hasattr(thread_name_prefix, "get_start_method"):
+        raise TypeError("VMExecutor takes no mp_context: its workers are VMs in this process, nothing is started; leave it out")
+    if not isinstance(thread_name_prefix, str):
+        raise TypeError(f"thread_name_prefix: expected a str, got {thread_name_prefix!r:.80}")
+    if max_tasks_per_child is not None:
+        raise TypeError("VMExecutor takes no max_tasks_per_child: its VMs serve until the end, and one whose call was stopped "
+                        "is replaced; leave it out, and bound what a VM may keep with limits={'memory': ...}")
 
 
 def _limits(limits, max_workers):
@@ -453,5 +491,11 @@ def _drain_all(process):
     alive = list(_workers_alive)
     for workers in alive:
         workers.close(False)
-    for workers in alive:
-        workers.wait_closed()
+    try:
+        for workers in alive:
+            workers.wait_closed()
+    except KeyboardInterrupt:       # nobody waits for them any more
+        for workers in alive:
+            workers.end_now()
+        for workers in alive:
+            workers.wait_closed()

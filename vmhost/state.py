@@ -33,12 +33,13 @@ class StateFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            owner = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip()
             os.close(self._lock)
             self._lock = None
-            whose = "this process: close() it first" if owner == str(os.getpid()) else f"process {owner}"
-            raise ConfigurationError(f"{self.path}: already in use as the state of another host of {whose}, or give "
-                                     "each host a state folder of its own") from error
+            whose = ("this process" if owner == str(os.getpid()) else
+                     f"process {owner}" if owner else "another process, which is just starting")
+            raise ConfigurationError(f"{self.path}: already in use as the state folder of a host of {whose}; close that host, or "
+                                     "give each host a state folder of its own") from error
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
         self._breakers, self._crashes = self._read()

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import functools
 import itertools
+import multiprocessing
 import os
 import socket
 import threading
@@ -107,6 +108,22 @@ def test_at_most_max_workers_vms(tmp_path):
 def test_max_workers_is_a_count(number):
     with pytest.raises(ValueError, match="max_workers must be greater than 0"):
         vmhost.VMExecutor(max_workers=number)
+
+
+@pytest.mark.parametrize("arguments, said", [
+    ({"mp_context": multiprocessing.get_context("spawn")}, "VMExecutor takes no mp_context: .* leave it out"),
+    ({"thread_name_prefix": multiprocessing.get_context("spawn")}, "VMExecutor takes no mp_context: .* leave it out"),
+    ({"max_tasks_per_child": 3}, "VMExecutor takes no max_tasks_per_child: .* leave it out"),
+    ({"thread_name_prefix": 3}, "thread_name_prefix: expected a str, got 3"),
+    ({"max_workers": 1.5}, "'float' object cannot be interpreted as an integer"),
+])
+def test_what_only_process_pools_take_is_refused_with_the_reason(arguments, said):
+    with pytest.raises(TypeError, match=said):
+        vmhost.VMExecutor(**arguments)
+
+
+def test_what_process_pools_take_may_be_none():
+    vmhost.VMExecutor(1, mp_context=None, max_tasks_per_child=None).shutdown()
 
 
 def test_a_vm_keeps_its_modules_between_calls():

@@ -303,6 +303,83 @@ def test_an_executor_with_a_call_that_never_ends_can_be_interrupted(tmp_path):
     assert out == "interrupted\n"
 
 
+@pytest.mark.parametrize("way_out", ["""
+            with VMExecutor(1) as executor:
+                wait_running(executor.submit(spin))
+                os.kill(os.getpid(), signal.SIGINT)
+""", """
+            executor = VMExecutor(1)
+            wait_running(executor.submit(spin))
+            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+            executor.shutdown()
+"""], ids=["leaving with", "waiting in shutdown"])
+def test_ctrl_c_stops_what_runs_as_it_ends_the_workers_of_a_process_pool(tmp_path, way_out):
+    out = run_script(tmp_path, """
+        import os, signal, threading
+        from vmhost import VMExecutor
+
+        def spin():
+            while True:
+                pass
+
+        def wait_running(future):
+            executor.submit(abs, -1)        # waits for ever unless it is cancelled
+            while not future.running():
+                pass
+
+        def main():
+            global executor
+""" + way_out + """
+        if __name__ == "__main__":
+            try:
+                main()
+            except KeyboardInterrupt:
+                print("interrupted")
+    """)
+    assert out == "interrupted\n"
+
+
+def test_ctrl_c_at_exit_ends_the_wait_for_what_still_runs_without_a_traceback(tmp_path):
+    out = run_script(tmp_path, """
+        import os, signal, sys, threading
+        from vmhost import VMExecutor
+
+        def spin():
+            while True:
+                pass
+
+        if __name__ == "__main__":
+            sys.stderr = sys.stdout
+            executor = VMExecutor(1)
+            future = executor.submit(spin)
+            while not future.running():
+                pass
+            future.add_done_callback(lambda future: print(future.cancelled(), flush=True))
+            main = threading.main_thread()
+
+            def interrupt():
+                while not executor._workers.closed:     # the wait at exit has begun, or is about to
+                    pass
+                threading.Event().wait(0.1)
+                os.kill(os.getpid(), signal.SIGINT)
+
+            threading.Thread(target=interrupt, daemon=True).start()
+    """)
+    assert out == "True\n"
+
+
+def test_terminate_workers_ends_what_runs_and_what_waits(gate):
+    executor = vmhost.VMExecutor(1)
+    running, waiting = running_call(executor, gate), executor.submit(abs, -1)
+    executor.terminate_workers()
+    for future in running, waiting:
+        with pytest.raises(concurrent.futures.CancelledError):
+            future.result(timeout=60)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(abs, -1)
+    executor.shutdown()
+
+
 def test_a_call_that_cannot_be_unwound_holds_up_nobody(tmp_path):
     out = run_script(tmp_path, """
         import os

@@ -448,7 +448,7 @@ def test_a_task_that_crashed_the_process_before_starts_with_its_breaker_open(fak
 
 def test_a_state_folder_has_one_owner(fake_host, tmp_path):
     host, _ = fake_host(state=tmp_path)
-    with pytest.raises(vmhost.ConfigurationError, match="already in use .* of this process: close.. it first"):
+    with pytest.raises(vmhost.ConfigurationError, match="already in use .* of this process; close that host, or"):
         fake_host(state=tmp_path)
     host.close()
     fake_host(state=tmp_path)

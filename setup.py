@@ -15,11 +15,16 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+# Ctrl-C ends a build here and now, without setuptools' traceback; what is half made is made again.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext

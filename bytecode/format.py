@@ -269,8 +269,8 @@ def _check_signature(encoded, signature, where, trust, allow_unsigned):
         if allow_unsigned:
             return None
         raise BundleError(
-            f"{where}: not signed; compile it with --sign KEY, or allow unsigned bundles (allow_unsigned) while "
-            "developing")
+            f"{where}: not signed; compile it with --sign KEY, or, while developing, allow unsigned bundles "
+            "(--allow-unsigned; allow_unsigned in Host and host.yaml)")
     public = signing.check_signature(encoded, signature, where)
     if trust is not None and (not allow_unsigned or public in trust.keys):
         return trust.verify(encoded, signature, where)

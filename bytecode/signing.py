@@ -83,7 +83,7 @@ def load_key(path):
             pem = file.read(1 << 16)
     except OSError as error:
         raise SigningError(
-            f"{path}: can't read the signing key: {error.strerror}; make one with `vmhost keys`") from error
+            f"{path}: can't read the signing key: {error.strerror}; make one with `vmhost keys new NAME`") from error
     if mode & 0o077:
         raise SigningError(
             f"{path}: expected a key that only its owner can read, got mode {mode:04o}; run `chmod 600 {path}`")

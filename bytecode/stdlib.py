@@ -220,7 +220,7 @@ def _load(path):
 
 
 def main(arguments=None):
-    """`python -m bytecode.stdlib OUT.vmb`; exit status 0, 1 if it can't be compiled or written, 2 for wrong usage."""
+    """`python -m bytecode.stdlib OUT.vmb`; exit status 0, 1 if it can't be compiled or written, 2 for wrong usage, 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m bytecode.stdlib", description="Build the standard-library bundle.")
     parser.add_argument("out", type=Path, metavar="OUT.vmb")
     out = parser.parse_args(arguments).out
@@ -229,11 +229,14 @@ def main(arguments=None):
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=out.parent, delete=False) as file:     # a reader sees the old or the new
             file.write(data)
+        os.chmod(file.name, 0o644)      # whoever may use the checkout may read it
         os.replace(file.name, out)
         note(read_bundle(data, allow_unsigned=True), out)
     except (BytecodeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:       # set-up says so
+        return 130
     print(f"{out}: {len(data):,} bytes, Python {platform.python_version()}")
     return 0
 

@@ -115,8 +115,12 @@ def _function(name, target, problems):
     module, _, attribute = target.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        problems.add(("functions", name), f"{target} cannot be imported: {error}")
+    except ModuleNotFoundError as error:
+        problems.add(("functions", name), f"{target} cannot be imported: {error}; if it is yours, put the folder that has it on "
+                                          "PYTHONPATH")
+        return None
+    except Exception as error:      # whatever the module does when it is imported
+        problems.add(("functions", name), f"{target} cannot be imported: {type(error).__name__}: {error}")
         return None
     if not callable(function):
         problems.add(("functions", name), f"expected a function, got {target} of type {type(function).__name__}")

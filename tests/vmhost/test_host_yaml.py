@@ -65,7 +65,9 @@ def test_an_empty_file_is_a_host_with_the_defaults(tmp_path):
     ("grace_time: 0 s\n", "host.yaml:1: grace_time: expected a quantity above zero"),
     ("tasks:\n  digits:\n    limits: {memory: 0 MiB}\n",
      "host.yaml:3: tasks.digits.limits.memory: expected a quantity above"),
-    ("functions: {f: 'nowhere.at.all:f'}\n", "host.yaml:1: functions.f: nowhere.at.all:f cannot be imported"),
+    ("functions: {f: 'nowhere.at.all:f'}\n", "host.yaml:1: functions.f: nowhere.at.all:f cannot be imported: No module named "
+     "'nowhere'; if it is yours, put the folder that has it on PYTHONPATH"),
+    ("functions: {f: 'math:nothing'}\n", "host.yaml:1: functions.f: math:nothing cannot be imported: AttributeError: "),
     ("functions: {f: 'math:pi'}\n", "host.yaml:1: functions.f: expected a function, got math:pi of type float"),
     ("allow: [read, exec]\n", "host.yaml:1: allow.1: expected one of read, write, net, env, host, got 'exec'"),
     ("- a list\n", "host.yaml:1: the file: expected a mapping"),
@@ -74,6 +76,13 @@ def test_what_is_wrong_is_named(tmp_path, text, expected):
     with pytest.raises(vmhost.ConfigurationError) as caught:
         read_host_yaml(write(tmp_path, text))
     assert expected in str(caught.value)
+
+
+def test_a_host_function_whose_module_is_broken_is_a_mistake_in_the_file(tmp_path, monkeypatch):
+    (tmp_path / "broken_functions.py").write_text("def f(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(vmhost.ConfigurationError, match="yaml:1: functions.f: broken_functions:f cannot be imported: SyntaxError"):
+        read_host_yaml(write(tmp_path, "functions: {f: 'broken_functions:f'}\n"))
 
 
 def test_all_problems_come_at_once(tmp_path):

@@ -43,7 +43,10 @@ def command(output, path, trust, verify):
 def existing(path):
     """The path, if it is a file."""
     if path.is_dir():
-        raise failures.Failure(f"{path}: is a folder; compile it first: vmhost compile {path}")
+        if (path / "task.yaml").exists():
+            raise failures.Failure(f"{path}: is a task's folder, not a bundle; compile it first: vmhost compile {path}")
+        raise failures.Failure(f"{path}: is a folder, not a bundle; give the .vmb file, or serve all that are in it: "
+                               f"vmhost serve {path}")
     if not path.exists():
         raise failures.Failure(f"{path}: no such bundle; make one with: vmhost compile FOLDER -o {path}")
     return path

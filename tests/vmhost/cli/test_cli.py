@@ -25,7 +25,8 @@ from vmhost.cli.inspect import size_text
         (["compile", "greet", "--target", "3.9"], failures.REFUSED, "3.9"),
         (["compile", "greet", "-o", "greet/main.py/x.vmb"], failures.WRONG_INPUT, "cannot write the bundle"),
         (["inspect", "nothing.vmb"], failures.WRONG_INPUT, "nothing.vmb: no such bundle"),
-        (["inspect", "greet"], failures.WRONG_INPUT, "is a folder; compile it first"),
+        (["inspect", "greet"], failures.WRONG_INPUT, "is a task's folder, not a bundle; compile it first: vmhost compile"),
+        (["run", "."], failures.WRONG_INPUT, "is a folder, not a bundle; give the .vmb file, or serve"),
         (["inspect", "greet/words.txt"], failures.REFUSED, "words.txt"),
         (["run", "nothing.vmb"], failures.WRONG_INPUT, "nothing.vmb: no such bundle"),
         (

@@ -7,6 +7,7 @@ it is asked.
 
 import csv
 import gzip
+import runpy
 from pathlib import Path
 
 import engine.numpy as np
@@ -15,6 +16,8 @@ DATA = Path(__file__).resolve().parent / "data"
 DIGITS_FOR_TRAINING = 1297
 TUMOURS_FOR_TRAINING = 400
 BATCH = 100  # images that strokes is asked at once
+LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SCENERY = 7  # the seed of the pictures that vision is asked about
 
 
 def read_digits():
@@ -39,11 +42,18 @@ def read_shoppers():
     return [(history, candidates, clicked) for history, candidates, [clicked] in rows]
 
 
+def pictures(count):
+    """The first `count` cases of vision: pictures that `scenes.py` draws of held-out digits, and what they show."""
+    draw, random = runpy.run_path(str(DATA.parent / "scenes.py"))["picture"], np.random.default_rng(SCENERY)
+    held_out = read_digits()[DIGITS_FOR_TRAINING:][:count]
+    return [({"picture": draw(image, random)}, LABELS[digit]) for image, digit in held_out]
+
+
 def cases(name):
     """The cases of the task `name`.
 
     500 images for digits, digits_cnn and neighbours, the same in arrays of 100 for strokes, 169 tumours under eight seeds for forest, 300 shoppers for
-    reranking.
+    reranking, 100 pictures for vision.
     """
     if name in ("digits", "digits_cnn", "neighbours"):
         return [({"image": image}, digit) for image, digit in read_digits()[DIGITS_FOR_TRAINING:]]
@@ -60,12 +70,16 @@ def cases(name):
         return [({"rows": rows, "seed": seed}, [label for _, label in held_out]) for seed in range(8)]
     if name == "reranking":
         return [({"history": history, "candidates": candidates}, {"clicked": clicked}) for history, candidates, clicked in read_shoppers()]
-    raise KeyError(f"{name}: no cases; there are some for digits, digits_cnn, neighbours, strokes, forest and reranking")
+    if name == "vision":
+        return pictures(100)
+    raise KeyError(f"{name}: no cases; there are some for digits, digits_cnn, neighbours, strokes, forest, reranking and vision")
 
 
 def share_right(answer, truth):
     """The part of `answer` that is right, 0..1: a label against a label, or a list of them against a list; of a ranking, the share of items that
-    stand behind the one that was clicked (the area under the curve, AUC)."""
+    stand behind the one that was clicked (the area under the curve, AUC); of shares of several labels, whether the first is right."""
+    if isinstance(truth, str):
+        return float(answer[0]["label"] == truth)
     if isinstance(truth, dict):
         ranked = answer["items"]
         return 1 - ranked.index(truth["clicked"]) / (len(ranked) - 1)

@@ -34,6 +34,7 @@ WORK = (
     ("digits_cnn", "light", 600, 400),
     ("neighbours", "light", 600, 400),
     ("reranking", "light", 300, 200),
+    ("vision", "light", 300, 200),
     ("strokes", "middle", 90, 30),
     ("forest", "heavy", 4, 2),
 )

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 TASKS = Path(__file__).resolve().parent.parent
-NAMES = ("digits_cnn", "reranking")
+NAMES = ("digits_cnn", "reranking", "vision")
 
 
 def main(names):

@@ -84,7 +84,7 @@ def test_wrong_usage_is_status_2(arguments):
     assert "usage: compile_cloud.py" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["digits", "digits_cnn", "forest", "neighbours", "reranking", "runaway", "hog"])
+@pytest.mark.parametrize("name", ["digits", "forest", "neighbours", "runaway", "hog"])
 def test_tasks_that_ship_compile_without_a_warning(tmp_path, name):
     done = run(f"tasks/{name}", "-o", tmp_path / "x.vmb", "--strict", "--target", TARGET)
     assert (done.returncode, done.stderr) == (0, "")

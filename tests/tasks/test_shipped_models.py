@@ -12,7 +12,7 @@ from bytecode.models import compile_model
 from engine import _array
 from engine.models import Model
 from tasks import cases
-from tasks.training import digits_cnn, reranking
+from tasks.training import digits_cnn, reranking, vision
 from tasks.training.onnx_files import read_weights
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
@@ -22,7 +22,7 @@ TASKS = Path(__file__).resolve().parents[2] / "tasks"
 def task():
     """A function that loads a shipped task by name into a host."""
     with vmhost.Host(allow_unsigned=True) as host:
-        yield lambda name: host.load(compile_task(TASKS / name).to_bytes())
+        yield lambda name: host.load(compile_task(TASKS / name, strict=True).to_bytes())
 
 
 def committed(file):
@@ -31,7 +31,7 @@ def committed(file):
     return Model(file, _array._model_open(compile_model(data, file))), *read_weights(data)
 
 
-@pytest.mark.parametrize("module", [digits_cnn, reranking], ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("module", [digits_cnn, reranking, vision], ids=lambda module: module.__name__.rpartition(".")[2])
 def test_file_and_page_say_the_same_about_seed_and_quality(module):
     _, _, remark = committed(module.FILE)
     page = (TASKS / module.FILE).with_name("README.md").read_text()

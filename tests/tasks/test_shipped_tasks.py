@@ -16,7 +16,7 @@ import engine.numpy as np
 from bytecode.models import compile_model
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
-LEARNED = ("digits", "digits_cnn", "neighbours", "strokes", "forest")
+LEARNED = ("digits", "digits_cnn", "neighbours", "strokes", "vision", "forest")
 
 
 def load_script(name):

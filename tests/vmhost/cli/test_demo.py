@@ -23,7 +23,7 @@ def short_demo(monkeypatch):
     monkeypatch.setattr(
         demonstration, "WORK",
         (("digits", "light", 500, 50), ("digits_cnn", "light", 40, 4), ("neighbours", "light", 6, 4), ("reranking", "light", 50, 4),
-         ("strokes", "middle", 4, 2), ("forest", "heavy", 1, 1)),
+         ("vision", "light", 100, 4), ("strokes", "middle", 4, 2), ("forest", "heavy", 1, 1)),
     )
     monkeypatch.setattr(demonstration, "ROUNDS", 1)
 
@@ -37,6 +37,7 @@ def test_the_demo_checks_answers_and_stops_what_misbehaves(vmhost, short_demo):
         "digits_cnn": (40, 0),
         "neighbours": (6, 0),
         "reranking": (50, 0),
+        "vision": (100, 0),
         "strokes": (4, 0),
         "forest": (1, 0),
     }

@@ -6,7 +6,7 @@ producers write where their readers want it, and leaves out what nothing reads; 
 """
 
 from ..errors import CompileError, Diagnostic
-from . import image_operators, tensor_operators         # noqa: F401 - their readers register themselves
+from . import activations, einsum, image_operators, index_operators, normalizations, resizing, tensor_operators    # noqa: F401 - readers register themselves
 from .operators import READERS
 from .passes import improve
 from .reading import read

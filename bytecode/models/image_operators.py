@@ -1,75 +1,89 @@
-"""Readers of ONNX's operators on images: of rank 4, channels first as ONNX has them, in float32; and of those on tensors that can stay on
-images, channels last: each of these says whether it did."""
+"""Readers of ONNX's operators on images: of rank 4, channels first as ONNX has them, in float32 (windows.py does the others); and of those on
+tensors that can stay on images, channels last: each of these says whether it did."""
 
 import numpy
 
+from .lowering import Lowering
 from .network import contiguous
 from .operators import Unsupported, reads
+from .windows import Window, averages, convolved, largest, places_of_largest, sums, transposed, two_dimensional
 
 _MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle"}        # of images
 _KEEPERS = {"Relu", "Clip", "Unary", "Binary"}
 _CONCAT_MOST = 256
 
 
-def image_of(reader, node):
-    """The node's first operand, which is an image."""
-    name = node.inputs[0]
-    if len(reader.shape(name)) != 4:
-        raise Unsupported("is not two-dimensional")
-    if reader.dtype(name) != numpy.float32:
-        raise Unsupported(f"works on {reader.dtype(name)}, expected float32")
-    return name
-
-
-def window_of(reader, node, kernel):
-    """The window's parameters; padding is made explicit, and longer at the end where sizes are rounded up."""
-    strides, dilations = node.get("strides", (1, 1)), node.get("dilations", (1, 1))
-    begin, end = list(node.get("pads", (0,) * 4)[:2]), list(node.get("pads", (0,) * 4)[2:])
-    sizes, made = reader.shape(node.inputs[0])[2:], reader.inferred_shape(node.output)[2:]
-    automatic = node.get("auto_pad", "NOTSET")
-    for d in range(2):
-        needed = (made[d] - 1) * strides[d] + dilations[d] * (kernel[d] - 1) + 1
-        if automatic in ("SAME_UPPER", "SAME_LOWER"):
-            whole = max(0, needed - sizes[d])
-            begin[d] = whole // 2 if automatic == "SAME_UPPER" else whole - whole // 2
-            end[d] = whole - begin[d]
-        end[d] = max(end[d], needed - sizes[d] - begin[d])
-    return (*kernel, *strides, *begin, *end, *dilations, 1)
+def _weights(reader, node):
+    """The constant weights and bias (or None), for an operand of float32."""
+    weights, bias = reader.constant(node.inputs[1]), reader.constant(node.input(2))
+    if weights is None or (node.input(2) and bias is None):
+        raise Unsupported("has weights that are not constant")
+    if not 1 <= weights.ndim - 2 <= 3:
+        raise Unsupported(f"has {weights.ndim - 2} dimensions, expected 1 to 3")
+    if reader.dtype(node.inputs[0]) != numpy.float32:
+        raise Unsupported(f"works on {reader.dtype(node.inputs[0])}, expected float32")
+    return weights, bias
 
 
 @reads("Conv")
 def convolution(reader, node):
-    image_of(reader, node)
-    weights = reader.constant(node.inputs[1])
-    if weights is None or (node.input(2) and reader.constant(node.input(2)) is None):
-        raise Unsupported("has weights that are not constant")
-    window = (*window_of(reader, node, weights.shape[2:])[:-1], node.get("group", 1))
-    reader.made("Conv", node, [*node.inputs[:2], node.input(2), None], reader.inferred_shape(node.output), window=window)
+    weights, bias = _weights(reader, node)
+    window, groups = Window(reader, node, weights.shape[2:]), node.get("group", 1)
+    if weights.ndim == 4:
+        reader.made("Conv", node, [*node.inputs[:2], node.input(2), None], reader.inferred_shape(node.output), window=window.parameters(groups))
+    else:
+        reader.same(node.output, convolved(Lowering(reader, node), node.inputs[0], weights, bias, window, groups))
+
+
+@reads("ConvTranspose")
+def transposed_convolution(reader, node):
+    reader.same(node.output, transposed(reader, node, *_weights(reader, node)))
+
+
+def _pooled(reader, node, op, window, further=()):
+    """Whether the engine's pool of images does it: of one or two dimensions, in float32."""
+    if reader.dtype(node.inputs[0]) != numpy.float32 or len(window.kernel) > 2:
+        return False
+    shape, flat = reader.inferred_shape(node.output), len(window.kernel) == 1
+    source = two_dimensional(reader, node, window)
+    output, made = (reader.network.fresh(f"{node.output}/pool"), (*shape[:2], 1, shape[2])) if flat else (node.output, shape)
+    reader.made(op, node, [source], made, output=output, window=window.parameters(), further=further(window) if further else ())
+    if flat:
+        reader.network.reshaped(node.output, output, shape)
+    return True
 
 
 @reads("MaxPool")
 def max_pool(reader, node):
-    image_of(reader, node)
-    if any(node.outputs[1:]):
-        raise Unsupported("has more than one output that is used")
-    window = window_of(reader, node, node.get("kernel_shape"))
-    reader.made("MaxPool", node, node.inputs[:1], reader.inferred_shape(node.output), window=window)
+    window = Window(reader, node, node.get("kernel_shape"))
+    if len(node.outputs) > 1 and node.outputs[1]:
+        reader.same(node.outputs[1], places_of_largest(reader, node, window))
+    if node.outputs[0] and not _pooled(reader, node, "MaxPool", window):
+        reader.same(node.output, largest(reader, node, window))
 
 
 @reads("AveragePool")
 def average_pool(reader, node):
-    image_of(reader, node)
-    window, pads = window_of(reader, node, node.get("kernel_shape")), node.get("pads", (0,) * 4)
-    explicit = node.get("auto_pad", "NOTSET") == "NOTSET"       # what is longer than said comes of rounding up, and never counts
-    uncounted = (window[6] - pads[2], window[7] - pads[3]) if explicit else (0, 0)
-    reader.made("AveragePool", node, node.inputs[:1], reader.inferred_shape(node.output), window=window,
-                further=(node.get("count_include_pad", 0), *uncounted))
+    window = Window(reader, node, node.get("kernel_shape"))
+    if not _pooled(reader, node, "AveragePool", window, lambda two: (node.get("count_include_pad", 0), *two.uncounted)):
+        reader.same(node.output, averages(reader, node, window))
+
+
+@reads("LpPool")
+def norm_pool(reader, node):
+    add, p = Lowering(reader, node), node.get("p", 2)
+    powers = add.do("power", add.do("absolute", node.inputs[0]), p)
+    reader.same(node.output, add.do("power", sums(add, powers, Window(reader, node, node.get("kernel_shape"))), 1 / p))
 
 
 @reads("GlobalAveragePool")
 def global_average_pool(reader, node):
-    image = image_of(reader, node)
-    reader.made("GlobalAveragePool", node, [image], (*reader.shape(image)[:2], 1, 1))
+    name = node.inputs[0]
+    shape = reader.shape(name)
+    if len(shape) == 4 and reader.dtype(name) == numpy.float32:
+        reader.made("GlobalAveragePool", node, [name], (*shape[:2], 1, 1))
+    else:
+        reader.same(node.output, Lowering(reader, node).mean(name, list(range(2, len(shape)))))
 
 
 @reads("BatchNormalization")

@@ -362,14 +362,21 @@ def gather(reader, node):
 REDUCE = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
 
 
+def reduced_axes(reader, node):
+    """In order, none negative; None where nothing is reduced."""
+    rank, axes = len(reader.shape(node.inputs[0])), numbers_of(reader, node, 1, "axes")
+    if not axes and node.get("noop_with_empty_axes", 0):
+        return None
+    return sorted({axis % rank for axis in axes}) if axes else list(range(rank))
+
+
 @reads(*REDUCE)
 def reduce(reader, node):
     network, source = reader.network, node.inputs[0]
-    own, axes = reader.shape(source), numbers_of(reader, node, 1, "axes")
-    if not axes and node.get("noop_with_empty_axes", 0):
+    own, axes = reader.shape(source), reduced_axes(reader, node)
+    if axes is None:
         reader.same(node.output, source)
         return
-    axes = sorted({axis % len(own) for axis in axes}) if axes else list(range(len(own)))
     dtype = reader.dtype(source)
     made = averaged(reader, node, axes) if node.op == "ReduceMean" else None
     if made is not None:

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "elements.h"
+#include "index.h"
 #include "nest.h"
 #include "raster.h"
 
@@ -77,8 +78,8 @@ typedef struct transfer {
     const char *origin, *indexed;       /* where the other's and the indexed one's walks start */
     int element;
     bool scatter;
-    vme_loop2 *add;             /* scatter adds with it; NULL: it copies */
-    int summed;                 /* the dtype that it adds */
+    vme_loop2 *combine;         /* scatter writes what this makes of both; NULL: it copies */
+    int summed;                 /* the dtype in which it adds them; -1: it does something else */
     vme_loop1 *strided;
 } transfer;
 
@@ -101,7 +102,7 @@ typedef struct transfer {
 static void transfer_elements(const transfer *t, int64_t n, char *base, const char *list, int64_t list_step, char *other,
                               int64_t other_step)
 {
-    if (t->add != NULL) {
+    if (t->combine != NULL) {
         switch (t->summed) {        /* the ones that are counted and weighed with; the others go through the kernel one by one */
         case VME_INT64: case VME_UINT64: ADD_ONE_BY_ONE(e_u64);
         case VME_FLOAT32: ADD_ONE_BY_ONE(e_f32);
@@ -109,7 +110,7 @@ static void transfer_elements(const transfer *t, int64_t n, char *base, const ch
         }
         for (int64_t i = 0; i < n; i++) {
             char *indexed = base + *(const int64_t *)(list + i * list_step);
-            t->add(1, indexed, 0, other + i * other_step, 0, indexed, 0);
+            t->combine(1, indexed, 0, other + i * other_step, 0, indexed, 0);
         }
         return;
     }
@@ -125,8 +126,8 @@ static void transfer_elements(const transfer *t, int64_t n, char *base, const ch
 /* A run of the trailing dimensions. */
 static void transfer_run(const transfer *t, int64_t n, char *indexed, int64_t indexed_step, char *other, int64_t other_step)
 {
-    if (t->add != NULL)
-        t->add(n, indexed, indexed_step, other, other_step, indexed, indexed_step);
+    if (t->combine != NULL)
+        t->combine(n, indexed, indexed_step, other, other_step, indexed, indexed_step);
     else if (indexed_step == t->element && other_step == t->element)
         memcpy(t->scatter ? indexed : other, t->scatter ? other : indexed, (size_t)(n * t->element));
     else if (t->scatter)
@@ -339,8 +340,24 @@ static void add_halves(int64_t n, const char *a, int64_t a_step, const char *b, 
     }
 }
 
+static vme_loop2 *combination(int op, int dtype)
+{
+    return op == VME_ADD && dtype == VME_FLOAT16 ? add_halves : vme_kernels_current()->elementwise.binary[op][dtype];
+}
+
+bool vme_scatters_by(int op, int dtype)
+{
+    return (op == VME_ADD || op == VME_MULTIPLY || op == VME_MAXIMUM || op == VME_MINIMUM) && combination(op, dtype) != NULL;
+}
+
 vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first, int count, const vme_tensor *const *indices,
                        bool add, const vme_tensor *target)
+{
+    return vme_scatter_by(context, values, first, count, indices, add ? VME_ADD : -1, target);
+}
+
+vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int first, int count, const vme_tensor *const *indices,
+                          int op, const vme_tensor *target)
 {
     int rank, middle;
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
@@ -361,17 +378,15 @@ vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first
             return status;
         status = vme_copy(context, values, &made);
         if (status == VME_OK)
-            status = vme_scatter(context, &made, first, count, indices, add, target);
+            status = vme_scatter_by(context, &made, first, count, indices, op, target);
         vme_buffer_unref(made.buffer);
         return status;
     }
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     transfer t = {.scatter = true};
-    if (add) {
-        t.add = vme_kernels_current()->elementwise.binary[VME_ADD][target->dtype];
-        t.summed = target->dtype;
-        if (target->dtype == VME_FLOAT16)
-            t.add = add_halves;
+    if (op >= 0) {
+        t.combine = combination(op, target->dtype);
+        t.summed = op == VME_ADD ? target->dtype : -1;
     }
     int64_t *list;
     size_t bytes;

@@ -401,6 +401,9 @@ static const struct {
     [MODEL_SOFTMAX] = {model_make_softmax},
     [MODEL_NORMALIZE] = {model_make_normalize},
     [MODEL_ACTIVATE] = {model_make_activate},
+    [MODEL_SCAN] = {model_make_scan},
+    [MODEL_ARGSORT] = {model_make_argsort},
+    [MODEL_SCATTER] = {model_make_scatter},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }

@@ -16,7 +16,7 @@
 enum {
     MODEL_VERSION = 2, MODEL_HEADER = 128, MODEL_RANK = 8, MODEL_PARAMETERS = 24,
     MODEL_TENSORS_MOST = 1 << 14, MODEL_NODES_MOST = 1 << 14, MODEL_OPERANDS_MOST = 1 << 16, MODEL_NAMES_MOST = 1 << 24,
-    MODEL_NODE_INPUTS = 256, MODEL_STEP_OPERANDS = 4, MODEL_NAME_MOST = 1 << 10,
+    MODEL_NODE_INPUTS = 256, MODEL_STEP_OPERANDS = 10, MODEL_NAME_MOST = 1 << 10,
 };
 #define MODEL_ABSENT UINT32_MAX             /* an operand that is left out */
 #define MODEL_ELEMENTS_MOST ((int64_t)1 << 40)
@@ -47,6 +47,9 @@ typedef enum model_op {
     MODEL_SOFTMAX,              /* x, addend or absent; logarithm or not, a float's bits: softmax(x * factor + addend) of rows */
     MODEL_NORMALIZE,            /* x, scale, bias or absent; epsilon's bits: each row gets mean 0 and variance 1 first */
     MODEL_ACTIVATE,             /* x; model_curve */
+    MODEL_SCAN,                 /* x; vme_scan_op, dtype to compute in, axis */
+    MODEL_ARGSORT,              /* x; axis, whether the largest is first. Equal ones stay in order */
+    MODEL_SCATTER,              /* x, values, indices as MODEL_GATHER's; the first dimension, vme_binary_op of old and new or -1: the new one */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
@@ -170,7 +173,8 @@ model_make *model_maker(uint32_t op);
     vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: node %u " format, node, ##__VA_ARGS__)
 
 /* ---- model_tensors.c: operators on tensors */
-model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce, model_make_matmul, model_make_gather;
+model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce, model_make_matmul, model_make_gather,
+    model_make_scan, model_make_argsort, model_make_scatter;
 /* The value as a tensor; `arena` may be NULL where its data are not looked at. Valid as long as the model. */
 vme_tensor model_tensor(const vme_model *model, int value, char *arena);
 /* Whether the step does the same to every element, whatever its place. */

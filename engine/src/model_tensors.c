@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "index.h"
+
 vme_tensor model_tensor(const vme_model *model, int value, char *arena)
 {
     const model_value *v = &model->value[value];
@@ -195,24 +197,91 @@ vme_status model_make_matmul(model_making *it, uint32_t number, const model_node
     return VME_OK;
 }
 
+/* ---- scans and order */
+static vme_status run_scan(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena);
+    return vme_scan(context, (vme_scan_op)step->p[0], (vme_dtype)step->p[1], &in, step->p[2], &out);
+}
+
+static vme_status run_argsort(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena);
+    return vme_argsort(context, &in, step->p[0], step->p[1] != 0, &out);
+}
+
+/* Whether the step's operand and its result have one shape, with a dimension of that number. */
+static bool works_along(const model_making *it, const model_step *step, int32_t axis)
+{
+    const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];
+    return in->rank == out->rank && memcmp(in->shape, out->shape, sizeof(int64_t) * (size_t)in->rank) == 0 && axis >= 0 && axis < in->rank;
+}
+
+vme_status model_make_scan(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                           int step_number)
+{
+    (void)step_number;
+    step->run = run_scan;
+    vme_dtype loop, result;
+    vme_status status = inputs_are(number, node, operands, 1, 1);
+    if (status != VME_OK)
+        return status;
+    if (step->p[0] < 0 || step->p[0] >= VME_SCAN_COUNT || !is_dtype(step->p[1]))
+        return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
+    if (!works_along(it, step, step->p[2]))
+        return MODEL_WRONG(number, "does not scan along axis %d to its result", step->p[2]);
+    return loop_is(number, vme_scan_types((vme_scan_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop, step);
+}
+
+vme_status model_make_argsort(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                              int step_number)
+{
+    (void)step_number;
+    step->run = run_argsort;
+    vme_status status = inputs_are(number, node, operands, 1, 1);
+    if (status == VME_OK && (!works_along(it, step, step->p[0]) || dtype_of(it, step->out) != VME_INT64))
+        return MODEL_WRONG(number, "does not make the order along axis %d, of int64", step->p[0]);
+    return status;
+}
+
 /* ---- by index */
-static int index_count(const model_step *step)
+/* Indices follow the operands `before` them: how many; as tensors they and pointers to them lie in the arrays. */
+static int indices_of(const vme_model *model, const model_step *step, int before, char *arena, vme_tensor index[VME_RANK_MOST],
+                      const vme_tensor *indices[VME_RANK_MOST])
 {
     int count = 0;
-    while (count + 1 < MODEL_NODE_INPUTS && step->operand[count + 1] >= 0)
-        count++;
+    for (; before + count < MODEL_STEP_OPERANDS && step->operand[before + count] >= 0; count++) {
+        index[count] = model_tensor(model, step->operand[before + count], arena);
+        indices[count] = &index[count];
+    }
     return count;
+}
+
+/* Whether `part` is what lies in `whole` where the indices behind the operands `before` them say, in dimensions from p[0] on. */
+static vme_status indices_fit(const model_making *it, uint32_t number, const model_step *step, int before, const model_value *whole,
+                              const model_value *part)
+{
+    vme_tensor index[VME_RANK_MOST];
+    const vme_tensor *indices[VME_RANK_MOST];
+    int count = indices_of(it->model, step, before, NULL, index, indices), first = step->p[0], rank;
+    int64_t shape[VME_RANK_MOST];
+    for (int i = 0; i < count; i++)
+        if (index[i].dtype != VME_INT64)
+            return MODEL_WRONG(number, "has indices that are no int64");
+    if (count < 1 || first < 0 || first > whole->rank - count || whole->dtype != part->dtype
+        || vme_shape_broadcast(count, indices, &rank, shape) != VME_OK)
+        return MODEL_WRONG(number, "takes %d dimensions from number %d of %d", count, first, whole->rank);
+    bool fits = part->rank == whole->rank - count + rank;
+    for (int d = 0; fits && d < part->rank; d++)
+        fits = part->shape[d] == (d < first ? whole->shape[d] : d < first + rank ? shape[d - first] : whole->shape[d - rank + count]);
+    return fits ? VME_OK : MODEL_WRONG(number, "does not make the shape of its result");
 }
 
 static vme_status run_gather(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena), index[MODEL_NODE_INPUTS];
-    const vme_tensor *indices[MODEL_NODE_INPUTS];
-    int count = index_count(step);
-    for (int i = 0; i < count; i++) {
-        index[i] = model_tensor(model, step->operand[i + 1], arena);
-        indices[i] = &index[i];
-    }
+    vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena), index[VME_RANK_MOST];
+    const vme_tensor *indices[VME_RANK_MOST];
+    int count = indices_of(model, step, 1, arena, index, indices);
     return vme_gather(context, &in, step->p[0], count, indices, &out);
 }
 
@@ -221,25 +290,33 @@ vme_status model_make_gather(model_making *it, uint32_t number, const model_node
 {
     (void)step_number;
     step->run = run_gather;
-    vme_status status = inputs_are(number, node, operands, node->inputs, MODEL_NODE_INPUTS);
+    vme_status status = inputs_are(number, node, operands, node->inputs, MODEL_STEP_OPERANDS);
+    return status == VME_OK ? indices_fit(it, number, step, 1, &it->model->value[step->operand[0]], &it->model->value[step->out]) : status;
+}
+
+/* The operand is copied, then the values are written there, or what the operation makes of both. */
+static vme_status run_scatter(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    vme_tensor in = model_tensor(model, step->operand[0], arena), values = model_tensor(model, step->operand[1], arena);
+    vme_tensor out = model_tensor(model, step->out, arena), index[VME_RANK_MOST];
+    const vme_tensor *indices[VME_RANK_MOST];
+    int count = indices_of(model, step, 2, arena, index, indices);
+    vme_status status = vme_copy(context, &in, &out);
+    return status == VME_OK ? vme_scatter_by(context, &values, step->p[0], count, indices, step->p[1], &out) : status;
+}
+
+vme_status model_make_scatter(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                              int step_number)
+{
+    (void)step_number;
+    step->run = run_scatter;
+    vme_status status = inputs_are(number, node, operands, node->inputs < 3 ? 3 : node->inputs, MODEL_STEP_OPERANDS);
     if (status != VME_OK)
         return status;
     const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];
-    vme_tensor index[MODEL_NODE_INPUTS];
-    const vme_tensor *indices[MODEL_NODE_INPUTS];
-    int count = index_count(step), first = step->p[0], rank;
-    int64_t shape[VME_RANK_MOST];
-    for (int i = 0; i < count; i++) {
-        index[i] = model_tensor(it->model, step->operand[i + 1], NULL);
-        indices[i] = &index[i];
-        if (index[i].dtype != VME_INT64)
-            return MODEL_WRONG(number, "has indices that are no int64");
-    }
-    if (count < 1 || first < 0 || first > in->rank - count || in->dtype != out->dtype
-        || vme_shape_broadcast(count, indices, &rank, shape) != VME_OK)
-        return MODEL_WRONG(number, "takes %d dimensions from number %d of %d", count, first, in->rank);
-    bool fits = out->rank == in->rank - count + rank;
-    for (int d = 0; fits && d < out->rank; d++)
-        fits = out->shape[d] == (d < first ? in->shape[d] : d < first + rank ? shape[d - first] : in->shape[d - rank + count]);
-    return fits ? VME_OK : MODEL_WRONG(number, "does not make the shape of its result");
+    if (in->dtype != out->dtype || in->rank != out->rank || memcmp(in->shape, out->shape, sizeof(int64_t) * (size_t)in->rank) != 0)
+        return MODEL_WRONG(number, "does not write to what its operand is");
+    if (step->p[1] != -1 && !vme_scatters_by(step->p[1], out->dtype))
+        return MODEL_WRONG(number, "has the unknown operation %d for dtype %d", step->p[1], out->dtype);
+    return indices_fit(it, number, step, 2, out, &it->model->value[step->operand[1]]);
 }

@@ -11,13 +11,16 @@ import sys
 import warnings
 
 import numpy
-from onnx import TypeProto, numpy_helper
+from onnx import TensorProto, TypeProto, helper, numpy_helper
 
 from bytecode.errors import CompileError
 from bytecode.models import READERS, compile_model
 from bytecode.models.network import DTYPES
 from engine import _array
 from engine.models import Model
+from tests.engine.library import backend_name, backends, check, library
+
+UNREAD = "unread"
 
 
 def cases():
@@ -55,7 +58,6 @@ def left_out(case):
 
 
 def _has(kind: TypeProto):
-    from onnx import helper
     try:
         return numpy.dtype(helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)).name in DTYPES
     except (KeyError, TypeError):
@@ -63,28 +65,50 @@ def _has(kind: TypeProto):
 
 
 def compiled(case):
-    """The model file; inputs behind the first become constants where the compiler wants that."""
+    """The model file, and names of inputs that became constants because the compiler wants that: those behind the first. Where there is none
+    left, the model gets an input that nothing reads."""
     try:
         return compile_model(case.model.SerializeToString(), case.name), ()
     except CompileError:
-        model = type(case.model)()
-        model.CopyFrom(case.model)
-        names = [value.name for value in model.graph.input][1:]
-        for name, array in zip(names, case.data_sets[0][0][1:]):
-            model.graph.initializer.append(numpy_helper.from_array(numpy.asarray(array), name))
-        kept = [value for value in model.graph.input if value.name not in names]
-        del model.graph.input[:]
-        model.graph.input.extend(kept)
-        return compile_model(model.SerializeToString(), case.name), names
+        names = [value.name for value in case.model.graph.input]
+    try:
+        return _with_constants(case, names[1:]), names[1:]
+    except CompileError:
+        return _with_constants(case, names), names
 
 
-def failure(case):
-    """What is wrong with the case on the backend in use, or None."""
+def _with_constants(case, names):
+    model = type(case.model)()
+    model.CopyFrom(case.model)
+    for value, array in zip(case.model.graph.input, case.data_sets[0][0]):
+        if value.name in names:
+            model.graph.initializer.append(numpy_helper.from_array(numpy.asarray(array), value.name))
+    kept = [value for value in model.graph.input if value.name not in names]
+    del model.graph.input[:]
+    model.graph.input.extend(kept or [helper.make_tensor_value_info(UNREAD, TensorProto.FLOAT, (1,))])
+    return compile_model(model.SerializeToString(), case.name)
+
+
+def failure(case, backends=(None,)):
+    """What is wrong with the case on one of the backends (numbers; None: the one in use), or None."""
     data, constants = compiled(case)
-    model = Model(case.name, _array._model_open(data))
+    for backend in backends:
+        try:
+            if backend is not None:
+                check(library.vme_backend_force(backend))
+            wrong = _difference(case, Model(case.name, _array._model_open(data)), constants)
+        finally:
+            check(library.vme_backend_force(-1))
+        if wrong is not None:
+            return wrong if backend is None else f"{wrong} ({backend_name(backend)})"
+    return None
+
+
+def _difference(case, model, constants):
     names = [value.name for value in case.model.graph.input]
     for inputs, outputs in case.data_sets[:1] if constants else case.data_sets:
-        made = model({name: numpy.asarray(array) for name, array in zip(names, inputs) if name not in constants})
+        given = {name: numpy.asarray(array) for name, array in zip(names, inputs) if name not in constants}
+        made = model(given or {port.name: numpy.zeros(port.shape, "float32") for port in model.inputs})
         for name, theirs in zip((value.name for value in case.model.graph.output), outputs):
             ours, theirs = numpy.asarray(made[name]), numpy.asarray(theirs)
             if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
@@ -105,7 +129,7 @@ def main():
             reasons[reason] += 1
         else:
             try:
-                wrong = failure(case)
+                wrong = failure(case, backends())
             except Exception as error:              # noqa: BLE001 - any failure is a line of the report
                 wrong = f"{type(error).__name__}: {error}"
             table[operator]["passed" if wrong is None else "failed"] += 1
@@ -118,7 +142,7 @@ def page(table, reasons):
     claimed = sorted(name for name in READERS)
     passed, failed, left = (sum(table[name][key] for name in claimed) for key in ("passed", "failed", "left"))
     yield "# Operators of ONNX\n"
-    yield ("Made by `python -m tests.engine.onnx_nodes`, which runs ONNX's own tests of single nodes (`onnx.backend.test`). A case is left out for its types\n"
+    yield ("Made by `python -m tests.engine.onnx_nodes`, which runs ONNX's own tests of single nodes (`onnx.backend.test`) on every backend. A case is left out for its types\n"
            f"or because it trains: {', '.join(f'{reason} ({count})' for reason, count in sorted(reasons.items()))}. Shapes, axes and weights are constants.\n")
     yield f"{len(claimed)} operators are claimed: {passed} cases pass, {failed} fail, {left} are left out.\n"
     yield "| operator | passed | failed | left out |\n| --- | --- | --- | --- |"

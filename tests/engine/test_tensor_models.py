@@ -1,11 +1,8 @@
 """Models of operators on tensors: views, layouts that meet, dtypes, against ONNX's reference on every backend."""
 
-import struct
 
 import numpy
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from onnx import helper
 
 import bench.networks
@@ -16,7 +13,6 @@ from engine import _array
 from engine.models import Model
 from tests import networks
 from tests.engine.library import names
-from tests.engine.test_models import refuses
 
 
 def runs(data, inputs):
@@ -122,42 +118,3 @@ def test_small_networks_agree(backend, model, limits):
 def test_an_index_out_of_bounds_is_the_callers_error():
     with pytest.raises(IndexError, match="out of bounds"):
         agrees([node("Gather", "table i", axis=0)], {"i": numpy.array([4])}, {"table": networks.values((4, 6))})
-
-
-# ---- damaged files; test_models.py has those of images
-DAMAGED = [compile_model(model.SerializeToString(), "model.onnx") for model in (
-    bench.networks.bert(4, 1, 8, 2, 8, 10), bench.networks.din(5, 10, 10, 4))]
-DAMAGED.append(compile_model(networks.graph_of(
-    [node("Transpose", "x", "t", perm=[0, 1, 3, 2]), node("Conv", "t w", "c"), node("Sigmoid", "c", "s"), node("ReduceMax", "s axes", "m"), node("Where", "b m s", "y")],
-    {"x": networks.values((1, 2, 3, 4)), "b": numpy.ones(3, bool)}, ("y",),
-    {"w": networks.values((2, 2, 1, 1)), "axes": numpy.array([1])}), "model.onnx"))
-
-
-@given(st.sampled_from(DAMAGED), st.data(), st.sampled_from([0, 1, 2, 3, 5, 10, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 20]))
-@settings(deadline=None, max_examples=800)
-def test_hostile_numbers_never_crash(file, data, value):
-    records = struct.unpack_from("<Q", file, 16)[0] - struct.unpack_from("<Q", file, 56)[0]
-    place = data.draw(st.integers(0, records // 4 - 1))
-    refuses(file[:place * 4] + struct.pack("<I", value) + file[place * 4 + 4:])
-
-
-@given(st.sampled_from(DAMAGED), st.data())
-@settings(deadline=None, max_examples=400)
-def test_exchanged_records_never_crash(file, data):
-    """Nodes or tensors in another order: operands of other shapes, dtypes and layouts."""
-    file, (tensors, nodes) = bytearray(file), struct.unpack_from("<2I", file, 24)
-    at, size, count = data.draw(st.sampled_from([(128, 192, tensors), (128 + 192 * tensors, 128, nodes)]))
-    one, other = (at + size * data.draw(st.integers(0, count - 1)) for _ in range(2))
-    file[one:one + size], file[other:other + size] = file[other:other + size], file[one:one + size]
-    refuses(bytes(file))
-
-
-@pytest.mark.parametrize(("offset", "value", "message"), [
-    (100, 99, "is a view of tensor 99 of"), (104, 1000, "sees more than tensor"), (96, 3, "is of the unknown kind 3"),
-])
-def test_a_wrong_view_is_named(offset, value, message):
-    file = bytearray(DAMAGED[0])
-    number = next(number for number in range(struct.unpack_from("<I", file, 24)[0]) if struct.unpack_from("<I", file, 128 + 192 * number + 96)[0] == 2)
-    struct.pack_into("<I", file, 128 + 192 * number + offset, value)
-    with pytest.raises(ValueError, match=message):
-        Model("model", _array._model_open(bytes(file)))

@@ -1,0 +1,140 @@
+"""Readers of ONNX's operators that do the same to every element, by one or more of the engine's operations."""
+
+import math
+
+import numpy
+
+from .lowering import Lowering
+from .operators import Unsupported, reads
+
+
+@reads("Max", "Min", "Sum", "Mean")
+def of_several(reader, node):
+    add, made = Lowering(reader, node), node.inputs[0]
+    op = {"Max": "maximum", "Min": "minimum"}.get(node.op, "add")
+    for name in node.inputs[1:]:
+        made = add.do(op, made, name)
+    add.done(add.do("divide", made, len(node.inputs)) if node.op == "Mean" else made)
+
+
+@reads("Mod")
+def remainder(reader, node):
+    """Of the divisor's sign, or with fmod of the dividend's."""
+    add = Lowering(reader, node)
+    add.done(add.do("fmod" if node.get("fmod", 0) else "remainder", *node.inputs))
+
+
+@reads("BitShift")
+def shift(reader, node):
+    add = Lowering(reader, node)
+    add.done(add.do("left_shift" if node.get("direction") == "LEFT" else "right_shift", *node.inputs))
+
+
+@reads("IsInf")
+def is_infinite(reader, node):
+    add, [x] = Lowering(reader, node), node.inputs
+    signs = [value for value, key in ((math.inf, "detect_positive"), (-math.inf, "detect_negative")) if node.get(key, 1)]
+    if len(signs) == 2:
+        add.done(add.do("isinf", x))
+    else:
+        add.done(add.do("equal", x, signs[0] if signs else math.nan))
+
+
+@reads("LeakyRelu", "PRelu")
+def leaky(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    slope = node.input(1) or node.get("alpha", 0.01)
+    if not isinstance(slope, str) and 0 <= slope <= 1:
+        add.done(add.do("maximum", x, add.do("multiply", x, slope)))
+        return
+    if isinstance(slope, str) and node.opset < 7 and len(add.shape(slope)) == 1:
+        slope = add.reshape(slope, (-1, *(1,) * (len(add.shape(x)) - 2)))       # one of each channel
+    add.done(add.where(add.do("less", x, 0), add.do("multiply", x, slope), x))
+
+
+def _exponential(add, x, inside, factor):
+    """factor * (exp(x * inside) - 1), 0 above zero."""
+    below = add.do("minimum", x, 0)
+    return add.do("multiply", add.do("expm1", add.do("multiply", below, inside) if inside != 1 else below), factor)
+
+
+@reads("Elu", "Celu", "Selu")
+def exponential(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    alpha = node.get("alpha", 1.67326319217681884765625 if node.op == "Selu" else 1.0)
+    made = add.do("add", add.do("maximum", x, 0), _exponential(add, x, 1 / alpha if node.op == "Celu" else 1, alpha))
+    add.done(add.do("multiply", made, node.get("gamma", 1.05070102214813232421875)) if node.op == "Selu" else made)
+
+
+@reads("HardSigmoid", "HardSwish")
+def hard_sigmoid(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    swish = node.op == "HardSwish"
+    line = add.do("add", add.do("multiply", x, 1 / 6 if swish else node.get("alpha", 0.2)), 0.5 if swish else node.get("beta", 0.5))
+    made = add.do("minimum", add.do("maximum", line, 0), 1)
+    add.done(add.do("multiply", x, made) if swish else made)
+
+
+@reads("Softplus")
+def softplus(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    tail = add.do("log1p", add.do("exp", add.do("negative", add.do("absolute", x))))
+    add.done(add.do("add", add.do("maximum", x, 0), tail))
+
+
+@reads("Softsign")
+def softsign(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    add.done(add.do("divide", x, add.do("add", add.do("absolute", x), 1)))
+
+
+@reads("Swish")
+def swish(reader, node):
+    """x / (1 + exp(-alpha * x))"""
+    add, x = Lowering(reader, node), node.inputs[0]
+    add.done(add.do("divide", x, add.do("add", add.do("exp", add.do("multiply", x, -node.get("alpha", 1.0))), 1)))
+
+
+@reads("ThresholdedRelu")
+def thresholded(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    add.done(add.where(add.do("greater", x, node.get("alpha", 1.0)), x, 0))
+
+
+@reads("Shrink")
+def shrink(reader, node):
+    """Towards zero by `bias` what lies further than `lambd` from it; else 0."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    limit, bias = node.get("lambd", 0.5), node.get("bias", 0.0)
+    if add.dtype(x).kind not in "fi":
+        raise Unsupported(f"works on {add.dtype(x)}, expected signed numbers")
+    below = add.where(add.do("less", x, -limit), add.do("add", x, bias), 0)
+    add.done(add.where(add.do("greater", x, limit), add.do("subtract", x, bias), below))
+
+
+@reads("Trilu")
+def triangle(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    shift = reader.constant(node.input(1)) if node.input(1) else numpy.array(0)
+    if shift is None:
+        raise Unsupported("has a diagonal that is not constant")
+    ones = numpy.ones(add.shape(x)[-2:], bool)
+    kept = numpy.triu(ones, int(shift.reshape(()))) if node.get("upper", 1) else numpy.tril(ones, int(shift.reshape(())))
+    add.done(add.where(add.constant(kept, bool), x, 0))
+
+
+@reads("EyeLike")
+def eye(reader, node):
+    from onnx import helper
+    name = node.inputs[0]
+    dtype = helper.tensor_dtype_to_np_dtype(node.get("dtype")) if node.get("dtype") is not None else reader.dtype(name)
+    reader.network.constants[node.output] = numpy.eye(*reader.shape(name), k=node.get("k", 0), dtype=dtype)
+
+
+@reads("Range")
+def numbers_in_a_row(reader, node):
+    """As many as the model says that there are, where it says so."""
+    add, (start, _, delta) = Lowering(reader, node), node.inputs
+    [count] = reader.inferred_shape(node.output)
+    places = add.constant(numpy.arange(count), add.dtype(start))
+    add.done(add.do("add", add.do("multiply", places, add.reshape(delta, ())), add.reshape(start, ())))

@@ -1,0 +1,94 @@
+"""Reader of Einsum: operands are joined two at a time, by a product of matrices where something is summed, else element by element."""
+
+import math
+import string
+
+from .lowering import Lowering
+from .operators import Unsupported, reads
+
+
+def _terms(equation, ranks):
+    """The letters of each operand and of the result; those that an ellipsis stands for are capitals that are free."""
+    equation = equation.replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ranks):
+        raise Unsupported(f"has {len(ranks)} operands, {equation!r} names {len(terms)}")
+    free = [letter for letter in string.ascii_letters[::-1] if letter not in equation]
+    for number, (term, rank) in enumerate(zip(terms, ranks)):
+        count = rank - len(term.replace("...", ""))
+        terms[number] = term.replace("...", "".join(free[:count][::-1]))
+        if len(terms[number]) != rank:
+            raise Unsupported(f"has an operand of {rank} dimensions for {term!r}")
+    spread = max((rank - len(term.replace("...", "")) for term, rank in zip(left.split(","), ranks) if "..." in term), default=0)
+    ellipsis = "".join(free[:spread][::-1])
+    once = "".join(sorted(letter for letter in set(left) - set(".,") if left.count(letter) == 1))
+    return terms, right.replace("...", ellipsis) if arrow else ellipsis + once
+
+
+def _diagonal(add, name, term):
+    """Letters that are there twice become one dimension, which steps along both."""
+    letters = "".join(dict.fromkeys(term))
+    if letters == term:
+        return name, term
+    view, shape = add.network.as_view(name), add.shape(name)
+    strides = [sum(stride for stride, other in zip(view.strides, term) if other == letter) for letter in letters]
+    sizes = [shape[term.index(letter)] for letter in letters]
+    return add.network.view(add.fresh("diagonal"), name, sizes, strides, view.offset), letters
+
+
+def _summed(add, name, term, kept):
+    """Without the letters that are not kept."""
+    axes = [d for d, letter in enumerate(term) if letter not in kept]
+    if not axes:
+        return name, term
+    left = "".join(letter for letter in term if letter in kept)
+    return add.reshape(add.reduce("sum", name, axes), [add.shape(name)[term.index(letter)] for letter in left]), left
+
+
+def _ordered(add, name, term, wanted):
+    """With a dimension for each wanted letter, of size 1 where there is none."""
+    order = [term.index(letter) for letter in wanted if letter in term]
+    moved = name if order == list(range(len(order))) else add.transpose(name, order)
+    sizes = [add.shape(name)[term.index(letter)] if letter in term else 1 for letter in wanted]
+    return moved if tuple(sizes) == add.shape(moved) else add.reshape(moved, sizes)
+
+
+def _joined(add, a, left, b, right, kept):
+    """The product of both, summed over the letters that are in both and not kept; its letters."""
+    shared = [letter for letter in left if letter in right]
+    summed, batch = [letter for letter in shared if letter not in kept], [letter for letter in shared if letter in kept]
+    sizes = {letter: size for term, name in ((right, b), (left, a)) for letter, size in zip(term, add.shape(name)) if size > 1}
+    rows, columns = [letter for letter in left if letter not in shared], [letter for letter in right if letter not in shared]
+    letters = "".join((*batch, *rows, *columns))
+    uneven = any(add.shape(a)[left.index(letter)] != add.shape(b)[right.index(letter)] for letter in shared)
+    if not summed:
+        return add.do("multiply", _ordered(add, a, left, letters), _ordered(add, b, right, letters)), letters
+    if uneven:              # a dimension of size 1 is broadcast: element by element
+        both = letters + "".join(summed)
+        whole = add.do("multiply", _ordered(add, a, left, both), _ordered(add, b, right, both))
+        return _summed(add, whole, both, letters)
+
+    def count(some):
+        return math.prod(sizes.get(letter, 1) for letter in some)
+
+    outer = [sizes.get(letter, 1) for letter in batch]
+    first = add.reshape(_ordered(add, a, left, (*batch, *rows, *summed)), (*outer, count(rows), count(summed)))
+    second = add.reshape(_ordered(add, b, right, (*batch, *summed, *columns)), (*outer, count(summed), count(columns)))
+    return add.reshape(add.matmul(first, second), [sizes.get(letter, 1) for letter in letters]), letters
+
+
+@reads("Einsum")
+def einsum(reader, node):
+    add, names = Lowering(reader, node), list(node.inputs)
+    terms, result = _terms(node.get("equation"), [len(add.shape(name)) for name in names])
+    operands = [_diagonal(add, name, term) for name, term in zip(names, terms)]
+    for number, (name, term) in enumerate(operands):
+        others = "".join(other for place, (_, other) in enumerate(operands) if place != number)
+        operands[number] = _summed(add, name, term, result + others)
+    made, letters = operands[0]
+    for number, (name, term) in enumerate(operands[1:], 1):
+        later = "".join(other for _, other in operands[number + 1:])
+        made, letters = _joined(add, made, letters, name, term, result + later)
+    made, letters = _summed(add, made, letters, result)
+    add.done(_ordered(add, made, letters, result))

@@ -1,0 +1,137 @@
+"""Readers of ONNX's operators that work by place: elements by index, writing by index, order, running sums."""
+
+import math
+
+import numpy
+
+from .lowering import Lowering
+from .network import BINARY, dtype_number
+from .operators import Unsupported, reads
+from .tensor_operators import axis_of, numbers_of
+
+_SCANS = ("cumsum", "cumprod")
+
+
+@reads("CumSum", "CumProd")
+def running(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    [axis] = numbers_of(reader, node, 1, "axis")
+    shape, axis, dtype = add.shape(x), axis % len(add.shape(x)), add.dtype(x)
+    source, loop = add.reverse(x, axis) if node.get("reverse", 0) else x, {"i": "int64", "u": "uint64"}.get(dtype.kind, dtype)
+    made = reader.made("Scan", node, [source], shape, output=add.fresh("scan"),
+                       parameters=(_SCANS.index(node.op.lower()), dtype_number(loop), axis))
+    if node.get("exclusive", 0):
+        first = add.constant(numpy.full([1 if d == axis else size for d, size in enumerate(shape)], int(node.op == "CumProd")), dtype)
+        made = add.joined([first, add.part(made, axis, 0, shape[axis] - 1)], axis) if shape[axis] > 1 else add.copy(first)
+    add.done(add.reverse(made, axis) if node.get("reverse", 0) else made)
+
+
+def _order(add, x, axis, largest):
+    return add.reader.made("Argsort", add.node, [x], add.shape(x), numpy.int64, add.fresh("order"), parameters=(axis, int(largest)))
+
+
+@reads("TopK")
+def top(reader, node):
+    """Sorted, whether that was asked for or not: the first of equal numbers first."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    axis = axis_of(reader, node, x, default=-1)
+    [count] = numbers_of(reader, node, 1, "k") if node.opset >= 10 else [node.get("k")]
+    order = add.part(_order(add, x, axis, node.get("largest", 1)), axis, 0, count)
+    if node.outputs[0]:
+        add.done(add.take(x, add.others(add.shape(x), axis, order)))
+    if len(node.outputs) > 1 and node.outputs[1]:
+        add.done(order, node.outputs[1])
+
+
+def _long(add, indices):
+    """The indices as int64."""
+    values = add.reader.constant(indices)
+    return add.constant(values, numpy.int64) if values is not None else add.cast(indices, numpy.int64)
+
+
+@reads("GatherElements")
+def gather_elements(reader, node):
+    add, (x, indices) = Lowering(reader, node), node.inputs
+    axis = axis_of(reader, node, x, default=0)
+    add.done(add.take(x, add.others(add.shape(indices), axis, _long(add, indices))))
+
+
+def _columns(add, indices):
+    """The last dimension's parts, each an index tensor, and a constant where they are one."""
+    values, shape = add.reader.constant(indices), add.shape(indices)
+    if values is not None:
+        return [numpy.ascontiguousarray(values[..., number]) for number in range(shape[-1])]
+    return [add.reshape(add.part(indices, len(shape) - 1, number, number + 1), shape[:-1]) for number in range(shape[-1])]
+
+
+@reads("GatherND")
+def gather_nd(reader, node):
+    add, (x, indices) = Lowering(reader, node), node.inputs
+    batch, shape = node.get("batch_dims", 0), add.shape(indices)
+    places = [numpy.arange(shape[d]).reshape([-1 if e == d else 1 for e in range(len(shape) - 1)]) for d in range(batch)]
+    add.done(add.take(x, [*places, *_columns(add, _long(add, indices))]))
+
+
+def _scattered(add, x, values, indices):
+    op = {"none": None, "add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}[add.node.get("reduction", "none")]
+    if op not in (None, "add") and add.dtype(x) == numpy.float16:
+        raise Unsupported(f"reduces float16 by {add.node.get('reduction')!r}")
+    names = [name if isinstance(name, str) else add.constant(name, numpy.int64) for name in indices]
+    add.done(add.reader.made("Scatter", add.node, [x, values, *names], add.shape(x), output=add.fresh("scattered"),
+                             parameters=(0, -1 if op is None else BINARY.index(op))))
+
+
+@reads("ScatterElements", "Scatter")
+def scatter_elements(reader, node):
+    add, (x, indices, values) = Lowering(reader, node), node.inputs
+    axis = axis_of(reader, node, x, default=0)
+    _scattered(add, x, values, add.others(add.shape(indices), axis, _long(add, indices)))
+
+
+@reads("ScatterND")
+def scatter_nd(reader, node):
+    add, (x, indices, values) = Lowering(reader, node), node.inputs
+    _scattered(add, x, values, _columns(add, _long(add, indices)))
+
+
+@reads("OneHot")
+def one_hot(reader, node):
+    """Negative indices count from the end; those that are out of range are nowhere."""
+    add, (indices, _, values) = Lowering(reader, node), node.inputs
+    [depth] = numbers_of(reader, node, 1, "depth")
+    own, axis = add.shape(indices), node.get("axis", -1)
+    axis = axis + len(own) + 1 if axis < 0 else axis
+    spread = add.reshape(indices, (*own[:axis], 1, *own[axis:]))
+    places = numpy.arange(depth).reshape([-1 if d == axis else 1 for d in range(len(own) + 1)])
+    if add.dtype(indices).kind == "u":
+        hot = add.do("equal", spread, places)
+    else:
+        hot = add.do("logical_or", add.do("equal", spread, places), add.do("equal", spread, places - depth))
+    off, on = (add.reshape(add.part(values, 0, number, number + 1), ()) for number in range(2))
+    add.done(add.where(hot, on, off))
+
+
+@reads("Compress")
+def compress(reader, node):
+    add, (x, kept) = Lowering(reader, node), node.inputs
+    kept = reader.constant(kept)
+    if kept is None:
+        raise Unsupported("has a condition that is not constant")
+    axis = node.get("axis")
+    if axis is None:
+        x, axis = add.reshape(x, (math.prod(add.shape(x)),)), 0
+    places = numpy.flatnonzero(kept)
+    if not len(places):
+        raise Unsupported("makes a tensor of no elements")
+    add.done(add.take(x, [places], axis % len(add.shape(x))))
+
+
+@reads("ReverseSequence")
+def reverse_sequences(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    lengths = numbers_of(reader, node, 1, "sequence_lens")
+    batch, time, own = node.get("batch_axis", 1), node.get("time_axis", 0), add.shape(x)
+    at = numpy.arange(own[time])
+    places = numpy.stack([numpy.where(at < length, length - 1 - at, at) for length in lengths])          # [batch, time]
+    others = numpy.arange(own[batch])[:, None]
+    add.done(add.take(x, [others, places]) if (batch, time) == (0, 1) else add.take(x, [places.T, others.T]))

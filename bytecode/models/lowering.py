@@ -1,0 +1,140 @@
+"""For readers of composite operators: adds layers one after the other, under names made from the node's output; numbers become constants."""
+
+import numpy
+
+from .network import BINARY, UNARY
+from .operators import Unsupported
+
+_OPERATIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
+
+
+class Lowering:
+    """Each method adds layers or views and returns the name of what they make. Operands are names, or numbers of the dtype of the first name."""
+
+    def __init__(self, reader, node):
+        self.reader, self.node, self.network = reader, node, reader.network
+
+    def shape(self, name):
+        return self.network.shape(name)
+
+    def dtype(self, name):
+        return self.network.dtype(name)
+
+    def fresh(self, what):
+        return self.network.fresh(f"{self.node.output}/{what}")
+
+    def constant(self, values, dtype):
+        return self.network.constant(f"{self.node.output}/constant", values, dtype)
+
+    def do(self, op, *operands):
+        """One of the engine's unary or binary operations, broadcast."""
+        dtype = next(self.dtype(name) for name in operands if isinstance(name, str))
+        names = [name if isinstance(name, str) else self.constant(name, dtype) for name in operands]
+        if _OPERATIONS[op] == 1:
+            return self.network.unary(op, self.node.name, *names, self.fresh(op))
+        return self.network.binary(op, self.node.name, *names, self.fresh(op), loop=dtype)
+
+    def reduce(self, op, source, axes):
+        """The axes stay with size 1. Sums and products of short integers are computed in long ones."""
+        dtype = self.dtype(source)
+        if op in ("argmax", "argmin"):
+            return self.network.reduced(op, self.node.name, source, axes, self.fresh(op), numpy.int64, dtype)
+        loop = {"i": "int64", "u": "uint64", "b": "bool"}.get(dtype.kind) if op in ("sum", "prod") else None
+        return self.network.reduced(op, self.node.name, source, axes, self.fresh(op), dtype, loop)
+
+    def mean(self, source, axes):
+        count = int(numpy.prod([self.shape(source)[d] for d in axes]))
+        return self.do("divide" if self.dtype(source).kind == "f" else "floor_divide", self.reduce("sum", source, axes), count)
+
+    def where(self, condition, a, b):
+        dtype = self.dtype(a if isinstance(a, str) else b)
+        names = [name if isinstance(name, str) else self.constant(name, dtype) for name in (condition, a, b)]
+        shape = numpy.broadcast_shapes(*(self.shape(name) for name in names))
+        return self.reader.made("Where", self.node, names, shape, dtype, self.fresh("where"))
+
+    def cast(self, source, dtype):
+        return source if self.dtype(source) == dtype else self.network.copied(self.fresh("cast"), source, dtype, self.node.name)
+
+    def copy(self, source):
+        return self.network.copied(self.fresh("copy"), source, layer=self.node.name)
+
+    def reshape(self, source, shape):
+        return self.network.reshaped(self.fresh("reshaped"), source, shape)
+
+    def transpose(self, source, order):
+        return self.network.transposed(self.fresh("transposed"), source, order)
+
+    def expand(self, source, shape):
+        return self.network.expanded(self.fresh("expanded"), source, shape)
+
+    def part(self, source, axis, start, stop, step=1):
+        """The view of `source[..., start:stop:step, ...]`: `start` is there, `stop` as range has it."""
+        view, shape = self.network.as_view(source), list(self.shape(source))
+        strides = list(view.strides)
+        offset = view.offset + start * strides[axis]
+        shape[axis], strides[axis] = len(range(start, stop, step)), strides[axis] * step
+        if shape[axis] < 1:
+            raise Unsupported("makes a tensor of no elements")
+        return self.network.view(self.fresh("part"), source, shape, strides, offset)
+
+    def reverse(self, source, axis):
+        return self.part(source, axis, self.shape(source)[axis] - 1, -1, -1)
+
+    def whole(self, shape, dtype):
+        """A tensor that `put` gives values, a part at a time; parts are views of it, and do not overlap."""
+        return self.network.declare(self.fresh("whole"), shape, dtype)
+
+    def put(self, part, values):
+        """Copies the tensor, or the number, to a part, broadcast."""
+        name = values if isinstance(values, str) else self.constant(values, self.dtype(part))
+        self.reader.made("Copy", self.node, [name], self.shape(part), self.dtype(part), part)
+
+    def joined(self, parts, axis):
+        shapes = [self.shape(name) for name in parts]
+        whole = self.whole([*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1:]], self.dtype(parts[0]))
+        at = 0
+        for name, shape in zip(parts, shapes):
+            self.put(self.part(whole, axis, at, at + shape[axis]), name)
+            at += shape[axis]
+        return whole
+
+    def padded(self, source, before, after, value):
+        """With borders of `value`, a number or the name of one; negative widths cut."""
+        for d, (front, back) in enumerate(zip(before, after)):
+            if min(front, back) < 0:
+                source = self.part(source, d, max(0, -front), self.shape(source)[d] - max(0, -back))
+        before, after, own = [max(0, n) for n in before], [max(0, n) for n in after], self.shape(source)
+        if not any((*before, *after)):
+            return source
+        whole = self.whole([sum(sizes) for sizes in zip(before, own, after)], self.dtype(source))
+        inside = whole
+        for d, (front, size, back) in enumerate(zip(before, own, after)):       # slabs: no two of them overlap
+            if front:
+                self.put(self.part(inside, d, 0, front), value)
+            if back:
+                self.put(self.part(inside, d, front + size, front + size + back), value)
+            inside = self.part(inside, d, front, front + size)
+        self.put(inside, source)
+        return whole
+
+    def matmul(self, a, b):
+        """Of matrices, or many of them."""
+        a_shape, b_shape = self.shape(a), self.shape(b)
+        shape = (*numpy.broadcast_shapes(a_shape[:-2], b_shape[:-2]), a_shape[-2], b_shape[-1])
+        return self.reader.made("MatMul", self.node, [a, b], shape, output=self.fresh("matmul"))
+
+    def take(self, source, indices, first=0):
+        """Elements by the broadcast indices (int64, names or arrays) of dimensions first, first+1, …"""
+        names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
+        own, middle = self.shape(source), numpy.broadcast_shapes(*(self.shape(name) for name in names))
+        return self.reader.made("Gather", self.node, [source, *names], (*own[:first], *middle, *own[first + len(names):]),
+                                output=self.fresh("taken"), parameters=(first,))
+
+    def others(self, shape, axis, indices):
+        """Indices for `take` of all dimensions: `indices` (of that shape's rank) along one, its place along each other one."""
+        return [indices if d == axis else numpy.arange(size).reshape([-1 if e == d else 1 for e in range(len(shape))]) for d, size in enumerate(shape)]
+
+    def done(self, name, output=None):
+        """The node's output is that."""
+        self.reader.same(output or self.node.output, name)
+

@@ -1,0 +1,127 @@
+"""Readers of ONNX's operators that scale by what they find in the same tensor, and of reductions that are more than one of the engine's."""
+
+import numpy
+
+from .lowering import Lowering
+from .operators import Unsupported, reads
+from .tensor_operators import axis_of, reduced_axes
+
+
+@reads("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
+def reduce(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    own, axes = add.shape(x), reduced_axes(reader, node)
+    if axes is None:
+        axes = []           # the rest is done all the same
+    if node.op == "ReduceLogSumExp":
+        most = add.reduce("max", x, axes) if axes else x
+        finite = add.where(add.do("isfinite", most), most, 0)
+        powers = add.do("exp", add.do("subtract", x, finite))
+        made = add.do("add", add.do("log", add.reduce("sum", powers, axes) if axes else powers), finite)
+    else:
+        before = {"ReduceL1": "absolute", "ReduceL2": "square", "ReduceSumSquare": "square"}.get(node.op)
+        after = {"ReduceL2": "sqrt", "ReduceLogSum": "log"}.get(node.op)
+        made = add.do(before, x) if before else x
+        made = add.reduce("sum", made, axes) if axes else made
+        if after and add.dtype(made).kind == "f":
+            made = add.do(after, made)
+        elif after:
+            made = add.cast(add.do(after, add.cast(made, numpy.float64)), add.dtype(x))
+    if not node.get("keepdims", 1):
+        made = add.reshape(made, [size for d, size in enumerate(own) if d not in axes])
+    add.done(made)
+
+
+def _normalized(add, x, axes, epsilon):
+    below = add.do("subtract", x, add.mean(x, axes))
+    return add.do("divide", below, add.do("sqrt", add.do("add", add.mean(add.do("square", below), axes), epsilon)))
+
+
+def _of_channels(add, name, rank):
+    return add.reshape(name, (-1, *(1,) * (rank - 2)))
+
+
+@reads("InstanceNormalization")
+def of_instances(reader, node):
+    add, (x, scale, bias) = Lowering(reader, node), node.inputs
+    rank = len(add.shape(x))
+    made = _normalized(add, x, list(range(2, rank)), node.get("epsilon", 1e-5))
+    add.done(add.do("add", add.do("multiply", made, _of_channels(add, scale, rank)), _of_channels(add, bias, rank)))
+
+
+@reads("GroupNormalization")
+def of_groups(reader, node):
+    add, (x, scale, bias) = Lowering(reader, node), node.inputs
+    own, groups = add.shape(x), node.get("num_groups")
+    rows = add.reshape(x, (own[0], groups, own[1] // groups, -1))
+    made = _normalized(add, rows, [2, 3], node.get("epsilon", 1e-5))
+    shape = (groups, -1, 1)
+    made = add.do("add", add.do("multiply", made, add.reshape(scale, shape)), add.reshape(bias, shape))
+    add.done(add.reshape(made, own))
+
+
+@reads("RMSNormalization")
+def by_root_mean_square(reader, node):
+    """Computed in float32 at least, as stash_type has it."""
+    add, (x, scale) = Lowering(reader, node), node.inputs
+    dtype = add.dtype(x)
+    wide = add.cast(x, numpy.result_type(dtype, numpy.float32))
+    axes = list(range(axis_of(reader, node, x, default=-1), len(add.shape(x))))
+    root = add.do("sqrt", add.do("add", add.mean(add.do("square", wide), axes), node.get("epsilon", 1e-5)))
+    add.done(add.do("multiply", add.cast(add.do("divide", wide, root), add.dtype(scale)), scale))
+
+
+@reads("LpNormalization")
+def by_norm(reader, node):
+    add, x, p = Lowering(reader, node), node.inputs[0], node.get("p", 2)
+    axes = [axis_of(reader, node, x, default=-1)]
+    norm = add.reduce("sum", add.do("absolute" if p == 1 else "square", x), axes)
+    norm = norm if p == 1 else add.do("sqrt", norm)
+    add.done(add.do("divide", x, add.where(add.do("equal", norm, 0), 1, norm)))
+
+
+@reads("LRN")
+def of_neighbours(reader, node):
+    """Each channel by the squares of those around it."""
+    add, x, size = Lowering(reader, node), node.inputs[0], node.get("size")
+    own, dtype = add.shape(x), add.dtype(x)
+    if dtype.kind != "f":
+        raise Unsupported(f"works on {dtype}, expected floats")
+    before = (size - 1) // 2
+    widths = [[0, n, *(0,) * (len(own) - 2)] for n in (before, size - 1 - before)]
+    squares = add.padded(add.do("square", x), *widths, 0)
+    total = add.part(squares, 1, 0, own[1])
+    for first in range(1, size):
+        total = add.do("add", total, add.part(squares, 1, first, first + own[1]))
+    base = add.do("add", add.do("multiply", total, node.get("alpha", 1e-4) / size), node.get("bias", 1.0))
+    add.done(add.do("divide", x, add.do("power", base, node.get("beta", 0.75))))
+
+
+@reads("Hardmax")
+def hardmax(reader, node):
+    """1 at the first of the largest, 0 elsewhere; before version 13 of all dimensions from the axis on."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    own, axis = add.shape(x), axis_of(reader, node, node.inputs[0], default=-1 if node.opset >= 13 else 1)
+    if node.opset < 13:
+        x, axis = add.reshape(x, (int(numpy.prod(own[:axis])), int(numpy.prod(own[axis:])))), 1
+    shape = add.shape(x)
+    places = add.constant(numpy.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))]), numpy.int64)
+    hot = add.do("equal", add.reduce("argmax", x, [axis]), places)
+    add.done(add.reshape(add.cast(hot, add.dtype(x)), own))
+
+
+@reads("ArgMax", "ArgMin")
+def place_of_most(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    axis, op = axis_of(reader, node, x, default=0), node.op.lower()
+    if node.get("select_last_index", 0):
+        made = add.do("subtract", add.constant(add.shape(x)[axis] - 1, numpy.int64), add.reduce(op, add.reverse(x, axis), [axis]))
+    else:
+        made = add.reduce(op, x, [axis])
+    add.done(made if node.get("keepdims", 1) else add.reshape(made, [size for d, size in enumerate(add.shape(x)) if d != axis]))
+
+
+@reads("GlobalMaxPool")
+def most_of_channels(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    add.done(add.reduce("max", x, list(range(2, len(add.shape(x))))))

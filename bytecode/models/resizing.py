@@ -1,0 +1,197 @@
+"""Readers of ONNX's operators that make tensors of other sizes of what is there: borders, repetitions, interpolation, depth for space.
+
+An axis is interpolated by a product with a matrix, made here, of what each new place takes of each old one."""
+
+import math
+
+import numpy
+
+from .lowering import Lowering
+from .operators import Unsupported, reads
+from .tensor_operators import numbers_of
+
+
+@reads("Pad")
+def pad(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    own, mode = add.shape(x), node.get("mode", "constant")
+    widths = numbers_of(reader, node, 1, "pads") if node.opset >= 11 else node.get("pads", node.get("paddings"))
+    axes = numbers_of(reader, node, 3, "axes") or range(len(own))
+    before, after = [0] * len(own), [0] * len(own)
+    for number, axis in enumerate(axes):
+        before[axis], after[axis] = widths[number], widths[number + len(widths) // 2]
+    if mode == "constant":
+        value = node.input(2) if node.opset >= 11 else node.get("value", 0.0)
+        made = add.padded(x, before, after, add.reshape(value, ()) if isinstance(value, str) else value or 0)
+        add.done(made)
+        return
+    modes = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+    if mode not in modes:
+        raise Unsupported(f"pads by {mode!r}")
+    for d, (front, back) in enumerate(zip(before, after)):
+        if front or back:
+            places = numpy.arange(max(0, -front), own[d] - max(0, -back))
+            places = numpy.pad(places, (max(0, front), max(0, back)), modes[mode])
+            x = add.take(x, [places], d)
+    add.done(x)
+
+
+@reads("Tile")
+def tile(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    own, counts = add.shape(x), numbers_of(reader, node, 1, "repeats")
+    if len(counts) != len(own):
+        raise Unsupported(f"has {len(counts)} repeats, expected {len(own)}, one a dimension")
+    for d, count in enumerate(counts):
+        if count > 1:           # one dimension more is all that it needs at a time
+            shape = add.shape(x)
+            x = add.expand(add.reshape(x, (*shape[:d], 1, *shape[d:])), (*shape[:d], count, *shape[d:]))
+            x = add.reshape(x, (*shape[:d], count * shape[d], *shape[d + 1:]))
+        elif count < 1:
+            raise Unsupported("makes a tensor of no elements")
+    add.done(x)
+
+
+@reads("CenterCropPad")
+def center(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    own, sizes = add.shape(x), numbers_of(reader, node, 1, "shape")
+    before, after = [0] * len(own), [0] * len(own)
+    for axis, size in zip(node.get("axes", range(len(own))), sizes):
+        more = size - own[axis]
+        before[axis] = more // 2 if more > 0 else -(-more // 2)
+        after[axis] = more - before[axis]
+    add.done(add.padded(x, before, after, 0))
+
+
+@reads("DepthToSpace")
+def depth_to_space(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    (n, c, h, w), block = add.shape(x), node.get("blocksize")
+    inner = c // block ** 2
+    if node.get("mode", "DCR") == "DCR":
+        made = add.transpose(add.reshape(x, (n, block, block, inner, h, w)), (0, 3, 4, 1, 5, 2))
+    else:
+        made = add.transpose(add.reshape(x, (n, inner, block, block, h, w)), (0, 1, 4, 2, 5, 3))
+    add.done(add.reshape(made, (n, inner, h * block, w * block)))
+
+
+@reads("SpaceToDepth")
+def space_to_depth(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    (n, c, h, w), block = add.shape(x), node.get("blocksize")
+    split = add.reshape(x, (n, c, h // block, block, w // block, block))
+    order = (0, 3, 5, 1, 2, 4) if node.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    add.done(add.reshape(add.transpose(split, order), (n, c * block ** 2, h // block, w // block)))
+
+
+# ---- interpolation
+def _coordinates(mode, size, scale, made, region):
+    """Where the `made` new places lie among the `size` old ones."""
+    at, length = numpy.arange(made, dtype=numpy.float64), scale * size
+    if mode == "align_corners":
+        return at * (size - 1) / (length - 1) if length != 1 else at * 0
+    if mode == "asymmetric":
+        return at / scale
+    if mode == "tf_crop_and_resize":
+        first, last = region[0] * (size - 1), region[1] * (size - 1)
+        return first + at * (last - first) / (length - 1) if length != 1 else at * 0 + (first + last) / 2
+    if mode == "pytorch_half_pixel" and length == 1:
+        return at * 0 - 0.5
+    offset = size / 2 * (1 - made / length) if mode == "half_pixel_symmetric" else 0.0
+    if mode not in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn"):
+        raise Unsupported(f"has the coordinate_transformation_mode {mode!r}")
+    return at / scale if mode == "tf_half_pixel_for_nn" else offset + (at + 0.5) / scale - 0.5
+
+
+def _nearest(places, rounding):
+    if rounding == "round_prefer_floor":
+        return numpy.ceil(places - 0.5)
+    return {"floor": numpy.floor, "ceil": numpy.ceil}.get(rounding, lambda at: numpy.floor(at + 0.5))(places)
+
+
+def _weights(kind, distance, a):
+    """What is taken of a place that lies so far away."""
+    distance = abs(distance)
+    if kind == "linear":
+        return numpy.maximum(0, 1 - distance)
+    near = ((a + 2) * distance - (a + 3)) * distance ** 2 + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return numpy.where(distance <= 1, near, numpy.where(distance < 2, far, 0))
+
+
+def _matrix(node, kind, places, size, scale):
+    """[new, old]: what each new place takes of each old one. Beyond the ends lies what is there, or with exclude_outside nothing."""
+    narrowing = min(scale, 1.0) if node.get("antialias", 0) else 1.0
+    reach = math.ceil((1 if kind == "linear" else 2) / narrowing) + 1
+    matrix = numpy.zeros((len(places), size))
+    around = numpy.floor(places).astype(numpy.int64)[:, None] + numpy.arange(-reach, reach + 1)
+    weights = _weights(kind, (around - places[:, None]) * narrowing, node.get("cubic_coeff_a", -0.75))
+    if node.get("exclude_outside", 0):
+        weights = numpy.where((around >= 0) & (around < size), weights, 0)
+    weights /= weights.sum(1, keepdims=True)
+    numpy.add.at(matrix, (numpy.arange(len(places))[:, None], numpy.clip(around, 0, size - 1)), weights)
+    return matrix
+
+
+def _resized_axis(add, node, x, axis, made, scale, region):
+    mode, kind = node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric"), node.get("mode", "nearest")
+    own = add.shape(x)
+    size, rank = own[axis], len(own)
+    places = _coordinates(mode, size, scale, made, region)
+    outside = (places < 0) | (places > size - 1) if mode == "tf_crop_and_resize" else numpy.zeros(made, bool)
+    if kind == "nearest":
+        chosen = _nearest(places, node.get("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor"))
+        chosen = numpy.clip(chosen, 0, size - 1).astype(numpy.int64)
+        if made % size == 0 and (chosen == numpy.arange(made) // (made // size)).all():        # each a number of times
+            shape = (*own[:axis + 1], made // size, *own[axis + 1:])
+            x = add.expand(add.reshape(x, (*own[:axis + 1], 1, *own[axis + 1:])), shape)
+            x = add.reshape(x, (*own[:axis], made, *own[axis + 1:]))
+        else:
+            x = add.take(x, [chosen], axis)
+    else:
+        dtype = add.dtype(x)
+        if dtype.kind != "f":
+            raise Unsupported(f"interpolates {dtype}, expected floats")
+        matrix = _matrix(node, "cubic" if kind == "cubic" else "linear", places, size, scale)
+        if axis == rank - 1 and rank > 1:
+            x = add.matmul(x, add.constant(matrix.T, dtype))
+        elif axis == rank - 2:
+            x = add.matmul(add.constant(matrix, dtype), x)
+        else:
+            rows = add.reshape(x, (math.prod(own[:axis]), size, math.prod(own[axis + 1:])))
+            x = add.reshape(add.matmul(add.constant(matrix, dtype), rows), (*own[:axis], made, *own[axis + 1:]))
+    if outside.any():
+        kept = add.constant(~outside.reshape([-1 if d == axis else 1 for d in range(rank)]), bool)
+        x = add.where(kept, x, node.get("extrapolation_value", 0.0))
+    return x
+
+
+@reads("Resize", "Upsample")
+def resize(reader, node):
+    add, x = Lowering(reader, node), node.inputs[0]
+    own = add.shape(x)
+    values = [reader.constant(name) for name in node.inputs]
+    if any(name is not None and value is None for name, value in zip(node.inputs[1:], values[1:])):
+        raise Unsupported("has sizes that are not constant")
+    region = scales = sizes = None
+    if node.op == "Upsample" or node.opset < 11:
+        scales = values[1] if len(values) > 1 else numpy.array(node.get("scales"))
+    else:
+        region, scales, sizes = (value if value is not None and value.size else None for value in (*values[1:], None, None)[:3])
+    axes = [axis % len(own) for axis in node.get("axes", range(len(own)))]
+    if sizes is not None:
+        scales = [int(size) / own[axis] for size, axis in zip(sizes, axes)]
+        if node.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+            chosen = (min if node.get("keep_aspect_ratio_policy") == "not_larger" else max)(scales)
+            scales = [chosen] * len(axes)
+            sizes = [math.floor(chosen * own[axis] + 0.5) for axis in axes]
+    elif scales is None:
+        raise Unsupported("has neither scales nor sizes")
+    else:
+        sizes = [math.floor(own[axis] * float(scale)) for axis, scale in zip(axes, scales)]
+    for number, axis in enumerate(axes):
+        part = (0.0, 1.0) if region is None else (float(region[number]), float(region[number + len(axes)]))
+        if sizes[number] != own[axis] or part != (0.0, 1.0) or float(scales[number]) != 1.0:
+            x = _resized_axis(add, node, x, axis, int(sizes[number]), float(scales[number]), part)
+    add.done(x)

@@ -1,0 +1,222 @@
+"""Windows over any number of dimensions and any dtype: what the engine's operators on images, of two dimensions and float32, do not do at once.
+
+One dimension is two, of which the first has size 1. Convolutions of three are sums of convolutions of two, one for each place in depth; pools
+are the largest, or sum, of strided views, one dimension after the other."""
+
+import itertools
+import math
+
+import numpy
+
+from .lowering import Lowering
+from .operators import Unsupported
+
+
+class Window:
+    """A node's window: sizes of kernel, strides, dilations and explicit padding, one number a dimension; `made` are the result's sizes."""
+
+    def __init__(self, reader, node, kernel):
+        rank = len(kernel)
+        self.kernel, self.made = tuple(kernel), tuple(reader.inferred_shape(node.output)[2:])
+        self.sizes = tuple(reader.shape(node.inputs[0])[2:])
+        self.strides, self.dilations = tuple(node.get("strides", (1,) * rank)), tuple(node.get("dilations", (1,) * rank))
+        pads, automatic = node.get("pads", (0,) * (2 * rank)), node.get("auto_pad", "NOTSET")
+        self.before, self.after, self.uncounted = [], [], []
+        for d in range(rank):
+            needed = (self.made[d] - 1) * self.strides[d] + self.dilations[d] * (kernel[d] - 1) + 1
+            before, after = (pads[d], pads[rank + d]) if automatic == "NOTSET" else (0, 0)
+            if automatic in ("SAME_UPPER", "SAME_LOWER"):
+                whole = max(0, needed - self.sizes[d])
+                before = whole // 2 if automatic == "SAME_UPPER" else whole - whole // 2
+                after = whole - before
+            longer = max(after, needed - self.sizes[d] - before)        # where sizes are rounded up; that never counts in an average
+            self.before.append(before)
+            self.after.append(longer)
+            self.uncounted.append(longer - after)
+
+    def parameters(self, groups=1):
+        """The 11 of an operator on images: of two dimensions."""
+        return (*self.kernel, *self.strides, *self.before, *self.after, *self.dilations, groups)
+
+
+def two_dimensional(reader, node, window):
+    """The node's operand, of one or two dimensions, with two, which the window gets too."""
+    x = node.inputs[0]
+    if len(window.kernel) == 2:
+        return x
+    add = Lowering(reader, node)
+    for name in ("kernel", "strides", "dilations", "made", "sizes"):
+        setattr(window, name, (1, *getattr(window, name)))
+    for name in ("before", "after", "uncounted"):
+        setattr(window, name, [0, *getattr(window, name)])
+    return add.reshape(x, (*add.shape(x)[:2], 1, add.shape(x)[2]))
+
+
+def _at(add, source, window, d, place, axis):
+    """The elements along one dimension that windows see at `place`: a view."""
+    first = place * window.dilations[d]
+    return add.part(source, axis, first, first + (window.made[d] - 1) * window.strides[d] + 1, window.strides[d])
+
+
+def _bordered(add, x, window, value):
+    return add.padded(x, (0, 0, *window.before), (0, 0, *window.after), value)
+
+
+def least(dtype):
+    return -math.inf if dtype.kind == "f" else numpy.iinfo(dtype).min
+
+
+def largest(reader, node, window):
+    """The maxima of all windows; of dimensions that are more than two, or of other numbers than float32."""
+    add, made = Lowering(reader, node), node.inputs[0]
+    made = _bordered(add, made, window, least(add.dtype(made)))
+    for d in range(len(window.kernel)):
+        parts = [_at(add, made, window, d, place, d + 2) for place in range(window.kernel[d])]
+        made = parts[0]
+        for part in parts[1:]:
+            made = add.do("maximum", made, part)
+    return made
+
+
+def places_of_largest(reader, node, window):
+    """Where each window's first largest number lies in the operand, as ONNX counts: over all of it, or with storage_order columns first."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    own = add.shape(x)
+    order = range(len(window.sizes))[::-1] if node.get("storage_order", 0) else range(len(window.sizes))
+    inner = numpy.arange(math.prod(window.sizes)).reshape([window.sizes[d] for d in order]).transpose(numpy.argsort(order))
+    outer = numpy.arange(own[0] * own[1]).reshape((*own[:2], *(1,) * len(window.sizes))) * math.prod(window.sizes)
+    numbers = numpy.pad(inner + outer, [(0, 0), (0, 0), *zip(window.before, window.after)])
+    source, best, found = _bordered(add, x, window, least(add.dtype(x))), None, None
+    for places in itertools.product(*map(range, window.kernel)):
+        part, seen = source, [slice(None)] * 2
+        for d, place in enumerate(places):
+            part = _at(add, part, window, d, place, d + 2)
+            first = place * window.dilations[d]
+            seen.append(slice(first, first + (window.made[d] - 1) * window.strides[d] + 1, window.strides[d]))
+        here = add.constant(numpy.ascontiguousarray(numbers[tuple(seen)]), numpy.int64)
+        if best is None:
+            best, found = part, here
+        else:
+            better = add.do("greater", part, best)
+            best, found = add.where(better, part, best), add.where(better, here, found)
+    return found
+
+
+def sums(add, x, window):
+    """The sums of all windows, in the dtype of the operand."""
+    made = _bordered(add, x, window, 0)
+    for d in range(len(window.kernel)):
+        parts = [_at(add, made, window, d, place, d + 2) for place in range(window.kernel[d])]
+        made = parts[0]
+        for part in parts[1:]:
+            made = add.do("add", made, part)
+    return made
+
+
+def counts(window, padding):
+    """How many numbers each window has, an array of the result's sizes; `padding`: said padding is some too."""
+    made = numpy.ones((1,) * len(window.kernel))
+    for d, size in enumerate(window.sizes):
+        first, end = (-window.before[d], size + window.after[d] - window.uncounted[d]) if padding else (0, size)
+        at = numpy.arange(window.made[d])[:, None] * window.strides[d] - window.before[d] + numpy.arange(window.kernel[d]) * window.dilations[d]
+        seen = ((at >= first) & (at < end)).sum(1)
+        made = made * seen.reshape([-1 if e == d else 1 for e in range(len(window.kernel))])
+    return numpy.maximum(made, 1)
+
+
+def averages(reader, node, window):
+    add = Lowering(reader, node)
+    return add.do("divide", sums(add, node.inputs[0], window), counts(window, node.get("count_include_pad", 0)))
+
+
+# ---- convolutions of float32 with constant weights
+def convolved(add, x, weights, bias, window, groups):
+    """Of `x` [n, channels, ...] with the array `weights`, of one to three dimensions; `bias` is an array or None. Negative padding cuts."""
+    rank, outputs = weights.ndim - 2, len(weights)
+    before, after = list(window.before), list(window.after)
+    for d in range(rank):
+        reach = window.dilations[d] * (weights.shape[d + 2] - 1)
+        if not (0 <= before[d] <= reach and 0 <= after[d] <= reach):            # the engine pads by less than a window
+            x = add.padded(x, [before[d] if e == d + 2 else 0 for e in range(rank + 2)], [after[d] if e == d + 2 else 0 for e in range(rank + 2)], 0)
+            before[d] = after[d] = 0
+    own = add.shape(x)
+    if rank == 3:
+        return _of_depth(add, x, weights, bias, window, groups, before, after)
+    if rank == 1:
+        x, weights = add.reshape(x, (*own[:2], 1, own[2])), weights[:, :, None]
+    two = (0,) * (2 - rank)
+    parameters = (*weights.shape[2:], *(1,) * (2 - rank), *window.strides, *two, *before, *two, *after, *(1,) * (2 - rank), *window.dilations, groups)
+    names = [add.constant(weights, "float32"), None if bias is None else add.constant(bias, "float32")]
+    shape = (own[0], outputs, *(1,) * (2 - rank), *window.made)
+    made = add.reader.made("Conv", add.node, [x, *names, None], shape, output=add.fresh("convolution"), window=parameters)
+    return made if rank == 2 else add.reshape(made, (own[0], outputs, *window.made))
+
+
+def _of_depth(add, x, weights, bias, window, groups, before, after):
+    """Depth goes into the batch."""
+    x = add.padded(x, (0, 0, before[0], 0, 0), (0, 0, after[0], 0, 0), 0)
+    n, channels, _, height, width = add.shape(x)
+    flat, total = Flat(window, before, after), None
+    for place in range(weights.shape[2]):
+        part = add.transpose(_at(add, x, window, 0, place, 2), (0, 2, 1, 3, 4))
+        images = add.reshape(part, (n * window.made[0], channels, height, width))
+        made = convolved(add, images, weights[:, :, place], bias if place == 0 else None, flat, groups)
+        total = made if total is None else add.do("add", total, made)
+    return add.transpose(add.reshape(total, (n, window.made[0], len(weights), *window.made[1:])), (0, 2, 1, 3, 4))
+
+
+class Flat:
+    """A window of three dimensions without its first one."""
+
+    def __init__(self, window, before, after):
+        self.strides, self.dilations, self.made = window.strides[1:], window.dilations[1:], window.made[1:]
+        self.before, self.after = before[1:], after[1:]
+
+
+class Full:
+    """The window that a transposed convolution's is, over its operand spread out: stride 1, padding to the other side."""
+
+    def __init__(self, reader, node, kernel, sizes):
+        rank = len(kernel)
+        strides, self.dilations = node.get("strides", (1,) * rank), tuple(node.get("dilations", (1,) * rank))
+        more, pads = node.get("output_padding", (0,) * rank), node.get("pads", (0,) * (2 * rank))
+        automatic, shape = node.get("auto_pad", "NOTSET"), node.get("output_shape")
+        self.strides, self.made, self.before, self.after = (1,) * rank, [], [], []
+        for d in range(rank):
+            reach = self.dilations[d] * (kernel[d] - 1)
+            spread = (sizes[d] - 1) * strides[d] + 1
+            begin, end = pads[d], pads[rank + d]
+            if shape is not None or automatic in ("SAME_UPPER", "SAME_LOWER"):
+                wanted = shape[-rank + d] if shape is not None else sizes[d] * strides[d]
+                whole = spread + reach + more[d] - wanted
+                cut = max(0, whole)                 # what is missing is added at the end
+                begin = cut // 2 if automatic == "SAME_UPPER" else cut - cut // 2
+                end = whole - begin
+            self.before.append(reach - begin)
+            self.after.append(reach - end + more[d])
+            self.made.append(spread + reach + more[d] - begin - end)
+
+
+def spread_out(add, x, strides):
+    """With zeros between the numbers of each dimension, and as many behind the last one."""
+    for d, stride in enumerate(strides, 2):
+        if stride > 1:
+            shape = add.shape(x)
+            blocks = add.whole((*shape[:d + 1], stride, *shape[d + 1:]), add.dtype(x))
+            add.put(add.part(blocks, d + 1, 0, 1), add.reshape(x, (*shape[:d + 1], 1, *shape[d + 1:])))
+            add.put(add.part(blocks, d + 1, 1, stride), 0)
+            x = add.reshape(blocks, (*shape[:d], shape[d] * stride, *shape[d + 1:]))
+    return x
+
+
+def transposed(reader, node, weights, bias):
+    """A transposed convolution: one over the operand spread out, with the weights mirrored."""
+    add, x = Lowering(reader, node), node.inputs[0]
+    rank, groups, strides = weights.ndim - 2, node.get("group", 1), node.get("strides", (1,) * (weights.ndim - 2))
+    window = Full(reader, node, weights.shape[2:], add.shape(x)[2:])
+    window.after = [after - stride + 1 for after, stride in zip(window.after, strides)]
+    parts = [numpy.swapaxes(part, 0, 1) for part in numpy.split(weights, groups)]
+    mirrored = numpy.concatenate(parts)[(slice(None), slice(None), *(slice(None, None, -1),) * rank)]
+    if rank > 3:
+        raise Unsupported(f"has {rank} dimensions, expected 3 at most")
+    return convolved(add, spread_out(add, x, strides), numpy.ascontiguousarray(mirrored), bias, window, groups)

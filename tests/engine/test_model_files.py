@@ -1,0 +1,187 @@
+"""Files that are no models, or damaged ones: each is refused with one sentence, or is a model all the same and runs; never a crash.
+
+One file of each kind of operators, and every damage done to all of them."""
+
+import functools
+import math
+import struct
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+import bench.networks
+import engine.numpy
+from bytecode.models import compile_model
+from engine import _array
+from engine.models import Model
+from tests import networks
+
+_TENSOR, _NODE, _HEADER = 192, 128, 128         # bytes of records: docs/model-format.md
+HOSTILE = (0, 1, 2, 3, 5, 9, 10, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 20)
+
+
+def node(operator, inputs, outputs="y", **attributes):
+    return helper.make_node(operator, inputs.split(" "), outputs.split(), **attributes)
+
+
+def _images():
+    nodes = [
+        node("MaxPool", "x", "i", kernel_shape=[1, 1]), node("Conv", "i d", "a", group=6, pads=[1] * 4), node("Split", "a halves", "l r", axis=1),
+        node("Conv", "r g", "s", group=3), node("AveragePool", "l", "m", kernel_shape=[3, 3]), node("Clip", "s low high", "t"),
+        node("Concat", "m t m", "n", axis=1), node("Reshape", "n five", "o"), node("Transpose", "o", "p", perm=[0, 2, 1, 3, 4]),
+        node("Reshape", "p four", "q"), node("ReduceMean", "q", "u", axes=[2, 3]), node("Conv", "q v", "y")]
+    return networks.graph(nodes, {"x": (2, 6, 7, 5)}, {"y": None, "u": None}, {
+        "d": networks.values((6, 1, 3, 3), 1), "halves": numpy.array([3, 3]), "g": networks.values((3, 1, 3, 3), 2), "five": numpy.array([2, 3, 3, 5, 3]),
+        "four": numpy.array([2, 9, 5, 3]), "v": networks.values((4, 9, 1, 1), 3), "low": numpy.float32(-0.5), "high": numpy.float32(0.75)})
+
+
+def _views():
+    nodes = [node("Transpose", "x", "t", perm=[0, 1, 3, 2]), node("Conv", "t w", "c"), node("Sigmoid", "c", "s"), node("ReduceMax", "s axes", "m"),
+             node("Where", "b m s")]
+    return networks.graph_of(nodes, {"x": networks.values((1, 2, 3, 4)), "b": numpy.ones(3, bool)}, ("y",),
+                             {"w": networks.values((2, 2, 1, 1)), "axes": numpy.array([1])})
+
+
+def _places():
+    nodes = [node("CumSum", "x axis", "c"), node("TopK", "c k", "v i"), node("GatherElements", "x i", "g"), node("ScatterElements", "x i g", "s", reduction="add"),
+             node("ScatterND", "s j v", "y", reduction="max"), node("GatherND", "y j", "z")]
+    return networks.graph_of(nodes, {"x": networks.values((3, 4)), "j": numpy.array([[0], [2], [1]])}, ("y", "z"), {"axis": numpy.array(1), "k": numpy.array([4])})
+
+
+FILES = {
+    "network": networks.small, "images": _images, "views": _views, "places": _places,
+    "bert": lambda: bench.networks.bert(4, 1, 8, 2, 8, 10).SerializeToString(), "din": lambda: bench.networks.din(5, 10, 10, 4).SerializeToString(),
+}
+
+
+@functools.cache
+def file_of(name):
+    return compile_model(FILES[name](), f"{name}.onnx")
+
+
+def opened(data):
+    return Model("model", _array._model_open(bytes(data)))
+
+
+def refuses(data):
+    """Whether the file is refused, with one sentence; a weight or a name may be anything, and what is a model runs."""
+    try:
+        model = opened(data)
+    except (ValueError, MemoryError, NotImplementedError) as error:
+        assert "\n" not in str(error)
+        return True
+    if _largest(data) < 1 << 18:
+        try:
+            _array._model_run(model._session, tuple(engine.numpy.zeros(port.shape, port.dtype) for port in model.inputs))
+        except (IndexError, MemoryError) as error:          # indices are values, and are looked at when they are there
+            assert "\n" not in str(error)
+    return False
+
+
+def test_what_is_whole_is_not_refused():
+    assert not any(refuses(file_of(name)) for name in FILES)
+
+
+@given(st.sampled_from(list(FILES)), st.data())
+@settings(deadline=None)
+def test_a_file_that_ends_early_is_refused(name, data):
+    file = file_of(name)
+    assert refuses(file[:data.draw(st.integers(0, len(file) - 1))])
+
+
+@given(st.binary(max_size=300))
+@settings(deadline=None)
+def test_other_bytes_are_refused(data):
+    assert refuses(data)
+
+
+@pytest.mark.parametrize("name", FILES)
+@given(data=st.data(), value=st.sampled_from(HOSTILE))
+@settings(deadline=None, max_examples=350)
+def test_hostile_numbers_never_crash(name, data, value):
+    file = bytearray(file_of(name))
+    struct.pack_into("<I", file, 4 * data.draw(st.integers(0, _records(file) // 4 - 1)), value)
+    refuses(file)
+
+
+@pytest.mark.parametrize("name", FILES)
+@given(data=st.data(), values=st.lists(st.integers(0, 255), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=150)
+def test_damaged_records_never_crash(name, data, values):
+    file = bytearray(file_of(name))
+    records = _records(file)
+    for value in values:
+        file[data.draw(st.integers(0, records - 1))] = value
+    refuses(file)
+
+
+@pytest.mark.parametrize("name", FILES)
+@given(data=st.data())
+@settings(deadline=None, max_examples=150)
+def test_exchanged_records_never_crash(name, data):
+    """Nodes or tensors in another order: operands of other shapes, dtypes and layouts."""
+    file = bytearray(file_of(name))
+    tensors, nodes = struct.unpack_from("<2I", file, 24)
+    at, size, count = data.draw(st.sampled_from([(_HEADER, _TENSOR, tensors), (_HEADER + _TENSOR * tensors, _NODE, nodes)]))
+    one, other = (at + size * data.draw(st.integers(0, count - 1)) for _ in range(2))
+    file[one:one + size], file[other:other + size] = file[other:other + size], file[one:one + size]
+    refuses(file)
+
+
+def _largest(file):
+    """Elements of the file's largest tensor: what is not as small as the models here are is prepared, but takes too long to run."""
+    tensors = struct.unpack_from("<I", file, 24)[0]
+    return max(math.prod(struct.unpack_from("<8q", file, _HEADER + _TENSOR * number + 16)[:struct.unpack_from("<I", file, _HEADER + _TENSOR * number + 12)[0]])
+               for number in range(tensors))
+
+
+def _records(file):
+    """Bytes before the weights."""
+    return struct.unpack_from("<Q", file, 16)[0] - struct.unpack_from("<Q", file, 56)[0]
+
+
+@pytest.mark.parametrize(("at", "value", "message"), [
+    (0, b"X", "does not begin with VMEMODEL"), (8, b"\3", "has format 3, this engine reads format 2"), (16, b"\1", "its header says"),
+])
+def test_the_header_says_what_is_wrong(at, value, message):
+    file = file_of("network")
+    with pytest.raises(ValueError, match=message):
+        opened(file[:at] + value + file[at + 1:])
+
+
+@pytest.mark.parametrize(("offset", "value", "message"), [
+    (100, 99, "is a view of tensor 99 of"), (104, 1000, "sees more than tensor"), (96, 3, "is of the unknown kind 3"),
+])
+def test_a_wrong_view_is_named(offset, value, message):
+    file = bytearray(file_of("bert"))
+    first = next(at for at in range(_HEADER, len(file), _TENSOR) if struct.unpack_from("<I", file, at + 96)[0] == 2)
+    struct.pack_into("<I", file, first + offset, value)
+    with pytest.raises(ValueError, match=message):
+        opened(file)
+
+
+def altered(name, operator, parameter, value):
+    """The file with another parameter of its first node of that operator."""
+    file = bytearray(file_of(name))
+    tensors, nodes = struct.unpack_from("<2I", file, 24)
+    first = _HEADER + _TENSOR * tensors
+    at = next(at for at in range(first, first + _NODE * nodes, _NODE) if struct.unpack_from("<I", file, at + 8)[0] == operator)
+    struct.pack_into("<i", file, at + 24 + 4 * parameter, value)
+    return file
+
+
+@pytest.mark.parametrize(("name", "operator", "parameter", "value", "message"), [
+    ("images", 1, 10, 4, "has 4 groups"), ("images", 1, 10, 0, "has 0 groups"), ("images", 1, 11, 3, "unknown activation 3"),
+    ("images", 9, 15, 1, "counts padding that is none"), ("images", 11, 17, 4, "channels that are not there"),
+    ("images", 11, 17, -1, "channels that are not there"), ("images", 12, 10, 2, "does not shuffle 2 equal groups"),
+    ("images", 12, 10, 0, "does not shuffle 0 equal groups"), ("places", 38, 0, 1, "takes 2 dimensions from number 1 of 2"),
+    ("places", 42, 0, 4, "unknown operation 4"), ("places", 42, 1, 99, "unknown operation 0 or dtype 99"), ("places", 42, 2, 2, "along axis 2"),
+    ("places", 43, 0, -1, "the order along axis -1"), ("places", 44, 0, 1, "takes 2 dimensions from number 1 of 2"),
+    ("places", 44, 1, 3, "unknown operation 3 for dtype 10"), ("places", 44, 1, -2, "unknown operation -2"),
+])
+def test_parameters_that_do_not_fit_are_refused(name, operator, parameter, value, message):
+    with pytest.raises(ValueError, match=message):
+        opened(altered(name, operator, parameter, value))

@@ -94,6 +94,13 @@ def test_a_shim_that_answers_with_an_error_is_passed_over(checkout, machine):
     assert f"making .venv with {good}" in said
 
 
+def test_a_checkout_that_cannot_be_written_says_so_and_what_to_do(checkout, machine):
+    (checkout / ".python").write_text("")       # permissions would not keep root from writing
+    status, said = set_up(checkout, machine)
+    assert (status, said) == (1, f"set-up: you may not write here: {checkout}; clone it into a folder of your own. If it is set up "
+                                 "already, .venv/bin/vmhost there does without\n")
+
+
 def test_without_any_python_the_reasons_are_all_given(checkout, machine):
     machine("python3.14", "#!/bin/sh\necho 'it is a debug build, and vmhost needs a release build'\nexit 1\n")
     machine("uv", "#!/bin/sh\necho 'error: no network' >&2\nexit 2\n")

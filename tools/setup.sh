@@ -24,7 +24,8 @@ for program in flock sha256sum sed awk; do
     command -v "$program" >/dev/null 2>&1 || fail "$program is missing (util-linux, coreutils, sed and awk are needed)"
 done
 
-mkdir -p .python
+(mkdir -p .python && : >> .python/lock) 2>/dev/null ||
+    fail "you may not write here: $here; clone it into a folder of your own. If it is set up already, .venv/bin/vmhost there does without"
 exec 9>.python/lock
 flock -n 9 || { say "another set-up runs in this checkout; waiting for it"; flock 9; }
 

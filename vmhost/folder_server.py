@@ -111,10 +111,11 @@ class FolderServer:
     def _take(self, line):
         key = None
         try:
-            asked = json_values.loads(line.decode())
+            asked = _read(line)
+            if isinstance(asked, dict):
+                key = asked.get("id")
             if not isinstance(asked, dict) or not isinstance(asked.get("task"), str):
-                raise ValueError('expected an object such as {"task": "digits", "input": 1}')
-            key = asked.get("id")
+                raise ValueError('expected an object such as {"task": "digits", "input": 1}, got ' + _shortened(line))
             unknown = asked.keys() - {"id", "task", "input", "timeout_s"}
             timeout_s = asked.get("timeout_s")
             if unknown:
@@ -126,7 +127,7 @@ class FolderServer:
             except KeyError:
                 names = ", ".join(sorted(self._host.tasks)) or "none"
                 raise ValueError(f"no task {asked['task']!r}; loaded are: {names}") from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             self._answer(key, error={"type": "InputError", "message": str(error)})
             return
         try:
@@ -161,6 +162,21 @@ class FolderServer:
                 self._out.flush()
         except BrokenPipeError:
             self._reader_gone = True
+
+
+def _read(line):
+    """The value that the JSON in `line` says; ValueError."""
+    try:
+        return json_values.loads(line.decode())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}: {_shortened(line)}") from None
+    except RecursionError:
+        raise ValueError(f"nested too deeply: {_shortened(line)}") from None
+
+
+def _shortened(line):
+    text = line.decode().strip()
+    return repr(text if len(text) <= 60 else text[:60] + "...")
 
 
 def _error(error):

@@ -85,7 +85,8 @@ def test_a_task_that_raises_is_an_answer_with_its_traceback(served):
 
 
 @pytest.mark.parametrize(("line", "says"), [
-    ("{", "Expecting property name"),
+    ("{", "not JSON: Expecting property name"),
+    ("[" * 100_000, "nested too deeply: '[[["),
     ("[1]", "expected an object such as"),
     ("\udcff", "surrogates not allowed"),
     ('{"task": "triple"}', "no task 'triple'; loaded are: double"),
@@ -103,6 +104,11 @@ def test_a_wrong_line_is_an_answer_and_not_the_end(served, line, says):
     error = served.answers()[0]["error"]
     assert error["type"] == "InputError" and says in error["message"]
     assert served.ask(task="double", input=1)["result"] == 2
+
+
+def test_the_answer_to_an_incomplete_call_has_its_id(served):
+    answer = served.ask(id=7, taks="double")
+    assert answer["id"] == 7 and answer["error"]["message"].endswith("""got '{"id": 7, "taks": "double"}'""")
 
 
 def test_bundles_come_are_replaced_and_go(served, folder):

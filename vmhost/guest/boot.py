@@ -80,14 +80,46 @@ class Importer:
         return None if data is None else _io.TextIOWrapper(_io.BytesIO(data), "utf-8").read()
 
     @staticmethod
+    def get_data(path):
+        from vmhost.guest.files import read_bytes
+        return read_bytes(path)
+
+    @staticmethod
     def is_package(name):
         return _native.find(name) == _PACKAGE
+
+    @staticmethod
+    def iter_modules(prefix=""):
+        return _modules_in("", prefix)
 
     @staticmethod
     def get_resource_reader(name):
         from vmhost.guest.files import BundleReader
         package = name if _native.find(name) == _PACKAGE else name.rpartition(".")[0]
         return BundleReader(package.replace(".", "/"))
+
+
+class PackageFolder:
+    """What pkgutil finds for an entry of a package's __path__: "name@version/package", also as an absolute path."""
+
+    def __init__(self, path):
+        parts = [part for part in path.split("/") if part] if isinstance(path, str) else [""]
+        if parts and "@" in parts[0]:
+            del parts[0]
+        self._package = ".".join(parts)
+        if parts and _native.find(self._package) != _PACKAGE:
+            raise ImportError("not a folder of a bundle's modules", path=path)
+
+    def iter_modules(self, prefix=""):
+        return _modules_in(self._package, prefix)
+
+    @staticmethod
+    def find_spec(name, target=None):
+        return _importer.find_spec(name)
+
+
+def _modules_in(package, prefix):
+    return [(prefix + name, is_package) for name, is_package in sorted(_native.modules(package).items())]
 
 
 _importer = Importer()      # an instance: who lists the classes in a module shall not find its __loader__
@@ -431,7 +463,7 @@ def boot(native):
     modules[__name__].__spec__ = ModuleSpec(__name__, _importer, origin="bundle")
     sys.meta_path[:] = [_importer]
     sys.path[:] = []
-    sys.path_hooks[:] = []
+    sys.path_hooks[:] = [PackageFolder]
     sys.path_importer_cache.clear()
     modules.pop("zipimport", None)
     if "encodings" in modules:      # where file names are not in UTF-8, from a folder of the host's

@@ -33,6 +33,9 @@ def read_bytes(path):
     """The bytes of a file of the bundle. FileNotFoundError, which lists what there is."""
     data = _file(_inside(path))
     if data is None:
+        folder = _inside(path) + "/"
+        if any(name.startswith(folder) for name in names()):
+            raise IsADirectoryError(21, "Is a directory", str(path))
         there = ", ".join(names()) or "none"
         raise FileNotFoundError(2, f"no such file in the bundle (files: {there})", str(path))
     return data

@@ -115,6 +115,32 @@ static int check_open_code(vmh_gated *call)
     return vmh_gated_replace(call, argument, text);
 }
 
+/* An absolute path that names a file of the bundle, to read, and that nothing grants. -1: error set. */
+static int names_bundled(vmh_gated *call, PyObject *path)
+{
+    PyObject **mode = vmh_gated_argument(call, 1, "mode"), *bytes = NULL, *granted = NULL;
+    const char *text = mode == NULL || !PyUnicode_Check(*mode) ? "r" : PyUnicode_AsUTF8(*mode);
+    vmh_bundle_entry entry = { 0 };
+    int rc = -1;
+    if (text == NULL)
+        return -1;
+    if (access_of(text) != VMH_READ)
+        return 0;
+    if (!PyUnicode_FSConverter(path, &bytes) || vmh_bundle_find(PyBytes_AS_STRING(bytes), &entry) < 0)
+        goto done;
+    rc = 0;
+    if (entry.kind != 0 && vmh_grant_path(path, VMH_READ, false, "open", &granted) < 0) {
+        rc = PyErr_ExceptionMatches(PyExc_PermissionError) ? 1 : -1;
+        if (rc == 1)
+            PyErr_Clear();
+    }
+done:
+    vmh_bundle_entry_clear(&entry);
+    Py_XDECREF(bytes);
+    Py_XDECREF(granted);
+    return rc;
+}
+
 /* A relative path names a file of the bundle: vmhost.guest.files answers. Everything else is FileIO's business. */
 static int check_open(vmh_gated *call)
 {
@@ -130,7 +156,9 @@ static int check_open(vmh_gated *call)
                                         : PyUnicode_GET_LENGTH(path) > 0 && PyUnicode_READ_CHAR(path, 0) == '/';
     int rc = vmh_gated_replace(call, file, path);
     PyObject **opener = vmh_gated_argument(call, 7, "opener");
-    if (rc < 0 || absolute || (opener != NULL && *opener != Py_None))
+    if (rc < 0 || (opener != NULL && *opener != Py_None))
+        return rc;
+    if (absolute && (rc = names_bundled(call, path)) <= 0)
         return rc;
     PyObject *files = PyImport_ImportModule("vmhost.guest.files");
     PyObject *function = files == NULL ? NULL : PyObject_GetAttrString(files, "open_file");

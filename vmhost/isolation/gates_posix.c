@@ -2,12 +2,13 @@
  * shares is refused or virtual. */
 #include "gates.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { KEEP_LAST = 8, OR_FD = 16 };     /* beside VMH_READ, VMH_WRITE */
+enum { KEEP_LAST = 8, OR_FD = 16, OF_BUNDLE = 32 };     /* beside VMH_READ, VMH_WRITE */
 
 /* A keyword argument such as dir_fd or src_dir_fd: only None. */
 static int no_folder_fd(vmh_gated *call)
@@ -45,16 +46,59 @@ static int path_argument(vmh_gated *call, PyObject **argument, int access)
     return vmh_gated_replace(call, argument, text);
 }
 
+/* Paths of the bundle's files and folders: 1, answered; 0, not of the bundle, or granted; -1, error set. */
+static int bundle_answer(vmh_gated *call, PyObject *value, int access)
+{
+    PyObject *path = PyOS_FSPath(value), *bytes = NULL, *granted = NULL;
+    PyObject **mode = vmh_gated_argument(call, 1, "mode");
+    vmh_bundle_entry entry = { 0 };
+    int rc = -1;
+    if (path == NULL || !PyUnicode_FSConverter(path, &bytes) || vmh_bundle_find(PyBytes_AS_STRING(bytes), &entry) < 0)
+        goto done;
+    bool absolute = PyBytes_AS_STRING(bytes)[0] == '/';
+    rc = 0;
+    if (entry.kind == 0) {
+        if (!absolute) {
+            errno = ENOENT;
+            PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
+            rc = -1;
+        }
+        goto done;
+    }
+    if (absolute) {
+        if (vmh_grant_path(path, access & VMH_READ, access & KEEP_LAST, call->gate->name, &granted) == 0)
+            goto done;
+        if (!PyErr_ExceptionMatches(PyExc_PermissionError)) {
+            rc = -1;
+            goto done;
+        }
+        PyErr_Clear();
+    }
+    call->result = vmh_bundle_answer(&entry, call->gate->name, path, mode == NULL ? Py_None : *mode);
+    rc = call->result == NULL ? -1 : 1;
+done:
+    vmh_bundle_entry_clear(&entry);
+    Py_XDECREF(path);
+    Py_XDECREF(bytes);
+    Py_XDECREF(granted);
+    return rc;
+}
+
 static int check_path(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
     int access = call->gate->access;
     if (no_folder_fd(call) < 0)
         return -1;
-    if (argument == NULL) {
-        vmh_deny("a task has no current folder; pass an absolute path", "%s()", call->gate->name);
-        return -1;
+    bool lists = strcmp(call->gate->name, "listdir") == 0 || strcmp(call->gate->name, "scandir") == 0;
+    if (lists && (argument == NULL || *argument == Py_None)) {
+        PyObject *here = PyUnicode_FromString(".");
+        int rc = here == NULL ? -1 : bundle_answer(call, here, access);
+        Py_XDECREF(here);
+        return rc;
     }
+    if (argument == NULL)
+        return 0;       /* CPython raises its own TypeError */
     /* lstat through stat(follow_symlinks=False) and its like */
     for (Py_ssize_t i = 0; call->kwnames != NULL && i < PyTuple_GET_SIZE(call->kwnames); i++)
         if (PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(call->kwnames, i), "follow_symlinks")) {
@@ -65,6 +109,11 @@ static int check_path(vmh_gated *call)
                 access |= KEEP_LAST;
             call->args[call->nargs + i] = follow ? Py_True : Py_False;
         }
+    if ((access & OF_BUNDLE) && !((access & OR_FD) && PyIndex_Check(*argument))) {
+        int rc = bundle_answer(call, *argument, access);
+        if (rc != 0)
+            return rc;
+    }
     call->pass = VMH_PASS_GATE;
     return path_argument(call, argument, access);
 }
@@ -73,7 +122,7 @@ static int check_path(vmh_gated *call)
 static int check_access(vmh_gated *call)
 {
     int rc = check_path(call);
-    if (rc >= 0 || !PyErr_ExceptionMatches(PyExc_PermissionError))
+    if (rc >= 0 || !PyErr_ExceptionMatches(PyExc_OSError))
         return rc;
     PyErr_Clear();
     call->result = Py_NewRef(Py_False);
@@ -267,12 +316,12 @@ static int check_device_encoding(vmh_gated *call)
 }
 
 #define GATES(G)                                                        \
-    G(posix, , stat, check_path, VMH_READ | OR_FD, "path")              \
-    G(posix, , lstat, check_path, VMH_READ | KEEP_LAST, "path")         \
-    G(posix, , access, check_access, VMH_READ, "path")                  \
-    G(posix, , listdir, check_path, VMH_READ | OR_FD, "path")           \
-    G(posix, , scandir, check_path, VMH_READ | OR_FD, "path")           \
-    G(posix, , readlink, check_path, VMH_READ | KEEP_LAST, "path")      \
+    G(posix, , stat, check_path, VMH_READ | OR_FD | OF_BUNDLE, "path")  \
+    G(posix, , lstat, check_path, VMH_READ | KEEP_LAST | OF_BUNDLE, "path") \
+    G(posix, , access, check_access, VMH_READ | OF_BUNDLE, "path")      \
+    G(posix, , listdir, check_path, VMH_READ | OR_FD | OF_BUNDLE, "path") \
+    G(posix, , scandir, check_path, VMH_READ | OR_FD | OF_BUNDLE, "path") \
+    G(posix, , readlink, check_path, VMH_READ | KEEP_LAST | OF_BUNDLE, "path") \
     G(posix, , statvfs, check_path, VMH_READ | OR_FD, "path")           \
     G(posix, , chmod, check_path, VMH_WRITE | OR_FD, "path")            \
     G(posix, , mkdir, check_path, VMH_WRITE | KEEP_LAST, "path")        \

@@ -162,6 +162,40 @@ static PyObject *native_files(PyObject *Py_UNUSED(native), PyObject *Py_UNUSED(u
     return list;
 }
 
+typedef struct {
+    const char *prefix;     /* "package.", or "" */
+    PyObject *found;        /* dict: name -> whether it is a package */
+} children;
+
+static int child_visit(const vmh_module *module, void *context)
+{
+    children *all = context;
+    const char *name = module->name + strlen(all->prefix);
+    if (strchr("/#%", module->name[0]) != NULL || *name == 0 || strchr(name, '.') != NULL)
+        return 0;
+    return PyDict_SetItemString(all->found, name, module->is_package ? Py_True : Py_False);
+}
+
+static PyObject *native_modules(PyObject *Py_UNUSED(native), PyObject *package)
+{
+    const char *text = name_text(package, "modules");
+    if (text == NULL)
+        return NULL;
+    char *prefix = PyMem_Malloc(strlen(text) + 2);
+    if (prefix == NULL)
+        return PyErr_NoMemory();
+    sprintf(prefix, "%s%s", text, *text == 0 ? "" : ".");
+    vmh_image *task = task_image(), *system = vmh_vm_system(vmh_current());
+    children all = { prefix, PyDict_New() };
+    bool own = *text == 0 || (task != NULL && vmh_image_find(task, text) != NULL);
+    if (all.found != NULL
+        && ((task != NULL && own && vmh_image_visit(task, prefix, child_visit, &all) < 0)
+            || ((*text == 0 || !own) && vmh_image_visit(system, prefix, child_visit, &all) < 0)))
+        Py_CLEAR(all.found);
+    PyMem_Free(prefix);
+    return all.found;
+}
+
 static PyObject *call_imp(PyMethodDef *def, PyObject *const *args, Py_ssize_t count)
 {
     unsigned before = vmh_pass_set(VMH_PASS_NATIVE);
@@ -261,6 +295,8 @@ static PyMethodDef methods[] = {
     { "text", native_text, METH_O, PyDoc_STR("text(digest) -> the code object of a precompiled text, or None") },
     { "file", native_file, METH_O, PyDoc_STR("file(path) -> the bytes of a file of the task's bundle, or None") },
     { "files", native_files, METH_NOARGS, PyDoc_STR("The paths of the files of the task's bundle, sorted.") },
+    { "modules", native_modules, METH_O,
+      PyDoc_STR("modules(package) -> {name: is it a package} of the modules in a package of the bundles; \"\": of all") },
     { "create", native_create, METH_O, PyDoc_STR("create(name) -> native module") },
     { "exec", native_exec, METH_O, PyDoc_STR("exec(module): second phase of a native module") },
     { NULL, NULL, 0, NULL },

@@ -104,6 +104,17 @@ int vmh_grant_host(const char *host, const char *what, const char **pattern);
 int vmh_grant_resolved(const char *address, const char *pattern);
 bool vmh_grant_environ(const char *name);
 
+/* --- bundle_files.c: the files of the task's bundle, as paths name them */
+typedef struct vmh_bundle_entry {
+    int kind;                   /* S_IFREG, S_IFDIR; 0: not there */
+    char *inside;               /* its path within the bundle, "" the bundle itself; owned */
+    size_t size;
+} vmh_bundle_entry;
+int vmh_bundle_find(const char *path, vmh_bundle_entry *entry);     /* -1: error set */
+void vmh_bundle_entry_clear(vmh_bundle_entry *entry);
+/* What os.<function>(path) answers about `entry`; `mode` is that of access, or None. NULL: error set. */
+PyObject *vmh_bundle_answer(const vmh_bundle_entry *entry, const char *function, PyObject *path, PyObject *mode);
+
 /* Descriptors: a guest uses those that it made. */
 int vmh_fd_own(int fd);                         /* from now on the guest's */
 bool vmh_fd_owned(int fd);

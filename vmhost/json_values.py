@@ -20,6 +20,8 @@ def read(given):
     if given is None:
         return None
     try:
+        if given == "-" and sys.stdin is None:
+            raise ValueError("stdin is closed")
         if given == "-":
             where, text = "stdin", sys.stdin.read()
         elif given and os.path.exists(given):

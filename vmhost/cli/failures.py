@@ -7,7 +7,7 @@ import sys
 import click
 
 from vmhost import exit_codes
-from vmhost.cli.output import Output
+from vmhost.cli.output import Output, OutputError
 from vmhost.exit_codes import (  # noqa: F401  (commands name them by this module)
     DONE,
     HOST_FAILED,
@@ -49,6 +49,10 @@ def command(function):
             # What is still buffered has no reader: Python must not try again, and complain, when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return PIPE_CLOSED
+        except OutputError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            output.error(str(error))
+            return HOST_FAILED
         except Exception as error:
             if _was_interrupted(error):
                 raise KeyboardInterrupt from error

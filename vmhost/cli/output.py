@@ -18,6 +18,10 @@ from rich.text import Text
 PIPE_COLUMNS = 120
 
 
+class OutputError(Exception):
+    """stdout cannot be written: its disk is full, for one."""
+
+
 class _Console(Console):
     """A console that leaves a reader who went away to the command, which ends quietly with the exit code for it."""
 
@@ -48,8 +52,13 @@ class Output:
             text.encode(sys.stdout.encoding or "utf-8")
         except UnicodeEncodeError:  # half a surrogate pair, or a terminal that is not UTF-8: JSON has escapes for both
             text = json.dumps(plain, allow_nan=False, indent=indent)
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(f"stdout: cannot be written: {error.strerror}") from error
 
     def line(self, text="", style=None):
         """Prints a line for a person."""

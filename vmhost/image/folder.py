@@ -1,7 +1,7 @@
 """Makes the folder of an image, whole or not at all: it is written beside its place and then moved there.
 
-In it: `vmrun`, `host.vmb`, `stdlib.vmb` and `manifest`, a text with one fact a line, the last of them `file SHA256 CHECKSUM SIZE NAME` of each file. Same
-inputs, same bytes.
+In it: `vmrun`, `host.vmb`, `stdlib.vmb` and `manifest`, a text with one fact a line, the last of them `file SHA256 CHECKSUM SIZE NAME` of each file and
+`end CHECKSUM` of all before it. Same inputs, same bytes.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from bytecode.format import read_bundle
 from vmhost.image import ImageError, host_code, link, modules, toolchain
 from vmhost.system_bundle import system_bundle
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ def _made(out, tools, bundles, more_modules, lapack):
     facts = [f"vmhost-image {FORMAT}", f"python {platform.python_version()}", f"machine {platform.machine()}", f"glibc {glibc}",
              f"engine {'yes' if engine else 'no'}", f"native {' '.join(sorted(native))}",
              *(f"file {hashlib.sha256(data).hexdigest()} {_checksum(data)} {len(data)} {name}" for name, data in sorted(files.items()))]
-    files["manifest"] = ("\n".join(facts) + "\n").encode()
+    text = ("\n".join(facts) + "\n").encode()
+    files["manifest"] = text + f"end {_checksum(text)}\n".encode()
     sizes = {name: len(data) for name, data in files.items()}
     return Image(out, sizes, tuple(sorted(python)), tuple(sorted(native)), engine, glibc), files
 

@@ -33,6 +33,10 @@ class UsageError(Exception):
     """The command line or the input is wrong; the text says how."""
 
 
+class OutputError(Exception):
+    """What was to be printed cannot be; the text says why."""
+
+
 def main(arguments):
     """Runs the command line `arguments` and returns the exit code."""
     command = arguments[0] if arguments else "--help"
@@ -43,6 +47,8 @@ def main(arguments):
         return commands[command](arguments[1:])
     except UsageError as error:
         return _fail(error, exit_codes.WRONG_INPUT)
+    except OutputError as error:
+        return _fail(error, exit_codes.HOST_FAILED)
     except KeyboardInterrupt:
         return _fail("interrupted", exit_codes.INTERRUPTED)
     except BrokenPipeError:
@@ -77,8 +83,7 @@ def run(arguments):
             plain = json_values.to_plain(result)
         except TypeError as error:
             raise UsageError(f"{path}: the task returned a value that JSON cannot say: {error}") from error
-        sys.stdout.write(json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n")
-        sys.stdout.flush()
+        _print(plain)
     return exit_codes.DONE
 
 
@@ -121,6 +126,24 @@ def usage(arguments):
     """vmrun --help"""
     sys.stdout.write(USAGE)
     return exit_codes.DONE
+
+
+def _print(plain):
+    """Prints plain data as JSON."""
+    text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:      # half a surrogate pair: JSON has escapes for it
+        text = json.dumps(plain, allow_nan=False)
+    if sys.stdout is None:
+        raise OutputError("stdout is closed")
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"stdout: cannot be written: {error.strerror}") from error
 
 
 def _options(arguments, known, wanted):

@@ -21,6 +21,8 @@ static const uint8_t *map(const char *path, size_t *size)
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0 || fstat(file, &found) != 0) {
         fprintf(stderr, "vmrun: %s: cannot be read: %s; %s\n", path, strerror(errno), ADVICE);
+    } else if (!S_ISREG(found.st_mode)) {
+        fprintf(stderr, "vmrun: %s: expected a file; %s\n", path, ADVICE);
     } else if (found.st_size == 0) {
         fprintf(stderr, "vmrun: %s: is empty; %s\n", path, ADVICE);
     } else if ((data = mmap(NULL, (size_t)found.st_size, PROT_READ, MAP_PRIVATE, file, 0)) == MAP_FAILED) {
@@ -68,6 +70,18 @@ static checksum checksum_of(const uint8_t *data, size_t size)
         found.sums += found.words;
     }
     return found;
+}
+
+bool vmrun_manifest_check(const char *path, const char *manifest, size_t size)
+{
+    enum { END_BYTES = 4 + 32 + 1 };    /* "end ", the checksum of what stands before it, a newline */
+    char expected[END_BYTES + 1];
+    checksum sum = checksum_of((const uint8_t *)manifest, size < END_BYTES ? 0 : size - END_BYTES);
+    snprintf(expected, sizeof expected, "end %016" PRIx64 "%016" PRIx64 "\n", sum.words, sum.sums);
+    bool right = size >= END_BYTES && memcmp(manifest + size - END_BYTES, expected, END_BYTES) == 0;
+    if (!right)
+        fprintf(stderr, "vmrun: %s: altered or damaged: its last line is not the checksum of the others; %s\n", path, ADVICE);
+    return right;
 }
 
 typedef struct {

@@ -211,7 +211,7 @@ static bool is_made_for_this(const char *path)
     struct utsname machine;
     char expected[256];
     if (uname(&machine) != 0
-        || snprintf(expected, sizeof expected, "vmhost-image 2\npython %s\nmachine %s\n", PY_VERSION, machine.machine) >= (int)sizeof expected)
+        || snprintf(expected, sizeof expected, "vmhost-image 3\npython %s\nmachine %s\n", PY_VERSION, machine.machine) >= (int)sizeof expected)
         return false;
     bool right = strncmp(manifest, expected, strlen(expected)) == 0;
     if (!right)
@@ -224,7 +224,7 @@ static bool is_made_for_this(const char *path)
 static bool find_image(void)
 {
     char path[PATH_MAX];
-    size_t unused;
+    size_t manifest_bytes;
     ssize_t size = readlink("/proc/self/exe", executable, sizeof executable - 1);
     if (size <= 0) {
         fputs("vmrun: /proc/self/exe cannot be read, so the image cannot be found; is /proc mounted?\n", stderr);
@@ -233,9 +233,9 @@ static bool find_image(void)
     executable[size] = 0;
     strcpy(folder, executable);
     *strrchr(folder, '/') = 0;
-    if (snprintf(path, sizeof path, "%s/manifest", folder) >= (int)sizeof path || (manifest = vmrun_file_read(path, &unused)) == NULL)
+    if (snprintf(path, sizeof path, "%s/manifest", folder) >= (int)sizeof path || (manifest = vmrun_file_read(path, &manifest_bytes)) == NULL)
         return false;
-    if (!is_made_for_this(path))
+    if (!is_made_for_this(path) || !vmrun_manifest_check(path, manifest, manifest_bytes))
         return false;
     return vmrun_archive_open(&host, folder, "host.vmb", manifest) && vmrun_archive_open(&library, folder, "stdlib.vmb", manifest);
 }

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -237,6 +238,24 @@ def test_an_altered_executable_is_found_by_check(image, vmrun, tmp_path):
     assert done.returncode == failures.UNHEALTHY and "vmrun: altered or damaged" in done.stderr
 
 
+@pytest.mark.parametrize("damage", [lambda data: data[:-100], lambda data: data[:400] + b"\xff" + data[401:], lambda data: data + b"\n"])
+def test_a_damaged_manifest_says_so(image, vmrun, tmp_path, damage):
+    copy = tmp_path / "copy"
+    shutil.copytree(image, copy)
+    (copy / "manifest").write_bytes(damage((copy / "manifest").read_bytes()))
+    done = vmrun("--version", folder=copy)
+    assert done.returncode == failures.HOST_FAILED and "manifest: altered or damaged" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_executable_is_not_laid_out_for_large_pages(image):
+    """Mapped by pages of 2 MiB where the file system keeps it so, an idle host holds megabytes that it does not touch."""
+    data = (image / "vmrun").read_bytes()
+    at, size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
+    parts = [struct.unpack_from("<IIQQ", data, at + size * number) for number in range(count)]
+    loaded = [(offset, address) for kind, _, offset, address in parts if kind == 1]
+    assert loaded and all((address - offset) % 2**21 for offset, address in loaded)
+
+
 @pytest.mark.parametrize("line", ["python 3.14", "machine "])
 def test_files_of_an_image_for_another_python_or_machine_are_refused(image, vmrun, tmp_path, line):
     copy = tmp_path / "copy"
@@ -262,6 +281,17 @@ def test_wrong_input_gets_one_clear_error(vmrun, arguments, says):
     done = vmrun(*arguments)
     assert says in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_result_that_cannot_be_printed_and_an_input_that_cannot_be_read_get_one_clear_error(image, task):
+    command = [image / "vmrun", "run", task("def run(value):\n    return '\\ud800'\n"), "--allow-unsigned"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (failures.HOST_FAILED, "vmrun: stdout: cannot be written: No space left on device\n")
+    done = subprocess.run(["sh", "-c", '"$@" --input - <&-', "sh", *command], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (failures.WRONG_INPUT, "vmrun: -: cannot read the input: stdin is closed\n")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, '"\\ud800"\n')
 
 
 def test_a_full_disk_leaves_nothing_half_made(image, tmp_path, monkeypatch, capsys):

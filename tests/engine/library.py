@@ -5,6 +5,7 @@ account can refuse the n-th request.
 for as long as the Tensor lives.
 """
 
+import contextlib
 import ctypes
 import enum
 from pathlib import Path
@@ -123,3 +124,16 @@ def backends():
 def backend_name(number):
     library.vme_backend_name.restype = ctypes.c_char_p
     return library.vme_backend_name(number).decode()
+
+
+@contextlib.contextmanager
+def on_backend(number):
+    """The backend is that one inside; what fails there says so."""
+    check(library.vme_backend_force(number))
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"on the backend {backend_name(number)}")
+        raise
+    finally:
+        check(library.vme_backend_force(-1))

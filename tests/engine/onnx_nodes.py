@@ -18,7 +18,7 @@ from bytecode.models import READERS, compile_model
 from bytecode.models.network import DTYPES
 from engine import _array
 from engine.models import Model
-from tests.engine.library import backend_name, backends, check, library
+from tests.engine.library import backend_name, backends, on_backend
 
 UNREAD = "unread"
 
@@ -89,18 +89,14 @@ def _with_constants(case, names):
     return compile_model(model.SerializeToString(), case.name)
 
 
-def failure(case, backends=(None,)):
-    """What is wrong with the case on one of the backends (numbers; None: the one in use), or None."""
+def failure(case):
+    """What is wrong with the case on one of the backends, or None."""
     data, constants = compiled(case)
-    for backend in backends:
-        try:
-            if backend is not None:
-                check(library.vme_backend_force(backend))
+    for backend in backends():
+        with on_backend(backend):
             wrong = _difference(case, Model(case.name, _array._model_open(data)), constants)
-        finally:
-            check(library.vme_backend_force(-1))
         if wrong is not None:
-            return wrong if backend is None else f"{wrong} ({backend_name(backend)})"
+            return f"{wrong} on {backend_name(backend)}"
     return None
 
 
@@ -129,7 +125,7 @@ def main():
             reasons[reason] += 1
         else:
             try:
-                wrong = failure(case, backends())
+                wrong = failure(case)
             except Exception as error:              # noqa: BLE001 - any failure is a line of the report
                 wrong = f"{type(error).__name__}: {error}"
             table[operator]["passed" if wrong is None else "failed"] += 1

@@ -7,7 +7,7 @@ from onnx import helper
 from bytecode.errors import CompileError
 from bytecode.models import compile_model
 from tests import networks
-from tests.engine.test_tensor_models import runs
+from tests.engine.test_tensor_models import agrees, runs
 
 X = networks.values((2, 4, 9))
 IMAGE = networks.values((2, 4, 6, 7))
@@ -16,14 +16,6 @@ IMAGE = networks.values((2, 4, 6, 7))
 def node(op, inputs, output="y", **attributes):
     """With two blanks for an input that is left out."""
     return helper.make_node(op, inputs.split(" "), output.split(), **attributes)
-
-
-def agrees(nodes, inputs, constants=None, outputs=("y",), opset=18, most=1e-5):
-    data = networks.graph_of(nodes, inputs, outputs, constants, opset)
-    for ours, theirs in zip(runs(data, inputs), networks.expected(data, inputs), strict=True):
-        theirs = numpy.asarray(theirs)
-        assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
-        networks.assert_close(ours, theirs, most)
 
 
 @pytest.mark.parametrize(("shape", "weights", "attributes"), [
@@ -51,7 +43,7 @@ def test_a_convolution_of_one_or_three_dimensions(shape, weights, attributes):
 @pytest.mark.parametrize("attributes", [
     {"strides": [2, 2], "output_padding": [1, 1], "pads": [1, 1, 1, 1]}, {"dilations": [2, 1], "pads": [0, 2, 1, 0], "strides": [3, 1]},
 ], ids=str)
-def test_a_transposed_convolution_between_others(backend, attributes):
+def test_a_transposed_convolution_between_others(attributes):
     constants = {"w": networks.values((4, 4, 3, 3), 1), "v": networks.values((4, 3, 3, 3), 2), "b": networks.values((3,), 3)}
     agrees([node("Conv", "x w", "c", pads=[1] * 4), node("ConvTranspose", "c v b", "t", **attributes), node("LeakyRelu", "t", "y", alpha=0.1)],
            {"x": IMAGE}, constants)

@@ -12,6 +12,7 @@ from bytecode.models import compile_model
 from engine import _array, library
 from engine.models import Model
 from tests import networks
+from tests.engine.library import backends, on_backend
 
 SMALL = compile_model(networks.small(), "small.onnx")
 
@@ -21,15 +22,20 @@ def opened(data):
 
 
 def agrees(model, shape, seeds=(0, 1, 2), most=1e-5):
-    """Every output is what ONNX's reference computes; `shape` is the one input's."""
-    ours = opened(compile_model(model, "model.onnx"))
-    for seed in seeds:
-        x = networks.values(shape, seed)
-        made = ours({ours.inputs[0].name: x})
-        for name, theirs in zip((port.name for port in ours.outputs), networks.expected(model, {ours.inputs[0].name: x}), strict=True):
-            networks.assert_close(made[name], theirs, most)
-            if theirs.ndim == 2:
-                assert numpy.argmax(numpy.asarray(made[name]), 1).tolist() == theirs.argmax(1).tolist()
+    """Every output is on every backend what ONNX's reference computes, which takes longer than they; `shape` is the one input's."""
+    compiled = compile_model(model, "model.onnx")
+    [name] = (port.name for port in opened(compiled).inputs)
+    inputs = [{name: networks.values(shape, seed)} for seed in seeds]
+    expected = [networks.expected(model, given) for given in inputs]
+    for backend in backends():
+        with on_backend(backend):
+            ours = opened(compiled)
+            for given, outputs in zip(inputs, expected):
+                made = ours(given)
+                for port, theirs in zip(ours.outputs, outputs, strict=True):
+                    networks.assert_close(made[port.name], theirs, most)
+                    if theirs.ndim == 2:
+                        assert numpy.argmax(numpy.asarray(made[port.name]), 1).tolist() == theirs.argmax(1).tolist()
 
 
 def window(operator="Conv", shape=(1, 5, 13, 17), outputs=7, kernel=(3, 3), then=(), **attributes):
@@ -48,12 +54,12 @@ def window(operator="Conv", shape=(1, 5, 13, 17), outputs=7, kernel=(3, 3), then
     {"operator": "MaxPool", "strides": (2, 2), "ceil_mode": 1, "shape": (1, 3, 14, 18)},
     {"operator": "MaxPool", "kernel": (2, 3), "dilations": (2, 1)},
 ], ids=str)
-def test_a_window_agrees(backend, case):
+def test_a_window_agrees(case):
     agrees(window(**case), case.get("shape", (1, 5, 13, 17)))
 
 
 @pytest.mark.parametrize("algorithm", library.convolution_algorithms())
-def test_every_algorithm_for_convolutions_agrees(backend, algorithm):
+def test_every_algorithm_for_convolutions_agrees(algorithm):
     try:
         library.force_convolution(algorithm)
         agrees(window(pads=(1, 1, 1, 1), shape=(2, 19, 10, 7), outputs=35, then=(helper.make_node("Relu", ["y"], ["z"]),)), (2, 19, 10, 7), (0,))
@@ -68,7 +74,7 @@ def test_an_algorithm_that_there_is_not_is_refused():
         library.force_convolution("magic")
 
 
-def test_small_networks_agree_on_every_backend(backend):
+def test_small_networks_agree_on_every_backend():
     agrees(networks.small(), (1, 3, 32, 32))
     agrees(networks.small(width=9, size=45, seed=3), (1, 3, 45, 45))
 

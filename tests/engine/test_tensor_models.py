@@ -1,5 +1,6 @@
 """Models of operators on tensors: views, layouts that meet, dtypes, against ONNX's reference on every backend."""
 
+import contextlib
 
 import numpy
 import pytest
@@ -12,26 +13,36 @@ from bytecode.models.network import BINARY, REDUCE, UNARY
 from engine import _array
 from engine.models import Model
 from tests import networks
-from tests.engine.library import names
+from tests.engine.library import backends, names, on_backend
 
 
 def runs(data, inputs):
     """The outputs as NumPy arrays, in the model's order."""
-    model = Model("model", _array._model_open(compile_model(data, "model.onnx")))
-    made = model(inputs)
-    return [numpy.asarray(made[port.name]) for port in model.outputs]
+    [outputs] = runs_on([None], data, inputs)
+    return outputs
 
 
-def agrees(nodes, inputs, constants=None, outputs=("y",), most=1e-5):
-    """Nodes from `inputs` (names to arrays) to `outputs` give what ONNX's reference gives."""
-    data = networks.graph_of(nodes, inputs, outputs, constants)
-    for ours, theirs in zip(runs(data, inputs), networks.expected(data, inputs), strict=True):
-        theirs = numpy.asarray(theirs)
-        assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
-        if theirs.dtype.kind == "f":
-            networks.assert_close(ours, theirs, most)
-        else:
-            assert ours.tolist() == theirs.tolist()
+def runs_on(numbers, data, inputs):
+    """The same for each of these backends; None: the one in use."""
+    compiled = compile_model(data, "model.onnx")
+    for number in numbers:
+        with contextlib.nullcontext() if number is None else on_backend(number):
+            model = Model("model", _array._model_open(compiled))
+            made = model(inputs)
+        yield [numpy.asarray(made[port.name]) for port in model.outputs]
+
+
+def agrees(nodes, inputs, constants=None, outputs=("y",), most=1e-5, opset=18):
+    """Nodes from `inputs` (names to arrays) to `outputs` give on every backend what ONNX's reference gives."""
+    data = networks.graph_of(nodes, inputs, outputs, constants, opset)
+    expected = [numpy.asarray(theirs) for theirs in networks.expected(data, inputs)]
+    for made in runs_on(backends(), data, inputs):
+        for ours, theirs in zip(made, expected, strict=True):
+            assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+            if theirs.dtype.kind == "f":
+                networks.assert_close(ours, theirs, most)
+            else:
+                assert ours.tolist() == theirs.tolist()
 
 
 def node(op, inputs, output="y", **attributes):
@@ -46,7 +57,7 @@ def test_numbers_of_operations_are_the_engines():
         assert list(names(kind)) == list(listed)
 
 
-def test_views_of_views(backend):
+def test_views_of_views():
     agrees([node("Transpose", "x", "t", perm=[2, 0, 3, 1]), node("Slice", "t starts ends axes steps", "s"), node("Reshape", "s shape", "r"),
             node("Transpose", "r", "u"), node("Add", "u c", "y")], {"x": X},
            {"starts": numpy.array([3, 1]), "ends": numpy.array([-9, 4]), "axes": numpy.array([0, 2]), "steps": numpy.array([-1, 2]),
@@ -62,7 +73,7 @@ def test_parts_of_a_whole_are_made_in_their_places():
     agrees([node("Split", "x", "a b c", axis=1, num_outputs=3), node("Neg", "b", "n"), node("Concat", "c n a b", "y", axis=1)], {"x": X})
 
 
-def test_images_and_tensors_meet(backend):
+def test_images_and_tensors_meet():
     """A convolution between views: each side has the layout that it wants."""
     constants = {"w": networks.values((5, 3, 3, 3), 1), "v": networks.values((3, 5, 1, 1), 2), "s": numpy.array([2, 15, 20])}
     agrees([node("Transpose", "x", "t", perm=[0, 1, 3, 2]), node("Conv", "t w", "c", pads=[1, 1, 1, 1]), node("Sigmoid", "c", "g"), node("Mul", "c g", "m"),
@@ -70,7 +81,7 @@ def test_images_and_tensors_meet(backend):
             node("Flatten", "p", "flat"), node("Flatten", "m", "other")], {"x": X}, constants, outputs=("flat", "other", "c", "e"))
 
 
-def test_matrices_with_batches_and_constants(backend):
+def test_matrices_with_batches_and_constants():
     agrees([node("MatMul", "a b", "p"), node("MatMul", "p w", "q"), node("MatMul", "q v", "r"), node("Add", "q r", "y")],
            {"a": networks.values((2, 3, 7, 5)), "b": networks.values((3, 5, 9), 1)},
            {"w": networks.values((9, 17), 2), "v": networks.values((2, 1, 17, 17), 3)})

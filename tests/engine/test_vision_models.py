@@ -28,7 +28,7 @@ SMALL = {
     {"shape": (1, 16, 12, 7), "strides": (3, 3)}, {"shape": (1, 130, 3, 2), "kernel": (1, 1)},
     {"shape": (1, 20, 9, 9), "then": (helper.make_node("Relu", ["y"], ["z"]),)},
 ], ids=str)
-def test_a_depthwise_convolution_agrees(backend, case):
+def test_a_depthwise_convolution_agrees(case):
     channels = case["shape"][1]
     agrees(window(**case, outputs=channels, group=channels), case["shape"])
 
@@ -37,7 +37,7 @@ def test_a_depthwise_convolution_agrees(backend, case):
     (6, 9, 3, {}), (12, 80, 2, {"pads": (1, 1, 1, 1), "strides": (2, 2)}), (8, 16, 8, {"pads": (1, 1, 1, 1)}), (64, 64, 4, {"kernel": (1, 1)}),
     (6, 4, 2, {"dilations": (2, 2)}),
 ])
-def test_a_grouped_convolution_agrees(backend, channels, outputs, group, case):
+def test_a_grouped_convolution_agrees(channels, outputs, group, case):
     agrees(window(shape=(2, channels, 10, 13), outputs=outputs, group=group, **case), (2, channels, 10, 13))
 
 
@@ -47,11 +47,11 @@ def test_a_grouped_convolution_agrees(backend, channels, outputs, group, case):
     {"strides": (2, 3), "ceil_mode": 1, "pads": (0, 1, 1, 1), "count_include_pad": 1}, {"kernel": (2, 2), "strides": (2, 2)},
     {"auto_pad": "SAME_UPPER", "strides": (2, 2)},
 ], ids=str)
-def test_an_average_pool_agrees(backend, channels, case):
+def test_an_average_pool_agrees(channels, case):
     agrees(window("AveragePool", (2, channels, 12, 15), **case), (2, channels, 12, 15))
 
 
-def test_a_largest_pool_of_many_channels_agrees(backend):
+def test_a_largest_pool_of_many_channels_agrees():
     agrees(window("MaxPool", (1, 150, 14, 15), strides=(2, 2), ceil_mode=1, pads=(1, 1, 0, 0)), (1, 150, 14, 15))
 
 
@@ -64,7 +64,7 @@ def node(operator, inputs, outputs, **attributes):
     return helper.make_node(operator, inputs.split(" "), outputs.split(), **attributes)
 
 
-def test_bounds_go_into_what_makes_their_operand(backend):
+def test_bounds_go_into_what_makes_their_operand():
     shape = (2, 6, 7, 5)
     agrees(build(node("Conv", "x w", "c", pads=[1] * 4), node("Clip", "c low high", "y")), shape)
     agrees(build(node("Clip", "x low", "y")), shape)
@@ -79,7 +79,7 @@ IMAGE = node("MaxPool", "x", "i", kernel_shape=[1, 1])      # what follows lies 
 
 @pytest.mark.parametrize("source", ["x", "i"])
 @pytest.mark.parametrize("backwards", [False, True])
-def test_values_put_together_are_read_as_one(backend, backwards, source):
+def test_values_put_together_are_read_as_one(backwards, source):
     """Convolutions write next to each other; a value twice and one that lies elsewhere already too."""
     parts = f"a {source} b a".split()[::-1 if backwards else 1]
     nodes = [IMAGE, node("Conv", "x w", "a", pads=[1] * 4), node("Relu", "a", "b"), node("Concat", " ".join(parts), "c", axis=1),
@@ -88,7 +88,7 @@ def test_values_put_together_are_read_as_one(backend, backwards, source):
 
 
 @pytest.mark.parametrize("source", ["x", "i"])
-def test_parts_are_read_where_they_lie(backend, source):
+def test_parts_are_read_where_they_lie(source):
     nodes = [IMAGE, node("Split", f"{source} sizes", "a b c", axis=1), node("Conv", "b v", "d", pads=[1] * 4), node("Concat", "d a", "e", axis=1),
              node("MaxPool", "c", "f", kernel_shape=[3, 3], pads=[1] * 4), node("Concat", "e f c b", "y", axis=1), node("Add", "b d", "z"),
              node("Slice", f"{source} from to axes", "s"), node("AveragePool", "s", "t", kernel_shape=[2, 2])]
@@ -99,7 +99,7 @@ def test_parts_are_read_where_they_lie(backend, source):
 
 @pytest.mark.parametrize("source", ["x", "i"])
 @pytest.mark.parametrize("groups", [2, 3])
-def test_channels_are_shuffled(backend, groups, source):
+def test_channels_are_shuffled(groups, source):
     nodes = [IMAGE, node("Reshape", f"{source} five", "a"), node("Transpose", "a", "b", perm=[0, 2, 1, 3, 4]), node("Reshape", "b four", "c"),
              node("Conv", "c w", "y", pads=[1] * 4)]
     agrees(build(*nodes, shape=(1, 12, 6, 4), outputs=("y", "c"), constants={
@@ -107,19 +107,19 @@ def test_channels_are_shuffled(backend, groups, source):
 
 
 @pytest.mark.parametrize("source", ["x", "i"])
-def test_means_over_height_and_width(backend, source):
+def test_means_over_height_and_width(source):
     agrees(networks.graph([IMAGE, node("ReduceMean", source, "y", axes=[2, 3], keepdims=0)], {"x": (2, 6, 7, 5)}, {"y": (2, 6)}), (2, 6, 7, 5))
     agrees(build(IMAGE, node("ReduceMean", source, "y", axes=[-1, -2])), (2, 6, 7, 5))
 
 
-def test_normalization_that_follows_no_convolution(backend):
+def test_normalization_that_follows_no_convolution():
     constants = {"s": networks.values((6,), 1), "b": networks.values((6,), 2), "m": networks.values((6,), 3), "v": networks.values((6,), 4) ** 2}
     agrees(build(node("BatchNormalization", "x s b m v", "n"), node("Relu", "n", "y"), constants=constants), (2, 6, 7, 5))
     agrees(build(node("Conv", "x w", "c"), node("BatchNormalization", "c s b m v", "y"), outputs=("y", "c"), constants=constants), (2, 6, 7, 5))
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_small_networks_agree_on_every_backend(backend, name):
+def test_small_networks_agree_on_every_backend(name):
     size = SMALL[name].keywords["size"]
     agrees(SMALL[name]().SerializeToString(), (1, 3, size, size))
 

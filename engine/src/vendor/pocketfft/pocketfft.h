@@ -10,7 +10,8 @@
  *  \author Martin Reinecke
  */
 /* Changed for vmhost: no Python; `real` (the including file defines it) instead of `double` in what is transformed; memory from
- * pocketfft_new and pocketfft_free, which the including file defines. Angles are computed in double for every `real`. */
+ * pocketfft_new and pocketfft_free, which the including file defines. Angles are computed in double for every `real`. A plan of Bluestein's
+ * way that has no memory for its first transform gives back the plan inside it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1935,7 +1936,7 @@ NOINLINE static fftblue_plan make_fftblue_plan (size_t length)
   if (!plan->plan)
     { DEALLOC(tmp); DEALLOC(plan->mem); DEALLOC(plan); return NULL; }
   if (cfftp_forward(plan->plan,plan->bkf,1.)!=0)
-    { DEALLOC(tmp); DEALLOC(plan->mem); DEALLOC(plan); return NULL; }
+    { DEALLOC(tmp); destroy_cfftp_plan(plan->plan); DEALLOC(plan->mem); DEALLOC(plan); return NULL; }
   DEALLOC(tmp);
 
   return plan;

@@ -21,7 +21,7 @@ allow: [read, host]
 functions: {root: "math:sqrt"}
 breaker: {consecutive: 7, open_time: 3 s}
 tasks:
-  digits: {weight: 2, priority: 1, queue: 50, fresh: true, ready: 1, limits: {concurrency: 1}, breaker: {slow: 20 ms}}
+  digits: {weight: 2, priority: 50, queue: 50, fresh: true, ready: 1, limits: {concurrency: 1}, breaker: {slow: 20 ms}}
   other:
 """
 
@@ -44,7 +44,7 @@ def test_everything_it_says_arrives(tmp_path):
     assert (policy.pressure_percent, policy.boot_tries, policy.grace_s, policy.allow) == (80, 4, 0.25, ("read", "host"))
     assert policy.limits == {"memory": "256 MiB", "wall_time": "10 s"}
     digits, other = policy.for_task("digits"), policy.for_task("other")
-    assert (digits.weight, digits.priority, digits.queue, digits.fresh, digits.ready) == (2, 1, 50, True, 1)
+    assert (digits.weight, digits.priority, digits.queue, digits.fresh, digits.ready) == (2, 50, 50, True, 1)
     assert digits.limits == {"concurrency": 1}
     assert digits.breaker == BreakerPolicy(consecutive=7, open_s=3, slow_s=0.02)
     assert (other.queue, other.breaker.consecutive) == (500, 7)
@@ -70,6 +70,7 @@ def test_an_empty_file_is_a_host_with_the_defaults(tmp_path):
     ("functions: {f: 'math:nothing'}\n", "host.yaml:1: functions.f: math:nothing cannot be imported: AttributeError: "),
     ("functions: {f: 'math:pi'}\n", "host.yaml:1: functions.f: expected a function, got math:pi of type float"),
     ("allow: [read, exec]\n", "host.yaml:1: allow.1: expected one of read, write, net, env, host, got 'exec'"),
+    ("tasks: {digits: {priority: 101}}\n", "host.yaml:1: tasks.digits.priority: expected a whole number from -100 to 100, got 101"),
     ("- a list\n", "host.yaml:1: the file: expected a mapping"),
 ])
 def test_what_is_wrong_is_named(tmp_path, text, expected):

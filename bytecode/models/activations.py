@@ -44,7 +44,7 @@ def is_infinite(reader, node):
 def leaky(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     slope = node.input(1) or node.get("alpha", 0.01)
-    if not isinstance(slope, str) and 0 <= slope <= 1:
+    if not isinstance(slope, str) and 0 < slope <= 1:
         add.done(add.do("maximum", x, add.do("multiply", x, slope)))
         return
     if isinstance(slope, str) and node.opset < 7 and len(add.shape(slope)) == 1:

@@ -197,8 +197,6 @@ WHY_SLOWER = {
     "np.add.reduceat(v, i[:50])": "a call of the reduction for each part",
     **dict.fromkeys(("np.vecdot(big, big)", "np.broadcast_to(v, (2, v.size)).sum()"), "sums along rows of 2 and of 10, each a call of the kernel"),
     "np.ravel_multi_index((k[:, 0], k[:, 1]), (40, 40))": "Python over a few operators, where NumPy is one call into C",
-    "np.frexp(v)": "masks and shifts of whole arrays, where NumPy is one call into C",
-    "np.nanmax(z)": "halves of the array are compared, a pass over all of it more",
     "np.argpartition(v, 500)": "places share a word with their keys, which are made and taken apart again",
     "np.unique(v)": "a sort, where NumPy counts in a hash table",
     "np.histogram(v, xs[::20])": "sorts, and sorting is slower",

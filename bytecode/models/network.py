@@ -18,7 +18,7 @@ BINARY = (
     "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor")
 TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
           "isinf", "isfinite", "signbit"}                # what they say is bool
-REDUCE = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero")
+REDUCE = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero", "fmax", "fmin")
 
 CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish")       # of Activate
 ROW_MOST = 1 << 16              # numbers of a row that Softmax and Normalize do

@@ -1,4 +1,4 @@
-/* Counting, packing and unpacking bits for engine.numpy._bits, which checks dtypes and brings the axis to the end. */
+/* Counting, packing and unpacking bits, and taking floats apart, for engine.numpy._bits and _arithmetic, which checks dtypes and brings the axis to the end. */
 #include "methods.h"
 
 #include "vme_bits.h"
@@ -51,4 +51,20 @@ PyObject *array_function__bits_unpacked(PyObject *module, ARRAY_VECTORCALL)
     if (big < 0 || array_argument_int(args[1], 0, &length) < 0)
         return NULL;
     return rows_made(array_state_of(module), (array *)args[0], length, big, true);
+}
+
+/* _split(array): (mantissas, exponents) of a C-contiguous array of float32 or float64 */
+PyObject *array_function__split(PyObject *module, ARRAY_VECTORCALL)
+{
+    array_state *state = array_state_of(module);
+    if (count != 1 || keywords != NULL || !is_array(args[0]))
+        return PyErr_Format(PyExc_TypeError, "_split(array)");
+    array *in = (array *)args[0], *mantissas = array_new(state, in->t.dtype, in->t.rank, in->t.shape, false);
+    array *exponents = mantissas == NULL ? NULL : array_new(state, VME_INT32, in->t.rank, in->t.shape, false);
+    PyObject *both = NULL;
+    if (exponents != NULL && array_check_status(state, ENGINE(in->size, vme_split(state->context, &in->t, &mantissas->t, &exponents->t))) == 0)
+        both = PyTuple_Pack(2, mantissas, exponents);
+    Py_XDECREF(mantissas);
+    Py_XDECREF(exponents);
+    return both;
 }

@@ -20,7 +20,7 @@
     X(__dlpack__) X(__dlpack_device__) X(to_device) X(__array_namespace__)
 
 #define ARRAY_FUNCTIONS(X) \
-    ARRAY_REDUCTIONS(X) X(count_nonzero) X(_cummax) X(_cummin) \
+    ARRAY_REDUCTIONS(X) X(count_nonzero) X(_fmax) X(_fmin) X(_cummax) X(_cummin) \
     X(array) X(asarray) X(zeros) X(ones) X(empty) X(full) X(zeros_like) X(ones_like) X(empty_like) X(full_like) \
     X(arange) X(frombuffer) X(astype) X(copy) X(ascontiguousarray) \
     X(where) X(clip) X(matmul) X(dot) \
@@ -28,7 +28,7 @@
     X(concatenate) X(_pad) X(_tile) X(_roll) \
     X(take) X(nonzero) X(sort) X(argsort) X(searchsorted) X(_partition) X(_scatter_add) X(_bincount) X(_interp) X(_reduceat) X(_windows) \
     X(from_dlpack) X(promote_types) X(result_type) X(can_cast) \
-    X(_bit_count) X(_bits_packed) X(_bits_unpacked) X(_fft) X(_linear) X(_random) X(_statistics) X(_address) X(_words) X(_shortest) \
+    X(_bit_count) X(_bits_packed) X(_bits_unpacked) X(_split) X(_fft) X(_linear) X(_random) X(_statistics) X(_address) X(_words) X(_shortest) \
     X(_model_names) X(_model_open) X(_model_ports) X(_model_run)
 
 #define DECLARE_METHOD(name) PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL);

@@ -80,7 +80,7 @@ static array *masked(array *self, PyObject *where, int op, PyObject *initial)
         neutral = Py_NewRef(initial);
     else
         PyErr_Format(PyExc_ValueError, "reduction operation '%s' does not have an identity, so to use a where mask one has to specify "
-                     "'initial'", op == VME_MAX ? "maximum" : "minimum");
+                     "'initial'", op == VME_MAX ? "maximum" : op == VME_MIN ? "minimum" : vme_reduce_name((vme_reduce_op)op));
     array *made = NULL, *mask = neutral == NULL ? NULL : array_from_any(self->state, where, VME_BOOL);
     array *value = mask == NULL ? NULL : array_scalar_from(self->state, self->t.dtype, neutral);
     if (value != NULL) {
@@ -136,6 +136,8 @@ static PyObject *extreme(array *self, int op, PyObject **values)
 }
 static PyObject *max(array_state *state, array *self, PyObject **values) { return extreme(self, VME_MAX, values); }
 static PyObject *min(array_state *state, array *self, PyObject **values) { return extreme(self, VME_MIN, values); }
+static PyObject *known_max(array_state *state, array *self, PyObject **values) { return extreme(self, VME_KNOWN_MAX, values); }
+static PyObject *known_min(array_state *state, array *self, PyObject **values) { return extreme(self, VME_KNOWN_MIN, values); }
 static PyObject *truth(array *self, int op, PyObject **values)
 {
     PyObject *all[7] = {values[0], values[1], NULL, values[2], values[3], NULL, values[4]};
@@ -147,6 +149,8 @@ ARRAY_BOTH_OF(sum, sum_names, 7, 1, 7, sum)
 ARRAY_BOTH_OF(prod, sum_names, 7, 1, 7, prod)
 ARRAY_BOTH_OF(max, max_names, 6, 1, 6, max)
 ARRAY_BOTH_OF(min, max_names, 6, 1, 6, min)
+ARRAY_FUNCTION_OF(_fmax, max_names, 6, 1, 6, known_max)
+ARRAY_FUNCTION_OF(_fmin, max_names, 6, 1, 6, known_min)
 ARRAY_BOTH_OF(all, all_names, 4, 1, 5, all)
 ARRAY_BOTH_OF(any, all_names, 4, 1, 5, any)
 

@@ -71,6 +71,9 @@
 #define SIGNATURE_can_cast "(from_, to, casting='safe')"
 #define SIGNATURE_diagonal "(a, offset=0, axis1=0, axis2=1)"
 #define SIGNATURE_trace "(a, offset=0, axis1=0, axis2=1, dtype=None, out=None)"
+#define SIGNATURE__fmax SIGNATURE_EXTREME
+#define SIGNATURE__fmin SIGNATURE_EXTREME
+#define SIGNATURE__split "(array)"
 #define SIGNATURE__bincount "(places, weights, length)"
 #define SIGNATURE__interp "(x, xp, fp, left, right)"
 #define SIGNATURE__reduceat "(name, rows, starts, ufunc)"

@@ -161,6 +161,7 @@ typedef enum vme_binary_op {
 
 typedef enum vme_reduce_op {
     VME_SUM, VME_PROD, VME_MAX, VME_MIN, VME_ALL, VME_ANY, VME_ARGMAX, VME_ARGMIN, VME_COUNT_NONZERO,
+    VME_KNOWN_MAX, VME_KNOWN_MIN,       /* of what is no NaN; NaN where nothing is left */
     VME_REDUCE_COUNT,
 } vme_reduce_op;
 

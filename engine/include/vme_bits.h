@@ -1,4 +1,4 @@
-/* Bits of integers, a part of the engine that only its arrays call: see vme.h for contexts, tensors and statuses. */
+/* Bits of integers and of floats, a part of the engine that only its arrays call: see vme.h for contexts, tensors and statuses. */
 #ifndef VME_BITS_H
 #define VME_BITS_H
 
@@ -11,5 +11,9 @@ VME_API vme_status vme_bit_count(vme_context *context, const vme_tensor *in, con
 VME_API vme_status vme_bits_pack(vme_context *context, bool big, const vme_tensor *in, const vme_tensor *out);
 /* And back, to uint8 of 0 and 1, as many as the rows of `out` are long: zeros behind the last byte. */
 VME_API vme_status vme_bits_unpack(vme_context *context, bool big, const vme_tensor *in, const vme_tensor *out);
+
+/* Floats taken apart: mantissas in [0.5, 1) with the sign and exponents (int32) so that in[i] = mantissas[i] * 2 ** exponents[i]; zeros,
+ * infinities and NaNs themselves and 0. float32 or float64, all C-contiguous and of one shape. */
+VME_API vme_status vme_split(vme_context *context, const vme_tensor *in, const vme_tensor *mantissas, const vme_tensor *exponents);
 
 #endif

@@ -29,32 +29,14 @@ def _modf(x):
     return _a.copysign(_a.where(_a.isinf(x), 0.0, x - whole), x), whole
 
 
-# dtype: (the integers beside it, bits of the mantissa, bias of the exponent)
-_BITS = {"float16": ("int16", 10, 15), "float32": ("int32", 23, 127), "float64": ("int64", 52, 1023)}
-
-
 def _frexp(x):
     """(mantissa in [0.5, 1), exponent): x is mantissa * 2**exponent."""
     x = floating(x)
     _refuse("frexp", x, kinds="f")
-    integers, mantissa, bias = _BITS[x.dtype.name]
-    least = 2.0 ** (1 - bias)
-    size = _a.absolute(x)
-    if x.size and size.min() >= least and size.max() < float("inf"):
-        bits = _a.ascontiguousarray(x).reshape(x.shape).view(integers)
-        mask = (1 << bias.bit_length() + 1) - 1
-        keep = _a.asarray(~(mask << mantissa), _a.int64).astype(integers)
-        halves = (bits & keep) | _a.asarray((bias - 1) << mantissa, integers)
-        return halves.view(x.dtype), ((bits >> mantissa) & mask).astype(_a.int32) - (bias - 1)
-    small = (size < least) & (x != 0)
-    normal = _a.where(small, x * 2.0 ** (mantissa + 1), x)
-    bits = _a.ascontiguousarray(normal).reshape(x.shape).view(integers)
-    mask = (1 << bias.bit_length() + 1) - 1
-    raised = (bits >> mantissa) & mask
-    plain = (x != 0) & _a.isfinite(x)
-    exponent = _a.where(plain, raised.astype(_a.int32) - (bias - 1) - _a.where(small, mantissa + 1, 0), 0).astype(_a.int32)
-    halves = (bits & ~_a.asarray(mask << mantissa, _a.int64).astype(integers)) | _a.asarray((bias - 1) << mantissa, integers)
-    return _a.where(plain, halves.view(x.dtype), x), exponent
+    if x.itemsize == 2:
+        mantissa, exponent = _a._split(_a.asarray(x, _a.float32, "C"))
+        return mantissa.astype(x.dtype), exponent
+    return _a._split(_a.asarray(x, None, "C"))
 
 
 LDEXP_PLAIN = 126       # up to here the power of two is a float32 that is no subnormal
@@ -84,7 +66,7 @@ def _spacing(x):
     x = floating(x)
     _refuse("spacing", x, kinds="f")
     size = _a.ascontiguousarray(_a.absolute(x)).reshape(x.shape)
-    following = (size.view(_BITS[x.dtype.name][0]) + 1).view(x.dtype)      # floats are ordered as their bits are
+    following = (size.view(f"int{8 * x.itemsize}") + 1).view(x.dtype)      # floats are ordered as their bits are
     return _a.copysign(following - size, x)
 
 

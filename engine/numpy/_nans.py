@@ -77,60 +77,25 @@ def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=
     return _finish(_a.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean, correction=correction)), out)
 
 
-def _folded(choose, a, axis, keepdims):
-    """A reduction by an operator that any order suits and that passes NaNs over: halves of the first axis, until little is left."""
-    from engine.numpy._shapes import moveaxis
-
-    shape = a.shape
-    if axis is None:
-        axes, a = tuple(range(a.ndim)), a.ravel()
-    else:
-        axes = axis if isinstance(axis, tuple) else (axis,)
-        axes = tuple(n + len(shape) if n < 0 else n for n in axes)
-        if any(not 0 <= n < len(shape) for n in axes) or len(set(axes)) < len(axes):
-            return _a.max(a, axis)      # says what is wrong
-        a = moveaxis(a, axes, tuple(range(len(axes))))
-        a = a.reshape(-1, *a.shape[len(axes):])
-    while len(a) > 1:
-        half = len(a) // 2
-        made = choose(a[:half], a[half:2 * half])
-        if len(a) % 2:
-            made[0] = choose(made[0], a[-1])
-        a = made
-    result = a[0]
-    return result.reshape([1 if n in axes else size for n, size in enumerate(shape)]) if keepdims else result
-
-
-def _extreme(reduce, worst, a, axis, out, keepdims, initial, where):
+def _extreme(reduce, known, worst, a, axis, out, keepdims, initial, where):
     a = _a.asarray(a)
-    options = _options(initial, where)
-    if a.dtype.kind == "f" and initial is None and where is True and out is None and a.size:
-        return _folded(_a.fmax if reduce is _a.max else _a.fmin, a, axis, keepdims)
-    a, known = _known(a)
-    if not a.size and initial is None and where is True:
-        return reduce(a, axis, out, keepdims)       # says that there is nothing to choose from
-    if a.size and (known is None or known.all()):
-        return reduce(a, axis, out, keepdims, **options)
-    if a.dtype.kind == "f" and initial is None and where is True and a.size:
-        result = reduce(_a.where(known, a, _a.asarray(worst, a.dtype)), axis, keepdims=keepdims)
-        if (result == worst).any():         # there were only NaNs, or the infinity itself
-            result = _a.where(_a.any(known, axis, keepdims=keepdims), result, _a.asarray(float("nan"), a.dtype))[()]
-        return _finish(result, out)
+    if where is True:
+        return known(a, axis, out, keepdims, **_options(initial, where))
+    a, there = _known(a)
     # the mask takes the NaNs out: what is left starts from the least (largest) number
-    start = _a.asarray(worst if initial is None else initial, a.dtype)
-    result = reduce(a, axis, keepdims=keepdims, initial=start, where=_where_known(known, where))
+    there = _where_known(there, where)
+    result = reduce(a, axis, keepdims=keepdims, initial=_a.asarray(worst if initial is None else initial, a.dtype), where=there)
     if initial is None:
-        any_known = _a.any(_where_known(known, where), axis, keepdims=keepdims)
-        result = _a.where(any_known, result, _a.asarray(float("nan"), a.dtype))[()]
+        result = _a.where(_a.any(there, axis, keepdims=keepdims), result, _a.asarray(float("nan"), a.dtype))[()]
     return _finish(result, out)
 
 
 def nanmax(a, axis=None, out=None, keepdims=False, initial=None, where=True):
-    return _extreme(_a.max, float("-inf"), a, axis, out, keepdims, initial, where)
+    return _extreme(_a.max, _a._fmax, float("-inf"), a, axis, out, keepdims, initial, where)
 
 
 def nanmin(a, axis=None, out=None, keepdims=False, initial=None, where=True):
-    return _extreme(_a.min, float("inf"), a, axis, out, keepdims, initial, where)
+    return _extreme(_a.min, _a._fmin, float("inf"), a, axis, out, keepdims, initial, where)
 
 
 def _place(find, worst, a, axis, out, keepdims):

@@ -3,7 +3,7 @@
 from engine import _array as _a
 
 _REDUCTIONS = {
-    "add": _a.sum, "multiply": _a.prod, "maximum": _a.max, "minimum": _a.min, "logical_and": _a.all, "logical_or": _a.any,
+    "add": _a.sum, "multiply": _a.prod, "maximum": _a.max, "minimum": _a.min, "fmax": _a._fmax, "fmin": _a._fmin, "logical_and": _a.all, "logical_or": _a.any,
 }
 _SCANS = {"add": _a.cumsum, "multiply": _a.cumprod, "maximum": _a._cummax, "minimum": _a._cummin}
 
@@ -100,7 +100,7 @@ def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
         raise TypeError(f"Cannot cast array data from {starts.dtype!r} to dtype('int64') according to the rule 'safe'")
     rows = moveaxis(array, axis, 0) if axis else array
     if ufunc.__name__ in _REDUCTIONS:
-        result = _a._reduceat(_REDUCTIONS[ufunc.__name__].__name__, rows, _a.asarray(starts, int, "C"), ufunc.__name__)
+        result = _a._reduceat(_REDUCTIONS[ufunc.__name__].__name__.lstrip("_"), rows, _a.asarray(starts, int, "C"), ufunc.__name__)
     else:
         result = _folds_at(ufunc, rows, starts.tolist())
     result = moveaxis(result, 0, axis) if axis else result

@@ -122,3 +122,34 @@ vme_status vme_bits_unpack(vme_context *context, bool big, const vme_tensor *in,
 {
     return rows_of(context, big, in, out, true);
 }
+
+/* ---- floats taken apart */
+typedef struct splitting {
+    void (*split)(int64_t n, const char *in, char *mantissas, char *exponents);
+    char *in, *mantissas, *exponents;
+    int64_t size;
+} splitting;
+
+static vme_status split_some(void *argument, int64_t begin, int64_t end)
+{
+    const splitting *s = argument;
+    s->split(end - begin, s->in + begin * s->size, s->mantissas + begin * s->size, s->exponents + begin * (int64_t)sizeof(int32_t));
+    return VME_OK;
+}
+
+vme_status vme_split(vme_context *context, const vme_tensor *in, const vme_tensor *mantissas, const vme_tensor *exponents)
+{
+    vme_status status = vme_check_output(mantissas);
+    if (status != VME_OK || (status = vme_check_output(exponents)) != VME_OK)
+        return status;
+    bool fits = (in->dtype == VME_FLOAT32 || in->dtype == VME_FLOAT64) && mantissas->dtype == in->dtype && exponents->dtype == VME_INT32;
+    const vme_tensor *const all[] = {in, mantissas, exponents};
+    for (int i = 0; i < 3; i++)
+        fits = fits && vme_is_contiguous(all[i]) && vme_elements(all[i]) == vme_elements(in);
+    if (!fits || vme_overlap(in, mantissas) || vme_overlap(in, exponents) || vme_overlap(mantissas, exponents))
+        return vme_fail(VME_BAD_DTYPE, "floats are taken apart into contiguous arrays of their own dtype and of int32");
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    splitting s = {vme_kernels_current()->bits.split[in->dtype == VME_FLOAT64], in->data, mantissas->data, exponents->data,
+                   vme_dtype_size((vme_dtype)in->dtype)};
+    return vme_parallel(context, vme_elements(in), PIECE, split_some, &s);
+}

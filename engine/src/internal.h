@@ -189,6 +189,7 @@ typedef struct vme_order_kernels {
 
 typedef struct vme_bits_kernels {
     vme_loop1 *count[VME_DTYPE_COUNT];      /* bits of integers' absolute values, to uint8 */
+    void (*split[2])(int64_t n, const char *in, char *mantissas, char *exponents);     /* of float32, of float64 */
     /* Whole bytes: eight truths to each, the first one in its highest bit (`big`) or its lowest; and back. */
     void (*pack)(int64_t bytes, bool big, const uint8_t *truths, uint8_t *out);
     void (*unpack)(int64_t bytes, bool big, const uint8_t *in, uint8_t *truths);

@@ -14,7 +14,7 @@ static const char *const binary_names[VME_BINARY_COUNT] = {
     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor",
 };
 static const char *const reduce_names[VME_REDUCE_COUNT] = {
-    "sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero",
+    "sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero", "fmax", "fmin",
 };
 static const char *const scan_names[VME_SCAN_COUNT] = {"cumsum", "cumprod", "cummax", "cummin"};
 static const char *const primitives[] = {

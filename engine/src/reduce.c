@@ -49,6 +49,7 @@ typedef struct reduction {
 
 static bool is_truth(vme_reduce_op op) { return op == VME_ALL || op == VME_ANY || op == VME_COUNT_NONZERO; }
 static bool is_place(vme_reduce_op op) { return op == VME_ARGMAX || op == VME_ARGMIN; }
+static bool is_extreme(vme_reduce_op op) { return op == VME_MAX || op == VME_MIN || op == VME_KNOWN_MAX || op == VME_KNOWN_MIN; }
 static bool is_integer(vme_dtype dtype) { return dtype <= VME_UINT64; }
 static bool is_signed(vme_dtype dtype) { return dtype <= VME_INT64; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -82,14 +83,15 @@ static void write_identity(vme_reduce_op op, vme_dtype dtype, void *to)
     case VME_PROD: real = 1; break;
     case VME_MAX: real = -INFINITY; break;
     case VME_MIN: real = INFINITY; break;
+    case VME_KNOWN_MAX: case VME_KNOWN_MIN: real = NAN; break;
     default: break;
     }
     double imaginary = op == VME_PROD ? 0 : real;
-    bool lowest = op == VME_MAX;
-    bool extreme = lowest || op == VME_MIN;
+    bool lowest = op == VME_MAX || op == VME_KNOWN_MAX;
+    bool extreme = lowest || op == VME_MIN || op == VME_KNOWN_MIN;
     int bits = 8 * vme_dtype_size(dtype);
     switch (dtype) {
-    case VME_BOOL: *(bool *)to = op == VME_ALL || op == VME_MIN || op == VME_PROD; break;
+    case VME_BOOL: *(bool *)to = op == VME_ALL || op == VME_MIN || op == VME_KNOWN_MIN || op == VME_PROD; break;
     case VME_FLOAT32: *(float *)to = (float)real; break;
     case VME_FLOAT64: *(double *)to = real; break;
     case VME_COMPLEX64: memcpy(to, (float[2]){(float)real, (float)imaginary}, 8); break;
@@ -110,9 +112,9 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
 {
     const vme_reduce_kernels *kernels = &vme_kernels_current()->reduce;
     /* bytes above 1, which memory from outside may hold, are True too: they are told from 0, never taken as numbers */
-    if (loop == VME_BOOL && (op == VME_SUM || op == VME_MAX))
+    if (loop == VME_BOOL && (op == VME_SUM || op == VME_MAX || op == VME_KNOWN_MAX))
         op = VME_ANY;
-    if (loop == VME_BOOL && (op == VME_PROD || op == VME_MIN))
+    if (loop == VME_BOOL && (op == VME_PROD || op == VME_MIN || op == VME_KNOWN_MIN))
         op = VME_ALL;
     if (in == VME_BOOL && is_integer(loop) && op == VME_SUM)
         op = VME_COUNT_NONZERO;
@@ -135,7 +137,7 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
 
     r->enter = element == in ? NULL : converter(in, element);
     /* sums of floats keep their own order of additions, and truth ends early */
-    bool any_order = op == VME_MAX || op == VME_MIN || is_place(op) || op == VME_COUNT_NONZERO || (is_integer(in) && op == VME_SUM);
+    bool any_order = is_extreme(op) || is_place(op) || op == VME_COUNT_NONZERO || (is_integer(in) && op == VME_SUM);
     r->collect = r->enter == NULL && any_order ? converter(in, in) : NULL;
     r->leave = converter(accumulator, out);
     r->leave_again = NULL;
@@ -480,9 +482,9 @@ static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, c
         return vme_fail(VME_BAD_AXIS, "%s takes one axis, got %d", vme_reduce_name(op), __builtin_popcountll(axes));
     if (is_place(op) && length == 0)
         return vme_fail(VME_BAD_VALUE, "attempt to get %s of an empty sequence", vme_reduce_name(op));
-    if ((op == VME_MAX || op == VME_MIN) && length == 0 && initial == NULL)
+    if (is_extreme(op) && length == 0 && initial == NULL)
         return vme_fail(VME_BAD_VALUE, "zero-size array to reduction operation %s which has no identity",
-                        op == VME_MAX ? "maximum" : "minimum");
+                        op == VME_MAX ? "maximum" : op == VME_MIN ? "minimum" : vme_reduce_name(op));
     return vme_check_output(out);
 }
 

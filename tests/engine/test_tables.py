@@ -1,4 +1,4 @@
-"""Counting, interpolation, windows, parts of reductions and diagonals: values, odd ones and refusals as NumPy's."""
+"""Counting, interpolation, windows, parts of reductions, floats taken apart and extremes of known numbers: values, odd ones and refusals as NumPy's."""
 
 import numpy
 import pytest
@@ -82,7 +82,7 @@ def test_windows(dtypes, mode):
         agree(lambda module, a, v: module.correlate(a, v, mode), a, v)
 
 
-@pytest.mark.parametrize("name", ["add", "multiply", "maximum", "logical_or", "subtract"])
+@pytest.mark.parametrize("name", ["add", "multiply", "maximum", "logical_or", "fmin", "subtract"])
 def test_reduces_parts(name):
     values = numpy.random.default_rng(4).integers(-3, 4, (20, 6)).astype("float32")
     for axis in (0, 1, -1):
@@ -90,6 +90,28 @@ def test_reduces_parts(name):
             places = numpy.array(places, int)
             agree(lambda module, values, places: getattr(module, name).reduceat(values, places, axis), values, places)
     agree(lambda module, values: getattr(module, name).reduceat(values, numpy.array([0.5]) if module is numpy else np.asarray([0.5])), values)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_takes_floats_apart(backend, dtype):
+    for n in LENGTHS:
+        agree(lambda module, x: module.frexp(x), odd_floats(n, dtype))
+    agree(lambda module, x: module.frexp(x[:, ::2]), odd_floats(60, dtype).reshape(6, 10))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "int16", "bool", "uint64"])
+@pytest.mark.parametrize("name", ["fmax", "fmin"])
+def test_extremes_pass_nans_over(backend, name, dtype):
+    random = numpy.random.default_rng(6)
+    for n in LENGTHS[1:]:
+        values = random.integers(-50, 50, (3, n)).astype(dtype)
+        if numpy.dtype(dtype).kind in "fc":
+            values[0] = values[1, : n // 2] = numpy.nan
+            values[2, :: 3] = -numpy.inf
+        for axis in (0, 1, None):
+            agree(lambda module, values: getattr(module, name).reduce(values, axis), values)
+        agree(lambda module, values: getattr(module, name).reduce(values[:, ::-2], 1), values)
+    agree(lambda module, values: getattr(module, name).reduce(values[:0], 0), values)
 
 
 def test_diagonals_are_read_only_views():

@@ -24,6 +24,32 @@ COUNT(16, SHORT)
 COUNT(32, __builtin_popcount)
 COUNT(64, __builtin_popcountll)
 
+/* ---- floats taken apart: subnormal ones are first made larger by more than their mantissa is wide */
+#define SPLIT(T, U, S, LEAST, LARGER, WIDTH, BIAS) \
+    static void split_##T(int64_t n, const char *in, char *mantissas, char *exponents) \
+    { \
+        const T##_at *from = (const T##_at *)in; \
+        const U raised = 2 * (U)(BIAS) + 1, mask = raised << (WIDTH); \
+        T##_at *mantissa = (T##_at *)mantissas; \
+        i32_at *exponent = (i32_at *)exponents; \
+        VME_INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            T x = from[i], size = fabs##S(x); \
+            bool small = size < (T)LEAST; \
+            T y = small ? x * (T)LARGER : x; \
+            U bits, plain = (U)-(U)((size > 0) & (size < (T)INFINITY)); \
+            memcpy(&bits, &y, sizeof bits); \
+            U half = (bits & ~mask) | (U)((BIAS) - 1) << (WIDTH); \
+            i32 power = (i32)(bits >> (WIDTH) & raised) - ((BIAS) - 1) - (small ? (WIDTH) + 1 : 0); \
+            bits = (half & plain) | (bits & ~plain); \
+            exponent[i] = power & (i32)plain; \
+            memcpy(&y, &bits, sizeof bits); \
+            mantissa[i] = y; \
+        } \
+    }
+SPLIT(f32, u32, f, 0x1p-126, 0x1p24, 23, 127)
+SPLIT(f64, u64, , 0x1p-1022, 0x1p53, 52, 1023)
+
 /* ---- packing */
 /* The eight bytes of a word, 0 or 1 each, come together in its highest one. */
 #define GATHER_BIG UINT64_C(0x8040201008040201)
@@ -74,6 +100,7 @@ static void unpack(int64_t bytes, bool big, const u8 *in, u8 *truths)
 const vme_bits_kernels VME_TABLE(bits) = {
     .pack = pack,
     .unpack = unpack,
+    .split = {split_f32, split_f64},
     .count = {[VME_BOOL] = count_bool, [VME_INT8] = count_i8, [VME_INT16] = count_i16, [VME_INT32] = count_i32, [VME_INT64] = count_i64,
               [VME_UINT8] = count_u8, [VME_UINT16] = count_u16, [VME_UINT32] = count_u32, [VME_UINT64] = count_u64},
 };

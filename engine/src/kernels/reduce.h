@@ -399,6 +399,39 @@ FLOAT_EXTREME(min, f32, float, <, smaller)
 FLOAT_EXTREME(max, f64, double, >, larger)
 FLOAT_EXTREME(min, f64, double, <, smaller)
 
+/* The same of what is no NaN, from an accumulator that is one until something was seen. */
+#define FLOAT_KNOWN(op, name, real, sign, further, worst) \
+    static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        real best = *(real *)accumulator; \
+        int64_t i = 0; \
+        if (step == sizeof(real) && n >= 4 * LANES_##name) { \
+            const v_##name *x = (const v_##name *)in; \
+            r_##name b0 = (r_##name){0} + (real)(worst), b1 = b0, b2 = b0, b3 = b0; \
+            for (; i + 4 * LANES_##name <= n; i += 4 * LANES_##name, x += 4) { \
+                r_##name x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
+                b0 = further##_##name(x0, b0); \
+                b1 = further##_##name(x1, b1); \
+                b2 = further##_##name(x2, b2); \
+                b3 = further##_##name(x3, b3); \
+            } \
+            real last = furthest_##further##_##name(further##_##name(further##_##name(b0, b1), further##_##name(b2, b3))); \
+            if (last == (real)(worst)) \
+                i = 0;              /* it may be an element, or there were NaNs only */ \
+            else \
+                best = last sign best || best != best ? last : best; \
+        } \
+        for (; i < n; i++) { \
+            real x = *(const e_##name *)(in + i * step); \
+            best = x sign best || best != best ? x : best; \
+        } \
+        *(real *)accumulator = best; \
+    }
+FLOAT_KNOWN(known_max, f32, float, >, larger, -INFINITY)
+FLOAT_KNOWN(known_min, f32, float, <, smaller, INFINITY)
+FLOAT_KNOWN(known_max, f64, double, >, larger, -INFINITY)
+FLOAT_KNOWN(known_min, f64, double, <, smaller, INFINITY)
+
 /* Complex numbers in lexicographic order; one with a NaN in either part is a NaN. */
 #define COMPLEX_EXTREME(op, name, sign) \
     static inline bool odd_##op##_##name(e_##name a) { return a.re != a.re || a.im != a.im; } \
@@ -418,10 +451,25 @@ FLOAT_EXTREME(min, f64, double, <, smaller)
         } \
         *(e_##name *)accumulator = best; \
     }
+#define COMPLEX_KNOWN(op, of, name) \
+    static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        e_##name best = *(e_##name *)accumulator; \
+        for (int64_t i = 0; i < n; i++) { \
+            e_##name x = *(const e_##name *)(in + i * step); \
+            if (odd_##of##_##name(best) || (!odd_##of##_##name(x) && beyond_##of##_##name(x, best))) \
+                best = x; \
+        } \
+        *(e_##name *)accumulator = best; \
+    }
 COMPLEX_EXTREME(max, c64, >)
 COMPLEX_EXTREME(min, c64, <)
 COMPLEX_EXTREME(max, c128, >)
 COMPLEX_EXTREME(min, c128, <)
+COMPLEX_KNOWN(known_max, max, c64)
+COMPLEX_KNOWN(known_min, min, c64)
+COMPLEX_KNOWN(known_max, max, c128)
+COMPLEX_KNOWN(known_min, min, c128)
 
 /* ---- the first place of an extreme: the extreme of a block, and a search in the blocks that bring a further one */
 #define FIND(op, name) \
@@ -760,6 +808,8 @@ static void any_u8(int64_t n, const char *in, int64_t step, void *accumulator)
 /* a NaN in `a` fails the comparison and stays */
 #define LARGER_OR_NAN(a, b) (((b) > (a)) | ((b) != (b)) ? (b) : (a))
 #define SMALLER_OR_NAN(a, b) (((b) < (a)) | ((b) != (b)) ? (b) : (a))
+#define LARGER_KNOWN(a, b) (((b) > (a)) | ((a) != (a)) ? (b) : (a))
+#define SMALLER_KNOWN(a, b) (((b) < (a)) | ((a) != (a)) ? (b) : (a))
 #define MODULAR_ROWS(name) \
     ROWS(sum_##name, e_##name, uint64_t, ADD) \
     ROWS(prod_##name, e_##name, uint64_t, MULTIPLY)
@@ -785,7 +835,9 @@ INTEGER_ROWS(u64)
     ROWS(sum_##name, e_##name, real, ADD) \
     ROWS(prod_##name, e_##name, real, MULTIPLY) \
     ROWS(max_##name, e_##name, real, LARGER_OR_NAN) \
-    ROWS(min_##name, e_##name, real, SMALLER_OR_NAN)
+    ROWS(min_##name, e_##name, real, SMALLER_OR_NAN) \
+    ROWS(known_max_##name, e_##name, real, LARGER_KNOWN) \
+    ROWS(known_min_##name, e_##name, real, SMALLER_KNOWN)
 FLOAT_ROWS(f32, float)
 FLOAT_ROWS(f64, double)
 
@@ -802,7 +854,9 @@ FLOAT_ROWS(f64, double)
     } \
     ROWS_BY_FOLD(prod_##name, 2 * sizeof(real)) \
     ROWS_BY_FOLD(max_##name, 2 * sizeof(real)) \
-    ROWS_BY_FOLD(min_##name, 2 * sizeof(real))
+    ROWS_BY_FOLD(min_##name, 2 * sizeof(real)) \
+    ROWS_BY_FOLD(known_max_##name, 2 * sizeof(real)) \
+    ROWS_BY_FOLD(known_min_##name, 2 * sizeof(real))
 #define ROWS_BY_FOLD(name, size) \
     static void rows_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
     { \
@@ -856,6 +910,11 @@ TRUTH_ROWS(c128, (x.re != 0) | (x.im != 0))
     [VME_INT64] = op##_##i64_, [VME_UINT8] = op##_##u8_, [VME_UINT16] = op##_##u16_, [VME_UINT32] = op##_##u32_, \
     [VME_UINT64] = op##_##u64_, [VME_FLOAT32] = op##_f32, [VME_FLOAT64] = op##_f64, [VME_COMPLEX64] = op##_c64, \
     [VME_COMPLEX128] = op##_c128
+/* integers are never unknown */
+#define KNOWN(known, op) \
+    {[VME_BOOL] = op##_u8, [VME_INT8] = op##_i8, [VME_INT16] = op##_i16, [VME_INT32] = op##_i32, [VME_INT64] = op##_i64, \
+     [VME_UINT8] = op##_u8, [VME_UINT16] = op##_u16, [VME_UINT32] = op##_u32, [VME_UINT64] = op##_u64, \
+     [VME_FLOAT32] = known##_f32, [VME_FLOAT64] = known##_f64, [VME_COMPLEX64] = known##_c64, [VME_COMPLEX128] = known##_c128}
 #define SIGNED(op) {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, u64)}
 #define MODULAR(op) {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, i64)}
 #define BITS(op) {OF(op, u8, u8, i16, i32, i64, u8, i16, i32, i64)}
@@ -864,10 +923,12 @@ const vme_reduce_kernels JOIN(vme_reduce_, VME_TARGET) = {
         [VME_SUM] = MODULAR(sum), [VME_PROD] = MODULAR(prod), [VME_MAX] = SIGNED(max), [VME_MIN] = SIGNED(min),
         [VME_ALL] = BITS(all), [VME_ANY] = BITS(any), [VME_ARGMAX] = SIGNED(argmax), [VME_ARGMIN] = SIGNED(argmin),
         [VME_COUNT_NONZERO] = BITS(count),
+        [VME_KNOWN_MAX] = KNOWN(known_max, max), [VME_KNOWN_MIN] = KNOWN(known_min, min),
     },
     .rows = {
         [VME_SUM] = MODULAR(rows_sum), [VME_PROD] = MODULAR(rows_prod), [VME_MAX] = SIGNED(rows_max),
         [VME_MIN] = SIGNED(rows_min), [VME_ALL] = BITS(rows_all), [VME_ANY] = BITS(rows_any),
         [VME_COUNT_NONZERO] = BITS(rows_count),
+        [VME_KNOWN_MAX] = KNOWN(rows_known_max, rows_max), [VME_KNOWN_MIN] = KNOWN(rows_known_min, rows_min),
     },
 };

@@ -38,7 +38,7 @@ DIFFERENT = {
     },
     "linalg": {name: "needs scipy-openblas32, else NotImplementedError says so"
                for name in ("cond", "eig", "eigh", "eigvals", "eigvalsh", "lstsq", "matrix_rank", "pinv", "qr", "svd", "svdvals")},
-    "fft": {},
+    "fft": dict.fromkeys(("fftfreq", "rfftfreq"), "takes dtype too, as the array API standard asks"),
     "testing": {},
     "exceptions": {},
 }

@@ -741,8 +741,13 @@ static PyObject *clip(array_state *state, array *self, PyObject **values)
     PyObject *result = Py_NewRef(self);
     if (array_given(low))
         Py_SETREF(result, array_binary(state, VME_MAXIMUM, result, low, array_given(high) ? NULL : out, -1));
-    if (result != NULL && array_given(high))
+    if (result != NULL && array_given(high)) {
+        /* numbers of Python keep the dtype and the shape: what was made above is free to be written again */
+        array *made = (array *)result;
+        if (out == NULL && made != self && (PyFloat_CheckExact(high) ? made->t.dtype >= VME_FLOAT16 : PyLong_CheckExact(high) && made->t.dtype != VME_BOOL))
+            out = made;
         Py_SETREF(result, array_binary(state, VME_MINIMUM, result, high, out, -1));
+    }
     if (result == (PyObject *)self) {
         Py_DECREF(result);
         return (PyObject *)array_cast(self, self->t.dtype);

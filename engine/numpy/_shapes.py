@@ -215,7 +215,23 @@ def _block_rank(arrays):
 def _block(arrays, depth, rank):
     if depth == 0:
         return _a.array(arrays, ndmin=rank, copy=None)
+    if depth == rank == 2:
+        return _block_of_rows([[_a.array(one, ndmin=2, copy=None) for one in row] for row in arrays])
     return _a.concatenate([_block(one, depth - 1, rank) for one in arrays], -depth)
+
+
+def _block_of_rows(rows):
+    """The same of matrices: each is copied once, to where it stays."""
+    widths = {sum(one.shape[1] for one in row) for row in rows}
+    if len(rows) == 1 or len(widths) > 1 or any(len({one.shape[0] for one in row}) > 1 for row in rows):
+        return _a.concatenate([_a.concatenate(row, 1) for row in rows])      # which says what does not fit
+    made = _a.empty((sum(row[0].shape[0] for row in rows), *widths), _a.result_type(*(one.dtype for row in rows for one in row)))
+    top = 0
+    for row in rows:
+        bottom = top + row[0].shape[0]
+        _a.concatenate(row, 1, out=made[top:bottom])
+        top = bottom
+    return made
 
 
 def unstack(x, /, *, axis=0):

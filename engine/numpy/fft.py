@@ -162,16 +162,22 @@ def irfft2(a, s=None, axes=(-2, -1), norm=None, out=None):
 
 # ---- frequencies
 
-def fftfreq(n, d=1.0, device=None):
-    """The frequency of each value of `fft`, in cycles per unit of the sample spacing `d`."""
+def fftfreq(n, d=1.0, device=None, *, dtype=None):
+    """The frequency of each value of `fft`, in cycles per unit of the sample spacing `d`; `dtype`: floating, float64 by default."""
     n = _points(n)
     numbers = _a.concatenate((_a.arange(0, (n - 1) // 2 + 1), _a.arange(-(n // 2), 0)))
-    return numbers * (1.0 / (n * d))
+    return _of(dtype, numbers * (1.0 / (n * d)))
 
 
-def rfftfreq(n, d=1.0, device=None):
+def rfftfreq(n, d=1.0, device=None, *, dtype=None):
     """The frequency of each value of `rfft`."""
-    return _a.arange(0, _points(n) // 2 + 1) * (1.0 / (n * d))
+    return _of(dtype, _a.arange(0, _points(n) // 2 + 1) * (1.0 / (n * d)))
+
+
+def _of(dtype, frequencies):
+    if dtype is not None and _a.dtype(dtype).kind != "f":
+        raise TypeError(f"frequencies have a real floating dtype, got {_a.dtype(dtype)}: leave dtype out, and cast the result")
+    return frequencies.astype(dtype or frequencies.dtype, copy=False)
 
 
 def _points(n):

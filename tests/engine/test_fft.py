@@ -82,10 +82,19 @@ def test_frequencies_and_shifts():
     for n in (1, 2, 5, 8):
         same(np.fft.fftfreq(n, 0.1), numpy.fft.fftfreq(n, 0.1))
         same(np.fft.rfftfreq(n, 0.1), numpy.fft.rfftfreq(n, 0.1))
+        same(np.fft.fftfreq(n, dtype="float32"), numpy.fft.fftfreq(n).astype("float32"))        # the standard's dtype, which NumPy lacks
+        same(np.fft.rfftfreq(n, dtype=np.float64), numpy.fft.rfftfreq(n))
         a = numpy.arange(float(n * 3)).reshape(n, 3)
         for axes in (None, 0, (1, 0)):
             same(np.fft.fftshift(np.asarray(a), axes), numpy.fft.fftshift(a, axes))
             same(np.fft.ifftshift(np.asarray(a), axes), numpy.fft.ifftshift(a, axes))
+
+
+def test_frequencies_are_real():
+    for make in (np.fft.fftfreq, np.fft.rfftfreq):
+        for dtype in ("int64", "complex64"):
+            with pytest.raises(TypeError, match=f"got {dtype}"):
+                make(4, dtype=dtype)
 
 
 @pytest.mark.parametrize("wrong", [lambda m: m.fft.fft(m.ones(3), 0), lambda m: m.fft.fft(m.ones(3), norm="all"), lambda m: m.fft.fft(m.ones(3), axis=2),

@@ -139,7 +139,7 @@ def test_nan_wins_at_any_place(backend, context):
 
 
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8", "bool"])
 def test_first_place_among_ties(backend, context, op, dtype):
     """Rows of every length around those of vectors and of blocks, with few distinct values, zeros of both signs and a NaN or two."""
     random = np.random.default_rng(3)

@@ -114,6 +114,50 @@ def test_extremes_pass_nans_over(backend, name, dtype):
     agree(lambda module, values: getattr(module, name).reduce(values[:0], 0), values)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_rounds_down_by_one_divisor(backend, dtype):
+    """Multiples of the divisor and their neighbours, of every size; the extremes; every layout."""
+    limits = numpy.iinfo(dtype)
+    sizes = numpy.array([0, 1, 2, 1000, 2**30, 2**31 - 1, 2**49, 2**50 - 1, 2**50, 2**50 + 1, 2**53, 2**62][:12 if dtype == "int64" else 6])
+    divisors = [1, -1, 2, 3, -3, 7, -10, 641, 2**16, 2**31 - 1, -(2**31), limits.max, limits.min]
+    if dtype == "int64":
+        divisors += [2**49 + 1, 2**50, -(2**50) + 1]
+    for divisor in divisors:
+        near = [int(size) // divisor * divisor + step for size in (*sizes, *-sizes) for step in (-1, 0, 1)]
+        values = numpy.array([value for value in near if limits.min <= value <= limits.max] + [limits.min, limits.max], dtype)
+        values = numpy.concatenate([values, values[: 3 * len(sizes)], numpy.arange(-70, 71, dtype=dtype)])
+        agree(lambda module, x, divisor=divisor: x // divisor, values)
+        agree(lambda module, x, divisor=divisor: x[::2] // divisor, values)
+
+
+def test_blocks_of_rows_and_clips_in_place():
+    m = numpy.arange(6.0).reshape(2, 3)
+    for rows in ([[m, m], [m, m]], [[m, m[:, :1]], [m[:1, :1], m[:1]]], [[1, 2], [3, m[:1, :1]]], [[m, m.astype("float32")], [m.astype("int8"), m > 2]],
+                 [[m], [m[:, :2]]], [[m, m[:1]], [m, m]], [[m[:0], m[:0]], [m, m]]):
+        assert_same_blocks(rows)
+    for low, high in ((-1, 1), (1, 3.5), (0.5, 2), (None, 2), (3, 1)):
+        for dtype in ("float32", "int16", "bool"):
+            agree(lambda module, a, low=low, high=high: module.clip(a, low, high), m.astype(dtype))
+    untouched = np.asarray(m)
+    np.clip(untouched, 1, 2)
+    numpy.testing.assert_array_equal(untouched, m)
+
+
+def assert_same_blocks(rows):
+    def outcome(module):
+        try:
+            return numpy.asarray(module.block([[module.asarray(one) for one in row] for row in rows]))
+        except ValueError as error:
+            return str(error)
+
+    ours, wanted = outcome(np), outcome(numpy)
+    if isinstance(wanted, str):
+        assert isinstance(ours, str)
+    else:
+        assert ours.dtype == wanted.dtype
+        numpy.testing.assert_array_equal(ours, wanted)
+
+
 def test_diagonals_are_read_only_views():
     for offset in (-9, -2, 0, 1, 9):
         agree(lambda module, a: (module.diagonal(a, offset), module.trace(a, offset, 2, 0)), numpy.arange(24.0).reshape(2, 3, 4))

@@ -138,13 +138,63 @@ static void floor_divide_by_one_i64(int64_t n, const char *a, int64_t a_step, i6
         *(i64_at *)out = (i64)(signs && magnitude != 0 ? ~quotient : quotient);
     }
 }
+#ifdef __AVX512DQ__
+/* The same in vectors of doubles, for numbers below 2^50, whose quotient by the rounded reciprocal is wrong only where it should be whole,
+ * and by one; returns how many of the numbers came before a block with others. */
+static int64_t floor_divide_in_doubles_i64(int64_t n, const i64_at *from, i64 divisor, i64_at *to)
+{
+    enum { BLOCK = 64 };
+    const f64 by = (f64)divisor, inverse = 1 / by;
+    int64_t i = 0;
+    for (int64_t count; i < n; i += count) {
+        u64 high = 0;
+        count = n - i < BLOCK ? n - i : BLOCK;
+        for (int64_t j = i; j < i + count; j++)
+            high |= ((u64)from[j] + ((u64)1 << 50)) >> 51;
+        if (high != 0)
+            break;
+        VME_INDEPENDENT
+        for (int64_t j = i; j < i + count; j++) {
+            f64 x = (f64)from[j], whole = trunc(x * inverse), rest = x - whole * by;
+            whole += rest == by ? 1 : 0;
+            whole -= rest != 0 && (rest < 0) != (by < 0) ? 1 : 0;
+            to[j] = (i64)whole;
+        }
+    }
+    return i;
+}
+#endif
 static void floor_divide_any_i64(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)
 {
     i64 divisor = n > 8 && b_step == 0 ? *(const i64_at *)b : 0;
-    if (divisor != 0)
-        floor_divide_by_one_i64(n, a, a_step, divisor, out, out_step);
-    else
+    if (divisor == 0) {
         floor_divide_i64(n, a, a_step, b, b_step, out, out_step);
+        return;
+    }
+#ifdef __AVX512DQ__
+    if (a_step == 8 && out_step == 8 && divisor > -((i64)1 << 50) && divisor < (i64)1 << 50) {
+        int64_t done = floor_divide_in_doubles_i64(n, (const i64_at *)a, divisor, (i64_at *)out);
+        n -= done, a += 8 * done, out += 8 * done;
+    }
+#endif
+    floor_divide_by_one_i64(n, a, a_step, divisor, out, out_step);
+}
+/* By one divisor many 32-bit numbers are multiplied by its reciprocal in doubles: wrong only where the quotient should be whole, and by one. */
+static void floor_divide_any_i32(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)
+{
+    const i32 divisor = n > 8 && b_step == 0 && a_step == 4 && out_step == 4 ? *(const i32_at *)b : 0;
+    if (divisor == 0 || divisor == -1) {
+        floor_divide_i32(n, a, a_step, b, b_step, out, out_step);
+        return;
+    }
+    const f64 inverse = 1 / (f64)divisor;
+    const i32_at *from = (const i32_at *)a;
+    i32_at *to = (i32_at *)out;
+    VME_INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        i32 x = from[i], whole = (i32)((f64)x * inverse), rest = (i32)((u32)x - (u32)whole * (u32)divisor);
+        to[i] = whole + (rest == divisor) - (rest != 0 && (rest ^ divisor) < 0);
+    }
 }
 
 /* bool: any byte but 0 is true; what is written is 0 or 1. */
@@ -184,7 +234,7 @@ const vme_elementwise_kernels VME_TABLE(integers) = {
         [VME_ADD] = {[VME_BOOL] = or_bool, SHARED(add)},
         [VME_SUBTRACT] = {SHARED(subtract)},
         [VME_MULTIPLY] = {[VME_BOOL] = and_bool, SHARED(multiply)},
-        [VME_FLOOR_DIVIDE] = {[VME_INT8] = floor_divide_i8, [VME_INT16] = floor_divide_i16, [VME_INT32] = floor_divide_i32,
+        [VME_FLOOR_DIVIDE] = {[VME_INT8] = floor_divide_i8, [VME_INT16] = floor_divide_i16, [VME_INT32] = floor_divide_any_i32,
                               [VME_INT64] = floor_divide_any_i64, OF_UNSIGNED(floor_divide)},
         [VME_REMAINDER] = {OF_SIGNED(remainder), OF_UNSIGNED(fmod)},
         [VME_FMOD] = {OWN(fmod)},

@@ -670,6 +670,39 @@ PLACES(f64)
 PLACES(c64)
 PLACES(c128)
 
+/* bool: the first byte of that truth ends the search. */
+#define PLACE_TRUTH(op, truth) \
+    static void arg##op##_bool(int64_t n, const char *in, int64_t step, void *accumulator) \
+    { \
+        vme_place *place = accumulator; \
+        unsigned char best = !truth; \
+        if (place->seen > 0) \
+            memcpy(&best, place->value, 1); \
+        else \
+            place->best = 0; \
+        if ((best != 0) != truth) { \
+            int64_t j = 0; \
+            if (step == 1) \
+                for (; j + 64 <= n; j += 64) { \
+                    unsigned char found = 0; \
+                    for (int k = 0; k < 64; k++) \
+                        found |= (in[j + k] != 0) == truth; \
+                    if (found) \
+                        break; \
+                } \
+            while (j < n && (in[j * step] != 0) != truth) \
+                j++; \
+            if (j < n) { \
+                best = truth; \
+                place->best = place->seen + j; \
+            } \
+        } \
+        place->seen += n; \
+        memcpy(place->value, &best, 1); \
+    }
+PLACE_TRUTH(max, 1)
+PLACE_TRUTH(min, 0)
+
 /* ---- truth */
 #define TRUTH(name, is_true) \
     static inline int32_t count_block_##name(int64_t n, const char *in, int64_t step) \
@@ -916,12 +949,13 @@ TRUTH_ROWS(c128, (x.re != 0) | (x.im != 0))
      [VME_UINT8] = op##_u8, [VME_UINT16] = op##_u16, [VME_UINT32] = op##_u32, [VME_UINT64] = op##_u64, \
      [VME_FLOAT32] = known##_f32, [VME_FLOAT64] = known##_f64, [VME_COMPLEX64] = known##_c64, [VME_COMPLEX128] = known##_c128}
 #define SIGNED(op) {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, u64)}
+#define PLACED(op) {OF(op, bool, i8, i16, i32, i64, u8, u16, u32, u64)}
 #define MODULAR(op) {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, i64)}
 #define BITS(op) {OF(op, u8, u8, i16, i32, i64, u8, i16, i32, i64)}
 const vme_reduce_kernels JOIN(vme_reduce_, VME_TARGET) = {
     .fold = {
         [VME_SUM] = MODULAR(sum), [VME_PROD] = MODULAR(prod), [VME_MAX] = SIGNED(max), [VME_MIN] = SIGNED(min),
-        [VME_ALL] = BITS(all), [VME_ANY] = BITS(any), [VME_ARGMAX] = SIGNED(argmax), [VME_ARGMIN] = SIGNED(argmin),
+        [VME_ALL] = BITS(all), [VME_ANY] = BITS(any), [VME_ARGMAX] = PLACED(argmax), [VME_ARGMIN] = PLACED(argmin),
         [VME_COUNT_NONZERO] = BITS(count),
         [VME_KNOWN_MAX] = KNOWN(known_max, max), [VME_KNOWN_MIN] = KNOWN(known_min, min),
     },

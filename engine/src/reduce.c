@@ -118,7 +118,7 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
         op = VME_ALL;
     if (in == VME_BOOL && is_integer(loop) && op == VME_SUM)
         op = VME_COUNT_NONZERO;
-    vme_dtype element = is_place(op) && in == VME_BOOL ? VME_UINT8 : loop, accumulator;
+    vme_dtype element = loop, accumulator;
     if (is_truth(op) || (is_integer(in) && in != VME_BOOL && is_integer(loop) && (op == VME_SUM || op == VME_PROD)))
         element = in;
     if (element == VME_FLOAT16)

@@ -671,7 +671,7 @@ PLACES(c64)
 PLACES(c128)
 
 /* bool: the first byte of that truth ends the search. */
-#define PLACE_TRUTH(op, truth) \
+#define PLACE_TRUTH(op, truth, FOUND) \
     static void arg##op##_bool(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         vme_place *place = accumulator; \
@@ -686,7 +686,7 @@ PLACES(c128)
                 for (; j + 64 <= n; j += 64) { \
                     unsigned char found = 0; \
                     for (int k = 0; k < 64; k++) \
-                        found |= (in[j + k] != 0) == truth; \
+                        found |= (unsigned char)(FOUND); \
                     if (found) \
                         break; \
                 } \
@@ -700,8 +700,8 @@ PLACES(c128)
         place->seen += n; \
         memcpy(place->value, &best, 1); \
     }
-PLACE_TRUTH(max, 1)
-PLACE_TRUTH(min, 0)
+PLACE_TRUTH(max, 1, in[j + k])
+PLACE_TRUTH(min, 0, in[j + k] == 0)
 
 /* ---- truth */
 #define TRUTH(name, is_true) \

@@ -84,34 +84,25 @@ bool vmh_compat_makes_generic(PyThreadState *ts)
     return found;
 }
 
-static bool is_among(PyObject *text, const char *const *names, size_t count)
+/* Is `code` of the import system: CPython's part of it, or our finder and loader? */
+static bool of_import(PyCodeObject *code)
 {
-    for (size_t i = 0; i < count; i++)
-        if (PyUnicode_EqualToUTF8(text, names[i]))
-            return true;
-    return false;
+    static const char ours[] = "/vmhost/guest/boot.py", library[] = "stdlib@", class[] = "Importer.";
+    if (PyUnicode_EqualToUTF8(code->co_filename, "<frozen importlib._bootstrap>"))
+        return true;
+    const char *file = PyUnicode_AsUTF8(code->co_filename), *name = PyUnicode_AsUTF8(code->co_qualname);
+    size_t size = file == NULL ? 0 : strlen(file);
+    return name != NULL && size >= sizeof ours - 1 && strcmp(file + size - (sizeof ours - 1), ours) == 0
+        && strncmp(file, library, sizeof library - 1) == 0 && strncmp(name, class, sizeof class - 1) == 0;
 }
 
 bool vmh_compat_locks_import(PyThreadState *ts)
 {
-    static const char *const importlib[] = {"<frozen importlib._bootstrap>"};
-    static const char *const functions[] = {
-        "_get_module_lock", "_get_module_lock.<locals>.cb", "_lock_unlock_module", "_ModuleLock.acquire", "_ModuleLock.release",
-        "_ModuleLockManager.__enter__", "_ModuleLockManager.__exit__",
-        "_ImportLockContext.__enter__", "_ImportLockContext.__exit__",
-    };
-    bool found = false, inside = true;
     PyObject *before = PyErr_GetRaisedException();
     PyFrameObject *frame = PyThreadState_GetFrame(ts);
-    while (frame != NULL && inside && !found) {
-        PyCodeObject *code = PyFrame_GetCode(frame);
-        inside = is_among(code->co_filename, importlib, 1);
-        found = inside && is_among(code->co_qualname, functions, sizeof functions / sizeof functions[0]);
-        Py_DECREF(code);
-        PyFrameObject *back = inside && !found ? PyFrame_GetBack(frame) : NULL;
-        Py_DECREF(frame);
-        frame = back;
-    }
+    PyCodeObject *code = frame == NULL ? NULL : PyFrame_GetCode(frame);
+    bool found = code != NULL && of_import(code);
+    Py_XDECREF(code);
     Py_XDECREF(frame);
     PyErr_SetRaisedException(before);
     return found;

@@ -45,8 +45,9 @@ uintptr_t vmh_compat_stack_limit(PyThreadState *ts);
  * CPython 3.14 does not look whether that worked for a `class C[*Ts]`, and crashes over any exception that came out of it. */
 bool vmh_compat_makes_generic(PyThreadState *ts);
 
-/* Does this thread, of the calling interpreter, take or give back a lock of the import system, or wait for one? An exception that is
- * injected there comes out when the lock is its own and nothing gives it back yet, and no stop ends the wait of the others for it. */
+/* Is this thread, of the calling interpreter, in the import system's own code, where it takes and gives back locks or waits for one? An
+ * exception that is injected there may come out, at the next check, when a lock is taken and nothing gives it back; no stop ends the
+ * wait of other threads for it. The code of a module that is imported is not meant. */
 bool vmh_compat_locks_import(PyThreadState *ts);
 
 /* The locks that a thread of `interp` may hold and another interpreter, or the warden, may need: is number `which` held, by anyone?

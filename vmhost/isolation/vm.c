@@ -320,6 +320,8 @@ static int stop_pending(void *argument)
         if (count < VMH_GUEST_THREADS_MOST)
             spared[count] = vmh_compat_locks_import(ts);
     }
+    if (count == 1)
+        spared[0] = false;      /* nobody else wants what it may leave taken */
     vmh_mutex_lock(&vm->life);
     bool now = vm->phase != VMH_PHASE_IDLE && vm->stop_generation == vm->generation && vm->stoppable;
     bool give_up = now && vm->quarantined_in != NULL && vm->parked_after-- <= 0;
@@ -329,7 +331,7 @@ static int stop_pending(void *argument)
         count = 0;
         for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL; ts = PyThreadState_Next(ts), count++) {
             if (count < VMH_GUEST_THREADS_MOST && spared[count]) {
-                vm->inject_gap_ns = 1000000;
+                vm->inject_gap_ns = 250000;     /* one that hardly leaves there has to be met outside */
             } else {
                 PyThreadState_SetAsyncExc(ts->thread_id, vm->stop_error);
                 vm->stop_delivered = true;

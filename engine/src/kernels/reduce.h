@@ -670,8 +670,27 @@ PLACES(f64)
 PLACES(c64)
 PLACES(c128)
 
-/* bool: the first byte of that truth ends the search. */
-#define PLACE_TRUTH(op, truth, FOUND) \
+/* bool: the first byte of that truth ends the search. What `first` gives need only be a place before which there is none. */
+static inline int64_t first_true(int64_t n, const char *in)
+{
+    int64_t j = 0;
+    for (int64_t block = 64; j + block <= n; j += block, block = block < 2048 ? 2 * block : block) {
+        unsigned char found = 0;
+        for (int64_t k = 0; k < block; k++)
+            found |= (unsigned char)in[j + k];
+        if (found)
+            break;
+    }
+    return j;
+}
+
+static inline int64_t first_false(int64_t n, const char *in)
+{
+    const char *found = n == 0 ? NULL : memchr(in, 0, (size_t)n);
+    return found == NULL ? n : found - in;
+}
+
+#define PLACE_TRUTH(op, truth, first) \
     static void arg##op##_bool(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         vme_place *place = accumulator; \
@@ -681,15 +700,7 @@ PLACES(c128)
         else \
             place->best = 0; \
         if ((best != 0) != truth) { \
-            int64_t j = 0; \
-            if (step == 1) \
-                for (; j + 64 <= n; j += 64) { \
-                    unsigned char found = 0; \
-                    for (int k = 0; k < 64; k++) \
-                        found |= (unsigned char)(FOUND); \
-                    if (found) \
-                        break; \
-                } \
+            int64_t j = step == 1 ? first(n, in) : 0; \
             while (j < n && (in[j * step] != 0) != truth) \
                 j++; \
             if (j < n) { \
@@ -700,8 +711,8 @@ PLACES(c128)
         place->seen += n; \
         memcpy(place->value, &best, 1); \
     }
-PLACE_TRUTH(max, 1, in[j + k])
-PLACE_TRUTH(min, 0, in[j + k] == 0)
+PLACE_TRUTH(max, 1, first_true)
+PLACE_TRUTH(min, 0, first_false)
 
 /* ---- truth */
 #define TRUTH(name, is_true) \

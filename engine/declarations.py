@@ -1,4 +1,4 @@
-"""What cffi is told of the engine: the declarations of include/vme.h, read from the header itself, so that the two cannot drift.
+"""What cffi is told of the engine: the declarations of include/vme.h and vme_search.h, read from the headers themselves, so that they cannot drift.
 
 `python -m engine.declarations OUT.c` writes the C source of `engine._vme`, the host's binding; setup.py does so at build time.
 Needs cffi; nothing inside a VM imports this.
@@ -8,12 +8,13 @@ import re
 import sys
 from pathlib import Path
 
-HEADER = Path(__file__).resolve().parent / "include" / "vme.h"
+_INCLUDE = Path(__file__).resolve().parent / "include"
+HEADERS = (_INCLUDE / "vme.h", _INCLUDE / "vme_search.h")
 
 
 def declarations():
-    """The text for `FFI.cdef`: structs, enums and functions of vme.h, and its integer constants."""
-    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+    """The text for `FFI.cdef`: structs, enums and functions of the headers, and their integer constants."""
+    text = re.sub(r"/\*.*?\*/", "", "".join(header.read_text() for header in HEADERS), flags=re.DOTALL)
     constants = re.findall(r"^#define (VME_[A-Z_]+) +([0-9]+)u?\s*$", text, flags=re.MULTILINE)
     text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
@@ -27,7 +28,7 @@ def binding():
     from cffi import FFI
     builder = FFI()
     builder.cdef(declarations())
-    builder.set_source("engine._vme", '#include "vme.h"\n')
+    builder.set_source("engine._vme", '#include "vme_search.h"\n')
     return builder
 
 

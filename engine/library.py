@@ -4,10 +4,14 @@ Needs cffi, so it works in the main interpreter only; nothing inside a VM import
 """
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import NamedTuple
 
 from engine._vme import ffi, lib
+
+
+RATES = ("products", "points_2", "points_4", "weight_bytes", "bytes")       # in the order of vme_search.h
 
 
 class EngineError(Exception):
@@ -84,20 +88,52 @@ def find_lapack():
     return False
 
 
+def fixed_rates():
+    """What one core does in a nanosecond by what is built in, for the backend in use: what choices with `search="fixed"` go by. See vme_search.h."""
+    return _rates(lib.vme_rates_fixed)
+
+
+def measured_rates():
+    """The same by measurement on this machine: done now, in some ten milliseconds, unless it was before."""
+    return _rates(lambda rates: _check(lib.vme_rates_measured(rates)))
+
+
+def set_rates(rates):
+    """Takes what an earlier process measured on this machine. EngineError: no core is like that."""
+    _check(lib.vme_rates_set(ffi.new("double[]", [float(rates[name]) for name in RATES])))
+
+
+def _rates(fill):
+    rates = ffi.new("double[]", len(RATES))
+    fill(rates)
+    return dict(zip(RATES, rates))
+
+
 class Model:
     """A model prepared from the bytes of a model file, for all that will run it; nobody is charged for its weights.
 
-    EngineError says what is wrong with the bytes.
+    `search`: "measured" chooses algorithms by what this machine's cores do and tries near ties, "fixed" by built-in numbers. `kept`: a path that
+    stands for these bytes and this engine, backend and CPU, in a folder that only this user can write: what is prepared is mapped from there, or
+    kept there. EngineError says what is wrong with the bytes.
     """
 
-    def __init__(self, data):
+    def __init__(self, data, search="measured", kept=None):
+        if search not in ("measured", "fixed"):
+            raise EngineError(f"search: expected measured or fixed, got {search!r}")
         context, model = ffi.new("vme_context **"), ffi.new("vme_model **")
+        path = ffi.NULL if kept is None else ffi.new("char[]", os.fsencode(kept))
+        options = ffi.new("vme_model_options *", {"fixed": search == "fixed", "kept": path})
         _check(lib.vme_context_new(ffi.NULL, 0, context))
         try:
-            _check(lib.vme_model_new(context[0], ffi.from_buffer(data), len(data), model))
+            _check(lib.vme_model_prepare(context[0], ffi.from_buffer(data), len(data), options, model))
         finally:
             lib.vme_context_unref(context[0])
         self._model = ffi.gc(model[0], lib.vme_model_unref)
+
+    @property
+    def was_kept(self):
+        """Whether it was mapped from its kept file."""
+        return bool(lib.vme_model_was_kept(self._model))
 
     @property
     def address(self):

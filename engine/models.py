@@ -19,6 +19,22 @@ class Port:
         return f"Port(name={self.name!r}, dtype={self.dtype!r}, shape={self.shape!r})"
 
 
+class Step:
+    """A step of a model: its node's `name`, the operator's `kind`, the `algorithm` ("" where there is one only), `dtype` and `shape` of what it
+    makes, the `products` that it adds up (of convolutions and matrix products), the `bytes` that it reads and makes, the `expected_ms` that it should take
+    on one core, and in a profile the `ms` that it took.
+    """
+
+    __slots__ = ("name", "kind", "algorithm", "dtype", "shape", "products", "bytes", "expected_ms", "ms")
+
+    def __init__(self, name, kind, algorithm, dtype, shape, products, size, expected_ns, ms=None):
+        self.name, self.kind, self.algorithm, self.dtype, self.shape = name, kind, algorithm, dtype, shape
+        self.products, self.bytes, self.expected_ms, self.ms = products, size, expected_ns / 1e6, ms
+
+    def __repr__(self):
+        return f"Step({', '.join(f'{field}={getattr(self, field)!r}' for field in self.__slots__)})"
+
+
 class Model:
     """A model, ready to run: `model({"input": x})` gives `{"output": y}`. `inputs` and `outputs` are tuples of Port.
 
@@ -37,6 +53,25 @@ class Model:
 
         TypeError and ValueError name the input that is missing, unknown, or of another dtype or shape.
         """
+        return self._named(_array._model_run(self._session, self._arrays(inputs)))
+
+    def run(self, inputs, *, profile=False):
+        """As calling it; with `profile` a pair of that and a tuple of Steps, in the order in which they were done, with their times in `ms`."""
+        if not profile:
+            return self(inputs)
+        made, times = _array._model_run(self._session, self._arrays(inputs), True)
+        return self._named(made), tuple(Step(*step, time / 1e6) for step, time in zip(_array._model_steps(self._session), times))
+
+    def warmup(self):
+        """One run on zeros, so that the first real one finds its memory and helper threads in place."""
+        self({port.name: _array.zeros(port.shape, port.dtype) for port in self.inputs})
+
+    @property
+    def steps(self):
+        """What a run does, as a tuple of Steps without times."""
+        return tuple(Step(*step) for step in _array._model_steps(self._session))
+
+    def _arrays(self, inputs):
         arrays = []
         for port in self.inputs:
             if port.name not in inputs:
@@ -50,7 +85,9 @@ class Model:
         if len(inputs) != len(arrays):
             unknown = next(name for name in inputs if all(name != port.name for port in self.inputs))
             raise ValueError(f"{self.name}: there is no input {unknown!r}; expected {self._names()}")
-        made = _array._model_run(self._session, tuple(arrays))
+        return tuple(arrays)
+
+    def _named(self, made):
         return {port.name: array for port, array in zip(self.outputs, made)}
 
     def _names(self):
@@ -60,15 +97,25 @@ class Model:
         return f"<engine model {self.name!r}: {self._names()} -> {', '.join(repr(port.name) for port in self.outputs)}>"
 
 
-def load(name):
+def opened(name, data, *, threads=0, ftz=False, search=None):
+    """The Model in the bytes of a model file, outside a VM; options as of `load`."""
+    return Model(name, _array._model_open(data, threads, ftz, search == "fixed"))
+
+
+def load(name, *, threads=0, ftz=False, search=None):
     """The Model `name` of the task's bundle; outside a VM, the one in the model file at the path `name`.
 
+    `threads`: its runs use so many at most; 0: as many as the process has for one operator. `ftz`: numbers below the least normal one count as
+    zero, which is faster where there are many. `search`, outside a VM: "measured" (None too) chooses algorithms by what this machine's cores do and
+    tries near ties, "fixed" by built-in numbers, so that every machine with this backend gives the same bytes; in a VM the host has chosen.
     LookupError lists the models that there are; ValueError says what is wrong with a file.
     """
     names = _array._model_names()
+    if search not in (None, "measured", "fixed") or (names is not None and search is not None):
+        raise ValueError(f"search: expected {'nothing: the host has prepared the model' if names is not None else 'measured or fixed'}, got {search!r}")
     if names is None:
         with open(name, "rb") as file:
-            return Model(str(name), _array._model_open(file.read()))
+            return opened(str(name), file.read(), threads=threads, ftz=ftz, search=search)
     if name not in names:
         raise LookupError(f"this task's bundle has no model {name!r}; it has {', '.join(names) or 'none'} (task.yaml, models)")
-    return Model(name, _array._model_open(name))
+    return Model(name, _array._model_open(name, threads, ftz))

@@ -96,8 +96,9 @@ def test_the_guest_imports_the_standard_library_only():
 
 def test_what_the_packages_import_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     declared, extra = ({re.match(r"[\w-]+", line)[0].lower() for line in lines}
-                       for lines in (project["dependencies"], project["optional-dependencies"]["models"]))
+                       for lines in (project["dependencies"], [*extras["models"], *extras["bench"]]))
     imported = set()
     for path in sources():
         if path.parts[0] in ("vmhost", "bytecode", "engine"):

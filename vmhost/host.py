@@ -22,7 +22,7 @@ from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy
 from vmhost.service import Service
 from vmhost.statistics import Crash
-from vmhost.system_bundle import IN_CHECKOUT, add_model, boot_image
+from vmhost.system_bundle import IN_CHECKOUT, add_model, boot_image, kept_models
 from vmhost.task import Task
 
 _log = logging.getLogger("vmhost")
@@ -36,7 +36,7 @@ class Host:
 
     `trust`: whose bundles are loaded: a TrustStore, or the path of a file or folder of public keys. `allow_unsigned`:
     load unsigned ones too (while developing). `policy`: a Policy. `state`: a folder for what survives a restart
-    (breakers). `functions`: functions by name that tasks may call whose `permissions.host` names them; each takes one
+    (breakers, prepared models). `functions`: functions by name that tasks may call whose `permissions.host` names them; each takes one
     value and returns one, on threads of the host. `crashes` tells of which tasks the process that used the state
     folder before crashed in (a tuple of Crash); their breakers start open. A context manager: leaving it drains,
     leaving it through an exception cancels.
@@ -54,6 +54,7 @@ class Host:
                 raise ConfigurationError(f"functions: {name}: expected a callable, got {type(function).__name__}")
         native = isolation.core()
         folder = _state_folder(state) if state is not None else None
+        self._state, self._kept_models = folder.path if folder is not None else None, None
         self.crashes = _crashes_before(native, folder) if folder is not None else ()
         # The service must not keep this object alive, and so not the functions either, which may refer to it.
         self_ref = weakref.ref(self)
@@ -109,10 +110,21 @@ class Host:
         image = isolation.image_of(bundle, self._service.native)
         for name, data in getattr(bundle, "models", {}).items():
             try:
-                add_model(image, name, data)
+                add_model(image, name, data, self._kept_model(manifest.files[f"models/{name}"].sha256))
             except ValueError as error:
                 raise BundleError(f"{where}: model {name}: {error}") from error
         return self._service.load(manifest, bundle.digest, image, limits, policy, self._make_handle)
+
+    def _kept_model(self, digest):
+        """Where the prepared model is kept whose file has this SHA-256; None without a state folder."""
+        if self._state is None:
+            return None
+        if self._kept_models is None:
+            self._kept_models = kept_models(self._state)
+            if self._kept_models is None:
+                self._state = None
+                return None
+        return self._kept_models.place(digest)
 
     def _make_handle(self, version):
         return Task(self, self._service, version)

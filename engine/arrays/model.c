@@ -4,6 +4,7 @@
 #include "methods.h"
 
 #include "vme_python.h"
+#include "vme_search.h"
 
 static const char *const session_name = "engine.session";
 
@@ -38,14 +39,19 @@ PyObject *array_function__model_names(PyObject *module, ARRAY_VECTORCALL)
 
 static void session_free(PyObject *capsule) { vme_session_free(PyCapsule_GetPointer(capsule, session_name)); }
 
-/* _model_open(source): a session of the model of that name, or of the model in these bytes */
+/* _model_open(source, threads, ftz, fixed): a session of the model of that name, or of the model in these bytes, `fixed` as in vme_search.h */
 PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"source", NULL};
+    static const char *const names[] = {"source", "threads", "ftz", "fixed", NULL};
     array_state *state = array_state_of(module);
-    PyObject *source;
-    if (array_arguments("_model_open", args, count, keywords, names, 1, 1, &source) < 0)
+    PyObject *values[4], *source;
+    int64_t threads;
+    bool flush;
+    vme_model_options options = {0};
+    if (array_arguments("_model_open", args, count, keywords, names, 4, 1, values) < 0 || array_argument_int(values[1], 0, &threads) < 0
+        || array_argument_bool(values[2], false, &flush) < 0 || array_argument_bool(values[3], true, &options.fixed) < 0)
         return NULL;
+    source = values[0];
     const struct vme_python_models *here = models_here();
     vme_model *model = NULL;
     vme_session *session = NULL;
@@ -63,7 +69,7 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
         Py_buffer bytes;
         if (PyObject_GetBuffer(source, &bytes, PyBUF_SIMPLE) < 0)
             return NULL;
-        vme_status status = ENGINE(ARRAY_WORK_RELEASE, vme_model_new(state->context, bytes.buf, (size_t)bytes.len, &model));
+        vme_status status = ENGINE(ARRAY_WORK_RELEASE, vme_model_prepare(state->context, bytes.buf, (size_t)bytes.len, &options, &model));
         PyBuffer_Release(&bytes);
         if (status != VME_OK)
             return array_fail(state, status);
@@ -72,6 +78,11 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
     vme_model_unref(model);
     if (status != VME_OK)
         return array_fail(state, status);
+    status = vme_session_options(session, threads > INT32_MAX ? INT32_MAX : threads < 0 ? -1 : (int)threads, flush ? VME_FLUSH_SUBNORMALS : 0);
+    if (status != VME_OK) {
+        vme_session_free(session);
+        return array_fail(state, status);
+    }
     PyObject *capsule = PyCapsule_New(session, session_name, session_free);
     if (capsule == NULL)
         vme_session_free(session);
@@ -83,6 +94,19 @@ static vme_session *session_of(PyObject *capsule)
     return PyCapsule_GetPointer(capsule, session_name);
 }
 
+static PyObject *shape_of(int rank, const int64_t *sizes)
+{
+    PyObject *shape = PyTuple_New(rank);
+    for (int d = 0; shape != NULL && d < rank; d++) {
+        PyObject *size = PyLong_FromLongLong(sizes[d]);
+        if (size == NULL)
+            Py_CLEAR(shape);
+        else
+            PyTuple_SET_ITEM(shape, d, size);
+    }
+    return shape;
+}
+
 static PyObject *ports_of(array_state *state, const vme_model *model, bool outputs)
 {
     int ports = vme_model_count(model, outputs);
@@ -90,14 +114,7 @@ static PyObject *ports_of(array_state *state, const vme_model *model, bool outpu
     for (int i = 0; made != NULL && i < ports; i++) {
         vme_port port;
         vme_model_port(model, outputs, i, &port);
-        PyObject *shape = PyTuple_New(port.rank), *name = PyUnicode_DecodeUTF8(port.name, (Py_ssize_t)strlen(port.name), "replace");
-        for (int d = 0; shape != NULL && d < port.rank; d++) {
-            PyObject *size = PyLong_FromLongLong(port.shape[d]);
-            if (size == NULL)
-                Py_CLEAR(shape);
-            else
-                PyTuple_SET_ITEM(shape, d, size);
-        }
+        PyObject *shape = shape_of(port.rank, port.shape), *name = PyUnicode_DecodeUTF8(port.name, (Py_ssize_t)strlen(port.name), "replace");
         PyObject *item = shape == NULL || name == NULL ? NULL : PyTuple_Pack(3, name, state->dtypes[port.dtype], shape);
         Py_XDECREF(shape);
         Py_XDECREF(name);
@@ -127,13 +144,64 @@ PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
     return both;
 }
 
-/* _model_run(session, inputs): a tuple of new arrays; `inputs` is a tuple of arrays in the model's order */
+/* _model_steps(session): of each step (name, kind, algorithm, dtype, shape, products, bytes, nanoseconds that are expected) */
+PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"session", NULL};
+    PyObject *capsule;
+    if (array_arguments("_model_steps", args, count, keywords, names, 1, 1, &capsule) < 0)
+        return NULL;
+    vme_session *session = session_of(capsule);
+    if (session == NULL)
+        return NULL;
+    const vme_model *model = vme_session_model(session);
+    int steps = vme_model_steps(model);
+    PyObject *made = PyTuple_New(steps);
+    for (int i = 0; made != NULL && i < steps; i++) {
+        vme_step step;
+        vme_model_step(model, i, &step);
+        PyObject *shape = shape_of(step.rank, step.shape), *name = PyUnicode_DecodeUTF8(step.name, (Py_ssize_t)strlen(step.name), "replace");
+        PyObject *item = shape == NULL || name == NULL ? NULL
+            : Py_BuildValue("(OssOOLLd)", name, step.kind, step.algorithm, array_state_of(module)->dtypes[step.dtype], shape,
+                            (long long)step.products, (long long)step.bytes, vme_model_expected(model, i));
+        Py_XDECREF(shape);
+        Py_XDECREF(name);
+        if (item == NULL)
+            Py_CLEAR(made);
+        else
+            PyTuple_SET_ITEM(made, i, item);
+    }
+    return made;
+}
+
+/* Replaces `made` by (made, nanoseconds of each step). */
+static PyObject *with_times(PyObject *made, int steps, const uint64_t *ns)
+{
+    PyObject *times = PyTuple_New(steps), *both = NULL;
+    for (int i = 0; times != NULL && i < steps; i++) {
+        PyObject *time = PyLong_FromUnsignedLongLong(ns[i]);
+        if (time == NULL)
+            Py_CLEAR(times);
+        else
+            PyTuple_SET_ITEM(times, i, time);
+    }
+    if (times != NULL)
+        both = PyTuple_Pack(2, made, times);
+    Py_XDECREF(times);
+    Py_DECREF(made);
+    return both;
+}
+
+/* _model_run(session, inputs, profile): a tuple of new arrays; `inputs` is a tuple of arrays in the model's order. With `profile` a pair of these
+ * and the nanoseconds of each step. */
 PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"session", "inputs", NULL};
+    static const char *const names[] = {"session", "inputs", "profile", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[2], *made = NULL;
-    if (array_arguments("_model_run", args, count, keywords, names, 2, 2, values) < 0)
+    PyObject *values[3], *made = NULL;
+    uint64_t *ns = NULL;
+    bool profile;
+    if (array_arguments("_model_run", args, count, keywords, names, 3, 2, values) < 0 || array_argument_bool(values[2], false, &profile) < 0)
         return NULL;
     vme_session *session = session_of(values[0]);
     if (session == NULL)
@@ -144,7 +212,9 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
         return PyErr_Format(PyExc_TypeError, "expected a tuple of %d arrays", inputs);
     const vme_tensor **tensors = PyMem_Calloc((size_t)inputs + (size_t)outputs, sizeof *tensors);
     PyObject *held = PyTuple_New(inputs);
-    if (tensors == NULL || held == NULL) {
+    if (profile)
+        ns = PyMem_Calloc((size_t)vme_model_steps(model), sizeof *ns);
+    if (tensors == NULL || held == NULL || (profile && ns == NULL)) {
         PyErr_NoMemory();
         goto done;
     }
@@ -172,9 +242,13 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
             tensors[inputs + i] = &output->t;
         }
     }
-    if (made != NULL && array_check_status(state, ENGINE(ARRAY_WORK_RELEASE, vme_session_run(session, tensors, tensors + inputs))) < 0)
+    if (made != NULL && array_check_status(state, ENGINE(ARRAY_WORK_RELEASE, profile ? vme_session_profile(session, tensors, tensors + inputs, ns)
+                                                         : vme_session_run(session, tensors, tensors + inputs))) < 0)
         Py_CLEAR(made);
+    if (made != NULL && profile)
+        made = with_times(made, vme_model_steps(model), ns);
 done:
+    PyMem_Free(ns);
     PyMem_Free(tensors);
     Py_XDECREF(held);
     return made;

@@ -292,8 +292,27 @@ typedef struct vme_session vme_session;
 VME_API vme_status vme_session_new(vme_context *context, vme_model *model, vme_session **session);
 VME_API void vme_session_free(vme_session *session);
 VME_API vme_model *vme_session_model(const vme_session *session);       /* borrowed */
+/* How its runs compute from now on: on `threads` threads (0, and more than vme_threads(): as many as that), and with `flags` (VME_FLUSH_SUBNORMALS)
+ * beside the context's. Not while it runs. VME_BAD_VALUE: fewer threads than none, or unknown flags. */
+VME_API vme_status vme_session_options(vme_session *session, int threads, unsigned flags);
 /* One tensor for each input and output, contiguous, of its dtype and shape. Outputs are half written when it was stopped. */
 VME_API vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs);
+/* The same, and how long each step took: a number for each of vme_model_steps(). */
+VME_API vme_status vme_session_profile(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs, uint64_t *ns);
+
+/* What a model does, in order: its inputs are taken in, its nodes follow (one may be several steps, or be left with nothing to do), its outputs
+ * are given out. Strings are valid as long as the model. */
+typedef struct vme_step {
+    const char *name;           /* the node's, the input's or the output's */
+    const char *kind;           /* the operator in docs/model-format.md, "Input" or "Output" */
+    const char *algorithm;      /* how it is computed, where there are several ways, or "nothing" where there is nothing to do; else "" */
+    const int64_t *shape;       /* of what it makes */
+    int32_t rank, dtype;
+    int64_t products;           /* that its definition adds up: of convolutions and matrix products, else 0 */
+    int64_t bytes;              /* of the elements that it reads, weights too, and makes */
+} vme_step;
+VME_API int vme_model_steps(const vme_model *model);
+VME_API void vme_model_step(const vme_model *model, int number, vme_step *step);
 
 /* ---- random: Philox 4x64-10 (Salmon et al., SC '11), as numpy.random.Philox(key): the same words on any number of threads.
  * Fills `out` (uint64, any shape, C order) with words number `first`, `first`+1, … of the stream. */

@@ -1,4 +1,4 @@
-/* Convolutions: which algorithm computes one, how its weights are packed, and the direct algorithm.
+/* Convolutions: how their weights are packed, and the direct algorithm. (search.c chooses among algorithms.)
  *
  * That one is products of matrices, without copying the image: a tile (kernels/gemm_tile.h) has neighbouring pixels of one output row as
  * its rows and output channels as its columns. With channels last, what a row of the window sees of one pixel lies together, so a tile's
@@ -24,65 +24,6 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
-
-/* ---- which algorithm */
-static const char *const names[CONVOLUTION_ALGORITHMS] = {"direct", "winograd2", "winograd4"};
-static atomic_int forced = -1;
-
-int vme_convolution_count(void) { return CONVOLUTION_ALGORITHMS; }
-const char *vme_convolution_name(int algorithm) { return algorithm < 0 || algorithm >= CONVOLUTION_ALGORITHMS ? "" : names[algorithm]; }
-
-vme_status vme_convolution_force(int algorithm)
-{
-    if (algorithm < -1 || algorithm >= CONVOLUTION_ALGORITHMS)
-        return vme_fail(VME_BAD_VALUE, "there is no convolution algorithm %d; there are %d", algorithm, CONVOLUTION_ALGORITHMS);
-    atomic_store(&forced, algorithm);
-    return VME_OK;
-}
-
-static bool possible(const model_step *step, convolution_algorithm algorithm)
-{
-    const int32_t *p = step->p;
-    const bool plain = p[ACTIVATION] != ACTIVATION_CLIP;        /* Winograd's kernels know no other bound than 0 */
-    return algorithm == CONVOLUTION_DIRECT
-           || (p[GROUPS] == 1 && plain && p[KERNEL_H] == 3 && p[KERNEL_W] == 3 && p[STRIDE_H] * p[STRIDE_W] == 1 && p[DILATION_H] * p[DILATION_W] == 1);
-}
-
-/* What an algorithm is expected to take, in cycles of one core: Q / P, its work by what was measured for each kind of work. Sums of products at
- * what a tile reaches; points, written and read twice, at 24 products each; weights, which come from the third cache or memory, at 8 bytes
- * a cycle. Only the order of the algorithms matters. docs/decisions/models.md has the measurements. */
-static double cost(const vme_model *model, const model_step *step, convolution_algorithm algorithm)
-{
-    enum { POINT_PRODUCTS = 24, WEIGHT_BYTES = 8 };
-    const model_value *in = &model->value[step->in], *out = &model->value[step->out];
-    double pairs = (double)in->c * (double)out->c, places = (double)(out->n * out->h * out->w), each = (double)(step->p[KERNEL_H] * step->p[KERNEL_W]);
-    double points = 0;
-    if (algorithm != CONVOLUTION_DIRECT) {
-        int m = algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4;
-        each = (m + 2) * (m + 2);
-        places = (double)(out->n * parts(out->h, m) * parts(out->w, m));
-        points = places * each * (double)(in->c + out->c);
-    }
-    return (places * each * pairs + POINT_PRODUCTS * points) / kernel_of(model->kernels)->columns + each * pairs * sizeof(float) / WEIGHT_BYTES;
-}
-
-int64_t convolution_choose(const vme_model *model, model_step *step)
-{
-    int wish = atomic_load(&forced);
-    step->algorithm = CONVOLUTION_DIRECT;
-    double cheapest = cost(model, step, CONVOLUTION_DIRECT);
-    for (int i = CONVOLUTION_DIRECT + 1; i < CONVOLUTION_ALGORITHMS; i++) {
-        convolution_algorithm algorithm = (convolution_algorithm)i;
-        if (!possible(step, algorithm) || (wish >= 0 && wish != i))
-            continue;
-        double expected = cost(model, step, algorithm);
-        if (wish == i || expected < cheapest) {
-            step->algorithm = algorithm;
-            cheapest = expected;
-        }
-    }
-    return step->algorithm == CONVOLUTION_DIRECT ? 0 : winograd_scratch(model, step);
-}
 
 /* ---- packing */
 int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias)

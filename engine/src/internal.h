@@ -45,9 +45,9 @@ vme_status vme_stopped_here(vme_context *context);
  * thread computes as the context wants until the block ends, and as before from then on. */
 #ifdef __x86_64__
 #define VME_FLUSH_BITS 0x8040u      /* FTZ and DAZ */
-static inline unsigned vme_flush_begin(const vme_context *context)
+static inline unsigned vme_flush_begin(unsigned flags)
 {
-    if (__builtin_expect(!(context->flags & VME_FLUSH_SUBNORMALS), 1))
+    if (__builtin_expect(!(flags & VME_FLUSH_SUBNORMALS), 1))
         return 0;
     unsigned before = __builtin_ia32_stmxcsr();
     __builtin_ia32_ldmxcsr(before | VME_FLUSH_BITS);
@@ -58,11 +58,11 @@ static inline void vme_flush_end(const unsigned *changed)
     if (__builtin_expect(*changed != 0, 0))
         __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() & ~*changed);
 }
-#define VME_FLUSHING(context) \
-    __attribute__((cleanup(vme_flush_end), unused)) const unsigned vme_flush_changed = vme_flush_begin(context)
+#define VME_FLUSHING_IF(flags) __attribute__((cleanup(vme_flush_end), unused)) const unsigned vme_flush_changed = vme_flush_begin(flags)
 #else
-#define VME_FLUSHING(context) (void)(context)
+#define VME_FLUSHING_IF(flags) (void)(flags)
 #endif
+#define VME_FLUSHING(context) VME_FLUSHING_IF((context)->flags)
 
 /* ---- pool.c */
 /* Runs body(argument, begin, end) over [0, count) in pieces of at most `grain`, on this thread and, while cores are free, on
@@ -71,6 +71,12 @@ static inline void vme_flush_end(const unsigned *changed)
  * run side by side. The body must not need more than 16 KiB of stack and may itself not call this. */
 typedef vme_status vme_body(void *argument, int64_t begin, int64_t end);
 vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
+/* What the calling thread wants of the operators that it calls from now on, beside what their contexts say. */
+typedef struct vme_wishes {
+    int threads;                /* an operator may use, at most; 0: as many as there are */
+    unsigned flags;             /* of contexts: VME_FLUSH_SUBNORMALS */
+} vme_wishes;
+vme_wishes vme_wish(vme_wishes wishes);     /* returns what was wanted before */
 
 /* What a spinning thread does between two looks. */
 static inline void vme_relax(void)

@@ -4,8 +4,11 @@
  * A model is never written again, so any number of sessions on any threads read it. */
 #include "model.h"
 
+#include "vme_search.h"
+
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { PARAMETER_MOST = 1 << 15 };
 
@@ -330,6 +333,7 @@ static vme_status make_concat(model_making *it, uint32_t number, const model_nod
             view->top = view->left = view->bottom = view->right = 0;
             model_step *copy = &model->step[it->steps++];
             *copy = empty_step(STEP_COPY);
+            copy->op = node->op;
             copy->in = (int)operands[i];
             copy->out = at;
         }
@@ -377,33 +381,34 @@ static vme_status make_shuffle(model_making *it, uint32_t number, const model_no
 
 static const struct {
     model_make *make;
+    const char *name;
     bool images;                /* works on images: its operand 0, operand 3 or (of two inputs) 1 and its result are ones */
 } operators[MODEL_OPS] = {
-    [MODEL_CONV] = {make_product, true},
-    [MODEL_MAX_POOL] = {make_pool, true},
-    [MODEL_GLOBAL_AVERAGE_POOL] = {make_global_average_pool, true},
-    [MODEL_GEMM] = {make_product, true},
-    [MODEL_ADD] = {make_add, true},
-    [MODEL_RELU] = {make_clip, true},
-    [MODEL_FLATTEN] = {make_flatten, true},
-    [MODEL_CLIP] = {make_clip, true},
-    [MODEL_AVERAGE_POOL] = {make_pool, true},
-    [MODEL_CONCAT] = {make_concat, true},
-    [MODEL_SLICE] = {make_slice, true},
-    [MODEL_SHUFFLE] = {make_shuffle, true},
-    [MODEL_COPY] = {model_make_copy},
-    [MODEL_UNARY] = {model_make_unary},
-    [MODEL_BINARY] = {model_make_binary},
-    [MODEL_WHERE] = {model_make_where},
-    [MODEL_REDUCE] = {model_make_reduce},
-    [MODEL_MATMUL] = {model_make_matmul},
-    [MODEL_GATHER] = {model_make_gather},
-    [MODEL_SOFTMAX] = {model_make_softmax},
-    [MODEL_NORMALIZE] = {model_make_normalize},
-    [MODEL_ACTIVATE] = {model_make_activate},
-    [MODEL_SCAN] = {model_make_scan},
-    [MODEL_ARGSORT] = {model_make_argsort},
-    [MODEL_SCATTER] = {model_make_scatter},
+    [MODEL_CONV] = {make_product, "Conv", true},
+    [MODEL_MAX_POOL] = {make_pool, "MaxPool", true},
+    [MODEL_GLOBAL_AVERAGE_POOL] = {make_global_average_pool, "GlobalAveragePool", true},
+    [MODEL_GEMM] = {make_product, "Gemm", true},
+    [MODEL_ADD] = {make_add, "Add", true},
+    [MODEL_RELU] = {make_clip, "Relu", true},
+    [MODEL_FLATTEN] = {make_flatten, "Flatten", true},
+    [MODEL_CLIP] = {make_clip, "Clip", true},
+    [MODEL_AVERAGE_POOL] = {make_pool, "AveragePool", true},
+    [MODEL_CONCAT] = {make_concat, "Concat", true},
+    [MODEL_SLICE] = {make_slice, "Slice", true},
+    [MODEL_SHUFFLE] = {make_shuffle, "Shuffle", true},
+    [MODEL_COPY] = {model_make_copy, "Copy"},
+    [MODEL_UNARY] = {model_make_unary, "Unary"},
+    [MODEL_BINARY] = {model_make_binary, "Binary"},
+    [MODEL_WHERE] = {model_make_where, "Where"},
+    [MODEL_REDUCE] = {model_make_reduce, "Reduce"},
+    [MODEL_MATMUL] = {model_make_matmul, "MatMul"},
+    [MODEL_GATHER] = {model_make_gather, "Gather"},
+    [MODEL_SOFTMAX] = {model_make_softmax, "Softmax"},
+    [MODEL_NORMALIZE] = {model_make_normalize, "Normalize"},
+    [MODEL_ACTIVATE] = {model_make_activate, "Activate"},
+    [MODEL_SCAN] = {model_make_scan, "Scan"},
+    [MODEL_ARGSORT] = {model_make_argsort, "Argsort"},
+    [MODEL_SCATTER] = {model_make_scatter, "Scatter"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
@@ -434,6 +439,10 @@ static vme_status make_node(model_making *it, uint32_t number)
     uint32_t operands[MODEL_NODE_INPUTS + 1];
     const bool images = operators[node.op].images;
     *step = empty_step(STEP_TENSOR);
+    step->op = node.op;
+    step->name = strndup(it->file->names + node.name_at, node.name_size);
+    if (step->name == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a model");
     if (!images && node.inputs > MODEL_STEP_OPERANDS)
         return WRONG(number, "has %u operands", node.inputs);
     for (uint32_t i = 0; i < node.inputs + node.outputs; i++)
@@ -567,11 +576,18 @@ static vme_status pack_weights(model_making *it)
             total += model->value[v].bytes / (int64_t)sizeof(float);
         }
     model->packed_bytes = (size_t)total * sizeof(float);
-    model->packed = vme_scratch_new(model->context, model->packed_bytes);
+    model->packed = kept_packed(it);
+    const bool kept = model->packed != NULL;
+    if (!kept) {
+        if (model->map != NULL)                 /* of another build's layout */
+            munmap(model->map, model->map_bytes);
+        model->map = NULL;
+        model->packed = vme_scratch_new(model->context, model->packed_bytes);
+    }
     if (model->packed == NULL)
         return VME_NO_MEMORY;
     for (int v = 0; v < (int)it->file->tensors; v++)
-        if (it->wanted[v]) {
+        if (it->wanted[v] && !kept) {
             model_tensor_record record = model_file_tensor(it->file, (uint32_t)v);
             memcpy(model->packed + model->value[v].offset, it->file->weights + record.data_at, record.data_size);
         }
@@ -583,7 +599,10 @@ static vme_status pack_weights(model_making *it)
         if (vme_stopping(model->context))
             return vme_stopped_here(model->context);
         step->weights = (float *)model->packed + packing->at;
-        if (step->kind == STEP_DEPTHWISE)
+        if (kept)
+            step->bias = step->weights + (step->kind == STEP_DEPTHWISE ? packing->outputs * step->k
+                                          : convolution_packed(model->kernels, step, packing->outputs, packing->channels, false));
+        else if (step->kind == STEP_DEPTHWISE)
             depthwise_pack(step, packing->outputs, packing->weights, packing->bias);
         else
             convolution_pack(model->kernels, step, packing->outputs, packing->channels, packing->weights, packing->bias);
@@ -661,7 +680,9 @@ static vme_status make(model_making *it)
             out->within = step->in;
         }
         if (step->kind == STEP_CONV) {
-            int64_t bytes = convolution_choose(model, step);
+            int64_t bytes = 0;
+            const convolution_algorithm before = it->kept == NULL ? CONVOLUTION_DIRECT : (convolution_algorithm)it->kept[s];
+            status = convolution_choose(model, step, it->kept == NULL ? NULL : &before, &bytes);
             if (bytes != 0) {
                 step->scratch = it->values++;
                 model->values = it->values;
@@ -679,6 +700,11 @@ static vme_status make(model_making *it)
 
 vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **made)
 {
+    return vme_model_prepare(context, bytes, size, &(vme_model_options){.fixed = true}, made);
+}
+
+vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options, vme_model **made)
+{
     model_file file;
     vme_status status = model_file_read(bytes, size, &file);
     if (status != VME_OK)
@@ -693,6 +719,7 @@ vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, v
     model->inputs = (int)file.inputs;
     model->outputs = (int)file.outputs;
     model->steps = (int)(file.inputs + file.nodes + file.operands + file.outputs);
+    model->most_steps = model->steps;
     model->values = (int)(file.tensors + file.operands) + model->steps;     /* at most: parts of concatenations, and scratch memory of steps */
     model->value = calloc((size_t)model->values, sizeof *model->value);
     model->step = calloc((size_t)model->steps, sizeof *model->step);
@@ -704,8 +731,14 @@ vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, v
     if (model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL || it.defined == NULL
         || it.packing == NULL || it.wanted == NULL)
         status = vme_fail(VME_NO_MEMORY, "no memory for a model");
-    else
+    else {
+        model->fixed = options->fixed;
+        if (options->kept != NULL)
+            kept_open(&it, options->kept, size);
         status = make(&it);
+    }
+    if (status == VME_OK && options->kept != NULL && model->map == NULL)
+        kept_write(model, options->kept, size);
     free(it.defined);
     free(it.wanted);
     free(it.packing);
@@ -728,7 +761,12 @@ void vme_model_unref(vme_model *model)
         return;
     for (int v = 0; model->value != NULL && v < model->values; v++)
         free(model->value[v].name);
-    vme_scratch_free(model->context, model->packed, model->packed_bytes);
+    for (int s = 0; model->step != NULL && s < model->steps; s++)
+        free(model->step[s].name);
+    if (model->map != NULL)
+        munmap(model->map, model->map_bytes);
+    else
+        vme_scratch_free(model->context, model->packed, model->packed_bytes);
     free(model->value);
     free(model->step);
     free(model->input);
@@ -737,10 +775,59 @@ void vme_model_unref(vme_model *model)
     free(model);
 }
 
+bool vme_model_was_kept(const vme_model *model) { return model->map != NULL; }
 int vme_model_count(const vme_model *model, bool outputs) { return outputs ? model->outputs : model->inputs; }
 
 void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *port)
 {
     const model_value *value = &model->value[outputs ? model->output[number] : model->input[number]];
     *port = (vme_port){.name = value->name, .shape = value->shape, .rank = value->rank, .dtype = value->dtype};
+}
+
+/* ---- what it does, step by step */
+int vme_model_steps(const vme_model *model) { return model->steps; }
+
+static int64_t elements(const model_value *value)
+{
+    int64_t count = 1;
+    for (int d = 0; d < value->rank; d++)
+        count *= value->shape[d];
+    return count;
+}
+
+static int64_t bytes_of(const vme_model *model, int value)
+{
+    return value < 0 ? 0 : elements(&model->value[value]) * vme_dtype_size((vme_dtype)model->value[value].dtype);
+}
+
+static const char *algorithm_of(const model_step *step)
+{
+    return step->kind == STEP_NOTHING ? "nothing" : step->kind == STEP_DEPTHWISE ? "depthwise"
+           : step->kind == STEP_CONV ? vme_convolution_name((int)step->algorithm) : "";
+}
+
+void vme_model_step(const vme_model *model, int number, vme_step *told)
+{
+    const model_step *step = &model->step[number];
+    const bool port = step->name == NULL && (step->kind == STEP_IMPORT || step->kind == STEP_EXPORT);
+    const model_value *made = &model->value[step->out >= 0 ? step->out : step->in];
+    *told = (vme_step){
+        .name = port ? made->name : step->name == NULL ? "" : step->name,
+        .kind = port ? (step->kind == STEP_IMPORT ? "Input" : "Output") : operators[step->op].name,
+        .algorithm = algorithm_of(step), .shape = made->shape, .rank = made->rank, .dtype = made->dtype,
+    };
+    if (step->kind == STEP_NOTHING)
+        return;
+    if (step->kind == STEP_CONV || step->kind == STEP_DEPTHWISE) {
+        told->products = elements(made) * step->k;
+        told->bytes = made->c * (step->k + 1) * (int64_t)sizeof(float);
+    } else if (step->op == MODEL_MATMUL && !port) {
+        const model_value *left = &model->value[step->operand[0]];
+        told->products = elements(made) * left->shape[left->rank - 1];
+    }
+    told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
+    if (port)
+        told->bytes += told->bytes;         /* the caller's array is as large */
+    for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
+        told->bytes += bytes_of(model, step->operand[i]);
 }

@@ -123,6 +123,8 @@ typedef struct model_step model_step;
 typedef vme_status model_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 struct model_step {
     step_kind kind;
+    uint32_t op;                            /* the node's */
+    char *name;                             /* owned: the node's; NULL of STEP_IMPORT and STEP_EXPORT */
     vme_bounds bounds;                      /* of the activation */
     int in, addend, out;                    /* values; -1: none. STEP_ADD adds `addend` to `in`, STEP_SHUFFLE takes it as a second half */
     int port;                               /* of STEP_IMPORT and STEP_EXPORT */
@@ -142,11 +144,15 @@ struct vme_model {
     vme_context *context;                   /* who paid */
     const vme_kernels *kernels;             /* that the weights are packed for */
     int values, steps, inputs, outputs;     /* values: tensors, then scratch */
+    int most_steps;                         /* that its file could have made */
     model_value *value;
     model_step *step;
     int *input, *output;                    /* values */
     char *packed;
     size_t packed_bytes, arena_bytes;
+    bool fixed;                             /* algorithms are chosen by built-in rates */
+    void *map;                              /* the kept file that `packed` lies in; NULL: it is the context's memory */
+    size_t map_bytes;
 };
 
 /* ---- model.c: a model that is being made */
@@ -160,6 +166,7 @@ typedef struct model_making {
         const char *weights, *bias;
         int64_t outputs, channels, at;      /* floats into the packed block */
     } *packing;                 /* one a step; weights NULL: none */
+    const char *kept;           /* the kept file's choices, one a step; NULL: there is none */
 } model_making;
 
 /* How an operator becomes a step. `operands` are the node's inputs and then its output, each MODEL_ABSENT or a tensor; inputs 0 and the output are
@@ -198,9 +205,19 @@ extern const model_row_kernels model_rows_portable, model_rows_avx2, model_rows_
 model_make model_make_softmax, model_make_normalize, model_make_activate;
 bool model_is_activation(const model_step *step);
 
+/* ---- search.c */
+/* Sets the step's algorithm, for shapes that are known, and the bytes of scratch memory that it needs. `kept`: what an earlier process chose, or NULL. */
+vme_status convolution_choose(const vme_model *model, model_step *step, const convolution_algorithm *kept, int64_t *scratch);
+
+/* ---- kept.c: prepared models in files */
+/* Maps the kept file at `path` for a model file of `size` bytes, if there is one that is this user's, and says in it->kept what was chosen. */
+void kept_open(model_making *it, const char *path, size_t size);
+/* The packed block in the mapped file; NULL: it has another one. */
+char *kept_packed(const model_making *it);
+/* Keeps a finished model; where that fails there is no file. */
+void kept_write(const vme_model *model, const char *path, size_t size);
+
 /* ---- convolution.c: every algorithm goes through these */
-/* Sets the step's algorithm, for shapes that are known. Returns the bytes of scratch memory that it needs. */
-int64_t convolution_choose(const vme_model *model, model_step *step);
 /* Floats that the packed weights take, without and with the bias; at most 2^44. */
 int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias);
 /* Packs weights [outputs, channels of a group, kh, kw], which may lie anywhere, and the bias (NULL: none) to `step->weights`, and says

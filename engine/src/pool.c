@@ -24,6 +24,7 @@ struct job {
     vme_body *body;
     void *argument;
     int64_t count, grain;
+    vme_wishes wishes;              /* its caller's */
     _Atomic int64_t next;           /* the first element that nobody has taken */
     atomic_bool ended;              /* a piece failed, or the context was stopped */
     atomic_int helpers;             /* at work on it; changes under the lock */
@@ -77,8 +78,16 @@ vme_status vme_threads_set(int threads)
 }
 
 static _Thread_local int worker;    /* of a helper: its number, from 1 */
+static _Thread_local vme_wishes wished;
 
 int vme_worker(void) { return worker; }
+
+vme_wishes vme_wish(vme_wishes wishes)
+{
+    vme_wishes before = wished;
+    wished = wishes;
+    return before;
+}
 
 /* ---- jobs */
 static void fail(struct job *job, int64_t piece, vme_status status, const char *message)
@@ -114,9 +123,12 @@ static bool do_piece(struct job *job)
     return true;
 }
 
+/* Helpers that may work on it at once. */
+static int helpers_most(const struct job *job) { return (job->wishes.threads == 0 ? vme_threads() : job->wishes.threads) - 1; }
+
 static bool wants_help(const struct job *job)
 {
-    return !atomic_load_explicit(&job->ended, memory_order_relaxed)
+    return atomic_load_explicit(&job->helpers, memory_order_relaxed) < helpers_most(job) && !atomic_load_explicit(&job->ended, memory_order_relaxed)
            && atomic_load_explicit(&job->next, memory_order_relaxed) < job->count;
 }
 
@@ -146,7 +158,7 @@ static void help(struct job *job)
     vme_context *context = job->context;        /* its caller waits in it until this helper has left */
     uint64_t before = thread_cpu_ns();
     {
-        VME_FLUSHING(context);
+        VME_FLUSHING_IF(context->flags | job->wishes.flags);
         while (atomic_load_explicit(&pool.working, memory_order_relaxed) <= vme_threads() && do_piece(job))
             ;
     }
@@ -256,6 +268,7 @@ static void list(struct job *job)
     int64_t pieces = (job->count - atomic_load(&job->next)) / job->grain;      /* beside the caller's own next one */
     int free = vme_threads() - atomic_load(&pool.working);
     int wanted = pool.closing ? 0 : pieces < free ? (int)pieces : free;
+    wanted = wanted < helpers_most(job) ? wanted : helpers_most(job);
     job->listed = true;
     job->previous = NULL;
     job->following = atomic_load(&pool.first);
@@ -334,6 +347,6 @@ vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_
     VME_FLUSHING(context);
     if (count <= grain)
         return body(argument, 0, count);
-    struct job job = {.context = context, .body = body, .argument = argument, .count = count, .grain = grain};
+    struct job job = {.context = context, .body = body, .argument = argument, .count = count, .grain = grain, .wishes = wished};
     return run(&job);
 }

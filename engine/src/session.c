@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { PIECE = 1 << 16 };           /* numbers that are moved or added between two looks at the stop flag */
 
@@ -12,6 +13,7 @@ struct vme_session {
     vme_model *model;
     char *arena;
     atomic_bool busy;
+    vme_wishes wishes;
 };
 
 /* A step over rows of pixels. `outside` is the caller's tensor of an import or export. */
@@ -248,7 +250,25 @@ static vme_status check_port(const vme_model *model, bool output, int number, co
     return output ? vme_check_output(tensor) : VME_OK;
 }
 
-vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs)
+vme_status vme_session_options(vme_session *session, int threads, unsigned flags)
+{
+    if (threads < 0)
+        return vme_fail(VME_BAD_VALUE, "threads: expected 1 or more, got %d", threads);
+    if (flags & ~VME_FLUSH_SUBNORMALS)
+        return vme_fail(VME_BAD_VALUE, "there are no session options %#x", flags & ~VME_FLUSH_SUBNORMALS);
+    session->wishes = (vme_wishes){.threads = threads, .flags = flags};
+    return VME_OK;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* `ns` is of vme_session_profile, else NULL. */
+static vme_status run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs, uint64_t *ns)
 {
     const vme_model *model = session->model;
     vme_context *context = session->context;
@@ -263,17 +283,33 @@ vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs
     char *arena = own ? session->arena : arena_new(context, model);
     if (arena == NULL)
         return VME_NO_MEMORY;
+    const vme_wishes before = vme_wish(session->wishes);
+    VME_FLUSHING_IF(session->wishes.flags);
     for (int s = 0; status == VME_OK && s < model->steps; s++) {
         const model_step *step = &model->step[s];
+        uint64_t began = ns == NULL ? 0 : now_ns();
         atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
         status = run_step(context, model, step, arena, step->kind == STEP_IMPORT ? inputs[step->port]
                           : step->kind == STEP_EXPORT ? outputs[step->port] : NULL);
         if (status == VME_OK && vme_stopping(context))      /* the last pieces may have ended early */
             status = vme_stopped_here(context);
+        if (ns != NULL)
+            ns[s] = now_ns() - began;
     }
+    vme_wish(before);
     if (own)
         atomic_store(&session->busy, false);
     else
         vme_scratch_free(context, arena, model->arena_bytes);
     return status;
+}
+
+vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs)
+{
+    return run(session, inputs, outputs, NULL);
+}
+
+vme_status vme_session_profile(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs, uint64_t *ns)
+{
+    return run(session, inputs, outputs, ns);
 }

@@ -8,9 +8,12 @@ from engine import declarations
 from engine._vme import ffi, lib
 
 
+TEXT = "".join(header.read_text() for header in declarations.HEADERS)
+
+
 def header_functions():
-    """Name to number of parameters of every function that vme.h exports."""
-    text = re.sub(r"/\*.*?\*/", "", declarations.HEADER.read_text(), flags=re.DOTALL)
+    """Name to number of parameters of every function that the headers export."""
+    text = re.sub(r"/\*.*?\*/", "", TEXT, flags=re.DOTALL)
     found = {}
     for name, parameters in re.findall(r"^VME_API [^;]*?\b(vme_\w+)\(((?:[^()]|\([^()]*\))*)\);", text, flags=re.MULTILINE):
         while "(" in parameters:
@@ -21,7 +24,7 @@ def header_functions():
 
 def test_every_function_of_the_header_is_bound_with_its_parameters():
     functions = header_functions()
-    assert len(functions) == declarations.HEADER.read_text().count("\nVME_API ") > 50
+    assert len(functions) == TEXT.count("\nVME_API ") > 50
     assert {name: len(ffi.typeof(getattr(lib, name)).args) for name in functions} == functions
 
 

@@ -132,3 +132,21 @@ def test_a_stop_in_the_middle_of_a_run(host, tmp_path):
     until(lambda: not any(vm.counters["buffer_bytes"] for vm in host.statistics().vms if vm.state != "ended"))
     assert not [vm for vm in host.statistics().vms if vm.state == "quarantined"]
     assert task("net", entry="main:describe")[0][0] == "input"
+
+
+def test_prepared_models_are_kept_in_the_state_folder(tmp_path):
+    data, value = networks.small(), ("net", {"input": networks.values((1, 3, 32, 32))})
+    bundle = task_bundle(tmp_path / "task", {"net": data})
+    given = {"functions": {"begun": lambda value: None}, "policy": Policy(allow=("host",)), "allow_unsigned": True}
+
+    def answer():
+        with vmhost.Host(state=tmp_path / "state", **given) as host:
+            return numpy.asarray(host.load(bundle)(value)["output"]).tobytes()
+
+    first = answer()
+    kept = {file.name: file.stat().st_ino for file in (tmp_path / "state" / "models").iterdir()}
+    assert len(kept) == 2 and "rates.json" in kept          # and one prepared model
+    assert answer() == first
+    assert {file.name: file.stat().st_ino for file in (tmp_path / "state" / "models").iterdir()} == kept
+    (tmp_path / "state" / "models" / "rates.json").write_text("{}")
+    assert answer() == first

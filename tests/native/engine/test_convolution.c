@@ -65,7 +65,9 @@ static void prepare(const shape *it)
     step.bounds = (vme_bounds){it->relu ? 0 : -INFINITY, INFINITY};
     const int32_t p[PARAMETERS_USED] = {it->window, it->window, it->stride, it->stride, it->pad, it->pad, it->pad, it->pad, 1, 1, 1, it->relu};
     memcpy(step.p, p, sizeof p);
-    int64_t scratch = convolution_choose(&model, &step);
+    int64_t scratch = 0;
+    model.fixed = true;
+    CHECK(convolution_choose(&model, &step, NULL, &scratch) == VME_OK);
     values[3] = (model_value){.offset = size, .bytes = scratch, .within = -1};
     arena = aligned_alloc(64, (size_t)(size + scratch + 63) / 64 * 64 + 64);
     weights = malloc((size_t)(it->o * k) * 4);

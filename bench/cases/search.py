@@ -1,0 +1,63 @@
+"""The engine's choice of algorithms judged: each one forced on every convolution and matrix product of the networks in which there is a choice, against what
+the search chooses. One thread; the networks are run whole, so that each step finds the caches as they are; least times of interleaved runs.
+"""
+
+import tempfile
+from pathlib import Path
+
+import engine
+from bench import networks
+from bench.measure import Figure, Result
+from bytecode.models import compile_model
+from engine import library
+
+NEAR, FAR, SHARE = 1.05, 1.3, 0.9
+
+
+def run(quick):
+    rounds = 3 if quick else 25
+    found, fixed = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, make in networks.NETWORKS.items():
+            path = Path(folder) / f"{name}.vmm"
+            path.write_bytes(compile_model(make().SerializeToString(), name))
+            times, chosen = _times(path, rounds)
+            for search, ratios in (("measured", found), ("fixed", fixed)):
+                for number, ways in times.items():
+                    ratios[f"{name}: {number} {chosen[search][number].name}"] = (ways[chosen[search][number].algorithm] / min(ways.values()), ways,
+                                                                              chosen[search][number].algorithm)
+            path.unlink()
+    return [_result(f"search, {search}", ratios) for search, ratios in (("measured", found), ("fixed", fixed)) if ratios]
+
+
+def _times(path, rounds):
+    """{number of a step: {algorithm: least ms}} of steps with several, and what the search says of all steps, by its two names."""
+    chosen = {search: engine.load(path, search=search, threads=1).steps for search in ("measured", "fixed")}
+    models = {}
+    try:
+        for way in library.convolution_algorithms():
+            library.force_convolution(way)
+            models[way] = engine.load(path, threads=1)
+    finally:
+        library.force_convolution(None)
+    several = [number for number in range(len(chosen["fixed"])) if len({model.steps[number].algorithm for model in models.values()}) > 1]
+    times = {number: {} for number in several}
+    for number in range(rounds if several else 0):
+        inputs = networks.inputs(models["direct"].inputs, number)
+        for model in models.values():
+            _, profile = model.run(inputs, profile=True)
+            for place in several:
+                step = profile[place]
+                times[place][step.algorithm] = min(step.ms, times[place].get(step.algorithm, step.ms))
+    return times, chosen
+
+
+def _result(name, ratios):
+    values = sorted(ratio for ratio, _, _ in ratios.values())
+    share = sum(ratio <= NEAR for ratio in values) / len(values)
+    worst = max(ratios, key=lambda case: ratios[case][0])
+    ratio, ways, chosen = ratios[worst]
+    told = ", ".join(f"{way} {ms:.3f}" for way, ms in ways.items())
+    return Result(name, {"chosen over the fastest": Figure(tuple(values), "times", "less")}, (
+        (f"within 5 % of the fastest on {share:.0%} of {len(values)} (reach {SHARE:.0%})", share >= SHARE),
+        (f"at worst {ratio:.2f}x the fastest (reach {FAR}): {worst}: {told} ms, chosen {chosen}", ratio <= FAR)))

@@ -1,0 +1,94 @@
+/* Prepared models in files: the algorithms that were chosen and the packed weights, so that the next process neither chooses nor packs, and processes
+ * share the memory. Everything else about a model is made anew from its own file, which takes no time.
+ *
+ * Only files of this user that nobody else can write are mapped: who could shorten one could end the process. Who gives the path answers for its
+ * being the one of this model file, engine, backend and CPU; sizes and counts are held against the model all the same, and no content of the packed
+ * block can make a run leave its memory. Little-endian, and of this machine only:
+ *
+ *   kept_header, an algorithm's number for each step (a byte), zeros to a multiple of PAGE, the packed block */
+#include "model.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, PATH_LONGEST = 4096 };
+static const char magic[8] = "VMEKEPT1";
+
+typedef struct kept_header {
+    char magic[8];
+    uint64_t model_bytes, packed_bytes, steps;
+} kept_header;
+
+static size_t packed_at(uint64_t steps) { return (sizeof(kept_header) + (size_t)steps + PAGE - 1) / PAGE * PAGE; }
+
+void kept_open(model_making *it, const char *path, size_t size)
+{
+    struct stat found;
+    kept_header head;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0)
+        return;
+    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0
+        && pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head && memcmp(head.magic, magic, sizeof magic) == 0 && head.model_bytes == size
+        && head.steps == (uint64_t)it->model->most_steps && head.packed_bytes <= (uint64_t)found.st_size
+        && packed_at(head.steps) + head.packed_bytes == (uint64_t)found.st_size) {
+        void *map = mmap(NULL, (size_t)found.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+        if (map != MAP_FAILED) {
+            it->model->map = map;
+            it->model->map_bytes = (size_t)found.st_size;
+            it->kept = (const char *)map + sizeof head;
+        }
+    }
+    close(file);
+}
+
+char *kept_packed(const model_making *it)
+{
+    if (it->kept == NULL)
+        return NULL;
+    kept_header head;
+    memcpy(&head, it->model->map, sizeof head);
+    return head.packed_bytes == it->model->packed_bytes ? (char *)it->model->map + packed_at(head.steps) : NULL;
+}
+
+static bool put(int file, const char *bytes, size_t count)
+{
+    while (count > 0) {
+        ssize_t written = write(file, bytes, count);
+        if (written <= 0)
+            return false;
+        bytes += written;
+        count -= (size_t)written;
+    }
+    return true;
+}
+
+void kept_write(const vme_model *model, const char *path, size_t size)
+{
+    char unfinished[PATH_LONGEST];
+    const size_t room = packed_at((uint64_t)model->most_steps);
+    if (snprintf(unfinished, sizeof unfinished, "%s.XXXXXX", path) >= (int)sizeof unfinished)
+        return;
+    char *front = calloc(1, room);
+    int file = front == NULL ? -1 : mkostemp(unfinished, O_CLOEXEC);
+    if (file < 0) {
+        free(front);
+        return;
+    }
+    kept_header head = {.model_bytes = size, .packed_bytes = model->packed_bytes, .steps = (uint64_t)model->most_steps};
+    memcpy(head.magic, magic, sizeof magic);
+    memcpy(front, &head, sizeof head);
+    for (int s = 0; s < model->steps; s++)
+        front[sizeof head + (size_t)s] = (char)model->step[s].algorithm;
+    /* on the disk before it has its name: after a loss of power there is a whole file or none */
+    bool whole = put(file, front, room) && put(file, model->packed, model->packed_bytes) && fsync(file) == 0;
+    whole = close(file) == 0 && whole;
+    if (!whole || rename(unfinished, path) != 0)
+        unlink(unfinished);
+    free(front);
+}

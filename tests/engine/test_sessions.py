@@ -1,0 +1,137 @@
+"""What a session offers beside answers: its steps and their times, options, warming up, the choice of algorithms, and prepared models in files."""
+
+import os
+
+import engine.numpy as np
+import numpy
+import pytest
+from onnx import helper
+
+import engine
+from bytecode.models import compile_model
+from engine import library
+from tests import networks
+from tests.engine.test_models import window
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A network of 3x3 windows at stride 1 among others, as a model file."""
+    path = tmp_path_factory.mktemp("models") / "network.vmm"
+    path.write_bytes(compile_model(networks.small(size=64, width=16), "network"))
+    return path
+
+
+def image(seed=0):
+    return np.asarray(networks.values((1, 3, 64, 64), seed))
+
+
+def test_a_profile_tells_of_every_step(path):
+    model = engine.load(path)
+    made, profile = model.run({"input": image()}, profile=True)
+    assert made["output"].tobytes() == model({"input": image()})["output"].tobytes() == model.run({"input": image()})["output"].tobytes()
+    first, stem, *_, last = profile
+    assert (first.kind, first.name, last.kind, last.name) == ("Input", "input", "Output", "output")
+    assert (stem.kind, stem.name, stem.algorithm, stem.shape, stem.dtype) == ("Conv", "stem", "direct", (1, 16, 32, 32), np.float32)
+    assert stem.products == 16 * 32 * 32 * 3 * 7 * 7
+    assert stem.bytes == 4 * (3 * 64 * 64 + 16 * 32 * 32 + 16 * (3 * 7 * 7 + 1))
+    assert all(step.ms > 0 for step in (first, stem, last))
+    assert all(step.expected_ms > 0 for step in profile if step.algorithm != "nothing")
+    assert [step.name for step in model.steps] == [step.name for step in profile] and all(step.ms is None for step in model.steps)
+
+
+def test_a_profile_tells_products_of_matrices():
+    data = networks.graph([helper.make_node("MatMul", ["x", "x"], ["y"], name="square")], {"x": (3, 20, 20)}, {"y": (3, 20, 20)})
+    from engine import _array
+    from engine.models import Model
+    product, = (step for step in Model("model", _array._model_open(compile_model(data, "model"))).steps if step.kind == "MatMul")
+    assert (product.name, product.products) == ("square", 3 * 20 * 20 * 20)
+
+
+def test_warming_up_is_a_run_on_zeros(path):
+    model = engine.load(path)
+    assert model.warmup() is None
+    assert engine.load(path)({"input": image()})["output"].tobytes() == model({"input": image()})["output"].tobytes()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 1000])
+def test_any_limit_of_threads_gives_the_same_bytes(path, threads):
+    expected = engine.load(path)({"input": image()})["output"].tobytes()
+    assert engine.load(path, threads=threads)({"input": image()})["output"].tobytes() == expected
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"threads": -1}, "threads: expected 1 or more, got -1"), ({"search": "fast"}, "search: expected measured or fixed, got 'fast'"),
+])
+def test_wrong_options_say_so(path, options, message):
+    with pytest.raises(ValueError, match=message):
+        engine.load(path, **options)
+
+
+def test_ftz_counts_subnormal_numbers_as_zero(tmp_path):
+    data = networks.graph([helper.make_node("Mul", ["x", "half"], ["y"])], {"x": (70000,)}, {"y": (70000,)}, {"half": numpy.float32(0.5)})
+    path = tmp_path / "half.vmm"
+    path.write_bytes(compile_model(data, "half"))
+    least = np.asarray(numpy.full(70000, numpy.finfo("float32").tiny))
+    assert engine.load(path)({"x": least})["y"].all()
+    assert not engine.load(path, ftz=True)({"x": least})["y"].any()
+    assert (least * np.float32(0.5)).all()         # what else the thread computes is as before
+
+
+def test_fixed_choices_go_by_the_built_in_rates_alone(path):
+    def choices(search):
+        return [step.algorithm for step in engine.load(path, search=search).steps]
+
+    fixed = choices("fixed")
+    assert "winograd2" in fixed or "winograd4" in fixed
+    rates, built_in = library.measured_rates(), library.fixed_rates()
+    try:        # a core on which Winograd's points take 250 times as long beside products
+        library.set_rates(built_in | {"products": built_in["products"] * 15.9, **{name: built_in[name] / 15.9 for name in ("points_2", "points_4")}})
+        assert set(choices("measured")) <= {"", "direct", "nothing"}
+        assert choices("fixed") == fixed
+    finally:
+        library.set_rates(rates)
+
+
+def test_measured_rates_are_kept_and_impossible_ones_refused():
+    rates = library.measured_rates()
+    assert rates == library.measured_rates() and set(rates) == set(library.RATES)
+    assert all(rate / 16 < rates[name] < rate * 16 for name, rate in library.fixed_rates().items())
+    with pytest.raises(library.EngineError, match="beyond what a core does"):
+        library.set_rates(rates | {"bytes": 1e9})
+    assert rates == library.measured_rates()
+
+
+def test_a_prepared_model_is_kept_and_mapped(path, tmp_path):
+    data, kept = path.read_bytes(), tmp_path / "kept"
+    assert not library.Model(data, kept=kept).was_kept
+    assert kept.stat().st_mode & 0o777 == 0o600 and [kept] == list(tmp_path.iterdir())
+    assert library.Model(data, kept=kept).was_kept
+    kept.unlink()
+    model = library.Model(data, kept=tmp_path / "no folder" / "kept")
+    assert not model.was_kept and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("change", ["short", "of others", "writable", "garbage", "link", "another model"])
+def test_a_kept_file_that_is_not_ours_or_not_whole_is_made_anew(path, tmp_path, change):
+    data, kept = path.read_bytes(), tmp_path / "kept"
+    library.Model(data, kept=kept)
+    good = kept.read_bytes()
+    if change == "short":
+        os.truncate(kept, len(good) - 1)
+    elif change == "writable":
+        kept.chmod(0o622)
+    elif change == "garbage":
+        kept.write_bytes(b"\xff" * len(good))
+    elif change == "link":
+        kept.rename(tmp_path / "other")
+        kept.symlink_to(tmp_path / "other")
+    elif change == "another model":
+        library.Model(compile_model(window(), "other"), kept=tmp_path / "other")
+        (tmp_path / "other").rename(kept)
+    elif os.getuid() == 0:
+        os.chown(kept, 12345, 12345)
+    else:
+        kept.unlink()
+    assert not library.Model(data, kept=kept).was_kept
+    assert kept.read_bytes() == good and library.Model(data, kept=kept).was_kept

@@ -1,0 +1,169 @@
+"""`vmhost explain`: what the engine makes of a model on this machine: the steps, the algorithm of each, the time expected and the time taken."""
+
+from pathlib import Path
+
+import click
+
+from vmhost.cli import failures, keys
+
+_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
+_LABELLED = 0.01  # of the whole time: steps below are in the picture without their node's name
+
+
+@click.command(short_help="Show how the engine computes MODEL, and how long each step takes.")
+@click.argument("path", type=click.Path(path_type=Path), metavar="MODEL")
+@click.option("--model", "only", help="Of a bundle, only the model of this name.")
+@click.option("--runs", type=click.IntRange(1), default=10, show_default=True, help="Runs of which each step's least time is shown.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads that a run may use; 0: all.")
+@click.option(
+    "--search",
+    type=click.Choice(["measured", "fixed"]),
+    default="measured",
+    show_default=True,
+    help="How algorithms are chosen.",
+)
+@click.option("--picture", type=click.Path(path_type=Path), help="Also draw the steps' times, as SVG or PNG by its name.")
+@click.option("--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to check a bundle's signature against.")
+@failures.command
+def command(output, path, only, runs, threads, search, picture, trust):
+    """Show how the engine computes MODEL: an .onnx file, a model file, or a bundle with models. It is run on random numbers."""
+    explained = [
+        _explained(name, data, runs, threads, search) for name, data in _models(path, only, keys.trust_store(trust)).items()
+    ]
+    if picture is not None:
+        draw(explained, picture)
+    output.document({"path": str(path), "search": search, "threads": threads, "runs": runs, "models": explained})
+    for model in explained:
+        _show(output, model)
+    if picture is not None:
+        output.remark(f"written: {picture}", style="dim")
+
+
+def _models(path, only, store):
+    """The model files' bytes by name."""
+    if not path.is_file():
+        raise failures.Failure(f"{path}: no such file; expected an ONNX model, a model file or a bundle")
+    data = path.read_bytes()
+    if path.suffix == ".onnx":
+        from bytecode.models import compile_model
+
+        return {path.stem: compile_model(data, str(path))}
+    if data[:8] == b"VMEMODEL":
+        return {path.stem: data}
+    from bytecode.format import read_bundle
+
+    models = read_bundle(path, trust=store, allow_unsigned=True).models
+    if only is not None and only not in models:
+        raise failures.Failure(f"{path}: there is no model {only!r}; there are {', '.join(models) or 'none'}")
+    if not models:
+        raise failures.Failure(f"{path}: this bundle has no models (task.yaml, models)")
+    return {name: models[name] for name in (models if only is None else [only])}
+
+
+def _explained(name, data, runs, threads, search):
+    """What is to be told of a model, in plain values."""
+    from engine.models import opened
+
+    try:
+        model = opened(name, data, threads=threads, search=search)
+    except ValueError as error:
+        raise failures.Failure(f"{name}: {error}", failures.REFUSED, "BundleError") from error
+    inputs = {port.name: _input(port) for port in model.inputs}
+    model.run(inputs)
+    profiles = [model.run(inputs, profile=True)[1] for _ in range(runs)]
+    steps = []
+    for number, step in enumerate(profiles[0]):
+        steps.append(
+            {
+                "name": step.name,
+                "kind": step.kind,
+                "algorithm": step.algorithm,
+                "dtype": str(step.dtype),
+                "shape": list(step.shape),
+                "products": step.products,
+                "bytes": step.bytes,
+                "expected_ms": step.expected_ms,
+                "ms": min(profile[number].ms for profile in profiles),
+            }
+        )
+    return {
+        "name": name,
+        "inputs": [_port(port) for port in model.inputs],
+        "outputs": [_port(port) for port in model.outputs],
+        "steps": steps,
+        "expected_ms": sum(step["expected_ms"] for step in steps),
+        "ms": sum(step["ms"] for step in steps),
+    }
+
+
+def _port(port):
+    return {"name": port.name, "dtype": str(port.dtype), "shape": list(port.shape)}
+
+
+def _input(port):
+    """Random numbers where they are floats, else zeros, which are good indices."""
+    import engine.numpy as np
+
+    if not str(port.dtype).startswith("float"):
+        return np.zeros(port.shape, port.dtype)
+    return np.random.default_rng(0).standard_normal(port.shape).astype(port.dtype)
+
+
+def _show(output, model):
+    ports = ", ".join(f"{port['name']} {port['dtype']}{port['shape']}" for port in model["inputs"])
+    made = ", ".join(f"{port['name']} {port['dtype']}{port['shape']}" for port in model["outputs"])
+    output.line(f"{model['name']}: {ports} -> {made}", style="bold")
+    rows = [
+        [
+            step["kind"],
+            step["algorithm"],
+            step["name"],
+            "x".join(map(str, step["shape"])),
+            f"{step['products'] / 1e6:.1f}" if step["products"] else "",
+            f"{step['bytes'] / 1024:.0f}",
+            f"{step['expected_ms']:.3f}",
+            f"{step['ms']:.3f}",
+        ]
+        for step in model["steps"]
+    ]
+    rows.append(["all", "", "", "", "", "", f"{model['expected_ms']:.3f}", f"{model['ms']:.3f}"])
+    output.table("", ["operator", "algorithm", "node", "makes", "10^6 products>", "KiB>", "expected ms>", "least ms>"], rows)
+
+
+def draw(explained, path):
+    """One panel a model: a bar for each step's time, coloured by its algorithm, and a mark where it was expected. Needs matplotlib."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise failures.Failure("--picture needs matplotlib; install it: pip install 'vmhost[bench]'") from error
+    shown = [[step for step in model["steps"] if step["algorithm"] != "nothing"] for model in explained]
+    heights = [max(1.6, 0.19 * len(steps) + 0.9) for steps in shown]
+    figure, panels = pyplot.subplots(
+        len(explained), 1, figsize=(11, sum(heights)), squeeze=False, height_ratios=heights, layout="constrained"
+    )
+    for model, steps, panel in zip(explained, shown, panels.flat):
+        ways = list(dict.fromkeys(step["algorithm"] for step in steps))
+        places = range(len(steps))
+        for number, way in enumerate(ways):
+            own = [place for place in places if steps[place]["algorithm"] == way]
+            panel.barh(own, [steps[place]["ms"] for place in own], color=_COLOURS[number % len(_COLOURS)], label=way or "one way only")
+        panel.plot([step["expected_ms"] for step in steps], places, "k|", markersize=9, label="expected, on one core")
+        least = _LABELLED * model["ms"]
+        panel.set_yticks(
+            list(places), [f"{step['kind']} {step['name'] if step['ms'] >= least else ''}".strip() for step in steps], fontsize=7
+        )
+        panel.set_ylim(len(steps) - 0.4, -0.6)
+        panel.set_title(f"{model['name']}: {model['ms']:.2f} ms, expected {model['expected_ms']:.2f} ms", fontsize=10, loc="left")
+        panel.set_xlabel("ms, least of the runs", fontsize=8)
+        panel.tick_params(axis="x", labelsize=8)
+        panel.legend(fontsize=8, loc="best", frameon=False)
+        panel.spines[["top", "right"]].set_visible(False)
+    try:
+        figure.savefig(path, dpi=80)
+    except (OSError, ValueError) as error:
+        raise failures.Failure(f"{path}: the picture cannot be written here: {error}") from error
+    finally:
+        pyplot.close(figure)

@@ -1,0 +1,74 @@
+"""Prepared models and what was measured for them, in a host's state folder: the next process that loads a bundle maps packed weights from there and
+searches nothing.
+
+Folder `models` of the state folder, of this user alone: `rates.json`, what this machine's cores do, and a file for each prepared model, written by the
+engine (engine/src/kept.c), whose name stands for the model's bytes, the engine, its backend and the CPU. What changes with none of these is never
+stale, so files are only ever taken away: the longest unused ones, beyond KEPT_MOST.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+_log = logging.getLogger("vmhost")
+KEPT_MOST = 16
+_CPU = Path("/proc/cpuinfo")
+
+
+class KeptModels:
+    """Of the state folder at `path`. Rates that were kept for this machine are the engine's from now on; else it measures, and they are kept."""
+
+    def __init__(self, path):
+        self.path = Path(path) / "models"
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        self._here = _machine()
+        if not self._take_rates():
+            self._keep_rates()
+
+    def place(self, digest):
+        """The path of what is prepared of the model file with this SHA-256 (bytes)."""
+        place = self.path / hashlib.sha256(self._here.encode() + digest).hexdigest()[:32]
+        try:
+            os.utime(place)
+        except FileNotFoundError:
+            self._make_room()
+        return place
+
+    def _make_room(self):
+        kept = sorted((file for file in self.path.iterdir() if len(file.name) == 32), key=lambda file: file.stat().st_mtime_ns)
+        for file in kept[:max(0, len(kept) - KEPT_MOST + 1)]:
+            file.unlink(missing_ok=True)       # who has it mapped keeps it
+
+    def _take_rates(self):
+        from engine import library
+        try:
+            kept = json.loads((self.path / "rates.json").read_bytes())
+            if kept["machine"] != self._here:
+                return False
+            library.set_rates(kept["rates"])
+            return True
+        except (OSError, ValueError, KeyError, TypeError, library.EngineError):     # none yet, or damaged
+            return False
+
+    def _keep_rates(self):
+        from engine import library
+        text = json.dumps({"machine": self._here, "rates": library.measured_rates()}, indent=1)
+        descriptor, unfinished = tempfile.mkstemp(dir=self.path, prefix="rates.")
+        with open(descriptor, "w") as file:
+            file.write(text)
+        os.replace(unfinished, self.path / "rates.json")
+
+
+def _machine():
+    """What prepared models and rates depend on beside the model: the CPU, the engine's build and the backend."""
+    from engine import library
+    try:
+        cpu = next(line.partition(":")[2].strip() for line in _CPU.read_text().splitlines() if line.startswith("model name"))
+    except (OSError, StopIteration):
+        cpu = "unknown"
+    built = Path(library.__file__).with_name("libvme.so").stat()
+    backend = next(backend.name for backend in library.backends() if backend.current)
+    return f"{cpu}; engine {built.st_size}-{built.st_mtime_ns}; {backend}"

@@ -25,7 +25,7 @@ static char *memory[4];             /* of operands and outputs */
 
 typedef struct call {
     enum { UNARY, BINARY, WHERE, COPY, ARANGE, REDUCE, SCAN, MATMUL, RASTER, CONCATENATE, PAD, TILE, ROLL, GATHER, SCATTER, NONZERO, SORT,
-           ARGSORT, SEARCH, PHILOX, PARTITION, FFT, LINEAR, BIT_COUNT, PACK, UNPACK, RANDOM, COUNT, LINES } kind;
+           ARGSORT, SEARCH, PHILOX, PARTITION, FFT, LINEAR, BIT_COUNT, PACK, UNPACK, SPLIT, RANDOM, COUNT, LINES } kind;
     int op, axis;
     int64_t n, batch;
     vme_dtype loop;
@@ -80,6 +80,7 @@ static void operate(call *it)
     case BIT_COUNT: it->status = vme_bit_count(context, &it->a, &it->out); break;
     case PACK: it->status = vme_bits_pack(context, it->op, &it->a, &it->out); break;
     case UNPACK: it->status = vme_bits_unpack(context, it->op, &it->a, &it->out); break;
+    case SPLIT: it->status = vme_split(context, &it->a, &it->out, &it->c); break;
     case RANDOM: {
         vme_random_state drawn = {.key = {1, 2}};
         const vme_tensor *parameters[3] = {&it->a, &it->b, &it->c};
@@ -369,6 +370,11 @@ static void bits_draws_and_tables(void)
         it.out = tensor(2, VME_FLOAT64, 0, 1, line);
         it.kind = LINES;
         measure(&it, "interpolating");
+        it.a = tensor(0, it.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
+        it.out = tensor(2, it.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
+        it.c = tensor(3, VME_INT32, 0, 1, line);
+        it.kind = SPLIT;
+        measure(&it, "taking floats apart");
     }
     static double ones[3] = {0.25, 0.5, 0.75};          /* that every distribution allows */
     static uint64_t words[3] = {0, 100, 100};

@@ -129,6 +129,8 @@ int main(void)
     LOOK("bit count", vme_bit_count(context, &words, &small));
     LOOK("packing", vme_bits_pack(context, true, &mask, &packed));
     LOOK("unpacking", vme_bits_unpack(context, true, &packed, &small));
+    vme_tensor halves = tensor(VME_INT32, memory[2], line, (int64_t[]){4}, 1);
+    LOOK("taking floats apart", vme_split(context, &x, &y, &halves));
     for (int64_t i = 0; i < ELEMENTS; i++) {
         ((int64_t *)(void *)memory[0])[i] = i * 7919 % ELEMENTS;
         ((double *)(void *)memory[2])[i] = (double)i;

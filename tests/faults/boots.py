@@ -122,7 +122,10 @@ def try_once(core, system, image, arm):
                 ends.append("MemoryError")
                 continue
             until(lambda: call.done() or vm.state in ("ended", "quarantined"))
-            if not call.done():
+            if not call.done():         # attaching failed before the call was there: it waits for another VM
+                lane.close(False)
+                until(call.done)
+                ends.append("no VM")
                 break
             try:
                 result = call.result()

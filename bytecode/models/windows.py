@@ -62,20 +62,24 @@ def _bordered(add, x, window, value):
     return add.padded(x, (0, 0, *window.before), (0, 0, *window.after), value)
 
 
+def _folded(add, operation, made, window):
+    """All numbers of each window by one operation, a dimension after the other."""
+    for d in range(len(window.kernel)):
+        parts = [_at(add, made, window, d, place, d + 2) for place in range(window.kernel[d])]
+        made = parts[0]
+        for part in parts[1:]:
+            made = add.do(operation, made, part)
+    return made
+
+
 def least(dtype):
     return -math.inf if dtype.kind == "f" else numpy.iinfo(dtype).min
 
 
 def largest(reader, node, window):
     """The maxima of all windows; of dimensions that are more than two, or of other numbers than float32."""
-    add, made = Lowering(reader, node), node.inputs[0]
-    made = _bordered(add, made, window, least(add.dtype(made)))
-    for d in range(len(window.kernel)):
-        parts = [_at(add, made, window, d, place, d + 2) for place in range(window.kernel[d])]
-        made = parts[0]
-        for part in parts[1:]:
-            made = add.do("maximum", made, part)
-    return made
+    add, x = Lowering(reader, node), node.inputs[0]
+    return _folded(add, "maximum", _bordered(add, x, window, least(add.dtype(x))), window)
 
 
 def places_of_largest(reader, node, window):
@@ -104,13 +108,7 @@ def places_of_largest(reader, node, window):
 
 def sums(add, x, window):
     """The sums of all windows, in the dtype of the operand."""
-    made = _bordered(add, x, window, 0)
-    for d in range(len(window.kernel)):
-        parts = [_at(add, made, window, d, place, d + 2) for place in range(window.kernel[d])]
-        made = parts[0]
-        for part in parts[1:]:
-            made = add.do("add", made, part)
-    return made
+    return _folded(add, "add", _bordered(add, x, window, 0), window)
 
 
 def counts(window, padding):

@@ -170,13 +170,13 @@ class VMExecutor(concurrent.futures.Executor):
         May be repeated. `wait`: return when all calls have ended, their callbacks have run and the VMs are gone.
         Ctrl-C while it waits stops the calls that run and cancels the others.
         """
-        self._workers.close(cancel_futures)
-        if wait:
-            try:
+        try:
+            self._workers.close(cancel_futures)
+            if wait:
                 self._workers.wait_closed()
-            except KeyboardInterrupt:
-                self._workers.end_now()
-                raise
+        except KeyboardInterrupt:
+            self._workers.end_now()
+            raise
 
     def __exit__(self, exc_type, exc, traceback):
         # Process pools' workers get the terminal's Ctrl-C themselves; a VM that runs on would hold up the way out.
@@ -312,7 +312,7 @@ class _Workers:
         self._current = version
         if version.lane not in self._lanes:
             self._lanes.append(version.lane)
-        if version.closed_because is None and self._broken is None:
+        if version.closed_because is None and self._broken is None and not self.closed:
             self.submit, self.submit_many = version.lane.submit, version.lane.submit_many
         else:
             self.submit = self.submit_many = self._refuse
@@ -372,11 +372,12 @@ class _Workers:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self, cancel):
-        """No more calls; those that wait are cancelled when `cancel`, else they still run."""
+        """No more calls; those that wait are cancelled when `cancel`, else they still run. Takes no lock: Ctrl-C may hit it."""
         self.closed = True
         if os.getpid() != self._process:
             return              # a forked child: the VMs are the parent's
-        self._service.begin_close(True)
+        self.submit = self.submit_many = self._refuse
+        self._service.ask_to_close(True)
         if cancel:
             self._cancelling = True
             for lane in self._lanes:

@@ -11,6 +11,7 @@ import gc
 import locale
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -185,6 +186,25 @@ def test_memory_of_each_vm_is_its_own(host):
     assert after["taker"].live_bytes > before["taker"].live_bytes + 3_000_000
     assert after["idler"].arenas <= before["idler"].arenas + 1
     assert places[0] >> 20 != places[1] >> 20, "objects of two VMs in one arena"
+
+
+def test_objects_of_a_vm_are_not_in_the_allocator_of_the_host(host, capfd):
+    """What CPython itself says of the main interpreter's allocator: objects of a VM leave its arenas alone, as many of the host's own
+    do not."""
+    def arenas_ever_made():
+        sys._debugmallocstats()
+        return int(re.search(r"# arenas allocated total += +([\d,]+)", capfd.readouterr().err)[1].replace(",", ""))
+
+    task = host.load(bundle("kept = []\ndef run(value):\n    kept.extend(object() for _ in range(value))\n", "elsewhere",
+                            limits={"memory_bytes": 256 << 20}))
+    task(1)
+    before = arenas_ever_made()
+    task(4_000_000)
+    beside = arenas_ever_made()
+    kept = [object() for _ in range(4_000_000)]
+    assert arenas_ever_made() >= beside + 8, "64 MB of objects took no arena: this allocator's figures say nothing"
+    assert beside <= before + 1, "objects of a VM are in the host's arenas"
+    del kept
 
 
 def test_a_vm_reads_its_codecs_from_the_bundle(host):

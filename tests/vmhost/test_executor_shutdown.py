@@ -339,6 +339,49 @@ def test_ctrl_c_stops_what_runs_as_it_ends_the_workers_of_a_process_pool(tmp_pat
     assert out == "interrupted\n"
 
 
+def test_ctrl_c_between_any_two_steps_of_shutdown(tmp_path):
+    """A lock that was taken in that step, and is never given back, would hold up the second shutdown for ever."""
+    out = run_script(tmp_path, """
+        import itertools, sys
+        from vmhost import VMExecutor
+
+        def spin():
+            while True:
+                pass
+
+        def at_step(number):
+            steps = itertools.count(1)
+            def trace(frame, event, _):
+                frame.f_trace_opcodes = True
+                if event == "opcode" and next(steps) == number:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                return trace
+            return trace
+
+        def interrupted(number):
+            executor = VMExecutor(1)
+            future = executor.submit(spin)
+            sys.settrace(at_step(number))
+            try:
+                executor.shutdown(wait=False, cancel_futures=True)
+                return False
+            except KeyboardInterrupt:
+                return True
+            finally:
+                sys.settrace(None)
+                executor.terminate_workers()
+                executor.shutdown()
+                print(future.cancelled())
+
+        if __name__ == "__main__":
+            for number in itertools.count(5, 7):
+                if not interrupted(number):
+                    break
+    """)
+    assert set(out.split()) == {"True"} and len(out.split()) > 10
+
+
 def test_ctrl_c_at_exit_ends_the_wait_for_what_still_runs_without_a_traceback(tmp_path):
     out = run_script(tmp_path, """
         import os, signal, sys, threading

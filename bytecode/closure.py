@@ -337,11 +337,15 @@ class _Reader:
             elif isinstance(node, ast.ImportFrom):
                 self._import_from(node)
             elif isinstance(node, ast.expr):
+                excused = set()     # functions that are called, which _call judges, and what is compared
                 for part in ast.walk(node):
                     if isinstance(part, ast.Call):
+                        excused.add(part.func)
                         self._call(part)
-                    elif isinstance(part, ast.Attribute):
-                        self._attribute(part)
+                    elif isinstance(part, ast.Compare):
+                        excused.update((part.left, *part.comparators))
+                    if isinstance(part, (ast.Attribute, ast.Name)):
+                        self._name(part, part in excused)
             else:
                 pending += self._children(node)
 
@@ -481,9 +485,11 @@ class _Reader:
         return isinstance(node, ast.Attribute) and node.attr == "__code__" or (
             isinstance(node, ast.Name) and node.id in self._codes)
 
-    def _attribute(self, node):
+    def _name(self, node, is_excused):
         name = self._dotted(node)
-        if name in REFUSED_NAMES:
+        if name in ("builtins.eval", "builtins.exec", "builtins.compile") and not is_excused:    # map(eval, lines)
+            self._warn(node, f"{name.removeprefix('builtins.')}: a VM has no compiler; {_COMPILES[name]}")
+        elif name in REFUSED_NAMES and isinstance(node, ast.Attribute):
             self._warn(node, f"{name}: a VM does not have it: {REFUSED_NAMES[name]}")
 
     def _dynamic_import(self, node, shown):

@@ -198,6 +198,8 @@ def test_names_of_the_standard_library_are_not_taken(close, name):
 @pytest.mark.parametrize(("source", "expected"), [
     ("def run(value):\n    return eval(value)", "main.py:2: eval: a VM has no compiler; use json.loads for data"),
     ("exec('x = 1')", "main.py:1: exec: a VM has no compiler"),
+    ("def run(value):\n    return list(map(eval, value))", "main.py:2: eval: a VM has no compiler; use json.loads for data"),
+    ("import builtins\nevaluate = builtins.eval", "main.py:2: eval: a VM has no compiler"),
     ("compile('1', '', 'eval')", "main.py:1: compile: a VM has no compiler"),
     ("import builtins\nbuiltins.eval('1')", "main.py:2: eval: a VM has no compiler"),
     ("from builtins import exec as e\ne('1')", "main.py:2: exec: a VM has no compiler"),
@@ -228,7 +230,7 @@ def test_what_needs_a_compiler_or_a_name_that_is_gone_is_a_warning(close, source
 
 @pytest.mark.parametrize("source", [
     "import re\nre.compile('x')", "from re import compile\ncompile('x')", "def eval(x): pass\neval('1')",
-    "class A:\n    def exec(self): pass\nA().exec()", "'a'.replace('a', 'b')", "import types\ntypes.FunctionType",
+    "def f(g): return g is eval", "class A:\n    def exec(self): pass\nA().exec()", "'a'.replace('a', 'b')", "import types\ntypes.FunctionType",
     "import signal\ndef f(signal):\n    return signal.signal", "import ast\nast.literal_eval('1')",
     "def f(): pass\nexec(f.__code__)", "import types\ndef f(): pass\ntypes.FunctionType(f.__code__, {})",
     "import ast\nast.parse('1', mode='eval')", "import pickle\nclass A: pass\npickle.dumps(A())",

@@ -17,6 +17,9 @@ PLAIN = Path(__file__).parent / "conformance" / "plain.py"
 MODULE = '''
 import os, socket, sys, unittest
 from test import support
+from _testinternalcapi import has_inline_values     # for one test of many: test_class has it so
+
+support.skip_if_huge_c_stack()      # asks for what is absent, and knows what else to do
 
 class Tests(unittest.TestCase):
     def test_nothing(self):

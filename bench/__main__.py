@@ -14,7 +14,8 @@ from rich.console import Console
 from bench import contenders, report
 from bench.cases import ENGINE_CLASSES, ENGINE_SIZES
 
-SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data", "engine", "models", "search", "scripts", "guest")
+SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data", "engine", "models", "search", "scripts", "guest",
+            "device")
 
 
 def main():

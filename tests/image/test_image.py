@@ -195,6 +195,25 @@ def test_a_module_that_was_cut_away_is_named_with_the_command_that_adds_it(vmrun
     assert "colorsys is not in this image" in done.stderr and "--module colorsys" in done.stderr
 
 
+def test_a_module_that_no_image_has_is_named_when_the_image_is_made_and_when_it_is_imported(vmrun, task, tmp_path, capsys):
+    bundle = task("""
+def run(value):
+    try:
+        import lzma
+    except ImportError:
+        if value:
+            raise
+    return "without"
+""")
+    out = tmp_path / "out"
+    assert main(["image", str(out), "--bundle", str(bundle)]) == 0
+    warned = capsys.readouterr().err
+    assert str(bundle) in warned and "_lzma" in warned and "ModuleNotFoundError" in warned
+    assert vmrun("run", bundle, "--allow-unsigned", folder=out).stdout == '"without"\n'
+    told = vmrun("run", bundle, "--allow-unsigned", "--input", "1", folder=out).stderr
+    assert "no image has _lzma" in told and "full host" in told and "--module" not in told
+
+
 def test_an_image_for_a_bundle_has_what_it_imports_and_not_more(task, tmp_path, vmrun, tools):
     bundle = task("import colorsys\ndef run(value):\n    return colorsys.rgb_to_hsv(1, 1, 1)[2]\n")
     out = tmp_path / "small"
@@ -277,6 +296,7 @@ def test_files_of_an_image_for_another_python_or_machine_are_refused(image, vmru
     (["run", "nothing.vmb", "--input"], "--input: expected a value"),
     (["run", "nothing.vmb", "--input", "{"], "not JSON"),
     (["run", "nothing.vmb", "--color"], "--color: no such option"),
+    (["run", "--help"], "usage: vmrun"),
 ])
 def test_wrong_input_gets_one_clear_error(vmrun, arguments, says):
     done = vmrun(*arguments)
@@ -288,6 +308,9 @@ def test_a_result_that_cannot_be_printed_and_an_input_that_cannot_be_read_get_on
     command = [image / "vmrun", "run", task("def run(value):\n    return '\\ud800'\n"), "--allow-unsigned"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (failures.HOST_FAILED, "vmrun: stdout: cannot be written: No space left on device\n")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([image / "vmrun", "check"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (failures.HOST_FAILED, "vmrun: stdout: cannot be written: No space left on device\n")
     done = subprocess.run(["sh", "-c", '"$@" --input - <&-', "sh", *command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (failures.WRONG_INPUT, "vmrun: -: cannot read the input: stdin is closed\n")
@@ -324,9 +347,10 @@ def test_a_place_that_cannot_be_written_is_named(image, tmp_path, capsys):
     assert "file/out: cannot be written: " in capsys.readouterr().err
 
 
-def test_the_size_page_tells_sizes_and_the_command(image, tmp_path):
+def test_the_size_page_tells_sizes_and_the_command(image, tmp_path, capsys):
     page = tmp_path / "size.md"
     assert main(["image", str(tmp_path / "out"), "--sizes", str(page)]) == 0
+    assert "zstd -19" in capsys.readouterr().out
     text = page.read_text()
     assert f"| `vmrun` | {(image / 'vmrun').stat().st_size / 1e6:.2f} |" in text
     assert "Made by `vmhost image OUT --sizes docs/size.md`" in text

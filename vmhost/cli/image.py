@@ -18,7 +18,7 @@ from vmhost.cli.inspect import size_text
 @click.option("--module", "modules", multiple=True, metavar="NAME", help="A further module of the standard library to take in; all: the whole library.")
 @click.option("--with-engine", is_flag=True, help="Take in the tensor engine, as bundles that import engine.numpy do.")
 @click.option("--with-lapack", is_flag=True, help="Take in the engine and the OpenBLAS of scipy-openblas32, 25 MB, for linear algebra.")
-@click.option("--sizes", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page of what the image weighs.")
+@click.option("--sizes", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page of what the image weighs, and print what zstd -19 makes of it.")
 @failures.command
 def command(output, out, bundles, modules, with_engine, with_lapack, sizes):
     """Make the device image OUT: `OUT/vmrun run BUNDLE` then runs bundles on a bare Linux.
@@ -33,28 +33,40 @@ def command(output, out, bundles, modules, with_engine, with_lapack, sizes):
             image = folder.make(out, bundles, modules, with_engine=with_engine, with_lapack=with_lapack)
     except ImageError as error:
         raise failures.Failure(str(error), failures.REFUSED, "ImageError") from error
-    total = sum(image.sizes.values())
-    output.document({"image": str(image.folder), "bytes": image.sizes, "total_bytes": total, "glibc": image.glibc, "engine": image.engine,
-                     "modules": list(image.modules), "native": list(image.native)})
-    output.table(str(out), ["file", "size>"], [[name, size_text(size)] for name, size in sorted(image.sizes.items())] +
-                 [["all", size_text(total)]])
+    for path, name in image.lacking:
+        output.remark(f"warning: {path}: imports a module that needs {name}, which the static library does not hold: no image has it, and the import "
+                      "raises ModuleNotFoundError there", style="yellow")
+    packed = None if sizes is None else _packed(image)
+    output.document({"image": str(image.folder), "bytes": image.sizes, "total_bytes": sum(image.sizes.values()), "glibc": image.glibc,
+                     "engine": image.engine, "modules": list(image.modules), "native": list(image.native),
+                     "lacking": [[str(path), name] for path, name in image.lacking], "packed_bytes": packed})
+    shown = [_with_total(image.sizes)] if packed is None else [_with_total(image.sizes), _with_total(packed)]
+    output.table(str(out), ["file", "size>", "zstd -19>"][:1 + len(shown)],
+                 [[name, *(size_text(column[name]) for column in shown)] for name in shown[0]])
     output.line(f"needs glibc {image.glibc}; native modules: {' '.join(image.native)}")
     if sizes is not None:
         try:
-            sizes.write_text(_size_page(image, bundles, modules), encoding="utf-8")
+            sizes.write_text(_size_page(image, packed, bundles, modules), encoding="utf-8")
         except OSError as error:
             raise failures.Failure(f"{sizes}: cannot be written: {error.strerror}") from error
     return failures.DONE
 
 
-def _table(image):
-    packed = {name: len(zstd.compress((image.folder / name).read_bytes(), level=19)) for name in image.sizes}
-    rows = [*((name, image.sizes[name], packed[name]) for name in sorted(image.sizes)), ("all", sum(image.sizes.values()), sum(packed.values()))]
+def _packed(image):
+    return {name: len(zstd.compress((image.folder / name).read_bytes(), level=19)) for name in image.sizes}
+
+
+def _with_total(sizes):
+    return dict(sorted(sizes.items())) | {"all": sum(sizes.values())}
+
+
+def _table(image, packed):
+    sizes, packed = _with_total(image.sizes), _with_total(packed)
     return ["| file | size | zstd -19 |", "| --- | ---: | ---: |",
-            *(f"| `{name}` | {size / 1e6:.2f} | {small / 1e6:.2f} |" for name, size, small in rows)]
+            *(f"| `{name}` | {sizes[name] / 1e6:.2f} | {packed[name] / 1e6:.2f} |" for name in sizes)]
 
 
-def _size_page(image, bundles, modules):
+def _size_page(image, packed, bundles, modules):
     """docs/size.md: what an image weighs, beside the Python that it was made with."""
     from vmhost.image import folder
 
@@ -62,10 +74,11 @@ def _size_page(image, bundles, modules):
     full = sum(path.stat().st_size for path in library.rglob("*") if path.is_file() and "__pycache__" not in path.parts
                and not path.name.endswith(".a") and "test" not in path.parts)
     options = "".join([*(f" --bundle {path.name}" for path in bundles), *(f" --module {name}" for name in modules)])
-    parts = _table(image)
+    parts = _table(image, packed)
     if not image.engine:
         with tempfile.TemporaryDirectory() as place:
-            parts += ["", "The same with `--with-engine`:", "", *_table(folder.make(Path(place, "image"), bundles, modules, with_engine=True))]
+            other = folder.make(Path(place, "image"), bundles, modules, with_engine=True)
+            parts += ["", "The same with `--with-engine`:", "", *_table(other, _packed(other))]
     return "\n".join([
         "# What a device image weighs", "", f"Made by `vmhost image OUT{options} --sizes docs/size.md`, Python {platform.python_version()}, "
         f"{platform.machine()}, {'with' if image.engine else 'without'} the tensor engine. Megabytes (10⁶ bytes).", "",

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bytecode.errors import BundleError
 from bytecode.format import read_bundle
+from bytecode.stdlib import NATIVE_MODULES
 
 from vmhost.image import ImageError, host_code, link, modules, toolchain
 from vmhost.system_bundle import system_bundle
@@ -27,7 +28,11 @@ FORMAT = 3
 
 @dataclass(frozen=True)
 class Image:
-    """What was made: its folder, the bytes of each file, and the names of the modules in it."""
+    """What was made: its folder, the bytes of each file, and the names of the modules in it.
+
+    `lacking`: (path of a bundle, native module behind one that it imports) where no image can have that: the import will raise
+    ModuleNotFoundError, which a task may expect.
+    """
 
     folder: Path
     sizes: dict
@@ -35,6 +40,7 @@ class Image:
     native: tuple
     engine: bool
     glibc: str
+    lacking: tuple
 
 
 def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=False):
@@ -75,9 +81,12 @@ def _made(out, tools, bundles, more_modules, lapack):
         raise ImageError(f"--module: {', '.join(unknown)}: not a module of the standard library that VMs can have")
     host, host_imports = host_code.host_code()
     wanted = {*modules.GUEST, *(host_imports - modules.SELDOM), *more_modules, *(() if bundles else modules.DEFAULT)}
+    lacking = []
     for path in bundles:
         imported = modules.imported_by(_read(path))
-        modules.check_native(_required(library.closure(imported)[1], imported), linked, path)
+        needed = library.closure(imported)[1]
+        modules.check_native(_required(needed, imported), linked, path)
+        lacking += [(path, name) for name in sorted(needed - linked - modules.DISPENSABLE)]
         wanted |= imported
     python, native = library.closure(wanted)
     native = (native | modules.ALWAYS_NATIVE) & linked
@@ -88,12 +97,12 @@ def _made(out, tools, bundles, more_modules, lapack):
     if lapack is not None:
         files["lapack.so"] = lapack.read_bytes()
     facts = [f"vmhost-image {FORMAT}", f"python {platform.python_version()}", f"machine {platform.machine()}", f"glibc {glibc}",
-             f"engine {'yes' if engine else 'no'}", f"native {' '.join(sorted(native))}",
+             f"engine {'yes' if engine else 'no'}", f"native {' '.join(sorted(native))}", f"absent {' '.join(sorted(NATIVE_MODULES - linked))}",
              *(f"file {hashlib.sha256(data).hexdigest()} {_checksum(data)} {len(data)} {name}" for name, data in sorted(files.items()))]
     text = ("\n".join(facts) + "\n").encode()
     files["manifest"] = text + f"end {_checksum(text)}\n".encode()
     sizes = {name: len(data) for name, data in files.items()}
-    return Image(out, sizes, tuple(sorted(python)), tuple(sorted(native)), engine, glibc), files
+    return Image(out, sizes, tuple(sorted(python)), tuple(sorted(native)), engine, glibc, tuple(lacking)), files
 
 
 def _checksum(data):

@@ -38,6 +38,8 @@ SELDOM = frozenset("""
 """.split())
 # The Python forms of native modules that are always linked in.
 REPLACED = frozenset(("_pydatetime", "_py_abc", "_pyio"))
+# Native modules that the modules above them do without, where the static library does not hold them: there is a Python form.
+DISPENSABLE = frozenset("_ast _asyncio _decimal _hashlib _hmac _tokenize _uuid _zoneinfo".split())
 # What native modules import, which their code does not show.
 OF_NATIVE = {"_datetime": ("_strptime",), "_pickle": ("copyreg", "_compat_pickle")}
 # Modules that CPython starts with, whatever is imported.

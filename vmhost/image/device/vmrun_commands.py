@@ -39,7 +39,7 @@ class OutputError(Exception):
 
 def main(arguments):
     """Runs the command line `arguments` and returns the exit code."""
-    command = arguments[0] if arguments else "--help"
+    command = arguments[0] if arguments and arguments[1:2] not in (["--help"], ["-h"]) else "--help"
     commands = {"run": run, "serve": serve, "check": check, "--version": version, "--help": usage, "-h": usage}
     try:
         if command not in commands:
@@ -83,7 +83,7 @@ def run(arguments):
             plain = json_values.to_plain(result)
         except TypeError as error:
             raise UsageError(f"{path}: the task returned a value that JSON cannot say: {error}") from error
-        _print(plain)
+        _print(_json(plain))
     return exit_codes.DONE
 
 
@@ -106,35 +106,40 @@ def check(arguments):
     try:
         compile("1", "text", "eval")
     except RuntimeError:
-        print("no compiler: as it should be")
+        _print("no compiler: as it should be")
     else:
         right = False
         print("vmrun: there is a compiler in this image, and there must be none", file=sys.stderr)
     if right:
-        print("the image's files are as its manifest says")
+        _print("the image's files are as its manifest says")
     return exit_codes.DONE if right else exit_codes.UNHEALTHY
 
 
 def version(arguments):
     """vmrun --version"""
     _options(arguments, {}, [])
-    sys.stdout.write(_vmrun.manifest)
+    _print(_vmrun.manifest.rstrip())
     return exit_codes.DONE
 
 
 def usage(arguments):
     """vmrun --help"""
-    sys.stdout.write(USAGE)
+    _print(USAGE.rstrip())
     return exit_codes.DONE
 
 
-def _print(plain):
-    """Prints plain data as JSON."""
+def _json(plain):
+    """The JSON of plain data."""
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()
     except UnicodeEncodeError:      # half a surrogate pair: JSON has escapes for it
         text = json.dumps(plain, allow_nan=False)
+    return text
+
+
+def _print(text):
+    """Prints `text` and a newline; OutputError."""
     if sys.stdout is None:
         raise OutputError("stdout is closed")
     try:
@@ -195,6 +200,9 @@ def _advice(error):
         return "\nthe tensor engine is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, or with `--with-engine`"
     if name.partition(".")[0] not in sys.stdlib_module_names:
         return ""
+    if name in next(line.split()[1:] for line in _vmrun.manifest.splitlines() if line.startswith("absent ")):
+        return (f"\nno image has {name}: the static library that images are linked from does not hold it; run this bundle on a full host, "
+                "or write the task without it")
     return (f"\n{name} is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, which takes in what the bundle imports, "
             f"or with `--module {name}`")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import report
+from tests.conformance.__main__ import _again as again
 from tests.conformance.sealed import Crashed, Process
 
 PLAIN = Path(__file__).parent / "conformance" / "plain.py"
@@ -144,6 +145,22 @@ def test_a_test_that_uses_what_its_module_imported_in_vain(imported, counted):
     sealed = {"uses": ["failed", "Traceback\ngaps.AbsentError: tool.run: a VM does not have it"], "other": ["passed", ""]}
     judged = report.judge({"module": "test_tool", "seconds": [1, 1], "plain": plain, "denied": {"": imported}, "sealed": sealed}, {})
     assert (judged["counted"], judged["same_counted"], judged["same"]) == (counted, 1, 1)
+
+
+@pytest.mark.parametrize(("text", "wrong"), [
+    ("ValueError: now it is 2", ["round 2: test_sample.Tests.test_it passed before"]),
+    ("vmhost.guest.PermissionDenied: [Errno 13] 7: a task uses descriptors that it made itself", []),
+])
+def test_what_does_not_pass_again_is_told_unless_it_has_a_reason(tmp_path, capsys, text, wrong):
+    class Run:
+        home, process = tmp_path, Process(1)
+
+        def sealed(self, module, bundle, names):
+            return {"sealed": dict.fromkeys(names, ["failed", f"Traceback\n{text}"]), "seconds": [1]}
+
+    names = {"test_sample.Tests.test_it": ["passed", ""]}
+    assert again(Run(), [{"module": "test_sample", "plain": names, "sealed": names}], 1, 1) == wrong
+    assert ("a task uses descriptors that it made itself" in capsys.readouterr().out) != bool(wrong)
 
 
 def test_later_runs_are_held_against_the_table(tmp_path):

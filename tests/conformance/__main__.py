@@ -120,7 +120,10 @@ def _parsed(arguments):
 
 
 def _again(run, found, times, vms):
-    """Runs what ran well `times` more times, all side by side; returns what happened that should not, as lines."""
+    """Runs what ran well `times` more times, all side by side; returns what happened that should not, as lines.
+
+    What passed before and does not again may have a reason, as a difference has: a descriptor that a test has closed belongs to a VM beside it.
+    """
     wrong = []
     whole = [one for one in found if "error" not in one]
 
@@ -135,8 +138,13 @@ def _again(run, found, times, vms):
                 if "error" in again:
                     wrong.append(f"round {round_}: {module}: {again['error']}")
                     continue
-                lost = [name for name, (outcome, _) in again["sealed"].items() if outcome == "failed" and name in passed[module]]
-                wrong += [f"round {round_}: {name} passed before" for name in lost]
+                for name, (outcome, text) in again["sealed"].items():
+                    if outcome == "failed" and name in passed[module]:
+                        reason = report.reason_of(name, text)
+                        if reason is None:
+                            wrong.append(f"round {round_}: {name} passed before")
+                        else:
+                            print(f"    round {round_}: {name} passed before: {reason}", flush=True)
         print(f"round {round_}: {len(whole)} modules, {vms} side by side, {run.process.crashes} crashes so far", flush=True)
     return wrong
 

@@ -24,7 +24,9 @@ def _listed():
     return Path(__file__).with_name("modules.txt").read_text(encoding="utf-8").split()
 
 
-def _reason_of(name, text, reasons):
+def reason_of(name, text, reasons=None):
+    """Why the test `name` may fail so in a VM, as reasons.toml has it; None if it must not. `text` ends with the failure's last line."""
+    reasons = _reasons() if reasons is None else reasons
     for reason, patterns in reasons.get("tests", {}).items():
         if any(fnmatch.fnmatchcase(name.removeprefix("test."), pattern) for pattern in patterns):
             return reason
@@ -61,7 +63,7 @@ def judge(one, reasons=None):
             gaps += denied is not None
         differences.append({"test": name, "denied": denied, "text": text,
                             "reason": f"plain CPython raised {', '.join(denied)}" if denied else
-                            _reason_of(name, text, reasons)})
+                            reason_of(name, text, reasons)})
     return {"module": one["module"], "seconds": one["seconds"], "run": len(one["plain"]), "passed": len(passed),
             "counted": sum(not (one["denied"].get(name) or lost) for name in passed) - gaps,
             "same": same, "same_counted": same_counted,

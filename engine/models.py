@@ -8,7 +8,8 @@ from engine import _array
 
 
 class Port:
-    """An input or output of a model: its `name`, `dtype` and `shape`."""
+    """An input or output of a model: its `name`, `dtype` and `shape`. A size that each call chooses is the name in the ONNX model, a str; of outputs
+    it may be what follows from some, such as "2*batch + 1"."""
 
     __slots__ = ("name", "dtype", "shape")
 
@@ -38,7 +39,8 @@ class Step:
 class Model:
     """A model, ready to run: `model({"input": x})` gives `{"output": y}`. `inputs` and `outputs` are tuples of Port.
 
-    Its arena is allocated when it is opened, and paid for by who opened it.
+    Its arena is allocated when it is opened, and paid for by who opened it. Where sizes are open, the arrays of a call choose them: the first call with
+    new ones plans its steps and arena anew, and the last eight plans are kept.
     """
 
     __slots__ = ("name", "inputs", "outputs", "_session")
@@ -51,7 +53,7 @@ class Model:
     def __call__(self, inputs):
         """The outputs by name. `inputs` maps each input's name to an array of its dtype and shape.
 
-        TypeError and ValueError name the input that is missing, unknown, or of another dtype or shape.
+        TypeError and ValueError name the input that is missing, unknown, or of another dtype or shape, or the open sizes at which the model does not work.
         """
         return self._named(_array._model_run(self._session, self._arrays(inputs)))
 
@@ -59,33 +61,56 @@ class Model:
         """As calling it; with `profile` a pair of that and a tuple of Steps, in the order in which they were done, with their times in `ms`."""
         if not profile:
             return self(inputs)
-        made, times = _array._model_run(self._session, self._arrays(inputs), True)
-        return self._named(made), tuple(Step(*step, time / 1e6) for step, time in zip(_array._model_steps(self._session), times))
+        arrays = self._arrays(inputs)
+        made, times = _array._model_run(self._session, arrays, True)
+        return self._named(made), tuple(Step(*step, time / 1e6) for step, time in zip(_array._model_steps(self._session, arrays), times))
 
-    def warmup(self):
-        """One run on zeros, so that the first real one finds its memory and helper threads in place."""
-        self({port.name: _array.zeros(port.shape, port.dtype) for port in self.inputs})
+    def warmup(self, sizes=None):
+        """One run on zeros, so that the first real one finds its plan, memory and helper threads in place. `sizes` maps names of open sizes to
+        numbers; 1 where it says nothing."""
+        shapes = self.shapes_at(sizes)
+        self({port.name: _array.zeros(shapes[port.name], port.dtype) for port in self.inputs})
+
+    def shapes_at(self, sizes=None):
+        """The inputs' shapes by name where the open sizes are those of the mapping `sizes`, and 1 where it says nothing.
+
+        ValueError names those that there are, if one is unknown.
+        """
+        sizes, known = sizes or {}, {size for port in self.inputs for size in port.shape if isinstance(size, str)}
+        for name in sizes:
+            if name not in known:
+                raise ValueError(f"{self.name}: there is no open size {name!r}; expected {', '.join(map(repr, sorted(known))) or 'none: all are fixed'}")
+        return {port.name: tuple(sizes.get(size, 1) if isinstance(size, str) else size for size in port.shape) for port in self.inputs}
 
     @property
     def steps(self):
-        """What a run does, as a tuple of Steps without times."""
+        """What a run does, as a tuple of Steps without times; where sizes are open, with shapes at small ones."""
         return tuple(Step(*step) for step in _array._model_steps(self._session))
 
     def _arrays(self, inputs):
-        arrays = []
+        arrays, sizes = [], {}
         for port in self.inputs:
             if port.name not in inputs:
                 raise ValueError(f"{self.name}: input {port.name!r} is missing; expected {self._names()}")
             array = _array.asarray(inputs[port.name])
             if array.dtype != port.dtype:
                 raise TypeError(f"{self.name}: input {port.name!r}: expected {port.dtype}, got {array.dtype}; convert it with astype")
-            if array.shape != port.shape:
-                raise ValueError(f"{self.name}: input {port.name!r}: expected shape {port.shape}, got {array.shape}")
+            if array.shape != port.shape and not self._fits(port, array.shape, sizes):
+                raise ValueError(f"{self.name}: input {port.name!r}: expected shape {_text(port.shape)}{_where(sizes, port)}, got {array.shape}")
             arrays.append(array)
         if len(inputs) != len(arrays):
             unknown = next(name for name in inputs if all(name != port.name for port in self.inputs))
             raise ValueError(f"{self.name}: there is no input {unknown!r}; expected {self._names()}")
         return tuple(arrays)
+
+    def _fits(self, port, shape, sizes):
+        """Whether the shape is the port's; `sizes` has the open sizes that are known, and gets those that a fitting shape tells."""
+        told = dict(sizes)
+        fits = len(shape) == len(port.shape) and all(
+            size >= 1 and told.setdefault(wanted, size) == size if isinstance(wanted, str) else size == wanted for wanted, size in zip(port.shape, shape))
+        if fits:
+            sizes.update(told)
+        return fits
 
     def _named(self, made):
         return {port.name: array for port, array in zip(self.outputs, made)}
@@ -95,6 +120,17 @@ class Model:
 
     def __repr__(self):
         return f"<engine model {self.name!r}: {self._names()} -> {', '.join(repr(port.name) for port in self.outputs)}>"
+
+
+def _text(shape):
+    """As a tuple is shown, with open sizes' names as they are."""
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def _where(sizes, port):
+    """The sizes that other inputs have told, for an error about this one."""
+    told = [f"{name} = {sizes[name]}" for name in port.shape if name in sizes]
+    return f" with {', '.join(told)}" if told else ""
 
 
 def opened(name, data, *, threads=0, ftz=False, search=None):

@@ -18,6 +18,14 @@ def small(**changes):
     return resnet18(**{"size": 32, "width": 4, "classes": 10, **changes}).SerializeToString()
 
 
+def images(**changes):
+    """The same on any number of images, `batch`."""
+    model = load_model_from_string(small(**changes))
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    return model.SerializeToString()
+
+
 def graph(nodes, inputs, outputs, constants=None, opset=17):
     """The bytes of a model; `inputs` and `outputs` map names to shapes (None: images, of sizes that follow), `constants` names to arrays."""
     def ports(shapes):

@@ -3,10 +3,12 @@
 reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or renamed nodes vanish, the rest
 becomes layers of the engine, by the readers of operators in image_operators.py and tensor_operators.py. passes.py then fuses layers, lets
 producers write where their readers want it, and leaves out what nothing reads; writing.py makes the file's bytes.
+open_sizes.py does all that at several sizes where a model leaves some open.
 """
 
 from ..errors import CompileError, Diagnostic
 from . import activations, einsum, image_operators, index_operators, normalizations, resizing, tensor_operators    # noqa: F401 - readers register themselves
+from . import open_sizes
 from .operators import READERS
 from .passes import improve
 from .reading import read
@@ -24,9 +26,20 @@ def compile_model(data, where):
     try:
         model = onnx.load_model_from_string(data)
         onnx.checker.check_model(model)
-        model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except Exception as error:      # protobuf's, onnx's C++ and numpy's own, of no common class
         raise CompileError([Diagnostic(where, 0, f"not an ONNX model: {str(error).strip().splitlines()[0]}")]) from error
-    network = read(model, where)
-    improve(network)
-    return write(network)
+
+    def network(unfolded=frozenset()):
+        try:
+            inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        except Exception as error:
+            raise CompileError([Diagnostic(where, 0, f"not an ONNX model: {str(error).strip().splitlines()[0]}")]) from error
+        made = read(inferred, where, unfolded)
+        improve(made)
+        return made
+
+    found = open_sizes.find(model)
+    if not found:
+        return write(network())
+    sizes = open_sizes.compile_open(found, network, where)
+    return write(sizes.network, sizes)

@@ -76,7 +76,8 @@ def contiguous(shape):
 
 @dataclass
 class Network:
-    """`shapes` and `dtypes` (NumPy's) of all tensors but constants, which are arrays; a view's base is no view."""
+    """`shapes` and `dtypes` (NumPy's) of all tensors but constants, which are arrays; a view's base is no view. `folded` are names of constants that
+    the graph computes of others."""
 
     inputs: list
     outputs: list = field(default_factory=list)
@@ -85,6 +86,7 @@ class Network:
     constants: dict = field(default_factory=dict)
     views: dict = field(default_factory=dict)
     layers: list = field(default_factory=list)
+    folded: set = field(default_factory=set)
 
     def shape(self, name):
         return self.constants[name].shape if name in self.constants else self.shapes[name]

@@ -40,9 +40,9 @@ class Node:
 class Reader:
     """What readers of operators work with: the `network` so far, and what ONNX's shape inference says."""
 
-    def __init__(self, model, where):
+    def __init__(self, model, where, unfolded=frozenset()):
         from onnx import helper, numpy_helper
-        self.model, self.graph, self.where = model, model.graph, where
+        self.model, self.graph, self.where, self.unfolded = model, model.graph, where, unfolded
         self.opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 1)
         self.problems = []
         self.renamed = {}
@@ -64,7 +64,7 @@ class Reader:
             if name in self.inferred:
                 network.declare(name, *self.inferred[name])
             else:
-                self.problems.append(f"{name}: expected a tensor of fixed sizes; export the model with a fixed input shape")
+                self.problems.append(f"{name}: expected a tensor with a number of dimensions")
         for proto in self.graph.node:
             if not self._compute(proto):
                 self._read_node(proto)
@@ -113,7 +113,8 @@ class Reader:
     def _compute(self, proto):
         """Whether the node is a constant or computes one of constants."""
         constants = self.network.constants
-        if not all(not name or self._name(name) in constants for name in proto.input) or proto.op_type.startswith(("Random", "Bernoulli", "Multinomial")):
+        if (not all(not name or self._name(name) in constants for name in proto.input) or proto.op_type.startswith(("Random", "Bernoulli", "Multinomial"))
+                or not self.unfolded.isdisjoint(proto.output)):
             return False
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
@@ -130,6 +131,7 @@ class Reader:
         if not all(isinstance(value, (numpy.ndarray, numpy.generic, int, float, bool)) for value in values):
             return False
         constants.update(zip((name for name in proto.output if name), map(numpy.asarray, values)))
+        self.network.folded.update(name for name in proto.output if name)
         return True
 
     def _read_node(self, proto):
@@ -179,6 +181,7 @@ class Reader:
                 self.problems.append(f"{name}: expected at most {_RANK_MOST} dimensions of fixed sizes of at least 1, got {shape}")
 
 
-def read(model, where):
-    """The network of a checked ONNX model with inferred shapes. CompileError names all nodes that are in the way."""
-    return Reader(model, where).read()
+def read(model, where, unfolded=frozenset()):
+    """The network of a checked ONNX model with inferred shapes; constants named in `unfolded` are left to layers. CompileError names all nodes that are in
+    the way."""
+    return Reader(model, where, unfolded).read()

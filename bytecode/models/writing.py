@@ -1,4 +1,4 @@
-"""The model file's bytes (docs/model-format.md): header, tensors, nodes, inputs, outputs, operands, names, weights."""
+"""The model file's bytes (docs/model-format.md): header, tensors, nodes, inputs, outputs, operands, open sizes, names, weights."""
 
 import struct
 
@@ -17,10 +17,12 @@ _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF
 _ALIGNMENT = 64
 _RANK, _PARAMETERS = 8, 24
+_OPEN, _VARYING, _TERM = 16, 24, 16         # bytes of records
 
 
-def write(network):
-    tensors = _numbered(network)
+def write(network, sizes=None):
+    """`sizes`: the network's OpenSizes, if it has any."""
+    tensors = numbered(network)
     names, records, weights = bytearray(), bytearray(), bytearray()
 
     def name_at(text):
@@ -46,11 +48,26 @@ def write(network):
                              *parameters, *(0,) * (_PARAMETERS - len(parameters)))
         operands += [_ABSENT if name is None else tensors[name] for name in layer.inputs] + [tensors[layer.output]]
     lists = [tensors[name] for name in (*network.inputs, *network.outputs)] + operands
-    middle = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + names
+    opens, varyings, terms = _open(network, sizes, tensors, name_at) if sizes else (b"",) * 3
+    middle = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + opens + varyings + terms + names
     middle += bytes(-len(middle) % _ALIGNMENT)
-    header = struct.pack("<8s2IQ6I2Q64x", b"VMEMODEL", VERSION, 0, 128 + len(middle) + len(weights), len(tensors), len(network.layers),
-                         len(network.inputs), len(network.outputs), len(operands), 0, len(names), len(weights))
+    header = struct.pack("<8s2IQ6I2Q2I56x", b"VMEMODEL", VERSION, 1 if sizes else 0, 128 + len(middle) + len(weights), len(tensors), len(network.layers),
+                         len(network.inputs), len(network.outputs), len(operands), len(opens) // _OPEN, len(names), len(weights),
+                         len(varyings) // _VARYING, len(terms) // _TERM)
     return bytes(header + middle + weights)
+
+
+def _open(network, sizes, tensors, name_at):
+    """The records of open sizes, varying numbers and their terms."""
+    opens = b"".join(struct.pack("<4I", *name_at(name), *place) for name, place in zip(sizes.names, sizes.inputs))
+    varyings, terms = bytearray(), bytearray()
+    for name, numbers in sizes.numbers.items():
+        for place, polynomial in numbers.items():
+            label = name_at(sizes.label(polynomial)) if place < _RANK and (name in network.inputs or name in network.outputs) else (0, 0)
+            varyings += struct.pack("<6I", tensors[name], place, len(terms) // _TERM, len(polynomial), *label)
+            for exponents, factor in polynomial.items():
+                terms += struct.pack("<q8B", factor, *_padded(exponents))
+    return opens, bytes(varyings), bytes(terms)
 
 
 def _image_parameters(layer):
@@ -58,7 +75,7 @@ def _image_parameters(layer):
     return (*(layer.window or (0,) * 11), 2 if layer.bounds else int(layer.relu), *bounds, *layer.further)
 
 
-def _numbered(network):
+def numbered(network):
     """The tensors that the file needs, with their numbers."""
     used = dict.fromkeys((*network.inputs, *(name for layer in network.layers for name in (*layer.inputs, layer.output) if name), *network.outputs))
     used.update(dict.fromkeys(network.views[name].base for name in tuple(used) if name in network.views))

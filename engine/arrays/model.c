@@ -94,11 +94,13 @@ static vme_session *session_of(PyObject *capsule)
     return PyCapsule_GetPointer(capsule, session_name);
 }
 
-static PyObject *shape_of(int rank, const int64_t *sizes)
+/* Sizes that calls choose are what they are called. */
+static PyObject *shape_of(int rank, const int64_t *sizes, const char *const *open)
 {
     PyObject *shape = PyTuple_New(rank);
     for (int d = 0; shape != NULL && d < rank; d++) {
-        PyObject *size = PyLong_FromLongLong(sizes[d]);
+        PyObject *size = open == NULL || open[d] == NULL ? PyLong_FromLongLong(sizes[d])
+            : PyUnicode_DecodeUTF8(open[d], (Py_ssize_t)strlen(open[d]), "replace");
         if (size == NULL)
             Py_CLEAR(shape);
         else
@@ -114,7 +116,7 @@ static PyObject *ports_of(array_state *state, const vme_model *model, bool outpu
     for (int i = 0; made != NULL && i < ports; i++) {
         vme_port port;
         vme_model_port(model, outputs, i, &port);
-        PyObject *shape = shape_of(port.rank, port.shape), *name = PyUnicode_DecodeUTF8(port.name, (Py_ssize_t)strlen(port.name), "replace");
+        PyObject *shape = shape_of(port.rank, port.shape, port.open), *name = PyUnicode_DecodeUTF8(port.name, (Py_ssize_t)strlen(port.name), "replace");
         PyObject *item = shape == NULL || name == NULL ? NULL : PyTuple_Pack(3, name, state->dtypes[port.dtype], shape);
         Py_XDECREF(shape);
         Py_XDECREF(name);
@@ -126,7 +128,7 @@ static PyObject *ports_of(array_state *state, const vme_model *model, bool outpu
     return made;
 }
 
-/* _model_ports(session): (inputs, outputs), each a tuple of (name, dtype, shape) */
+/* _model_ports(session): (inputs, outputs), each a tuple of (name, dtype, shape); a size that calls choose is a str */
 PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"session", NULL};
@@ -144,23 +146,78 @@ PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
     return both;
 }
 
-/* _model_steps(session): of each step (name, kind, algorithm, dtype, shape, products, bytes, nanoseconds that are expected) */
+/* The arrays of the tuple as tensors, one for each input of the session's model: in `tensors`, which has room for `more` besides and is freed with
+ * PyMem_Free. What holds their memory, a new reference; NULL: an error is set, and there is nothing to free. */
+static PyObject *inputs_of(vme_session *session, PyObject *arrays, int more, const vme_tensor ***tensors)
+{
+    const int inputs = vme_model_count(vme_session_model(session), false);
+    if (!PyTuple_Check(arrays) || PyTuple_GET_SIZE(arrays) != inputs)
+        return PyErr_Format(PyExc_TypeError, "expected a tuple of %d arrays", inputs);
+    const vme_tensor **made = PyMem_Calloc((size_t)inputs + (size_t)more, sizeof *made);
+    PyObject *held = made == NULL ? PyErr_NoMemory() : PyTuple_New(inputs);
+    for (int i = 0; held != NULL && i < inputs; i++) {
+        PyObject *input = PyTuple_GET_ITEM(arrays, i);
+        array *dense = NULL;
+        if (!is_array(input))
+            PyErr_Format(PyExc_TypeError, "expected arrays, got %s", Py_TYPE(input)->tp_name);
+        else
+            dense = array_contiguous((array *)input, ((array *)input)->t.dtype);
+        if (dense == NULL)
+            Py_CLEAR(held);
+        else {
+            PyTuple_SET_ITEM(held, i, (PyObject *)dense);
+            made[i] = &dense->t;
+        }
+    }
+    if (held == NULL)
+        PyMem_Free(made);
+    else
+        *tensors = made;
+    return held;
+}
+
+/* The session's model as it is for these inputs, a new reference, or NULL with an error set. */
+static vme_model *plan_of(array_state *state, vme_session *session, const vme_tensor *const *inputs)
+{
+    vme_model *plan = NULL;
+    vme_port port;
+    vme_model_port(vme_session_model(session), false, 0, &port);
+    if (array_check_status(state, ENGINE(port.open == NULL ? 0 : ARRAY_WORK_RELEASE, vme_session_plan(session, inputs, &plan))) < 0)
+        return NULL;
+    return plan;
+}
+
+/* _model_steps(session, inputs): of each step (name, kind, algorithm, dtype, shape, products, bytes, nanoseconds that are expected); where sizes are open,
+ * for these inputs' ones */
 PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"session", NULL};
-    PyObject *capsule;
-    if (array_arguments("_model_steps", args, count, keywords, names, 1, 1, &capsule) < 0)
+    static const char *const names[] = {"session", "inputs", NULL};
+    PyObject *values[2];
+    if (array_arguments("_model_steps", args, count, keywords, names, 2, 1, values) < 0)
         return NULL;
-    vme_session *session = session_of(capsule);
+    vme_session *session = session_of(values[0]);
     if (session == NULL)
         return NULL;
-    const vme_model *model = vme_session_model(session);
+    vme_model *model = NULL;
+    if (values[1] == NULL || values[1] == Py_None)
+        model = vme_model_ref(vme_session_model(session));
+    else {
+        const vme_tensor **tensors;
+        PyObject *held = inputs_of(session, values[1], 0, &tensors);
+        if (held == NULL)
+            return NULL;
+        model = plan_of(array_state_of(module), session, tensors);
+        PyMem_Free(tensors);
+        Py_DECREF(held);
+        if (model == NULL)
+            return NULL;
+    }
     int steps = vme_model_steps(model);
     PyObject *made = PyTuple_New(steps);
     for (int i = 0; made != NULL && i < steps; i++) {
         vme_step step;
         vme_model_step(model, i, &step);
-        PyObject *shape = shape_of(step.rank, step.shape), *name = PyUnicode_DecodeUTF8(step.name, (Py_ssize_t)strlen(step.name), "replace");
+        PyObject *shape = shape_of(step.rank, step.shape, NULL), *name = PyUnicode_DecodeUTF8(step.name, (Py_ssize_t)strlen(step.name), "replace");
         PyObject *item = shape == NULL || name == NULL ? NULL
             : Py_BuildValue("(OssOOLLd)", name, step.kind, step.algorithm, array_state_of(module)->dtypes[step.dtype], shape,
                             (long long)step.products, (long long)step.bytes, vme_model_expected(model, i));
@@ -171,6 +228,7 @@ PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
         else
             PyTuple_SET_ITEM(made, i, item);
     }
+    vme_model_unref(model);
     return made;
 }
 
@@ -206,34 +264,25 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
     vme_session *session = session_of(values[0]);
     if (session == NULL)
         return NULL;
-    const vme_model *model = vme_session_model(session);
-    int inputs = vme_model_count(model, false), outputs = vme_model_count(model, true);
-    if (!PyTuple_Check(values[1]) || PyTuple_GET_SIZE(values[1]) != inputs)
-        return PyErr_Format(PyExc_TypeError, "expected a tuple of %d arrays", inputs);
-    const vme_tensor **tensors = PyMem_Calloc((size_t)inputs + (size_t)outputs, sizeof *tensors);
-    PyObject *held = PyTuple_New(inputs);
-    if (profile)
-        ns = PyMem_Calloc((size_t)vme_model_steps(model), sizeof *ns);
-    if (tensors == NULL || held == NULL || (profile && ns == NULL)) {
-        PyErr_NoMemory();
+    const int inputs = vme_model_count(vme_session_model(session), false), outputs = vme_model_count(vme_session_model(session), true);
+    const vme_tensor **tensors;
+    PyObject *held = inputs_of(session, values[1], outputs, &tensors);
+    if (held == NULL)
+        return NULL;
+    vme_model *plan = plan_of(state, session, tensors);
+    if (plan == NULL)
         goto done;
-    }
-    for (int i = 0; i < inputs; i++) {
-        PyObject *input = PyTuple_GET_ITEM(values[1], i);
-        if (!is_array(input)) {
-            PyErr_Format(PyExc_TypeError, "expected arrays, got %s", Py_TYPE(input)->tp_name);
+    if (profile) {
+        ns = PyMem_Calloc((size_t)vme_model_steps(plan), sizeof *ns);
+        if (ns == NULL) {
+            PyErr_NoMemory();
             goto done;
         }
-        array *dense = array_contiguous((array *)input, ((array *)input)->t.dtype);
-        if (dense == NULL)
-            goto done;
-        PyTuple_SET_ITEM(held, i, (PyObject *)dense);
-        tensors[i] = &dense->t;
     }
     made = PyTuple_New(outputs);
     for (int i = 0; made != NULL && i < outputs; i++) {
         vme_port port;
-        vme_model_port(model, true, i, &port);
+        vme_model_port(plan, true, i, &port);
         array *output = array_new(state, port.dtype, port.rank, port.shape, false);
         if (output == NULL)
             Py_CLEAR(made);
@@ -246,10 +295,12 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
                                                          : vme_session_run(session, tensors, tensors + inputs))) < 0)
         Py_CLEAR(made);
     if (made != NULL && profile)
-        made = with_times(made, vme_model_steps(model), ns);
+        made = with_times(made, vme_model_steps(plan), ns);
 done:
+    if (plan != NULL)
+        vme_model_unref(plan);
     PyMem_Free(ns);
     PyMem_Free(tensors);
-    Py_XDECREF(held);
+    Py_DECREF(held);
     return made;
 }

@@ -92,6 +92,6 @@
 #define SIGNATURE__model_open "(source, threads=0, ftz=False, fixed=True)"
 #define SIGNATURE__model_ports "(session)"
 #define SIGNATURE__model_run "(session, inputs, profile=False)"
-#define SIGNATURE__model_steps "(session)"
+#define SIGNATURE__model_steps "(session, inputs=None)"
 
 #endif

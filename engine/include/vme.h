@@ -278,6 +278,7 @@ typedef struct vme_port {       /* an input or output; valid as long as the mode
     const char *name;
     const int64_t *shape;
     int32_t rank, dtype;
+    const char *const *open;    /* what each size is called that a call chooses, and NULL of those that are fixed; NULL: all are */
 } vme_port;
 /* Reads and checks the file's bytes, which are not needed afterwards; `context` pays for the packed weights. VME_BAD_VALUE: damaged, or
  * not for this engine. */
@@ -295,6 +296,9 @@ VME_API vme_model *vme_session_model(const vme_session *session);       /* borro
 /* How its runs compute from now on: on `threads` threads (0, and more than vme_threads(): as many as that), and with `flags` (VME_FLUSH_SUBNORMALS)
  * beside the context's. Not while it runs. VME_BAD_VALUE: fewer threads than none, or unknown flags. */
 VME_API vme_status vme_session_options(vme_session *session, int threads, unsigned flags);
+/* The model as it is for inputs of these shapes, a new reference: the session's own where no size is open, else a plan for these sizes, of which a
+ * session keeps the last ones. Its ports say what shapes outputs have. VME_BAD_SHAPE: other dimensions; VME_BAD_VALUE: it does not work at these sizes. */
+VME_API vme_status vme_session_plan(vme_session *session, const vme_tensor *const *inputs, vme_model **plan);
 /* One tensor for each input and output, contiguous, of its dtype and shape. Outputs are half written when it was stopped. */
 VME_API vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs);
 /* The same, and how long each step took: a number for each of vme_model_steps(). */

@@ -1,4 +1,4 @@
-/* Prepares a model: works out every shape and holds it against the file's, chooses layouts and margins, makes steps of the nodes, gives every value its
+/* Prepares a model, or a plan of one for other sizes: works out every shape and holds it against the file's, chooses layouts and margins, makes steps of the nodes, gives every value its
  * place in the arena by when it lives, and packs the weights. The file's bytes are not needed afterwards.
  *
  * A model is never written again, so any number of sessions on any threads read it. */
@@ -12,7 +12,7 @@
 
 enum { PARAMETER_MOST = 1 << 15 };
 
-#define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: " __VA_ARGS__)
+#define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
 #define WRONG MODEL_WRONG
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -86,7 +86,9 @@ static vme_status value_name(model_making *it, uint32_t tensor)
 {
     model_tensor_record record = model_file_tensor(it->file, tensor);
     model_value *value = &it->model->value[tensor];
-    if (value->name == NULL)
+    if (it->model->base != NULL)
+        value->name = it->model->base->value[tensor].name;
+    else if (value->name == NULL)
         value->name = strndup(it->file->names + record.name_at, record.name_size);
     return value->name != NULL ? VME_OK : vme_fail(VME_NO_MEMORY, "no memory for a model");
 }
@@ -225,13 +227,14 @@ static vme_status make_product(model_making *it, uint32_t number, const model_no
         return WRONG(number, "makes %lld channels of %lld, its weights %lld of %lld", (long long)out->c, (long long)channels,
                      (long long)weights.shape[0], (long long)weights.shape[1]);
     struct packing *packing = &it->packing[step_number];
-    *packing = (struct packing){.weights = it->file->weights + weights.data_at, .outputs = out->c, .channels = channels};
+    *packing = (struct packing){.weights = true, .weights_at = weights.data_at, .outputs = out->c, .channels = channels};
     step->k = channels * step->p[KERNEL_H] * step->p[KERNEL_W];
     if (node->inputs > 2 && operands[2] != MODEL_ABSENT) {
         model_tensor_record bias = model_file_tensor(it->file, operands[2]);
         if (!is_weights(it, operands[2]) || bias.rank != 1 || bias.shape[0] != out->c)
             return WRONG(number, "has no constant bias of its channels");
-        packing->bias = it->file->weights + bias.data_at;
+        packing->bias = true;
+        packing->bias_at = bias.data_at;
     }
     if (node->inputs > 3 && operands[3] != MODEL_ABSENT) {
         step->addend = (int)operands[3];
@@ -440,7 +443,7 @@ static vme_status make_node(model_making *it, uint32_t number)
     const bool images = operators[node.op].images;
     *step = empty_step(STEP_TENSOR);
     step->op = node.op;
-    step->name = strndup(it->file->names + node.name_at, node.name_size);
+    step->name = it->model->base != NULL ? it->model->base->step[step_number].name : strndup(it->file->names + node.name_at, node.name_size);
     if (step->name == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
     if (!images && node.inputs > MODEL_STEP_OPERANDS)
@@ -534,6 +537,10 @@ static vme_status plan_arena(vme_model *model)
     for (int i = 0; i < placed; i++) {
         model_value *value = &model->value[order[i].value];
         int count = 0;
+        if (vme_stopping(model->context)) {
+            status = vme_stopped_here(model->context);
+            goto done;
+        }
         for (int j = 0; j < i; j++) {
             const model_value *other = &model->value[order[j].value];
             if (other->first <= value->last && value->first <= other->last)
@@ -564,7 +571,7 @@ static vme_status pack_weights(model_making *it)
     vme_model *model = it->model;
     int64_t total = 0;
     for (int s = 0; s < model->steps; s++)
-        if (it->packing[s].weights != NULL) {
+        if (it->packing[s].weights) {
             it->packing[s].at = total;
             const model_step *step = &model->step[s];
             total += ((step->kind == STEP_DEPTHWISE ? depthwise_packed(step, it->packing[s].outputs)
@@ -576,7 +583,9 @@ static vme_status pack_weights(model_making *it)
             total += model->value[v].bytes / (int64_t)sizeof(float);
         }
     model->packed_bytes = (size_t)total * sizeof(float);
-    model->packed = kept_packed(it);
+    if (model->base != NULL && model->base->packed_bytes != model->packed_bytes)
+        return NOT_A_MODEL("its weights depend on open sizes");
+    model->packed = model->base != NULL ? model->base->packed : kept_packed(it);
     const bool kept = model->packed != NULL;
     if (!kept) {
         if (model->map != NULL)                 /* of another build's layout */
@@ -594,8 +603,10 @@ static vme_status pack_weights(model_making *it)
     for (int s = 0; s < model->steps; s++) {
         const struct packing *packing = &it->packing[s];
         model_step *step = &model->step[s];
-        if (packing->weights == NULL)
+        if (!packing->weights)
             continue;
+        const char *weights = kept ? NULL : it->file->weights + packing->weights_at;
+        const char *bias = kept || !packing->bias ? NULL : it->file->weights + packing->bias_at;
         if (vme_stopping(model->context))
             return vme_stopped_here(model->context);
         step->weights = (float *)model->packed + packing->at;
@@ -603,9 +614,9 @@ static vme_status pack_weights(model_making *it)
             step->bias = step->weights + (step->kind == STEP_DEPTHWISE ? packing->outputs * step->k
                                           : convolution_packed(model->kernels, step, packing->outputs, packing->channels, false));
         else if (step->kind == STEP_DEPTHWISE)
-            depthwise_pack(step, packing->outputs, packing->weights, packing->bias);
+            depthwise_pack(step, packing->outputs, weights, bias);
         else
-            convolution_pack(model->kernels, step, packing->outputs, packing->channels, packing->weights, packing->bias);
+            convolution_pack(model->kernels, step, packing->outputs, packing->channels, weights, bias);
     }
     return VME_OK;
 }
@@ -681,8 +692,10 @@ static vme_status make(model_making *it)
         }
         if (step->kind == STEP_CONV) {
             int64_t bytes = 0;
-            const convolution_algorithm before = it->kept == NULL ? CONVOLUTION_DIRECT : (convolution_algorithm)it->kept[s];
-            status = convolution_choose(model, step, it->kept == NULL ? NULL : &before, &bytes);
+            const bool before = model->base != NULL || it->kept != NULL;
+            const convolution_algorithm chosen = model->base != NULL ? model->base->step[s].algorithm
+                : before ? (convolution_algorithm)it->kept[s] : CONVOLUTION_DIRECT;
+            status = convolution_choose(model, step, before ? &chosen : NULL, &bytes);
             if (bytes != 0) {
                 step->scratch = it->values++;
                 model->values = it->values;
@@ -703,41 +716,55 @@ vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, v
     return vme_model_prepare(context, bytes, size, &(vme_model_options){.fixed = true}, made);
 }
 
-vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options, vme_model **made)
+/* The arrays of a model and of its making, zeroed. Those of a plan, which VMs make, are charged; it has as many values and steps as its base, and scratch
+ * memory of steps besides. */
+static vme_status arrays_new(model_making *it)
 {
-    model_file file;
-    vme_status status = model_file_read(bytes, size, &file);
-    if (status != VME_OK)
-        return status;
-    model_making it = {.file = &file, .model = calloc(1, sizeof *it.model)};
+    vme_model *model = it->model;
+    const model_file *file = it->file;
+    model->steps = model->base != NULL ? model->base->steps : (int)(file->inputs + file->nodes + file->operands + file->outputs);
+    model->most_steps = model->steps;
+    /* at most: parts of concatenations, and scratch memory of steps */
+    model->values = (model->base != NULL ? model->base->values : (int)(file->tensors + file->operands)) + model->steps;
+    const size_t values = (size_t)model->values, steps = (size_t)model->steps;
+    if (model->base != NULL) {
+        size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *it->wanted) + steps * (sizeof *model->step + sizeof *it->packing);
+        if (vme_context_charge(model->context, bytes) != VME_OK)
+            return VME_NO_MEMORY;
+        model->charged = bytes;
+    }
+    model->value = calloc(values, sizeof *model->value);
+    model->step = calloc(steps, sizeof *model->step);
+    model->input = calloc(file->inputs, sizeof *model->input);
+    model->output = calloc(file->outputs, sizeof *model->output);
+    it->defined = calloc(file->tensors, sizeof *it->defined);
+    it->wanted = calloc(values, sizeof *it->wanted);
+    it->packing = calloc(steps, sizeof *it->packing);
+    return model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL || it->defined == NULL
+        || it->packing == NULL || it->wanted == NULL ? vme_fail(VME_NO_MEMORY, "no memory for a model") : VME_OK;
+}
+
+vme_status model_new(vme_context *context, const model_file *file, size_t size, const vme_model_options *options, vme_model *base,
+                     vme_model **made)
+{
+    model_making it = {.file = file, .model = calloc(1, sizeof *it.model)};
     if (it.model == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
     vme_model *model = it.model;
     atomic_init(&model->refs, 1);
     model->context = vme_context_ref(context);
-    model->kernels = vme_kernels_current();
-    model->inputs = (int)file.inputs;
-    model->outputs = (int)file.outputs;
-    model->steps = (int)(file.inputs + file.nodes + file.operands + file.outputs);
-    model->most_steps = model->steps;
-    model->values = (int)(file.tensors + file.operands) + model->steps;     /* at most: parts of concatenations, and scratch memory of steps */
-    model->value = calloc((size_t)model->values, sizeof *model->value);
-    model->step = calloc((size_t)model->steps, sizeof *model->step);
-    model->input = calloc(file.inputs, sizeof *model->input);
-    model->output = calloc(file.outputs, sizeof *model->output);
-    it.defined = calloc(file.tensors, sizeof *it.defined);
-    it.wanted = calloc((size_t)model->values, sizeof *it.wanted);
-    it.packing = calloc((size_t)model->steps, sizeof *it.packing);
-    if (model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL || it.defined == NULL
-        || it.packing == NULL || it.wanted == NULL)
-        status = vme_fail(VME_NO_MEMORY, "no memory for a model");
-    else {
-        model->fixed = options->fixed;
-        if (options->kept != NULL)
+    model->base = base == NULL ? NULL : vme_model_ref(base);
+    model->kernels = base == NULL ? vme_kernels_current() : base->kernels;
+    model->inputs = (int)file->inputs;
+    model->outputs = (int)file->outputs;
+    model->fixed = base == NULL ? options->fixed : base->fixed;
+    vme_status status = arrays_new(&it);
+    if (status == VME_OK) {
+        if (base == NULL && options->kept != NULL)
             kept_open(&it, options->kept, size);
         status = make(&it);
     }
-    if (status == VME_OK && options->kept != NULL && model->map == NULL)
+    if (status == VME_OK && base == NULL && options->kept != NULL && model->map == NULL)
         kept_write(model, options->kept, size);
     free(it.defined);
     free(it.wanted);
@@ -745,6 +772,22 @@ vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t siz
     if (status == VME_OK)
         *made = model;
     else
+        vme_model_unref(model);
+    return status;
+}
+
+vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options, vme_model **made)
+{
+    model_file file;
+    vme_model *model = NULL;
+    vme_status status = model_file_read(bytes, size, &file);
+    if (status == VME_OK)
+        status = model_new(context, &file, size, options, NULL, &model);
+    if (status == VME_OK && file.opens > 0)
+        status = model_open(model, &file, bytes, size);
+    if (status == VME_OK)
+        *made = model;
+    else if (model != NULL)
         vme_model_unref(model);
     return status;
 }
@@ -759,18 +802,23 @@ void vme_model_unref(vme_model *model)
 {
     if (atomic_fetch_sub_explicit(&model->refs, 1, memory_order_acq_rel) != 1)
         return;
-    for (int v = 0; model->value != NULL && v < model->values; v++)
+    for (int v = 0; model->base == NULL && model->value != NULL && v < model->values; v++)
         free(model->value[v].name);
-    for (int s = 0; model->step != NULL && s < model->steps; s++)
+    for (int s = 0; model->base == NULL && model->step != NULL && s < model->steps; s++)
         free(model->step[s].name);
     if (model->map != NULL)
         munmap(model->map, model->map_bytes);
-    else
+    else if (model->base == NULL)
         vme_scratch_free(model->context, model->packed, model->packed_bytes);
+    model_close(model);
     free(model->value);
     free(model->step);
     free(model->input);
     free(model->output);
+    if (model->charged > 0)
+        vme_context_release(model->context, model->charged);
+    if (model->base != NULL)
+        vme_model_unref(model->base);
     vme_context_unref(model->context);
     free(model);
 }
@@ -782,6 +830,8 @@ void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *
 {
     const model_value *value = &model->value[outputs ? model->output[number] : model->input[number]];
     *port = (vme_port){.name = value->name, .shape = value->shape, .rank = value->rank, .dtype = value->dtype};
+    if (model->label != NULL)
+        port->open = (const char *const *)model->label + (size_t)(number + (outputs ? model->inputs : 0)) * MODEL_RANK;
 }
 
 /* ---- what it does, step by step */

@@ -1,8 +1,8 @@
 /* What the files of models share: the model file's records, and a prepared model, which is a list of steps over values in an arena.
  *
  * model_file.c reads the file and answers for its form; model.c makes a model of it (shapes, layouts, places in the arena, packed weights);
- * session.c runs one; convolution.c has the step that takes the time, winograd.c another way to do it, model_tensors.c those that are the engine's
- * operators on tensors.
+ * session.c runs one; plans.c makes it anew for other sizes; convolution.c has the step that takes the time, winograd.c another way to do it,
+ * model_tensors.c those that are the engine's operators on tensors.
  *
  * A value is a plain tensor, contiguous, of any rank and dtype, or a view of one. Values of rank 4 and float32 that operators of images make or
  * read lie as images instead, with channels last and a margin of zeros as wide as the convolutions that read them want; for those operators
@@ -13,11 +13,17 @@
 
 #include "internal.h"
 
+#include "vme_search.h"
+
+#include <pthread.h>
+
 enum {
     MODEL_VERSION = 2, MODEL_HEADER = 128, MODEL_RANK = 8, MODEL_PARAMETERS = 24,
     MODEL_TENSORS_MOST = 1 << 14, MODEL_NODES_MOST = 1 << 14, MODEL_OPERANDS_MOST = 1 << 16, MODEL_NAMES_MOST = 1 << 24,
     MODEL_NODE_INPUTS = 256, MODEL_STEP_OPERANDS = 10, MODEL_NAME_MOST = 1 << 10,
+    MODEL_OPEN_MOST = 8, MODEL_VARYING_MOST = 1 << 17, MODEL_TERMS_MOST = 1 << 18, MODEL_EXPONENT_MOST = 4,
 };
+#define MODEL_FLAG_OPEN 1u                  /* of the header: there are open sizes */
 #define MODEL_ABSENT UINT32_MAX             /* an operand that is left out */
 #define MODEL_ELEMENTS_MOST ((int64_t)1 << 40)
 
@@ -78,13 +84,25 @@ typedef struct model_node_record {
     int32_t parameters[MODEL_PARAMETERS];
     uint32_t reserved[2];
 } model_node_record;
-_Static_assert(sizeof(model_tensor_record) == 192 && sizeof(model_node_record) == 128, "records of the file have no holes");
+/* A size that each call chooses: what dimension of an input has it. */
+typedef struct model_open_record { uint32_t name_at, name_size, input, dimension; } model_open_record;
+/* A number of a tensor's record that follows from open sizes: the sum of some terms. Place 0 to 7: a size, 8: the offset, 9 to 16: a stride.
+ * The label is of sizes of inputs and outputs. */
+typedef struct model_varying_record { uint32_t tensor, place, first_term, terms, label_at, label_size; } model_varying_record;
+enum { PLACE_OFFSET = MODEL_RANK, PLACE_STRIDES, PLACES = PLACE_STRIDES + MODEL_RANK };
+typedef struct model_term_record {
+    int64_t factor;
+    uint8_t exponents[MODEL_OPEN_MOST];     /* of each open size */
+} model_term_record;
+_Static_assert(sizeof(model_tensor_record) == 192 && sizeof(model_node_record) == 128 && sizeof(model_open_record) == 16
+               && sizeof(model_varying_record) == 24 && sizeof(model_term_record) == 16, "records of the file have no holes");
 
 /* A file whose form is right: every number in a record is a place that exists. What operators want of their operands is not looked at. */
 typedef struct model_file {
-    uint32_t tensors, nodes, inputs, outputs, operands;
-    const char *tensor_records, *node_records, *input_list, *output_list, *operand_list, *names, *weights;
+    uint32_t tensors, nodes, inputs, outputs, operands, opens, varyings, terms;
+    const char *tensor_records, *node_records, *input_list, *output_list, *operand_list, *open_list, *varying_list, *term_list, *names, *weights;
 } model_file;
+/* Of `bytes` only what is before the weights is looked at; `size` is the whole file's. */
 vme_status model_file_read(const void *bytes, size_t size, model_file *file);
 model_tensor_record model_file_tensor(const model_file *file, uint32_t number);
 model_node_record model_file_node(const model_file *file, uint32_t number);
@@ -151,6 +169,16 @@ struct vme_model {
     char *packed;
     size_t packed_bytes, arena_bytes;
     bool fixed;                             /* algorithms are chosen by built-in rates */
+    /* of a model with open sizes, which is never run itself: what plans are made of */
+    int opens;
+    model_open_record open[MODEL_OPEN_MOST];
+    char *front, *names;                    /* the file before its weights, and the names in there */
+    size_t front_bytes, file_bytes;
+    char **label;                           /* MODEL_RANK of each input and then of each output; NULL: that size is fixed */
+    /* of a plan */
+    vme_model *base;                        /* whose packed block and names it uses; NULL: it is none */
+    int64_t size[MODEL_OPEN_MOST];
+    size_t charged;                         /* bytes that the context was charged for beside the packed block */
     void *map;                              /* the kept file that `packed` lies in; NULL: it is the context's memory */
     size_t map_bytes;
 };
@@ -163,11 +191,32 @@ typedef struct model_making {
     char *defined;              /* of each tensor: 0 it has no value yet, 1 parts of it have, 2 it has one */
     bool *wanted;               /* constants that steps read as they are */
     struct packing {
-        const char *weights, *bias;
+        bool weights, bias;                 /* there are some, which begin */
+        uint64_t weights_at, bias_at;       /* so far into the file's weights */
         int64_t outputs, channels, at;      /* floats into the packed block */
-    } *packing;                 /* one a step; weights NULL: none */
+    } *packing;                 /* one a step */
     const char *kept;           /* the kept file's choices, one a step; NULL: there is none */
 } model_making;
+/* The model of a file whose form is right. A plan of `base` if that is not NULL: the file is base's at other sizes. */
+vme_status model_new(vme_context *context, const model_file *file, size_t size, const vme_model_options *options, vme_model *base,
+                     vme_model **made);
+
+/* ---- plans.c: models with open sizes */
+/* Keeps in `model` what plans need of its file, which begins at `bytes`. */
+vme_status model_open(vme_model *model, const model_file *file, const void *bytes, size_t size);
+void model_close(vme_model *model);
+enum { PLANS_MOST = 8 };
+typedef struct model_plans {                /* the plans that were used last */
+    pthread_mutex_t lock;
+    uint64_t clock;
+    struct {
+        vme_model *plan;
+        uint64_t used;
+    } kept[PLANS_MOST];
+} model_plans;
+/* The plan for inputs of these shapes, a new reference; `model` itself where no size is open. */
+vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model, const vme_tensor *const *inputs, vme_model **plan);
+void plans_free(model_plans *plans);
 
 /* How an operator becomes a step. `operands` are the node's inputs and then its output, each MODEL_ABSENT or a tensor; inputs 0 and the output are
  * there, and inputs that are no constants have values. `step` comes with in, out, the operands that are there, p and relu filled in. */
@@ -176,8 +225,9 @@ typedef vme_status model_make(model_making *it, uint32_t number, const model_nod
 /* NULL: there is no such operator. */
 model_make *model_maker(uint32_t op);
 
+#define MODEL_REFUSED "not a model file that this engine can run: "
 #define MODEL_WRONG(node, format, ...) \
-    vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: node %u " format, node, ##__VA_ARGS__)
+    vme_fail(VME_BAD_VALUE, MODEL_REFUSED "node %u " format, node, ##__VA_ARGS__)
 
 /* ---- model_tensors.c: operators on tensors */
 model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce, model_make_matmul, model_make_gather,

@@ -7,13 +7,13 @@ typedef struct header {
     char magic[8];
     uint32_t version, flags;
     uint64_t file_size;
-    uint32_t tensors, nodes, inputs, outputs, operands, reserved;
+    uint32_t tensors, nodes, inputs, outputs, operands, opens;
     uint64_t names_size, weights_size;
-    uint32_t rest[16];
+    uint32_t varyings, terms, rest[14];
 } header;
 _Static_assert(sizeof(header) == MODEL_HEADER, "the header has no holes");
 
-#define DAMAGED(...) vme_fail(VME_BAD_VALUE, "not a model file that this engine can run: " __VA_ARGS__)
+#define DAMAGED(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
 
 model_tensor_record model_file_tensor(const model_file *file, uint32_t number)
 {
@@ -112,6 +112,40 @@ static vme_status check_node(const model_file *file, uint32_t number, const head
     return VME_OK;
 }
 
+/* Of sizes that calls choose, and the numbers that follow from them; what these come to is looked at when a plan is made. */
+static vme_status check_open(const model_file *file, const header *head)
+{
+    for (uint32_t i = 0; i < file->opens; i++) {
+        model_open_record open;
+        memcpy(&open, file->open_list + i * sizeof open, sizeof open);
+        vme_status status = check_name(open.name_at, open.name_size, head->names_size, "open size", i);
+        if (status != VME_OK)
+            return status;
+        if (open.input >= file->inputs || open.dimension >= model_file_tensor(file, model_file_number(file->input_list, open.input)).rank)
+            return DAMAGED("open size %u is that of dimension %u of input %u, which is not there", i, open.dimension, open.input);
+    }
+    for (uint32_t i = 0; i < file->varyings; i++) {
+        model_varying_record varying;
+        memcpy(&varying, file->varying_list + i * sizeof varying, sizeof varying);
+        vme_status status = check_name(varying.label_at, varying.label_size, head->names_size, "varying number", i);
+        if (status != VME_OK)
+            return status;
+        if (varying.tensor >= file->tensors || varying.place >= PLACES || varying.first_term > file->terms
+            || varying.terms > file->terms - varying.first_term)
+            return DAMAGED("varying number %u is number %u of tensor %u, of %u terms", i, varying.place, varying.tensor, varying.terms);
+        if (model_file_tensor(file, varying.tensor).kind == MODEL_CONSTANT)
+            return DAMAGED("varying number %u is of tensor %u, a constant", i, varying.tensor);
+    }
+    for (uint32_t i = 0; i < file->terms; i++) {
+        model_term_record term;
+        memcpy(&term, file->term_list + i * sizeof term, sizeof term);
+        for (uint32_t size = 0; size < MODEL_OPEN_MOST; size++)
+            if (term.exponents[size] > (size < file->opens ? MODEL_EXPONENT_MOST : 0))
+                return DAMAGED("term %u has power %u of open size %u", i, term.exponents[size], size);
+    }
+    return VME_OK;
+}
+
 vme_status model_file_read(const void *bytes, size_t size, model_file *file)
 {
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -125,16 +159,21 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         return DAMAGED("it does not begin with VMEMODEL; models are made by tools/compile_cloud.py");
     if (head.version != MODEL_VERSION)
         return DAMAGED("it has format %u, this engine reads format %d; compile it again", head.version, MODEL_VERSION);
-    if (head.flags != 0 || head.file_size != size)
+    if (head.flags != (head.opens == 0 ? 0 : MODEL_FLAG_OPEN) || head.file_size != size)
         return DAMAGED("its header says %llu bytes, it has %zu", (unsigned long long)head.file_size, size);
     if (head.tensors > MODEL_TENSORS_MOST || head.nodes > MODEL_NODES_MOST || head.inputs > head.tensors || head.outputs > head.tensors
-        || head.operands > MODEL_OPERANDS_MOST || head.names_size > MODEL_NAMES_MOST || head.inputs < 1 || head.outputs < 1)
-        return DAMAGED("%u tensors, %u nodes, %u inputs, %u outputs and %u operands are not possible", head.tensors, head.nodes,
-                       head.inputs, head.outputs, head.operands);
+        || head.operands > MODEL_OPERANDS_MOST || head.names_size > MODEL_NAMES_MOST || head.inputs < 1 || head.outputs < 1
+        || head.opens > MODEL_OPEN_MOST || head.varyings > (head.opens == 0 ? 0 : MODEL_VARYING_MOST)
+        || head.terms > (head.opens == 0 ? 0 : MODEL_TERMS_MOST))
+        return DAMAGED("%u tensors, %u nodes, %u inputs, %u outputs, %u operands and %u open sizes are not possible", head.tensors, head.nodes,
+                       head.inputs, head.outputs, head.operands, head.opens);
     /* none of these sums can overflow: all counts are bounded above */
     uint64_t nodes = MODEL_HEADER + (uint64_t)head.tensors * sizeof(model_tensor_record);
     uint64_t inputs = nodes + (uint64_t)head.nodes * sizeof(model_node_record);
-    uint64_t outputs = inputs + 4ull * head.inputs, operands = outputs + 4ull * head.outputs, names = operands + 4ull * head.operands;
+    uint64_t outputs = inputs + 4ull * head.inputs, operands = outputs + 4ull * head.outputs, opens = operands + 4ull * head.operands;
+    uint64_t varyings = opens + (uint64_t)head.opens * sizeof(model_open_record);
+    uint64_t terms = varyings + (uint64_t)head.varyings * sizeof(model_varying_record);
+    uint64_t names = terms + (uint64_t)head.terms * sizeof(model_term_record);
     uint64_t weights = (names + head.names_size + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
     if (weights > size || head.weights_size != size - weights)
         return DAMAGED("its parts make %llu bytes and %llu of weights, it has %zu", (unsigned long long)weights,
@@ -144,6 +183,8 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         .tensors = head.tensors, .nodes = head.nodes, .inputs = head.inputs, .outputs = head.outputs, .operands = head.operands,
         .tensor_records = base + MODEL_HEADER, .node_records = base + nodes, .input_list = base + inputs,
         .output_list = base + outputs, .operand_list = base + operands, .names = base + names, .weights = base + weights,
+        .opens = head.opens, .varyings = head.varyings, .terms = head.terms,
+        .open_list = base + opens, .varying_list = base + varyings, .term_list = base + terms,
     };
     vme_status status = VME_OK;
     for (uint32_t i = 0; status == VME_OK && i < file->tensors; i++)
@@ -153,5 +194,5 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
     for (uint32_t i = 0; status == VME_OK && i < file->inputs + file->outputs; i++)
         if (model_file_number(file->input_list, i) >= file->tensors)       /* the outputs' list follows */
             status = DAMAGED("an input or output is tensor %u of %u", model_file_number(file->input_list, i), file->tensors);
-    return status;
+    return status == VME_OK ? check_open(file, &head) : status;
 }

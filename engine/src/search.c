@@ -348,7 +348,7 @@ done:
 vme_status convolution_choose(const vme_model *model, model_step *step, const convolution_algorithm *kept, int64_t *scratch)
 {
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
-    const int wish = atomic_load(&forced);
+    const int wish = model->base != NULL ? -1 : atomic_load(&forced);      /* a plan's weights are packed already */
     double rates[VME_RATES], costs[CONVOLUTION_ALGORITHMS];
     int possibilities = 0;
     vme_status status = VME_OK;

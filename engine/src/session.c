@@ -1,5 +1,6 @@
 /* Runs a prepared model: one step after the other, each divided among threads. A session keeps its arena from run to run, so that a run
- * allocates nothing; runs of one session at the same time take arenas of their own. */
+ * allocates nothing; runs of one session at the same time take arenas of their own. Of a model with open sizes it keeps plans, and one arena,
+ * as large as the largest of them so far wants it. */
 #include "model.h"
 
 #include <stdlib.h>
@@ -12,8 +13,10 @@ struct vme_session {
     vme_context *context;
     vme_model *model;
     char *arena;
+    size_t arena_bytes;
     atomic_bool busy;
     vme_wishes wishes;
+    model_plans plans;
 };
 
 /* A step over rows of pixels. `outside` is the caller's tensor of an import or export. */
@@ -210,11 +213,15 @@ vme_status vme_session_new(vme_context *context, vme_model *model, vme_session *
     vme_session *session = calloc(1, sizeof *session);
     if (session == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a session");
-    session->arena = arena_new(context, model);
-    if (session->arena == NULL) {
-        free(session);
-        return VME_NO_MEMORY;
+    if (model->opens == 0) {                    /* else the first run says how large it is */
+        session->arena = arena_new(context, model);
+        session->arena_bytes = model->arena_bytes;
+        if (session->arena == NULL) {
+            free(session);
+            return VME_NO_MEMORY;
+        }
     }
+    pthread_mutex_init(&session->plans.lock, NULL);
     session->context = vme_context_ref(context);
     session->model = vme_model_ref(model);
     *made = session;
@@ -225,7 +232,8 @@ void vme_session_free(vme_session *session)
 {
     if (session == NULL)
         return;
-    vme_scratch_free(session->context, session->arena, session->model->arena_bytes);
+    vme_scratch_free(session->context, session->arena, session->arena_bytes);
+    plans_free(&session->plans);
     vme_model_unref(session->model);
     vme_context_unref(session->context);
     free(session);
@@ -267,10 +275,25 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* `ns` is of vme_session_profile, else NULL. */
-static vme_status run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs, uint64_t *ns)
+vme_status vme_session_plan(vme_session *session, const vme_tensor *const *inputs, vme_model **plan)
 {
-    const vme_model *model = session->model;
+    return plans_find(&session->plans, session->context, session->model, inputs, plan);
+}
+
+/* The session's own arena, large enough for the plan: for the one run that has it. */
+static char *arena_own(vme_session *session, const vme_model *plan)
+{
+    if (session->arena == NULL || session->arena_bytes < plan->arena_bytes) {
+        vme_scratch_free(session->context, session->arena, session->arena_bytes);
+        session->arena = arena_new(session->context, plan);
+        session->arena_bytes = plan->arena_bytes;
+    }
+    return session->arena;
+}
+
+/* `ns` is of vme_session_profile, else NULL. */
+static vme_status run_plan(vme_session *session, const vme_model *model, const vme_tensor *const *inputs, const vme_tensor *const *outputs, uint64_t *ns)
+{
     vme_context *context = session->context;
     vme_status status = VME_OK;
     for (int i = 0; status == VME_OK && i < model->inputs; i++)
@@ -280,9 +303,12 @@ static vme_status run(vme_session *session, const vme_tensor *const *inputs, con
     if (status != VME_OK)
         return status;
     bool taken = false, own = atomic_compare_exchange_strong(&session->busy, &taken, true);
-    char *arena = own ? session->arena : arena_new(context, model);
-    if (arena == NULL)
+    char *arena = own ? arena_own(session, model) : arena_new(context, model);
+    if (arena == NULL) {
+        if (own)
+            atomic_store(&session->busy, false);
         return VME_NO_MEMORY;
+    }
     const vme_wishes before = vme_wish(session->wishes);
     VME_FLUSHING_IF(session->wishes.flags);
     for (int s = 0; status == VME_OK && s < model->steps; s++) {
@@ -301,6 +327,17 @@ static vme_status run(vme_session *session, const vme_tensor *const *inputs, con
         atomic_store(&session->busy, false);
     else
         vme_scratch_free(context, arena, model->arena_bytes);
+    return status;
+}
+
+static vme_status run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs, uint64_t *ns)
+{
+    vme_model *plan;
+    vme_status status = vme_session_plan(session, inputs, &plan);
+    if (status != VME_OK)
+        return status;
+    status = run_plan(session, plan, inputs, outputs, ns);
+    vme_model_unref(plan);
     return status;
 }
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from bench.networks import bert
 from bytecode.errors import CompileError
@@ -88,9 +88,12 @@ def test_all_unsupported_operators_are_named_at_once():
             "operator Conv (node 'two') has weights that are not constant")
 
 
-def test_sizes_that_are_not_fixed_are_refused():
-    model = networks.graph([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 2)}, {"y": ("N", 2)})
-    refused(model, "x: expected a tensor of fixed sizes; export the model with a fixed input shape")
+def test_an_input_that_is_no_tensor_is_refused():
+    graph = helper.make_graph([helper.make_node("SequenceAt", ["x", "place"], ["y"])], "test", [
+        helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, (1, 2)), helper.make_tensor_value_info("place", TensorProto.INT64, ())], [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 2))])
+    refused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString(),
+            "x: expected a tensor with a number of dimensions", "operator SequenceAt (node 'y') is not supported")
 
 
 def test_what_is_no_model_is_refused():

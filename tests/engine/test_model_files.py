@@ -53,6 +53,8 @@ def _places():
 
 FILES = {
     "network": networks.small, "images": _images, "views": _views, "places": _places,
+    "open": lambda: networks.graph([node("MatMul", "x w", "m"), node("Transpose", "m", "t", perm=[1, 0, 2]), node("Concat", "t t", "c", axis=1), node("Softmax", "c")],
+                                   {"x": ("b", "n", 6)}, {"y": ("n", "c", 3)}, {"w": networks.values((6, 3))}),
     "bert": lambda: bench.networks.bert(4, 1, 8, 2, 8, 10).SerializeToString(), "din": lambda: bench.networks.din(5, 10, 10, 4).SerializeToString(),
 }
 
@@ -74,11 +76,26 @@ def refuses(data):
         assert "\n" not in str(error)
         return True
     if _largest(data) < 1 << 18:
-        try:
-            _array._model_run(model._session, tuple(engine.numpy.zeros(port.shape, port.dtype) for port in model.inputs))
-        except (IndexError, MemoryError) as error:          # indices are values, and are looked at when they are there
-            assert "\n" not in str(error)
+        for size in (1, 3):
+            try:
+                _run(model, size)
+            except (IndexError, MemoryError) as error:          # indices are values, and are looked at when they are there
+                assert "\n" not in str(error)
+            except (ValueError, NotImplementedError) as error:
+                assert "\n" not in str(error) and _open_sizes(data)
     return False
+
+
+def _run(model, size):
+    """One on zeros, with all open sizes the same, unless these make it large."""
+    shapes = (tuple(size if isinstance(own, str) else own for own in port.shape) for port in model.inputs)
+    inputs = tuple(engine.numpy.zeros(shape, port.dtype) for shape, port in zip(shapes, model.inputs))
+    if max(math.prod(step[4]) for step in _array._model_steps(model._session, inputs)) < 1 << 18:
+        _array._model_run(model._session, inputs)
+
+
+def _open_sizes(file):
+    return struct.unpack_from("<I", file, 44)[0]
 
 
 def test_what_is_whole_is_not_refused():
@@ -144,7 +161,7 @@ def _records(file):
 
 
 @pytest.mark.parametrize(("at", "value", "message"), [
-    (0, b"X", "does not begin with VMEMODEL"), (8, b"\3", "has format 3, this engine reads format 2"), (16, b"\1", "its header says"),
+    (44, b"\1", "its header says"), (0, b"X", "does not begin with VMEMODEL"), (8, b"\3", "has format 3, this engine reads format 2"), (16, b"\1", "its header says"),
 ])
 def test_the_header_says_what_is_wrong(at, value, message):
     file = file_of("network")
@@ -185,3 +202,34 @@ def altered(name, operator, parameter, value):
 def test_parameters_that_do_not_fit_are_refused(name, operator, parameter, value, message):
     with pytest.raises(ValueError, match=message):
         opened(altered(name, operator, parameter, value))
+
+
+def varying(number, field, value):
+    """The file with open sizes, with another 32-bit field of its first number that varies (first term: of that term)."""
+    file = bytearray(file_of("open"))
+    tensors, nodes, inputs, outputs, operands, opens = struct.unpack_from("<6I", file, 24)
+    first = _HEADER + _TENSOR * tensors + _NODE * nodes + 4 * (inputs + outputs + operands)
+    at = {"open": first, "varying": first + 16 * opens, "term": first + 16 * opens + 24 * struct.unpack_from("<I", file, 64)[0]}[number]
+    struct.pack_into("<I", file, at + 4 * field, value)
+    return file
+
+
+@pytest.mark.parametrize(("number", "field", "value", "message"), [
+    ("open", 2, 1, "open size 0 is that of dimension 0 of input 1, which is not there"), ("open", 3, 3, "dimension 3 of input 0"),
+    ("open", 0, 1 << 20, "the name of open size 0 lies outside the names"), ("varying", 0, 99, "varying number 0 is number 0 of tensor 99"),
+    ("varying", 1, 17, "is number 17 of tensor 0"), ("varying", 2, 1 << 20, "of 1 terms"), ("varying", 3, 1 << 20, "of 1048576 terms"),
+    ("varying", 4, 1 << 20, "the name of varying number 0"), ("term", 2, 5, "term 0 has power 5 of open size 0"),
+    ("term", 2, 1 << 16, "term 0 has power 1 of open size 2"),
+])
+def test_wrong_open_sizes_are_refused(number, field, value, message):
+    with pytest.raises(ValueError, match=message):
+        opened(varying(number, field, value))
+
+
+@pytest.mark.parametrize(("factor", "message"), [
+    (0, "dimension 0 of tensor 0 is 0"), (2, "input 'x': expected a contiguous array"), (0x7FFFFFFF, "input 'x': expected a contiguous array"),
+])
+def test_open_sizes_that_come_to_nonsense_are_refused_when_they_are_asked_for(factor, message):
+    model = opened(varying("term", 0, factor))
+    with pytest.raises((ValueError, MemoryError), match=message):
+        _array._model_run(model._session, (engine.numpy.zeros((2, 5, 6), "float32"),))

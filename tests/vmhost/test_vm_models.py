@@ -150,3 +150,14 @@ def test_prepared_models_are_kept_in_the_state_folder(tmp_path):
     assert {file.name: file.stat().st_ino for file in (tmp_path / "state" / "models").iterdir()} == kept
     (tmp_path / "state" / "models" / "rates.json").write_text("{}")
     assert answer() == first
+
+
+def test_each_call_in_a_vm_chooses_the_open_sizes(host, tmp_path):
+    model = networks.images()
+    task = host.load(task_bundle(tmp_path / "a", {"small": model}, memory="24 MiB"))
+    assert task("small", entry="main:describe") == [("input", "float32", ["batch", 3, 32, 32]), ("output", "float32", ["batch", 10])]
+    for count in (1, 5, 2):
+        x = networks.values((count, 3, 32, 32), count)
+        networks.assert_close(task(("small", {"input": x}))["output"], networks.expected(model, {"input": x})[0])
+    with pytest.raises(vmhost.MemoryLimitError):
+        task(("small", {"input": numpy.zeros((4000, 3, 32, 32), "float32")}))       # its arena is the task's

@@ -22,13 +22,15 @@ _LABELLED = 0.01  # of the whole time: steps below are in the picture without th
     show_default=True,
     help="How algorithms are chosen.",
 )
+@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size that the model leaves open (1 where not given).")
 @click.option("--picture", type=click.Path(path_type=Path), help="Also draw the steps' times, as SVG or PNG by its name.")
 @click.option("--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to check a bundle's signature against.")
 @failures.command
-def command(output, path, only, runs, threads, search, picture, trust):
+def command(output, path, only, runs, threads, search, sizes, picture, trust):
     """Show how the engine computes MODEL: an .onnx file, a model file, or a bundle with models. It is run on random numbers."""
+    chosen = dict(map(_size, sizes))
     explained = [
-        _explained(name, data, runs, threads, search) for name, data in _models(path, only, keys.trust_store(trust)).items()
+        _explained(name, data, runs, threads, search, chosen) for name, data in _models(path, only, keys.trust_store(trust)).items()
     ]
     if picture is not None:
         draw(explained, picture)
@@ -37,6 +39,14 @@ def command(output, path, only, runs, threads, search, picture, trust):
         _show(output, model)
     if picture is not None:
         output.remark(f"written: {picture}", style="dim")
+
+
+def _size(text):
+    """The name and the number of NAME=N."""
+    name, _, number = text.rpartition("=")
+    if not name or not number.isdecimal() or int(number) < 1:
+        raise failures.Failure(f"--size: expected NAME=N, N 1 or more, got {text!r}")
+    return name, int(number)
 
 
 def _models(path, only, store):
@@ -60,7 +70,7 @@ def _models(path, only, store):
     return {name: models[name] for name in (models if only is None else [only])}
 
 
-def _explained(name, data, runs, threads, search):
+def _explained(name, data, runs, threads, search, sizes):
     """What is to be told of a model, in plain values."""
     from engine.models import opened
 
@@ -68,8 +78,12 @@ def _explained(name, data, runs, threads, search):
         model = opened(name, data, threads=threads, search=search)
     except ValueError as error:
         raise failures.Failure(f"{name}: {error}", failures.REFUSED, "BundleError") from error
-    inputs = {port.name: _input(port) for port in model.inputs}
-    model.run(inputs)
+    try:
+        shapes = model.shapes_at(sizes)
+        inputs = {port.name: _input(shapes[port.name], port.dtype) for port in model.inputs}
+        model.run(inputs)
+    except ValueError as error:
+        raise failures.Failure(str(error)) from error
     profiles = [model.run(inputs, profile=True)[1] for _ in range(runs)]
     steps = []
     for number, step in enumerate(profiles[0]):
@@ -100,13 +114,13 @@ def _port(port):
     return {"name": port.name, "dtype": str(port.dtype), "shape": list(port.shape)}
 
 
-def _input(port):
+def _input(shape, dtype):
     """Random numbers where they are floats, else zeros, which are good indices."""
     import engine.numpy as np
 
-    if not str(port.dtype).startswith("float"):
-        return np.zeros(port.shape, port.dtype)
-    return np.random.default_rng(0).standard_normal(port.shape).astype(port.dtype)
+    if not str(dtype).startswith("float"):
+        return np.zeros(shape, dtype)
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
 
 
 def _show(output, model):

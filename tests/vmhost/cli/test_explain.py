@@ -70,3 +70,16 @@ def test_what_is_no_model_is_refused(vmhost, bundle, tmp_path):
     assert code == 3 and "not a model file" in err
     code, _, err = vmhost("explain", bundle("def run(value):\n    return value\n"))
     assert code == 2 and "has no models" in err
+
+
+def test_open_sizes_are_chosen(vmhost, tmp_path):
+    path = tmp_path / "images.onnx"
+    path.write_bytes(networks.images())
+    code, out, _ = vmhost("explain", path, "--runs", "1", "--json", "--size", "batch=3")
+    [model] = json.loads(out)["models"]
+    assert code == 0 and model["inputs"][0]["shape"] == ["batch", 3, 32, 32] and model["steps"][0]["shape"] == [3, 3, 32, 32]
+    assert json.loads(vmhost("explain", path, "--runs", "1", "--json")[1])["models"][0]["steps"][0]["shape"] == [1, 3, 32, 32]
+    code, _, err = vmhost("explain", path, "--size", "n=3")
+    assert code != 0 and "there is no open size 'n'; expected 'batch'" in err
+    code, _, err = vmhost("explain", path, "--size", "batch")
+    assert code != 0 and "--size: expected NAME=N, N 1 or more, got 'batch'" in err

@@ -1,13 +1,13 @@
 /* Models from bytes to answers: a network of every operator, then the same file damaged at random, which is refused or runs, and never
  * touches what is not its own (the sanitizers look). Memory that is refused and stops end a run; nothing stays allocated. All that with the
- * number of images fixed, and left to the call. */
+ * number of images fixed, and left to the call. Of random networks no two values that live at the same time share bytes of the arena. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "../check.h"
 #include "model.h"
 
-enum { CHANNELS = 5, SIDE = 9, MADE = 7, CLASSES = 3, TENSORS = 15, NODES = 7, FILE_MOST = 16 << 10 };
+enum { CHANNELS = 5, SIDE = 9, MADE = 7, CLASSES = 3, TENSORS = 15, NODES = 14, FILE_MOST = 16 << 10 };
 
 static _Alignas(8) unsigned char file[FILE_MOST], damaged[FILE_MOST];
 static size_t file_size;
@@ -51,24 +51,16 @@ static void node(uint32_t op, int window, int pad, int relu, uint32_t inputs, co
     nodes[node_count++] = made;
 }
 
-static void build(bool open)
+static void begin(void)
 {
     weights_size = 0;
     operand_count = node_count = tensor_count = 0;
     memset(file, 0, sizeof file);
-    uint32_t x = value(4, 1, CHANNELS, SIDE, SIDE), first = value(4, 1, MADE, SIDE, SIDE), second = value(4, 1, MADE, SIDE, SIDE);
-    uint32_t pooled = value(4, 1, MADE, SIDE, SIDE), sum = value(4, 1, MADE, SIDE, SIDE), flat = value(2, 1, MADE * SIDE * SIDE, 0, 0);
-    uint32_t mean = value(4, 1, MADE, 1, 1), flat_mean = value(2, 1, MADE, 0, 0), y = value(2, 1, CLASSES, 0, 0);
-    uint32_t w1 = constant(4, MADE, CHANNELS, 3, 3), b1 = constant(1, MADE, 0, 0, 0), w2 = constant(4, MADE, MADE, 1, 1);
-    uint32_t w3 = constant(2, CLASSES, MADE, 0, 0);
-    (void)flat;
-    node(MODEL_CONV, 3, 1, 1, 3, (uint32_t[]){x, w1, b1, first});
-    node(MODEL_CONV, 1, 0, 0, 4, (uint32_t[]){first, w2, MODEL_ABSENT, first, second});
-    node(MODEL_MAX_POOL, 3, 1, 0, 1, (uint32_t[]){second, pooled});
-    node(MODEL_ADD, 0, 0, 1, 2, (uint32_t[]){pooled, first, sum});
-    node(MODEL_GLOBAL_AVERAGE_POOL, 0, 0, 0, 1, (uint32_t[]){sum, mean});
-    node(MODEL_FLATTEN, 0, 0, 0, 1, (uint32_t[]){mean, flat_mean});
-    node(MODEL_GEMM, 0, 0, 0, 2, (uint32_t[]){flat_mean, w3, y});
+}
+
+/* Lays out what was added since begin(), with input x and output y. */
+static void finish(uint32_t x, uint32_t y, bool open)
+{
     uint32_t lists[2] = {x, y};
     model_varying_record varyings[TENSORS];
     const model_open_record number_of_images = {0};
@@ -103,6 +95,25 @@ static void build(bool open)
         memcpy(file + at + sizeof number_of_images + varying_count * sizeof *varyings, &once, sizeof once);
     }
     memcpy(file + start, weights, weights_size);
+}
+
+static void build(bool open)
+{
+    begin();
+    uint32_t x = value(4, 1, CHANNELS, SIDE, SIDE), first = value(4, 1, MADE, SIDE, SIDE), second = value(4, 1, MADE, SIDE, SIDE);
+    uint32_t pooled = value(4, 1, MADE, SIDE, SIDE), sum = value(4, 1, MADE, SIDE, SIDE), flat = value(2, 1, MADE * SIDE * SIDE, 0, 0);
+    uint32_t mean = value(4, 1, MADE, 1, 1), flat_mean = value(2, 1, MADE, 0, 0), y = value(2, 1, CLASSES, 0, 0);
+    uint32_t w1 = constant(4, MADE, CHANNELS, 3, 3), b1 = constant(1, MADE, 0, 0, 0), w2 = constant(4, MADE, MADE, 1, 1);
+    uint32_t w3 = constant(2, CLASSES, MADE, 0, 0);
+    (void)flat;
+    node(MODEL_CONV, 3, 1, 1, 3, (uint32_t[]){x, w1, b1, first});
+    node(MODEL_CONV, 1, 0, 0, 4, (uint32_t[]){first, w2, MODEL_ABSENT, first, second});
+    node(MODEL_MAX_POOL, 3, 1, 0, 1, (uint32_t[]){second, pooled});
+    node(MODEL_ADD, 0, 0, 1, 2, (uint32_t[]){pooled, first, sum});
+    node(MODEL_GLOBAL_AVERAGE_POOL, 0, 0, 0, 1, (uint32_t[]){sum, mean});
+    node(MODEL_FLATTEN, 0, 0, 0, 1, (uint32_t[]){mean, flat_mean});
+    node(MODEL_GEMM, 0, 0, 0, 2, (uint32_t[]){flat_mean, w3, y});
+    finish(x, y, open);
 }
 
 /* An input of some pattern through the model, if it is small; the status. Where calls choose sizes, these are IMAGES. */
@@ -209,6 +220,100 @@ static void check(vme_context *context, bool open, int rounds)
     CHECK(statistics.live_bytes == 0);
 }
 
+/* ---- places in the arena */
+static uint64_t noise = 88172645463325252u;
+static uint32_t below(uint32_t most)
+{
+    noise ^= noise << 13, noise ^= noise >> 7, noise ^= noise << 17;
+    return (uint32_t)(noise >> 33) % most;
+}
+
+static int outermost(const vme_model *model, int number)
+{
+    while (model->value[number].within >= 0)
+        number = model->value[number].within;
+    return number;
+}
+
+/* Whether all values that are there at the same step have places of their own within the arena. */
+static bool arena_is_sound(const vme_model *model)
+{
+    enum { MOST = 256 };
+    int first[MOST], last[MOST];
+    CHECK(model->values <= MOST);
+    for (int v = 0; v < MOST; v++)
+        first[v] = last[v] = -1;
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        const int used[] = {step->in, step->addend, step->out, step->scratch};
+        for (int i = 0; i < 4; i++)
+            if (used[i] >= 0) {
+                int root = outermost(model, used[i]);
+                first[root] = first[root] < 0 ? s : first[root];
+                last[root] = s;
+            }
+    }
+    for (int a = 0; a < model->values; a++)
+        for (int b = 0; b <= a && first[a] >= 0; b++) {
+            const model_value *one = &model->value[a], *other = &model->value[b];
+            if (one->kind != MODEL_COMPUTED || other->kind != MODEL_COMPUTED || first[b] < 0)
+                continue;
+            if (a == b ? one->offset < 0 || one->offset + one->bytes > (int64_t)model->arena_bytes
+                       : first[a] <= last[b] && first[b] <= last[a] && one->offset < other->offset + other->bytes
+                             && other->offset < one->offset + one->bytes)
+                return false;
+        }
+    return true;
+}
+
+/* Sums, maxima of windows and lower bounds of each other, at random: the answer is exact, so that any overlap shows in it too. */
+static void check_random_network(vme_context *context)
+{
+    enum { VALUES = TENSORS, WIDE = 6, PLANES = 3, COUNT = PLANES * WIDE * WIDE };
+    static float of[VALUES][COUNT], made[COUNT];
+    uint32_t values[VALUES];
+    begin();
+    for (int v = 0; v < VALUES; v++)
+        values[v] = value(4, 1, PLANES, WIDE, WIDE);
+    for (int i = 0; i < COUNT; i++)
+        of[0][i] = (float)below(9) - 4;
+    for (uint32_t v = 1; v < VALUES; v++) {
+        uint32_t a = below(v), b = below(v), kind = below(3);
+        if (kind == 0)
+            node(MODEL_ADD, 0, 0, 0, 2, (uint32_t[]){values[a], values[b], values[v]});
+        else if (kind == 1)
+            node(MODEL_RELU, 0, 0, 0, 1, (uint32_t[]){values[a], values[v]});
+        else
+            node(MODEL_MAX_POOL, 3, 1, 0, 1, (uint32_t[]){values[a], values[v]});
+        for (int i = 0; i < COUNT; i++) {
+            int plane = i / (WIDE * WIDE), y = i / WIDE % WIDE, x = i % WIDE;
+            of[v][i] = kind == 0 ? of[a][i] + of[b][i] : kind == 1 && of[a][i] < 0 ? 0 : of[a][i];
+            for (int dy = kind == 2 ? -1 : 2; dy <= 1; dy++)
+                for (int dx = -1; dx <= 1; dx++)
+                    if (y + dy >= 0 && y + dy < WIDE && x + dx >= 0 && x + dx < WIDE) {
+                        float near = of[a][(plane * WIDE + y + dy) * WIDE + x + dx];
+                        of[v][i] = near > of[v][i] ? near : of[v][i];
+                    }
+        }
+    }
+    finish(values[0], values[VALUES - 1], false);
+    vme_model *model;
+    vme_session *session;
+    CHECK(vme_model_new(context, file, file_size, &model) == VME_OK);
+    CHECK(arena_is_sound(model));
+    CHECK(vme_session_new(context, model, &session) == VME_OK);
+    const int64_t shape[4] = {1, PLANES, WIDE, WIDE}, strides[4] = {COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4};
+    const vme_tensor in = {NULL, (char *)of[0], shape, strides, 4, VME_FLOAT32}, out = {NULL, (char *)made, shape, strides, 4, VME_FLOAT32};
+    const vme_tensor *inputs = &in, *outputs = &out;
+    for (int again = 0; again < 2; again++) {
+        CHECK(vme_session_run(session, &inputs, &outputs) == VME_OK);
+        for (int i = 0; i < COUNT; i++)
+            CHECK(made[i] == of[VALUES - 1][i]);
+    }
+    vme_session_free(session);
+    vme_model_unref(model);
+}
+
 int main(void)
 {
     vme_context *context;
@@ -216,6 +321,8 @@ int main(void)
     CHECK(vme_context_new(&account, 0, &context) == VME_OK);
     check(context, false, 15000);
     check(context, true, 10000);
+    for (int round = 0; round < 300; round++)
+        check_random_network(context);
     vme_context_unref(context);
     return 0;
 }

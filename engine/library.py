@@ -64,16 +64,6 @@ def set_threads(count):
     _check(lib.vme_threads_set(count))
 
 
-def primitives():
-    """The names of the operators that have kernels."""
-    return [_text(lib.vme_primitive_name(i)) for i in range(lib.vme_primitive_count())]
-
-
-def lowered():
-    """The names of the operators that are made of primitives, and so need no kernel of their own in any backend."""
-    return [_text(lib.vme_lowered_name(i)) for i in range(lib.vme_lowered_count())]
-
-
 def find_lapack():
     """Tells the engine where scipy-openblas32 lies, if it is installed; the engine opens it when a function first needs it.
 

@@ -338,11 +338,16 @@ VME_API vme_status vme_threads_set(int threads);            /* 1 .. the machine'
 VME_API int vme_convolution_count(void);
 VME_API const char *vme_convolution_name(int algorithm);
 VME_API vme_status vme_convolution_force(int algorithm);
-/* What `vmhost doctor` prints: the primitives, and how many operators are lowered to them. */
-VME_API int vme_primitive_count(void);
-VME_API const char *vme_primitive_name(int primitive);
-VME_API int vme_lowered_count(void);
-VME_API const char *vme_lowered_name(int operator_number);
+/* How operators are made, for `vmhost doctor`: of all headers' functions that take a context and tensors, their names without "vme_". */
+typedef enum vme_making {
+    VME_BY_KERNELS,             /* kernels in the backends' tables */
+    VME_BY_LOOPS,               /* loops of its own in C, once for all backends; kernels of others at most */
+    VME_LOWERED,                /* calls of other operators: nothing to write for a backend */
+} vme_making;
+VME_API int vme_operator_count(void);
+VME_API const char *vme_operator_name(int number);          /* 0 .. vme_operator_count() - 1 */
+VME_API vme_making vme_operator_making(int number);
+VME_API int vme_backend_kernels(int backend);               /* that are in its own tables; others come from the backend below it */
 
 /* ---- the table that the isolation core keeps: it does not link the engine, it is handed this pointer by the host */
 struct vme_api {

@@ -100,6 +100,33 @@ int vme_backend_count(void) { return BACKENDS; }
 const char *vme_backend_name(int backend) { return backend < 0 || backend >= BACKENDS ? "" : backends[backend].name; }
 bool vme_backend_available(int backend) { return backend >= 0 && backend < BACKENDS && backends[backend].available(); }
 
+/* How many of a table's pointers are there. */
+static int count(const void *table, size_t size)
+{
+    void (*const *kernel)(void) = table;
+    int found = 0;
+    for (size_t i = 0; i < size / sizeof *kernel; i++)
+        found += kernel[i] != NULL;
+    return found;
+}
+
+int vme_backend_kernels(int backend)
+{
+    if (backend < 0 || backend >= BACKENDS)
+        return 0;
+    const vme_backend *own = &backends[backend];
+    int found = count(own->reduce, sizeof *own->reduce) + count(own->move, sizeof *own->move) + count(own->order, sizeof *own->order)
+                + count(own->bits, sizeof *own->bits) + count(own->random, sizeof *own->random) + count(own->model, sizeof *own->model)
+                + count(own->winograd, sizeof *own->winograd);
+    for (const vme_elementwise_kernels *const *group = own->elementwise; *group != NULL; group++)
+        found += count(*group, sizeof **group);
+    for (int d = 0; d < VME_DTYPE_COUNT; d++) {
+        const vme_gemm_kernel *gemm = &own->gemm->of[d];
+        found += (gemm->tile != NULL) + (gemm->pack_a != NULL) + (gemm->pack_b != NULL) + (gemm->dots != NULL) + (gemm->sums != NULL);
+    }
+    return found;
+}
+
 int vme_backend_current(void)
 {
     pthread_once(&once, start);

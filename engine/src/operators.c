@@ -1,4 +1,5 @@
-/* The operators' names, as NumPy calls them, and the lists that say what is primitive and what is lowered. */
+/* The operators' names, as NumPy calls them, and how each of the headers' operators is made (tests/engine/test_operators.py holds that
+ * against the sources). */
 #include "internal.h"
 
 static const char *const unary_names[VME_UNARY_COUNT] = {
@@ -17,16 +18,24 @@ static const char *const reduce_names[VME_REDUCE_COUNT] = {
     "sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero", "fmax", "fmin",
 };
 static const char *const scan_names[VME_SCAN_COUNT] = {"cumsum", "cumprod", "cummax", "cummin"};
-static const char *const primitives[] = {
-    "raster", "unary", "binary", "reduce", "scan", "matmul", "gather", "scatter", "sort", "random",
+static const struct {
+    const char *name;           /* without "vme_" */
+    vme_making making;
+} operators[] = {
+    {"raster", VME_BY_KERNELS}, {"copy", VME_BY_KERNELS}, {"unary", VME_BY_KERNELS}, {"binary", VME_BY_KERNELS}, {"where", VME_BY_KERNELS},
+    {"reduce", VME_BY_KERNELS}, {"matmul", VME_BY_KERNELS}, {"sort", VME_BY_KERNELS}, {"argsort", VME_BY_KERNELS},
+    {"partition", VME_BY_KERNELS}, {"philox", VME_BY_KERNELS}, {"bit_count", VME_BY_KERNELS}, {"bits_pack", VME_BY_KERNELS},
+    {"bits_unpack", VME_BY_KERNELS}, {"split", VME_BY_KERNELS},
+    {"scan", VME_BY_LOOPS}, {"gather", VME_BY_LOOPS}, {"scatter", VME_BY_LOOPS}, {"nonzero", VME_BY_LOOPS}, {"searchsorted", VME_BY_LOOPS},
+    {"arange", VME_BY_LOOPS}, {"count", VME_BY_LOOPS}, {"interpolate", VME_BY_LOOPS}, {"random", VME_BY_LOOPS}, {"fft", VME_BY_LOOPS},
+    {"linear", VME_BY_LOOPS},
+    {"concatenate", VME_LOWERED}, {"pad", VME_LOWERED}, {"tile", VME_LOWERED}, {"roll", VME_LOWERED},
 };
-static const char *const lowered[] = {"concatenate", "pad", "tile", "roll"};
 
 const char *vme_unary_name(vme_unary_op op) { return unary_names[op]; }
 const char *vme_binary_name(vme_binary_op op) { return binary_names[op]; }
 const char *vme_reduce_name(vme_reduce_op op) { return reduce_names[op]; }
 const char *vme_scan_name(vme_scan_op op) { return scan_names[op]; }
-int vme_primitive_count(void) { return (int)(sizeof primitives / sizeof *primitives); }
-const char *vme_primitive_name(int primitive) { return primitives[primitive]; }
-int vme_lowered_count(void) { return (int)(sizeof lowered / sizeof *lowered); }
-const char *vme_lowered_name(int operator_number) { return lowered[operator_number]; }
+int vme_operator_count(void) { return (int)(sizeof operators / sizeof *operators); }
+const char *vme_operator_name(int number) { return operators[number].name; }
+vme_making vme_operator_making(int number) { return operators[number].making; }

@@ -182,11 +182,23 @@ def engine():
     missing = [backend.name for backend in backends if not backend.available]
     yield Finding("engine", OK, f"backends {', '.join(here)}" + (f"; not on this CPU: {', '.join(missing)}" if missing else "")
                   + f"; {threads} {'thread' if threads == 1 else 'threads'}")
-    primitives, lowered = library.primitives(), library.lowered()
-    each = (len(primitives) + len(lowered)) * len(backends)
-    written = len(primitives) * len(backends) + len(lowered)
-    yield Finding("operators", OK, f"{len(primitives)} primitives ({', '.join(primitives)}) and {len(lowered)} lowered to them "
-                  f"({', '.join(lowered)}): {written} pieces to write instead of {each} for {len(backends)} backends")
+    yield from _operators()
+
+
+def _operators():
+    """What the engine computes: what has kernels, what is lowered to that, and what lowering saves."""
+    from bytecode.models import READERS
+    from bytecode.models.writing import OPS
+    from engine import operators
+
+    made, lowered, pieces = operators.operators(), operators.lowered(), operators.pieces()
+    makings = [operator.making for operator in made]
+    kernels = operators.kernels()
+    yield Finding("primitives", OK, f"{', '.join(operators.primitives())}: {makings.count(operators.KERNELS)} operators with kernels in the backends ("
+                  + ", ".join(f"{count} in {name}" for name, count in kernels.items()) + f"), {makings.count(operators.LOOPS)} written once")
+    yield Finding("lowered operators", OK, f"{len(lowered)} ({', '.join(lowered)}): {pieces.written} pieces to write instead of "
+                  f"{pieces.without_lowering} for {len(kernels)} backends")
+    yield Finding("model operators", OK, f"{len(READERS)} of ONNX ({', '.join(sorted(READERS))}), made of {len(OPS)} kinds of steps")
 
 
 def trust():

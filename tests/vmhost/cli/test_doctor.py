@@ -1,6 +1,7 @@
 """`vmhost doctor`."""
 
 import json
+import re
 
 from vmhost import host
 from vmhost.cli import failures
@@ -31,3 +32,14 @@ def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):
     assert "WRONG  standard library:" in out and "stdlib.vmb: truncated" in out
     assert "make it again: python -m bytecode.stdlib" in out
     assert "trusted keys" in out, "the checks after it were made"
+
+
+def test_doctor_prints_what_the_engine_is_made_of(vmhost):
+    code, out, _ = vmhost("doctor", "--json")
+    texts = {finding["name"]: finding["text"] for finding in json.loads(out)["findings"]}
+    assert "raster, copy, unary, binary" in texts["primitives"] and " in portable" in texts["primitives"]
+    lowered = texts["lowered operators"]
+    count, names, written, without = re.fullmatch(r"(\d+) \((.*)\): (\d+) pieces to write instead of (\d+) for \d backends", lowered).groups()
+    assert {"concatenate", "kron", "moveaxis", "vstack", "round"} <= set(names.split(", "))
+    assert len(names.split(", ")) == int(count) > 100 and int(written) < int(without)
+    assert "Conv," in texts["model operators"] and "LayerNormalization," in texts["model operators"]

@@ -6,6 +6,8 @@ import pytest
 import engine.numpy as np
 from tests.engine.op_cases import INTEGERS
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 LENGTHS = [0, 1, 7, 8, 9, 31, 64, 65, 1003]
 
 

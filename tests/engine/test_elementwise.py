@@ -15,7 +15,9 @@ from tests.engine.op_cases import ALL, BINARY, COMPLEX, FLOATS, INTEGERS, UNARY
 from tests.engine.test_types import types
 
 RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")
+# every test on each backend
+pytestmark = [pytest.mark.usefixtures("backend"),
+              pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")]
 UNARY_NUMBER, BINARY_NUMBER = names("unary"), names("binary")
 
 TRANSCENDENTAL = {"cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh",

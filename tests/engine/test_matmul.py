@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tests.engine.arrays import stretched
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -22,6 +22,7 @@ def node(op, inputs, output="y", **attributes):
     ((2, 4, 9), (6, 4, 3), {"pads": [1, 2], "strides": [2]}), ((1, 4, 9), (6, 2, 3), {"group": 2, "dilations": [2]}), ((1, 4, 9), (4, 1, 3), {"group": 4}),
     ((2, 3, 4, 5, 6), (4, 3, 3, 2, 3), {"pads": [1, 0, 1, 1, 1, 0]}), ((1, 4, 5, 5, 5), (2, 2, 2, 2, 2), {"group": 2, "strides": [2, 1, 2]}),
 ], ids=str)
+@pytest.mark.usefixtures("backend")
 def test_a_convolution_of_one_or_three_dimensions(shape, weights, attributes):
     """Against the sum over all places of the window of products with strided parts."""
     x, w, b = networks.values(shape), networks.values(weights, 1), networks.values(weights[:1], 2)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.engine.arrays import arrays, stretched, values
 from tests.engine.library import DTYPES, NUMBER, Context, EngineError, Status, check, library, names, tensor
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OPS = names("reduce")
 NUMPY = {name: getattr(np, name) for name in OPS if name not in ("fmax", "fmin")} | {"fmax": np.fmax.reduce, "fmin": np.fmin.reduce}

@@ -6,6 +6,8 @@ import pytest
 import engine.numpy as np
 from engine import _array
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 LENGTHS = [0, 1, 2, 7, 8, 33, 64, 257, 1003]
 
 

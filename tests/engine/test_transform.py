@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.engine.arrays import arrays, shapes, stretched, values
 from tests.engine.library import DTYPES, Context, EngineError, Status, check, library, tensor, tensors
 
+pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
+
 RELAXED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MODES = ["constant", "edge", "reflect", "symmetric", "wrap"]
 

@@ -4,6 +4,8 @@ import threading
 
 import numpy
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import helper
 
 import engine
@@ -103,6 +105,20 @@ def test_flattening_images_keeps_onnx_order():
              helper.make_node("Gemm", ["f", "w", "b"], ["y"], alpha=0.5, beta=2.0)]
     agrees(networks.graph(nodes, {"x": (3, 4, 5, 6)}, {"y": (3, 8)},
                           {"w": networks.values((120, 8), 1), "b": networks.values((8,), 2)}), (3, 4, 5, 6))
+
+
+@given(shape=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 9), st.integers(1, 9)), margin=st.sampled_from([0, 1, 2]), seed=st.integers(0, 9))
+@settings(deadline=None, max_examples=25)
+def test_images_come_back_from_channels_last_byte_for_byte(shape, margin, seed):
+    """A window of one pixel changes nothing; a convolution beside it wants a margin around the same image."""
+    window = 2 * margin + 1
+    nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1, 1]), helper.make_node("MaxPool", ["y"], ["again"], kernel_shape=[1, 1]),
+             helper.make_node("Conv", ["y", "w"], ["c"], pads=[margin] * 4)]
+    model = compile_model(networks.graph(nodes, {"x": shape}, {"again": None, "c": None}, {"w": numpy.ones((1, shape[1], window, window), "float32")}), "model")
+    x = networks.values(shape, seed)
+    for backend in backends():
+        with on_backend(backend):
+            assert opened(model)({"x": x})["again"].tobytes() == x.tobytes()
 
 
 def test_several_outputs_and_a_value_that_two_read():

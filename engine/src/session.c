@@ -7,7 +7,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { PIECE = 1 << 16 };           /* numbers that are moved or added between two looks at the stop flag */
+enum {
+    PIECE = 1 << 16,            /* numbers that are moved or added between two looks at the stop flag */
+    CLEARED_PIECE = 1 << 20,    /* bytes that are cleared, where memory may be touched for the first time */
+};
 
 struct vme_session {
     vme_context *context;
@@ -31,23 +34,27 @@ typedef struct rows {
 /* Channels last to channels first, or back, one row of pixels. */
 static void turn_row(const rows *it, const model_value *value, int64_t n, int64_t y, char *outside, bool inward)
 {
-    int64_t plane = value->h * value->w * 4, pixel = value->pixel * 4;
-    char *row = (char *)model_pixel(value, it->arena, n, y, 0), *far = outside + (n * value->c * value->h + y) * value->w * 4;
+    int64_t plane = value->h * value->w * 4, pixel = value->pixel * 4, at_once = PIECE / value->c + 1;
     vme_move2 *transpose = it->model->kernels->move.transpose[2];
-    if (inward)
-        transpose(value->w, value->c, far, 4, plane, row, pixel, 4);
-    else
-        transpose(value->c, value->w, row, 4, pixel, far, plane, 4);
+    for (int64_t x = 0; x < value->w && !vme_stopping(it->context); x += at_once) {
+        char *row = (char *)model_pixel(value, it->arena, n, y, x), *far = outside + ((n * value->c * value->h + y) * value->w + x) * 4;
+        int64_t pixels = value->w - x < at_once ? value->w - x : at_once;
+        if (inward)
+            transpose(pixels, value->c, far, 4, plane, row, pixel, 4);
+        else
+            transpose(value->c, pixels, row, 4, pixel, far, plane, 4);
+    }
 }
 
-/* Runs of numbers that lie together in every value of a row: of a whole row where all do, else of one pixel. */
+/* Runs of numbers that lie together in every value of a row: of so many pixels of a row as are done at once where all do, else of one. */
 static void do_runs(const rows *it, int64_t n, int64_t y)
 {
     const vme_model_kernels *kernels = &it->model->kernels->model;
     const model_value *in = it->in, *addend = it->addend, *out = it->out;
     bool joined = in->pixel == in->c && out->pixel == out->c && (addend == NULL || addend->pixel == addend->c);
-    int64_t count = joined ? out->w * out->c : in->c;
-    for (int64_t x = 0; x < (joined ? 1 : out->w); x++) {
+    int64_t at_once = joined ? PIECE / out->c + 1 : 1;
+    for (int64_t x = 0; x < out->w && !vme_stopping(it->context); x += at_once) {
+        int64_t count = joined ? (out->w - x < at_once ? out->w - x : at_once) * out->c : in->c;
         const float *from = model_pixel(in, it->arena, n, y, x), *other = addend == NULL ? NULL : model_pixel(addend, it->arena, n, y, x);
         float *to = model_pixel(out, it->arena, n, y, x);
         switch (it->step->kind) {
@@ -124,41 +131,48 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-static void clear_pixels(const model_value *value, float *from, int64_t count)
+/* Both until the context is stopped, which run() sees. */
+static void clear(vme_context *context, void *from, size_t bytes)
 {
-    for (; count > 0; count--, from += value->pixel)
+    for (size_t at = 0; at < bytes && !vme_stopping(context); at += CLEARED_PIECE)
+        memset((char *)from + at, 0, bytes - at < CLEARED_PIECE ? bytes - at : CLEARED_PIECE);
+}
+
+static void clear_pixels(vme_context *context, const model_value *value, float *from, int64_t count)
+{
+    for (; count > 0 && !vme_stopping(context); count--, from += value->pixel)
         memset(from, 0, (size_t)value->c * 4);
 }
 
-static void clear_margin_beside_others(const model_value *value, char *arena)
+static void clear_margin_beside_others(vme_context *context, const model_value *value, char *arena)
 {
     int64_t wide = value->left + value->w + value->right;
     for (int64_t n = 0; n < value->n; n++)
         for (int64_t y = -value->top; y < value->h + value->bottom; y++) {
             bool inside = y >= 0 && y < value->h;
-            clear_pixels(value, model_pixel(value, arena, n, y, -value->left), inside ? value->left : wide);
+            clear_pixels(context, value, model_pixel(value, arena, n, y, -value->left), inside ? value->left : wide);
             if (inside)
-                clear_pixels(value, model_pixel(value, arena, n, y, value->w), value->right);
+                clear_pixels(context, value, model_pixel(value, arena, n, y, value->w), value->right);
         }
 }
 
 /* Zeros around what the step will write: the arena's bytes were other values before. */
-static void clear_margin(const model_value *value, char *arena)
+static void clear_margin(vme_context *context, const model_value *value, char *arena)
 {
     if (value->top + value->left + value->bottom + value->right == 0)
         return;
     int64_t beside = (value->left + value->right) * value->pixel;
     if (value->pixel != value->c) {                     /* what lies beside it in the pixels is another value's */
-        clear_margin_beside_others(value, arena);
+        clear_margin_beside_others(context, value, arena);
         return;
     }
     for (int64_t n = 0; n < value->n; n++) {
         float *image = (float *)(arena + value->offset) + n * value->image;
-        memset(image, 0, (size_t)(value->top * value->row + value->left * value->pixel) * 4);
+        clear(context, image, (size_t)(value->top * value->row + value->left * value->pixel) * 4);
         for (int64_t y = 0; y + 1 < value->h; y++)      /* the end of a row and the start of the next */
-            memset(image + (value->top + y) * value->row + (value->left + value->w) * value->pixel, 0, (size_t)beside * 4);
-        memset(image + (value->top + value->h - 1) * value->row + (value->left + value->w) * value->pixel, 0,
-               (size_t)(value->right * value->pixel + value->bottom * value->row) * 4);
+            clear(context, image + (value->top + y) * value->row + (value->left + value->w) * value->pixel, (size_t)beside * 4);
+        clear(context, image + (value->top + value->h - 1) * value->row + (value->left + value->w) * value->pixel,
+              (size_t)(value->right * value->pixel + value->bottom * value->row) * 4);
     }
 }
 
@@ -169,7 +183,7 @@ static vme_status run_step(vme_context *context, const vme_model *model, const m
     if (step->kind == STEP_NOTHING)
         return VME_OK;
     if (out != NULL)
-        clear_margin(out, arena);
+        clear_margin(context, out, arena);
     if (step->kind == STEP_TENSOR)
         return step->run(context, model, step, arena);
     switch (step->kind) {
@@ -200,12 +214,18 @@ static vme_status run_step(vme_context *context, const vme_model *model, const m
 
 /* ---- sessions */
 /* Zeroed: a file may read parts of values that nothing wrote, which must not show what others left in memory. */
-static char *arena_new(vme_context *context, const vme_model *model)
+static vme_status arena_new(vme_context *context, const vme_model *model, char **made)
 {
     char *arena = vme_scratch_new(context, model->arena_bytes);
-    if (arena != NULL)
-        memset(arena, 0, model->arena_bytes);
-    return arena;
+    if (arena == NULL)
+        return VME_NO_MEMORY;
+    clear(context, arena, model->arena_bytes);
+    if (vme_stopping(context)) {
+        vme_scratch_free(context, arena, model->arena_bytes);
+        return vme_stopped_here(context);
+    }
+    *made = arena;
+    return VME_OK;
 }
 
 vme_status vme_session_new(vme_context *context, vme_model *model, vme_session **made)
@@ -214,12 +234,12 @@ vme_status vme_session_new(vme_context *context, vme_model *model, vme_session *
     if (session == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a session");
     if (model->opens == 0) {                    /* else the first run says how large it is */
-        session->arena = arena_new(context, model);
-        session->arena_bytes = model->arena_bytes;
-        if (session->arena == NULL) {
+        vme_status status = arena_new(context, model, &session->arena);
+        if (status != VME_OK) {
             free(session);
-            return VME_NO_MEMORY;
+            return status;
         }
+        session->arena_bytes = model->arena_bytes;
     }
     pthread_mutex_init(&session->plans.lock, NULL);
     session->context = vme_context_ref(context);
@@ -281,14 +301,19 @@ vme_status vme_session_plan(vme_session *session, const vme_tensor *const *input
 }
 
 /* The session's own arena, large enough for the plan: for the one run that has it. */
-static char *arena_own(vme_session *session, const vme_model *plan)
+static vme_status arena_own(vme_session *session, const vme_model *plan, char **arena)
 {
+    vme_status status = VME_OK;
     if (session->arena == NULL || session->arena_bytes < plan->arena_bytes) {
         vme_scratch_free(session->context, session->arena, session->arena_bytes);
-        session->arena = arena_new(session->context, plan);
-        session->arena_bytes = plan->arena_bytes;
+        session->arena = NULL;
+        session->arena_bytes = 0;
+        status = arena_new(session->context, plan, &session->arena);
+        if (status == VME_OK)
+            session->arena_bytes = plan->arena_bytes;
     }
-    return session->arena;
+    *arena = session->arena;
+    return status;
 }
 
 /* `ns` is of vme_session_profile, else NULL. */
@@ -303,11 +328,12 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     if (status != VME_OK)
         return status;
     bool taken = false, own = atomic_compare_exchange_strong(&session->busy, &taken, true);
-    char *arena = own ? arena_own(session, model) : arena_new(context, model);
-    if (arena == NULL) {
+    char *arena = NULL;
+    status = own ? arena_own(session, model, &arena) : arena_new(context, model, &arena);
+    if (status != VME_OK) {
         if (own)
             atomic_store(&session->busy, false);
-        return VME_NO_MEMORY;
+        return status;
     }
     const vme_wishes before = vme_wish(session->wishes);
     VME_FLUSHING_IF(session->wishes.flags);

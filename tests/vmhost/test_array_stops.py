@@ -10,13 +10,14 @@ import pytest
 
 import engine.numpy as np
 import vmhost
-from engine import _array
+from engine import _array, operators
 from tests.hosts import bundle, until
 from vmhost.limits import Policy
 
 # One call each that takes long against all around it, so that a stop falls into the engine.
 LOOPS = {
     "elementwise": "np.power(a.x, 1.7, out=out)",
+    "elementwise_of_one": "np.tan(a.x, out=out)",
     "elementwise_of_two_dtypes": "np.arctan2(a.x, a.narrow, out=out)",
     "addition": "np.add(a.x, 1.0, out=out)",
     "where": "np.where(a.mask, a.x, out)",
@@ -49,12 +50,28 @@ LOOPS = {
     "factors_by_lapack": "np.linalg.svd(a.square)",
     "equations_by_lapack": "np.linalg.solve(a.square, a.square)",
     "inverses_of_small_matrices": "np.linalg.inv(a.small)",
+    "bits_counted": "np.bitwise_count(a.whole)",
+    "bits_packed": "np.packbits(a.mask)",
+    "bits_unpacked": "np.unpackbits(a.packed)",
+    "floats_taken_apart": "np.frexp(a.x)",
+    "counts": "np.bincount(a.places)",
+    "lines_between_points": "np.interp(a.x, a.ordered, a.x)",
+    "arange": "np.arange(a.x.size)",
     "array_of_a_list": "np.array(numbers)",
     "list_of_an_array": "a.x.tolist()",
     "iteration": "sum(a.x)",
     "product": "np.matmul(a.square, a.square)",
     "product_of_integers": "np.matmul(a.whole, a.whole)",
     "products_with_a_vector": "np.matmul(np.broadcast_to(a.square, (50, *a.square.shape)), a.x[:a.square.shape[1]])",
+}
+# Which of them is in which of the library's operators.
+LOOP_OF = {
+    "raster": "transpose", "copy": "cast", "unary": "elementwise_of_one", "binary": "elementwise", "where": "where", "reduce": "reduction",
+    "matmul": "product", "sort": "sort", "argsort": "argsort", "partition": "partition", "philox": "random", "bit_count": "bits_counted",
+    "bits_pack": "bits_packed", "bits_unpack": "bits_unpacked", "split": "floats_taken_apart", "scan": "scan", "gather": "gather",
+    "scatter": "scatter", "nonzero": "nonzero", "searchsorted": "searchsorted", "arange": "arange", "count": "counts",
+    "interpolate": "lines_between_points", "random": "random_normal", "fft": "transform", "linear": "factors_by_lapack",
+    "concatenate": "concatenate", "pad": "pad", "tile": "tile", "roll": "roll",
 }
 TASK = """
 import engine.numpy as np
@@ -122,8 +139,13 @@ def running():
 def arrays():
     x = numpy.random.default_rng(7).random(500 * 500)
     made = {"x": x, "square": x.reshape(500, 500), "narrow": x.astype("float32"), "mask": x > 0.5, "places": numpy.argsort(x),
-            "ordered": numpy.sort(x), "small": x.reshape(1000, 10, 25)[:, :, :10].copy(), "whole": (x.reshape(500, 500) * 100).astype("int64")}
+            "ordered": numpy.sort(x), "packed": numpy.packbits(x > 0.5), "small": x.reshape(1000, 10, 25)[:, :, :10].copy(), "whole": (x.reshape(500, 500) * 100).astype("int64")}
     return {name: np.array(value) for name, value in made.items()}
+
+
+def test_every_operator_of_the_library_is_stopped():
+    assert LOOP_OF.keys() == {name for name, _ in operators.listed()}
+    assert set(LOOP_OF.values()) <= LOOPS.keys()
 
 
 @pytest.mark.parametrize("name", LOOPS)

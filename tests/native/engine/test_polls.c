@@ -8,7 +8,6 @@
 #include <time.h>
 
 #include "../check.h"
-#include "internal.h"
 #include "vme_fft.h"
 #include "vme_order.h"
 #include "vme_random.h"
@@ -16,6 +15,8 @@
 #include "vme_bits.h"
 
 #ifdef VME_POLLS
+#include "model_files.h"
+
 enum { ELEMENTS = 8 << 20 };
 #define BOUND_MS 25.0
 
@@ -59,6 +60,100 @@ static int failures;
 static vme_tensor tensor(vme_dtype dtype, char *data, const int64_t *shape, const int64_t *strides, int rank)
 {
     return (vme_tensor){NULL, data, shape, strides, rank, dtype};
+}
+
+/* One operator of models on an image of one long row, as models of sounds have them: no division into rows helps there. `out` of rank 4 or 2. */
+static void look_at_model(const char *name, uint32_t out, const char *from, char *to)
+{
+    vme_model *model;
+    vme_session *session = NULL;
+    vme_port ports[2];
+    vme_tensor tensors_of[2];
+    int64_t strides[2][VME_RANK_MOST];
+    size_t bytes;
+    model_file_end(0, out, false);
+    CHECK(vme_model_new(context, file, file_size, &model) == VME_OK);
+    for (int i = 0; i < 2; i++) {
+        vme_model_port(model, i == 1, 0, &ports[i]);
+        CHECK(vme_shape_bytes(VME_FLOAT32, ports[i].rank, ports[i].shape, strides[i], &bytes) == VME_OK && bytes <= (size_t)ELEMENTS * 16);
+        tensors_of[i] = (vme_tensor){NULL, i == 0 ? (char *)from : to, ports[i].shape, strides[i], ports[i].rank, VME_FLOAT32};
+    }
+    const vme_tensor *in = &tensors_of[0], *made = &tensors_of[1];
+    char what[80];
+    snprintf(what, sizeof what, "a session for %s", name);
+    LOOK(what, (vme_session_free(session), vme_session_new(context, model, &session)));
+    snprintf(what, sizeof what, "a model's %s", name);
+    LOOK(what, vme_session_run(session, &in, &made));
+    vme_session_free(session);
+    vme_model_unref(model);
+}
+
+/* x is tensor 0: [1, channels, 1, pixels]. */
+static uint32_t long_row(int64_t channels)
+{
+    model_file_begin();
+    return value(4, 1, channels, 1, ELEMENTS / channels);
+}
+
+static void look_at_models(const char *from, char *to)
+{
+    enum { CHANNELS = 16 };
+    const int64_t pixels = ELEMENTS / CHANNELS;
+    const struct { const char *name; uint32_t op, window; } simple[] = {
+        {"largest of windows", MODEL_MAX_POOL, 3}, {"mean of windows", MODEL_AVERAGE_POOL, 3}, {"clipping", MODEL_CLIP, 0}, {"shuffling", MODEL_SHUFFLE, 1},
+        {"softmax of images", MODEL_SOFTMAX, 0}, {"curve", MODEL_ACTIVATE, 0}, {"copy", MODEL_COPY, 0},
+    };
+    for (size_t i = 0; i < sizeof simple / sizeof *simple; i++) {
+        bool rows = simple[i].op == MODEL_SOFTMAX;
+        if (rows) {
+            model_file_begin();
+            (void)value(4, 1, 1, ELEMENTS / 4096, 4096);
+        } else
+            (void)long_row(CHANNELS);
+        uint32_t out = rows ? value(4, 1, 1, ELEMENTS / 4096, 4096) : value(4, 1, CHANNELS, 1, pixels);
+        model_node_record *made = node(simple[i].op, 1, (uint32_t[]){0, out});
+        if (simple[i].window > 0)
+            window(made, (int)simple[i].window, simple[i].window == 3);
+        if (simple[i].op == MODEL_SHUFFLE)
+            made->parameters[GROUPS] = 4;
+        if (simple[i].op == MODEL_CLIP)
+            made->parameters[ACTIVATION] = ACTIVATION_RELU;
+        if (rows)
+            made->parameters[1] = 0x3f800000;       /* 1.0: the factor */
+        look_at_model(simple[i].name, out, from, to);
+    }
+    for (int algorithm = -1; algorithm < vme_convolution_count(); algorithm++) {
+        CHECK(vme_convolution_force(algorithm) == VME_OK);
+        (void)long_row(CHANNELS);
+        uint32_t out = value(4, 1, CHANNELS, 1, pixels);
+        window(node(MODEL_CONV, 2, (uint32_t[]){0, constant(4, CHANNELS, CHANNELS, 3, 3), out}), 3, 1);
+        look_at_model("convolution", out, from, to);
+    }
+    CHECK(vme_convolution_force(-1) == VME_OK);
+    (void)long_row(CHANNELS);
+    uint32_t out = value(4, 1, CHANNELS, 1, pixels);
+    model_node_record *depthwise = node(MODEL_CONV, 2, (uint32_t[]){0, constant(4, CHANNELS, 1, 3, 3), out});
+    window(depthwise, 3, 1);
+    depthwise->parameters[GROUPS] = CHANNELS;
+    look_at_model("convolution of each channel", out, from, to);
+    (void)long_row(CHANNELS);
+    out = value(4, 1, CHANNELS, 1, pixels);
+    node(MODEL_ADD, 2, (uint32_t[]){0, 0, out});
+    look_at_model("addition", out, from, to);
+    (void)long_row(CHANNELS);
+    uint32_t clipped = value(4, 1, CHANNELS, 1, pixels);
+    node(MODEL_CLIP, 1, (uint32_t[]){0, clipped})->parameters[ACTIVATION] = ACTIVATION_RELU;
+    out = value(4, 1, 2 * CHANNELS, 1, pixels);
+    node(MODEL_CONCAT, 2, (uint32_t[]){0, clipped, out});
+    look_at_model("concatenation", out, from, to);
+    (void)long_row(CHANNELS);
+    out = value(4, 1, CHANNELS, 1, 1);
+    node(MODEL_GLOBAL_AVERAGE_POOL, 1, (uint32_t[]){0, out});
+    look_at_model("mean of all", out, from, to);
+    (void)long_row(CHANNELS);
+    out = value(2, 1, ELEMENTS, 0, 0);
+    node(MODEL_FLATTEN, 1, (uint32_t[]){0, out});
+    look_at_model("flattening", out, from, to);
 }
 
 int main(void)
@@ -138,6 +233,7 @@ int main(void)
     vme_tensor places = tensor(VME_INT64, memory[0], line, steps, 1), points = tensor(VME_FLOAT64, memory[2], line, steps, 1);
     LOOK("counting", vme_count(context, &places, &points, &y));
     LOOK("interpolating", vme_interpolate(context, &x, &points, &points, 0, 1, &y));
+    look_at_models(memory[0], memory[1]);
     const int64_t quarter[] = {ELEMENTS / 4};      /* giving much memory back takes long, too */
     numbers.shape = others.shape = quarter;
     LOOK("transform", vme_fft(context, VME_FFT_FORWARD, ELEMENTS / 4, 1, &numbers, &others));

@@ -1,5 +1,6 @@
 """What tests of running hosts share: bundles from a text, waiting for a condition, and scripts in a process of their own."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -25,6 +26,19 @@ def bundle(source, name="task", version="1.0.0", limits=None, permissions=None):
     source = textwrap.dedent(source)
     return compile_sources({"main": (source, f"{name}@{version}/main.py", False)}, entry="main:run", name=name,
                            version=version, limits=limits, permissions=permissions)
+
+
+def interrupt_at(step):
+    """A trace function, for sys.settrace(), that presses Ctrl-C before instruction `step`, from 1 on, of what is called from here."""
+    steps = itertools.count(1)
+
+    def trace(frame, event, _):
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(steps) == step:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+    return trace
 
 
 def until(condition, timeout_s=60.0):

@@ -343,26 +343,17 @@ def test_ctrl_c_between_any_two_steps_of_shutdown(tmp_path):
     """A lock that was taken in that step, and is never given back, would hold up the second shutdown for ever."""
     out = run_script(tmp_path, """
         import itertools, sys
+        from tests.hosts import interrupt_at
         from vmhost import VMExecutor
 
         def spin():
             while True:
                 pass
 
-        def at_step(number):
-            steps = itertools.count(1)
-            def trace(frame, event, _):
-                frame.f_trace_opcodes = True
-                if event == "opcode" and next(steps) == number:
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-                return trace
-            return trace
-
         def interrupted(number):
             executor = VMExecutor(1)
             future = executor.submit(spin)
-            sys.settrace(at_step(number))
+            sys.settrace(interrupt_at(number))
             try:
                 executor.shutdown(wait=False, cancel_futures=True)
                 return False

@@ -564,21 +564,10 @@ def test_ctrl_c_in_close_can_be_followed_by_a_harder_close():
 def test_ctrl_c_between_any_two_steps_of_close():
     """A lock that was taken in that step, and is never given back, would hold up the second close for ever."""
     done = in_a_process('''
-        def at_step(number):
-            """A trace function that raises KeyboardInterrupt before so many instructions have run."""
-            steps = itertools.count(1)
-            def trace(frame, event, _):
-                frame.f_trace_opcodes = True
-                if event == "opcode" and next(steps) == number:
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-                return trace
-            return trace
-
         for number in itertools.count(5, 7):
             host = vmhost.Host(allow_unsigned=True)
             future = host.load(build()).submit(None, entry="main:forever")
-            sys.settrace(at_step(number))
+            sys.settrace(hosts.interrupt_at(number))
             try:
                 host.close(timeout_s=0)
                 break

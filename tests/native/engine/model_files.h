@@ -8,7 +8,7 @@
 #include "../check.h"
 #include "model.h"
 
-enum { FILE_MOST = 1 << 20, FILE_TENSORS = 16, FILE_NODES = 8, FILE_OPERANDS = 64 };
+enum { FILE_MOST = 1 << 20, FILE_TENSORS = 16, FILE_NODES = 14, FILE_OPERANDS = 64 };
 
 static _Alignas(8) unsigned char file[FILE_MOST];
 static size_t file_size;
@@ -22,6 +22,7 @@ static void model_file_begin(void) { tensor_count = node_count = operand_count =
 
 static uint32_t tensor_add(model_tensor_record made, int rank, const int64_t *sizes)
 {
+    CHECK(tensor_count < FILE_TENSORS);
     made.rank = (uint32_t)rank;
     memcpy(made.shape, sizes, sizeof sizes[0] * (size_t)rank);
     tensors[tensor_count] = made;

@@ -159,7 +159,7 @@ def test_what_does_not_pass_again_is_told_unless_it_has_a_reason(tmp_path, capsy
             return {"sealed": dict.fromkeys(names, ["failed", f"Traceback\n{text}"]), "seconds": [1]}
 
     names = {"test_sample.Tests.test_it": ["passed", ""]}
-    assert again(Run(), [{"module": "test_sample", "plain": names, "sealed": names}], 1, 1) == wrong
+    assert again(Run(), [{"module": "test_sample", "plain": names, "sealed": names}], 1, 1, report.known_reasons()) == wrong
     assert ("a task uses descriptors that it made itself" in capsys.readouterr().out) != bool(wrong)
 
 

@@ -119,7 +119,7 @@ def _parsed(arguments):
     return parser.parse_args(arguments)
 
 
-def _again(run, found, times, vms):
+def _again(run, found, times, vms, reasons):
     """Runs what ran well `times` more times, all side by side; returns what happened that should not, as lines.
 
     What passed before and does not again may have a reason, as a difference has: a descriptor that a test has closed belongs to a VM beside it.
@@ -140,7 +140,7 @@ def _again(run, found, times, vms):
                     continue
                 for name, (outcome, text) in again["sealed"].items():
                     if outcome == "failed" and name in passed[module]:
-                        reason = report.reason_of(name, text)
+                        reason = report.reason_of(name, text, reasons)
                         if reason is None:
                             wrong.append(f"round {round_}: {name} passed before")
                         else:
@@ -158,13 +158,13 @@ def main(arguments=None):
     except FileNotFoundError as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 2
-    found, raw = [], []
+    found, raw, reasons = [], [], report.known_reasons()
     with ThreadPoolExecutor(options.vms) as threads:
         for one in threads.map(run.module, modules):
             raw.append(one)
-            found.append(report.judge(one))
+            found.append(report.judge(one, reasons))
             print(report.line(found[-1]), flush=True)
-    wrong = _again(run, raw, options.times - 1, options.vms)
+    wrong = _again(run, raw, options.times - 1, options.vms, reasons)
     end = run.process.close()
     wrong += [f"the end: {end}"] if end else []
     if options.check:

@@ -15,7 +15,8 @@ _RESULTS = "## Results\n"   # the heading in docs/conformance.md after which all
 _ROW = re.compile(r"\| (test_[\w.]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|")
 
 
-def _reasons():
+def known_reasons():
+    """What reasons.toml says: what `judge` and `reason_of` go by."""
     path = Path(__file__).with_name("reasons.toml")
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -24,9 +25,8 @@ def _listed():
     return Path(__file__).with_name("modules.txt").read_text(encoding="utf-8").split()
 
 
-def reason_of(name, text, reasons=None):
-    """Why the test `name` may fail so in a VM, as reasons.toml has it; None if it must not. `text` ends with the failure's last line."""
-    reasons = _reasons() if reasons is None else reasons
+def reason_of(name, text, reasons):
+    """Why the test `name` may fail so in a VM, as `reasons` have it; None if it must not. `text` ends with the failure's last line."""
     for reason, patterns in reasons.get("tests", {}).items():
         if any(fnmatch.fnmatchcase(name.removeprefix("test."), pattern) for pattern in patterns):
             return reason
@@ -37,11 +37,10 @@ def reason_of(name, text, reasons=None):
     return None
 
 
-def judge(one, reasons=None):
+def judge(one, reasons):
     """Adds to one module's run: `passed` in plain CPython, `denied` of these, `counted`, `same`, and `differences`."""
     if "error" in one:
         return one
-    reasons = _reasons() if reasons is None else reasons
     passed = [name for name, (outcome, _) in one["plain"].items() if outcome in ("passed", "expected")]
     sealed = one["sealed"]
     # A module that compiles text while it is imported, and none of whose tests runs in a VM, takes them along.

@@ -89,9 +89,13 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
     return capsule;
 }
 
-static vme_session *session_of(PyObject *capsule)
+/* The arguments as array_arguments() reads them, of which the first is the session: that, or NULL with an error set. */
+static vme_session *session_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
+                                     int positional, int required, PyObject **values)
 {
-    return PyCapsule_GetPointer(capsule, session_name);
+    if (array_arguments(function, args, count, keywords, names, positional, required, values) < 0)
+        return NULL;
+    return PyCapsule_GetPointer(values[0], session_name);
 }
 
 /* Sizes that calls choose are what they are called. */
@@ -132,10 +136,8 @@ static PyObject *ports_of(array_state *state, const vme_model *model, bool outpu
 PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"session", NULL};
-    PyObject *capsule;
-    if (array_arguments("_model_ports", args, count, keywords, names, 1, 1, &capsule) < 0)
-        return NULL;
-    vme_session *session = session_of(capsule);
+    PyObject *values[1];
+    vme_session *session = session_argument("_model_ports", args, count, keywords, names, 1, 1, values);
     if (session == NULL)
         return NULL;
     PyObject *inputs = ports_of(array_state_of(module), vme_session_model(session), false);
@@ -193,9 +195,7 @@ PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"session", "inputs", NULL};
     PyObject *values[2];
-    if (array_arguments("_model_steps", args, count, keywords, names, 2, 1, values) < 0)
-        return NULL;
-    vme_session *session = session_of(values[0]);
+    vme_session *session = session_argument("_model_steps", args, count, keywords, names, 2, 1, values);
     if (session == NULL)
         return NULL;
     vme_model *model = NULL;
@@ -259,10 +259,8 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
     PyObject *values[3], *made = NULL;
     uint64_t *ns = NULL;
     bool profile;
-    if (array_arguments("_model_run", args, count, keywords, names, 3, 2, values) < 0 || array_argument_bool(values[2], false, &profile) < 0)
-        return NULL;
-    vme_session *session = session_of(values[0]);
-    if (session == NULL)
+    vme_session *session = session_argument("_model_run", args, count, keywords, names, 3, 2, values);
+    if (session == NULL || array_argument_bool(values[2], false, &profile) < 0)
         return NULL;
     const int inputs = vme_model_count(vme_session_model(session), false), outputs = vme_model_count(vme_session_model(session), true);
     const vme_tensor **tensors;

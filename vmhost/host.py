@@ -54,7 +54,8 @@ class Host:
                 raise ConfigurationError(f"functions: {name}: expected a callable, got {type(function).__name__}")
         native = isolation.core()
         folder = _state_folder(state) if state is not None else None
-        self._state, self._kept_models = folder.path if folder is not None else None, None
+        self._state = folder.path if folder is not None else None
+        self._keeps_models, self._kept_models = folder is not None, None    # the second is made with the first model; where that fails, none is kept
         self.crashes = _crashes_before(native, folder) if folder is not None else ()
         # The service must not keep this object alive, and so not the functions either, which may refer to it.
         self_ref = weakref.ref(self)
@@ -116,15 +117,11 @@ class Host:
         return self._service.load(manifest, bundle.digest, image, limits, policy, self._make_handle)
 
     def _kept_model(self, digest):
-        """Where the prepared model is kept whose file has this SHA-256; None without a state folder."""
-        if self._state is None:
-            return None
-        if self._kept_models is None:
+        """Where the prepared model is kept whose file has this SHA-256; None where none is."""
+        if self._keeps_models and self._kept_models is None:
             self._kept_models = kept_models(self._state)
-            if self._kept_models is None:
-                self._state = None
-                return None
-        return self._kept_models.place(digest)
+            self._keeps_models = self._kept_models is not None
+        return self._kept_models.place(digest) if self._keeps_models else None
 
     def _make_handle(self, version):
         return Task(self, self._service, version)

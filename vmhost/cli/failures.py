@@ -1,13 +1,12 @@
 """How a command fails: the one error it prints, and its exit code (`vmhost/exit_codes.py`)."""
 
 import functools
-import os
 import sys
 
 import click
 
-from vmhost import exit_codes
-from vmhost.cli.output import Output, OutputError
+from vmhost import exit_codes, stdout
+from vmhost.cli.output import Output
 from vmhost.exit_codes import (  # noqa: F401  (commands name them by this module)
     DONE,
     HOST_FAILED,
@@ -43,14 +42,14 @@ def command(function):
         output = Output(as_json)
         try:
             code = function(output, *args, **kwargs)
-            sys.stdout.flush()
+            with stdout.written():
+                sys.stdout.flush()
             return code
         except BrokenPipeError:
-            # What is still buffered has no reader: Python must not try again, and complain, when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            stdout.abandon()
             return PIPE_CLOSED
-        except OutputError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except stdout.OutputError as error:
+            stdout.abandon()
             output.error(str(error))
             return HOST_FAILED
         except Exception as error:

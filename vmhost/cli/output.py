@@ -4,7 +4,6 @@ A table that does not fit the terminal is printed as one block per row, so nothi
 and motion appear on terminals only (NO_COLOR is heeded).
 """
 
-import json
 import os
 import sys
 
@@ -15,11 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from vmhost import stdout
+
 PIPE_COLUMNS = 120
-
-
-class OutputError(Exception):
-    """stdout cannot be written: its disk is full, for one."""
 
 
 class _Console(Console):
@@ -47,23 +44,13 @@ class Output:
 
     def json_text(self, plain, indent=None):
         """Prints plain data as JSON on stdout."""
-        text = json.dumps(plain, ensure_ascii=False, allow_nan=False, indent=indent)
-        try:
-            text.encode(sys.stdout.encoding or "utf-8")
-        except UnicodeEncodeError:  # half a surrogate pair, or a terminal that is not UTF-8: JSON has escapes for both
-            text = json.dumps(plain, allow_nan=False, indent=indent)
-        try:
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OutputError(f"stdout: cannot be written: {error.strerror}") from error
+        stdout.write_json(plain, indent)
 
     def line(self, text="", style=None):
         """Prints a line for a person."""
         if not self.as_json:
-            self.console.print(Text(text), style=style, soft_wrap=True)
+            with stdout.written():
+                self.console.print(Text(text), style=style, soft_wrap=True)
 
     def remark(self, text, style=None):
         """Prints a line on stderr, whatever the format of the result."""
@@ -77,7 +64,8 @@ class Output:
         """Prints rows of text under columns; a column whose name ends in `>` is set flush right."""
         if self.as_json:
             return
-        self.console.print(fitting(self.console, title, columns, rows), soft_wrap=True)
+        with stdout.written():
+            self.console.print(fitting(self.console, title, columns, rows), soft_wrap=True)
 
     def progress(self):
         """A progress display on stderr: a context manager, still where there is no terminal or JSON is wanted."""

@@ -128,10 +128,11 @@ def test_a_reader_who_goes_away_ends_the_command_quietly(task_folder, tmp_path):
         assert (ended.returncode, ended.stderr) == (failures.PIPE_CLOSED, b"")
 
 
-def test_a_result_that_cannot_be_printed_gets_one_clear_error(task_folder, tmp_path):
+@pytest.mark.parametrize("style", [["--json"], []], ids=["json", "text"])
+def test_a_result_that_cannot_be_printed_gets_one_clear_error(task_folder, tmp_path, style):
     main(["compile", str(task_folder), "-o", str(tmp_path / "big.vmb")])
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([*COMMAND, "inspect", str(tmp_path / "big.vmb"), "--json"], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
+        ended = subprocess.run([*COMMAND, "inspect", str(tmp_path / "big.vmb"), *style], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
     assert (ended.returncode, ended.stderr) == (failures.HOST_FAILED, b"error: stdout: cannot be written: No space left on device\n")
 
 

@@ -5,9 +5,7 @@
 `check` holds the image's files against its manifest, and tries the compiler, which must not be there.
 """
 
-import json
 import logging
-import os
 import sys
 
 import _vmrun
@@ -15,7 +13,7 @@ import _vmrun
 import vmhost
 from bytecode.errors import BytecodeError
 from bytecode.signing import TrustStore
-from vmhost import exit_codes, json_values
+from vmhost import exit_codes, json_values, stdout
 from vmhost.limits import seconds
 
 USAGE = """\
@@ -33,10 +31,6 @@ class UsageError(Exception):
     """The command line or the input is wrong; the text says how."""
 
 
-class OutputError(Exception):
-    """What was to be printed cannot be; the text says why."""
-
-
 def main(arguments):
     """Runs the command line `arguments` and returns the exit code."""
     command = arguments[0] if arguments and arguments[1:2] not in (["--help"], ["-h"]) else "--help"
@@ -47,12 +41,13 @@ def main(arguments):
         return commands[command](arguments[1:])
     except UsageError as error:
         return _fail(error, exit_codes.WRONG_INPUT)
-    except OutputError as error:
+    except stdout.OutputError as error:
+        stdout.abandon()
         return _fail(error, exit_codes.HOST_FAILED)
     except KeyboardInterrupt:
         return _fail("interrupted", exit_codes.INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stdout.abandon()
         return exit_codes.PIPE_CLOSED
     except (vmhost.VMHostError, BytecodeError) as error:
         frames = getattr(error, "guest_traceback", None)
@@ -83,7 +78,7 @@ def run(arguments):
             plain = json_values.to_plain(result)
         except TypeError as error:
             raise UsageError(f"{path}: the task returned a value that JSON cannot say: {error}") from error
-        _print(_json(plain))
+        stdout.write_json(plain)
     return exit_codes.DONE
 
 
@@ -106,49 +101,26 @@ def check(arguments):
     try:
         compile("1", "text", "eval")
     except RuntimeError:
-        _print("no compiler: as it should be")
+        stdout.write("no compiler: as it should be")
     else:
         right = False
         print("vmrun: there is a compiler in this image, and there must be none", file=sys.stderr)
     if right:
-        _print("the image's files are as its manifest says")
+        stdout.write("the image's files are as its manifest says")
     return exit_codes.DONE if right else exit_codes.UNHEALTHY
 
 
 def version(arguments):
     """vmrun --version"""
     _options(arguments, {}, [])
-    _print(_vmrun.manifest.rstrip())
+    stdout.write(_vmrun.manifest.rstrip())
     return exit_codes.DONE
 
 
 def usage(arguments):
     """vmrun --help"""
-    _print(USAGE.rstrip())
+    stdout.write(USAGE.rstrip())
     return exit_codes.DONE
-
-
-def _json(plain):
-    """The JSON of plain data."""
-    text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:      # half a surrogate pair: JSON has escapes for it
-        text = json.dumps(plain, allow_nan=False)
-    return text
-
-
-def _print(text):
-    """Prints `text` and a newline; OutputError."""
-    if sys.stdout is None:
-        raise OutputError("stdout is closed")
-    try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(f"stdout: cannot be written: {error.strerror}") from error
 
 
 def _options(arguments, known, wanted):

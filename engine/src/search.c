@@ -1,29 +1,16 @@
-/* Semi-auto search: which algorithm computes each convolution, by what each is expected to take (Walle, OSDI '22, section 4.2):
+/* Semi-auto search: which algorithm computes each convolution, by what each is expected to take (rates.c; Walle, OSDI '22, section 4.2):
  *
  *     C(operator) = min over algorithms of Q / P + S
  *
- * Q is counted: products of full tiles (a tile that is not full takes as long as one of LEAST_ROWS rows at least), numbers of Winograd's points,
- * bytes of weights. P, the rates, are built in, or measured once by running small convolutions of zeros; S is what starting a step takes. Where
- * the two best are expected to take nearly the same, both are run, once a process for each shape, so that a process always chooses alike.
- *
- * Everything is about one core: what threads share makes no algorithm better than another. */
-#include "model.h"
+ * Where the two best are expected to take nearly the same, both are run, once a process for each shape, so that a process always chooses alike. */
+#include "rates.h"
 
-#include "vme_search.h"
-
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { LEAST_ROWS = 4, START_NS = 500, ROUNDS_MOST = 9, ROUNDS_LEAST = 5, KNOWN_MOST = 256 };
+enum { KNOWN_MOST = 256 };
 static const double NEAR = 1.3;             /* times the least cost: what is timed too */
 static const double SURE = 1.05;            /* what is quicker by less than this is not what was expected, and may be chance */
-static const double BOUND = 16;             /* times the built-in rates: what a measured one can be */
-static const double ENOUGH_NS = 3e6;        /* for the rounds of one algorithm */
-
-static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
-static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
 /* ---- the algorithms */
 static const char *const names[CONVOLUTION_ALGORITHMS] = {"direct", "winograd2", "winograd4"};
@@ -47,252 +34,6 @@ static bool possible(const model_step *step, convolution_algorithm algorithm)
     return algorithm == CONVOLUTION_DIRECT
            || (algorithm > CONVOLUTION_DIRECT && algorithm < CONVOLUTION_ALGORITHMS && p[GROUPS] == 1 && plain && p[KERNEL_H] == 3
                && p[KERNEL_W] == 3 && p[STRIDE_H] * p[STRIDE_W] == 1 && p[DILATION_H] * p[DILATION_W] == 1);
-}
-
-/* ---- Q, and what it costs */
-typedef struct work { double of[VME_RATES]; } work;
-
-/* Rows of tiles for `rows` that follow each other, as they cost. */
-static double tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
-{
-    int64_t tiles = parts(rows, kernel->rows), each = parts(rows, tiles);
-    return (double)(tiles * (each < LEAST_ROWS ? LEAST_ROWS : each));
-}
-
-static work work_of(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step, convolution_algorithm algorithm)
-{
-    const vme_gemm_kernel *kernel = kernel_of(kernels);
-    const int64_t groups = step->p[GROUPS], wide = groups * parts(out->c / groups, kernel->columns) * kernel->columns;
-    work made = {{0}};
-    if (algorithm == CONVOLUTION_DIRECT) {
-        bool one_row = step->p[KERNEL_H] * step->p[KERNEL_W] * step->p[STRIDE_H] * step->p[STRIDE_W] == 1;
-        double rows = one_row ? tile_rows(kernel, out->n * out->h * out->w) : (double)(out->n * out->h) * tile_rows(kernel, out->w);
-        made.of[VME_RATE_PRODUCTS] = rows * (double)wide * (double)step->k;
-        made.of[VME_RATE_WEIGHTS] = (double)wide * (double)step->k * sizeof(float);
-        return made;
-    }
-    const int m = algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4, points = (m + 2) * (m + 2);
-    const int64_t squares = out->n * parts(out->h, m) * parts(out->w, m);
-    made.of[VME_RATE_PRODUCTS] = tile_rows(kernel, squares) * points * (double)wide * (double)in->c;
-    made.of[VME_RATE_WEIGHTS] = (double)points * (double)wide * (double)in->c * sizeof(float);
-    made.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
-    return made;
-}
-
-static double cost(const work *made, const double rates[VME_RATES])
-{
-    double ns = START_NS;
-    for (int i = 0; i < VME_RATES; i++)
-        ns += made->of[i] / rates[i];
-    return ns;
-}
-
-/* ---- running one algorithm on zeros, with weights that are not packed: only the time counts */
-typedef struct trial {
-    vme_model model;
-    model_value value[4];                   /* in, addend, out, scratch */
-    model_step step;
-    void *arena, *weights;
-    size_t arena_bytes, weights_bytes;
-    double least;                           /* nanoseconds; 0: not run yet */
-} trial;
-
-/* Of this thread's CPU: what else the machine does is no algorithm's doing. */
-static double now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
-
-static void *zeros(vme_context *context, size_t bytes)
-{
-    void *made = vme_scratch_new(context, bytes);
-    if (made != NULL)
-        memset(made, 0, bytes);
-    return made;
-}
-
-static void trial_end(trial *it)
-{
-    vme_scratch_free(it->model.context, it->arena, it->arena_bytes);
-    vme_scratch_free(it->model.context, it->weights, it->weights_bytes);
-}
-
-/* A trial of `step`, whose values are the ones given (`addend` may be NULL). What it holds is for trial_end, also when it fails. */
-static vme_status trial_begin(trial *it, vme_context *context, const vme_kernels *kernels, const model_value *in, const model_value *addend,
-                              const model_value *out, const model_step *step, convolution_algorithm algorithm)
-{
-    const model_value *values[] = {in, addend, out};
-    *it = (trial){.model = {.context = context, .kernels = kernels, .value = it->value}, .step = *step};
-    int64_t at = 0;
-    for (int i = 0; i < 3; i++)
-        if (values[i] != NULL) {
-            it->value[i] = *values[i];
-            it->value[i].offset = at;
-            it->value[i].within = -1;
-            at += (values[i]->n * values[i]->image * (int64_t)sizeof(float) + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
-        }
-    it->step.in = 0;
-    it->step.addend = addend == NULL ? -1 : 1;
-    it->step.out = 2;
-    it->step.scratch = 3;
-    it->step.algorithm = algorithm;
-    it->value[3].offset = at;
-    at += algorithm == CONVOLUTION_DIRECT ? 0 : winograd_scratch(&it->model, &it->step);
-    const int64_t channels = in->c / step->p[GROUPS];
-    it->arena_bytes = (size_t)at;
-    it->weights_bytes = (size_t)convolution_packed(kernels, &it->step, out->c, channels, true) * sizeof(float);
-    it->arena = zeros(context, it->arena_bytes);
-    it->weights = it->arena == NULL ? NULL : zeros(context, it->weights_bytes);
-    it->step.weights = it->weights;
-    it->step.bias = it->weights == NULL ? NULL : it->step.weights + convolution_packed(kernels, &it->step, out->c, channels, false);
-    return it->weights == NULL ? VME_NO_MEMORY : VME_OK;
-}
-
-static vme_status trial_run(trial *it)
-{
-    double began = now_ns();
-    vme_status status = convolution_run(it->model.context, &it->model, &it->step, it->arena);
-    double ns = now_ns() - began;
-    it->least = it->least == 0 || ns < it->least ? ns : it->least;
-    return status;
-}
-
-/* Some rounds of all in turn, on this thread alone: a machine that is busy for a moment is so for all. */
-static vme_status trials_run(trial *its, int count)
-{
-    const vme_wishes before = vme_wish((vme_wishes){.threads = 1});
-    vme_status status = VME_OK;
-    for (int i = 0; status == VME_OK && i < count; i++) {
-        status = trial_run(&its[i]);
-        its[i].least = 0;                   /* its memory was not there yet */
-    }
-    double spent = 0;
-    for (int round = 0; status == VME_OK && round < ROUNDS_MOST && (round < ROUNDS_LEAST || spent < ENOUGH_NS * count); round++) {
-        double began = now_ns();
-        for (int i = 0; status == VME_OK && i < count; i++)
-            status = trial_run(&its[i]);
-        spent += now_ns() - began;
-    }
-    vme_wish(before);
-    return status;
-}
-
-/* ---- P */
-enum { BACKENDS_MOST = 8 };
-static struct {
-    pthread_mutex_t lock;
-    struct { const vme_kernels *kernels; double rates[VME_RATES]; } of[BACKENDS_MOST];      /* kernels NULL: free */
-} measured = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* Where the backend's are, or will be; under the lock. */
-static int place_of(const vme_kernels *kernels)
-{
-    int place = 0;
-    while (place < BACKENDS_MOST - 1 && measured.of[place].kernels != NULL && measured.of[place].kernels != kernels)
-        place++;
-    return place;
-}
-
-static void fixed_rates(const vme_kernels *kernels, double rates[VME_RATES])
-{
-    /* the ratios are what was measured on several machines; the common factor is a core at 2.5 GHz */
-    const double tile = 2.5 * kernel_of(kernels)->columns;
-    rates[VME_RATE_PRODUCTS] = tile;
-    rates[VME_RATE_POINTS_2] = rates[VME_RATE_POINTS_4] = tile / 24;
-    rates[VME_RATE_WEIGHTS] = 20;
-    rates[VME_RATE_BYTES] = 10;
-}
-
-void vme_rates_fixed(double rates[VME_RATES]) { fixed_rates(vme_kernels_current(), rates); }
-
-static void image(model_value *value, int64_t side, int64_t channels, int64_t margin)
-{
-    *value = (model_value){.kind = MODEL_COMPUTED, .dtype = VME_FLOAT32, .rank = 4, .n = 1, .c = channels, .h = side, .w = side, .within = -1,
-                           .top = margin, .left = margin, .bottom = margin, .right = margin, .pixel = channels,
-                           .row = (side + 2 * margin) * channels, .image = (side + 2 * margin) * (side + 2 * margin) * channels};
-}
-
-/* A rate from one run: what its work of that kind takes of the time that the rates known so far leave. Out of bounds: the built-in one stays. */
-static void rate_from(double rates[VME_RATES], vme_rate rate, const work *made, double ns)
-{
-    double rest = ns - START_NS;
-    for (int i = 0; i < VME_RATES; i++)
-        if (i != (int)rate)
-            rest -= made->of[i] / rates[i];
-    double found = rest > 0 ? made->of[rate] / rest : 0;
-    if (found > rates[rate] / BOUND && found < rates[rate] * BOUND)
-        rates[rate] = found;
-}
-
-static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
-{
-    enum { SHAPES = 4 };
-    static const struct { int side, channels; convolution_algorithm algorithm; vme_rate rate; } shapes[SHAPES] = {
-        {28, 64, CONVOLUTION_DIRECT, VME_RATE_PRODUCTS}, {2, 384, CONVOLUTION_DIRECT, VME_RATE_WEIGHTS},
-        {56, 64, CONVOLUTION_WINOGRAD_2, VME_RATE_POINTS_2}, {56, 64, CONVOLUTION_WINOGRAD_4, VME_RATE_POINTS_4},
-    };
-    trial *its = calloc(SHAPES, sizeof *its);
-    vme_context *context = NULL;            /* nobody's: what it takes is the machine's, not a task's */
-    vme_status status = its == NULL ? vme_fail(VME_NO_MEMORY, "no memory for measuring") : vme_context_new(NULL, 0, &context);
-    int begun = 0;
-    for (; status == VME_OK && begun < SHAPES; begun++) {
-        model_value in, out;
-        const int channels = shapes[begun].channels;
-        model_step step = {.kind = STEP_CONV, .k = 9 * channels, .bounds = {0, __builtin_inff()}, .p = {
-            [KERNEL_H] = 3, [KERNEL_W] = 3, [STRIDE_H] = 1, [STRIDE_W] = 1, [PAD_TOP] = 1, [PAD_LEFT] = 1, [PAD_BOTTOM] = 1, [PAD_RIGHT] = 1,
-            [DILATION_H] = 1, [DILATION_W] = 1, [GROUPS] = 1, [ACTIVATION] = ACTIVATION_RELU}};
-        image(&in, shapes[begun].side, channels, 1);
-        image(&out, shapes[begun].side, channels, 0);
-        status = trial_begin(&its[begun], context, kernels, &in, NULL, &out, &step, shapes[begun].algorithm);
-    }
-    if (status == VME_OK)
-        status = trials_run(its, SHAPES);
-    fixed_rates(kernels, rates);
-    for (int i = 0; status == VME_OK && i < SHAPES; i++) {
-        work made = work_of(kernels, &its[i].value[0], &its[i].value[2], &its[i].step, shapes[i].algorithm);
-        rate_from(rates, shapes[i].rate, &made, its[i].least);
-    }
-    rates[VME_RATE_BYTES] = rates[VME_RATE_WEIGHTS] / 2;
-    while (begun-- > 0)
-        trial_end(&its[begun]);
-    free(its);
-    if (context != NULL)
-        vme_context_unref(context);
-    return status;
-}
-
-static vme_status rates_of(const vme_kernels *kernels, double rates[VME_RATES])
-{
-    vme_status status = VME_OK;
-    pthread_mutex_lock(&measured.lock);
-    int place = place_of(kernels);
-    if (measured.of[place].kernels == kernels)
-        memcpy(rates, measured.of[place].rates, sizeof measured.of[place].rates);
-    else if ((status = measure(kernels, rates)) == VME_OK) {
-        memcpy(measured.of[place].rates, rates, sizeof measured.of[place].rates);
-        measured.of[place].kernels = kernels;
-    }
-    pthread_mutex_unlock(&measured.lock);
-    return status;
-}
-
-vme_status vme_rates_measured(double rates[VME_RATES]) { return rates_of(vme_kernels_current(), rates); }
-
-vme_status vme_rates_set(const double rates[VME_RATES])
-{
-    double fixed[VME_RATES];
-    vme_rates_fixed(fixed);
-    for (int i = 0; i < VME_RATES; i++)
-        if (!(rates[i] > fixed[i] / BOUND && rates[i] < fixed[i] * BOUND))
-            return vme_fail(VME_BAD_VALUE, "rate %d: %g a nanosecond is beyond what a core does, %g", i, rates[i], fixed[i]);
-    pthread_mutex_lock(&measured.lock);
-    int place = place_of(vme_kernels_current());
-    memcpy(measured.of[place].rates, rates, sizeof measured.of[place].rates);
-    measured.of[place].kernels = vme_kernels_current();
-    pthread_mutex_unlock(&measured.lock);
-    return VME_OK;
 }
 
 /* ---- choices */
@@ -361,14 +102,14 @@ vme_status convolution_choose(const vme_model *model, model_step *step, const co
     else if (possibilities > 1) {
         bool near[CONVOLUTION_ALGORITHMS] = {false};
         int ties_found = 0;
-        fixed_rates(model->kernels, rates);
+        rates_fixed(model->kernels, rates);
         if (!model->fixed)
-            status = rates_of(model->kernels, rates);
+            status = rates_known(model->kernels, rates);
         for (int i = 0; status == VME_OK && i < CONVOLUTION_ALGORITHMS; i++) {
             if (!possible(step, (convolution_algorithm)i))
                 continue;
-            work made = work_of(model->kernels, in, out, step, (convolution_algorithm)i);
-            costs[i] = cost(&made, rates);
+            rates_counted made = rates_work(model->kernels, in, out, step, (convolution_algorithm)i);
+            costs[i] = rates_cost(&made, rates);
             step->algorithm = costs[i] < costs[step->algorithm] ? (convolution_algorithm)i : step->algorithm;
         }
         for (int i = 0; status == VME_OK && i < CONVOLUTION_ALGORITHMS; i++) {
@@ -380,25 +121,4 @@ vme_status convolution_choose(const vme_model *model, model_step *step, const co
     }
     *scratch = step->algorithm == CONVOLUTION_DIRECT ? 0 : winograd_scratch(model, step);
     return status;
-}
-
-double vme_model_expected(const vme_model *model, int number)
-{
-    const model_step *step = &model->step[number];
-    vme_step told;
-    double rates[VME_RATES];
-    vme_model_step(model, number, &told);
-    if (step->kind == STEP_NOTHING)
-        return 0;
-    fixed_rates(model->kernels, rates);
-    if (!model->fixed)
-        (void)rates_of(model->kernels, rates);      /* without memory for it these are the built-in ones, or nearly */
-    work made = {{0}};
-    if (step->kind == STEP_CONV)
-        made = work_of(model->kernels, &model->value[step->in], &model->value[step->out], step, step->algorithm);
-    else {
-        made.of[VME_RATE_PRODUCTS] = (double)told.products;
-        made.of[VME_RATE_BYTES] = (double)told.bytes;
-    }
-    return cost(&made, rates);
 }

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test stress mutations conformance conformance-quick conformance-image sanitize sanitize-address sanitize-undefined sanitize-thread polls bench lock clean distclean
+.PHONY: help build device-libraries demo test stress mutations conformance conformance-quick conformance-image sanitize sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -50,7 +50,10 @@ conformance-image: build device-libraries  ## the quick part run by a device ima
 	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" --check --list tests/conformance/quick.txt \
 		--home build/conformance-image --vmrun build/device-all/vmrun $(ARGS)
 
-bench: build      ## measure against threads, interpreters and processes
+bench-peers: build  ## install what models are measured against: OpenVINO, MNN (280 MB)
+	@sh tools/setup.sh bench
+
+bench: bench-peers  ## measure against threads, interpreters, processes, and models against other engines
 	@.venv/bin/vmhost bench $(ARGS)
 
 lock:             ## pin the newest dependencies in requirements.lock and tools/bootstrap.lock (needs uv)

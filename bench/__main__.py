@@ -1,4 +1,5 @@
-"""python -m bench [SUBJECT …] [--quick] [--only SUBJECT …] [--classes CLASS …] [--sizes SIZE …] [--json] [--out FOLDER]
+"""python -m bench [SUBJECT …] [--quick] [--only SUBJECT …] [--classes CLASS …] [--sizes SIZE …] [--networks NETWORK …]
+                [--json] [--out FOLDER]
 
 Runs every subject of bench/cases, ours and the peers' in turn, and prints medians, quartiles and ratios. It asserts nothing.
 """
@@ -12,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import contenders, report
-from bench.cases import ENGINE_CLASSES, ENGINE_SIZES
+from bench.cases import ENGINE_CLASSES, ENGINE_SIZES, NETWORKS
 
-SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data", "engine", "models", "search", "scripts", "guest",
+SUBJECTS = ("round_trip", "throughput", "compute", "lifecycle", "stops", "data", "engine", "models", "sessions", "search", "scripts", "guest",
             "device")
 
 
@@ -27,6 +28,7 @@ def main():
                         help=f"of engine, only: {', '.join(ENGINE_CLASSES)}")
     parser.add_argument("--sizes", nargs="+", choices=ENGINE_SIZES, metavar="SIZE",
                         help=f"of engine's operators over arrays, elements: {', '.join(ENGINE_SIZES)}")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, metavar="NETWORK", help=f"of models and sessions, only: {', '.join(NETWORKS)}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder for results.json and results.svg")
     options = parser.parse_args()
@@ -42,7 +44,8 @@ def main():
     try:
         for subject in options.subjects or options.only:
             progress.print(f"measuring {subject} …", style="dim")
-            chosen = {"classes": options.classes, "sizes": options.sizes} if subject == "engine" else {}
+            chosen = {"classes": options.classes, "sizes": options.sizes} if subject == "engine" else \
+                {"networks_asked": options.networks} if subject in ("models", "sessions") else {}
             results += importlib.import_module(f"bench.cases.{subject}").run(
                 options.quick, **{name: values for name, values in chosen.items() if values})
     finally:

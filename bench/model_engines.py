@@ -1,0 +1,131 @@
+"""Who runs a network: our engine, in the host and in a VM, and those that a user would pick instead. Each has a class of the same form:
+
+    Engine(folder, threads)     opens what the folder has of the network (bench/model_files.py), for runs of so many threads
+    engine.run(inputs)          {name: array} from {name: array}, of NumPy where that is what the engine takes and gives best
+    engine.about                {what: setting}: version and options, as they were given
+    Engine.ENVIRONMENT          of its process, if it needs any
+    Engine.MODULES              what it imports, of a peer the package first: importing is no part of opening
+
+Each runs in a process of its own (bench/model_process.py), so its modules are imported there only. Peers compute in float32, with as many
+threads as we do, and with all that they do to a graph.
+"""
+
+import importlib.metadata
+
+
+class InTheHost:
+    NAME = "in the host"
+    MODULES = ("engine.library", "engine.models", "numpy")
+
+    def __init__(self, folder, threads):
+        import engine
+        from engine import library
+        library.set_threads(threads)
+        self._model = engine.load(folder / "network.vmm")
+        self.run = self._model
+        self.about = {"backend": next(backend.name for backend in library.backends() if backend.current), "threads": threads}
+
+
+class KeptInTheHost:
+    """Of a state folder that has the model prepared, as `Host.load` prepares it: not to be run."""
+
+    NAME = "in the host, with caches"
+    MODULES = (*InTheHost.MODULES, "vmhost.kept_models")
+
+    def __init__(self, folder, threads):
+        from vmhost.kept_models import KeptModels
+        from engine import library
+        library.set_threads(threads)
+        self._model = library.Model((folder / "network.vmm").read_bytes(), kept=KeptModels(folder).place(b"network"))
+        self.about = {"kept": self._model.was_kept}
+
+
+class InAVM:
+    """Callers at the same time get VMs of their own, up to eight."""
+
+    NAME = "in a VM"
+    MODULES = ("vmhost", "engine.library")
+
+    def __init__(self, folder, threads):
+        import vmhost
+        from engine import library
+        library.set_threads(threads)
+        self._host = vmhost.Host(allow_unsigned=True, policy=vmhost.Policy(cores=8))
+        self.run = self._host.load(folder / "network.vmb")
+        self.about = {"threads": threads}
+
+    @property
+    def vms(self):
+        return sum(vm.task != "" and vm.state != "ended" for vm in self._host.statistics().vms)
+
+    def close(self):
+        self._host.close()
+
+
+class ONNXRuntime:
+    NAME = "ONNX Runtime"
+    MODULES = ("onnxruntime",)
+
+    def __init__(self, folder, threads):
+        import onnxruntime
+        onnxruntime.disable_telemetry_events()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        self._session = onnxruntime.InferenceSession(str(folder / "network.onnx"), options, providers=["CPUExecutionProvider"])
+        self._names = [port.name for port in self._session.get_outputs()]
+        self.about = {"version": onnxruntime.__version__, "threads": threads, "graph": "ORT_ENABLE_ALL"}
+
+    def run(self, inputs):
+        return dict(zip(self._names, self._session.run(self._names, inputs)))
+
+
+class OpenVINO:
+    NAME = "OpenVINO"
+    MODULES = ("openvino",)
+
+    def __init__(self, folder, threads):
+        import openvino
+        options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+        model = openvino.Core().compile_model(str(folder / "network.onnx"), "CPU", options)
+        self._request = model.create_infer_request()
+        self._names = [port.any_name for port in model.outputs]
+        self.about = {"version": openvino.__version__, **options, "streams": str(model.get_property("NUM_STREAMS"))}
+
+    def run(self, inputs):
+        made = self._request.infer(inputs, share_inputs=True, share_outputs=True)
+        return {name: made[name] for name in self._names}
+
+
+class MNN:
+    """Its wheel is built without AVX-512."""
+
+    NAME = "MNN"
+    MODULES = ("MNN",)
+    ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.rtld.execstack=2"}       # its libraries ask for an executable stack, which glibc 2.41 and newer refuse
+    CONVERSION = ("--optimizeLevel", "2", "--optimizePrefer", "2", "--transformerFuse")
+
+    def __init__(self, folder, threads):
+        import json
+
+        import MNN
+        ports = json.loads((folder / "network.json").read_text())
+        options = {"backend": "CPU", "precision": "high", "memory": "normal", "power": "high", "numThread": threads}
+        self._expr, self._outputs = MNN.expr, ports["outputs"]
+        self._inputs = [(name, MNN.expr.float if dtype == "float32" else MNN.expr.int) for name, dtype in ports["inputs"]]
+        self._runtime = MNN.nn.create_runtime_manager((options,))
+        self._model = MNN.nn.load_module_from_file(str(folder / "network.mnn"), [name for name, _ in self._inputs], self._outputs,
+                                                   runtime_manager=self._runtime)
+        self.about = {"version": importlib.metadata.version("MNN"), **options, "conversion": " ".join(self.CONVERSION), "built": "without AVX-512"}
+
+    def run(self, inputs):
+        expr = self._expr
+        given = [expr.const(inputs[name] if dtype == expr.float else inputs[name].astype("int32"), list(inputs[name].shape), expr.NCHW, dtype)
+                 for name, dtype in self._inputs]
+        return {name: variable.read() for name, variable in zip(self._outputs, self._model.forward(given))}
+
+
+OURS = (InTheHost, InAVM)
+PEERS = (ONNXRuntime, OpenVINO, MNN)
+NEEDED = (ONNXRuntime, OpenVINO)            # without these a comparison says nothing
+ENGINES = {engine.__name__: engine for engine in (*OURS, KeptInTheHost, *PEERS)}

@@ -1,7 +1,7 @@
 """Models: what tools/compile_cloud.py made of ONNX, run by the engine. `engine.load` is the way in.
 
 In a VM a task opens the models of its own bundle by name; the host has prepared them when it loaded the bundle, and all VMs share
-their weights. Elsewhere a model is read from its file.
+their weights. Elsewhere a model is compiled from the task's folder, or read from its file.
 """
 
 from engine import _array
@@ -138,20 +138,24 @@ def opened(name, data, *, threads=0, ftz=False, search=None):
     return Model(name, _array._model_open(data, threads, ftz, search == "fixed"))
 
 
-def load(name, *, threads=0, ftz=False, search=None):
-    """The Model `name` of the task's bundle; outside a VM, the one in the model file at the path `name`.
+def load(name, *, threads=0, ftz=False, search=None, precision="float32"):
+    """The Model `name` of the task's bundle. Outside a VM the one that the task.yaml beside the caller, or in the current folder, calls so
+    (engine/task_models.py), or the one in the model file at the path `name`.
 
     `threads`: its runs use so many at most; 0: as many as the process has for one operator. `ftz`: numbers below the least normal one count as
     zero, which is faster where there are many. `search`, outside a VM: "measured" (None too) chooses algorithms by what this machine's cores do and
-    tries near ties, "fixed" by built-in numbers, so that every machine with this backend gives the same bytes; in a VM the host has chosen.
+    tries near ties, "fixed" by built-in numbers, so that every machine with this backend gives the same bytes; in a VM the host has chosen. `precision`: "float32", the only one there is.
     LookupError lists the models that there are; ValueError says what is wrong with a file.
     """
     names = _array._model_names()
     if search not in (None, "measured", "fixed") or (names is not None and search is not None):
         raise ValueError(f"search: expected {'nothing: the host has prepared the model' if names is not None else 'measured or fixed'}, got {search!r}")
+    if precision != "float32":
+        raise ValueError(f"precision: expected float32, got {precision!r}; models compute in the dtypes of their ONNX file, images in float32: leave it out")
     if names is None:
-        with open(name, "rb") as file:
-            return opened(str(name), file.read(), threads=threads, ftz=ftz, search=search)
+        from engine.task_models import find     # on hosts only
+        label, data = find(name)
+        return opened(label, data, threads=threads, ftz=ftz, search=search)
     if name not in names:
         raise LookupError(f"this task's bundle has no model {name!r}; it has {', '.join(names) or 'none'} (task.yaml, models)")
     return Model(name, _array._model_open(name, threads, ftz))

@@ -198,6 +198,12 @@ def asks_its_host(text, folder, capfd):
         assert host.load(task)([1, 2, 3], timeout_s=30) == 3
 
 
+def model_by_name(text, folder, capfd):
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["compile", "tasks/digits_cnn", "-o", "build/digits_cnn.vmb"]) == 0
+    assert run_script(folder, f"{text}\nprint(model.inputs)").startswith("(Port(name='image'")
+
+
 def make_targets(text, folder, capfd):
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
@@ -242,6 +248,7 @@ BLOCKS = {
     ("docs/writing-tasks.md", "import json"): set_up,
     ("docs/writing-tasks.md", "limits: {memory"): task_yaml,
     ("docs/writing-tasks.md", "from vmhost.guest import"): asks_its_host,
+    ("docs/writing-tasks.md", "import engine"): model_by_name,
 }
 
 

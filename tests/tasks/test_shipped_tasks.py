@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 import engine.numpy as np
-from bytecode.models import compile_model
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
 LEARNED = ("digits", "digits_cnn", "neighbours", "strokes", "vision", "forest")
@@ -31,7 +30,7 @@ def load_script(name):
 
 @pytest.fixture
 def entry(tmp_path):
-    """A function that loads a task's entry module, with setup() called as a VM would: with the task's files and models at hand."""
+    """A function that loads a task's entry module, with setup() called as a VM would: with the task's files at hand."""
     before = set(sys.modules)
 
     def load(name):
@@ -39,8 +38,6 @@ def entry(tmp_path):
         for module in folder.glob("*.py"):
             sys.modules.pop(module.stem, None)
         shutil.copytree(folder, tmp_path / name)
-        for model, file in yaml.safe_load((folder / "task.yaml").read_text()).get("models", {}).items():
-            (tmp_path / name / model).write_bytes(compile_model((folder / file).read_bytes(), file))
         with contextlib.chdir(tmp_path / name):
             sys.path.insert(0, str(folder))
             try:

@@ -3,39 +3,58 @@ searches nothing.
 
 Folder `models` of the state folder, of this user alone: `rates.json`, what this machine's cores do, and a file for each prepared model, written by the
 engine (engine/src/kept.c), whose name stands for the model's bytes, the engine, its backend and the CPU. What changes with none of these is never
-stale, so files are only ever taken away: the longest unused ones, beyond KEPT_MOST.
+stale, so files are only ever taken away: the longest unused ones, beyond KEPT_MOST, and those that a host had begun when it was killed. What cannot
+be kept is no error: models are prepared anew then.
 """
 
 import hashlib
 import json
 import logging
 import os
+import re
+import stat
 import tempfile
 from pathlib import Path
 
 _log = logging.getLogger("vmhost")
 KEPT_MOST = 16
 _CPU = Path("/proc/cpuinfo")
+_UNFINISHED = re.compile(r"rates\.(?!json$).+|[0-9a-f]{32}\..+")
 
 
 class KeptModels:
-    """Of the state folder at `path`. Rates that were kept for this machine are the engine's from now on; else it measures, and they are kept."""
+    """Of the state folder at `path`, which no other host has meanwhile. Rates that were kept for this machine are the engine's from now on; else it
+    measures, and they are kept. OSError: there can be no such folder."""
 
     def __init__(self, path):
         self.path = Path(path) / "models"
         self.path.mkdir(mode=0o700, exist_ok=True)
+        found = self.path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise PermissionError(f"{self.path} is a link, another user's, or writable by others, who could put files there; remove it, or `chmod 700` it")
+        for file in self.path.iterdir():
+            if _UNFINISHED.fullmatch(file.name):
+                file.unlink(missing_ok=True)
         self._here = _machine()
         if not self._take_rates():
             self._keep_rates()
 
     def place(self, digest):
-        """The path of what is prepared of the model file with this SHA-256 (bytes)."""
+        """The path of what is prepared of the model file with this SHA-256 (bytes); None where the folder has become of no use."""
         place = self.path / hashlib.sha256(self._here.encode() + digest).hexdigest()[:32]
         try:
             os.utime(place)
         except FileNotFoundError:
-            self._make_room()
+            try:
+                self._make_room()
+            except OSError as error:
+                return self._useless(error)
+        except OSError as error:        # read-only by now, say
+            return self._useless(error)
         return place
+
+    def _useless(self, error):
+        _log.warning("%s: a prepared model is not kept: %s", self.path, error.strerror)
 
     def _make_room(self):
         kept = sorted((file for file in self.path.iterdir() if len(file.name) == 32), key=lambda file: file.stat().st_mtime_ns)
@@ -57,9 +76,13 @@ class KeptModels:
         from engine import library
         text = json.dumps({"machine": self._here, "rates": library.measured_rates()}, indent=1)
         descriptor, unfinished = tempfile.mkstemp(dir=self.path, prefix="rates.")
-        with open(descriptor, "w") as file:
-            file.write(text)
-        os.replace(unfinished, self.path / "rates.json")
+        try:
+            with open(descriptor, "w") as file:
+                file.write(text)
+            os.replace(unfinished, self.path / "rates.json")
+        except OSError as error:        # a full disk: the next process measures again
+            _log.warning("%s: what this machine's cores do is not kept: %s", self.path, error.strerror)
+            os.unlink(unfinished)
 
 
 def _machine():

@@ -22,6 +22,9 @@ def path(tmp_path_factory):
     return path
 
 
+CHOICES = 40            # the size of a kept file's header: what was chosen for each step follows
+
+
 def image(seed=0):
     return np.asarray(networks.values((1, 3, 64, 64), seed))
 
@@ -62,6 +65,7 @@ def test_any_limit_of_threads_gives_the_same_bytes(path, threads):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"threads": -1}, "threads: expected 1 or more, got -1"), ({"search": "fast"}, "search: expected measured or fixed, got 'fast'"),
+    ({"precision": "float16"}, "precision: expected float32, got 'float16'; .*leave it out"),
 ])
 def test_wrong_options_say_so(path, options, message):
     with pytest.raises(ValueError, match=message):
@@ -112,7 +116,7 @@ def test_a_prepared_model_is_kept_and_mapped(path, tmp_path):
     assert not model.was_kept and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("change", ["short", "of others", "writable", "garbage", "link", "another model"])
+@pytest.mark.parametrize("change", ["short", "of others", "writable", "garbage", "link", "another model", "a bit", "a choice"])
 def test_a_kept_file_that_is_not_ours_or_not_whole_is_made_anew(path, tmp_path, change):
     data, kept = path.read_bytes(), tmp_path / "kept"
     library.Model(data, kept=kept)
@@ -123,6 +127,10 @@ def test_a_kept_file_that_is_not_ours_or_not_whole_is_made_anew(path, tmp_path, 
         kept.chmod(0o622)
     elif change == "garbage":
         kept.write_bytes(b"\xff" * len(good))
+    elif change == "a bit":         # as a disk may lose one: weights would be wrong, and answers
+        kept.write_bytes(good[:-5] + bytes([good[-5] ^ 1]) + good[-4:])
+    elif change == "a choice":
+        kept.write_bytes(good[:CHOICES] + bytes([good[CHOICES] ^ 1]) + good[CHOICES + 1:])
     elif change == "link":
         kept.rename(tmp_path / "other")
         kept.symlink_to(tmp_path / "other")

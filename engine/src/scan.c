@@ -1,31 +1,35 @@
 /* Scans: running sums, products and extremes along one axis, each place from the one before it.
  *
  * Lines along the axis are independent of each other. Where the memory runs along the axis, a line is walked from end to end; else a
- * tile of lines goes side by side, one row at a time. The input is first cast into the output's place (or into scratch of the
- * loop's dtype, when the output has another one) and scanned there. Sums are added in order, as NumPy's are. */
+ * tile of lines goes side by side, one row at a time. An input of another dtype than the loop's is first cast into the output's place
+ * (or into scratch of the loop's dtype, when the output has another one) and scanned there. Sums are added in order, as NumPy's are. */
 #include "elements.h"
 #include "nest.h"
 #include "raster.h"
 
-/* Lines of `n` elements, `lines` of them side by side; the first element of each has its value already. */
-typedef void scan_kernel(int64_t n, int64_t lines, char *data, int64_t step, int64_t line_step);
+#include <string.h>
+
+/* Lines of `n` elements, `lines` of them side by side; the first element of each has its value already. `in` may be `out`. */
+typedef struct scan_side { char *data; int64_t step, line_step; } scan_side;
+typedef void scan_kernel(int64_t n, int64_t lines, scan_side in, scan_side out);
 
 #define SCAN(name, type, FOLD) \
-    static void name(int64_t n, int64_t lines, char *data, int64_t step, int64_t line_step) \
+    static void name(int64_t n, int64_t lines, scan_side in, scan_side out) \
     { \
         if (lines == 1) { \
-            type running = *(type *)data; \
+            type running = *(type *)out.data; \
             for (int64_t i = 1; i < n; i++) { \
-                type *at = (type *)(data + i * step); \
-                running = FOLD(running, *at); \
-                *at = running; \
+                type value = *(type *)(in.data + i * in.step); \
+                running = FOLD(running, value); \
+                *(type *)(out.data + i * out.step) = running; \
             } \
             return; \
         } \
         for (int64_t i = 1; i < n; i++) \
             for (int64_t j = 0; j < lines; j++) { \
-                type *at = (type *)(data + i * step + j * line_step); \
-                *at = FOLD(*(type *)((char *)at - step), *at); \
+                type value = *(type *)(in.data + i * in.step + j * in.line_step); \
+                char *at = out.data + i * out.step + j * out.line_step; \
+                *(type *)at = FOLD(*(type *)(at - out.step), value); \
             } \
     }
 #define ADD(a, b) ((a) + (b))
@@ -105,16 +109,17 @@ enum { PIECE = 32768, TILE = 256 };
 
 typedef struct scan {
     vme_context *context;
-    vme_nest lines;             /* where each line begins: of the output, or of the scratch */
+    vme_nest lines;             /* where each line begins: of the output, or of the scratch; and of what is scanned */
     scan_kernel *kernel;
-    int64_t length, step;       /* of a line */
+    int64_t length, step, in_step;      /* of a line */
     bool side_by_side;
 } scan;
 
 static vme_status scan_lines(void *argument, int64_t begin, int64_t end)
 {
     const scan *s = argument;
-    int64_t line_step = s->lines.loops[0].step[0], n;
+    const int64_t *line_step = s->lines.loops[0].step;
+    int64_t n;
     vme_cursor at;
     vme_nest_seek(&s->lines, begin, &at);
     for (int64_t line = begin; line < end; line += n, vme_nest_advance(&s->lines, &at, n)) {
@@ -123,7 +128,8 @@ static vme_status scan_lines(void *argument, int64_t begin, int64_t end)
         int64_t piece = PIECE / n + 1;
         for (int64_t i = 0; i + 1 < s->length; i += piece - 1) {
             int64_t count = s->length - i < piece ? s->length - i : piece;
-            s->kernel(count, n, at.data[0] + i * s->step, s->step, line_step);
+            s->kernel(count, n, (scan_side){at.data[1] + i * s->in_step, s->in_step, line_step[1]},
+                      (scan_side){at.data[0] + i * s->step, s->step, line_step[0]});
             if (vme_stopping(s->context))
                 return vme_stopped_here(s->context);
         }
@@ -131,17 +137,20 @@ static vme_status scan_lines(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-static vme_status scan_in_place(vme_context *context, scan_kernel *kernel, const vme_tensor *data, int axis)
+/* `out` has the first element of each line already. */
+static vme_status scan_into(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis, const vme_tensor *out)
 {
-    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], in_strides[VME_RANK_MOST];
     int rank = 0;
-    for (int d = 0; d < data->rank; d++)
+    for (int d = 0; d < out->rank; d++)
         if (d != axis) {
-            shape[rank] = data->shape[d];
-            strides[rank++] = data->strides[d];
+            shape[rank] = out->shape[d];
+            in_strides[rank] = in->strides[d];
+            strides[rank++] = out->strides[d];
         }
-    scan s = {.context = context, .kernel = kernel, .length = data->shape[axis], .step = data->strides[axis]};
-    vme_nest_make(&s.lines, VME_NEST_ANY, rank, shape, 1, (const int64_t *const[]){strides}, (char *const[]){data->data});
+    scan s = {.context = context, .kernel = kernel, .length = out->shape[axis], .step = out->strides[axis], .in_step = in->strides[axis]};
+    vme_nest_make(&s.lines, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){strides, in_strides},
+                  (char *const[]){out->data, in->data});
     if (s.lines.elements == 0 || s.length == 0)
         return VME_OK;
     int64_t step = s.step < 0 ? -s.step : s.step;
@@ -150,6 +159,21 @@ static vme_status scan_in_place(vme_context *context, scan_kernel *kernel, const
     if (s.side_by_side && grain < TILE)
         grain = TILE;
     return vme_parallel(context, s.lines.elements, grain, scan_lines, &s);
+}
+
+/* Of an input of the loop's dtype. Where the two overlap the input is copied into the output's place first. */
+static vme_status scan_out(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis, const vme_tensor *out)
+{
+    bool apart = in->dtype == out->dtype && !vme_overlap(in, out) && out->shape[axis] > 0;
+    int64_t shape[VME_RANK_MOST];
+    vme_tensor from = *in, to = *out;
+    if (apart) {
+        memcpy(shape, out->shape, (size_t)out->rank * sizeof *shape);
+        shape[axis] = 1;
+        from.shape = to.shape = shape;
+    }
+    vme_status status = vme_copy(context, &from, &to);
+    return status == VME_OK ? scan_into(context, kernel, apart ? in : out, axis, out) : status;
 }
 
 vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const vme_tensor *in, int axis, const vme_tensor *out)
@@ -166,10 +190,8 @@ vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const 
         return vme_fail(VME_BAD_SHAPE, "the output of %s has another shape than its input", vme_scan_name(op));
     vme_dtype computed = loop == VME_FLOAT16 ? VME_FLOAT32 : loop;
     scan_kernel *kernel = kernels[op][computed];
-    if (computed == (vme_dtype)out->dtype) {
-        status = vme_copy(context, in, out);
-        return status == VME_OK ? scan_in_place(context, kernel, out, axis) : status;
-    }
+    if (computed == (vme_dtype)out->dtype)
+        return scan_out(context, kernel, in, axis, out);
     /* float16 is rounded when it is copied back, not at every step: nearer to the true sums than NumPy's */
     int64_t strides[VME_RANK_MOST];
     vme_tensor like = *in, aside;
@@ -179,7 +201,7 @@ vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const 
         return status;
     status = vme_copy(context, in, &aside);
     if (status == VME_OK)
-        status = scan_in_place(context, kernel, &aside, axis);
+        status = scan_into(context, kernel, &aside, axis, &aside);
     if (status == VME_OK)
         status = vme_copy(context, &aside, out);
     vme_buffer_unref(aside.buffer);

@@ -60,6 +60,15 @@ def test_in_place(backend, context):
     assert np.array_equal(array, expected)
 
 
+@pytest.mark.parametrize("place", [lambda whole: (whole[1:], whole[:-1]), lambda whole: (whole[:-1], whole[1:]), lambda whole: (whole, whole[::-1])])
+@pytest.mark.parametrize("shape", [(1000,), (40, 9)])
+def test_onto_part_of_itself(backend, context, place, shape):
+    array, out = place(np.arange(float(np.prod(shape))).reshape(shape))
+    expected = np.cumsum(array, axis=0)
+    scan(context, "cumsum", array, 0, out=out)
+    assert np.array_equal(out, expected)
+
+
 def test_refuses(context):
     with pytest.raises(EngineError) as caught:
         scan(context, "cumsum", np.zeros(3), 1)

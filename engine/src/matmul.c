@@ -42,6 +42,7 @@ enum {
     STRIPS_LEAST = 8 << 20,             /* bytes of b, once for each panel: a second cache is far from holding them */
     DOTS_BLOCK = 1 << 16,               /* elements of a dot product's part */
     VECTOR_WORK = 1 << 17,              /* products of a matrix and a vector wait for memory: elements in a piece */
+    SUM_STRIPS = 64,                    /* of a vector's product, at once */
     SPINS_MOST = 1 << 10,               /* before a waiting thread lets others have its core */
     TILE_ROWS_MOST = 14, TILE_BYTES_MOST = TILE_ROWS_MOST * 128,
 };
@@ -316,7 +317,7 @@ static bool compute_cell(const product *it, k_part at, int64_t matrix, int64_t c
 }
 
 /* Until pieces that were taken before this one have counted up to `least`; false: they will not, the context is stopped. */
-static bool await(product *it, atomic_llong *count, int64_t least)
+static bool await(const product *it, const atomic_llong *count, int64_t least)
 {
     for (int spins = 1; atomic_load_explicit(count, memory_order_acquire) < least; spins++) {
         if (vme_stopping(it->context) || atomic_load_explicit(&it->abandoned, memory_order_relaxed))
@@ -718,7 +719,7 @@ typedef struct vector_product {
     const product *it;
     const char *a, *x;
     char *c;                            /* for parts of k: their sums, [part][vector][row] */
-    int64_t c_row, c_vector, c_part, x_row, pieces, step, k0, depth;
+    int64_t c_row, c_vector, c_part, x_row, pieces, step;
 } vector_product;
 
 static vme_status dots(void *argument, int64_t begin, int64_t end)
@@ -789,14 +790,26 @@ static vme_status multiply_dots(const product *it, const char *a, const char *b,
     return status;
 }
 
+/* Strips of columns, a piece for each part of k: all strips' of one part before those of the next. */
+typedef struct strip_sums {
+    const product *it;
+    const char *a, *x;
+    char *c;
+    int64_t columns, strips, step, depth;
+    atomic_llong done[SUM_STRIPS];      /* parts of k, by strip */
+} strip_sums;
+
 static vme_status sums(void *argument, int64_t begin, int64_t end)
 {
-    const vector_product *at = argument;
+    strip_sums *at = argument;
     const product *it = at->it;
     for (int64_t i = begin; i < end; i++) {
-        int64_t row = i * at->step;
-        it->kernel->sums(at->depth, least(at->step, it->m - row), at->x + at->k0 * it->b.row, it->b.row,
-                         at->a + row * it->real + at->k0 * it->a.column, it->a.column, at->c + row * it->real, at->k0 > 0);
+        int64_t part = i / at->strips, strip = i % at->strips, k0 = part * at->depth, column = strip * at->step;
+        if (!await(it, &at->done[strip], part))
+            return vme_stopped_here(it->context);
+        it->kernel->sums(least(at->depth, it->k - k0), least(at->step, at->columns - column), at->x + k0 * it->b.row, it->b.row,
+                         at->a + column * it->real + k0 * it->a.column, it->a.column, at->c + column * it->real, k0 > 0);
+        atomic_store_explicit(&at->done[strip], part + 1, memory_order_release);
     }
     return VME_OK;
 }
@@ -804,13 +817,17 @@ static vme_status sums(void *argument, int64_t begin, int64_t end)
 /* One vector, and a matrix whose columns lie side by side, as do the output's elements. */
 static vme_status multiply_sums(const product *it, const char *a, const char *x, char *c)
 {
-    vector_product at = {.it = it, .a = a, .x = x, .c = c};
-    at.step = least(it->m, it->m >= 4096 ? 2048 : most(256, parts(it->m, 128) * 64));
-    at.pieces = parts(it->m, at.step);
+    strip_sums at = {.it = it, .x = x, .step = least(it->m, it->m >= 4096 ? 2048 : most(256, parts(it->m, 512) * 64))};
+    at.depth = least(it->k, most(8, VECTOR_WORK / at.step & ~(int64_t)7));
     vme_status status = VME_OK;
-    for (at.k0 = 0; status == VME_OK && at.k0 < it->k; at.k0 += at.depth) {
-        at.depth = least(it->k - at.k0, most(8, VECTOR_WORK / at.step & ~(int64_t)7));
-        status = vme_parallel(it->context, at.pieces, 1, sums, &at);
+    for (int64_t column = 0; status == VME_OK && column < it->m; column += at.columns) {
+        at.columns = least(it->m - column, SUM_STRIPS * at.step);
+        at.strips = parts(at.columns, at.step);
+        at.a = a + column * it->real;
+        at.c = c + column * it->real;
+        for (int64_t strip = 0; strip < at.strips; strip++)
+            atomic_init(&at.done[strip], 0);
+        status = vme_parallel(it->context, at.strips * parts(it->k, at.depth), 1, sums, &at);
     }
     return status;
 }

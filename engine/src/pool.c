@@ -4,9 +4,11 @@
  * fewer threads work than the pool may use, and leave between two pieces when more callers have come. So many callers at once
  * have a core each and no helpers, a single one has all cores. What a piece computes never depends on who computes it.
  *
- * Helpers start when a job first wants one. An idle one spins a little (less and less while that finds nothing), then sleeps. A
- * forked child starts without any. Everything shared is under one lock, taken twice a job and twice a helper's visit; single
- * pieces never touch it. */
+ * Helpers start when a job first wants one. An idle one spins a little (less and less while that finds nothing), then sleeps. Waking
+ * one costs its caller as much as some products take, so a job of several pieces does the first and wakes helpers when the others are
+ * worth it; those that spin come at once. A woken helper keeps off its caller's core, which a scheduler that packs threads on few cores
+ * would give it. A forked child starts without any. Everything shared is under one lock, taken twice a job and twice a helper's visit;
+ * single pieces never touch it. */
 #include "internal.h"
 #include "pool.h"
 
@@ -17,7 +19,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HELPERS_MOST = 255, HELPER_STACK = 256 << 10, SPINS_MOST = 1 << 10, SPINS_LEAST = 1 << 4 };
+enum {
+    NOWHERE = -1,
+    HELPERS_MOST = 255, HELPER_STACK = 256 << 10, SPINS_MOST = 1 << 10, SPINS_LEAST = 1 << 4,
+    TRIED_LEAST = 4,            /* pieces of a job that does one before it wakes helpers */
+    WAKING_NS = 100000,         /* of work left: half of it is gained, and the waking and the way to a core lost */
+};
 
 struct job {
     vme_context *context;
@@ -28,26 +35,38 @@ struct job {
     _Atomic int64_t next;           /* the first element that nobody has taken */
     atomic_bool ended;              /* a piece failed, or the context was stopped */
     atomic_int helpers;             /* at work on it; changes under the lock */
-    bool listed, waiting;           /* under the lock: helpers may join; the caller sleeps until they have left */
+    bool listed, called, waiting;   /* under the lock: helpers may join; sleeping ones were woken; the caller sleeps until they have left */
     struct job *previous, *following;
+    int core;                       /* that its caller was on when it was listed */
+    int64_t left_first, first_ns;   /* pieces that were left when it was first looked at, and when; 0: not yet */
     /* under the lock: the lowest piece that failed, so that what the caller hears does not depend on who was faster */
     int64_t failed_at;
     vme_status status;
     char message[VME_MESSAGE_SIZE];
 };
 
+/* Under the lock. */
+struct helper {
+    pthread_t thread;
+    pthread_cond_t woken;
+    bool sleeping;                  /* nobody has woken it yet */
+    int spinning_on;                /* a core, or NOWHERE */
+    int away, taken;                /* the core that it keeps off; the one that was taken from its set for that, or NOWHERE */
+    cpu_set_t left;                 /* the set that this left, to see whether somebody else has changed it */
+};
+
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t work, left;      /* a job was listed; a helper left a job whose caller waits */
+    pthread_cond_t left;            /* a helper left a job whose caller waits */
     _Atomic(struct job *) first;    /* of the listed ones; changes under the lock */
-    int started, sleeping;          /* helpers */
-    pthread_t helpers[HELPERS_MOST];
+    int started;                    /* helpers */
+    struct helper helpers[HELPERS_MOST];
     bool closing;
-    atomic_int spinning;
+    atomic_int sleeping, spinning;
     atomic_int working;             /* threads at work on jobs of several pieces, callers and helpers */
     atomic_int most;                /* that may be; 0: not asked yet */
-    atomic_uint listings;           /* counts, so that spinning helpers see a new one */
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
+    _Alignas(VME_ALIGNMENT) atomic_uint listings;       /* counts, so that spinning helpers see a new one; alone in its line */
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
 
 static int cores(void)
 {
@@ -177,6 +196,7 @@ static void help(struct job *job)
 static void *helper(void *number)
 {
     worker = (int)(intptr_t)number;
+    struct helper *self = &pool.helpers[worker - 1];
     int spins = SPINS_MOST;
     pthread_mutex_lock(&pool.lock);
     while (!pool.closing) {
@@ -190,6 +210,7 @@ static void *helper(void *number)
         unsigned seen = atomic_load(&pool.listings);
         /* spinning pays only where a core is idle: not while callers fill them */
         if (spins > SPINS_LEAST && atomic_load(&pool.working) < vme_threads()) {
+            self->spinning_on = sched_getcpu();
             atomic_fetch_add(&pool.spinning, 1);
             pthread_mutex_unlock(&pool.lock);
             bool found = false;
@@ -199,13 +220,19 @@ static void *helper(void *number)
             }
             pthread_mutex_lock(&pool.lock);
             atomic_fetch_sub(&pool.spinning, 1);
+            self->spinning_on = NOWHERE;
             spins = found ? SPINS_MOST : spins / 2;
             continue;
         }
-        pool.sleeping++;
-        while (!pool.closing && seen == atomic_load(&pool.listings))
-            pthread_cond_wait(&pool.work, &pool.lock);
-        pool.sleeping--;
+        self->sleeping = true;
+        atomic_fetch_add(&pool.sleeping, 1);
+        if (atomic_load(&pool.listings) == seen)        /* announce() takes no lock */
+            while (!pool.closing && self->sleeping)
+                pthread_cond_wait(&self->woken, &pool.lock);
+        if (self->sleeping) {
+            self->sleeping = false;
+            atomic_fetch_sub(&pool.sleeping, 1);
+        }
         spins = spins < SPINS_MOST / 4 ? SPINS_MOST / 4 : spins;
     }
     pthread_mutex_unlock(&pool.lock);
@@ -219,10 +246,10 @@ static void in_child(void)
 {
     /* the helpers and all other callers are the parent's; nobody else is here to hold what is made anew */
     pool.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    pool.work = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     pool.left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     atomic_store(&pool.first, NULL);
-    pool.started = pool.sleeping = 0;
+    pool.started = 0;
+    atomic_store(&pool.sleeping, 0);
     atomic_store(&pool.spinning, 0);
     atomic_store(&pool.working, 0);
 }
@@ -236,14 +263,33 @@ __attribute__((destructor)) static void end(void)
     pool.closing = true;
     int started = pool.started;
     pool.started = 0;
-    pthread_cond_broadcast(&pool.work);
+    for (int i = 0; i < started; i++)
+        pthread_cond_signal(&pool.helpers[i].woken);
     pthread_mutex_unlock(&pool.lock);
     for (int i = 0; i < started; i++)
-        pthread_join(pool.helpers[i], NULL);
+        pthread_join(pool.helpers[i].thread, NULL);
+}
+
+/* Has a helper keep off a core, if it may use others. Under the lock. */
+static void keep_away(struct helper *it, int core)
+{
+    cpu_set_t set;
+    if (core < 0 || it->away == core || pthread_getaffinity_np(it->thread, sizeof set, &set) != 0)
+        return;
+    if (it->taken >= 0 && CPU_EQUAL(&set, &it->left))
+        CPU_SET(it->taken, &set);
+    bool take = core < CPU_SETSIZE && CPU_ISSET(core, &set) && CPU_COUNT(&set) > 1;
+    if (take)
+        CPU_CLR(core, &set);
+    if (pthread_setaffinity_np(it->thread, sizeof set, &set) != 0)
+        return;
+    it->away = core;
+    it->taken = take ? core : NOWHERE;
+    it->left = set;
 }
 
 /* One helper more, where the system gives a thread; without one the work is done all the same. Under the lock. */
-static void start_helper(void)
+static void start_helper(int core)
 {
     pthread_attr_t attributes;
     sigset_t all, before;
@@ -251,9 +297,11 @@ static void start_helper(void)
         return;
     sigfillset(&all);
     if (pthread_attr_setstacksize(&attributes, HELPER_STACK) == 0 && pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
-        pthread_t *thread = &pool.helpers[pool.started];
-        if (pthread_create(thread, &attributes, helper, (void *)(intptr_t)(pool.started + 1)) == 0) {
-            pthread_setname_np(*thread, "vme");
+        struct helper *made = &pool.helpers[pool.started];
+        *made = (struct helper){.woken = PTHREAD_COND_INITIALIZER, .spinning_on = NOWHERE, .away = NOWHERE, .taken = NOWHERE};
+        if (pthread_create(&made->thread, &attributes, helper, (void *)(intptr_t)(pool.started + 1)) == 0) {
+            pthread_setname_np(made->thread, "vme");
+            keep_away(made, core);
             pool.started++;
         }
         pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -261,28 +309,64 @@ static void start_helper(void)
     pthread_attr_destroy(&attributes);
 }
 
-/* Lets helpers join, and wakes as many as the job can use and the machine has cores for. */
+/* Lets helpers join. */
 static void list(struct job *job)
 {
     pthread_mutex_lock(&pool.lock);
-    int64_t pieces = (job->count - atomic_load(&job->next)) / job->grain;      /* beside the caller's own next one */
-    int free = vme_threads() - atomic_load(&pool.working);
-    int wanted = pool.closing ? 0 : pieces < free ? (int)pieces : free;
-    wanted = wanted < helpers_most(job) ? wanted : helpers_most(job);
     job->listed = true;
+    job->core = sched_getcpu();
     job->previous = NULL;
     job->following = atomic_load(&pool.first);
     if (job->following != NULL)
         job->following->previous = job;
     atomic_store(&pool.first, job);
     atomic_fetch_add(&pool.listings, 1);
-    wanted -= atomic_load(&pool.spinning);
-    int wake = wanted < pool.sleeping ? wanted : pool.sleeping;
-    for (int i = wake; i < wanted && pool.started < vme_threads() - 1; i++)
-        start_helper();
     pthread_mutex_unlock(&pool.lock);
-    for (; wake > 0; wake--)
-        pthread_cond_signal(&pool.work);
+}
+
+/* Wakes `wanted` helpers for a job (NULL: the first one), less those that are awake, and starts new ones where there are too few. They
+ * keep off its caller's core. */
+static void wake(int wanted, const struct job *job)
+{
+    unsigned char woken[HELPERS_MOST];
+    int count = 0;
+    pthread_mutex_lock(&pool.lock);
+    if (job == NULL)
+        job = atomic_load(&pool.first);
+    const int core = job == NULL ? NOWHERE : job->core;
+    for (int i = 0; i < pool.started; i++)
+        if (pool.helpers[i].spinning_on != NOWHERE) {
+            if (pool.helpers[i].spinning_on == core)
+                keep_away(&pool.helpers[i], core);      /* it does not run, the caller does */
+            wanted--;
+        }
+    for (int i = 0; i < pool.started && count < wanted; i++)
+        if (pool.helpers[i].sleeping) {
+            keep_away(&pool.helpers[i], core);
+            pool.helpers[i].sleeping = false;
+            atomic_fetch_sub(&pool.sleeping, 1);
+            woken[count++] = (unsigned char)i;
+        }
+    for (int i = count; i < wanted && pool.started < vme_threads() - 1 && !pool.closing; i++)
+        start_helper(core);
+    pthread_mutex_unlock(&pool.lock);
+    while (count > 0)
+        pthread_cond_signal(&pool.helpers[woken[--count]].woken);
+}
+
+static int64_t pieces_left(const struct job *job)
+{
+    return (job->count - atomic_load_explicit(&job->next, memory_order_relaxed) + job->grain - 1) / job->grain;
+}
+
+/* Wakes as many as the job can use and the machine has cores for. */
+static void call_helpers(struct job *job)
+{
+    int64_t pieces = pieces_left(job) - 1;      /* beside the caller's own next one */
+    int free = vme_threads() - atomic_load(&pool.working);
+    int wanted = pieces < free ? (int)pieces : free;
+    wake(wanted < helpers_most(job) ? wanted : helpers_most(job), job);
+    job->called = true;
 }
 
 /* Nobody joins any more; returns when every helper has left. */
@@ -310,21 +394,43 @@ static void unlist(struct job *job)
 /* A caller has ended: a helper that had to leave another's job may come back. */
 static void announce(void)
 {
-    pthread_mutex_lock(&pool.lock);
     atomic_fetch_add(&pool.listings, 1);
-    bool wake = pool.sleeping > 0 && atomic_load(&pool.spinning) == 0;
-    pthread_mutex_unlock(&pool.lock);
-    if (wake)
-        pthread_cond_signal(&pool.work);
+    if (atomic_load(&pool.sleeping) > 0)
+        wake(1, NULL);
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* Between two pieces: lets helpers join as soon as the pool has room, and calls them when that is worth it. */
+static void look_for_help(struct job *job)
+{
+    int64_t left = pieces_left(job);
+    if (job->called || left < 2 || atomic_load_explicit(&pool.working, memory_order_relaxed) >= vme_threads() || !wants_help(job))
+        return;
+    if (!job->listed)
+        list(job);
+    if (job->count / job->grain >= TRIED_LEAST) {
+        int64_t now = now_ns();
+        if (job->left_first == 0) {
+            job->left_first = left;
+            job->first_ns = now;
+        }
+        if (left == job->left_first || (now - job->first_ns) / (job->left_first - left) < WAKING_NS / left)
+            return;
+    }
+    call_helpers(job);
 }
 
 static vme_status run(struct job *job)
 {
     atomic_fetch_add(&pool.working, 1);
     do
-        if (!job->listed && atomic_load_explicit(&pool.working, memory_order_relaxed) < vme_threads() && wants_help(job)
-            && job->count - atomic_load_explicit(&job->next, memory_order_relaxed) > job->grain)
-            list(job);
+        look_for_help(job);
     while (do_piece(job));
     atomic_fetch_sub(&pool.working, 1);
     if (job->listed)

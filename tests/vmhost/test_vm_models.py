@@ -6,6 +6,7 @@ from concurrent.futures import CancelledError
 
 import numpy
 import pytest
+from onnx import helper
 
 import vmhost
 from bench.networks import resnet18
@@ -33,6 +34,13 @@ def describe(name):
 def open_bytes(data):
     from engine import _array
     return _array._model_open(data)
+
+def with_options(value):
+    inputs, options = value
+    model = engine.load("net", **options)
+    model.warmup()
+    outputs, steps = model.run(inputs, profile=True)
+    return outputs, [(step.kind, step.ms >= 0) for step in steps]
 
 def for_ever(inputs):
     from vmhost import guest
@@ -117,6 +125,19 @@ def test_bytes_are_no_way_to_a_model_in_a_vm(host, tmp_path):
 def test_ports_are_told_in_a_vm(host, tmp_path):
     task = host.load(task_bundle(tmp_path / "a", {"small": networks.small()}))
     assert task("small", entry="main:describe") == [("input", "float32", [1, 3, 32, 32]), ("output", "float32", [1, 10])]
+
+
+def test_options_warming_up_and_profiles_are_there_in_a_vm(host, tmp_path):
+    half = networks.graph([helper.make_node("Mul", ["x", "half"], ["y"])], {"x": (70000,)}, {"y": (70000,)}, {"half": numpy.float32(0.5)})
+    task, least = host.load(task_bundle(tmp_path / "a", {"net": half})), {"x": numpy.full(70000, numpy.finfo("float32").tiny)}
+    for options, subnormal in (({}, True), ({"threads": 1, "ftz": True, "precision": "float32"}, False)):
+        outputs, steps = task((least, options), entry="main:with_options")
+        assert bool(numpy.asarray(outputs["y"]).all()) is subnormal
+        assert steps and all(took for _, took in steps)
+    for options, told in (({"precision": "float16"}, "precision: expected float32, got 'float16'"), ({"threads": -1}, "threads: expected 1 or more"),
+                          ({"search": "fixed"}, "search: expected nothing: the host has prepared the model")):
+        with pytest.raises(vmhost.TaskError, match=told):
+            task((least, options), entry="main:with_options")
 
 
 def test_a_stop_in_the_middle_of_a_run(host, tmp_path):

@@ -1,8 +1,9 @@
 """Boots a VM, loads a task, makes its first calls and ends it, while the n-th allocation fails; for one n after the other.
 
-    LD_PRELOAD=failing.so python -m tests.faults.boots core|making|python|alone|posix N…
+    LD_PRELOAD=failing.so python -m tests.faults.boots core|libraries|making|python|alone|posix N…
 
-`core`: allocations that the native core asks of libc, on all threads. `making`: those that CPython makes on the
+`core`: allocations that the native core asks of libc, on all threads. `libraries`: the same, those that it asks for OpenSSL and libzstd among them,
+with a task that uses them. `making`: those that CPython makes on the
 VM's threads while it makes the interpreter; `python`: all its others there. `alone` and `posix` are controls: CPython makes and ends an interpreter on a
 native thread, and none of our code is there; what fails is the making, or a second import of the module posix. Each n is printed before it is tried, so a crash is known by
 its n, and after it how it ended and what was wrong with that. The last line tells how many allocations there are, once an n was beyond.
@@ -86,7 +87,22 @@ def run(value):
 def teardown():
     table.clear()
 """
+LIBRARIES = '''
+def run(value):
+    import hashlib, ssl
+    from compression import zstd
+    if value == "zstd":
+        return zstd.decompress(zstd.compress(bytes(3000))) == bytes(3000)
+    if value == "hashlib":
+        return hashlib.new("sha512", b"x").hexdigest()[:4] + hashlib.scrypt(b"x", salt=b"y", n=16, r=8, p=1).hex()[:4]
+    context, incoming, outgoing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    except ssl.SSLWantReadError:
+        return len(outgoing.read()) > 100
+'''
 CALLS = ("sealed", "threads", "files", "denied", "raised", list(range(50)), "array", np.ones((2, 3)))
+LIBRARY_CALLS = ("zstd", "hashlib", "ssl", "zstd")
 PERMISSIONS = {"read": ["/usr/share"], "write": [], "net": ["localhost:80"], "env": ["HOME"], "host": []}
 
 
@@ -101,7 +117,7 @@ def code_of_the_core(core):
     return int(lines[0][0].split("-")[0], 16), int(code[0], 16), int(code[1], 16)
 
 
-def try_once(core, system, image, arm):
+def try_once(core, system, image, arm, calls=CALLS):
     """(how boot and calls ended, what is wrong with it)."""
     wrong = []
     events = core.Events()
@@ -115,7 +131,7 @@ def try_once(core, system, image, arm):
     until(lambda: vm.state in ("ready", "failed"))
     if vm.state == "ready":
         vm.attach(lane)
-        for value in CALLS:
+        for value in calls:
             try:
                 call = lane.submit(value, 20)
             except MemoryError:
@@ -143,7 +159,7 @@ def try_once(core, system, image, arm):
         wrong.append("quarantined")
     elif vm.statistics()["live_bytes"] != 0:
         wrong.append("bytes left")
-    usual = ["result", "result", "result", "result", "TaskError", "result", "result", "result"]
+    usual = ["TaskError" if value == "raised" else "result" for value in calls]
     return "nothing" if ends == usual else ",".join(ends), wrong
 
 
@@ -179,19 +195,20 @@ def main(mode, *numbers):
         return alone(failing, mode == "posix", map(int, numbers))
     core = isolation.core()
     core.set_error_factory(from_core)
-    system, image = system_image(core), isolation.image_of(bundle(WORK), core)
+    system, image = system_image(core), isolation.image_of(bundle(LIBRARIES if mode == "libraries" else WORK), core)
+    calls = LIBRARY_CALLS if mode == "libraries" else CALLS
     image.add_file("words.txt", b"some words")
     failing.failing_disarm.restype = ctypes.c_long
     failing.failing_where.restype = ctypes.c_char_p
     failing.failing_core.argtypes = [ctypes.c_size_t] * 3
-    if mode == "core":
+    if mode in ("core", "libraries"):
         failing.failing_core(*code_of_the_core(core))
     threads = len(os.listdir("/proc/self/task"))
     total = None
-    try_once(core, system, image, lambda: None)     # what is made once per process is made
+    try_once(core, system, image, lambda: None, calls)     # what is made once per process is made
     for n in map(int, numbers):
         print("n", n, flush=True)
-        end, wrong = try_once(core, system, image, lambda: failing.failing_arm(n))
+        end, wrong = try_once(core, system, image, lambda: failing.failing_arm(n), calls)
         counted = failing.failing_disarm()
         if counted >= 0:
             total = counted
@@ -200,7 +217,7 @@ def main(mode, *numbers):
         if wrong and mode == "python" and while_posix_is_made(failing):
             end = f"{end}, while posix is made"
         print("=", end, *(f"wrong: {what}" for what in wrong), flush=True)
-    end, wrong = try_once(core, system, image, lambda: None)
+    end, wrong = try_once(core, system, image, lambda: None, calls)
     assert end == "nothing" and not wrong, (end, wrong)
     until(lambda: len(os.listdir("/proc/self/task")) <= threads + 1)      # the warden
     print("total", total, flush=True)

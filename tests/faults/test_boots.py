@@ -58,6 +58,22 @@ def test_each_allocation_of_the_core_fails_once(failing):
     assert total > 50 and sum(ends.values()) == total and not crashes
 
 
+def test_some_allocations_that_openssl_and_libzstd_ask_the_core_for_fail(failing):
+    """Whatever error of theirs that ends in, they go on working for the next VM."""
+    chosen = sorted(random.Random(1).sample(range(1, 1500), 60))
+    ends, crashes, _ = run(failing, "libraries", chosen)
+    report("libraries", ends, crashes, None)
+    assert sum(ends.values()) == len(chosen) and not crashes
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("part", range(8))
+def test_each_allocation_that_openssl_and_libzstd_ask_the_core_for_fails_once(failing, part):
+    ends, crashes, total = run(failing, "libraries", [*range(1 + part, 20000, 8), BEYOND])
+    report("libraries", ends, crashes, total)
+    assert not crashes
+
+
 def test_some_allocations_of_cpython_fail_in_a_boot_and_first_calls(failing):
     chosen = sorted(random.Random(1).sample(range(1, 18000), 40))
     ends, crashes, _ = run(failing, "python", chosen)

@@ -18,9 +18,13 @@ for sanitizer in "$@"; do
     # shellcheck disable=SC2086
     {
         ${CC:-gcc} $flags $sources "$here/test_lane.c" -o "$build/test_lane"
+        ${CC:-gcc} $flags -fPIC -shared -Wl,-z,relro,-z,now "$here/greedy_library.c" -o "$build/libgreedy.so"
+        ${CC:-gcc} $flags $wraps "$core/library_memory.c" "$core/meter.c" "$core/critical.c" "$here/test_library_memory.c" \
+            "$here/failing_malloc.c" -L"$build" -lgreedy "-Wl,-rpath,$build" -o "$build/test_library_memory"
         ${CC:-gcc} $flags $wraps $sources "$here/test_faults.c" "$here/failing_malloc.c" -o "$build/test_faults"
     }
     echo "sanitizer: $sanitizer"
     TSAN_OPTIONS=halt_on_error=1 "$build/test_lane"
     "$build/test_faults"
+    ASAN_OPTIONS=allocator_may_return_null=1 TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1 "$build/test_library_memory"
 done

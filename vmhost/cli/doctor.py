@@ -145,6 +145,9 @@ def installation():
         if not _core.sqlite_counted():
             yield Finding("SQLite", REMARK, "its memory is not charged to the VM that asks for it",
                           "this SQLite hides its functions, or the process used it first: see memory-accounting.md in docs")
+        if uncounted := _core.libraries_uncounted():
+            yield Finding("libraries", REMARK, f"what {', '.join(uncounted)} take from the C library is not charged to the VM that asks for it",
+                          "they are linked into this Python: bound such a process from outside, see isolation.md in docs")
     from bytecode.acceptance import is_accepted
     from bytecode.errors import BundleError
     from bytecode.format import read_bundle

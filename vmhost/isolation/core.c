@@ -10,6 +10,7 @@
 #include "engine.h"
 #include "fork.h"
 #include "handover.h"
+#include "library_memory.h"
 #include "seal.h"
 #include "sqlite_memory.h"
 #include "sqlite_rules.h"
@@ -106,6 +107,33 @@ static PyObject *sqlite_counted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
     return PyBool_FromLong(sqlite_absent || vmh_sqlite_memory_counted());
 }
 
+/* Where the native module `name` comes from: its file or "built-in". None: it is not there. NULL with an error. */
+static PyObject *origin_of(const char *name)
+{
+    PyObject *util = PyImport_ImportModule("importlib.util");
+    PyObject *spec = util == NULL ? NULL : PyObject_CallMethod(util, "find_spec", "s", name);
+    PyObject *origin = spec == NULL ? NULL : spec == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttrString(spec, "origin");
+    Py_XDECREF(util);
+    Py_XDECREF(spec);
+    return origin;
+}
+
+static PyObject *libraries_uncounted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    PyObject *list = PyList_New(0);
+    for (const char *const *name = vmh_library_memory_modules; list != NULL && *name != NULL; name++) {
+        PyObject *origin = origin_of(*name), *text = PyUnicode_FromString(*name);
+        const char *path = origin == NULL || !PyUnicode_Check(origin) ? NULL : PyUnicode_AsUTF8(origin);
+        if (path != NULL)
+            vmh_library_memory_loaded(*name, strcmp(path, "built-in") == 0 ? NULL : path);
+        if (PyErr_Occurred() || text == NULL || (path != NULL && !vmh_library_memory_counted(*name) && PyList_Append(list, text) < 0))
+            Py_CLEAR(list);
+        Py_XDECREF(origin);
+        Py_XDECREF(text);
+    }
+    return list;
+}
+
 static PyObject *engine_attach(PyObject *Py_UNUSED(module), PyObject *args)
 {
     unsigned long long table;
@@ -120,6 +148,9 @@ static PyMethodDef core_methods[] = {
      PyDoc_STR("engine_attach(table, path): the address of the engine's `struct vme_api`, and the file of engine._array.")},
     {"sqlite_counted", sqlite_counted, METH_NOARGS,
      PyDoc_STR("Is what SQLite allocates charged to the VM that asks for it? Not if the host used SQLite before the core was loaded.")},
+    {"libraries_uncounted", libraries_uncounted, METH_NOARGS,
+     PyDoc_STR("The native modules of OpenSSL and libzstd that this Python has, and whose libraries' memory is not charged to the VM that\n"
+               "asks for it. Loads them.")},
     {"crash_open", crash_open, METH_O,
      PyDoc_STR("crash_open(path) -> list of dicts: keeps this process's breadcrumbs in the file, and tells which VMs were running on "
                "the crashing thread of the process that had it before. OSError EBUSY: another process has it.")},
@@ -170,11 +201,8 @@ finish:
 /* SQLite takes an allocator only before its first use, which may be the host's own: so as early as can be. */
 static int install_sqlite(void)
 {
-    PyObject *util = PyImport_ImportModule("importlib.util"), *origin = NULL;
-    PyObject *spec = util == NULL ? NULL : PyObject_CallMethod(util, "find_spec", "s", "_sqlite3");
-    sqlite_absent = spec == Py_None;
-    if (spec != NULL && spec != Py_None)
-        origin = PyObject_GetAttrString(spec, "origin");
+    PyObject *origin = origin_of("_sqlite3");
+    sqlite_absent = origin == Py_None;
     if (origin != NULL && PyUnicode_Check(origin)) {
         const char *path = PyUnicode_AsUTF8(origin);
         const char *file = path == NULL || strcmp(path, "built-in") == 0 ? NULL : path;
@@ -183,8 +211,6 @@ static int install_sqlite(void)
             vmh_sqlite_rules_install(file);
         }
     }
-    Py_XDECREF(util);
-    Py_XDECREF(spec);
     Py_XDECREF(origin);
     return PyErr_Occurred() ? -1 : 0;
 }

@@ -136,7 +136,7 @@ static PyObject *vm_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
     double idle_s = strcmp(phase, "idle") == 0 && idle_since != 0 ? (double)(vmh_now_ns() - idle_since) / 1e9 : 0.0;
     return Py_BuildValue("{s:K,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:d,s:L,s:L,s:L,s:i,s:d,s:d,s:L}",
         "id", (unsigned long long)vm->id, "state", vm_states[atomic_load(&vm->state)], "phase", phase,
-        "live_bytes", atomic_load(&meter->live), "peak_bytes", atomic_load(&meter->peak),
+        "live_bytes", vmh_meter_live(meter), "peak_bytes", atomic_load(&meter->peak),
         "arenas", atomic_load(&meter->arenas), "buffer_bytes", atomic_load(&meter->buffers),
         "refused", atomic_load(&meter->refused), "cpu_s", (double)cpu / 1e9, "calls", atomic_load(&vm->calls),
         "errors", atomic_load(&vm->errors), "stops", atomic_load(&vm->stops), "threads", threads,

@@ -1,6 +1,7 @@
 /* Gates of builtins, `_locale`, `_signal`, `_hashlib`, `mmap` and `_sqlite3`. */
 #include "gates.h"
 
+#include "library_memory.h"
 #include "meter.h"
 #include "sqlite_rules.h"
 #include "sqlite_use.h"
@@ -46,7 +47,8 @@ static int check_getsignal(vmh_gated *call)
     return 1;
 }
 
-/* --- _hashlib: OpenSSL has memory of its own. What scrypt asks for is known beforehand, and charged while it works. */
+/* --- _hashlib: what scrypt asks for is known beforehand, so too much is refused as anywhere else, with MemoryError. Where OpenSSL's memory
+ * is not charged as it takes it (library_memory.c), it is charged here while it works. */
 
 /* An argument as a size, made an int for good; 0 where it is none: the original says what is wrong with it. -1: error set. */
 static int size_argument(vmh_gated *call, const char *keyword, size_t *size)
@@ -79,8 +81,12 @@ static int charge_scrypt(vmh_gated *call)
         PyErr_NoMemory();
         return -1;
     }
+    bool counted = vmh_library_memory_counted("_hashlib");
+    if (counted)
+        vmh_meter_release(meter, bytes);
     call->result = vmh_gated_original(call);
-    vmh_meter_release(meter, bytes);
+    if (!counted)
+        vmh_meter_release(meter, bytes);
     return call->result == NULL ? -1 : 1;
 }
 

@@ -328,7 +328,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     enum vmh_kind kind = VMH_OK, stop_kind;
     atomic_fetch_add_explicit(&lane->running, 1, memory_order_relaxed);
     vmh_hot_enter();
-    if (atomic_load(&vm->meter->over))
+    if (atomic_load(&vm->meter->over) || atomic_load(&vm->meter->denied))
         vmh_meter_rearm(vm->meter);
     vmh_phase_begin(vm, VMH_PHASE_CALL, call, call->deadline_ns, lane->cpu_ns);
     PyObject *entry = entry_named(vm, call->entry == NULL ? lane->entry : call->entry);
@@ -349,7 +349,9 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         if (vmh_wire_encode_away(&vm->scratch, result, "result", vm->buffer_type, vm) < 0)
             kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_TASK_ERROR : VMH_VALUE;
     }
-    if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR) && PyErr_ExceptionMatches(PyExc_MemoryError))
+    /* a library that is refused memory says so in an error of its own, maybe before the stop arrives */
+    if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR)
+        && (PyErr_ExceptionMatches(PyExc_MemoryError) || atomic_load(&vm->meter->over) || atomic_load(&vm->meter->denied)))
         kind = VMH_MEMORY_LIMIT;
     bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop_error);
     if (kind != VMH_OK && !unwound)

@@ -6,6 +6,7 @@
  */
 #include "engine.h"
 #include "gates.h"
+#include "library_memory.h"
 
 #include <limits.h>
 #include <marshal.h>
@@ -262,6 +263,7 @@ static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *name)
     module = call_imp(builtin ? python.create_builtin : python.create_dynamic, &spec, 1);
     if (module == NULL)
         goto done;
+    vmh_library_memory_loaded(text, builtin ? NULL : path);
     PyModuleDef *def = PyModule_Check(module) ? PyModule_GetDef(module) : NULL;
     if (def == NULL || known_add(def, text) < 0) {
         if (!PyErr_Occurred())

@@ -39,6 +39,14 @@ static void note_peak(vmh_meter *meter, long long live)
     }
 }
 
+static void note_soft(vmh_meter *meter, long long live)
+{
+    if (live > atomic_load_explicit(&meter->soft, memory_order_relaxed)
+        && !atomic_load_explicit(&meter->over, memory_order_relaxed)
+        && !atomic_exchange(&meter->over, true) && meter->on_soft != NULL)
+        meter->on_soft(meter->context);
+}
+
 bool vmh_meter_charge(vmh_meter *meter, size_t bytes)
 {
     long long hard = atomic_load_explicit(&meter->hard, memory_order_relaxed);
@@ -56,12 +64,16 @@ bool vmh_meter_charge(vmh_meter *meter, size_t bytes)
             return false;
         }
     }
-    if (live > atomic_load_explicit(&meter->soft, memory_order_relaxed)
-        && !atomic_load_explicit(&meter->over, memory_order_relaxed)
-        && !atomic_exchange(&meter->over, true) && meter->on_soft != NULL)
-        meter->on_soft(meter->context);
+    note_soft(meter, live);
     note_peak(meter, live);
     return true;
+}
+
+void vmh_meter_force(vmh_meter *meter, size_t bytes)
+{
+    long long live = atomic_fetch_add_explicit(&meter->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
+    note_soft(meter, live);
+    note_peak(meter, live);
 }
 
 bool vmh_meter_inherit(vmh_meter *meter, size_t bytes, bool forced)
@@ -83,4 +95,11 @@ void vmh_meter_release(vmh_meter *meter, size_t bytes)
 void vmh_meter_rearm(vmh_meter *meter)
 {
     atomic_store(&meter->over, false);
+    atomic_store(&meter->denied, false);
+}
+
+long long vmh_meter_live(vmh_meter *meter)
+{
+    long long live = atomic_load(&meter->live);
+    return atomic_load(&meter->ended) ? live - atomic_load(&meter->libraries) : live;
 }

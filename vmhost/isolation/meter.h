@@ -18,10 +18,13 @@ typedef struct vmh_meter {
     atomic_llong peak;
     atomic_llong arenas;        /* pymalloc arenas, a count */
     atomic_llong buffers;       /* bytes of `live` that are buffers */
+    atomic_llong libraries;     /* bytes of `live` that native libraries asked the C library for (library_memory.c) */
     atomic_llong refused;       /* allocations refused at the hard limit */
     atomic_llong helper_cpu_ns; /* of threads of the process that worked for this VM (the engine's) */
     atomic_llong soft, hard;    /* bytes; LLONG_MAX: none */
     atomic_bool over;           /* soft limit passed since vmh_meter_rearm */
+    atomic_bool denied;         /* a native library was refused memory since then; it tells so in an error of its own */
+    atomic_bool ended;          /* its VM: what libraries still hold is for the whole process, nobody's */
     void (*on_soft)(void *context);     /* called once when `over` turns true; must only wake someone */
     void *context;              /* valid while on_soft is set; cleared by the VM before it goes */
 } vmh_meter;
@@ -32,10 +35,14 @@ void vmh_meter_unref(vmh_meter *meter);
 
 /* False: refused, nothing was charged. */
 bool vmh_meter_charge(vmh_meter *meter, size_t bytes);
+/* Charges in any case. Passing the soft limit asks for the stop, as ever. */
+void vmh_meter_force(vmh_meter *meter, size_t bytes);
 /* Charges what another meter was charged with, whose owner ended. Stops nothing: who is over its soft limit now is stopped at
  * its next charge. Not `forced`: false, and nothing charged, where that would be so. */
 bool vmh_meter_inherit(vmh_meter *meter, size_t bytes, bool forced);
 void vmh_meter_release(vmh_meter *meter, size_t bytes);
 void vmh_meter_rearm(vmh_meter *meter);
+/* The bytes that its VM has, or has left behind. */
+long long vmh_meter_live(vmh_meter *meter);
 
 #endif

@@ -793,6 +793,7 @@ gone:
     vmh_overflow_unguard();
     vmh_memory_bind(NULL);
     vmh_seal_free(vm);
+    atomic_store(&vm->meter->ended, true);
     vmh_mutex_lock(&vm->life);
     atomic_store(&vm->cpu_ns_final, cpu_ns_locked(vm));
     atomic_store(&vm->cpu_clock_valid, false);

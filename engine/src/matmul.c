@@ -817,7 +817,7 @@ static vme_status sums(void *argument, int64_t begin, int64_t end)
 /* One vector, and a matrix whose columns lie side by side, as do the output's elements. */
 static vme_status multiply_sums(const product *it, const char *a, const char *x, char *c)
 {
-    strip_sums at = {.it = it, .x = x, .step = least(it->m, it->m >= 4096 ? 2048 : most(256, parts(it->m, 512) * 64))};
+    strip_sums at = {.it = it, .x = x, .step = least(it->m, it->m >= 4096 ? 1024 : it->m >= 1024 ? 512 : 256)};
     at.depth = least(it->k, most(8, VECTOR_WORK / at.step & ~(int64_t)7));
     vme_status status = VME_OK;
     for (int64_t column = 0; status == VME_OK && column < it->m; column += at.columns) {

@@ -1,8 +1,9 @@
 """Pure Python in a sealed VM against the main interpreter, and what replaces the compiler there against CPython's own.
 
 Both sides run the same functions of one module and measure themselves, in CPU time of the thread, over slices of a few
-milliseconds that take turns. Clocks drift and neighbours interfere, which only ever adds: so a promise is read from the best
-slice of each side, and the median of the ratios round by round stands beside it.
+milliseconds that take turns, on one core: two cores may have different clocks for seconds on end, which once showed as 0.66x.
+Clocks drift and neighbours interfere, which only ever adds: so a promise is read from the best slice of each side, and the
+median of the ratios round by round stands beside it.
 """
 
 import types
@@ -138,7 +139,7 @@ def run(quick):
     module = types.ModuleType("program")
     exec(compile(PROGRAM, "program.py", "exec"), module.__dict__)
     rounds = 5 if quick else 101
-    with contenders.host(max_vms=1) as host:
+    with contenders.one_core(), contenders.host(max_vms=1) as host:
         task = host.load(compile_sources({"main": (PROGRAM, "main.py", False)}, entry="main:run", name="program", version="1"))
         return [
             *(_result(f"pure Python, {name}", name, task, module.run, rounds, 0.98) for name in PURE),

@@ -85,7 +85,7 @@ def page():
             lines += ["| name | | how, or what to use |", "| --- | --- | --- |"]
             lines += [f"| `{name}` | {kind} | {remark} |" for name, kind, remark in rest] + [""]
     methods = sorted(name for name in dir(numpy.ndarray) if not name.startswith("_"))
-    absent = [name for name in methods if not hasattr(engine.numpy.ndarray, name)]
+    absent = [name for name in methods if not hasattr(engine.numpy.ones((1, 1)), name)]
     lines += ["## Methods and attributes of arrays", "", f"{len(methods) - len(absent)} same, {len(absent)} absent.", "",
               "| name | what to use |", "| --- | --- |"]
     lines += [f"| `{name}` | {ABSENT_METHODS.get(name, '')} |" for name in absent]

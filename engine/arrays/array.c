@@ -330,6 +330,19 @@ static int set_flat(PyObject *self, PyObject *value, void *closure)
     return result;
 }
 
+/* What is left out on purpose: an AttributeError with what to use instead. `closure`: the name. */
+static PyObject *get_absent(PyObject *self, void *closure)
+{
+    PyObject *module = PyImport_ImportModule("engine.numpy._absent");
+    PyObject *error = module == NULL ? NULL : PyObject_CallMethod(module, "missing_method", "s", (const char *)closure);
+    if (error != NULL)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    Py_XDECREF(module);
+    return NULL;
+}
+#define ABSENT(name) {name, get_absent, NULL, NULL, (void *)name}
+
 static PyGetSetDef attributes[] = {
     {"shape", get_shape, NULL, "Sizes of the dimensions.", NULL},
     {"strides", get_strides, NULL, "Bytes from one element to the next, a dimension each.", NULL},
@@ -345,6 +358,8 @@ static PyGetSetDef attributes[] = {
     {"flags", get_flags, NULL, "How the memory lies and whether it may be written.", NULL},
     {"flat", get_flat, set_flat, "The elements in C order: iterated, read and written by number.", NULL},
     {"device", get_device, NULL, "\"cpu\".", NULL},
+    ABSENT("base"), ABSENT("ctypes"), ABSENT("data"), ABSENT("dump"), ABSENT("dumps"), ABSENT("getfield"), ABSENT("resize"), ABSENT("setfield"),
+    ABSENT("tofile"),
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -12,6 +12,11 @@ def missing(module, name):
     return AttributeError(f"module {title!r} has no attribute {name!r}" + (f"; {advice}" if advice else ""))
 
 
+def missing_method(name):
+    """The same for a name that arrays lack."""
+    return AttributeError(f"'engine.numpy.ndarray' object has no attribute {name!r}; {ABSENT_METHODS[name]}")
+
+
 _DATES = "dates and times have no dtype here: keep seconds or days in an int64 or float64 array, and use the module datetime for calendars"
 _TEXT = "text has no dtype here: keep strings in a list, and numbers in arrays"
 _OBJECTS = "arrays hold numbers only: keep Python objects in a list"

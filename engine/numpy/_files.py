@@ -165,7 +165,7 @@ def load(file, mmap_mode=None, allow_pickle=False, fix_imports=True, encoding="A
     if mmap_mode is not None:
         raise ValueError("mmap_mode is absent: files are read whole; use load without it")
     if allow_pickle:
-        raise ValueError(f"allow_pickle=True: a pickle {_NO_OBJECTS.removeprefix('holds ')}")
+        raise ValueError(f"allow_pickle=True: a pickle {_NO_OBJECTS}")
     own = not hasattr(file, "read")
     opened = open(file, "rb") if own else file
     keep = False

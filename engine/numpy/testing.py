@@ -2,65 +2,86 @@
 
 from engine import _array as _a
 from engine.numpy._logic import isclose
-from engine.numpy._printing import array_repr
+from engine.numpy._printing import array2string, array_repr
 
 __all__ = ["assert_", "assert_allclose", "assert_almost_equal", "assert_approx_equal", "assert_array_almost_equal", "assert_array_compare",
            "assert_array_equal", "assert_array_less", "assert_equal", "assert_raises", "assert_raises_regex", "assert_string_equal"]
 
 
-def _text(value):
-    return array_repr(value) if isinstance(value, _a.ndarray) else repr(value)
+_NAMES = "ACTUAL", "DESIRED"
 
 
-def _message(header, err_msg, actual, desired, names=("ACTUAL", "DESIRED")):
-    lines = ["", header + (f"\n{err_msg}" if err_msg else "")]
-    for name, value in zip(names, (actual, desired)):
-        lines.append(f" {name}: {_text(value)}")
+def _text(value, precision):
+    text = array_repr(value, precision=precision) if isinstance(value, _a.ndarray) else repr(value)
+    return "\n".join(text.splitlines()[:3]) + "..." if text.count("\n") > 3 else text
+
+
+def _message(header, err_msg, actual, desired, verbose=True, precision=8, names=_NAMES):
+    err_msg = str(err_msg)
+    beside = err_msg and "\n" not in err_msg and len(err_msg) < 79 - len(header)
+    lines = [f"\n{header} {err_msg}" if beside else f"\n{header}"]
+    if err_msg and not beside:
+        lines.append(err_msg)
+    if verbose:
+        lines += [f" {name}: {_text(value, precision)}" for name, value in zip(names, (actual, desired))]
     return "\n".join(lines)
 
 
-def _compare(agrees, actual, desired, err_msg="", verbose=True, header="", equal_nan=True, equal_inf=True, strict=False):
+def _compare(agrees, actual, desired, err_msg="", verbose=True, header="", equal_nan=True, equal_inf=True, strict=False, precision=6, names=_NAMES):
     """Fails unless agrees(a, b) holds everywhere, apart from NaNs (and infinities) that stand in the same places."""
     actual, desired = _a.asarray(actual), _a.asarray(desired)
-    if strict:
-        fits = actual.shape == desired.shape and actual.dtype == desired.dtype
-    else:
-        fits = actual.shape == () or desired.shape == () or actual.shape == desired.shape
-    if not fits:
-        why = f"\n(shapes {actual.shape}, {desired.shape} mismatch)" if actual.shape != desired.shape \
-            else f"\n(dtypes {actual.dtype}, {desired.dtype} mismatch)"
-        raise AssertionError(_message(header + why, err_msg, actual, desired))
-    good = _a.asarray(agrees(actual, desired))
-    if equal_nan and "c" in (actual.dtype.kind, desired.dtype.kind) or equal_nan and "f" in (actual.dtype.kind, desired.dtype.kind):
-        nans = _a.isnan(actual) if actual.dtype.kind in "fc" else _a.zeros(actual.shape, bool)
-        others = _a.isnan(desired) if desired.dtype.kind in "fc" else _a.zeros(desired.shape, bool)
+
+    def fail(why):
+        raise AssertionError(_message(header, f"{err_msg}\n{why}", actual, desired, verbose, precision, names))
+
+    if actual.shape != desired.shape and (strict or actual.shape != () != desired.shape):
+        fail(f"(shapes {actual.shape}, {desired.shape} mismatch)")
+    if strict and actual.dtype != desired.dtype:
+        fail(f"(dtypes {actual.dtype}, {desired.dtype} mismatch)")
+    passed_over = _a.asarray(False)
+    if equal_nan:
+        nans, others = _a.isnan(actual), _a.isnan(desired)
         if (nans != others).any():
-            raise AssertionError(_message(header + "\nnan location mismatch:", err_msg, actual, desired))
-        good = good | (nans & others)
+            fail("nan location mismatch:")
+        passed_over = nans & others
     if equal_inf:
-        good = good | (actual == desired)
-    if good.all():
-        return
-    wrong = ~good
-    count, size = int(_a.count_nonzero(wrong)), wrong.size
-    lines = [f"Mismatched elements: {count} / {size} ({100 * count / size:.3g}%)"]
-    if actual.dtype.kind != "b" and desired.dtype.kind != "b" and size:
-        gap = _a.absolute(actual.astype(_wide(actual.dtype)) - desired.astype(_wide(desired.dtype)))[wrong if actual.shape or desired.shape else ()]
-        lines.append(f"Max absolute difference among violations: {_a.max(gap)}")
-        base = _a.broadcast_to(_a.absolute(desired.astype(_wide(desired.dtype))), wrong.shape)
-        base = base[wrong] if wrong.shape else base.reshape(1)
-        ratio = gap.reshape(-1)[base != 0] / base[base != 0]
-        lines.append(f"Max relative difference among violations: {_a.max(ratio) if ratio.size else float('inf')}")
-    raise AssertionError(_message(header, "\n".join([err_msg] * bool(err_msg) + lines), actual, desired))
+        infinite, others = _a.isinf(actual) & ~passed_over, _a.isinf(desired) & ~passed_over
+        if (infinite != others).any():
+            fail("inf location mismatch:")
+        if (infinite & (actual != desired)).any():
+            fail("inf values mismatch:")
+        passed_over = passed_over | infinite
+    wrong = ~(_a.asarray(agrees(actual, desired)) | passed_over)
+    if wrong.any():
+        fail("\n".join(_remarks(actual, desired, wrong, names)))
 
 
-def _wide(dtype):
-    return _a.complex128 if dtype.kind == "c" else _a.float64
+def _remarks(actual, desired, wrong, names):
+    """How many elements differ, where the first ones do, and by how much."""
+    from engine.numpy._sets import argwhere
+
+    count = int(_a.count_nonzero(wrong))
+    lines = [f"Mismatched elements: {count} / {wrong.size} ({100 * count / wrong.size:.3g}%)"]
+    if wrong.ndim:
+        title = "Mismatch at index:" if count == 1 else "Mismatch at indices:" if count <= 5 else "First 5 mismatches are at indices:"
+        places = argwhere(wrong)[:5].tolist()
+        lines += [title, *(f" {place}: " + ", ".join(f"{value[tuple(place)] if value.ndim else value} ({name})"
+                                                     for value, name in zip((actual, desired), names)) for place in places)]
+    if actual.dtype.kind == "b" and desired.dtype.kind == "b":
+        return lines
+    one, other = (_a.broadcast_to(value, wrong.shape)[wrong] for value in (actual, desired))
+    gap = abs(one - other)
+    if actual.dtype.kind == "u":
+        gap = _a.minimum(gap, abs(other - one))
+    divisible = other != 0
+    ratio = _a.max(gap[divisible] / abs(other[divisible])) if divisible.any() else _a.asarray(float("inf"))
+    return [*lines, f"Max absolute difference among violations: {array2string(_a.max(gap))}",
+            f"Max relative difference among violations: {array2string(ratio)}"]
 
 
 def assert_array_compare(comparison, x, y, err_msg="", verbose=True, header="", precision=6, equal_nan=True, equal_inf=True, *, strict=False):
     """Fails unless comparison(x, y) is true everywhere."""
-    _compare(comparison, x, y, err_msg, verbose, header, equal_nan, equal_inf, strict)
+    _compare(comparison, x, y, err_msg, verbose, header, equal_nan, equal_inf, strict, precision)
 
 
 def assert_allclose(actual, desired, rtol=1e-7, atol=0, equal_nan=True, err_msg="", verbose=True, *, strict=False):
@@ -76,19 +97,19 @@ def assert_array_equal(actual, desired, err_msg="", verbose=True, *, strict=Fals
 
 def assert_array_almost_equal(actual, desired, decimal=6, err_msg="", verbose=True):
     """Fails unless |actual - desired| < 1.5 * 10**-decimal everywhere."""
-    _compare(lambda a, b: _a.absolute(a - b) < 1.5 * 10.0 ** -decimal, _a.asarray(actual) * 1, _a.asarray(desired) * 1, err_msg, verbose,
-             f"Arrays are not almost equal to {decimal} decimals")
+    _compare(lambda a, b: _a.absolute(a * 1 - b * 1) < 1.5 * 10.0 ** -decimal, actual, desired, err_msg, verbose,
+             f"Arrays are not almost equal to {decimal} decimals", precision=decimal)
 
 
 def assert_array_less(x, y, err_msg="", verbose=True, *, strict=False):
     """Fails unless x < y everywhere."""
-    _compare(_a.less, x, y, err_msg, verbose, "Arrays are not strictly ordered `x < y`", True, False, strict)
+    _compare(_a.less, x, y, err_msg, verbose, "Arrays are not strictly ordered `x < y`", True, False, strict, names=("x", "y"))
 
 
 def assert_almost_equal(actual, desired, decimal=7, err_msg="", verbose=True):
     """Fails unless |actual - desired| < 1.5 * 10**-decimal."""
     if isinstance(actual, (_a.ndarray, list, tuple)) or isinstance(desired, (_a.ndarray, list, tuple)):
-        assert_array_almost_equal(actual, desired, decimal, err_msg)
+        assert_array_almost_equal(actual, desired, decimal, err_msg, verbose)
         return
     same = actual == desired or actual != actual and desired != desired
     if not same and not abs(desired - actual) < 1.5 * 10.0 ** -decimal:
@@ -122,7 +143,7 @@ def assert_equal(actual, desired, err_msg="", verbose=True, *, strict=False):
         for i, (one, other) in enumerate(zip(actual, desired)):
             assert_equal(one, other, f"item={i}\n{err_msg}")
     elif isinstance(actual, _a.ndarray) or isinstance(desired, _a.ndarray):
-        assert_array_equal(actual, desired, err_msg, strict=strict)
+        assert_array_equal(actual, desired, err_msg, verbose, strict=strict)
     elif not (actual == desired or actual != actual and desired != desired):
         raise AssertionError(_message("Items are not equal:", err_msg, actual, desired))
 

@@ -49,3 +49,26 @@ def test_exceptions_that_are_wanted():
     np.testing.assert_approx_equal(1.23456789, 1.23456780, 6)
     with pytest.raises(AssertionError):
         np.testing.assert_approx_equal(1.2, 1.3)
+
+
+# ---- the sentences are NumPy's, character by character
+DIFFERING = [([1.0, 2], [1.0, 2.1]), ([1.0, 2, numpy.nan], [1, 2, 3]), (numpy.arange(20.0), numpy.arange(20.0) + 1), (1.0, 2.0), ([1, 2], [1, 2, 3]),
+         ([numpy.inf, 1], [1, 1]), ([[1, 2], [3, 4]], [[1, 2], [3, 5]]), (numpy.array([1, 2], "u1"), numpy.array([2, 1], "u1")), ([True, False], [True, True]),
+         ([1 + 1j, 2], [1, 2]), (numpy.ones((9, 9)), numpy.zeros((9, 9))), ([numpy.nan, 1.0], [numpy.nan, 2.0]), (numpy.ones(3), 1.5), ([], []),
+         ([0.0, 1], [0, numpy.inf]), ([1.0, numpy.nan], numpy.nan), (numpy.float32([1.1, 2]), numpy.float32([1.1, 2.5]))]
+
+
+def sentence(module, name, pair, options):
+    try:
+        getattr(module.testing, name)(*map(module.asarray, pair), **options)
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("options", [{}, {"err_msg": "why"}, {"err_msg": "long " * 30, "verbose": False}], ids=str)
+@pytest.mark.parametrize("name", ["assert_allclose", "assert_array_equal", "assert_array_almost_equal", "assert_array_less", "assert_equal"])
+def test_a_failure_reads_as_numpys(name, options):
+    for pair in DIFFERING:
+        with numpy.errstate(all="ignore"):
+            assert sentence(np, name, pair, options) == sentence(numpy, name, pair, options)

@@ -48,6 +48,14 @@ int array_argument_bool(PyObject *value, bool absent, bool *result)
     return truth < 0 ? -1 : 0;
 }
 
+int array_argument_device(PyObject *value)
+{
+    if (!array_given(value) || (PyUnicode_Check(value) && PyUnicode_EqualToUTF8(value, "cpu")))
+        return 0;
+    PyErr_Format(PyExc_ValueError, "Device not understood. Only \"cpu\" is allowed, but received: %S", value);
+    return -1;
+}
+
 int array_argument_int(PyObject *value, int64_t absent, int64_t *result)
 {
     if (value == NULL) {

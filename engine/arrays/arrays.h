@@ -103,8 +103,8 @@ static inline bool is_array(PyObject *object) { return Py_TYPE(object)->tp_deall
 array *array_new(array_state *state, int dtype, int rank, const int64_t *shape, bool zeroed);
 /* The same for a shape that comes from an existing array: `size` is known to fit. */
 array *array_new_like(const array *of, int dtype);
-/* Dense and undefined, its dimensions in memory ordered by the size of `strides`. */
-array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides);
+/* Dense, undefined or `zero`, its dimensions in memory ordered by the size of `strides`. */
+array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides, bool zero);
 array *array_new_scalar(array_state *state, int dtype);
 /* A view: strides in bytes; inherits what `of` must not do. Strides NULL: C order. */
 array *array_view_of(const array *of, int dtype, int rank, const int64_t *shape, const int64_t *strides, char *data);
@@ -184,6 +184,10 @@ bool array_is_operand(PyObject *object);
 
 /* ---- conversion.c */
 array *array_cast(array *self, int dtype);          /* always a copy, C order */
+/* The same in the order 'C', 'F', or 'K', the dimensions in memory as they are. */
+array *array_cast_in_order(array *self, int dtype, char order);
+/* Dense, undefined or `zero`, in that order; 'K': the dimensions in memory as those of `like`. */
+array *array_new_in_order(const array *like, int dtype, int rank, const int64_t *shape, char order, bool zero);
 array *array_contiguous(array *self, int dtype);    /* itself (new reference) where it is already so */
 /* target[...] = source, broadcast and cast; the target must be writable (checked). */
 int array_assign(array *target, const array *source);
@@ -197,6 +201,7 @@ int array_ufuncs_init(array_state *state, PyObject *module);
 bool array_is_fortran(const array *of);
 /* An argument `order` for reading `of`: 'C', 'F' or 'K' ('A' is one of the first two), `absent` without one; 0: an exception is set. */
 char array_argument_order(PyObject *value, const array *of, char absent);
+int array_argument_device(PyObject *value);         /* -1 for anything but None and "cpu" */
 PyObject *array_unary(array_state *state, int op, PyObject *operand, array *out, int dtype);
 PyObject *array_binary(array_state *state, int op, PyObject *a, PyObject *b, array *out, int dtype);
 extern PyType_Slot array_number_slots[];       /* operators.c */

@@ -83,68 +83,56 @@ PyObject *array_item_value(array *self)
     return element_to_python(self->t.dtype, self->t.data);
 }
 
-/* ---- methods */
-static bool named(PyObject *order, const char *name) { return PyUnicode_Check(order) && PyUnicode_EqualToUTF8(order, name); }
-
-/* `order`: "C", "F", "A", "K" as NumPy's; NULL: "K", dimensions in memory as they are. */
-static array *cast_in_order(array *self, int dtype, PyObject *order)
+array *array_new_in_order(const array *like, int dtype, int rank, const int64_t *shape, char order, bool zero)
 {
     int64_t steps[VME_RANK_MOST];
-    bool as_it_lies = order == NULL || named(order, "K"), turned = order != NULL && named(order, "A");
-    if (!as_it_lies && !turned && !named(order, "F")) {
-        if (named(order, "C"))
-            return array_cast(self, dtype);
-        PyErr_Format(PyExc_ValueError, "order must be one of 'C', 'F', 'A', or 'K' (got %R)", order);
-        return NULL;
-    }
-    if ((self->flags & ARRAY_CONTIGUOUS) && (as_it_lies || turned))
+    if (order == 'C' || rank < 2 || (order == 'K' && (rank != like->t.rank || (like->flags & ARRAY_CONTIGUOUS))))
+        return array_new(like->state, dtype, rank, shape, zero);
+    for (int i = 0; i < rank; i++)
+        steps[i] = order == 'K' ? like->t.strides[i] : i + 1;
+    return array_new_ordered(like->state, dtype, rank, shape, steps, zero);
+}
+
+array *array_cast_in_order(array *self, int dtype, char order)
+{
+    if (order == 'C' || (order == 'K' && (self->flags & ARRAY_CONTIGUOUS)))
         return array_cast(self, dtype);
-    int64_t step = vme_dtype_size((vme_dtype)self->t.dtype);
-    for (int i = 0; turned && i < self->t.rank; i++) {
-        if (self->t.shape[i] != 1 && self->t.strides[i] != step)
-            return array_cast(self, dtype);
-        step *= self->t.shape[i];
-    }
-    for (int i = 0; i < self->t.rank; i++)
-        steps[i] = as_it_lies ? self->t.strides[i] : i + 1;
-    array *made = array_new_ordered(self->state, dtype, self->t.rank, self->t.shape, steps);
+    array *made = array_new_in_order(self, dtype, self->t.rank, self->t.shape, order, false);
     if (made != NULL && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &made->t))) < 0)
         Py_CLEAR(made);
     return made;
 }
 
+/* ---- methods */
 static const char *const astype_names[] = {"x", "dtype", "order", "casting", "subok", "copy", "device", NULL};
 
 static PyObject *astype(array_state *state, array *self, PyObject **values)
 {
     int dtype = array_dtype_from(state, values[1]), casting = dtype_casting(values[3], CAST_UNSAFE);
+    char order = array_argument_order(values[2], self, 'K');
     bool copy;
-    if (dtype < 0 || casting < 0 || array_argument_bool(values[5], true, &copy) < 0)
+    if (dtype < 0 || casting < 0 || order == 0 || array_argument_device(values[6]) < 0 || array_argument_bool(values[5], true, &copy) < 0)
         return NULL;
     if (!dtype_can_cast(self->t.dtype, dtype, casting))
         return PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to %R according to the rule '%U'",
                             state->dtypes[self->t.dtype], state->dtypes[dtype], values[3]);
     if (!copy && dtype == self->t.dtype)
         return Py_NewRef(self);
-    array *made = cast_in_order(self, dtype, array_given(values[2]) ? values[2] : NULL);
+    array *made = array_cast_in_order(self, dtype, order);
     return self->flags & ARRAY_SCALAR ? array_as_scalar(made) : (PyObject *)made;
 }
 ARRAY_BOTH_OF(astype, astype_names, 6, 2, 7, astype)
 
 static const char *const copy_names[] = {"a", "order", "subok", NULL};
-static PyObject *copy_of(array_state *state, array *self, PyObject **values)
+static PyObject *copy_in(array *self, PyObject *named, char absent)
 {
-    bool fortran = array_given(values[1]) && PyUnicode_Check(values[1]) && PyUnicode_EqualToUTF8(values[1], "F");
-    if (fortran) {
-        array *turned = array_transpose(self, NULL), *made = turned == NULL ? NULL : array_cast(turned, self->t.dtype);
-        array *back = made == NULL ? NULL : array_transpose(made, NULL);
-        Py_XDECREF(turned);
-        Py_XDECREF(made);
-        return (PyObject *)back;
-    }
-    return (PyObject *)array_cast(self, self->t.dtype);
+    char order = array_argument_order(named, self, absent);
+    return order == 0 ? NULL : (PyObject *)array_cast_in_order(self, self->t.dtype, order);
 }
-ARRAY_BOTH_OF(copy, copy_names, 2, 1, 3, copy_of)
+static PyObject *copy_by_method(array_state *state, array *self, PyObject **values) { return copy_in(self, values[1], 'C'); }
+static PyObject *copy_by_function(array_state *state, array *self, PyObject **values) { return copy_in(self, values[1], 'K'); }
+ARRAY_METHOD_OF(copy, copy_names, 2, 1, 3, copy_by_method)
+ARRAY_FUNCTION_OF(copy, copy_names, 2, 1, 3, copy_by_function)
 
 static const char *const only_self[] = {"a", "memo", NULL};
 static PyObject *plain_copy(array_state *state, array *self, PyObject **values)
@@ -453,9 +441,10 @@ PyObject *array_method___format__(PyObject *self, ARRAY_VECTORCALL)
     PyObject *spec;
     if (array_arguments("__format__", args, count, keywords, names, 1, 1, &spec) < 0)
         return NULL;
-    if (PyUnicode_Check(spec) && PyUnicode_GET_LENGTH(spec) == 0)
+    bool scalar = ((array *)self)->t.rank == 0;
+    if (!scalar && PyUnicode_Check(spec) && PyUnicode_GET_LENGTH(spec) == 0)
         return PyObject_Str(self);
-    if (((array *)self)->t.rank != 0)
+    if (!scalar)
         return PyErr_Format(PyExc_TypeError, "unsupported format string passed to numpy.ndarray.__format__");
     PyObject *value = array_item_value((array *)self);
     if (value == NULL)

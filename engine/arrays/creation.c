@@ -275,9 +275,16 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
     int dtype = array_argument_dtype(state, dtype_name, -1);
     if (dtype < 0 && PyErr_Occurred())
         return NULL;
-    array *made = array_from_any(state, object, dtype);
+    array *made = array_from_any(state, object, is_array(object) ? -1 : dtype);
     if (made == NULL)
         return NULL;
+    char wanted = array_argument_order(order, made, 'K');
+    if (wanted != 0 && is_array(object) && dtype >= 0 && dtype != made->t.dtype)
+        Py_SETREF(made, array_cast_in_order(made, dtype, wanted));
+    if (wanted == 0 || made == NULL) {
+        Py_XDECREF(made);
+        return NULL;
+    }
     bool shares = (PyObject *)made == object || (!is_array(object) && PyObject_CheckBuffer(object) && (dtype < 0 || !(made->flags & ARRAY_OWN)));
     if (copy == 0 && !shares) {
         Py_DECREF(made);
@@ -287,8 +294,7 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
                         "https://numpy.org/devdocs/numpy_2_0_migration_guide.html#adapting-to-changes-in-the-copy-keyword.");
         return NULL;
     }
-    bool fortran = array_given(order) && PyUnicode_Check(order) && PyUnicode_EqualToUTF8(order, "F");
-    bool c_order = array_given(order) && PyUnicode_Check(order) && PyUnicode_EqualToUTF8(order, "C");
+    bool fortran = wanted == 'F', c_order = wanted == 'C';
     bool scalar = made->flags & ARRAY_SCALAR;       /* a scalar never shows its memory: asarray(scalar) can be written */
     if (fortran && !(copy != 1 && !scalar && array_is_fortran(made))) {
         array *turned = array_transpose(made, NULL);
@@ -299,7 +305,7 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
         Py_XDECREF(made);
         made = turned;
     } else if (!fortran && ((copy == 1 && shares) || (c_order && !(made->flags & ARRAY_CONTIGUOUS)) || scalar)) {
-        array *own = array_cast(made, made->t.dtype);
+        array *own = array_cast_in_order(made, made->t.dtype, wanted);
         Py_DECREF(made);
         made = own;
     }
@@ -342,7 +348,7 @@ PyObject *array_function_asarray(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"a", "dtype", "order", "device", "copy", "like", NULL};
     PyObject *values[6];
-    if (array_arguments("asarray", args, count, keywords, names, 3, 1, values) < 0)
+    if (array_arguments("asarray", args, count, keywords, names, 3, 1, values) < 0 || array_argument_device(values[3]) < 0)
         return NULL;
     return make(array_state_of(module), values[0], values[1], copy_argument(values[4], -1), values[2], 0);
 }
@@ -362,7 +368,10 @@ PyObject *array_function_ascontiguousarray(PyObject *module, ARRAY_VECTORCALL)
 /* ---- by shape */
 static PyObject *in_order(array *made, PyObject *order)
 {
-    if (made == NULL || !array_given(order) || !PyUnicode_Check(order) || !PyUnicode_EqualToUTF8(order, "F") || made->t.rank < 2)
+    char wanted = made == NULL ? 0 : array_argument_order(order, made, 'C');
+    if (wanted == 0)
+        Py_CLEAR(made);
+    if (wanted != 'F' || made->t.rank < 2)
         return (PyObject *)made;
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], step = vme_dtype_size((vme_dtype)made->t.dtype);
     for (int i = 0; i < made->t.rank; i++) {
@@ -403,7 +412,7 @@ static PyObject *by_shape(PyObject *module, const char *function, enum fill fill
     array_state *state = array_state_of(module);
     int64_t shape[VME_RANK_MOST];
     int rank, dtype;
-    if (array_arguments(function, args, count, keywords, names, 3, 1, values) < 0
+    if (array_arguments(function, args, count, keywords, names, 3, 1, values) < 0 || array_argument_device(values[3]) < 0
         || (dtype = array_argument_dtype(state, values[1], VME_FLOAT64)) < 0 || array_argument_shape(values[0], &rank, shape) < 0)
         return NULL;
     array *made = array_new(state, dtype, rank, shape, fill == FILL_ZERO);
@@ -431,7 +440,7 @@ PyObject *array_function_full(PyObject *module, ARRAY_VECTORCALL)
     array_state *state = array_state_of(module);
     int64_t shape[VME_RANK_MOST];
     int rank, dtype;
-    if (array_arguments("full", args, count, keywords, names, 4, 2, values) < 0
+    if (array_arguments("full", args, count, keywords, names, 4, 2, values) < 0 || array_argument_device(values[4]) < 0
         || (dtype = array_given(values[2]) ? array_dtype_from(state, values[2]) : dtype_of_value(state, values[1])) < 0
         || array_argument_shape(values[0], &rank, shape) < 0)
         return NULL;
@@ -445,7 +454,7 @@ static PyObject *like(PyObject *module, const char *function, enum fill fill, bo
     PyObject *values[7];
     array_state *state = array_state_of(module);
     int given = array_arguments(function, args, count, keywords, full ? names : plain_names, full ? 5 : 4, full ? 2 : 1, values);
-    if (given < 0)
+    if (given < 0 || array_argument_device(values[full ? 6 : 5]) < 0)
         return NULL;
     PyObject *dtype_name = values[full ? 2 : 1], *shape = values[full ? 5 : 4];
     array *of = array_from_any(state, values[0], -1);
@@ -453,11 +462,12 @@ static PyObject *like(PyObject *module, const char *function, enum fill fill, bo
         return NULL;
     int64_t sizes[VME_RANK_MOST];
     int rank = of->t.rank, dtype = array_argument_dtype(state, dtype_name, of->t.dtype);
+    char order = array_argument_order(values[full ? 3 : 2], of, 'K');
     memcpy(sizes, of->t.shape, (size_t)rank * sizeof *sizes);
+    array *made = NULL;
+    if (dtype >= 0 && order != 0 && !(array_given(shape) && array_argument_shape(shape, &rank, sizes) < 0))
+        made = array_new_in_order(of, dtype, rank, sizes, order, fill == FILL_ZERO);
     Py_DECREF(of);
-    if (dtype < 0 || (array_given(shape) && array_argument_shape(shape, &rank, sizes) < 0))
-        return NULL;
-    array *made = array_new(state, dtype, rank, sizes, fill == FILL_ZERO);
     return (PyObject *)(full ? filled(made, values[1]) : fill == FILL_ONE ? filled_with_one(made) : made);
 }
 
@@ -472,7 +482,7 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
     static const char *const names[] = {"start", "stop", "step", "dtype", "device", "like", NULL};
     PyObject *values[6];
     array_state *state = array_state_of(module);
-    if (array_arguments("arange", args, count, keywords, names, 4, 0, values) < 0)
+    if (array_arguments("arange", args, count, keywords, names, 4, 0, values) < 0 || array_argument_device(values[4]) < 0)
         return NULL;
     PyObject *start = values[0], *stop = values[1], *step = array_given(values[2]) ? values[2] : NULL;
     if (!array_given(stop)) {

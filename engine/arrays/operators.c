@@ -75,10 +75,10 @@ static int operand_settle(operand *of, int dtype)
 static array *result_new(array_state *state, int dtype, int rank, const int64_t *shape, const vme_tensor *like)
 {
     bool alike = like != NULL && like->rank == rank && same_extents(rank, like->shape, shape);
-    return alike ? array_new_ordered(state, dtype, rank, shape, like->strides) : array_new(state, dtype, rank, shape, false);
+    return alike ? array_new_ordered(state, dtype, rank, shape, like->strides, false) : array_new(state, dtype, rank, shape, false);
 }
 
-array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides)
+array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides, bool zero)
 {
     int order[VME_RANK_MOST];
     bool permuted = false;
@@ -91,14 +91,14 @@ array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t 
         permuted = permuted || at != i;
     }
     if (!permuted)
-        return array_new(state, dtype, rank, shape, false);
+        return array_new(state, dtype, rank, shape, zero);
     int64_t sizes[VME_RANK_MOST];
     int inverse[VME_RANK_MOST];
     for (int i = 0; i < rank; i++) {
         sizes[i] = shape[order[i]];
         inverse[order[i]] = i;
     }
-    array *dense = array_new(state, dtype, rank, sizes, false);
+    array *dense = array_new(state, dtype, rank, sizes, zero);
     array *made = dense == NULL ? NULL : array_transpose(dense, inverse);
     Py_XDECREF(dense);
     return made;
@@ -209,6 +209,15 @@ PyObject *array_unary(array_state *state, int op, PyObject *object, array *out, 
 static bool is_comparison(int op) { return op >= VME_EQUAL && op <= VME_GREATER_EQUAL; }
 static bool is_logical(int op) { return op == VME_LOGICAL_AND || op == VME_LOGICAL_OR || op == VME_LOGICAL_XOR; }
 
+/* One answer for every element of `other`. */
+static PyObject *everywhere(array_state *state, bool answer, const vme_tensor *other, array *out)
+{
+    array *made = out != NULL ? (array *)Py_NewRef(out) : array_new(state, VME_BOOL, other->rank, other->shape, false);
+    if (made != NULL && array_assign_python(made, answer ? Py_True : Py_False) < 0)
+        Py_CLEAR(made);
+    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+}
+
 /* A comparison with a Python int that the other side's dtype cannot hold has one answer everywhere. */
 static PyObject *compare_out_of_bounds(array_state *state, int op, const vme_tensor *other, bool int_is_right, PyObject *number, array *out)
 {
@@ -222,10 +231,7 @@ static PyObject *compare_out_of_bounds(array_state *state, int op, const vme_ten
         other_is_less = !other_is_less;     /* asked from the number's side: number < array is array > number */
     bool answer = op == VME_NOT_EQUAL || ((op == VME_LESS || op == VME_LESS_EQUAL) && other_is_less)
                   || ((op == VME_GREATER || op == VME_GREATER_EQUAL) && !other_is_less);
-    array *made = out != NULL ? (array *)Py_NewRef(out) : array_new(state, VME_BOOL, other->rank, other->shape, false);
-    if (made != NULL && array_assign_python(made, answer ? Py_True : Py_False) < 0)
-        Py_CLEAR(made);
-    return out != NULL ? (PyObject *)made : array_as_scalar(made);
+    return everywhere(state, answer, other, out);
 }
 
 static bool int_out_of_bounds(int dtype, PyObject *number)
@@ -492,6 +498,8 @@ PyObject *array_richcompare(PyObject *a, PyObject *b, int comparison)
 {
     static const char ops[] = {[Py_LT] = VME_LESS, [Py_LE] = VME_LESS_EQUAL, [Py_EQ] = VME_EQUAL, [Py_NE] = VME_NOT_EQUAL,
                                [Py_GT] = VME_GREATER, [Py_GE] = VME_GREATER_EQUAL};
+    if ((comparison == Py_EQ || comparison == Py_NE) && (b == Py_None || PyUnicode_CheckExact(b)))    /* no number equals these */
+        return everywhere(((array *)a)->state, comparison == Py_NE, &((array *)a)->t, NULL);
     return binary_operator(ops[comparison], a, b, false);
 }
 
@@ -509,6 +517,37 @@ static const char *ufunc_name(const ufunc *self)
     return self->binary ? vme_binary_name((vme_binary_op)self->op) : vme_unary_name((vme_unary_op)self->op);
 }
 
+/* Room for what where= chooses: the mask's shape counts as an operand's. */
+static array *masked_result(const array *mask, array *computed)
+{
+    const vme_tensor *both[2] = {&computed->t, &mask->t};
+    int64_t shape[VME_RANK_MOST];
+    int rank;
+    if (array_check_status(computed->state, vme_shape_broadcast(2, both, &rank, shape)) < 0)
+        return NULL;
+    if (rank == computed->t.rank && same_extents(rank, shape, computed->t.shape))
+        return array_new_like(computed, computed->t.dtype);
+    return array_new(computed->state, computed->t.dtype, rank, shape, false);
+}
+
+static vme_status types_of(const ufunc *self, vme_dtype operands, vme_dtype *loop, vme_dtype *result)
+{
+    return self->binary ? vme_binary_types((vme_binary_op)self->op, operands, operands, loop, result)
+                        : vme_unary_types((vme_unary_op)self->op, operands, loop, result);
+}
+
+/* What dtype= means: the operator's result. -1: as without it, since there is only this one. -2: there is no such result. */
+static int ufunc_dtype(const ufunc *self, int dtype)
+{
+    vme_dtype loop, result;
+    if (dtype == VME_BOOL && types_of(self, VME_FLOAT64, &loop, &result) == VME_OK && result == VME_BOOL)
+        return -1;
+    if (types_of(self, (vme_dtype)dtype, &loop, &result) != VME_OK || (int)result == dtype)
+        return dtype;               /* what fails here fails again when it is called, with its own sentence */
+    PyErr_Format(PyExc_TypeError, "No loop matching the specified signature and casting was found for ufunc %s", ufunc_name(self));
+    return -2;
+}
+
 static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flags, PyObject *keywords)
 {
     static const char *const binary_names[] = {"x1", "x2", "out", "where", "casting", "order", "dtype", "subok", NULL};
@@ -516,7 +555,7 @@ static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flag
     ufunc *self = (ufunc *)object;
     Py_ssize_t count = PyVectorcall_NARGS(flags);
     if (self->binary && count == 2 && keywords == NULL) {
-        if (is_array(args[0]) || is_array(args[1]))
+        if ((is_array(args[0]) || is_array(args[1])) && array_is_operand(args[0]) && array_is_operand(args[1]))
             return binary_operator(self->op, args[0], args[1], !is_comparison(self->op));
         return array_binary(self->state, self->op, args[0], args[1], NULL, -1);
     }
@@ -529,7 +568,7 @@ static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flag
         || array_argument_out(values[1], &out) < 0)
         return NULL;
     int dtype = array_argument_dtype(self->state, values[5], -1);
-    if (dtype < 0 && PyErr_Occurred())
+    if ((dtype < 0 && PyErr_Occurred()) || (dtype >= 0 && (dtype = ufunc_dtype(self, dtype)) == -2))
         return NULL;
     int casting = dtype_casting(values[3], CAST_SAME_KIND);
     if (casting < 0)
@@ -563,7 +602,7 @@ static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flag
         PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to dtype('bool') according to the rule 'safe'",
                      self->state->dtypes[mask->t.dtype]);
     else if (mask != NULL) {
-        into = out != NULL ? (array *)Py_NewRef(out) : array_new_like(computed, computed->t.dtype);
+        into = out != NULL ? (array *)Py_NewRef(out) : masked_result(mask, computed);
         if (into != NULL && array_check_status(self->state, ENGINE(into->size, vme_where(self->state->context, &mask->t, &computed->t,
                                                                                          &into->t, &into->t))) < 0)
             Py_CLEAR(into);
@@ -680,14 +719,19 @@ int array_ufuncs_init(array_state *state, PyObject *module)
     return 0;
 }
 
-PyObject *array_method_conjugate(PyObject *self, ARRAY_VECTORCALL)
+static PyObject *conjugate(PyObject *self, ARRAY_VECTORCALL)
 {
-    return array_unary(((array *)self)->state, VME_CONJUGATE, self, NULL, -1);
+    static const char *const names[] = {"out", NULL};
+    PyObject *value;
+    array *of = (array *)self, *out;
+    if (array_arguments("conjugate", args, count, keywords, names, 1, 0, &value) < 0 || array_argument_out(value, &out) < 0)
+        return NULL;
+    if (out == NULL && !dtype_is_complex(of->t.dtype))
+        return Py_NewRef(self);         /* as NumPy's method; its function makes a new array */
+    return array_unary(of->state, VME_CONJUGATE, self, out, -1);
 }
-PyObject *array_method_conj(PyObject *self, ARRAY_VECTORCALL)
-{
-    return array_unary(((array *)self)->state, VME_CONJUGATE, self, NULL, -1);
-}
+PyObject *array_method_conjugate(PyObject *self, ARRAY_VECTORCALL) { return conjugate(self, args, count, keywords); }
+PyObject *array_method_conj(PyObject *self, ARRAY_VECTORCALL) { return conjugate(self, args, count, keywords); }
 
 /* ---- where and clip */
 PyObject *array_function_where(PyObject *module, ARRAY_VECTORCALL)
@@ -750,7 +794,7 @@ static PyObject *clip(array_state *state, array *self, PyObject **values)
     }
     if (result == (PyObject *)self) {
         Py_DECREF(result);
-        return (PyObject *)array_cast(self, self->t.dtype);
+        return out != NULL ? array_unary(state, VME_POSITIVE, (PyObject *)self, out, -1) : (PyObject *)array_cast(self, self->t.dtype);
     }
     return result;
 }

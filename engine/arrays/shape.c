@@ -504,7 +504,7 @@ PyObject *array_function_concatenate(PyObject *module, ARRAY_VECTORCALL)
         for (Py_ssize_t i = 0; i < length; i++)
             for (int d = 1; d < rank; d++)
                 reversed = reversed && llabs(parts[i]->t.strides[d - 1]) < llabs(parts[i]->t.strides[d]);
-        fresh = out = reversed ? array_new_ordered(state, dtype, rank, shape, parts[0]->t.strides)
+        fresh = out = reversed ? array_new_ordered(state, dtype, rank, shape, parts[0]->t.strides, false)
                                : array_new(state, dtype, rank, shape, false);
         if (out == NULL)
             goto done;

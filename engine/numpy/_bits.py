@@ -1,5 +1,7 @@
 """Bits: packed into bytes and unpacked, counted, and written as text."""
 
+from operator import index
+
 from engine import _array as _a
 from engine.numpy._shapes import _axis
 
@@ -58,7 +60,7 @@ def count_of_ones(x):
 
 def binary_repr(num, width=None):
     """The binary digits of an integer; negative ones with a sign, or as two's complement of `width` digits."""
-    num = num.__index__()
+    num = index(num)
     if num == 0:
         return "0" * (width or 1)
     if num > 0:

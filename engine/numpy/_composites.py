@@ -32,7 +32,7 @@ class Composite:
         if out is not None:
             outputs = out if isinstance(out, tuple) else (out,)
         if dtype is not None:
-            inputs = [_a.asarray(one, dtype) for one in inputs]
+            inputs = [self._cast(one, dtype) for one in inputs]
         results = self._compute(*inputs)
         if self.nout == 1:
             results = (results,)
@@ -43,9 +43,17 @@ class Composite:
             results = tuple(one if one.ndim else one[()] for one in results)
         return results[0] if self.nout == 1 else results
 
+    def _cast(self, operand, dtype):
+        made = _a.asarray(operand)
+        if not isinstance(operand, (bool, int, float, complex)) and not _a.can_cast(made.dtype, dtype, "same_kind"):
+            raise TypeError(f"Cannot cast ufunc '{self.__name__}' input from {made.dtype!r} to {_a.dtype(dtype)!r} with casting rule 'same_kind'")
+        return made.astype(dtype, copy=False)
+
     def _written(self, result, out, where, casting):
         if out is None:
-            out = _a.zeros(result.shape, result.dtype)
+            from engine.numpy._creation import broadcast_shapes
+
+            out = _a.zeros(result.shape if where is True else broadcast_shapes(result.shape, _a.asarray(where).shape), result.dtype)
         elif not _a.can_cast(result.dtype, out.dtype, casting):
             raise TypeError(f"Cannot cast ufunc '{self.__name__}' output from {result.dtype!r} to {out.dtype!r} with casting rule '{casting}'")
         out[...] = result if where is True else _a.where(where, result, out)

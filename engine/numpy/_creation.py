@@ -1,11 +1,13 @@
 """Arrays by formula: linspace and its like, identity matrices, diagonals, triangles, grids."""
 
+from operator import index
+
 from engine import _array as _a
 
 
 def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0, *, device=None):
     """`num` numbers from `start` to `stop` in equal steps, as `numpy.linspace`."""
-    num = num.__index__()
+    num = index(num)
     if num < 0:
         raise ValueError(f"Number of samples, {num}, must be non-negative.")
     gaps = num - 1 if endpoint else num
@@ -61,9 +63,9 @@ def geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
 
 def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
     """Ones on diagonal `k` of an N x M matrix, zeros elsewhere."""
-    N = N.__index__()
-    M = N if M is None else M.__index__()
-    k = k.__index__()
+    N = index(N)
+    M = N if M is None else index(M)
+    k = index(k)
     made = _a.zeros((N, M), dtype, order)
     length = min(N + min(k, 0), M - max(k, 0))
     if length > 0:
@@ -225,9 +227,7 @@ def copyto(dst, src, casting="same_kind", where=True):
 
 def broadcast_shapes(*args):
     """The shape that arrays of these shapes broadcast to."""
-    from operator import index
-
-    shapes = [(shape.__index__(),) if hasattr(shape, "__index__") else tuple(map(index, shape)) for shape in args]
+    shapes = [(index(shape),) if hasattr(shape, "__index__") else tuple(map(index, shape)) for shape in args]
     if any(size < 0 for shape in shapes for size in shape):
         raise ValueError("negative dimensions are not allowed")
     rank = max(map(len, shapes), default=0)

@@ -5,6 +5,7 @@ the product). Letters of one operand alone that nobody else needs are summed fir
 """
 
 import functools
+from operator import index
 
 from engine import _array as _a
 from engine.numpy._statistics import _finish
@@ -19,7 +20,7 @@ def _letters(numbers):
         if number is Ellipsis:
             made += "..."
         else:
-            made += _LETTERS[number.__index__()]
+            made += _LETTERS[index(number)]
     return made
 
 

@@ -1,5 +1,7 @@
 """Counting into bins: bincount, digitize, and histograms of one dimension and more."""
 
+from operator import index
+
 from engine import _array as _a
 
 
@@ -118,8 +120,8 @@ def _edges(a, bins, range, weights):
         raise ValueError("`bins` must be 1d, when an array")
     else:
         try:
-            bins = bins.__index__()
-        except (AttributeError, TypeError):
+            bins = index(bins)
+        except TypeError:
             raise TypeError("`bins` must be an integer, a string, or an array") from None
         if bins < 1:
             raise ValueError("`bins` must be positive, when an integer")

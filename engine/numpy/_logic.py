@@ -20,7 +20,10 @@ def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 def array_equal(a1, a2, equal_nan=False):
     """Whether both have one shape and the same elements."""
-    a1, a2 = _a.asarray(a1), _a.asarray(a2)
+    try:
+        a1, a2 = _a.asarray(a1), _a.asarray(a2)
+    except (TypeError, ValueError):     # what no array can hold
+        return False
     if a1.shape != a2.shape:
         return False
     same = a1 == a2
@@ -32,10 +35,10 @@ def array_equal(a1, a2, equal_nan=False):
 def array_equiv(a1, a2):
     from engine.numpy._creation import broadcast_shapes
 
-    a1, a2 = _a.asarray(a1), _a.asarray(a2)
     try:
+        a1, a2 = _a.asarray(a1), _a.asarray(a2)
         broadcast_shapes(a1.shape, a2.shape)
-    except ValueError:
+    except (TypeError, ValueError):
         return False
     return bool((a1 == a2).all())
 

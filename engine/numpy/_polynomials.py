@@ -49,7 +49,7 @@ def poly(seq_of_zeros):
         raise ValueError("input must be 1d or non-empty square 2d array.")
     if len(roots) == 0:
         return 1.0
-    if roots.dtype.kind not in "fc":
+    if roots.dtype.kind not in "fc" or roots.dtype == _a.float16:
         roots = roots.astype(float)
     from engine.numpy._products import convolve
 

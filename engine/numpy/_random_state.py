@@ -5,6 +5,7 @@ Draws what NumPy draws for the same seed: words and integers exactly, floating n
 """
 
 from math import exp, floor, lgamma, log, sqrt
+from operator import index
 from random import Random
 
 from engine import _array as _a
@@ -61,8 +62,8 @@ class RandomState:
         if hasattr(seed, "squeeze"):
             seed = seed.squeeze()
         try:
-            number = seed.__index__()
-        except (AttributeError, TypeError):
+            number = index(seed)
+        except TypeError:
             words = _a.asarray(seed)
             if words.size == 0:
                 raise ValueError("Seed must be non-empty") from None

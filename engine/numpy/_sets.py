@@ -60,18 +60,21 @@ def unique(ar, return_index=False, return_inverse=False, return_counts=False, ax
 
 
 class _Answer(tuple):
-    """A tuple whose items have names, which `_names` gives."""
+    """A tuple whose items have names, which `_fields` gives."""
 
     __slots__ = ()
-    _names = ()
+    _fields = ()
 
     def __repr__(self):
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in zip(self._names, self))})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self))})"
+
+    def _asdict(self):
+        return dict(zip(self._fields, self))
 
 
 class UniqueAllResult(_Answer):
     __slots__ = ()
-    _names = ("values", "indices", "inverse_indices", "counts")
+    _fields = ("values", "indices", "inverse_indices", "counts")
     values = property(lambda self: self[0])
     indices = property(lambda self: self[1])
     inverse_indices = property(lambda self: self[2])
@@ -80,14 +83,14 @@ class UniqueAllResult(_Answer):
 
 class UniqueCountsResult(_Answer):
     __slots__ = ()
-    _names = ("values", "counts")
+    _fields = ("values", "counts")
     values = property(lambda self: self[0])
     counts = property(lambda self: self[1])
 
 
 class UniqueInverseResult(_Answer):
     __slots__ = ()
-    _names = ("values", "inverse_indices")
+    _fields = ("values", "inverse_indices")
     values = property(lambda self: self[0])
     inverse_indices = property(lambda self: self[1])
 
@@ -237,4 +240,4 @@ def sort_complex(a):
     made = _a.sort(_a.asarray(a))
     if made.dtype.kind == "c":
         return made
-    return made.astype(_a.complex64 if made.dtype.name in ("int8", "uint8", "int16", "uint16", "float32", "float16") else _a.complex128)
+    return made.astype(_a.complex64 if made.dtype.name in ("int8", "uint8", "int16", "uint16") else _a.complex128)

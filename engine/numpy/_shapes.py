@@ -1,11 +1,13 @@
 """Other shapes and places of the same elements: stacking, splitting, axes, tiling, rolling, repeating, inserting."""
 
+from operator import index
+
 from engine import _array as _a
 from engine._array import AxisError
 
 
 def _axis(axis, rank, name=None):
-    number = axis.__index__()
+    number = index(axis)
     if not -rank <= number < rank:
         prefix = f"{name}: " if name else ""
         raise AxisError(f"{prefix}axis {number} is out of bounds for array of dimension {rank}")
@@ -247,9 +249,9 @@ def array_split(ary, indices_or_sections, axis=0):
     axis = _axis(axis, ary.ndim)
     length = ary.shape[axis]
     try:
-        cuts = [0, *(cut.__index__() for cut in indices_or_sections), length]
+        cuts = [0, *(index(cut) for cut in indices_or_sections), length]
     except TypeError:
-        sections = indices_or_sections.__index__()
+        sections = index(indices_or_sections)
         if sections <= 0:
             raise ValueError("number sections must be larger than 0.") from None
         each, extra = divmod(length, sections)
@@ -465,6 +467,8 @@ def _along(arr, indices, axis):
 
 def put(a, ind, v, mode="raise"):
     """Sets elements of the flat array."""
+    if mode not in ("raise", "wrap", "clip"):
+        raise ValueError(f"clipmode must be one of 'clip', 'raise', or 'wrap' (got {mode!r})")
     if not a.flags.writeable:
         raise ValueError("put: output array is read-only")
     if not a.ndim:
@@ -518,12 +522,14 @@ def place(arr, mask, vals):
 
 def putmask(a, mask, values):
     """Sets elements where `mask` is true from the same place of `values`, repeated to `a`'s size."""
-    values = resize(_a.asarray(values, a.dtype), a.shape)
-    a[...] = _a.where(_a.asarray(mask, bool), values, a)
+    mask, values = _a.asarray(mask, bool), resize(_a.asarray(values, a.dtype), a.shape)
+    if mask.size != a.size:
+        raise ValueError("putmask: mask and data must be the same size")
+    a[...] = _a.where(mask.reshape(a.shape), values, a)
 
 
 def extract(condition, arr):
-    return _a.ravel(arr)[_a.ravel(_a.asarray(condition)) != 0]
+    return _a.take(_a.ravel(arr), _a.nonzero(_a.ravel(_a.asarray(condition)))[0])
 
 
 def compress(condition, a, axis=None, out=None):

@@ -6,6 +6,10 @@ from engine import _array as _a
 def _finish(result, out):
     if out is None:
         return result
+    if out.shape != result.shape:
+        raise ValueError(f"output array has the wrong shape: found {out.shape}, expected {result.shape}")
+    if not _a.can_cast(result.dtype, out.dtype, "same_kind"):
+        raise TypeError(f"Cannot cast output from {result.dtype!r} to {out.dtype!r} with casting rule 'same_kind'")
     out[...] = result
     return out
 
@@ -202,6 +206,8 @@ def cumulative_prod(x, /, *, axis=None, dtype=None, out=None, include_initial=Fa
 
 def _cumulative(scan, start, x, axis, dtype, out, include_initial):
     x = _a.asarray(x)
+    if x.ndim == 0:
+        x = x.reshape(1)
     if axis is None:
         if x.ndim != 1:
             raise ValueError("For arrays which have more than one dimension ``axis`` argument is required.")

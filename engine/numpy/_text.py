@@ -4,6 +4,8 @@ A file is a path, opened as `open` does (in a VM a relative one names a file of 
 Only numbers are read: a column of words needs a converter, or the module csv.
 """
 
+from operator import index
+
 from engine import _array as _a
 
 
@@ -92,7 +94,7 @@ def loadtxt(fname, dtype=float, comments="#", delimiter=None, converters=None, s
         for column in usecols:
             if not hasattr(column, "__index__"):
                 raise TypeError(f"usecols must be an int or a sequence of ints but it contains at least one element of type '{type(column).__name__}'")
-        usecols = [column.__index__() for column in usecols]
+        usecols = [index(column) for column in usecols]
     number = _reader(dtype)
     rows, width = [], None
     lines, opened = _lines(fname, encoding)

@@ -8,17 +8,31 @@ _REDUCTIONS = {
 _SCANS = {"add": _a.cumsum, "multiply": _a.cumprod, "maximum": _a._cummax, "minimum": _a._cummin}
 
 
-def _identity_of_first(ufunc, array, axis):
-    """Folds with the ufunc itself, an element after the other along one axis: [first, first∘second, ...]."""
-    made = _a.empty(array.shape, ufunc(array[:1], array[:1]).dtype if array.ndim else array.dtype)
-    from engine.numpy._shapes import moveaxis
-
-    source, target = moveaxis(array, axis, 0), moveaxis(made, axis, 0)
-    if len(source):
-        target[0] = source[0]
-    for i in range(1, len(source)):
-        target[i] = ufunc(target[i - 1], source[i])
+def _folded(ufunc, rows, made):
+    """Folds the first dimension with the ufunc itself, an element after the other: [first, first∘second, ...] into `made`."""
+    if len(rows):
+        made[0] = rows[0]
+    for i in range(1, len(rows)):
+        made[i] = ufunc(made[i - 1], rows[i])
     return made
+
+
+def _only_of_two(ufunc, method):
+    if ufunc.nin != 2:
+        raise ValueError(f"{method} only supported for binary functions")
+
+
+def _placed(result, out, name):
+    if out is None:
+        return result
+    if out.ndim != result.ndim:
+        raise ValueError(f"output parameter for reduction operation {name} has the wrong number of dimensions: Found {out.ndim} but expected {result.ndim}")
+    if out.shape != result.shape:
+        raise ValueError(f"non-broadcastable output operand with shape {out.shape} doesn't match the broadcast shape {result.shape}")
+    if not _a.can_cast(result.dtype, out.dtype, "same_kind"):
+        raise TypeError(f"Cannot cast ufunc '{name}' output from {result.dtype!r} to {out.dtype!r} with casting rule 'same_kind'")
+    out[...] = result
+    return out
 
 
 def reduce(ufunc, array, axis=0, dtype=None, out=None, keepdims=False, initial=None, where=True):
@@ -34,38 +48,67 @@ def reduce(ufunc, array, axis=0, dtype=None, out=None, keepdims=False, initial=N
         if where is not True:
             given["where"] = where
         return _REDUCTIONS[name](array, **given)
-    if ufunc.nin != 2:
-        raise ValueError("reduce only supported for binary functions")
+    _only_of_two(ufunc, "reduce")
     array = _a.asarray(array) if dtype is None else _a.asarray(array, dtype)
-    if axis is None:
-        array, axis = array.ravel(), 0
-    if array.shape[axis] == 0:
-        raise ValueError(f"zero-size array to reduction operation {name} which has no identity")
-    result = _a.take(_identity_of_first(ufunc, array, axis), -1, axis)
-    if keepdims:
-        from engine.numpy._shapes import expand_dims
+    folded = _folded_all(ufunc, array, _reduced_axes(ufunc, array, axis), initial, where, keepdims)
+    return _placed(folded, out, name)
 
-        result = expand_dims(result, axis)
-    if out is not None:
-        out[...] = result
-        return out
-    return result
+
+def _reduced_axes(ufunc, array, axis):
+    from engine.numpy._shapes import _axes
+
+    if array.ndim == 0 and axis in (0, -1):
+        return ()
+    axes = tuple(range(array.ndim)) if axis is None else _axes(axis, array.ndim)
+    if len(axes) > 1 and ufunc.identity is None:
+        raise ValueError(f"reduction operation '{ufunc.__name__}' is not reorderable, so at most one axis may be specified")
+    return axes
+
+
+def _folded_all(ufunc, array, axes, initial, where, keepdims):
+    """The reduction over these axes: they become one, the first, and `initial` comes before its first element."""
+    others = [i for i in range(array.ndim) if i not in axes]
+    count, kept = 1, [array.shape[i] for i in others]
+    for i in axes:
+        count *= array.shape[i]
+    rows = array.transpose([*axes, *others]).reshape([count, *kept])
+    start = ufunc.identity if initial is None and (where is not True or not count) else initial
+    if start is None and where is not True:
+        raise ValueError(f"reduction operation '{ufunc.__name__}' does not have an identity, so to use a where mask one has to specify 'initial'")
+    if start is None and not count:
+        raise ValueError(f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
+    one = _a.ones((1,), array.dtype)
+    dtype = ufunc(one, one).dtype
+    if where is not True:
+        mask = _a.broadcast_to(_a.asarray(where), array.shape).transpose([*axes, *others]).reshape(rows.shape)
+    elif ufunc.identity is not None:        # any order will do: halves at once
+        while len(rows) > 8:
+            half = len(rows) // 2
+            rows = _a.concatenate([ufunc(rows[:half], rows[half:2 * half]), rows[2 * half:]])
+    total = _a.array(rows[0], dtype) if start is None else _a.full(kept, start, dtype)
+    for i in range(start is None, len(rows)):
+        further = ufunc(total, rows[i]).astype(dtype, copy=False)
+        total = further if where is True else _a.where(mask[i], further, total)
+    return total.reshape([1 if i in axes else size for i, size in enumerate(array.shape)]) if keepdims else total[()]
 
 
 def accumulate(ufunc, array, axis=0, dtype=None, out=None):
-    if ufunc.nin != 2:
-        raise ValueError("accumulate only supported for binary functions")
+    _only_of_two(ufunc, "accumulate")
     scan = _SCANS.get(ufunc.__name__)
     if scan is not None:
         return scan(array, axis, dtype, out)
-    result = _identity_of_first(ufunc, _a.asarray(array, dtype), axis)
-    if out is not None:
-        out[...] = result
-        return out
-    return result
+    from engine.numpy._shapes import moveaxis
+
+    array = _a.asarray(array, dtype)
+    if not array.ndim:
+        raise TypeError("cannot accumulate on a scalar")
+    rows = moveaxis(array, axis, 0)
+    made = _folded(ufunc, rows, _a.empty(rows.shape, ufunc(rows[:1], rows[:1]).dtype))
+    return _placed(moveaxis(made, 0, axis), out, ufunc.__name__)
 
 
 def outer(ufunc, A, B, **kwargs):
+    _only_of_two(ufunc, "outer product")
     A, B = _a.asarray(A), _a.asarray(B)
     return ufunc(A.reshape(A.shape + (1,) * B.ndim), B, **kwargs)
 
@@ -95,7 +138,10 @@ def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
     """For each index the reduction up to the next one; the element itself where that is not further on."""
     from engine.numpy._shapes import moveaxis
 
+    _only_of_two(ufunc, "reduceat")
     array, starts = _a.asarray(array, dtype), _a.asarray(indices)
+    if not starts.size:
+        starts = starts.astype(int)
     if not _a.can_cast(starts.dtype, _a.int64):
         raise TypeError(f"Cannot cast array data from {starts.dtype!r} to dtype('int64') according to the rule 'safe'")
     rows = moveaxis(array, axis, 0) if axis else array

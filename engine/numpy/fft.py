@@ -1,6 +1,8 @@
 """`numpy.fft`: discrete Fourier transforms, by pocketfft (engine/src/vendor/pocketfft). float32 and complex64 stay in single precision,
 all else is computed in double."""
 
+from operator import index as _index
+
 from engine import _array as _a
 from engine.numpy._shapes import _axis, roll as _roll
 
@@ -54,7 +56,7 @@ def _one(kind, a, n, axis, norm, out):
     axis = _axis(axis, a.ndim)
     if n is None:
         n = a.shape[axis] if kind != _REAL_BACKWARD else 2 * (a.shape[axis] - 1)
-    return _transform(kind, a, n.__index__(), axis, norm, out)
+    return _transform(kind, a, _index(n), axis, norm, out)
 
 
 def fft(a, n=None, axis=-1, norm=None, out=None):
@@ -183,7 +185,7 @@ def _of(dtype, frequencies):
 def _points(n):
     if not hasattr(n, "__index__"):
         raise ValueError("n should be an integer")
-    return n.__index__()
+    return _index(n)
 
 
 def _shifted(x, axes, sign):

@@ -4,6 +4,8 @@ The work is the engine's `vme_linear`: solve, inv, det and cholesky need nothing
 (scipy-openblas32, see docs/numpy.md) and raise NotImplementedError without it, with what to install.
 """
 
+from operator import index as _index
+
 from engine import _array as _a
 from engine.numpy._products import cross as _cross, outer as _outer_any, tensordot, vecdot
 from engine.numpy._shapes import matrix_transpose, moveaxis as _moveaxis
@@ -204,8 +206,8 @@ def matrix_power(a, n):
     """The product of `n` times `a`; of its inverse where n is negative."""
     a = _matrices(a, True)
     try:
-        n = n.__index__()
-    except AttributeError as error:
+        n = _index(n)
+    except TypeError as error:
         raise TypeError("exponent must be an integer") from error
     if n == 0:
         from engine.numpy._creation import eye
@@ -432,8 +434,8 @@ def norm(x, ord=None, axis=None, keepdims=False):
         axis = tuple(range(rank))
     elif not isinstance(axis, tuple):
         try:
-            axis = (axis.__index__(),)
-        except AttributeError as error:
+            axis = (int(axis),)
+        except (TypeError, ValueError) as error:
             raise TypeError("'axis' must be None, an integer or a tuple of integers") from error
     if len(axis) == 1:
         return _vector_norm(x, ord, axis, keepdims)

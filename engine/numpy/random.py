@@ -5,6 +5,8 @@ numbers to rounding. (NumPy's own default_rng uses PCG64 and gives others.) Rand
 normal …) are in _random_state.py.
 """
 
+from operator import index as _index
+
 from engine import _array as _a
 
 __all__ = ["BitGenerator", "Generator", "Philox", "SeedSequence", "default_rng"]
@@ -73,7 +75,7 @@ def _words_of(value):
         return [word for part in value for word in _words_of(part)]
     if isinstance(value, str):
         raise TypeError("SeedSequence expects int or sequence of ints for entropy, not str")
-    value = value.__index__()
+    value = _index(value)
     if value < 0:
         raise ValueError("expected non-negative integer")
     words = [value & _HALF]
@@ -178,7 +180,7 @@ def _as_words(value, count, name):
         if len(words) != count:
             raise ValueError(f"{name} must have {count} elements when using array form")
     else:
-        value = value.__index__()
+        value = _index(value)
         if value < 0 or value >> 64 * count:
             raise ValueError(f"{name} must be positive and less than 2**{64 * count}.")
         words = [value >> 64 * i & _WORD for i in range(count)]
@@ -200,7 +202,7 @@ def _float_dtype(dtype, name):
 
 
 def _shape(size):
-    return tuple(n.__index__() for n in size) if isinstance(size, (tuple, list)) else (size.__index__(),)
+    return tuple(_index(n) for n in size) if isinstance(size, (tuple, list)) else (_index(size),)
 
 
 class Generator:
@@ -470,7 +472,7 @@ class Generator:
         colors = _a.asarray(colors)
         if colors.ndim != 1 or colors.dtype.kind not in "iu" and colors.size or (colors < 0).any():
             raise ValueError("colors must be a one-dimensional sequence of nonnegative integers.")
-        nsample, counts = nsample.__index__(), colors.tolist()
+        nsample, counts = _index(nsample), colors.tolist()
         if nsample < 0:
             raise ValueError("nsample must be nonnegative.")
         if nsample > sum(counts):

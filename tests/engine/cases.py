@@ -111,6 +111,7 @@ def run(batch):
         except Exception as error:
             outcome = error
         told.append(tellable(outcome))
+        outcome = None      # an exception and this frame, which its traceback has, would keep each other and the arrays
     return told
 
 

@@ -111,7 +111,8 @@ class Host:
         image = isolation.image_of(bundle, self._service.native)
         for name, data in getattr(bundle, "models", {}).items():
             try:
-                add_model(image, name, data, self._kept_model(manifest.files[f"models/{name}"].sha256))
+                kept = self._kept_model(manifest.files[f"models/{name}"].sha256)
+                add_model(image, name, data, self._policy.search, kept)
             except ValueError as error:
                 raise BundleError(f"{where}: model {name}: {error}") from error
         return self._service.load(manifest, bundle.digest, image, limits, policy, self._make_handle)
@@ -119,7 +120,7 @@ class Host:
     def _kept_model(self, digest):
         """Where the prepared model is kept whose file has this SHA-256; None where none is."""
         if self._keeps_models and self._kept_models is None:
-            self._kept_models = kept_models(self._state)
+            self._kept_models = kept_models(self._state, self._policy.search)
             self._keeps_models = self._kept_models is not None
         return self._kept_models.place(digest) if self._keeps_models else None
 

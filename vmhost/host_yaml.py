@@ -172,6 +172,8 @@ def _policy(values, problems):
         fields |= _fields(values, {"grace_time": ("grace_s", seconds)}, [], problems)
     if "allow" in values:
         fields["allow"] = tuple(values["allow"])
+    if "search" in values:
+        fields["search"] = values["search"]
     _check_limits(values.get("limits", {}), ["limits"], problems)
     default = {key: values[key] for key in ("queue", "breaker") if key in values}
     task = _task_policy(TaskPolicy(breaker=BreakerPolicy()), default, [], problems)

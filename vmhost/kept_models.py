@@ -2,9 +2,9 @@
 searches nothing.
 
 Folder `models` of the state folder, of this user alone: `rates.json`, what this machine's cores do, and a file for each prepared model, written by the
-engine (engine/src/kept.c), whose name stands for the model's bytes, the engine, its backend and the CPU. What changes with none of these is never
-stale, so files are only ever taken away: the longest unused ones, beyond KEPT_MOST, and those that a host had begun when it was killed. What cannot
-be kept is no error: models are prepared anew then.
+engine (engine/src/kept.c), whose name stands for the model's bytes, the engine, its backend, the CPU and how algorithms were chosen. What changes
+with none of these is never stale, so files are only ever taken away: the longest unused ones, beyond KEPT_MOST, and those that a host had begun when
+it was killed. What cannot be kept is no error: models are prepared anew then.
 """
 
 import hashlib
@@ -23,11 +23,12 @@ _UNFINISHED = re.compile(r"rates\.(?!json$).+|[0-9a-f]{32}\..+")
 
 
 class KeptModels:
-    """Of the state folder at `path`, which no other host has meanwhile. Rates that were kept for this machine are the engine's from now on; else it
-    measures, and they are kept. OSError: there can be no such folder."""
+    """Of the state folder at `path`, which no other host has meanwhile, for models that are prepared with `search` (a Policy's). Where that is
+    "measured", rates that were kept for this machine are the engine's from now on; else it measures, and they are kept. OSError: there can be no such
+    folder."""
 
-    def __init__(self, path):
-        self.path = Path(path) / "models"
+    def __init__(self, path, search):
+        self.path, self._search = Path(path) / "models", search
         self.path.mkdir(mode=0o700, exist_ok=True)
         found = self.path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -36,12 +37,12 @@ class KeptModels:
             if _UNFINISHED.fullmatch(file.name):
                 file.unlink(missing_ok=True)
         self._here = _machine()
-        if not self._take_rates():
+        if search == "measured" and not self._take_rates():
             self._keep_rates()
 
     def place(self, digest):
         """The path of what is prepared of the model file with this SHA-256 (bytes); None where the folder has become of no use."""
-        place = self.path / hashlib.sha256(self._here.encode() + digest).hexdigest()[:32]
+        place = self.path / hashlib.sha256(f"{self._here}; {self._search}".encode() + digest).hexdigest()[:32]
         try:
             os.utime(place)
         except FileNotFoundError:

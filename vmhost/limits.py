@@ -134,6 +134,7 @@ class TaskPolicy:
 
 
 PERMISSIONS = ("read", "write", "net", "env", "host")
+SEARCHES = ("measured", "fixed")
 
 
 def _cores():
@@ -151,6 +152,8 @@ class Policy:
     quarantined. `replace_warm`: a warm VM that a task got is replaced (False: for a process that ends after a call). `quantum_s`: how long a task may keep VMs that another task with as good a claim waits for. `cores`:
     processors that VMs may count on: a task of short calls gets no more VMs than that. `boot_tries`: boots that may
     fail in a row before waiting calls get their error. `allow`: the kinds of permissions that a bundle may ask for.
+    `search`: how models' algorithms are chosen: "measured", by what this machine's cores do, or "fixed", by built-in
+    numbers, so that every machine with the same backend gives the same bytes.
     """
 
     max_vms: int = 1000
@@ -167,11 +170,14 @@ class Policy:
     boots_at_once: int = field(default_factory=lambda: max(2, _cores()))
     function_threads: int = 4
     allow: tuple = PERMISSIONS
+    search: str = "measured"
     limits: dict = field(default_factory=dict)
     task: TaskPolicy = TaskPolicy()
     tasks: dict = field(default_factory=dict)
 
     def __post_init__(self):
+        if self.search not in SEARCHES:
+            raise ConfigurationError(f"search: expected one of {', '.join(SEARCHES)}, got {self.search!r}")
         if self.max_warm < self.warm:
             object.__setattr__(self, "max_warm", self.warm)
 

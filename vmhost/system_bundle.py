@@ -64,23 +64,23 @@ def boot_image(native, in_checkout=IN_CHECKOUT):
     return isolation.image_of(bundle, native)
 
 
-def add_model(image, name, data, kept=None):
-    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; `kept`: where that is kept (vmhost/kept_models.py), if anywhere.
-    ValueError says what is wrong with them."""
+def add_model(image, name, data, search, kept=None):
+    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; `search` is a Policy's, `kept` where that is kept
+    (vmhost/kept_models.py), if anywhere. ValueError says what is wrong with them."""
     from engine import library
     try:
-        model = library.Model(data, kept=kept)
+        model = library.Model(data, search, kept)
     except library.EngineError as error:
         raise ValueError(str(error)) from error
     image.add_model(name, model.address)        # which takes a reference while `model` still has its own
 
 
-def kept_models(folder):
-    """The KeptModels in a host's state folder; None where there can be none."""
+def kept_models(folder, search):
+    """The KeptModels in a host's state folder, of a Policy's `search`; None where there can be none."""
     from vmhost.kept_models import KeptModels      # few hosts have models
 
     try:
-        return KeptModels(folder)
+        return KeptModels(folder, search)
     except OSError as error:
         _log.warning("%s: prepared models are not kept: %s", folder, error)
         return None

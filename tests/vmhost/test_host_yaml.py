@@ -18,6 +18,7 @@ grace_time: 250 ms
 queue: 500
 limits: {memory: 256 MiB, wall_time: 10 s}
 allow: [read, host]
+search: fixed
 functions: {root: "math:sqrt"}
 breaker: {consecutive: 7, open_time: 3 s}
 tasks:
@@ -42,7 +43,7 @@ def test_everything_it_says_arrives(tmp_path):
     policy = settings.policy
     assert (policy.max_vms, policy.warm, policy.max_warm, policy.idle_s, policy.memory_bytes) == (6, 2, 3, 300, 1 << 30)
     assert (policy.pressure_percent, policy.boot_tries, policy.grace_s, policy.allow) == (80, 4, 0.25, ("read", "host"))
-    assert policy.limits == {"memory": "256 MiB", "wall_time": "10 s"}
+    assert (policy.limits, policy.search) == ({"memory": "256 MiB", "wall_time": "10 s"}, "fixed")
     digits, other = policy.for_task("digits"), policy.for_task("other")
     assert (digits.weight, digits.priority, digits.queue, digits.fresh, digits.ready) == (2, 50, 50, True, 1)
     assert digits.limits == {"concurrency": 1}
@@ -70,6 +71,7 @@ def test_an_empty_file_is_a_host_with_the_defaults(tmp_path):
     ("functions: {f: 'math:nothing'}\n", "host.yaml:1: functions.f: math:nothing cannot be imported: AttributeError: "),
     ("functions: {f: 'math:pi'}\n", "host.yaml:1: functions.f: expected a function, got math:pi of type float"),
     ("allow: [read, exec]\n", "host.yaml:1: allow.1: expected one of read, write, net, env, host, got 'exec'"),
+    ("search: quick\n", "host.yaml:1: search: expected measured or fixed, got 'quick'"),
     ("tasks: {digits: {priority: 101}}\n", "host.yaml:1: tasks.digits.priority: expected a whole number from -100 to 100, got 101"),
     ("- a list\n", "host.yaml:1: the file: expected a mapping"),
 ])

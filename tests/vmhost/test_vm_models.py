@@ -12,6 +12,9 @@ import vmhost
 from bench.networks import resnet18
 from bytecode.compiler import compile_task
 from bytecode.format import read_bundle, write_bundle
+from bytecode.models import compile_model
+from engine import library
+from engine.models import opened
 from tests import networks
 from tests.hosts import until
 from vmhost.limits import Policy
@@ -171,6 +174,39 @@ def test_prepared_models_are_kept_in_the_state_folder(tmp_path):
     assert {file.name: file.stat().st_ino for file in (tmp_path / "state" / "models").iterdir()} == kept
     (tmp_path / "state" / "models" / "rates.json").write_text("{}")
     assert answer() == first
+
+
+@pytest.mark.parametrize("order", [("fixed", "measured"), ("measured", "fixed")])
+def test_the_host_chooses_how_algorithms_are_searched_and_keeps_each_kind_apart(tmp_path, monkeypatch, order):
+    """What one kind of search prepared is never mapped for the other; each finds its own again."""
+    model = networks.small(width=32, size=64)
+    bundle, value = task_bundle(tmp_path / "task", {"net": model}), ("net", {"input": networks.values((1, 3, 64, 64))})
+    (tmp_path / "task.vmb").write_bytes(bundle)
+    seen, prepare = [], library.Model
+    monkeypatch.setattr(library, "Model", lambda data, search, kept: seen.append((search, prepare(data, search, kept))) or seen[-1][1])
+    answers = {}
+    for search in (*order, *order):
+        (tmp_path / "host.yaml").write_text(f"allow_unsigned: true\nstate: state\nload: [task.vmb]\nsearch: {search}\nfunctions: {{begun: 'builtins:id'}}\n")
+        with vmhost.Host.from_file(tmp_path / "host.yaml") as host:
+            answers.setdefault(search, []).append(numpy.asarray(host.task("vision")(value)["output"]).tobytes())
+    assert [name for name, _ in seen] == [*order, *order]
+    assert [model.was_kept for _, model in seen] == [False, False, True, True]
+    compiled = compile_model(model, "net")
+    assert set(answers["fixed"]) == {numpy.asarray(opened("net", compiled, search="fixed")(value[1])["output"]).tobytes()}
+    assert len(set(answers["measured"])) == 1
+    kept = [file.name for file in (tmp_path / "state" / "models").iterdir()]
+    assert len(kept) == 3 and "rates.json" in kept
+
+
+def test_a_fixed_search_measures_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "measured_rates", lambda: pytest.fail("measured"))
+    bundle = task_bundle(tmp_path / "task", {"net": networks.small()})
+    given = {"functions": {"begun": lambda value: None}, "allow_unsigned": True, "state": tmp_path / "state"}
+    with vmhost.Host(policy=Policy(search="fixed"), **given) as host:
+        host.load(bundle)
+    assert len(list((tmp_path / "state" / "models").iterdir())) == 1
+    with pytest.raises(vmhost.ConfigurationError, match="search: expected one of measured, fixed, got 'quick'"):
+        Policy(search="quick")
 
 
 def test_each_call_in_a_vm_chooses_the_open_sizes(host, tmp_path):

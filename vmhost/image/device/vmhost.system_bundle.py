@@ -18,11 +18,12 @@ def boot_image(native, _in_checkout=None):
     return image
 
 
-def add_model(image, name, data, kept=None):
-    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; nothing is kept here. ValueError says what is wrong with them."""
+def add_model(image, name, data, _search, kept=None):
+    """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; algorithms are always chosen by built-in numbers, and nothing
+    is kept here. ValueError says what is wrong with the bytes."""
     _vmrun.add_model(image, name, data)
 
 
-def kept_models(_folder):
+def kept_models(_folder, _search):
     """None: a device image has its models mapped, and keeps nothing."""
     return None

@@ -17,7 +17,8 @@ from .texts import collect_texts
 
 @dataclass(frozen=True)
 class CompiledTask:
-    """A task ready to be written. `warnings` holds what will not work in a VM if the program gets there."""
+    """A task ready to be written. `warnings` holds what will not work in a VM if the program gets there, `savings` of each model what compiling it
+    saved (bytecode/models/savings.py)."""
 
     manifest: Manifest
     modules: Mapping
@@ -25,6 +26,7 @@ class CompiledTask:
     texts: Mapping
     warnings: tuple
     models: Mapping
+    savings: Mapping
 
     def to_bytes(self, key=None):
         """The bundle's bytes, signed with the SigningKey `key` if given."""
@@ -55,11 +57,11 @@ def compile_task(task, *, target=None, optimize=0, strict=False):
         modules[name] = Module(source.is_package, code)
         texts.update(collect_texts(source.text))
     found = sorted(set(found), key=lambda warning: (warning.file, warning.line, warning.message))
-    models = {}
+    models, savings = {}, {}
     for name, path in spec.models.items():
         try:
-            from .models import compile_model       # NumPy and onnx are for tasks with models only
-            models[name] = compile_model((spec.folder / path).read_bytes(), str(spec.folder / path))
+            from .models import compiled        # NumPy and onnx are for tasks with models only
+            models[name], savings[name] = compiled((spec.folder / path).read_bytes(), str(spec.folder / path))
         except CompileError as error:
             errors += error.diagnostics
     if errors or (strict and found):
@@ -68,7 +70,7 @@ def compile_task(task, *, target=None, optimize=0, strict=False):
     manifest = Manifest(
         name=spec.name, version=spec.version, entry=spec.entry, optimize=optimize, limits=spec.limits,
         permissions=spec.permissions, models=tuple(spec.models), priority=spec.priority, fresh=spec.fresh)
-    return CompiledTask(manifest, modules, files, texts, tuple(found), models)
+    return CompiledTask(manifest, modules, files, texts, tuple(found), models, savings)
 
 
 def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, permissions=None, files=None):

@@ -52,11 +52,14 @@ def main(arguments=None):
             "target": manifest.target, "bytes": len(data), "digest": bundle.digest.hex(),
             "signed_by": fingerprint(key.public) if key else None, "modules": sorted(bundle.modules),
             "files": sorted(bundle.files), "texts": len(bundle.texts), "warnings": warnings,
+            "models": {name: savings.plain() for name, savings in compiled.savings.items()},
         }))
     else:
         signed = f"signed with {fingerprint(key.public)}" if key else "unsigned"
         print(f"{out}: {manifest.name} {manifest.version}, {len(bundle.modules)} modules, {len(bundle.files)} files, "
               f"{len(data):,} bytes, {signed}")
+        for name, savings in compiled.savings.items():
+            print(f"model {name}: {savings}")
     return 0
 
 

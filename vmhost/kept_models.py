@@ -27,7 +27,7 @@ class KeptModels:
     "measured", rates that were kept for this machine are the engine's from now on; else it measures, and they are kept. OSError: there can be no such
     folder."""
 
-    def __init__(self, path, search):
+    def __init__(self, path, search="measured"):
         self.path, self._search = Path(path) / "models", search
         self.path.mkdir(mode=0o700, exist_ok=True)
         found = self.path.lstat()

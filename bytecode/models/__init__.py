@@ -1,10 +1,12 @@
 """ONNX models to the engine's model file (docs/model-format.md). Needs the package `onnx`, which the extra `models` brings.
 
 reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or renamed nodes vanish, the rest
-becomes layers of the engine, by the readers of operators in image_operators.py and tensor_operators.py. passes.py then fuses layers, lets
-producers write where their readers want it, and leaves out what nothing reads; writing.py makes the file's bytes.
-open_sizes.py does all that at several sizes where a model leaves some open.
+becomes layers of the engine, by the readers of operators in image_operators.py and tensor_operators.py. passes.py then makes equal layers one
+(equal.py), fuses layers, lets producers write where their readers want it, and leaves out what nothing reads; savings.py counts what that saves, and
+writing.py makes the file's bytes. open_sizes.py does all that at several sizes where a model leaves some open.
 """
+
+from typing import NamedTuple
 
 from ..errors import CompileError, Diagnostic
 from . import activations, einsum, image_operators, index_operators, normalizations, resizing, tensor_operators    # noqa: F401 - readers register themselves
@@ -14,11 +16,23 @@ from .passes import improve
 from .reading import read
 from .writing import write
 
-__all__ = ["READERS", "compile_model"]
+__all__ = ["READERS", "Compiled", "compile_model", "compiled"]
+
+
+class Compiled(NamedTuple):
+    """The model file's bytes, and the Savings: what compiling saved."""
+
+    data: bytes
+    savings: object
 
 
 def compile_model(data, where):
     """The engine's model file for the ONNX model `data` (bytes). CompileError with all that stands in the way; `where` names it."""
+    return compiled(data, where).data
+
+
+def compiled(data, where):
+    """The same, as Compiled."""
     try:
         import onnx
     except ImportError as error:
@@ -40,6 +54,7 @@ def compile_model(data, where):
 
     found = open_sizes.find(model)
     if not found:
-        return write(network())
+        made = network()
+        return Compiled(write(made), made.savings)
     sizes = open_sizes.compile_open(found, network, where)
-    return write(sizes.network, sizes)
+    return Compiled(write(sizes.network, sizes), sizes.network.savings)

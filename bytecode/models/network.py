@@ -76,8 +76,8 @@ def contiguous(shape):
 
 @dataclass
 class Network:
-    """`shapes` and `dtypes` (NumPy's) of all tensors but constants, which are arrays; a view's base is no view. `folded` are names of constants that
-    the graph computes of others."""
+    """`shapes` and `dtypes` (NumPy's) of all tensors but constants, which are arrays; a view's base is no view, `sources` tells what it was made of.
+    `folded` are names of constants that the graph computes of others, `savings` what became of its nodes."""
 
     inputs: list
     outputs: list = field(default_factory=list)
@@ -86,7 +86,9 @@ class Network:
     constants: dict = field(default_factory=dict)
     views: dict = field(default_factory=dict)
     layers: list = field(default_factory=list)
+    sources: dict = field(default_factory=dict)
     folded: set = field(default_factory=set)
+    savings: object = None
 
     def shape(self, name):
         return self.constants[name].shape if name in self.constants else self.shapes[name]
@@ -128,7 +130,7 @@ class Network:
 
     def view(self, name, source, shape, strides, offset=0):
         """Makes `name` see `source`, a base, itself or through its view; strides are those of the base."""
-        base = self.as_view(source).base
+        base, self.sources[name] = self.as_view(source).base, source
         self.declare(name, shape, self.dtype(source))
         self.views[name] = View(base, int(offset), tuple(int(stride) for stride in strides))
         return name
@@ -141,7 +143,7 @@ class Network:
         if strides is None:
             source = self.copied(self.fresh(f"{name}/plain"), source)
             view, strides = View(source, 0, ()), contiguous(shape)
-        return self.view(name, view.base, shape, strides, view.offset)
+        return self.view(name, source, shape, strides, view.offset)
 
     def transposed(self, name, source, order):
         view, shape = self.as_view(source), self.shape(source)
@@ -195,9 +197,10 @@ class Network:
 
     def rename(self, old, new):
         """Everything that is about the tensor `old` is about `new` from now on; `new` has no tensor yet."""
-        for values in (self.shapes, self.dtypes, self.constants, self.views):
+        for values in (self.shapes, self.dtypes, self.constants, self.views, self.sources):
             if old in values:
                 values[new] = values.pop(old)
+        self.sources.update({name: new for name, source in self.sources.items() if source == old})
         for name, view in self.views.items():
             if view.base == old:
                 self.views[name] = view._replace(base=new)

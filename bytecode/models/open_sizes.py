@@ -150,6 +150,7 @@ def _numbers(network):
 
 def _fitted(network, names, grid, checks, table, where):
     sizes = OpenSizes(names, network)
+    network.savings.sizes = dict(zip(names, grid[0]))
     count = len(names)
     inverse, divisor = zip(*(_interpolation(_SAMPLES[place][:_DEGREES]) for place in range(count)))
     for key, value in table[grid[0]].items():

@@ -2,6 +2,7 @@
 
 import numpy
 
+from .equal import merge_equal
 from .network import BINARY, Layer, contiguous, dtype_number, is_binary
 from .patterns import find_patterns
 from .places import add_in_products, make_in_place
@@ -16,17 +17,28 @@ ROWS = ("Softmax", "Normalize")         # read and make rows of plain tensors
 
 
 def improve(network):
-    drop_dead(network)
-    find_patterns(network)
-    drop_dead(network)
-    fold_channels(network)
-    add_in_products(network)
-    fuse(network)
-    settle(network)
-    drop_dead(network)
-    make_in_place(network)
-    part_layouts(network)
-    drop_dead(network)
+    """All passes; what each kind of them saves is told by network.savings."""
+    savings, views = network.savings, network.views
+    with savings.counting("unused", network):
+        drop_dead(network)
+    savings.begin(network, views)
+    with savings.counting("run once", network):
+        merge_equal(network)
+        drop_dead(network)
+    with savings.counting("fused", network):
+        find_patterns(network)
+        drop_dead(network)
+        fold_channels(network)
+        add_in_products(network)
+        fuse(network)
+    with savings.counting("layouts", network):
+        settle(network)
+        drop_dead(network)
+    with savings.counting("made in place", network):
+        make_in_place(network)
+    with savings.counting("layouts", network):
+        part_layouts(network)
+        drop_dead(network)
 
 
 def drop_dead(network):

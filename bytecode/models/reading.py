@@ -7,6 +7,7 @@ import numpy
 from ..errors import CompileError, Diagnostic
 from .network import DTYPES, Network
 from .operators import READERS, Unsupported
+from .savings import Savings
 
 _LARGEST_CONSTANT = 1 << 24     # bytes that a node may be computed to ahead of time
 _RANK_MOST = 8
@@ -68,6 +69,8 @@ class Reader:
         for proto in self.graph.node:
             if not self._compute(proto):
                 self._read_node(proto)
+        computed = sum(all(name in network.constants for name in proto.output if name) for proto in self.graph.node)
+        network.savings = Savings(len(self.graph.node), computed)
         if not self.problems:
             self._name_outputs()
             self._check_tensors()

@@ -31,7 +31,7 @@ def command(output, folders, path, target, optimize, sign, strict):
     into_folder = path is not None and (len(folders) > 1 or path.is_dir() or str(path).endswith(os.sep))
     if len(folders) > 1 and path is not None and (path.is_file() or (path.suffix == ".vmb" and not path.is_dir())):
         raise failures.Failure(f"{path}: is a file; with several task folders -o names a folder")
-    written, made_of = [], {}
+    written, made_of, saved = [], {}, {}
     with output.progress() as progress:
         for folder in progress.track(folders, description="compiling"):
             if not folder.is_dir():
@@ -49,8 +49,11 @@ def command(output, folders, path, target, optimize, sign, strict):
             made_of[target_path] = folder
             _write(target_path, data)
             warnings = [str(warning) for warning in compiled.warnings]
+            saved[str(target_path)] = compiled.savings
             written.append(
-                inspect.summary(bundle, target_path, len(data)) | {"signed_with": sign, "warnings": warnings}
+                inspect.summary(bundle, target_path, len(data))
+                | {"signed_with": sign, "warnings": warnings}
+                | {"savings": {name: savings.plain() for name, savings in compiled.savings.items()}}
             )
     output.document({"bundles": written})
     for made in written:
@@ -62,6 +65,8 @@ def command(output, folders, path, target, optimize, sign, strict):
             f"{made['path']}: {made['task']}, {inspect.size_text(made['bytes'])}, "
             f"{modules}, Python {made['target']}, {signed}"
         )
+        for name, savings in saved[made["path"]].items():
+            output.line(f"model {name}: {savings}")
 
 
 def _write(path, data):

@@ -30,7 +30,8 @@ def command(output, path, only, runs, threads, search, sizes, picture, trust):
     """Show how the engine computes MODEL: an .onnx file, a model file, or a bundle with models. It is run on random numbers."""
     chosen = dict(map(_size, sizes))
     explained = [
-        _explained(name, data, runs, threads, search, chosen) for name, data in _models(path, only, keys.trust_store(trust)).items()
+        _explained(name, data, savings, runs, threads, search, chosen)
+        for name, (data, savings) in _models(path, only, keys.trust_store(trust)).items()
     ]
     if picture is not None:
         draw(explained, picture)
@@ -50,16 +51,16 @@ def _size(text):
 
 
 def _models(path, only, store):
-    """The model files' bytes by name."""
+    """The model files' bytes and, of ONNX, Savings (else None), by name."""
     if not path.is_file():
         raise failures.Failure(f"{path}: no such file; expected an ONNX model, a model file or a bundle")
     data = path.read_bytes()
     if path.suffix == ".onnx":
-        from bytecode.models import compile_model
+        from bytecode.models import compiled
 
-        return {path.stem: compile_model(data, str(path))}
+        return {path.stem: compiled(data, str(path))}
     if data[:8] == b"VMEMODEL":
-        return {path.stem: data}
+        return {path.stem: (data, None)}
     from bytecode.format import read_bundle
 
     models = read_bundle(path, trust=store, allow_unsigned=True).models
@@ -67,10 +68,10 @@ def _models(path, only, store):
         raise failures.Failure(f"{path}: there is no model {only!r}; there are {', '.join(models) or 'none'}")
     if not models:
         raise failures.Failure(f"{path}: this bundle has no models (task.yaml, models)")
-    return {name: models[name] for name in (models if only is None else [only])}
+    return {name: (models[name], None) for name in (models if only is None else [only])}
 
 
-def _explained(name, data, runs, threads, search, sizes):
+def _explained(name, data, savings, runs, threads, search, sizes):
     """What is to be told of a model, in plain values."""
     from engine.models import opened
 
@@ -105,9 +106,18 @@ def _explained(name, data, runs, threads, search, sizes):
         "inputs": [_port(port) for port in model.inputs],
         "outputs": [_port(port) for port in model.outputs],
         "steps": steps,
+        "lowering": None if savings is None else savings.plain(),
+        "compiled": None if savings is None else str(savings),
+        "in_place": _in_place(steps),
         "expected_ms": sum(step["expected_ms"] for step in steps),
         "ms": sum(step["ms"] for step in steps),
     }
+
+
+def _in_place(steps):
+    """The steps that take no time: what they would read and write is made where it is read."""
+    idle = [step for step in steps if step["algorithm"] == "nothing"]
+    return {"steps": len(idle), "bytes": sum(step["bytes"] for step in idle)}
 
 
 def _port(port):
@@ -127,6 +137,11 @@ def _show(output, model):
     ports = ", ".join(f"{port['name']} {port['dtype']}{port['shape']}" for port in model["inputs"])
     made = ", ".join(f"{port['name']} {port['dtype']}{port['shape']}" for port in model["outputs"])
     output.line(f"{model['name']}: {ports} -> {made}", style="bold")
+    if model["compiled"] is not None:
+        output.line(f"compiled: {model['compiled']}")
+    if model["in_place"]["steps"]:
+        idle = model["in_place"]
+        output.line(f"prepared: {idle['steps']} of {len(model['steps'])} steps take no time ({idle['bytes'] / 1024:.1f} KiB)")
     rows = [
         [
             step["kind"],

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bytecode.models import compile_model
+from bytecode.models import compile_model, compiled
 from tests import networks
 
 
@@ -20,6 +20,7 @@ def test_a_table_tells_of_every_step(vmhost, onnx):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "net: input float32[1, 3, 32, 32] -> output float32[1, 10]"
+    assert lines[1] == f"compiled: {compiled(onnx.read_bytes(), 'net').savings}" and " fused (" in lines[1]
     stem, = (line.split() for line in lines if " stem " in line)
     assert stem[:5] == ["Conv", "direct", "stem", "1x4x16x16", "0.2"]
     assert lines[-1].split()[0] == "all" and float(lines[-1].split()[2]) > 0
@@ -36,6 +37,11 @@ def test_json_holds_the_same_and_sums_up(vmhost, tmp_path, onnx):
     assert model["ms"] == pytest.approx(sum(step["ms"] for step in model["steps"]))
     assert model["expected_ms"] == pytest.approx(sum(step["expected_ms"] for step in model["steps"])) and model["expected_ms"] > 0
     assert {step["kind"] for step in model["steps"]} >= {"Input", "Conv", "MaxPool", "Gemm", "Output"}
+    assert model["lowering"] is None                                # only ONNX tells what compiling it saved
+    idle = [step for step in model["steps"] if step["algorithm"] == "nothing"]
+    assert model["in_place"] == {"steps": len(idle), "bytes": sum(step["bytes"] for step in idle)} and len(idle) == 1       # the Flatten of a pixel
+    document = json.loads(vmhost("explain", onnx, "--runs", "1", "--json")[1])
+    assert document["models"][0]["lowering"] == compiled(onnx.read_bytes(), "net").savings.plain()
 
 
 @pytest.fixture

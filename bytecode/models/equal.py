@@ -1,0 +1,72 @@
+"""Equal layers, made one: what one operator makes of the same operands is made once, and so is a whole that is put together of the same parts
+(rasters, in the words of the paper: a transpose or a concatenation that two branches of a model ask for)."""
+
+import hashlib
+
+from .network import Layer, float_bits
+
+# Operators that make the same of the same operands: all that there are so far. One that draws numbers or keeps a state is none of them.
+_ALIKE = frozenset({
+    "Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Gemm", "Add", "Relu", "Flatten", "Clip", "Concat", "Slice", "Shuffle", "Copy", "Unary",
+    "Binary", "Where", "Reduce", "MatMul", "Gather", "Softmax", "Normalize", "Activate", "Scan", "Argsort", "Scatter"})
+
+
+def merge_equal(network):
+    """Leaves out layers that make what is there already, and constants that others equal."""
+    one_for = _constants(network)           # a base that goes to the equal one that stays
+    named = {}                              # one that stays to the output of the model whose name it gets
+    last, early = _written(network)
+    parts, found, kept, outputs = {}, {}, [], set(network.outputs)
+    for number, layer in enumerate(network.layers):
+        base = network.as_view(layer.output).base
+        operands = tuple(name and _operand(network, name, one_for) for name in layer.inputs)
+        bounds = layer.bounds and tuple(map(float_bits, layer.bounds))
+        place = _operand(network, layer.output, {})[1:]
+        parts.setdefault(base, []).append((layer.op, operands, layer.window, layer.relu, bounds, layer.further, layer.parameters, place))
+        kept.append(layer)
+        if number != last[base] or base in early or not all(part[0] in _ALIKE for part in parts[base]):
+            continue
+        first = found.setdefault((network.shape(base), network.dtype(base), tuple(parts[base])), base)
+        if first == base:
+            continue
+        if base not in outputs:
+            one_for[base] = first
+        elif first not in outputs and first not in named:
+            one_for[base], named[first] = first, base
+        elif len(parts[base]) == 1:
+            kept[-1] = Layer("Copy", layer.name, [first], layer.output)         # two outputs are two tensors
+
+    def final(name):
+        name = one_for.get(name, name)
+        return named.get(name, name)
+
+    network.layers = [layer for layer in kept if network.as_view(layer.output).base not in one_for]
+    for layer in network.layers:
+        layer.inputs, layer.output = [name and final(name) for name in layer.inputs], final(layer.output)
+    network.views = {name: view._replace(base=final(view.base)) for name, view in network.views.items()}
+    network.constants = {name: values for name, values in network.constants.items() if name not in one_for}
+
+
+def _constants(network):
+    found, one_for = {}, {}
+    for name, values in network.constants.items():
+        first = found.setdefault((values.dtype, values.shape, hashlib.sha256(values.tobytes()).digest()), name)
+        if first != name:
+            one_for[name] = first
+    return one_for
+
+
+def _written(network):
+    """The number of each base's last layer, and the bases that are read before that is done."""
+    last = {network.as_view(layer.output).base: number for number, layer in enumerate(network.layers)}
+    early = set()
+    for number, layer in enumerate(network.layers):
+        bases = {network.as_view(name).base for name in layer.inputs if name}
+        early.update(base for base in bases if last.get(base, -1) >= number)
+    return last, early
+
+
+def _operand(network, name, one_for):
+    """What the tensor is, so that equal ones compare equal: which elements of which base."""
+    view, shape = network.as_view(name), network.shape(name)
+    return one_for.get(view.base, view.base), view.offset, shape, tuple(stride if size > 1 else 0 for size, stride in zip(shape, view.strides))

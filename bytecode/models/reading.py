@@ -170,6 +170,7 @@ class Reader:
                 network.copied(value.name, name)
             elif name != value.name:
                 network.rename(name, value.name)
+                self.renamed.pop(value.name)            # which led to `name`
                 self.renamed[name] = value.name
             taken.add(value.name)
             network.outputs.append(value.name)

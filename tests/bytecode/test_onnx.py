@@ -76,6 +76,14 @@ def test_constants_are_computed_and_dead_nodes_dropped():
     assert operators(model) == [("Conv", False, False)]
 
 
+def test_an_output_that_is_another_one_is_a_copy():
+    """In either order: what an identity gave its name to was looked for in a circle once."""
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Identity", ["a"], ["b"])]
+    for outputs in (["a", "b"], ["b", "a"]):
+        found = operators(networks.graph_of(nodes, {"x": numpy.ones(2, "float32")}, outputs))
+        assert [name for name, _, _ in found] == ["Unary", "Copy"]
+
+
 def test_the_same_model_gives_the_same_bytes():
     assert compile_model(networks.small(), "a") == compile_model(networks.small(), "b")
 

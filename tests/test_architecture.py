@@ -31,7 +31,7 @@ IN_EVERY_IMAGE = {"_vmrun", "vmrun_commands"}
 # Dependencies that callers use with vmhost: their arrays cross the wall by the buffer protocol, without an import of ours.
 FOR_CALLERS = {"numpy"}
 # PyPI's name of what is imported under another one.
-DISTRIBUTIONS = {"yaml": "pyyaml"}
+DISTRIBUTIONS = {"yaml": "pyyaml", "onnx_ir": "onnx-ir"}
 
 
 def sources():

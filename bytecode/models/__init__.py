@@ -1,6 +1,6 @@
-"""ONNX models to the engine's model file (docs/model-format.md). Needs the package `onnx`, which the extra `models` brings.
+"""ONNX models to the engine's model file (docs/model-format.md). Needs the packages `onnx` and `onnx-ir`, which the extra `models` brings.
 
-reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or renamed nodes vanish, the rest
+cleaning.py takes out of the graph what no output needs; reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or renamed nodes vanish, the rest
 becomes layers of the engine, by the readers of operators in image_operators.py and tensor_operators.py. passes.py then makes equal layers one
 (equal.py), fuses layers, lets producers write where their readers want it, and leaves out what nothing reads; savings.py counts what that saves, and
 writing.py makes the file's bytes. open_sizes.py does all that at several sizes where a model leaves some open.
@@ -35,20 +35,24 @@ def compiled(data, where):
     """The same, as Compiled."""
     try:
         import onnx
+        from .cleaning import cleaned
     except ImportError as error:
-        raise CompileError([Diagnostic(where, 0, "models need the package onnx; install it: pip install 'vmhost[models]'")]) from error
+        raise CompileError([Diagnostic(where, 0, "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'")]) from error
     try:
         model = onnx.load_model_from_string(data)
         onnx.checker.check_model(model)
-    except Exception as error:      # protobuf's, onnx's C++ and numpy's own, of no common class
-        raise CompileError([Diagnostic(where, 0, f"not an ONNX model: {str(error).strip().splitlines()[0]}")]) from error
+        nodes = len(model.graph.node)
+        model = cleaned(model)
+    except Exception as error:      # protobuf's, onnx's C++, numpy's and onnx-ir's own, of no common class
+        raise CompileError([Diagnostic(where, 0, f"not an ONNX model: {_reason(error)}")]) from error
 
     def network(unfolded=frozenset()):
         try:
             inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
         except Exception as error:
-            raise CompileError([Diagnostic(where, 0, f"not an ONNX model: {str(error).strip().splitlines()[0]}")]) from error
+            raise CompileError([Diagnostic(where, 0, f"not an ONNX model: {_reason(error)}")]) from error
         made = read(inferred, where, unfolded)
+        made.savings.nodes = nodes
         improve(made)
         return made
 
@@ -58,3 +62,10 @@ def compiled(data, where):
         return Compiled(write(made), made.savings)
     sizes = open_sizes.compile_open(found, network, where)
     return Compiled(write(sizes.network, sizes), sizes.network.savings)
+
+
+def _reason(error):
+    """The first line of what was wrong at first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

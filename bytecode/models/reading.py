@@ -70,7 +70,7 @@ class Reader:
             if not self._compute(proto):
                 self._read_node(proto)
         computed = sum(all(name in network.constants for name in proto.output if name) for proto in self.graph.node)
-        network.savings = Savings(len(self.graph.node), computed)
+        network.savings = Savings(len(self.graph.node), len(self.graph.node), computed)
         if not self.problems:
             self._name_outputs()
             self._check_tensors()

@@ -19,10 +19,11 @@ KINDS = ("unused", "read through", "run once", "fused", "made in place", "layout
 
 @dataclass
 class Savings:
-    """`nodes` of the ONNX graph, `computed` of these ahead of time; `operators` that the others are lowered to, of which `steps` are left; `saved`
-    has for each of KINDS operators and bytes."""
+    """`nodes` of the ONNX graph, of which `needed` are left by the first clean-up (more, if it has functions), `computed` of these ahead of time;
+    `operators` that the others are lowered to, of which `steps` are left; `saved` has for each of KINDS operators and bytes."""
 
     nodes: int
+    needed: int
     computed: int
     operators: int = 0
     steps: int = 0
@@ -52,12 +53,12 @@ class Savings:
     def plain(self):
         """In values that JSON has."""
         kinds = {kind: {"operators": operators, "bytes": size} for kind, (operators, size) in self.saved.items()}
-        return {"nodes": self.nodes, "computed": self.computed, "operators": self.operators, "steps": self.steps, "bytes": self.bytes,
+        return {"nodes": self.nodes, "needed": self.needed, "computed": self.computed, "operators": self.operators, "steps": self.steps, "bytes": self.bytes,
                 "saved": kinds, "sizes": self.sizes}
 
     def __str__(self):
         """"7 nodes, 10 operators, 4 steps; 4 read through (0.5 KiB), 1 run once (0.1 KiB)"."""
-        counts = [f"{self.nodes} nodes", *([f"{self.computed} computed ahead"] * bool(self.computed)), f"{self.operators} operators", f"{self.steps} steps"]
+        counts = [f"{self.nodes} nodes", *([f"{self.needed} needed"] * (self.needed != self.nodes)), *([f"{self.computed} computed ahead"] * bool(self.computed)), f"{self.operators} operators", f"{self.steps} steps"]
         saved = [f"{operators} {kind} ({size / 1024:.1f} KiB)" for kind, (operators, size) in self.saved.items() if operators or size]
         at = f" (at {', '.join(f'{name} = {size}' for name, size in self.sizes.items())})" if self.sizes else ""
         return "; ".join(", ".join(part) for part in (counts, saved) if part) + at

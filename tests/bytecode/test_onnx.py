@@ -90,8 +90,8 @@ def test_the_same_model_gives_the_same_bytes():
 
 def test_all_unsupported_operators_are_named_at_once():
     nodes = [helper.make_node("Det", ["x"], ["a"], "volume"), helper.make_node("NonZero", ["x"], ["b"]),
-             helper.make_node("Conv", ["x", "w"], ["y"], "two")]
-    refused(networks.graph(nodes, {"x": (1, 2, 3, 3), "w": (2, 2, 1, 1)}, {"y": None}),
+             helper.make_node("Conv", ["x", "w"], ["y"], "two"), helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT)]
+    refused(networks.graph(nodes, {"x": (1, 2, 3, 3), "w": (2, 2, 1, 1)}, {"y": None, "a": (1, 2), "c": (4, "found")}),
             "operator Det (node 'volume') is not supported", "operator NonZero (node 'b') is not supported",
             "operator Conv (node 'two') has weights that are not constant")
 
@@ -109,5 +109,11 @@ def test_what_is_no_model_is_refused():
 
 
 def test_without_onnx_the_error_says_what_to_install(monkeypatch):
+    advice = "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
+    compile_model(networks.small(), "model.onnx")
+    monkeypatch.delitem(sys.modules, "bytecode.models.cleaning")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "onnx_ir", None)
+        refused(networks.small(), advice)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    refused(networks.small(), "models need the package onnx; install it: pip install 'vmhost[models]'")
+    refused(networks.small(), advice)

@@ -43,9 +43,9 @@ def test_what_is_fused_computed_and_of_no_use():
              helper.make_node("Relu", ["s"], ["y"]), helper.make_node("Exp", ["s"], ["unread"])]
     model = networks.graph(nodes, {"x": (1, 1, 4, 4)}, {"y": None}, {"w": numpy.ones((1, 1, 1, 1), "float32"), "two": numpy.float32(2)})
     savings = compiled(model, "net").savings
-    assert (savings.nodes, savings.computed, savings.steps) == (5, 1, 1)
+    assert (savings.nodes, savings.needed, savings.computed, savings.steps) == (5, 4, 1, 1)
     assert savings.saved["fused"] == (2, 3 * 64 + 2 * 64)
-    assert savings.saved["unused"] == (1, 2 * 64) and savings.operators == 4
+    assert savings.saved["unused"] == (0, 0) and savings.operators == 3        # the node that nobody reads is none
 
 
 def test_every_operator_is_a_step_or_saved():

@@ -195,10 +195,12 @@ def products(most):
 # in C in each of these; calls of a few microseconds are of a thousand elements.
 WHY_SLOWER = {
     "np.add.reduceat(v, i[:50])": "a call of the reduction for each part",
-    **dict.fromkeys(("np.vecdot(big, big)", "np.broadcast_to(v, (2, v.size)).sum()"), "sums along rows of 2 and of 10, each a call of the kernel"),
+    "np.vecdot(big, big)": "products first, then sums along rows of 10",
+    "np.broadcast_to(v, (2, v.size)).sum()": "sums along rows of 2",
     "np.ravel_multi_index((k[:, 0], k[:, 1]), (40, 40))": "Python over a few operators, where NumPy is one call into C",
     "np.argpartition(v, 500)": "places share a word with their keys, which are made and taken apart again",
+    "np.vdot(v, w)": "one thread, where NumPy's OpenBLAS takes two",
     "np.unique(v)": "a sort, where NumPy counts in a hash table",
-    "np.histogram(v, xs[::20])": "sorts, and sorting is slower",
+    "np.histogram(v, xs[::20])": "sorts, and sorting is slower where there is one thread",
     "np.histogram(v, 50)": "a search for each element, where NumPy computes its bin",
 }

@@ -28,7 +28,7 @@ _NONE = {"array", "asarray", "asarray_chkfinite", "base_repr", "binary_repr", "b
          "isrealobj", "isscalar", "mask_indices", "ndim", "piecewise", "promote_types", "require", "result_type",
          "shape", "size"}
 # One operator of the library each, under NumPy's name.
-_ONE = {"argpartition", "astype", "bincount", "bitwise_count", "copy", "frexp", "full", "full_like", "interp", "ones", "ones_like", "packbits",
+_ONE = {"argpartition", "astype", "bincount", "copy", "frexp", "full", "full_like", "interp", "modf", "ones", "ones_like", "packbits",
         "partition", "take", "unpackbits", "zeros", "zeros_like"}
 
 

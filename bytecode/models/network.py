@@ -11,11 +11,12 @@ DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
 UNARY = (
     "negative", "positive", "absolute", "sign", "invert", "logical_not", "square", "sqrt", "cbrt", "reciprocal", "exp", "exp2", "expm1", "log",
     "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "erf",
-    "floor", "ceil", "trunc", "rint", "isnan", "isinf", "isfinite", "signbit", "real", "imag", "conjugate")
+    "floor", "ceil", "trunc", "rint", "isnan", "isinf", "isfinite", "signbit", "real", "imag", "conjugate",
+    "bitwise_count")
 BINARY = (
     "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "power", "maximum", "minimum", "fmax", "fmin", "arctan2",
     "hypot", "copysign", "nextafter", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "equal", "not_equal",
-    "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor")
+    "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "heaviside", "gcd", "lcm")
 TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
           "isinf", "isfinite", "signbit"}                # what they say is bool
 REDUCE = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero", "fmax", "fmin")

@@ -219,6 +219,7 @@ PyObject *array_item_at(array *self, int64_t index);        /* self[index], inde
 
 /* numpy.take; values: a, indices, axis, out, mode */
 PyObject *array_take(array_state *state, array *self, PyObject **values);
+PyObject *array_scatter_add(array_state *state, PyObject *const *values);     /* target, key, values */
 
 /* ---- shape.c */
 /* A view where strides allow it, else a copy. One size may be -1. */

@@ -1,19 +1,7 @@
-/* Counting, packing and unpacking bits, and taking floats apart, for engine.numpy._bits and _arithmetic, which checks dtypes and brings the axis to the end. */
+/* Packing and unpacking bits, and taking floats apart, for engine.numpy._bits and _arithmetic, which checks dtypes and brings the axis to the end. */
 #include "methods.h"
 
 #include "vme_bits.h"
-
-/* _bit_count(array): of integers or truths */
-PyObject *array_function__bit_count(PyObject *module, ARRAY_VECTORCALL)
-{
-    array_state *state = array_state_of(module);
-    if (count != 1 || keywords != NULL || !is_array(args[0]))
-        return PyErr_Format(PyExc_TypeError, "_bit_count(array)");
-    array *in = (array *)args[0], *made = array_new(state, VME_UINT8, in->t.rank, in->t.shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(made->size, vme_bit_count(state->context, &in->t, &made->t))) < 0)
-        Py_CLEAR(made);
-    return (PyObject *)made;
-}
 
 /* The argument as rows, and an array with rows of `length`. */
 static PyObject *rows_made(array_state *state, array *in, int64_t length, bool big, bool unpacks)
@@ -53,18 +41,57 @@ PyObject *array_function__bits_unpacked(PyObject *module, ARRAY_VECTORCALL)
     return rows_made(array_state_of(module), (array *)args[0], length, big, true);
 }
 
-/* _split(array): (mantissas, exponents) of a C-contiguous array of float32 or float64 */
+/* numpy.frexp and modf of any array of real numbers: a pair of arrays, or of scalars. float16 is taken apart as float32. */
+static PyObject *taken_apart(array_state *state, const char *name, PyObject *object, bool parts)
+{
+    array *given = array_from_any(state, object, -1), *in = NULL, *made[2] = {NULL, NULL};
+    PyObject *both = NULL;
+    if (given == NULL)
+        return NULL;
+    int dtype = given->t.dtype, bytes = vme_dtype_size((vme_dtype)dtype);
+    if (dtype < VME_FLOAT16)
+        dtype = bytes == 1 ? VME_FLOAT16 : bytes == 2 ? VME_FLOAT32 : VME_FLOAT64;
+    if (dtype >= VME_COMPLEX64) {
+        PyErr_Format(PyExc_TypeError, "ufunc '%s' not supported for the input types, and the inputs could not be safely coerced to any "
+                     "supported types according to the casting rule ''safe''", name);
+        goto done;
+    }
+    in = array_contiguous(given, dtype == VME_FLOAT16 ? VME_FLOAT32 : dtype);
+    made[0] = in == NULL ? NULL : array_new(state, in->t.dtype, in->t.rank, in->t.shape, false);
+    made[1] = made[0] == NULL ? NULL : array_new(state, parts ? in->t.dtype : VME_INT32, in->t.rank, in->t.shape, false);
+    if (made[1] == NULL || array_check_status(state, ENGINE(in->size, vme_split(state->context, &in->t, &made[0]->t, &made[1]->t))) < 0)
+        goto done;
+    for (int i = 0; dtype == VME_FLOAT16 && i < 1 + parts; i++) {
+        Py_SETREF(made[i], array_cast(made[i], dtype));
+        if (made[i] == NULL)
+            goto done;
+    }
+    PyObject *first = array_as_scalar(made[0]), *second = array_as_scalar(made[1]);
+    made[0] = made[1] = NULL;
+    if (first != NULL && second != NULL)
+        both = PyTuple_Pack(2, first, second);
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+done:
+    Py_DECREF(given);
+    Py_XDECREF(in);
+    Py_XDECREF(made[0]);
+    Py_XDECREF(made[1]);
+    return both;
+}
+
+/* _split(x): (mantissas, exponents) */
 PyObject *array_function__split(PyObject *module, ARRAY_VECTORCALL)
 {
-    array_state *state = array_state_of(module);
-    if (count != 1 || keywords != NULL || !is_array(args[0]))
-        return PyErr_Format(PyExc_TypeError, "_split(array)");
-    array *in = (array *)args[0], *mantissas = array_new(state, in->t.dtype, in->t.rank, in->t.shape, false);
-    array *exponents = mantissas == NULL ? NULL : array_new(state, VME_INT32, in->t.rank, in->t.shape, false);
-    PyObject *both = NULL;
-    if (exponents != NULL && array_check_status(state, ENGINE(in->size, vme_split(state->context, &in->t, &mantissas->t, &exponents->t))) == 0)
-        both = PyTuple_Pack(2, mantissas, exponents);
-    Py_XDECREF(mantissas);
-    Py_XDECREF(exponents);
-    return both;
+    if (count != 1 || keywords != NULL)
+        return PyErr_Format(PyExc_TypeError, "_split(x)");
+    return taken_apart(array_state_of(module), "frexp", args[0], false);
+}
+
+/* _parts(x): (fractional parts, whole ones) */
+PyObject *array_function__parts(PyObject *module, ARRAY_VECTORCALL)
+{
+    if (count != 1 || keywords != NULL)
+        return PyErr_Format(PyExc_TypeError, "_parts(x)");
+    return taken_apart(array_state_of(module), "modf", args[0], true);
 }

@@ -634,17 +634,13 @@ done:
 }
 ARRAY_BOTH_OF(nonzero, nonzero_names, 1, 1, 1, nonzero)
 
-/* _scatter_add(target, key, values): numpy.add.at */
-PyObject *array_function__scatter_add(PyObject *module, ARRAY_VECTORCALL)
+/* numpy.add.at(target, key, values) */
+PyObject *array_scatter_add(array_state *state, PyObject *const *values)
 {
-    static const char *const names[] = {"target", "key", "values", NULL};
-    PyObject *values[3], *result = NULL;
-    array_state *state = array_state_of(module);
+    PyObject *result = NULL;
     index_key read;
     selection chosen;
     array *added = NULL;
-    if (array_arguments("_scatter_add", args, count, keywords, names, 3, 3, values) < 0)
-        return NULL;
     if (!is_array(values[0]))
         return PyErr_Format(PyExc_TypeError, "first operand must be array");
     array *self = (array *)values[0];
@@ -662,4 +658,14 @@ done:
     selection_clear(&chosen);
     index_clear(&read);
     return result;
+}
+
+/* _scatter_add(target, key, values) */
+PyObject *array_function__scatter_add(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"target", "key", "values", NULL};
+    PyObject *values[3];
+    if (array_arguments("_scatter_add", args, count, keywords, names, 3, 3, values) < 0)
+        return NULL;
+    return array_scatter_add(array_state_of(module), values);
 }

@@ -13,7 +13,7 @@ static int binary_cost(int op)
 {
     switch (op) {
     case VME_POWER: case VME_ARCTAN2: case VME_LOGADDEXP: case VME_HYPOT: case VME_FMOD: return 24;
-    case VME_FLOOR_DIVIDE: case VME_REMAINDER: case VME_NEXTAFTER: return 8;
+    case VME_FLOOR_DIVIDE: case VME_REMAINDER: case VME_NEXTAFTER: case VME_GCD: case VME_LCM: return 8;
     default: return 1;
     }
 }
@@ -626,7 +626,7 @@ static PyObject *ufunc_identity(PyObject *self, void *closure)
     const ufunc *of = (ufunc *)self;
     if (of->binary)
         switch (of->op) {
-        case VME_ADD: case VME_BITWISE_OR: case VME_BITWISE_XOR: case VME_HYPOT: return PyLong_FromLong(0);
+        case VME_ADD: case VME_BITWISE_OR: case VME_BITWISE_XOR: case VME_HYPOT: case VME_GCD: return PyLong_FromLong(0);
         case VME_MULTIPLY: return PyLong_FromLong(1);
         case VME_BITWISE_AND: return PyLong_FromLong(-1);
         case VME_LOGICAL_AND: Py_RETURN_TRUE;
@@ -661,7 +661,13 @@ UFUNC_METHOD(reduce)
 UFUNC_METHOD(accumulate)
 UFUNC_METHOD(outer)
 UFUNC_METHOD(reduceat)
-UFUNC_METHOD(at)
+static PyObject *ufunc_at(PyObject *self, ARRAY_VECTORCALL)
+{
+    const ufunc *of = (const ufunc *)self;
+    if (of->binary && of->op == VME_ADD && count == 3 && keywords == NULL && is_array(args[0]) && is_array(args[1]) && args[2] != Py_None)
+        return array_scatter_add(of->state, args);
+    return array_delegate("engine.numpy._ufuncs", "at", self, args, count, keywords);
+}
 #define UFUNC_ENTRY(name) {#name, (PyCFunction)(void (*)(void))ufunc_##name, METH_FASTCALL | METH_KEYWORDS, NULL}
 static PyMethodDef ufunc_methods[] = {
     UFUNC_ENTRY(reduce), UFUNC_ENTRY(accumulate), UFUNC_ENTRY(outer), UFUNC_ENTRY(reduceat), UFUNC_ENTRY(at), {NULL, NULL, 0, NULL},
@@ -775,6 +781,46 @@ done:
     return (PyObject *)made;
 }
 
+enum { CLIP_BLOCK = 1 << 14 };     /* bytes, which are still near when they are read again */
+
+static vme_status clip_blocks(vme_context *context, const array *in, const operand *low, const operand *high, const array *out)
+{
+    int64_t step = vme_dtype_size((vme_dtype)in->t.dtype), most = CLIP_BLOCK / step, count;
+    vme_dtype loop = (vme_dtype)in->t.dtype;
+    vme_status status = VME_OK;
+    for (int64_t begin = 0; begin < in->size && status == VME_OK; begin += most) {
+        count = in->size - begin < most ? in->size - begin : most;
+        const vme_tensor from = {in->t.buffer, in->t.data + begin * step, &count, &step, 1, in->t.dtype};
+        const vme_tensor to = {out->t.buffer, out->t.data + begin * step, &count, &step, 1, in->t.dtype};
+        status = vme_binary(context, VME_MAXIMUM, loop, &from, low->t, &to);
+        if (status == VME_OK)
+            status = vme_binary(context, VME_MINIMUM, loop, &to, high->t, &to);
+    }
+    return status;
+}
+
+/* A large array within two numbers of Python that its dtype holds, both bounds at one pass through memory. NULL without an error: no
+ * such case. */
+static PyObject *clip_in_blocks(array_state *state, array *self, PyObject *low, PyObject *high)
+{
+    bool floats = self->t.dtype >= VME_FLOAT16;
+    operand bounds[2];
+    PyObject *const given[2] = {low, high};
+    if (!(self->flags & ARRAY_CONTIGUOUS) || self->size * vme_dtype_size((vme_dtype)self->t.dtype) <= CLIP_BLOCK || self->t.dtype == VME_BOOL)
+        return NULL;
+    for (int i = 0; i < 2; i++) {
+        if (!PyLong_CheckExact(given[i]) && !(floats && PyFloat_CheckExact(given[i])))
+            return NULL;
+        bounds[i].object = given[i];
+        if (operand_settle(&bounds[i], self->t.dtype) < 0)
+            return NULL;
+    }
+    array *made = array_new_like(self, self->t.dtype);
+    if (made != NULL && array_check_status(state, ENGINE(made->size * 2, clip_blocks(state->context, self, &bounds[0], &bounds[1], made))) < 0)
+        Py_CLEAR(made);
+    return (PyObject *)made;
+}
+
 static const char *const clip_names[] = {"a", "a_min", "a_max", "out", "min", "max", "dtype", NULL};
 static PyObject *clip(array_state *state, array *self, PyObject **values)
 {
@@ -782,7 +828,10 @@ static PyObject *clip(array_state *state, array *self, PyObject **values)
     array *out;
     if (array_argument_out(values[3], &out) < 0)
         return NULL;
-    PyObject *result = Py_NewRef(self);
+    PyObject *result = out == NULL && array_given(low) && array_given(high) ? clip_in_blocks(state, self, low, high) : NULL;
+    if (result != NULL || PyErr_Occurred())
+        return result;
+    result = Py_NewRef(self);
     if (array_given(low))
         Py_SETREF(result, array_binary(state, VME_MAXIMUM, result, low, array_given(high) ? NULL : out, -1));
     if (result != NULL && array_given(high)) {

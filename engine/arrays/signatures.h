@@ -73,12 +73,12 @@
 #define SIGNATURE_trace "(a, offset=0, axis1=0, axis2=1, dtype=None, out=None)"
 #define SIGNATURE__fmax SIGNATURE_EXTREME
 #define SIGNATURE__fmin SIGNATURE_EXTREME
-#define SIGNATURE__split "(array)"
+#define SIGNATURE__split "(x)"
+#define SIGNATURE__parts "(x)"
 #define SIGNATURE__bincount "(places, weights, length)"
 #define SIGNATURE__interp "(x, xp, fp, left, right)"
 #define SIGNATURE__reduceat "(name, rows, starts, ufunc)"
 #define SIGNATURE__windows "(a, v, before, after)"
-#define SIGNATURE__bit_count "(array)"
 #define SIGNATURE__bits_packed "(truths, big)"
 #define SIGNATURE__bits_unpacked "(bytes, count, big)"
 #define SIGNATURE__fft "(kind, n, factor, rows, out)"

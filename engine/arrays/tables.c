@@ -3,19 +3,22 @@
 
 #include "vme_tables.h"
 
-/* The least or the largest of an int64 vector that is not empty. */
-static int extreme(array *of, vme_reduce_op op, int64_t *value)
+/* The largest of an int64 vector that is not empty, taken without signs: negative ones are larger than all others. */
+static int largest(array *of, uint64_t *value)
 {
     static const int64_t one = 1, step = sizeof(int64_t);
-    const vme_tensor number = {NULL, (char *)value, &one, &step, 1, VME_INT64};
-    return array_check_status(of->state, ENGINE(of->size, vme_reduce(of->state->context, op, VME_INT64, &of->t, 1, NULL, &number)));
+    const vme_tensor number = {NULL, (char *)value, &one, &step, 1, VME_UINT64};
+    vme_tensor plain = of->t;
+    plain.dtype = VME_UINT64;
+    return array_check_status(of->state, ENGINE(of->size, vme_reduce(of->state->context, VME_MAX, VME_UINT64, &plain, 1, NULL, &number)));
 }
 
 /* _bincount(places, weights or None, least length): contiguous vectors of int64 and float64, of one length */
 PyObject *array_function__bincount(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
-    int64_t length, low = 0, high = -1;
+    int64_t length;
+    uint64_t most = 0;
     bool weighted = count == 3 && args[1] != Py_None;
     if (count != 3 || keywords != NULL || !is_array(args[0]) || (weighted && !is_array(args[1])))
         return PyErr_Format(PyExc_TypeError, "_bincount(places, weights, length)");
@@ -24,13 +27,14 @@ PyObject *array_function__bincount(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     if (places->t.rank != 1 || places->t.dtype != VME_INT64)
         return PyErr_Format(PyExc_ValueError, "_bincount(): places are a vector of int64");
-    if (places->size > 0 && (extreme(places, VME_MIN, &low) < 0 || extreme(places, VME_MAX, &high) < 0))
+    if (places->size > 0 && largest(places, &most) < 0)
         return NULL;
-    if (low < 0)
+    if (most > INT64_MAX)
         return PyErr_Format(PyExc_ValueError, "'list' argument must have no negative elements");
-    if (high == INT64_MAX)
+    if (most == INT64_MAX)
         return PyErr_Format(PyExc_ValueError, "Maximum allowed dimension exceeded");
-    length = high + 1 > length ? high + 1 : length;
+    if (places->size > 0 && (int64_t)most + 1 > length)
+        length = (int64_t)most + 1;
     array *made = array_new(state, weighted ? VME_FLOAT64 : VME_INT64, 1, &length, true);
     if (made != NULL && array_check_status(state, ENGINE(places->size * 2, vme_count(state->context, &places->t,
             weighted ? &((array *)args[1])->t : NULL, &made->t))) < 0)

@@ -35,8 +35,8 @@ _LATER = {
     "_apply":
         "apply_along_axis apply_over_axes iterable vectorize",
     "_arithmetic":
-        "divmod modf frexp ldexp spacing deg2rad rad2deg radians degrees angle unwrap sinc fabs float_power heaviside "
-        "logaddexp2 gcd lcm bitwise_count real_if_close interp",
+        "divmod modf frexp ldexp spacing deg2rad rad2deg radians degrees angle unwrap sinc fabs float_power "
+        "logaddexp2 real_if_close interp",
     "_bits":
         "packbits unpackbits binary_repr base_repr",
     "_creation":

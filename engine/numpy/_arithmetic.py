@@ -1,7 +1,6 @@
 """Elementwise functions that are a few operators each."""
 
 from engine import _array as _a
-from engine.numpy._bits import count_of_ones
 from engine.numpy._composites import Composite, floating, together
 from engine.numpy._shapes import moveaxis
 from engine.numpy._statistics import diff
@@ -21,24 +20,6 @@ def _divmod(x1, x2):
     return _a.floor_divide(x1, x2), _a.remainder(x1, x2)
 
 
-def _modf(x):
-    """(the fractional part, the whole part), both with the sign of `x`."""
-    x = floating(x)
-    _refuse("modf", x, kinds="f")
-    whole = _a.trunc(x)
-    return _a.copysign(_a.where(_a.isinf(x), 0.0, x - whole), x), whole
-
-
-def _frexp(x):
-    """(mantissa in [0.5, 1), exponent): x is mantissa * 2**exponent."""
-    x = floating(x)
-    _refuse("frexp", x, kinds="f")
-    if x.itemsize == 2:
-        mantissa, exponent = _a._split(_a.asarray(x, _a.float32, "C"))
-        return mantissa.astype(x.dtype), exponent
-    return _a._split(_a.asarray(x, None, "C"))
-
-
 LDEXP_PLAIN = 126       # up to here the power of two is a float32 that is no subnormal
 
 
@@ -53,7 +34,7 @@ def _ldexp(x1, x2):
     wide = x1.astype(float, copy=False)
     if x2.size and -1022 <= x2.min() and x2.max() <= 1022:      # a product with a power of two that is a number rounds once
         return (wide * ((x2.astype(int) + 1023) << 52).view(_a.float64)).astype(x1.dtype, copy=False)
-    mantissa, exponent = _frexp(wide)
+    mantissa, exponent = _a._split(wide)
     total = exponent + _a.clip(x2.astype(int), -5000, 5000)
     first = _a.clip(total, -1000, 1000)
     # the first product is exact; only the second one rounds
@@ -71,8 +52,8 @@ def _spacing(x):
 
 
 divmod = Composite(_divmod, 2, 2)
-modf = Composite(_modf, 1, 2)
-frexp = Composite(_frexp, 1, 2)
+modf = Composite(_a._parts, 1, 2, name="modf")          # (fractional, whole parts), both with the sign
+frexp = Composite(_a._split, 1, 2, name="frexp")        # (mantissas in [0.5, 1), exponents): x is mantissa * 2**exponent
 ldexp = Composite(_ldexp, 2)
 spacing = Composite(_spacing, 1)
 
@@ -154,14 +135,6 @@ def _float_power(x1, x2):
     return _a.power(x1.astype(dtype, copy=False), x2.astype(dtype, copy=False))
 
 
-def _heaviside(x1, x2):
-    """0 for negative x1, 1 for positive, x2 at zero."""
-    x1, x2 = together(x1, x2)
-    x1, x2 = floating(x1), floating(x2)
-    _refuse("heaviside", x1, kinds="f")
-    return _a.where(x1 == 0, x2, _a.maximum(_a.sign(x1), 0.0))
-
-
 def _logaddexp2(x1, x2):
     """log2(2**x1 + 2**x2)."""
     x1, x2 = together(x1, x2)
@@ -172,45 +145,9 @@ def _logaddexp2(x1, x2):
     return high + _a.log1p(_a.exp2(distance)) * 1.4426950408889634
 
 
-def _magnitudes(name, x1, x2):
-    """(the dtype of the result, the integers' absolute values as unsigned ones)."""
-    x1, x2 = together(x1, x2)
-    _refuse(name, x1, kinds="iu" if x1.dtype.kind != "b" else "")
-    unsigned = f"uint{8 * x1.dtype.itemsize}"
-    return x1.dtype, _a.absolute(x1).astype(unsigned, copy=False), _a.absolute(x2).astype(unsigned, copy=False)
-
-
-def _common(x1, x2):
-    """The greatest common divisors of unsigned integers."""
-    wide = x1.dtype
-    if wide.itemsize == 8 and x1.size and x2.size and max(x1.max(), x2.max()) < 2**31:
-        x1, x2 = x1.astype("int32"), x2.astype("int32")     # divided in vectors
-    shape = _a.add(x1, x2).shape
-    x1, x2 = _a.broadcast_to(x1, shape), _a.broadcast_to(x2, shape)
-    while x2.any():             # Euclid's steps, until the last pair has no rest
-        x1, x2 = _a.where(x2 == 0, x1, x2), x1 % x2
-    return x1.astype(wide, copy=False)
-
-
-def _gcd(x1, x2):
-    """The greatest common divisor."""
-    dtype, x1, x2 = _magnitudes("gcd", x1, x2)
-    return _common(x1, x2).astype(dtype)
-
-
-def _lcm(x1, x2):
-    """The least common multiple."""
-    dtype, x1, x2 = _magnitudes("lcm", x1, x2)
-    return (x1 // _a.maximum(_common(x1, x2), 1) * x2).astype(dtype)
-
-
 fabs = Composite(_fabs, 1)
 float_power = Composite(_float_power, 2)
-heaviside = Composite(_heaviside, 2)
 logaddexp2 = Composite(_logaddexp2, 2)
-gcd = Composite(_gcd, 2, identity=0)
-lcm = Composite(_lcm, 2)
-bitwise_count = Composite(count_of_ones, 1, name="bitwise_count")
 
 
 def real_if_close(a, tol=100):

@@ -1,4 +1,4 @@
-"""Bits: packed into bytes and unpacked, counted, and written as text."""
+"""Bits: packed into bytes and unpacked, and written as text."""
 
 from operator import index
 
@@ -48,14 +48,6 @@ def unpackbits(a, /, axis=None, count=None, bitorder="big"):
     if axis != a.ndim - 1:
         return _a.ascontiguousarray(_a._bits_unpacked(_a.ascontiguousarray(a.swapaxes(axis, -1)), count, big).swapaxes(axis, -1))
     return _a._bits_unpacked(_a.ascontiguousarray(a), count, big)
-
-
-def count_of_ones(x):
-    x = _a.asarray(x)
-    if x.dtype.kind not in "biu":
-        raise TypeError("ufunc 'bitwise_count' not supported for the input types, and the inputs could not be safely coerced to any "
-                        "supported types according to the casting rule ''safe''")
-    return _a._bit_count(x)
 
 
 def binary_repr(num, width=None):

@@ -21,7 +21,8 @@ class Composite:
         made = self._compute(*args)
         if self.nout == 1:
             return made if made.ndim else made[()]
-        return tuple([one if one.ndim else one[()] for one in made])
+        first, second = made
+        return (first if first.ndim else first[()], second if second.ndim else second[()])
 
     def _called(self, args, out=None, where=True, casting="same_kind", order="K", dtype=None, subok=True):
         inputs, outputs = args[:self.nin], args[self.nin:]

@@ -93,7 +93,8 @@ def diag(v, k=0):
     size = v.shape[0] + abs(k)
     made = _a.zeros((size, size), v.dtype)
     if v.shape[0]:
-        _diagonal_of(made, k, v.shape[0])[...] = v
+        step = v.itemsize
+        _a._as_strided(made if k == 0 else made[max(-k, 0):, max(k, 0):], v.shape, (size * step + step,))[...] = v
     return made
 
 
@@ -203,9 +204,12 @@ def vander(x, N=None, increasing=False):
         raise ValueError("x must be a one-dimensional array or sequence.")
     count = len(x) if N is None else N
     made = _a.ones((len(x), count), _a.result_type(x.dtype, int))
-    columns = made if increasing else made[:, ::-1]
+    x = x.astype(made.dtype, copy=False)
+    columns, power = made.T if increasing else made.T[::-1], x
     for i in range(1, count):       # products, which are exact where powers are not
-        columns[:, i] = columns[:, i - 1] * x
+        columns[i] = power
+        if i + 1 < count:
+            power = power * x
     return made
 
 

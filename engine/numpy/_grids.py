@@ -3,6 +3,8 @@
 from engine import _array as _a
 from engine.numpy._shapes import _count
 
+_INT64 = _a.dtype(int)
+
 
 class _Grid:
     """`mgrid[0:5, 0:1:3j]`: coordinates of a grid, full or as one array for each dimension. A complex step is a number of points."""
@@ -186,16 +188,18 @@ def unravel_index(indices, shape, order="C"):
     flat = _a.asarray(indices)
     if flat.dtype.kind not in "iu" and flat.size:
         raise TypeError("only int indices permitted")
-    size = _count(shape)
-    if ((flat < 0) | (flat >= size)).any():
-        wrong = flat[(flat < 0) | (flat >= size)].ravel()[0]
-        raise ValueError(f"index {wrong} is out of bounds for array with size {size}")
+    size, given = _count(shape), flat
     flat = flat.astype(int)
-    places = []
-    for n in reversed(shape) if _is_c(order) else shape:
-        places.append((flat % n)[()])
-        flat = flat // n
-    return tuple(reversed(places)) if _is_c(order) else tuple(places)
+    if flat.size and int(flat.view(_a.uint64).max()) >= size:       # a negative one is larger than any size
+        wrong = given[(given < 0) | (given >= size)].ravel()[0]
+        raise ValueError(f"index {wrong} is out of bounds for array with size {size}")
+    places, first = [], 0 if _is_c(order) else len(shape) - 1
+    for i in range(len(shape) - 1, -1, -1) if first == 0 else range(len(shape)):
+        n = shape[i]
+        places.append((flat if i == first else flat % n if n != 1 else _a.zeros_like(flat))[()])
+        if n != 1 and i != first:
+            flat = flat // n
+    return tuple(reversed(places)) if first == 0 else tuple(places)
 
 
 def _is_c(order):
@@ -208,6 +212,13 @@ def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
     """The numbers in the flat array of elements at these indices."""
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
     places = [_a.asarray(one) for one in multi_index]
+    if mode == "raise" and order == "C" and len(places) == len(dims) > 1 and all([one.dtype is _INT64 and one.size for one in places]):
+        flat = None
+        for one, n in zip(places, dims):
+            if int(one.view(_a.uint64).max()) >= n:
+                raise ValueError("invalid entry in coordinates array")
+            flat = one if flat is None else flat * n + one
+        return flat if flat.ndim else flat[()]
     modes = (mode,) * len(dims) if isinstance(mode, str) else tuple(mode)
     if len(places) != len(dims):
         raise ValueError(f"parameter multi_index must be a sequence of length {len(dims)}")

@@ -18,6 +18,9 @@ def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
     return bool(isclose(a, b, rtol, atol, equal_nan).all())
 
 
+EQUAL_BLOCK = 1 << 14       # elements: where two large arrays first differ, what is behind is not looked at
+
+
 def array_equal(a1, a2, equal_nan=False):
     """Whether both have one shape and the same elements."""
     try:
@@ -26,6 +29,12 @@ def array_equal(a1, a2, equal_nan=False):
         return False
     if a1.shape != a2.shape:
         return False
+    if a1.size > EQUAL_BLOCK and not equal_nan and a1.flags.c_contiguous and a2.flags.c_contiguous:
+        a1, a2 = a1.reshape(-1), a2.reshape(-1)
+        for begin in range(0, a1.size, EQUAL_BLOCK):
+            if not (a1[begin:begin + EQUAL_BLOCK] == a2[begin:begin + EQUAL_BLOCK]).all():
+                return False
+        return True
     same = a1 == a2
     if equal_nan and a1.dtype.kind in "fc" and a2.dtype.kind in "fc":
         same = same | (_a.isnan(a1) & _a.isnan(a2))

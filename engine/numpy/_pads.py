@@ -68,7 +68,7 @@ def pad(array, pad_width, mode="constant", **kwargs):
     if mode in _MOVES:
         return _each_axis(array, widths, [mode == "symmetric"] * array.ndim, _reflections)
     lengths = [(None, None)] * array.ndim if option is None else _counts(option, array.ndim)
-    return _each_axis(array, widths, [(mode, pair) for pair in lengths], _statistics)
+    return _with_statistics(array, before, shape, mode, lengths)
 
 
 def _each_axis(array, widths, options, edges):
@@ -95,19 +95,29 @@ def _ramps(lines, widths, ends):
     return front, back[::-1]
 
 
-def _statistics(lines, widths, mode_and_lengths):
+def _with_statistics(array, before, shape, mode, lengths):
+    """`array` in the middle, around it what its lines' ends (of `lengths`, None: the whole lines) have for a mean or the like."""
     from engine.numpy._quantiles import median
 
-    mode, lengths = mode_and_lengths
-    length = len(lines)
-    front, back = (length if one is None else min(one, length) for one in lengths)
-    if mode in ("maximum", "minimum") and not (front and back):
-        raise ValueError("stat_length of 0 yields no value for padding")
     function = {"maximum": _a.max, "minimum": _a.min, "mean": _a.mean, "median": median}[mode]
-    found = [function(part, axis=0, keepdims=True) for part in (lines[:front], lines[length - back:])]
-    if lines.dtype.kind in "iu":
-        found = [_a.rint(one) for one in found]
-    return (_a.broadcast_to(one, (width, *lines.shape[1:])) for one, width in zip(found, widths))
+    made = _a._pad(array, before, shape, _MOVES["constant"])
+    filled = [slice(start, start + length) for start, length in zip(before, array.shape)]
+    for axis, (start, length, whole, pair) in enumerate(zip(before, array.shape, shape, lengths)):
+        if whole != length:
+            front, back = (length if one is None else min(one, length) for one in pair)
+            if mode in ("maximum", "minimum") and not (front and back):
+                raise ValueError("stat_length of 0 yields no value for padding")
+            stop, found = start + length, None
+            for ends, edge in ((slice(start, start + front), slice(start)), (slice(stop - back, stop), slice(stop, None))):
+                if found is None or not front == back == length:
+                    filled[axis] = ends
+                    found = function(made[tuple(filled)], axis=axis, keepdims=True)
+                    if array.dtype.kind in "iu":
+                        found = _a.rint(found)
+                filled[axis] = edge
+                made[tuple(filled)] = found
+        filled[axis] = slice(None)
+    return made
 
 
 def _reflections(lines, widths, with_edge):

@@ -68,6 +68,10 @@ ROWS_LONG = 32          # from this length on, products of matrices of one row a
 
 def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=None):
     """Sums of products of the vectors along `axis` (the last one), the first one conjugated; `axes` names one for each input."""
+    if axis is axes is dtype is out is None and not keepdims:
+        x1, x2 = _a.asarray(x1), _a.asarray(x2)
+        if x1.ndim > 1 and x2.ndim > 1 and x1.dtype.kind == x2.dtype.kind == "f" and x1.shape[-1] == x2.shape[-1] < ROWS_LONG:
+            return (x1 * x2).sum(-1)
     from engine.numpy._shapes import expand_dims
 
     if axis is not None and axes is not None:
@@ -99,6 +103,8 @@ def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=N
 def matvec(x1, x2, /, out=None, *, axes=None, dtype=None):
     """Each matrix of `x1` times the vector of `x2`."""
     x1, x2 = _a.asarray(x1), _a.asarray(x2)
+    if x2.ndim == 1 and axes is dtype is out is None and x1.ndim >= 2 and x1.shape[-1] == x2.shape[0]:
+        return _a.matmul(x1, x2)
     if x1.ndim < 2 or x2.ndim < 1:
         raise ValueError(f"matvec: Input operand {int(x1.ndim >= 2)} does not have enough dimensions (has "
                          f"{x1.ndim if x1.ndim < 2 else 0}, gufunc core with signature (m,n),(n)->(m) requires {2 if x1.ndim < 2 else 1})")
@@ -227,12 +233,13 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
 
     if axis is not None:
         axisa = axisb = axisc = axis
-    a, b = moveaxis(_a.asarray(a), axisa, -1), moveaxis(_a.asarray(b), axisb, -1)
-    if a.shape[-1] != 3 or b.shape[-1] != 3:
-        raise ValueError(f"Both input arrays must be (arrays of) 3-dimensional vectors, but they are {a.shape[-1]} and "
-                         f"{b.shape[-1]} dimensional instead.")
-    parts = [a[..., i] * b[..., j] - a[..., j] * b[..., i] for i, j in ((1, 2), (2, 0), (0, 1))]
-    return moveaxis(stack(parts, -1), -1, axisc)
+    a, b = moveaxis(_a.asarray(a), axisa, 0), moveaxis(_a.asarray(b), axisb, 0)
+    if len(a) != 3 or len(b) != 3:
+        raise ValueError(f"Both input arrays must be (arrays of) 3-dimensional vectors, but they are {len(a)} and "
+                         f"{len(b)} dimensional instead.")
+    a, b = _a.ascontiguousarray(a), _a.ascontiguousarray(b)         # each component side by side
+    parts = [a[i] * b[j] - a[j] * b[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return _a.ascontiguousarray(moveaxis(stack(parts, 0), 0, axisc))
 
 
 def convolve(a, v, mode="full"):

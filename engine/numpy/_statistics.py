@@ -149,10 +149,14 @@ def gradient(f, *varargs, axis=None, edge_order=1):
     for one, step in zip(axes, steps):
         if f.shape[one] < edge_order + 1:
             raise ValueError("Shape of array too small to calculate a numerical gradient, at least (edge_order + 1) elements are required.")
-        made = _a.empty(f.shape, dtype)
-        y, to = moveaxis(f, one, -1), moveaxis(made, one, -1)
-        if _a.asarray(step).ndim == 0:
+        made, length = _a.empty(f.shape, dtype), f.shape[one]
+        y, to = (f, made) if one == f.ndim - 1 else (moveaxis(f, one, -1), moveaxis(made, one, -1))
+        if type(step) is float or _a.asarray(step).ndim == 0:
             to[..., 1:-1] = (y[..., 2:] - y[..., :-2]) / (2.0 * step)
+            if edge_order == 1 and length > 2:      # both ends at once
+                to[..., ::length - 1] = (y[..., 1::length - 2] - y[..., :-1:length - 2]) / step
+                results.append(made)
+                continue
             near = far = (step, step)
         else:
             before, after = step[:-1], step[1:]

@@ -1,44 +1,10 @@
-/* Bits: counted, packed into bytes and unpacked. */
+/* Bits: packed into bytes and unpacked, and floats taken apart. */
 #include <string.h>
 
-#include "nest.h"
+#include "internal.h"
 #include "vme_bits.h"
 
 enum { PIECE = 65536 };         /* elements, or bytes of packed bits, between two looks at the stop flag */
-
-/* ---- counting */
-typedef struct counting {
-    vme_nest nest;              /* the output, the input */
-    vme_loop1 *count;
-} counting;
-
-static vme_status count_some(void *argument, int64_t begin, int64_t end)
-{
-    const counting *c = argument;
-    const int64_t *step = c->nest.loops[0].step;
-    vme_cursor at;
-    int64_t left = end - begin, n;
-    for (vme_nest_seek(&c->nest, begin, &at); left > 0; left -= n, vme_nest_advance(&c->nest, &at, n)) {
-        n = vme_nest_run(&c->nest, &at, left);
-        c->count(n, at.data[1], step[1], at.data[0], step[0]);
-    }
-    return VME_OK;
-}
-
-vme_status vme_bit_count(vme_context *context, const vme_tensor *in, const vme_tensor *out)
-{
-    int64_t strides[VME_RANK_MOST];
-    vme_status status = vme_check_output(out);
-    if (status != VME_OK || (status = vme_broadcast_strides(in, out, strides)) != VME_OK)
-        return status;
-    counting c = {.count = vme_kernels_current()->bits.count[in->dtype]};
-    if (c.count == NULL || out->dtype != VME_UINT8 || vme_overlap(in, out))
-        return vme_fail(VME_BAD_DTYPE, "bits are counted of integers, to another array of uint8");
-    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    vme_nest_make(&c.nest, VME_NEST_ANY, out->rank, out->shape, 2, (const int64_t *const[]){out->strides, strides},
-                  (char *const[]){out->data, in->data});
-    return vme_parallel(context, c.nest.elements, PIECE, count_some, &c);
-}
 
 /* ---- packing */
 typedef struct packing {
@@ -125,31 +91,33 @@ vme_status vme_bits_unpack(vme_context *context, bool big, const vme_tensor *in,
 
 /* ---- floats taken apart */
 typedef struct splitting {
-    void (*split)(int64_t n, const char *in, char *mantissas, char *exponents);
-    char *in, *mantissas, *exponents;
-    int64_t size;
+    void (*split)(int64_t n, const char *in, char *first, char *second);
+    char *in, *first, *second;
+    int64_t size, second_size;
 } splitting;
 
 static vme_status split_some(void *argument, int64_t begin, int64_t end)
 {
     const splitting *s = argument;
-    s->split(end - begin, s->in + begin * s->size, s->mantissas + begin * s->size, s->exponents + begin * (int64_t)sizeof(int32_t));
+    s->split(end - begin, s->in + begin * s->size, s->first + begin * s->size, s->second + begin * s->second_size);
     return VME_OK;
 }
 
-vme_status vme_split(vme_context *context, const vme_tensor *in, const vme_tensor *mantissas, const vme_tensor *exponents)
+vme_status vme_split(vme_context *context, const vme_tensor *in, const vme_tensor *first, const vme_tensor *second)
 {
-    vme_status status = vme_check_output(mantissas);
-    if (status != VME_OK || (status = vme_check_output(exponents)) != VME_OK)
+    vme_status status = vme_check_output(first);
+    if (status != VME_OK || (status = vme_check_output(second)) != VME_OK)
         return status;
-    bool fits = (in->dtype == VME_FLOAT32 || in->dtype == VME_FLOAT64) && mantissas->dtype == in->dtype && exponents->dtype == VME_INT32;
-    const vme_tensor *const all[] = {in, mantissas, exponents};
+    bool parts = second->dtype == in->dtype, wide = in->dtype == VME_FLOAT64;
+    bool fits = (wide || in->dtype == VME_FLOAT32) && first->dtype == in->dtype && (parts || second->dtype == VME_INT32);
+    const vme_tensor *const all[] = {in, first, second};
     for (int i = 0; i < 3; i++)
         fits = fits && vme_is_contiguous(all[i]) && vme_elements(all[i]) == vme_elements(in);
-    if (!fits || vme_overlap(in, mantissas) || vme_overlap(in, exponents) || vme_overlap(mantissas, exponents))
-        return vme_fail(VME_BAD_DTYPE, "floats are taken apart into contiguous arrays of their own dtype and of int32");
+    if (!fits || vme_overlap(in, first) || vme_overlap(in, second) || vme_overlap(first, second))
+        return vme_fail(VME_BAD_DTYPE, "floats are taken apart into contiguous arrays of their own dtype, and of it or int32");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    splitting s = {vme_kernels_current()->bits.split[in->dtype == VME_FLOAT64], in->data, mantissas->data, exponents->data,
-                   vme_dtype_size((vme_dtype)in->dtype)};
+    const vme_bits_kernels *kernels = &vme_kernels_current()->bits;
+    splitting s = {parts ? kernels->parts[wide] : kernels->split[wide], in->data, first->data, second->data,
+                   vme_dtype_size((vme_dtype)in->dtype), vme_dtype_size((vme_dtype)second->dtype)};
     return vme_parallel(context, vme_elements(in), PIECE, split_some, &s);
 }

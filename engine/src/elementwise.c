@@ -402,7 +402,7 @@ static bool unary_is_costly(vme_unary_op op, vme_dtype loop)
 
 static bool binary_is_costly(vme_binary_op op)
 {
-    return (op >= VME_FLOOR_DIVIDE && op <= VME_POWER) || (op >= VME_ARCTAN2 && op <= VME_LOGADDEXP && op != VME_COPYSIGN);
+    return (op >= VME_FLOOR_DIVIDE && op <= VME_POWER) || (op >= VME_ARCTAN2 && op <= VME_LOGADDEXP && op != VME_COPYSIGN) || op >= VME_GCD;
 }
 
 static vme_status no_kernel(const char *name, vme_dtype loop)

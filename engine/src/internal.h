@@ -191,11 +191,16 @@ typedef struct vme_order_kernels {
     /* words[i] = (keys[i] - least) >> lost, then place_bits of the place begin + i; as a signed number */
     void (*place_words)(int64_t n, const int64_t *keys, int64_t least, int lost, int place_bits, int64_t begin, int64_t *words);
     void (*places)(int64_t n, const int64_t *words, int place_bits, int64_t *places);
+    /* How many of `count` (1 or more) rising keys are below each value (`right`: not above it). */
+    void (*search)(int64_t n, const int64_t *values, int64_t count, const int64_t *keys, bool right, int64_t *places);
+    /* Parts more than VME_PART_LEAST keys: *low of them come first, none above the others, and *alike if those are all alike. False: stopped. */
+    bool (*part[2])(const vme_context *context, int64_t n, void *keys, int64_t *low, bool *alike);
 } vme_order_kernels;
+enum { VME_PART_LEAST = 256 };
 
 typedef struct vme_bits_kernels {
-    vme_loop1 *count[VME_DTYPE_COUNT];      /* bits of integers' absolute values, to uint8 */
     void (*split[2])(int64_t n, const char *in, char *mantissas, char *exponents);     /* of float32, of float64 */
+    void (*parts[2])(int64_t n, const char *in, char *fractions, char *wholes);
     /* Whole bytes: eight truths to each, the first one in its highest bit (`big`) or its lowest; and back. */
     void (*pack)(int64_t bytes, bool big, const uint8_t *truths, uint8_t *out);
     void (*unpack)(int64_t bytes, bool big, const uint8_t *in, uint8_t *truths);

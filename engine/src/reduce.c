@@ -223,6 +223,24 @@ static void fold_range(const reduction *r, const char *from, int64_t begin, int6
     }
 }
 
+/* Outputs along one loop, each of one short run, which begins and ends with the others of its tile. */
+static vme_status short_tasks(void *argument, int64_t begin, int64_t end)
+{
+    const reduction *r = argument;
+    const vme_loop *kept = &r->kept.loops[0];
+    const int64_t bytes = r->accumulator_bytes, step = r->reduced.loops[0].step[0], most = TILE_BYTES / bytes;
+    const char *in = r->kept.data[IN] + (r->reduced.data[0] - r->origin) + begin * kept->step[IN];
+    for (int64_t n; begin < end; begin += n) {
+        _Alignas(64) char tile[TILE_BYTES];
+        n = least(end - begin, most);
+        spread(n, r->start, bytes, tile);
+        for (int64_t i = 0; i < n; i++, in += kept->step[IN])
+            r->fold(r->length, in, step, tile + i * bytes);
+        store(r, n, tile, r->kept.data[OUT] + begin * kept->step[OUT], kept->step[OUT]);
+    }
+    return VME_OK;
+}
+
 /* Task number t: piece t / outputs of output t % outputs. */
 static vme_status fold_tasks(void *argument, int64_t begin, int64_t end)
 {
@@ -401,6 +419,8 @@ static vme_status run(vme_context *context, reduction *r)
         r->piece = PIECE;
         count = r->outputs;
         task = least(r->length, PIECE);
+        if (r->length > 0 && r->length < COLLECT_LEAST && count > 1 && r->kept.rank == 1 && r->reduced.rank == 1 && r->enter == NULL && !r->places)
+            tasks_of = short_tasks;
     }
     r->pieces = (r->length + r->piece - 1) / r->piece;
     count *= r->pieces;

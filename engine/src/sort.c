@@ -393,8 +393,59 @@ static vme_status make_keys(vme_context *context, const vme_order_kernels *kerne
     return VME_OK;
 }
 
-static vme_status order_keys(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys, int count, const int64_t *kth)
+enum { ROUNDS = 3, DIVIDED_LEAST = 16384 };     /* keys of a part: threads that find none wait a moment only */
+
+/* Keys that several threads sort: parted, the parts parted again, and then each sorted by itself. */
+typedef struct divided {
+    vme_context *context;
+    const vme_order_kernels *kernels;
+    char *keys;
+    bool wide;
+    int step;                               /* of this round: parts begin at every so many of `begin` */
+    int64_t begin[(1 << ROUNDS) + 1];       /* part i: from begin[i] up to the next one's */
+} divided;
+
+static vme_status part_some(void *argument, int64_t first, int64_t last)
 {
+    divided *d = argument;
+    for (int64_t i = first; i < last; i++) {
+        int64_t *at = d->begin + i * d->step, n = at[d->step] - at[0], low = n;
+        bool alike = false;
+        if (n > VME_PART_LEAST && !d->kernels->part[d->wide](d->context, n, d->keys + at[0] * (d->wide ? 8 : 4), &low, &alike))
+            return vme_stopped_here(d->context);
+        at[d->step / 2] = at[0] + low;      /* if those are alike, sorting them finds that at once */
+    }
+    return VME_OK;
+}
+
+static vme_status sort_some(void *argument, int64_t first, int64_t last)
+{
+    const divided *d = argument;
+    for (int64_t i = first; i < last; i++)
+        if (!d->kernels->sort[d->wide](d->context, d->begin[i + 1] - d->begin[i], d->keys + d->begin[i] * (d->wide ? 8 : 4)))
+            return vme_stopped_here(d->context);
+    return VME_OK;
+}
+
+static vme_status sort_divided(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys)
+{
+    int rounds = n >= DIVIDED_LEAST << ROUNDS ? ROUNDS : ROUNDS - 1, parts = 1 << rounds;
+    divided d = {.context = context, .kernels = kernels, .keys = keys, .wide = wide};
+    d.begin[parts] = n;
+    vme_status status = VME_OK;
+    for (int done = 1; done < parts && status == VME_OK; done *= 2) {
+        d.step = parts / done;
+        status = vme_parallel(context, done, 1, part_some, &d);
+    }
+    return status == VME_OK ? vme_parallel(context, parts, 1, sort_some, &d) : status;
+}
+
+/* `alone`: nothing is done beside this, so that it may be divided among threads. */
+static vme_status order_keys(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys, int count,
+                             const int64_t *kth, bool alone)
+{
+    if (count == 0 && alone && n >= DIVIDED_LEAST << (ROUNDS - 1))
+        return sort_divided(context, kernels, wide, n, keys);
     if (count == 0)
         return kernels->sort[wide](context, n, keys) ? VME_OK : vme_stopped_here(context);
     int64_t begin = 0, size = wide ? 8 : 4;
@@ -408,14 +459,14 @@ static vme_status order_keys(vme_context *context, const vme_order_kernels *kern
 
 /* A line in place; `keys`: room for them, NULL where the line itself has it. */
 static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n, char *line, int64_t step,
-                               bool descending, int count, const int64_t *kth, void *keys)
+                               bool descending, int count, const int64_t *kth, void *keys, bool alone)
 {
     bool wide = key_is_wide(dtype);
     if (keys == NULL)
         keys = line;
     vme_status status = make_keys(context, kernels, dtype, n, line, step, descending, false, keys);
     if (status == VME_OK)
-        status = order_keys(context, kernels, wide, n, keys, count, kth);
+        status = order_keys(context, kernels, wide, n, keys, count, kth, alone);
     for (int64_t begin = 0; status == VME_OK && begin < n; begin += PIECE) {
         kernels->elements[wide](dtype, n - begin < PIECE ? n - begin : PIECE, (char *)keys + begin * (wide ? 8 : 4), descending,
                                 line + begin * step, step);
@@ -483,7 +534,7 @@ static vme_status mend_places(vme_context *context, work *w, int64_t n, int plac
 /* The places of a line in order (parted at `count` kth), left in w->places; stable. Above the place that it came from, a word holds as
  * much of its key as there is room for, so that sorting words sorts both. *done is false where that was not enough. */
 static vme_status order_places(vme_context *context, const vme_order_kernels *kernels, work *w, vme_dtype dtype, int64_t n, const char *in,
-                               int64_t step, bool descending, int count, const int64_t *kth, bool *done)
+                               int64_t step, bool descending, int count, const int64_t *kth, bool alone, bool *done)
 {
     int place_bits = 64 - __builtin_clzll((uint64_t)n - 1), lost = 0;
     int64_t *keys = (int64_t *)w->keys, range[3] = {INT64_MAX, INT64_MIN, 0};
@@ -502,7 +553,7 @@ static vme_status order_places(vme_context *context, const vme_order_kernels *ke
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
-    vme_status status = order_keys(context, kernels, true, n, words, count, kth);
+    vme_status status = order_keys(context, kernels, true, n, words, count, kth, alone);
     if (status != VME_OK)
         return status;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
@@ -542,6 +593,7 @@ typedef struct sort {
     vme_dtype dtype;
     int64_t length, in_step, out_step;
     bool descending, places;            /* places: the output is argsort's */
+    bool alone;                         /* there is one line */
     int kth_count;                      /* 0: whole lines are sorted */
     const int64_t *kth;
 } sort;
@@ -648,7 +700,8 @@ static vme_status order_line(const sorted_line *l)
     bool done = false;
     vme_status status = VME_OK;
     if (s->places && s->kernels != NULL && s->length > INSERTION_MOST)
-        status = order_places(s->context, s->kernels, l->w, s->dtype, s->length, l->in, s->in_step, s->descending, s->kth_count, s->kth, &done);
+        status = order_places(s->context, s->kernels, l->w, s->dtype, s->length, l->in, s->in_step, s->descending, s->kth_count, s->kth,
+                              s->alone, &done);
     if (status != VME_OK || done)
         return status;
     if (s->places)
@@ -682,7 +735,7 @@ static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
         count = end - begin < most ? end - begin : most;
         vme_status status = make_keys(s->context, s->kernels, s->dtype, count * s->length, lines, size, s->descending, false, lines);
         for (int64_t i = 0; i < count && status == VME_OK; i++)
-            status = order_keys(s->context, s->kernels, wide, s->length, lines + i * line_bytes, s->kth_count, s->kth);
+            status = order_keys(s->context, s->kernels, wide, s->length, lines + i * line_bytes, s->kth_count, s->kth, s->alone);
         if (status != VME_OK)
             return status;
         s->kernels->elements[wide](s->dtype, count * s->length, lines, s->descending, lines, size);
@@ -706,7 +759,7 @@ static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end
     for (int64_t line = begin; line < end && status == VME_OK; line++, vme_nest_advance(&s->lines, &at, 1))
         status = size == 1 ? sort_bytes(s->context, s->dtype, s->length, at.data[OUT], s->out_step, s->descending)
                            : sort_by_keys(s->context, s->kernels, s->dtype, s->length, at.data[OUT], s->out_step, s->descending, s->kth_count,
-                                          s->kth, keys);
+                                          s->kth, keys, s->alone);
     vme_scratch_free(s->context, keys, bytes);
     return status;
 }
@@ -748,7 +801,8 @@ static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis,
     const vme_kernels *kernels = vme_kernels_current();
     if (kernels->order.sort[0] != NULL && s.dtype < VME_COMPLEX64)
         s.kernels = &kernels->order;
-    return vme_parallel(context, s.lines.elements, 4096 / s.length + 1, sort_lines, &s);
+    s.alone = s.lines.elements == 1;
+    return s.alone ? sort_lines(&s, 0, 1) : vme_parallel(context, s.lines.elements, 4096 / s.length + 1, sort_lines, &s);
 }
 
 static vme_status check(const char *name, const vme_tensor *in, int axis, const vme_tensor *out)
@@ -821,7 +875,8 @@ typedef struct search {
     vme_nest nest;              /* places, values */
     vme_dtype dtype;
     const char *sorted;
-    const uint64_t *keys;       /* of the sorted array; NULL: made one by one, for few values or complex ones */
+    const vme_order_kernels *kernels;   /* NULL: none on this backend */
+    const uint64_t *keys;       /* of the sorted array, the kernels' own where there are any; NULL: made one by one, for few values or complex ones */
     int64_t count, step;
     bool right;
 } search;
@@ -838,17 +893,32 @@ static inline int64_t place_of(const uint64_t *keys, int64_t count, uint64_t val
     return base - keys + (count == 1 && (right ? *base <= value : *base < value));
 }
 
+/* Keys of the sorted array, or of the values. */
+static void search_keys_of(const search *s, int64_t n, const char *in, int64_t step, uint64_t *keys)
+{
+    int64_t range[3] = {0};
+    if (s->kernels != NULL)
+        s->kernels->place_keys(s->dtype, n, in, step, false, (const int64_t *)keys, (int64_t *)keys, range);
+    else
+        load_keys(s->dtype, n, in, step, false, true, keys);
+}
+
 static vme_status search_keys(const search *s, int64_t begin, int64_t end)
 {
     uint64_t values[SEARCH_BLOCK];
+    int64_t places[SEARCH_BLOCK];
     vme_cursor at;
     int64_t n, left = end - begin;
     for (vme_nest_seek(&s->nest, begin, &at); left > 0; left -= n, vme_nest_advance(&s->nest, &at, n)) {
         n = vme_nest_run(&s->nest, &at, left < SEARCH_BLOCK ? left : SEARCH_BLOCK);
-        load_keys(s->dtype, n, at.data[IN], s->nest.loops[0].step[IN], false, true, values);
+        search_keys_of(s, n, at.data[IN], s->nest.loops[0].step[IN], values);
         char *out = at.data[OUT];
         int64_t step = s->nest.loops[0].step[OUT];
-        if (s->right)
+        if (s->kernels != NULL) {
+            s->kernels->search(n, (const int64_t *)values, s->count, (const int64_t *)s->keys, s->right, places);
+            for (int64_t i = 0; i < n; i++)
+                *(e_i64 *)(out + i * step) = places[i];
+        } else if (s->right)
             for (int64_t i = 0; i < n; i++)
                 *(e_i64 *)(out + i * step) = place_of(s->keys, s->count, values[i], true);
         else
@@ -913,6 +983,9 @@ vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, cons
                 .step = sorted->strides[0], .right = right};
     vme_nest_make(&s.nest, VME_NEST_ANY, out->rank, out->shape, 2, (const int64_t *const[]){out->strides, strides},
                   (char *const[]){out->data, values->data});
+    const vme_kernels *kernels = vme_kernels_current();
+    if (kernels->order.search != NULL)
+        s.kernels = &kernels->order;
     uint64_t *keys = NULL;
     size_t bytes = (size_t)s.count * sizeof *keys;
     if (s.dtype < VME_COMPLEX64 && s.count > 0 && s.nest.elements >= s.count / 8) {
@@ -920,8 +993,7 @@ vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, cons
         if (keys == NULL)
             return VME_NO_MEMORY;
         for (int64_t begin = 0; begin < s.count; begin += PIECE) {
-            load_keys(s.dtype, s.count - begin < PIECE ? s.count - begin : PIECE, s.sorted + begin * s.step, s.step, false, true,
-                      keys + begin);
+            search_keys_of(&s, s.count - begin < PIECE ? s.count - begin : PIECE, s.sorted + begin * s.step, s.step, keys + begin);
             if (vme_stopping(context)) {
                 vme_scratch_free(context, keys, bytes);
                 return vme_stopped_here(context);

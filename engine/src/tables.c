@@ -6,6 +6,7 @@ enum {
     COUNTS_PIECE = 65536,       /* elements between two looks at the stop flag */
     POINTS_PIECE = 4096,
     POINTS_FEW = 16,            /* are all compared */
+    SEARCHED = 128,             /* at a time, where the backend has a kernel */
 };
 
 static bool is_vector(const vme_tensor *t, vme_dtype dtype) { return t->rank == 1 && t->dtype == (int)dtype && vme_is_contiguous(t); }
@@ -45,6 +46,8 @@ typedef struct lines {
     const double *x, *points, *values, *slopes;     /* slopes NULL: computed each time, for more points than elements */
     double *out;
     int64_t count;              /* of the points */
+    const vme_order_kernels *kernels;               /* NULL: none on this backend */
+    const int64_t *keys;        /* of the points, the kernels' own */
     double left, right;
 } lines;
 
@@ -71,11 +74,11 @@ static inline double slope_behind(const lines *it, int64_t i)
     return (it->values[i + 1] - it->values[i]) / (it->points[i + 1] - it->points[i]);
 }
 
-static inline double on_line(const lines *it, double x)
+/* `until`: of x, unless that is NaN. */
+static inline double on_line(const lines *it, double x, int64_t until)
 {
     if (x != x)
         return it->count == 1 ? it->values[0] : x;       /* of one point NumPy asks only on which side x is */
-    int64_t until = points_until(it, x);
     if (until == 0)
         return it->left;
     const double *from = it->points + until - 1, *value = it->values + until - 1;
@@ -95,8 +98,19 @@ static inline double on_line(const lines *it, double x)
 static vme_status interpolate_some(void *argument, int64_t begin, int64_t end)
 {
     const lines *it = argument;
-    for (int64_t i = begin; i < end; i++)
-        it->out[i] = on_line(it, it->x[i]);
+    if (it->keys == NULL) {
+        for (int64_t i = begin; i < end; i++)
+            it->out[i] = on_line(it, it->x[i], points_until(it, it->x[i]));
+        return VME_OK;
+    }
+    int64_t keys[SEARCHED], until[SEARCHED];
+    for (int64_t n; begin < end; begin += n) {
+        n = end - begin < SEARCHED ? end - begin : SEARCHED;
+        it->kernels->keys[1](VME_FLOAT64, n, (const char *)(it->x + begin), sizeof *it->x, false, true, keys);
+        it->kernels->search(n, keys, it->count, it->keys, true, until);
+        for (int64_t i = 0; i < n; i++)
+            it->out[begin + i] = on_line(it, it->x[begin + i], until[i]);
+    }
     return VME_OK;
 }
 
@@ -115,23 +129,31 @@ vme_status vme_interpolate(vme_context *context, const vme_tensor *x, const vme_
     lines it = {.x = (const double *)x->data, .points = (const double *)xp->data, .values = (const double *)fp->data,
                 .out = (double *)out->data, .count = xp->shape[0], .left = left, .right = right};
     int64_t n = vme_elements(out);
-    double *slopes = NULL;
-    size_t bytes = (size_t)it.count * sizeof *slopes;
-    if (it.count <= n) {
-        slopes = vme_scratch_new(context, bytes);
-        if (slopes == NULL)
-            return VME_NO_MEMORY;
-        for (int64_t i = 0; i < it.count - 1; i++) {
+    if (n == 0)
+        return VME_OK;
+    const vme_kernels *kernels = vme_kernels_current();
+    bool keyed = kernels->order.search != NULL && n >= it.count / 16, sloped = it.count <= n;
+    size_t row = (size_t)it.count * sizeof(double), bytes = (keyed + sloped) * row;
+    char *scratch = bytes == 0 ? NULL : vme_scratch_new(context, bytes);
+    if (bytes > 0 && scratch == NULL)
+        return VME_NO_MEMORY;
+    double *slopes = sloped ? (double *)(void *)scratch : NULL;
+    int64_t *keys = keyed ? (int64_t *)(void *)(scratch + sloped * row) : NULL;
+    for (int64_t begin = 0; begin < it.count && bytes > 0 && status == VME_OK; begin += COUNTS_PIECE) {
+        int64_t end = it.count - begin < COUNTS_PIECE ? it.count : begin + COUNTS_PIECE;
+        if (keyed)
+            kernels->order.keys[1](VME_FLOAT64, end - begin, (const char *)(it.points + begin), sizeof *it.points, false, true, keys + begin);
+        for (int64_t i = begin; sloped && i < end && i < it.count - 1; i++)
             slopes[i] = slope_behind(&it, i);
-            if (i % COUNTS_PIECE == COUNTS_PIECE - 1 && vme_stopping(context)) {
-                vme_scratch_free(context, slopes, bytes);
-                return vme_stopped_here(context);
-            }
-        }
-        it.slopes = slopes;
+        if (vme_stopping(context))
+            status = vme_stopped_here(context);
     }
-    status = vme_parallel(context, n, POINTS_PIECE, interpolate_some, &it);
-    if (slopes != NULL)
-        vme_scratch_free(context, slopes, bytes);
+    it.slopes = slopes;
+    it.kernels = &kernels->order;
+    it.keys = keys;
+    if (status == VME_OK)
+        status = vme_parallel(context, n, POINTS_PIECE, interpolate_some, &it);
+    if (scratch != NULL)
+        vme_scratch_free(context, scratch, bytes);
     return status;
 }

@@ -14,7 +14,7 @@ enum {
 };
 
 /* What the result is. */
-enum { LOOP_DTYPE, TRUTH, REAL_PART };
+enum { LOOP_DTYPE, TRUTH, REAL_PART, BYTE };
 
 struct rule {
     unsigned loops;         /* dtypes that the operator computes in */
@@ -63,6 +63,7 @@ static const struct rule unary_rules[VME_UNARY_COUNT] = {
     [VME_REAL] = {ANY, REAL_PART},
     [VME_IMAG] = {ANY, REAL_PART},
     [VME_CONJUGATE] = {INTEGERS | FLOATS | COMPLEX, LOOP_DTYPE},
+    [VME_BITWISE_COUNT] = {INTEGERS, BYTE},
 };
 
 static const struct rule binary_rules[VME_BINARY_COUNT] = {
@@ -97,6 +98,9 @@ static const struct rule binary_rules[VME_BINARY_COUNT] = {
     [VME_LOGICAL_AND] = {ANY, TRUTH},
     [VME_LOGICAL_OR] = {ANY, TRUTH},
     [VME_LOGICAL_XOR] = {ANY, TRUTH},
+    [VME_HEAVISIDE] = {FLOATS, LOOP_DTYPE},
+    [VME_GCD] = {INTEGERS, LOOP_DTYPE},
+    [VME_LCM] = {INTEGERS, LOOP_DTYPE},
 };
 
 /* The first of the operator's dtypes that holds `wanted`, in NumPy's order; VME_DTYPE_COUNT when there is none. */
@@ -114,6 +118,8 @@ static vme_dtype result_of(struct rule rule, vme_dtype loop)
 {
     if (rule.result == TRUTH)
         return VME_BOOL;
+    if (rule.result == BYTE)
+        return VME_UINT8;
     if (rule.result == REAL_PART && loop >= VME_COMPLEX64)
         return loop == VME_COMPLEX64 ? VME_FLOAT32 : VME_FLOAT64;
     return loop;
@@ -126,6 +132,15 @@ static vme_status no_loop(const char *name)
 {
     return vme_fail(VME_BAD_DTYPE, "ufunc '%s' not supported for the input types, and the inputs could not be safely coerced to any "
                     "supported types according to the casting rule ''safe''", name);
+}
+
+/* The sentence on two dtypes, which it names by their classes. */
+static vme_status no_loop_of(const char *name, vme_dtype a, vme_dtype b)
+{
+    static const char *const classes[VME_DTYPE_COUNT] = {"Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64",
+                                                         "Float16", "Float32", "Float64", "Complex64", "Complex128"};
+    return vme_fail(VME_BAD_DTYPE, "ufunc '%s' did not contain a loop with signature matching types (<class 'numpy.dtypes.%sDType'>, "
+                    "<class 'numpy.dtypes.%sDType'>) -> None", name, classes[a], classes[b]);
 }
 
 vme_status vme_unary_types(vme_unary_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result)
@@ -150,6 +165,8 @@ vme_status vme_binary_types(vme_binary_op op, vme_dtype a, vme_dtype b, vme_dtyp
         return vme_fail(VME_BAD_DTYPE, "numpy boolean subtract, the `-` operator, is not supported, use the bitwise_xor, the `^` "
                         "operator, or the logical_xor function instead.");
     vme_dtype both = vme_dtype_promote(a, b);
+    if ((op == VME_GCD || op == VME_LCM) && (both == VME_BOOL || both >= VME_FLOAT16))
+        return no_loop_of(vme_binary_name(op), a, b);
     if (op == VME_DIVIDE && both < VME_FLOAT16)
         both = VME_FLOAT64;             /* true division of integers is float64 whatever their size */
     else if (!(binary_rules[op].loops & INTEGERS))      /* each integer becomes a float by itself: int8 and uint8 are float16 */

@@ -21,7 +21,7 @@ UNARY = {
     "log2": "positive", "log10": "positive", "log1p": "positive", "sin": "any", "cos": "any", "tan": "any", "arcsin": "unit",
     "arccos": "unit", "arctan": "any", "sinh": "any", "cosh": "any", "tanh": "any", "arcsinh": "any", "arccosh": "above one",
     "arctanh": "unit", "floor": "any", "ceil": "any", "trunc": "any", "rint": "any", "isnan": "any", "isinf": "any",
-    "isfinite": "any", "signbit": "any", "conjugate": "any",
+    "isfinite": "any", "signbit": "any", "conjugate": "any", "bitwise_count": "any",
 }
 BINARY = {
     "add": "any", "subtract": "any", "multiply": "any", "divide": "positive", "floor_divide": "positive", "remainder": "positive",
@@ -29,6 +29,7 @@ BINARY = {
     "hypot": "any", "copysign": "any", "nextafter": "any", "logaddexp": "any", "bitwise_and": "any", "bitwise_or": "any",
     "bitwise_xor": "any", "left_shift": "small", "right_shift": "small", "equal": "any", "not_equal": "any", "less": "any",
     "less_equal": "any", "greater": "any", "greater_equal": "any", "logical_and": "any", "logical_or": "any", "logical_xor": "any",
+    "heaviside": "any", "gcd": "any", "lcm": "any",
 }
 
 # what a benchmark measures: (operator, dtypes of its inputs)

@@ -25,7 +25,7 @@ static char *memory[4];             /* of operands and outputs */
 
 typedef struct call {
     enum { UNARY, BINARY, WHERE, COPY, ARANGE, REDUCE, SCAN, MATMUL, RASTER, CONCATENATE, PAD, TILE, ROLL, GATHER, SCATTER, NONZERO, SORT,
-           ARGSORT, SEARCH, PHILOX, PARTITION, FFT, LINEAR, BIT_COUNT, PACK, UNPACK, SPLIT, RANDOM, COUNT, LINES } kind;
+           ARGSORT, SEARCH, PHILOX, PARTITION, FFT, LINEAR, PACK, UNPACK, SPLIT, RANDOM, COUNT, LINES } kind;
     int op, axis;
     int64_t n, batch;
     vme_dtype loop;
@@ -77,7 +77,6 @@ static void operate(call *it)
                                 (const vme_tensor *[3]){&it->out, two ? &it->c : NULL, NULL}, &failed);
         break;
     }
-    case BIT_COUNT: it->status = vme_bit_count(context, &it->a, &it->out); break;
     case PACK: it->status = vme_bits_pack(context, it->op, &it->a, &it->out); break;
     case UNPACK: it->status = vme_bits_unpack(context, it->op, &it->a, &it->out); break;
     case SPLIT: it->status = vme_split(context, &it->a, &it->out, &it->c); break;
@@ -338,14 +337,10 @@ static void transforms_and_solutions(void)
 static void bits_draws_and_tables(void)
 {
     const int64_t rows[] = {60, 72}, bytes[] = {60, 9}, line[] = {5000};
-    call it = {.kind = BIT_COUNT};
+    call it = {.kind = PARTITION};
     for (int dtype = 0; dtype < VME_DTYPE_COUNT; dtype++)
         for (int layout = 0; layout < LAYOUTS; layout++) {
-            it.kind = BIT_COUNT;
             it.a = tensor(0, dtype, layout, 2, rows);
-            it.out = tensor(2, VME_UINT8, layout % 3, 2, rows);
-            if (dtype <= VME_UINT64)
-                measure(&it, "bit count");
             for (it.kind = PARTITION, it.axis = 0; it.axis < 2; it.axis++)
                 for (it.op = 0; it.op < 2; it.op++) {
                     it.out = tensor(2, it.op ? VME_INT64 : (vme_dtype)dtype, layout % 3, 2, rows);
@@ -372,9 +367,11 @@ static void bits_draws_and_tables(void)
         measure(&it, "interpolating");
         it.a = tensor(0, it.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
         it.out = tensor(2, it.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
-        it.c = tensor(3, VME_INT32, 0, 1, line);
         it.kind = SPLIT;
+        it.c = tensor(3, VME_INT32, 0, 1, line);
         measure(&it, "taking floats apart");
+        it.c = tensor(3, it.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
+        measure(&it, "whole and fractional parts");
     }
     static double ones[3] = {0.25, 0.5, 0.75};          /* that every distribution allows */
     static uint64_t words[3] = {0, 100, 100};

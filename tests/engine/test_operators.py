@@ -16,8 +16,8 @@ DEFINITION = re.compile(r"^(static )?[a-z][\w *]*?\b(\w+)\([^;{}]*?\)\n\{\n(.*?)
 KERNELS_OF = {
     "raster": r"->move\.|move_kernels", "copy": r"elementwise\.cast\[", "unary": r"elementwise\.unary\[", "binary": r"elementwise\.binary\[",
     "where": r"elementwise\.choose\[", "reduce": r"reduce\.(fold|rows)|->(fold|rows)\[", "matmul": r"gemm\.of\[", "sort": r"kernels->order\b",
-    "argsort": r"kernels->order\b", "partition": r"kernels->order\b", "philox": r"random\.blocks", "bit_count": r"bits\.count",
-    "bits_pack": r"kernels->pack\(", "bits_unpack": r"kernels->unpack\(", "split": r"bits\.split",
+    "argsort": r"kernels->order\b", "partition": r"kernels->order\b", "philox": r"random\.blocks",
+    "searchsorted": r"order\.search\b", "interpolate": r"order\.search\b", "bits_pack": r"kernels->pack\(", "bits_unpack": r"kernels->unpack\(", "split": r"kernels->split\[",
 }
 LOOPS = r"\bvme_parallel\(|\bvme_stopping\("
 

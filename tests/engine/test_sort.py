@@ -99,6 +99,18 @@ def test_patterns(backend, context, pattern, n):
                 np.testing.assert_array_equal(np.sort(parted[:k]), array[order][:k])
 
 
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("n", [65_536, 150_001])
+def test_what_threads_divide(backend, context, pattern, n):
+    made = PATTERNS[pattern](np.random.default_rng(n), n)
+    for dtype in ("float64", "float32", "int16"):
+        with np.errstate(invalid="ignore", over="ignore"):
+            array = made.astype(dtype)
+        order = np.argsort(array, kind="stable")
+        np.testing.assert_array_equal(call(context, "argsort", array, 0, False, np.zeros(n, "int64")), order)
+        np.testing.assert_array_equal(call(context, "sort", array, 0, False, array.copy()), array[order])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint64"])
 @pytest.mark.parametrize("length", [2, 10, 100, 256, 257])
 def test_many_short_lines(backend, context, dtype, length):

@@ -94,11 +94,24 @@ def test_reduces_parts(name):
     agree(lambda module, values: getattr(module, name).reduceat(values, numpy.array([0.5]) if module is numpy else np.asarray([0.5])), values)
 
 
+def test_equal_in_blocks():
+    large = numpy.arange(40_000.0)
+    for place in (0, 16_383, 16_384, 39_999):
+        other = large.copy()
+        other[place] = numpy.nan
+        for a, b in ((large, other), (large, large.copy()), (other, other), (large[::2], other[::2])):
+            assert np.array_equal(np.asarray(a), np.asarray(b)) is numpy.array_equal(a, b)
+            assert np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) is numpy.array_equal(a, b, equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_takes_floats_apart(backend, dtype):
     for n in LENGTHS:
         agree(lambda module, x: module.frexp(x), odd_floats(n, dtype))
+        agree(lambda module, x: module.modf(x), odd_floats(n, dtype))
+        agree(lambda module, x: module.modf(x), numpy.linspace(-40, 40, n).astype(dtype))
     agree(lambda module, x: module.frexp(x[:, ::2]), odd_floats(60, dtype).reshape(6, 10))
+    agree(lambda module, x: module.modf(x[:, ::2]), odd_floats(60, dtype).reshape(6, 10))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "int16", "bool", "uint64"])
@@ -114,6 +127,21 @@ def test_extremes_pass_nans_over(backend, name, dtype):
             agree(lambda module, values: getattr(module, name).reduce(values, axis), values)
         agree(lambda module, values: getattr(module, name).reduce(values[:, ::-2], 1), values)
     agree(lambda module, values: getattr(module, name).reduce(values[:0], 0), values)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("name", ["gcd", "lcm"])
+def test_divisors(backend, name, dtype):
+    """Numbers of one size together, around each size from which on they are taken in another way; with zeros, of both signs."""
+    limits, random = numpy.iinfo(dtype), numpy.random.default_rng(8)
+    for most in (10, 1000, 2**22, 2**31, 2**33, 2**63):
+        high = min(most, limits.max)
+        for n in (1, 31, 32, 100):
+            x, y = (random.integers(max(-high, limits.min), high, n, dtype, endpoint=True) for _ in range(2))
+            x[::5], y[::7] = 0, random.choice(x)
+            agree(lambda module, x, y, name=name: getattr(module, name)(x, y), x, y)
+            agree(lambda module, x, y, name=name: getattr(module, name)(x[::-2], y[::2]), x, y)
+            agree(lambda module, x, name=name: getattr(module, name)(x, 36), x)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
@@ -140,6 +168,10 @@ def test_blocks_of_rows_and_clips_in_place():
     for low, high in ((-1, 1), (1, 3.5), (0.5, 2), (None, 2), (3, 1)):
         for dtype in ("float32", "int16", "bool"):
             agree(lambda module, a, low=low, high=high: module.clip(a, low, high), m.astype(dtype))
+    for dtype in ("float16", "float64", "complex64", "int16", "uint64"):        # more than a block
+        large = numpy.arange(20_000).astype(dtype)
+        for low, high in ((5, 9000), (9000, 5), (0.5, 9000), (7, numpy.nan), (numpy.float32(3), 60), (None, 60)):
+            agree(lambda module, a, low=low, high=high: module.clip(a, low, high), large)
     untouched = np.asarray(m)
     np.clip(untouched, 1, 2)
     numpy.testing.assert_array_equal(untouched, m)

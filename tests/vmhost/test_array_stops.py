@@ -67,7 +67,7 @@ LOOPS = {
 # Which of them is in which of the library's operators.
 LOOP_OF = {
     "raster": "transpose", "copy": "cast", "unary": "elementwise_of_one", "binary": "elementwise", "where": "where", "reduce": "reduction",
-    "matmul": "product", "sort": "sort", "argsort": "argsort", "partition": "partition", "philox": "random", "bit_count": "bits_counted",
+    "matmul": "product", "sort": "sort", "argsort": "argsort", "partition": "partition", "philox": "random",
     "bits_pack": "bits_packed", "bits_unpack": "bits_unpacked", "split": "floats_taken_apart", "scan": "scan", "gather": "gather",
     "scatter": "scatter", "nonzero": "nonzero", "searchsorted": "searchsorted", "arange": "arange", "count": "counts",
     "interpolate": "lines_between_points", "random": "random_normal", "fft": "transform", "linear": "factors_by_lapack",

@@ -106,14 +106,14 @@ POLICY = {
 
     # --- the tensor engine's arrays: ours, and without a way out
     "engine._array": Rules(allowed="""
-        AxisError _address _as_strided _bincount _bit_count _bits_packed _bits_unpacked _cummax _cummin _fft _fmax _fmin _interp _linear _pad _partition _random
+        AxisError _address _as_strided _bincount _bits_packed _bits_unpacked _cummax _cummin _fft _fmax _fmin _interp _linear _pad _partition _parts _random
         _reduceat _roll _scatter_add _model_names _model_open _model_ports _model_run _model_steps _shortest _split _tile _windows _words absolute add all any arange arccos
         arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort array asarray ascontiguousarray
-        astype bitwise_and bitwise_or bitwise_xor bool bool_ broadcast_to byte can_cast cbrt cdouble ceil clip
+        astype bitwise_and bitwise_count bitwise_or bitwise_xor bool bool_ broadcast_to byte can_cast cbrt cdouble ceil clip
         complex128 complex64 concatenate conjugate copy copysign cos cosh count_nonzero csingle cumprod cumsum
         diagonal divide dot double dtype empty empty_like equal erf exp exp2 expm1 float16 float32 float64 floor
-        floor_divide fmax fmin fmod from_dlpack frombuffer full full_like greater greater_equal half hypot imag
-        int16 int32 int64 int8 int_ intc intp invert isfinite isinf isnan left_shift less less_equal log log10
+        floor_divide fmax fmin fmod from_dlpack frombuffer full full_like gcd greater greater_equal half heaviside hypot imag
+        int16 int32 int64 int8 int_ intc intp invert isfinite isinf isnan lcm left_shift less less_equal log log10
         log1p log2 logaddexp logical_and logical_not logical_or logical_xor long longlong matmul max maximum
         mean min minimum multiply ndarray negative nextafter nonzero not_equal ones ones_like positive power
         prod promote_types ravel real reciprocal remainder reshape result_type right_shift rint searchsorted

@@ -13,7 +13,6 @@ static inline u8 bits_of_byte(u8 x)
     return (u8)((x + (x >> 4)) & 0x0f);
 }
 
-LOOP1(count_bool, u8, u8, x != 0)
 LOOP1(count_u8, u8, u8, bits_of_byte(x))
 LOOP1(count_i8, i8, u8, bits_of_byte((u8)(x < 0 ? -x : x)))
 #define COUNT(BITS, COUNTED) \
@@ -23,6 +22,30 @@ LOOP1(count_i8, i8, u8, bits_of_byte((u8)(x < 0 ? -x : x)))
 COUNT(16, SHORT)
 COUNT(32, __builtin_popcount)
 COUNT(64, __builtin_popcountll)
+
+#ifdef __AVX512BW__
+/* Words side by side: half a byte is looked up, the bytes of a word are added, and one of it is kept. */
+#define COUNT_WORDS(T, SIZE) \
+    static void count_words_##T(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
+    { \
+        const __m512i counts = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4)); \
+        const __m512i low = _mm512_set1_epi8(15); \
+        if (in_step == 8 && out_step == 1) \
+            for (; n >= 8; n -= 8, in += 64, out += 8) { \
+                __m512i x = SIZE(_mm512_loadu_si512(in)); \
+                __m512i lower = _mm512_shuffle_epi8(counts, _mm512_and_si512(x, low)); \
+                __m512i upper = _mm512_shuffle_epi8(counts, _mm512_and_si512(_mm512_srli_epi16(x, 4), low)); \
+                __m512i sums = _mm512_sad_epu8(_mm512_add_epi8(lower, upper), _mm512_setzero_si512()); \
+                _mm_storel_epi64((__m128i *)out, _mm512_cvtepi64_epi8(sums)); \
+            } \
+        count_##T(n, in, in_step, out, out_step); \
+    }
+COUNT_WORDS(i64, _mm512_abs_epi64)
+COUNT_WORDS(u64, )
+#else
+#define count_words_i64 count_i64
+#define count_words_u64 count_u64
+#endif
 
 /* ---- floats taken apart: subnormal ones are first made larger by more than their mantissa is wide */
 #define SPLIT(T, U, S, LEAST, LARGER, WIDTH, BIAS) \
@@ -49,6 +72,22 @@ COUNT(64, __builtin_popcountll)
     }
 SPLIT(f32, u32, f, 0x1p-126, 0x1p24, 23, 127)
 SPLIT(f64, u64, , 0x1p-1022, 0x1p53, 52, 1023)
+
+/* Fractional and whole parts, both with the sign of x. */
+#define PARTS(T, S) \
+    static void parts_##T(int64_t n, const char *in, char *fractions, char *wholes) \
+    { \
+        const T##_at *from = (const T##_at *)in; \
+        T##_at *fraction = (T##_at *)fractions, *whole = (T##_at *)wholes; \
+        VME_INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            T x = from[i], y = trunc##S(x), rest = fabs##S(x) == (T)INFINITY ? 0 : x - y; \
+            fraction[i] = copysign##S(rest, x); \
+            whole[i] = y; \
+        } \
+    }
+PARTS(f32, f)
+PARTS(f64, )
 
 /* ---- packing */
 /* The eight bytes of a word, 0 or 1 each, come together in its highest one. */
@@ -101,6 +140,10 @@ const vme_bits_kernels VME_TABLE(bits) = {
     .pack = pack,
     .unpack = unpack,
     .split = {split_f32, split_f64},
-    .count = {[VME_BOOL] = count_bool, [VME_INT8] = count_i8, [VME_INT16] = count_i16, [VME_INT32] = count_i32, [VME_INT64] = count_i64,
-              [VME_UINT8] = count_u8, [VME_UINT16] = count_u16, [VME_UINT32] = count_u32, [VME_UINT64] = count_u64},
+    .parts = {parts_f32, parts_f64},
 };
+
+const vme_elementwise_kernels VME_TABLE(bit_counts) = {.unary = {[VME_BITWISE_COUNT] = {
+    [VME_INT8] = count_i8, [VME_INT16] = count_i16, [VME_INT32] = count_i32, [VME_INT64] = count_words_i64,
+    [VME_UINT8] = count_u8, [VME_UINT16] = count_u16, [VME_UINT32] = count_u32, [VME_UINT64] = count_words_u64,
+}}};

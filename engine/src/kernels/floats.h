@@ -50,6 +50,7 @@
     LOOP2(fmin_##T, T, T, x <= y || y != y ? x : y)                                                         \
     LOOP2(copysign_##T, T, T, copysign##S(x, y))                                                            \
     LOOP2(nextafter_##T, T, T, nextafter##S(x, y))                                                          \
+    LOOP2(heaviside_##T, T, T, x == 0 ? y : x < 0 ? 0 : x > 0 ? 1 : x)                                      \
     LOOP1(negative_##T, T, T, -x)                                                                           \
     LOOP1(positive_##T, T, T, x)                                                                            \
     LOOP1(absolute_##T, T, T, fabs##S(x))                                                                   \
@@ -176,5 +177,6 @@ const vme_elementwise_kernels VME_TABLE(floats) = {
         [VME_FMIN] = {BOTH(fmin)},
         [VME_COPYSIGN] = {BOTH(copysign)},
         [VME_NEXTAFTER] = {BOTH(nextafter), [VME_FLOAT16] = nextafter_half},
+        [VME_HEAVISIDE] = {BOTH(heaviside)},
     },
 };

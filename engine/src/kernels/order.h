@@ -319,6 +319,60 @@ static void places(int64_t n, const int64_t *words, int place_bits, int64_t *to)
         to[i] = words[i] & mask;
 }
 
+/* ---- searching: a step halves what is left for all values of a vector, and a few vectors wait for memory together */
+#ifdef __AVX512F__
+#define SEARCH_STEP(at, half) { \
+        __m512i key = _mm512_i64gather_epi64(_mm512_add_epi64(base[at], _mm512_set1_epi64((half) - 1)), keys, 8); \
+        __mmask8 on = right ? _mm512_cmple_epi64_mask(key, value[at]) : _mm512_cmplt_epi64_mask(key, value[at]); \
+        base[at] = _mm512_mask_add_epi64(base[at], on, base[at], _mm512_set1_epi64(half)); \
+    }
+typedef __m512i search_vector;
+#define SEARCH_LOAD(from) _mm512_loadu_si512(from)
+#define SEARCH_STORE(to, v) _mm512_storeu_si512(to, v)
+#define SEARCH_NONE _mm512_setzero_si512()
+#else
+#define SEARCH_STEP(at, half) { \
+        __m256i key = _mm256_i64gather_epi64((const long long *)keys, _mm256_add_epi64(base[at], _mm256_set1_epi64x((half) - 1)), 8); \
+        __m256i on = right ? _mm256_cmpgt_epi64(key, value[at]) : _mm256_cmpgt_epi64(value[at], key), all = _mm256_set1_epi64x(half); \
+        base[at] = _mm256_add_epi64(base[at], right ? _mm256_andnot_si256(on, all) : _mm256_and_si256(on, all)); \
+    }
+typedef __m256i search_vector;
+#define SEARCH_LOAD(from) _mm256_loadu_si256((const __m256i *)(from))
+#define SEARCH_STORE(to, v) _mm256_storeu_si256((__m256i *)(to), v)
+#define SEARCH_NONE _mm256_setzero_si256()
+#endif
+enum { SEARCHED = sizeof(search_vector) / sizeof(int64_t) };
+
+static inline __attribute__((always_inline)) void search_vectors(const int64_t *values, int64_t count, const int64_t *keys, bool right,
+                                                                 int64_t *places)
+{
+    search_vector base[4] = {SEARCH_NONE, SEARCH_NONE, SEARCH_NONE, SEARCH_NONE}, value[4];
+    for (int i = 0; i < 4; i++)
+        value[i] = SEARCH_LOAD(values + i * SEARCHED);
+    for (int64_t half; count > 1; count -= half) {
+        half = count / 2;
+        SEARCH_STEP(0, half) SEARCH_STEP(1, half) SEARCH_STEP(2, half) SEARCH_STEP(3, half)
+    }
+    SEARCH_STEP(0, 1) SEARCH_STEP(1, 1) SEARCH_STEP(2, 1) SEARCH_STEP(3, 1)
+    for (int i = 0; i < 4; i++)
+        SEARCH_STORE(places + i * SEARCHED, base[i]);
+}
+
+static void search(int64_t n, const int64_t *values, int64_t count, const int64_t *keys, bool right, int64_t *places)
+{
+    int64_t i = 0;
+    for (; right && i + 4 * SEARCHED <= n; i += 4 * SEARCHED)
+        search_vectors(values + i, count, keys, true, places + i);
+    for (; i + 4 * SEARCHED <= n; i += 4 * SEARCHED)
+        search_vectors(values + i, count, keys, false, places + i);
+    if (i < n) {
+        int64_t some[4 * SEARCHED] = {0}, found[4 * SEARCHED];
+        memcpy(some, values + i, (size_t)(n - i) * sizeof *some);
+        search_vectors(some, count, keys, right, found);
+        memcpy(places + i, found, (size_t)(n - i) * sizeof *found);
+    }
+}
+
 const vme_order_kernels VME_TABLE(order) = {
     .keys = {keys32, keys64},
     .elements = {elements32, elements64},
@@ -327,4 +381,6 @@ const vme_order_kernels VME_TABLE(order) = {
     .place_keys = place_keys,
     .place_words = place_words,
     .places = places,
+    .search = search,
+    .part = {part_somewhere32, part_somewhere64},
 };

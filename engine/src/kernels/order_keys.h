@@ -190,8 +190,9 @@ static bool NAME(sort_heap)(const vme_context *context, KEY_AT *keys, int64_t n)
 }
 
 /* Parts more than FEW keys: *low of them come first, all lower than the others. Where the first ones are all alike, *alike. */
-static bool NAME(part_somewhere)(const vme_context *context, KEY_AT *keys, int64_t n, int64_t *low, bool *alike)
+static bool NAME(part_somewhere)(const vme_context *context, int64_t n, void *memory, int64_t *low, bool *alike)
 {
+    KEY_AT *keys = memory;
     KEY pivot = NAME(choose_pivot)(keys, n);
     *alike = false;
     *low = NAME(part_many)(context, keys, n, pivot);
@@ -218,7 +219,7 @@ static bool NAME(sort_keys)(const vme_context *context, int64_t n, void *memory)
                 n = 0;
                 break;
             }
-            if (!NAME(part_somewhere)(context, keys, n, &low, &alike))
+            if (!NAME(part_somewhere)(context, n, keys, &low, &alike))
                 return false;
             if (low < n / 8 || low > n - n / 8)
                 may_waste -= n;
@@ -255,7 +256,7 @@ static bool NAME(select_keys)(const vme_context *context, int64_t n, void *memor
         bool alike;
         if (may_waste < 0)
             return NAME(sort_heap)(context, keys, n);
-        if (!NAME(part_somewhere)(context, keys, n, &low, &alike))
+        if (!NAME(part_somewhere)(context, n, keys, &low, &alike))
             return false;
         if (low < n / 8 || low > n - n / 8)
             may_waste -= n;

@@ -468,22 +468,17 @@ static vme_status try_linear(vme_context *context, made *m, int *used)
 
 static vme_status try_bits(vme_context *context, made *m, int *used)
 {
-    int rank, which = below(4), dtype = any_dtype();
+    int rank, which = below(3), dtype = any_dtype();
     int64_t shape[RANK], other[RANK];
     random_shape(&rank, shape);
     *used = 2;
-    if (which == 3) {
+    if (which == 0) {
         int floats = one_in(40) ? dtype : one_in(2) ? VME_FLOAT32 : VME_FLOAT64;
         make_dense(&m[0], floats, rank, shape);
         make_dense(&m[1], one_in(40) ? any_dtype() : floats, rank, shape);
-        make_dense(&m[2], one_in(40) ? any_dtype() : VME_INT32, rank, shape);
+        make_dense(&m[2], one_in(40) ? any_dtype() : one_in(2) ? floats : VME_INT32, rank, shape);
         *used = 3;
         return vme_split(context, &m[0].t, &m[1].t, &m[2].t);
-    }
-    if (which == 0) {
-        make(&m[0], dtype, rank, shape, false);
-        make_output(&m[1], VME_UINT8, rank, shape, &m[0]);
-        return vme_bit_count(context, &m[0].t, &m[1].t);
     }
     memcpy(other, shape, sizeof other);
     if (rank > 0)

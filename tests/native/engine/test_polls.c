@@ -221,11 +221,13 @@ int main(void)
     LOOK("raster", vme_raster(context, 8, 1, &region, buffer));
     vme_buffer_unref(buffer);
     vme_tensor small = tensor(VME_UINT8, memory[1], line, one, 1), packed = tensor(VME_UINT8, memory[2], (int64_t[]){ELEMENTS / 8}, one, 1);
-    LOOK("bit count", vme_bit_count(context, &words, &small));
+    LOOK("bit count", vme_unary(context, VME_BITWISE_COUNT, VME_UINT64, &words, &small));
+    LOOK("divisors", vme_binary(context, VME_LCM, VME_UINT64, &words, &words, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_UINT64}));
     LOOK("packing", vme_bits_pack(context, true, &mask, &packed));
     LOOK("unpacking", vme_bits_unpack(context, true, &packed, &small));
     vme_tensor halves = tensor(VME_INT32, memory[2], line, (int64_t[]){4}, 1);
     LOOK("taking floats apart", vme_split(context, &x, &y, &halves));
+    LOOK("whole and fractional parts", vme_split(context, &x, &y, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));
     for (int64_t i = 0; i < ELEMENTS; i++) {
         ((int64_t *)(void *)memory[0])[i] = i * 7919 % ELEMENTS;
         ((double *)(void *)memory[2])[i] = (double)i;

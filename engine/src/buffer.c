@@ -112,6 +112,7 @@ vme_status vme_buffer_new(vme_context *context, size_t bytes, bool zeroed, vme_b
     buffer->size = bytes;
     buffer->payer = vme_context_ref(context);
     atomic_fetch_add_explicit(&context->buffers, 1, memory_order_relaxed);
+    vme_context_note_peak(context);
     *made = buffer;
     return VME_OK;
 }

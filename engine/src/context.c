@@ -49,9 +49,9 @@ vme_status vme_stopped_here(vme_context *context)
     return vme_fail(VME_STOPPED, "the work was stopped");
 }
 
-static void count_live(vme_context *context, size_t bytes)
+void vme_context_note_peak(vme_context *context)
 {
-    long long live = atomic_fetch_add_explicit(&context->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
+    long long live = atomic_load_explicit(&context->live, memory_order_relaxed);
     long long peak = atomic_load_explicit(&context->peak, memory_order_relaxed);
     while (live > peak && !atomic_compare_exchange_weak_explicit(&context->peak, &peak, live, memory_order_relaxed,
                                                                 memory_order_relaxed))
@@ -64,7 +64,7 @@ vme_status vme_context_charge(vme_context *context, size_t bytes)
         atomic_fetch_add_explicit(&context->refused, 1, memory_order_relaxed);
         return vme_fail(VME_NO_MEMORY, "an array of %zu bytes would pass the memory limit", bytes);
     }
-    count_live(context, bytes);
+    atomic_fetch_add_explicit(&context->live, (long long)bytes, memory_order_relaxed);
     return VME_OK;
 }
 
@@ -72,7 +72,8 @@ bool vme_context_inherit(vme_context *context, size_t bytes, bool forced)
 {
     if (context->account.inherit != NULL && !context->account.inherit(context->account.owner, bytes, forced))
         return false;
-    count_live(context, bytes);
+    atomic_fetch_add_explicit(&context->live, (long long)bytes, memory_order_relaxed);
+    vme_context_note_peak(context);
     return true;
 }
 
@@ -96,6 +97,8 @@ void *vme_scratch_new(vme_context *context, size_t bytes)
     if (scratch == NULL) {
         vme_context_release(context, bytes);
         vme_fail(VME_NO_MEMORY, "the system has no %zu bytes", bytes);
+    } else {
+        vme_context_note_peak(context);
     }
     return scratch;
 }

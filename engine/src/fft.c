@@ -45,6 +45,8 @@ void *vme_fft_new(size_t bytes)
         return NULL;
     }
     *(header *)(void *)memory = (header){payer, bytes + HEADER};
+    if (payer != NULL)
+        vme_context_note_peak(payer);
     return memory + HEADER;
 }
 

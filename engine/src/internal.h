@@ -26,7 +26,9 @@ struct vme_context {
 };
 /* Counts one event and wakes who waits; also from a signal handler. */
 void vme_context_event(vme_context *context);
+/* Who has the memory then says so with vme_context_note_peak; who does not get it releases the charge. */
 vme_status vme_context_charge(vme_context *context, size_t bytes);
+void vme_context_note_peak(vme_context *context);
 void vme_context_release(vme_context *context, size_t bytes);
 /* Charges what another context paid for; see vme_account. */
 bool vme_context_inherit(vme_context *context, size_t bytes, bool forced);

@@ -478,6 +478,8 @@ static char *room_new(vme_context *context, size_t bytes, size_t *pages)
     if (room == NULL) {
         vme_context_release(context, bytes);
         vme_fail(VME_NO_MEMORY, "the system has no %zu bytes", bytes);
+    } else {
+        vme_context_note_peak(context);
     }
     return room;
 }

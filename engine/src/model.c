@@ -731,6 +731,7 @@ static vme_status arrays_new(model_making *it)
         size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *it->wanted) + steps * (sizeof *model->step + sizeof *it->packing);
         if (vme_context_charge(model->context, bytes) != VME_OK)
             return VME_NO_MEMORY;
+        vme_context_note_peak(model->context);
         model->charged = bytes;
     }
     model->value = calloc(values, sizeof *model->value);

@@ -223,3 +223,11 @@ def test_dlpack_that_can_be_frees_its_memory_once():
     assert not made.freed
     del view
     assert len(made.freed) == 1
+
+
+@pytest.mark.parametrize("size", [2**59, 2**55])
+def test_what_the_system_refuses_is_no_peak(size):
+    before = _array._statistics()["peak_bytes"]
+    with pytest.raises(MemoryError, match=f"{8 * size} bytes"):
+        engine.numpy.empty(size)
+    assert _array._statistics()["peak_bytes"] == before

@@ -246,8 +246,8 @@ vme_status model_make_argsort(model_making *it, uint32_t number, const model_nod
 
 /* ---- by index */
 /* Indices follow the operands `before` them: how many; as tensors they and pointers to them lie in the arrays. */
-static int indices_of(const vme_model *model, const model_step *step, int before, char *arena, vme_tensor index[VME_RANK_MOST],
-                      const vme_tensor *indices[VME_RANK_MOST])
+static int indices_of(const vme_model *model, const model_step *step, int before, char *arena, vme_tensor index[MODEL_STEP_OPERANDS],
+                      const vme_tensor *indices[MODEL_STEP_OPERANDS])
 {
     int count = 0;
     for (; before + count < MODEL_STEP_OPERANDS && step->operand[before + count] >= 0; count++) {
@@ -261,8 +261,8 @@ static int indices_of(const vme_model *model, const model_step *step, int before
 static vme_status indices_fit(const model_making *it, uint32_t number, const model_step *step, int before, const model_value *whole,
                               const model_value *part)
 {
-    vme_tensor index[VME_RANK_MOST];
-    const vme_tensor *indices[VME_RANK_MOST];
+    vme_tensor index[MODEL_STEP_OPERANDS];
+    const vme_tensor *indices[MODEL_STEP_OPERANDS];
     int count = indices_of(it->model, step, before, NULL, index, indices), first = step->p[0], rank;
     int64_t shape[VME_RANK_MOST];
     for (int i = 0; i < count; i++)
@@ -279,8 +279,8 @@ static vme_status indices_fit(const model_making *it, uint32_t number, const mod
 
 static vme_status run_gather(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena), index[VME_RANK_MOST];
-    const vme_tensor *indices[VME_RANK_MOST];
+    vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena), index[MODEL_STEP_OPERANDS];
+    const vme_tensor *indices[MODEL_STEP_OPERANDS];
     int count = indices_of(model, step, 1, arena, index, indices);
     return vme_gather(context, &in, step->p[0], count, indices, &out);
 }
@@ -298,8 +298,8 @@ vme_status model_make_gather(model_making *it, uint32_t number, const model_node
 static vme_status run_scatter(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     vme_tensor in = model_tensor(model, step->operand[0], arena), values = model_tensor(model, step->operand[1], arena);
-    vme_tensor out = model_tensor(model, step->out, arena), index[VME_RANK_MOST];
-    const vme_tensor *indices[VME_RANK_MOST];
+    vme_tensor out = model_tensor(model, step->out, arena), index[MODEL_STEP_OPERANDS];
+    const vme_tensor *indices[MODEL_STEP_OPERANDS];
     int count = indices_of(model, step, 2, arena, index, indices);
     vme_status status = vme_copy(context, &in, &out);
     return status == VME_OK ? vme_scatter_by(context, &values, step->p[0], count, indices, step->p[1], &out) : status;

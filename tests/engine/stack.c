@@ -1,12 +1,13 @@
 /* How much of the calling thread's stack the engine uses: at most 16 KiB below any operator, on every backend, as vme.h promises to
  * VMs whose whole stack may be 96 KiB. Runs operators of every kind on a thread whose stack is painted, and looks how far down the
- * paint is gone. Knows the public headers only: test_stack.py links it with the library that ships.
+ * paint is gone. Knows the public headers and the records of model files only: test_stack.py links it with the library that ships.
  * test_every_operator.py finds an operator that is missing here. */
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "check.h"
+#include "engine/model_files.h"
 #include "vme.h"
 #include "vme_bits.h"
 #include "vme_fft.h"
@@ -25,12 +26,14 @@ static char *memory[4];             /* of operands and outputs */
 
 typedef struct call {
     enum { UNARY, BINARY, WHERE, COPY, ARANGE, REDUCE, SCAN, MATMUL, RASTER, CONCATENATE, PAD, TILE, ROLL, GATHER, SCATTER, NONZERO, SORT,
-           ARGSORT, SEARCH, PHILOX, PARTITION, FFT, LINEAR, PACK, UNPACK, SPLIT, RANDOM, COUNT, LINES } kind;
+           ARGSORT, SEARCH, PHILOX, PARTITION, FFT, LINEAR, PACK, UNPACK, SPLIT, RANDOM, COUNT, LINES, SESSION, PLAN, RUN } kind;
     int op, axis;
     int64_t n, batch;
     vme_dtype loop;
     vme_tensor a, b, c, out;
     vme_buffer *buffer;
+    vme_model *model, *plan;
+    vme_session *session;
     vme_status status;
 } call;
 
@@ -88,6 +91,9 @@ static void operate(call *it)
     }
     case COUNT: it->status = vme_count(context, &it->a, it->op ? &it->b : NULL, &it->out); break;
     case LINES: it->status = vme_interpolate(context, &it->a, &it->b, &it->b, 0, 1, &it->out); break;
+    case SESSION: it->status = vme_session_new(context, it->model, &it->session); break;
+    case PLAN: it->status = vme_session_plan(it->session, pair, &it->plan); break;
+    case RUN: it->status = vme_session_run(it->session, pair, (const vme_tensor *[]){&it->out}); break;
     }
 }
 
@@ -387,6 +393,185 @@ static void bits_draws_and_tables(void)
     }
 }
 
+/* ---- models: what a VM does with one, on each kind of step. With `open` the call chooses the number of images, so that a plan is made. */
+enum { CHANNELS = 16, SIDE = 12, LINE = 60 };
+
+static void measure_model(const char *name, uint32_t output, bool open)
+{
+    call it = {.kind = SESSION};
+    vme_port port;
+    int64_t shape[MODEL_RANK];
+    model_file_end(0, output, open);
+    if (vme_model_new(context, file, file_size, &it.model) != VME_OK) {
+        fprintf(stderr, "a model of %s: %s\n", name, vme_message());
+        exit(1);
+    }
+    measure(&it, name);
+    vme_model_port(it.model, false, 0, &port);
+    memcpy(shape, port.shape, sizeof shape);
+    shape[0] = open ? 3 : shape[0];
+    it.a = tensor(0, port.dtype, 0, port.rank, shape);
+    it.kind = PLAN;
+    measure(&it, name);
+    vme_model_port(it.plan, true, 0, &port);
+    it.out = tensor(2, port.dtype, 0, port.rank, port.shape);
+    it.kind = RUN;
+    measure(&it, name);
+    vme_model_unref(it.plan);
+    vme_session_free(it.session);
+    vme_model_unref(it.model);
+}
+
+static uint32_t image(int64_t channels) { return value(4, 1, channels, SIDE, SIDE); }
+
+/* A node on tensor 0, an image, and on what `more` says, whose result has so many channels. */
+static model_node_record *image_node(uint32_t op, int64_t channels, int more, uint32_t *output)
+{
+    *output = image(channels);
+    return node(op, 1 + (uint32_t)more, more ? (uint32_t[]){0, 0, *output} : (uint32_t[]){0, *output});
+}
+
+static void begin_images(void)
+{
+    model_file_begin();
+    (void)image(CHANNELS);
+}
+
+static void models_of_images(bool open)
+{
+    static const struct { const char *name; uint32_t op; int window, groups, more; int64_t channels; } simple[] = {
+        {"largest of windows", MODEL_MAX_POOL, 3, 1, 0, CHANNELS}, {"mean of windows", MODEL_AVERAGE_POOL, 3, 1, 0, CHANNELS},
+        {"clipping", MODEL_CLIP, 1, 1, 0, CHANNELS}, {"adding", MODEL_ADD, 1, 1, 1, CHANNELS}, {"concatenation", MODEL_CONCAT, 1, 1, 1, 2 * CHANNELS},
+        {"a slice", MODEL_SLICE, 1, 1, 0, CHANNELS / 2}, {"shuffling", MODEL_SHUFFLE, 1, 4, 0, CHANNELS}, {"shuffling halves", MODEL_SHUFFLE, 1, 2, 1, 2 * CHANNELS},
+    };
+    uint32_t output;
+    for (size_t i = 0; i < sizeof simple / sizeof *simple; i++) {
+        begin_images();
+        model_node_record *made = image_node(simple[i].op, simple[i].channels, simple[i].more, &output);
+        window(made, simple[i].window, simple[i].window / 2);
+        made->parameters[GROUPS] = simple[i].groups;
+        made->parameters[ACTIVATION] = ACTIVATION_RELU;
+        measure_model(simple[i].name, output, open);
+    }
+    for (int algorithm = 0; algorithm < vme_convolution_count(); algorithm++)
+        for (int groups = 1; groups <= CHANNELS; groups *= 4)
+            for (int added = 0; added < 2; added++) {
+                CHECK(vme_convolution_force(algorithm) == VME_OK);
+                begin_images();
+                uint32_t weighed = constant(4, CHANNELS, CHANNELS / groups, 3, 3);
+                output = image(CHANNELS);
+                model_node_record *made = node(MODEL_CONV, 4, (uint32_t[]){0, weighed, MODEL_ABSENT, added ? 0 : MODEL_ABSENT, output});
+                window(made, 3, 1);
+                made->parameters[GROUPS] = groups;
+                measure_model(vme_convolution_name(algorithm), output, open);
+            }
+    CHECK(vme_convolution_force(-1) == VME_OK);
+    begin_images();
+    uint32_t mean = value(4, 1, CHANNELS, 1, 1), flat = value(2, 1, CHANNELS, 0, 0), weighed = constant(2, 10, CHANNELS, 0, 0);
+    output = value(2, 1, 10, 0, 0);
+    node(MODEL_GLOBAL_AVERAGE_POOL, 1, (uint32_t[]){0, mean});
+    node(MODEL_FLATTEN, 1, (uint32_t[]){mean, flat});
+    node(MODEL_GEMM, 2, (uint32_t[]){flat, weighed, output});
+    measure_model("a layer", output, open);
+    begin_images();
+    output = value(2, 1, CHANNELS * SIDE * SIDE, 0, 0);
+    node(MODEL_FLATTEN, 1, (uint32_t[]){0, output});
+    measure_model("flattening", output, open);
+    for (int curve = 0; curve < CURVES; curve++)            /* of an image with channels last, and of a plain one */
+        for (int plain = 0; plain < 2; plain++) {
+            begin_images();
+            uint32_t clipped = image(CHANNELS);
+            output = image(CHANNELS);
+            node(MODEL_RELU, 1, (uint32_t[]){0, clipped});
+            node(MODEL_ACTIVATE, 1, (uint32_t[]){plain ? 0 : clipped, output})->parameters[0] = curve;
+            measure_model("a curve", output, open);
+        }
+}
+
+/* A node on tensor 0, a matrix of that dtype, or on its transpose, a view, for every operand. */
+static void measure_tensors(const char *name, uint32_t op, const int32_t *parameters, int count, int dtype, int transposed, int result, int64_t rows, int64_t columns)
+{
+    model_file_begin();
+    uint32_t of = tensor_add((model_tensor_record){.dtype = (uint32_t)dtype}, 2, (const int64_t[]){LINE, LINE});
+    if (transposed)
+        of = tensor_add((model_tensor_record){.dtype = (uint32_t)dtype, .kind = MODEL_VIEW, .strides = {1, LINE}}, 2, (const int64_t[]){LINE, LINE});
+    uint32_t output = tensor_add((model_tensor_record){.dtype = (uint32_t)result}, 2, (const int64_t[]){rows, columns});
+    model_node_record *made = node(op, (uint32_t)count, count == 1 ? (uint32_t[]){of, output} : (uint32_t[]){of, of, output});
+    memcpy(made->parameters, parameters, 3 * sizeof *parameters);
+    measure_model(name, output, false);
+}
+
+static void models_of_tensors(void)
+{
+    vme_dtype loop, result;
+    int32_t p[3];
+    for (int dtype = 0; dtype < VME_DTYPE_COUNT; dtype++)
+        for (int way = 0; way < 2; way++) {
+            for (p[0] = 0; p[0] < VME_UNARY_COUNT; p[0]++)
+                if (vme_unary_types((vme_unary_op)p[0], (vme_dtype)dtype, &loop, &result) == VME_OK) {
+                    p[1] = (int32_t)loop;
+                    measure_tensors(vme_unary_name((vme_unary_op)p[0]), MODEL_UNARY, p, 1, dtype, way, (int)result, LINE, LINE);
+                }
+            for (p[0] = 0; p[0] < VME_BINARY_COUNT; p[0]++)
+                if (vme_binary_types((vme_binary_op)p[0], (vme_dtype)dtype, (vme_dtype)dtype, &loop, &result) == VME_OK) {
+                    p[1] = (int32_t)loop;
+                    measure_tensors(vme_binary_name((vme_binary_op)p[0]), MODEL_BINARY, p, 2, dtype, way, (int)result, LINE, LINE);
+                }
+            for (p[0] = 0; p[0] < VME_REDUCE_COUNT; p[0]++)
+                if (vme_reduce_types((vme_reduce_op)p[0], (vme_dtype)dtype, &loop, &result) == VME_OK) {
+                    p[1] = (int32_t)loop;
+                    p[2] = 1;
+                    measure_tensors(vme_reduce_name((vme_reduce_op)p[0]), MODEL_REDUCE, p, 1, dtype, way, (int)result, 1, LINE);
+                    p[2] = 2;
+                    measure_tensors(vme_reduce_name((vme_reduce_op)p[0]), MODEL_REDUCE, p, 1, dtype, way, (int)result, LINE, 1);
+                }
+            for (p[0] = 0; p[0] < VME_SCAN_COUNT; p[0]++)
+                if (vme_scan_types((vme_scan_op)p[0], (vme_dtype)dtype, &loop, &result) == VME_OK) {
+                    p[1] = (int32_t)loop;
+                    p[2] = way;
+                    measure_tensors(vme_scan_name((vme_scan_op)p[0]), MODEL_SCAN, p, 1, dtype, way, (int)result, LINE, LINE);
+                }
+            for (p[0] = 0, p[1] = way; p[0] < 2; p[0]++)
+                measure_tensors("argsort", MODEL_ARGSORT, p, 1, dtype, way, VME_INT64, LINE, LINE);
+            measure_tensors("matmul", MODEL_MATMUL, (const int32_t[3]){0}, 2, dtype, way, dtype, LINE, LINE);
+            for (int target = 0; target < VME_DTYPE_COUNT; target++)
+                measure_tensors("copy", MODEL_COPY, (const int32_t[3]){0}, 1, dtype, way, target, LINE, LINE);
+            /* rows by number, and back to their places; and a choice of both */
+            model_file_begin();
+            const uint32_t of = tensor_add((model_tensor_record){.dtype = (uint32_t)dtype}, 2, (const int64_t[]){LINE, LINE}), numbers = constant(1, LINE, 0, 0, 0);
+            const uint32_t places = tensor_add((model_tensor_record){.dtype = VME_INT64}, 1, (const int64_t[]){LINE});
+            const uint32_t mask = tensor_add((model_tensor_record){.dtype = VME_BOOL}, 1, (const int64_t[]){LINE});
+            uint32_t made[3];
+            for (int i = 0; i < 3; i++)
+                made[i] = tensor_add((model_tensor_record){.dtype = (uint32_t)dtype}, 2, (const int64_t[]){LINE, LINE});
+            node(MODEL_COPY, 1, (uint32_t[]){numbers, places});
+            node(MODEL_COPY, 1, (uint32_t[]){numbers, mask});
+            node(MODEL_GATHER, 2, (uint32_t[]){of, places, made[0]})->parameters[0] = way;
+            model_node_record *back = node(MODEL_SCATTER, 3, (uint32_t[]){of, made[0], places, made[1]});
+            back->parameters[0] = way;
+            back->parameters[1] = -1;
+            node(MODEL_WHERE, 3, (uint32_t[]){mask, made[0], made[1], made[2]});
+            measure_model("places", made[2], false);
+        }
+    for (int way = 0; way < 2; way++) {
+        const int32_t one = 0x3f800000;         /* 1.0 */
+        measure_tensors("softmax", MODEL_SOFTMAX, (const int32_t[]){way, one, 0}, 1 + way, VME_FLOAT32, 0, VME_FLOAT32, LINE, LINE);
+        model_file_begin();
+        uint32_t of = value(2, LINE, LINE, 0, 0), scale = constant(1, LINE, 0, 0, 0), output = value(2, LINE, LINE, 0, 0);
+        node(MODEL_NORMALIZE, 2 + (uint32_t)way, way ? (uint32_t[]){of, scale, scale, output} : (uint32_t[]){of, scale, output})->parameters[0] = one;
+        measure_model("normalizing", output, false);
+        for (int curve = 0; curve < CURVES; curve++)
+            measure_tensors("a curve", MODEL_ACTIVATE, (const int32_t[]){curve, 0, 0}, 1, VME_FLOAT32, way, VME_FLOAT32, LINE, LINE);
+    }
+}
+
+static void models(void)
+{
+    models_of_images(false);
+    models_of_images(true);
+    models_of_tensors();
+}
+
 static void *everything(void *unused)
 {
     (void)unused;
@@ -406,9 +591,12 @@ static void *everything(void *unused)
             CHECK(vme_backend_force(backend) == VME_OK);
             bits_draws_and_tables();
             transforms_and_solutions();
+            models();
         }
-    if (vme_threads_set(2) == VME_OK)           /* once more with helpers to call, where there are cores for them */
+    if (vme_threads_set(2) == VME_OK) {         /* once more with helpers to call, where there are cores for them */
         products();
+        models_of_images(false);
+    }
     return NULL;
 }
 

@@ -112,7 +112,7 @@ class MNN:
     NAME = "MNN"
     MODULES = ("MNN",)
     ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.rtld.execstack=2"}       # its libraries ask for an executable stack, which glibc 2.41 and newer refuse
-    CONVERSION = ("--optimizeLevel", "2", "--optimizePrefer", "2", "--transformerFuse")
+    CONVERSION = ("--optimizeLevel", "2", "--optimizePrefer", "2")      # --transformerFuse gives BERT wrong outputs (half of the largest)
 
     def __init__(self, folder, threads):
         import json

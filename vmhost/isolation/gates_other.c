@@ -6,6 +6,7 @@
 #include "sqlite_rules.h"
 #include "sqlite_use.h"
 
+#include <limits.h>
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,6 +214,11 @@ static int connection_settle(PyObject *self)
     while (owner->tp_base != &PyBaseObject_Type)
         owner = owner->tp_base;
     PyMethodDef *setconfig = atomic_load(&connection_gate("setconfig")->original);
+    for (int i = 0; i < VMH_SQLITE_DEPTHS; i++)
+        if (settle(atomic_load(&connection_gate("setlimit")->original), self, owner, PyLong_FromLong(vmh_sqlite_depths[i].category),
+                   PyLong_FromLong(vmh_sqlite_depths[i].most))
+            < 0)
+            return -1;
     if (settle(atomic_load(&connection_execute), self, owner, PyUnicode_FromString(VMH_SQLITE_TEMPORARY), NULL)
             < 0
         || settle(atomic_load(&connection_gate("setlimit")->original), self, owner,
@@ -251,7 +257,7 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
 {
     PyObject *copy = NULL, *named = NULL, *target = NULL;
     int rc = -1;
-    if (vmh_sqlite_unused(self) < 0)
+    if (vmh_sqlite_room() < 0 || vmh_sqlite_unused(self) < 0)
         return -1;      /* it would be closed first */
     Py_ssize_t count = PyTuple_GET_SIZE(args);
     PyObject *database = count > 0        ? PyTuple_GET_ITEM(args, 0)
@@ -300,16 +306,33 @@ done:
     return rc;
 }
 
+/* A limit above its most becomes that, as SQLite's own do; so does 0, which ends the counting of some. */
+static int bound_limit(vmh_gated *call, int most)
+{
+    int overflow;
+    PyObject *given = PyNumber_Index(call->args[1]);
+    if (vmh_gated_replace(call, &call->args[1], given) < 0)
+        return -1;
+    long limit = PyLong_AsLongAndOverflow(given, &overflow);
+    if (overflow != 0 || limit < 0 || (limit > 0 && limit <= most))
+        return 0;
+    return vmh_gated_replace(call, &call->args[1], PyLong_FromLong(most));
+}
+
 static int check_setlimit(vmh_gated *call)
 {
     if (call->nargs > 0 && PyIndex_Check(call->args[0])) {
         PyObject *category = PyNumber_Index(call->args[0]);
         if (vmh_gated_replace(call, &call->args[0], category) < 0)
             return -1;
-        if (PyLong_AsLong(category) == VMH_SQLITE_LIMIT_ATTACHED) {
+        long number = PyLong_AsLong(category);
+        if (number == VMH_SQLITE_LIMIT_ATTACHED) {
             vmh_deny("a task attaches no databases", "setlimit(SQLITE_LIMIT_ATTACHED)");
             return -1;
         }
+        int most = number < 0 || number > INT_MAX ? -1 : vmh_sqlite_depth_most((int)number);
+        if (most >= 0 && call->nargs > 1 && PyIndex_Check(call->args[1]))
+            return bound_limit(call, most);
     }
     return PyErr_Occurred() ? -1 : 0;
 }

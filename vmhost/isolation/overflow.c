@@ -100,6 +100,12 @@ void vmh_overflow_unguard(void)
     mprotect((void *)guard.closed.low, guard.top - guard.closed.low, PROT_READ | PROT_WRITE);
 }
 
+size_t vmh_overflow_left(void)
+{
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+    return guard.vm == NULL ? SIZE_MAX : here > guard.top ? here - guard.top : 0;
+}
+
 static bool in_code(uintptr_t address)
 {
     for (int i = 0; i < code_count; i++)

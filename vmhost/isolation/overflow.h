@@ -16,6 +16,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "vm.h"
 
@@ -37,6 +38,9 @@ static inline void vmh_overflow_check(void)
     if (__builtin_expect(vmh_overflow_seen, 0))
         vmh_overflow_land();
 }
+
+/* Bytes between the caller's frame and the end of what this thread may use of its stack; SIZE_MAX where that is not known. */
+size_t vmh_overflow_left(void);
 
 /* In the handler of SIGSEGV, on the alternate stack. True: the thread may go on. False: not our affair. Does not return when the
  * thread is parked: then its VM is lost, and the warden knows. */

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 
 #include "critical.h"
+#include "overflow.h"
+#include "sqlite_rules.h"
 #include "vm_private.h"
 
 /* As in sqlite3.h, whose header is not needed to build. */
@@ -79,7 +81,7 @@ static void *change(void *memory, int size)
 static void *allocate(int size)
 {
     vmh_critical_enter();
-    void *memory = take(size);
+    void *memory = vmh_overflow_left() < VMH_SQLITE_STACK_END ? NULL : take(size);
     vmh_critical_leave();
     return memory;
 }

@@ -15,6 +15,7 @@
 
 #include "critical.h"
 #include "memory.h"
+#include "overflow.h"
 #include "sealing.h"
 
 /* As in sqlite3.h, whose header is not needed to build. */
@@ -46,12 +47,38 @@ static opened *opened_first;    /* guarded by opened_lock, under which SQLite ta
 
 bool vmh_sqlite_rules_native(void) { return native; }
 
+/* ---- the stack
+ *
+ *   high  | Python | chains of triggers, foreign keys, views | levels of one statement  | chains that are read | low
+ *                  | VMH_SQLITE_STACK ...                    | INSIDE ...               | VMH_SQLITE_STACK_END ...
+ *
+ * A statement begins with VMH_SQLITE_STACK. What is compiled for each trigger, foreign key or view of a chain asks the authorizer at each level, which refuses
+ * below INSIDE. What one statement nests is counted by SQLite, and takes at most so many bytes a level (measured with 3.46: 1011, 394, 696, 67; JSON
+ * stops by itself at 250 KiB). What reads a chain of views or of common table expressions asks for memory at each level, and gets none at the end.
+ */
+enum { INSIDE = VMH_SQLITE_STACK - (64 << 10), BASE = 24 << 10 };
+
+const vmh_sqlite_depth vmh_sqlite_depths[VMH_SQLITE_DEPTHS] = {
+    {2, (INSIDE - BASE) / 1050},        /* SQLITE_LIMIT_COLUMN, for generated ones may need each other */
+    {3, (INSIDE - BASE) / 600},         /* SQLITE_LIMIT_EXPR_DEPTH */
+    {4, (INSIDE - BASE) / 900},         /* SQLITE_LIMIT_COMPOUND_SELECT */
+    {8, (INSIDE - BASE) / 90},          /* SQLITE_LIMIT_LIKE_PATTERN_LENGTH */
+};
+
+int vmh_sqlite_depth_most(int category)
+{
+    for (int i = 0; i < VMH_SQLITE_DEPTHS; i++)
+        if (vmh_sqlite_depths[i].category == category)
+            return vmh_sqlite_depths[i].most;
+    return -1;
+}
+
 bool vmh_sqlite_refuses(int action, const char *first, const char *second)
 {
     static const char *const refused[] = { "data_store_directory", "hard_heap_limit", "mmap_size",
                                            "soft_heap_limit",      "temp_store",      "temp_store_directory",
                                            "writable_schema",      "load_extension",  "fts3_tokenizer" };
-    if (action == SQLITE_ATTACH_)
+    if (action == SQLITE_ATTACH_ || vmh_overflow_left() < INSIDE)
         return true;
     const char *name = action == SQLITE_PRAGMA_ ? first : action == SQLITE_FUNCTION_ ? second : NULL;
     for (size_t i = 0; name != NULL && i < sizeof refused / sizeof *refused; i++)
@@ -145,6 +172,8 @@ static int rule(void *connection, char **Py_UNUSED(message), const void *Py_UNUS
     if (status != SQLITE_OK_)
         return status;
     library.limit(connection, VMH_SQLITE_LIMIT_ATTACHED, 0);
+    for (int i = 0; i < VMH_SQLITE_DEPTHS; i++)         /* what is above SQLite's own most becomes that */
+        library.limit(connection, vmh_sqlite_depths[i].category, vmh_sqlite_depths[i].most);
     library.progress_handler(connection, VMH_SQLITE_PROGRESS_STEPS, progress, NULL);
     status = library.set_authorizer(connection, authorize, NULL);
     opening->ruled = status == SQLITE_OK_;

@@ -8,6 +8,8 @@
  * second one could take away.
  */
 #include "gates.h"
+#include "overflow.h"
+#include "sqlite_rules.h"
 #include "sqlite_use.h"
 
 #include <stddef.h>
@@ -43,6 +45,16 @@ static void complain(PyObject *connection, const char *what, const char *problem
     Py_XDECREF(error);
 }
 
+int vmh_sqlite_room(void)
+{
+    size_t left = vmh_overflow_left();
+    if (left >= VMH_SQLITE_STACK)
+        return 0;
+    PyErr_Format(PyExc_RecursionError, "sqlite3 wants %d KiB of the thread's stack, which has %zu left; call it less deep, or give the task more "
+                 "(limits: stack; threading.stack_size)", VMH_SQLITE_STACK >> 10, left >> 10);
+    return -1;
+}
+
 /* Under the VM's GIL, as all that follows. `object` may be NULL. -1 with an error: it may not run SQL now. */
 static int use_begin(vmh_seal *seal, use *this_use, PyObject *object)
 {
@@ -51,6 +63,8 @@ static int use_begin(vmh_seal *seal, use *this_use, PyObject *object)
             complain(object, "connection", "asks its authorizer: it cannot be used by that meanwhile");
             return -1;
         }
+    if (vmh_sqlite_room() < 0)
+        return -1;
     *this_use = (use){ seal->sqlite_uses, &seal->sqlite_uses, object };
     if (this_use->next != NULL)
         this_use->next->link = &this_use->next;

@@ -6,6 +6,8 @@
 
 /* 0, or -1 with ProgrammingError: a method of `connection` or of a cursor of it is under way. */
 int vmh_sqlite_unused(PyObject *connection);
+/* 0, or -1 with RecursionError: this thread has too little of its stack left for SQLite (sqlite_rules.h). */
+int vmh_sqlite_room(void);
 /* While this thread runs the authorizer of `connection` (its address is enough), which may not use it. */
 typedef struct vmh_sqlite_asking {
     struct vmh_sqlite_asking *outer;

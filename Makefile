@@ -45,9 +45,9 @@ conformance: build  ## CPython's own tests in sealed VMs, beside plain CPython (
 conformance-quick: build  ## a part of them, held against docs/conformance.md (minutes)
 	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" --check --list tests/conformance/quick.txt $(ARGS)
 
-conformance-image: build device-libraries  ## the quick part run by a device image's vmrun, held against the same results (minutes)
+conformance-image: build device-libraries  ## a part of them run by a device image's vmrun, held against the same results (minutes)
 	@.venv/bin/vmhost image build/device-all --module all >/dev/null
-	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" --check --list tests/conformance/quick.txt \
+	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" --check --list tests/conformance/image.txt \
 		--home build/conformance-image --vmrun build/device-all/vmrun $(ARGS)
 
 bench-peers: build  ## install what models are measured against: OpenVINO, MNN (280 MB)

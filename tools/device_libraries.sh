@@ -3,6 +3,9 @@
 #
 #   sh tools/device_libraries.sh           takes Debian's; they must be those that tools/device.lock names
 #   sh tools/device_libraries.sh --lock    takes Debian's newest and writes the lock
+#
+# SQLite's comes with the Python (python_from_debian.sh), as it must be the one that its `_sqlite3` was made for; a private Python that was
+# unpacked before images could have sqlite3 gets it now.
 set -eu
 cd -- "$(dirname -- "$0")/.."
 folder=$(pwd -P)/.python/device
@@ -17,6 +20,13 @@ digests() { (cd "$folder/root/usr/lib/"*-linux-gnu && sha256sum libsodium.a libt
 
 if [ "${1:-}" = --lock ] || [ ! -d "$folder/root" ]; then
     sh tools/debian_packages.sh "$folder" libsodium-dev libtomcrypt-dev
+fi
+python=$(pwd -P)/.python/debian
+if [ -f "$python/packages" ] && ! ls "$python"/root/usr/lib/*-linux-gnu/libsqlite3.a >/dev/null 2>&1; then
+    version=$(sed -n 's/^libsqlite3-0_\(.*\)_[a-z0-9]*\.deb$/\1/p' "$python/packages" | sed 's/%3a/:/')
+    sh tools/debian_packages.sh "$folder.sqlite" "libsqlite3-dev=$version"
+    mv "$folder.sqlite/root/usr/lib/"*-linux-gnu/libsqlite3.a "$(dirname "$python"/root/usr/lib/*-linux-gnu/libsqlite3.so.0)/"
+    rm -rf "$folder.sqlite"
 fi
 if [ "${1:-}" = --lock ]; then
     { echo "# Written by tools/device_libraries.sh --lock from: $(tr '\n' ' ' < "$folder/packages")"; digests; } > "$lock.new"

@@ -9,8 +9,8 @@ set -eu
 prefix=$1
 patchelf=$2
 packages="python3.14-minimal python3.14 python3.14-dev python3.14-venv libpython3.14-minimal libpython3.14-stdlib
- libpython3.14 libpython3.14-dev libc6 libexpat1 libexpat1-dev zlib1g zlib1g-dev libssl3t64 libffi8 libsqlite3-0
- libbz2-1.0 liblzma5 libzstd1 libuuid1 libreadline8t64 libncursesw6 libtinfo6 libgcc-s1 libstdc++6 libcrypt1"
+ libpython3.14 libpython3.14-dev libc6 libexpat1 libexpat1-dev zlib1g zlib1g-dev libssl3t64 libffi8
+ libsqlite3-0 libsqlite3-dev libbz2-1.0 liblzma5 libzstd1 libuuid1 libreadline8t64 libncursesw6 libtinfo6 libgcc-s1 libstdc++6 libcrypt1"
 
 fail() { echo "python_from_debian: $*" >&2; exit 1; }
 

@@ -30,6 +30,14 @@ def engine_image(tools, tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope="session")
+def sqlite_image(tools, tmp_path_factory):
+    """The default modules and sqlite3."""
+    out = tmp_path_factory.mktemp("images") / "sqlite"
+    assert main(["image", str(out), "--module", "sqlite3"]) == 0
+    return out
+
+
 @pytest.fixture
 def vmrun(image):
     """vmrun(*arguments) -> CompletedProcess, of the shared image, with nothing of this Python in its environment."""

@@ -89,7 +89,9 @@ def test_an_image_for_bundles_that_compute_without_the_engine_has_none(image, ta
         assert "engine no\n" in (folder / "manifest").read_text()
 
 
-def test_no_member_of_the_compiler_is_linked_in(image, tools):
+@pytest.mark.parametrize("kind", ["image", "sqlite_image"])
+def test_no_member_of_the_compiler_is_linked_in(kind, tools, request):
+    image = request.getfixturevalue(kind)
     stripped = (image / "vmrun").read_bytes()
     linked = next(path.with_name("vmrun") for path in link.OBJECTS.glob("*/*/stripped") if path.read_bytes() == stripped)     # with its names
     names = subprocess.run([tools.nm, "--defined-only", linked], capture_output=True, text=True, check=True).stdout.split()
@@ -354,6 +356,9 @@ def test_the_size_page_tells_sizes_and_the_command(image, tmp_path, capsys):
     text = page.read_text()
     assert f"| `vmrun` | {(image / 'vmrun').stat().st_size / 1e6:.2f} |" in text
     assert "Made by `vmhost image OUT --sizes docs/size.md`" in text
+    tables = text.split("The same with ")
+    assert [part.partition(":")[0] for part in tables[1:]] == ["`--with-engine`", "`--module sqlite3`"]
+    assert all("Native modules: " in part for part in tables) and "_sqlite3" in tables[2] and "`_sqlite3.so`" not in tables[0]
 
 
 def test_a_folder_is_served_until_ctrl_c_and_every_call_is_answered(image, task, tmp_path):

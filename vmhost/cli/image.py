@@ -74,15 +74,18 @@ def _size_page(image, packed, bundles, modules):
     full = sum(path.stat().st_size for path in library.rglob("*") if path.is_file() and "__pycache__" not in path.parts
                and not path.name.endswith(".a") and "test" not in path.parts)
     options = "".join([*(f" --bundle {path.name}" for path in bundles), *(f" --module {name}" for name in modules)])
-    parts = _table(image, packed)
-    if not image.engine:
+    parts = [*_table(image, packed), "", f"Native modules: {' '.join(image.native)}."]
+    more = {"--with-engine": (modules, True)} if not image.engine else {}
+    if "_sqlite3" not in image.native:
+        more["--module sqlite3"] = ((*modules, "sqlite3"), image.engine)
+    for option, (more_modules, with_engine) in more.items():
         with tempfile.TemporaryDirectory() as place:
-            other = folder.make(Path(place, "image"), bundles, modules, with_engine=True)
-            parts += ["", "The same with `--with-engine`:", "", *_table(other, _packed(other))]
+            other = folder.make(Path(place, "image"), bundles, more_modules, with_engine=with_engine)
+            parts += ["", f"The same with `{option}`:", "", *_table(other, _packed(other)), "",
+                      f"Native modules: the same and {' '.join(sorted(set(other.native) - set(image.native)))}."]
     return "\n".join([
         "# What a device image weighs", "", f"Made by `vmhost image OUT{options} --sizes docs/size.md`, Python {platform.python_version()}, "
         f"{platform.machine()}, {'with' if image.engine else 'without'} the tensor engine. Megabytes (10⁶ bytes).", "",
         *parts, "",
-        f"Native modules linked in: {' '.join(image.native)}.", "",
         f"For comparison: the standard library of the Python that it was made with, its native modules included and its tests left out, is {full / 1e6:.0f} MB. "
         "Walle brought its Python from over 10 MB to 1.3 MB.", ""])

@@ -5,6 +5,7 @@
     host_code.py    the host's own Python as a bundle
     line_tables.py  code that knows its lines, and not its columns
     link.py         the executable `vmrun`
+    shared_object.py  `_sqlite3` as it lies beside the executable: without its need of libsqlite3
     folder.py       the folder with its manifest, whole or not at all
     native/         C sources of vmrun; device/: Python that runs in it only
 """

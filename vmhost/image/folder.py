@@ -1,7 +1,7 @@
 """Makes the folder of an image, whole or not at all: it is written beside its place and then moved there.
 
-In it: `vmrun`, `host.vmb`, `stdlib.vmb` and `manifest`, a text with one fact a line, the last of them `file SHA256 CHECKSUM SIZE NAME` of each file and
-`end CHECKSUM` of all before it. Same inputs, same bytes.
+In it: `vmrun`, `host.vmb`, `stdlib.vmb`, `_sqlite3.so` and `lapack.so` where they are wanted, and `manifest`, a text with one fact a line, the
+last of them `file SHA256 CHECKSUM SIZE NAME` of each file and `end CHECKSUM` of all before it. Same inputs, same bytes.
 """
 
 import hashlib
@@ -92,8 +92,11 @@ def _made(out, tools, bundles, more_modules, lapack):
     native = (native | modules.ALWAYS_NATIVE) & linked
     engine = "engine._array" in native
     executable = link.link(tools, native, engine=engine)
-    glibc = link.needed_glibc(tools, *filter(None, (executable, lapack)))
+    sqlite = tools.sqlite_module if "_sqlite3" in native else None
+    glibc = link.needed_glibc(tools, *filter(None, (executable, lapack, sqlite)))
     files = {"host.vmb": host, "stdlib.vmb": library.cut_to(python), "vmrun": executable.read_bytes()}
+    if sqlite is not None:
+        files["_sqlite3.so"] = link.sqlite_module(tools)
     if lapack is not None:
         files["lapack.so"] = lapack.read_bytes()
     facts = [f"vmhost-image {FORMAT}", f"python {platform.python_version()}", f"machine {platform.machine()}", f"glibc {glibc}",

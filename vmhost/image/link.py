@@ -2,6 +2,9 @@
 
 No member of the archive is removed: those of the compiler are not linked because `native/absent.c` defines the names that the rest asks
 for, and the linker's map is read to see that none came all the same.
+
+`_sqlite3` is the one module that is not linked in, as the archive lacks it: the Python's own shared object lies beside the executable
+(`sqlite_module`), which has SQLite in it and offers the module what it asks for, SQLite's functions and CPython's.
 """
 
 import hashlib
@@ -14,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from vmhost.image import ImageError
+from vmhost.image.shared_object import without_need
 from vmhost.image.toolchain import CHECKOUT
 
 # Archive members that make code, or read what code is made from.
@@ -29,6 +33,8 @@ OBJECTS = CHECKOUT / "build" / "image"
 # Of modules that are linked in under another name than PyInit_<name>.
 INITS = {"marshal": "PyMarshal_Init", "_warnings": "_PyWarnings_Init", "builtins": None, "sys": None}
 OURS = {"vmhost.isolation._core": "PyInit__core", "engine._array": "PyInit__array"}
+# Modules that lie beside the executable.
+SHARED = frozenset(("_sqlite3",))
 _FLAGS = ("-std=c11", "-Os", "-g0", "-DNDEBUG", "-D_GNU_SOURCE", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", "-fno-pie",
           "-fno-asynchronous-unwind-tables", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
 # Not relocatable, as the archive is not; nothing of the machine's paths gets in.
@@ -37,20 +43,32 @@ _LINK = ("-no-pie", "-pthread", "-Wl,--gc-sections", "-Wl,-z,relro,-z,now", "-Wl
          # An odd multiple of 64 KiB: at a multiple of 2 MiB, as is usual, the kernel maps the executable by pages of 2 MiB where its file
          # system happens to keep it in such, and an idle host then holds 2 to 4 MiB more than it touches.
          "-Wl,-Ttext-segment=0x410000")
+# SQLite's code stands in one section, whose bounds the linker tells under these names: a stack that ends inside it (overflow.c) is another
+# matter than one that ends inside CPython.
+_SQLITE_CODE = ("--rename-section=.text=vmrun_sqlite_code", "--rename-section=.text.unlikely=vmrun_sqlite_code",
+                "--rename-section=.text.startup=vmrun_sqlite_code")
 
 
 def offered(toolchain):
-    """The native modules that can be linked in."""
+    """The native modules that can be linked in, or lie beside the executable."""
     members = _run([toolchain.nm, "--defined-only", "-A", str(toolchain.python_library)])
     made = set(re.findall(r"\bPyInit_(\w+)$", members, re.MULTILINE))
-    return (made | INITS.keys() | {"engine._array"}) - {"_ast", "_symtable", "_tokenize"}
+    shared = {"_sqlite3"} if toolchain.sqlite_module is not None else set()
+    return (made | INITS.keys() | {"engine._array"} | shared) - {"_ast", "_symtable", "_tokenize"}
+
+
+def sqlite_module(toolchain):
+    """The bytes of `_sqlite3` as it lies beside an executable that was linked for it."""
+    return without_need(toolchain.sqlite_module.read_bytes(), "libsqlite3.so.0")
 
 
 def link(toolchain, modules, *, engine):
-    """The path of the executable: `modules` names the native modules in it; `engine`: with the tensor engine. ImageError."""
+    """The path of the executable: `modules` names the native modules in it, and those of SHARED that it is for; `engine`: with the tensor
+    engine. ImageError."""
     work = OBJECTS / ("engine" if engine else "plain")
     work.mkdir(parents=True, exist_ok=True)
-    header = _table(sorted(modules | {"vmhost.isolation._core"} | ({"engine._array"} if engine else set())))
+    sqlite = "_sqlite3" in modules
+    header = _table(sorted(modules - SHARED | {"vmhost.isolation._core"} | ({"engine._array"} if engine else set())), sqlite)
     made_of = Path(work, hashlib.sha256(header.encode()).hexdigest()[:16])
     made_of.mkdir(exist_ok=True)
     unfinished = made_of / f"native_modules.{os.getpid()}"
@@ -64,15 +82,23 @@ def link(toolchain, modules, *, engine):
         objects += pool.map(lambda source: _compile(toolchain, *source), sources)
     libraries = [toolchain.python_library, *(path for name, path in toolchain.libraries.items() if name != "libexpat.a" or "pyexpat" in modules)]
     libraries = [_without_tables(toolchain, path) for path in libraries]
+    offers = []
+    if sqlite:
+        libraries.append(_without_tables(toolchain, toolchain.sqlite_library(), *_SQLITE_CODE))
+        names = _asked_of_executable(toolchain)
+        listed = made_of / f"offered.{os.getpid()}"
+        listed.write_text("{" + "".join(f"{name};" for name in names) + "};\n")
+        # --no-relax: GNU ld 2.40 makes a call of `push function@GOTPCREL(%rip)`, which newer assemblers let it relax, and SQLite has two of
+        offers = ["-Wl,--no-relax", f"-Wl,--dynamic-list={listed}", *(f"-Wl,--require-defined={name}" for name in names)]
     trace, executable, stripped = (made_of / f"{name}.{os.getpid()}" for name in ("map", "vmrun", "stripped"))
-    _run([toolchain.compiler, *_LINK, "-o", str(executable), *map(str, objects), *map(str, libraries), "-lm", "-ldl",
+    _run([toolchain.compiler, *_LINK, *offers, "-o", str(executable), *map(str, objects), *map(str, libraries), "-lm", "-ldl",
           *(["-lmvec"] if engine else []), f"-Wl,-Map={trace}"])
     linked = set(re.findall(r"libpython[\d.]+\.a\(([\w-]+\.o)\)", trace.read_text(errors="replace").partition("Discarded input sections")[0]))
     if linked & COMPILER:
         raise ImageError(f"{', '.join(sorted(linked & COMPILER))} of {toolchain.python_library.name} would be linked in, and an image holds no "
                          "compiler; look at who asks for it in " + str(trace))
     _run([toolchain.strip, "--strip-all", "--remove-section=.comment", "--remove-section=.note.*", "-o", str(stripped), str(executable)])
-    for made in (trace, executable, stripped):
+    for made in (trace, executable, stripped, *([listed] if sqlite else [])):
         os.replace(made, made.with_suffix(""))
     return stripped.with_suffix("")
 
@@ -103,14 +129,23 @@ def _newer_than(made, source):
     return None
 
 
-def _without_tables(toolchain, archive):
+def _asked_of_executable(toolchain):
+    """The names that the shared `_sqlite3` asks for, glibc's aside, and those of SQLite that the native core looks up."""
+    listed = _run([toolchain.nm, "--dynamic", "--undefined-only", str(toolchain.sqlite_module)])
+    asked = set(re.findall(r"^ +U (\w+)$", listed, re.MULTILINE))      # glibc's have a version behind them
+    for source in ISOLATION.glob("sqlite_*.c"):
+        asked.update(re.findall(r'dlsym\(\w+, "(sqlite3_\w+)"\)', source.read_text()))
+    return sorted(asked)
+
+
+def _without_tables(toolchain, archive, *options):
     """A copy of the archive without what only debuggers and C++ exceptions read: a tenth of the executable."""
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(archive.read_bytes() + " ".join(options).encode()).hexdigest()[:16]
     made = OBJECTS / "libraries" / digest / archive.name
     if not made.exists():
         made.parent.mkdir(parents=True, exist_ok=True)
         unfinished = made.with_suffix(f".{os.getpid()}")
-        _run([toolchain.objcopy, "-D", "--strip-debug", "--remove-section=.eh_frame", "--remove-section=.rela.eh_frame", str(archive), str(unfinished)])
+        _run([toolchain.objcopy, "-D", "--strip-debug", "--remove-section=.eh_frame", "--remove-section=.rela.eh_frame", *options, str(archive), str(unfinished)])
         os.replace(unfinished, made)
     return made
 
@@ -121,11 +156,12 @@ def needed_glibc(toolchain, *files):
     return ".".join(map(str, max((int(major), int(minor)) for major, minor in found)))
 
 
-def _table(modules):
+def _table(modules, sqlite):
     inits = {name: INITS.get(name, OURS.get(name, f"PyInit_{name}")) for name in modules}
     declared = "".join(f"PyObject *{init}(void);\n" for init in inits.values() if init is not None)
     rows = "".join(f'    {{"{name}", {init or "NULL"}}}, \\\n' for name, init in inits.items())
-    return f"/* Written by vmhost/image/link.py. */\n{declared}#define VMRUN_NATIVE_MODULES \\\n{rows}\n"
+    more = "#define VMRUN_SQLITE\n" if sqlite else ""
+    return f"/* Written by vmhost/image/link.py. */\n{more}{declared}#define VMRUN_NATIVE_MODULES \\\n{rows}\n"
 
 
 def _compile(toolchain, source, options, includes):

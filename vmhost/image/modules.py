@@ -41,7 +41,7 @@ REPLACED = frozenset(("_pydatetime", "_py_abc", "_pyio"))
 # Native modules that the modules above them do without, where the static library does not hold them: there is a Python form.
 DISPENSABLE = frozenset("_ast _asyncio _decimal _hashlib _hmac _tokenize _uuid _zoneinfo".split())
 # What native modules import, which their code does not show.
-OF_NATIVE = {"_datetime": ("_strptime",), "_pickle": ("copyreg", "_compat_pickle")}
+OF_NATIVE = {"_datetime": ("_strptime",), "_pickle": ("copyreg", "_compat_pickle"), "_sqlite3": ("functools", "sqlite3.dump")}
 # Modules that CPython starts with, whatever is imported.
 ALWAYS_NATIVE = frozenset("""
     _abc _codecs _collections _datetime _contextvars _functools _imp _io _locale _operator _signal _sre _stat _string _thread _types _typing

@@ -5,6 +5,7 @@ is, and held to the digests in tools/device.lock, so that an image is the same w
 """
 
 import hashlib
+import importlib.util
 import shutil
 import sys
 import sysconfig
@@ -20,7 +21,10 @@ LOCK = CHECKOUT / "tools" / "device.lock"
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Paths: the compiler, CPython's static library, its headers, and further static libraries with theirs."""
+    """Paths: the compiler, CPython's static library, its headers, further static libraries with theirs, and the Python's `_sqlite3`.
+
+    `sqlite_module` is None where the Python has none in a file of its own.
+    """
 
     compiler: str
     strip: str
@@ -30,6 +34,11 @@ class Toolchain:
     python_library: Path
     includes: tuple
     libraries: dict     # name -> path of its archive
+    sqlite_module: Path | None
+
+    def sqlite_library(self):
+        """SQLite's archive; ImageError where it is missing."""
+        return _beside(self.python_library, "libsqlite3.a", "run `make device-libraries`, or install libsqlite3-dev beside the Python")
 
 
 def find():
@@ -44,8 +53,8 @@ def find():
     include = Path(sysconfig.get_path("include"))
     # in this order: both have a blake2b_init, and hashes.c means LibTomCrypt's
     libraries = {name: _locked(name) for name in ("libtomcrypt.a", "libsodium.a")}
-    libraries |= {name: _beside(python, name) for name in ("libz.a", "libexpat.a")}
-    return Toolchain(*tools.values(), python, (include, include / "internal", LIBRARIES / "include"), libraries)
+    libraries |= {name: _beside(python, name, "install zlib1g-dev and libexpat1-dev beside the Python") for name in ("libz.a", "libexpat.a")}
+    return Toolchain(*tools.values(), python, (include, include / "internal", LIBRARIES / "include"), libraries, _sqlite_module())
 
 
 def python_library():
@@ -59,12 +68,17 @@ def python_library():
                      "Debian's python3.14-dev and libpython3.14-dev, or a build from source")
 
 
-def _beside(python, name):
+def _sqlite_module():
+    spec = importlib.util.find_spec("_sqlite3")
+    return Path(spec.origin) if spec is not None and spec.has_location else None
+
+
+def _beside(python, name, advice):
     """A static library of the same packages as the Python: it was built with the same compiler."""
     folder = next((parent for parent in python.parents if parent.name == "lib"), python.parent)
     found = sorted(folder.glob(f"*/{name}")) or sorted(folder.glob(name))
     if not found:
-        raise ImageError(f"{folder}: has no {name}; install zlib1g-dev and libexpat1-dev beside the Python")
+        raise ImageError(f"{folder}: has no {name}; {advice}")
     return found[0]
 
 

@@ -11,7 +11,8 @@
 #include "fork.h"
 #include "handover.h"
 #include "library_memory.h"
-#include "seal.h"
+#include "overflow.h"
+#include "sealing.h"
 #include "sqlite_memory.h"
 #include "sqlite_rules.h"
 
@@ -101,6 +102,7 @@ done:
 }
 
 static bool sqlite_absent;      /* this Python came without it: nothing is left uncounted */
+static bool sqlite_linked;      /* its functions are the executable's */
 
 static PyObject *sqlite_counted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -198,9 +200,21 @@ finish:
     return rc;
 }
 
+void vmh_core_sqlite_linked(const char *module, const void *begin, const void *end)
+{
+    sqlite_linked = true;
+    vmh_importer_lend("_sqlite3", module);
+    vmh_overflow_leave_out(begin, end);
+}
+
 /* SQLite takes an allocator only before its first use, which may be the host's own: so as early as can be. */
 static int install_sqlite(void)
 {
+    if (sqlite_linked) {
+        vmh_sqlite_memory_install(NULL);
+        vmh_sqlite_rules_install(NULL);
+        return 0;
+    }
     PyObject *origin = origin_of("_sqlite3");
     sqlite_absent = origin == Py_None;
     if (origin != NULL && PyUnicode_Check(origin)) {

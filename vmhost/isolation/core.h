@@ -47,6 +47,9 @@ extern PyTypeObject *vmh_image_type, *vmh_events_type, *vmh_lane_type, *vmh_call
 extern PyType_Spec vmh_image_spec, vmh_events_spec, vmh_lane_spec, vmh_call_spec, vmh_vm_spec, vmh_host_call_spec;
 
 /* core.c */
+/* Of a process with SQLite in its executable, a device host's: CPython's module for it lies in the file `module` (kept), and SQLite's code from
+ * `begin` to `end`. Once, before the core is loaded. */
+void vmh_core_sqlite_linked(const char *module, const void *begin, const void *end);
 /* A span in seconds (None: for ever) as a monotonic deadline. 0, or -1 with an error set. */
 int vmh_core_deadline(PyObject *timeout_s, int64_t *deadline_ns);
 int64_t vmh_core_span_ns(double seconds);

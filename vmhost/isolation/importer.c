@@ -25,6 +25,17 @@ static struct {
     char suffix[64];
 } python;
 
+/* A native module that lies elsewhere. Written once, before there is a VM. */
+static struct {
+    const char *name, *path;
+} lent;
+
+void vmh_importer_lend(const char *name, const char *path)
+{
+    lent.name = name;
+    lent.path = path;
+}
+
 static vmh_image *task_image(void)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -54,7 +65,7 @@ static bool is_builtin(const char *name)
 
 static bool dynamic_path(const char *name, char path[PATH_MAX])
 {
-    const char *ours = vmh_engine_module(name);
+    const char *ours = lent.name != NULL && strcmp(name, lent.name) == 0 ? lent.path : vmh_engine_module(name);
     if (ours != NULL)
         return snprintf(path, PATH_MAX, "%s", ours) < PATH_MAX && access(path, R_OK) == 0;
     for (int i = 0; i < python.folder_count; i++)

@@ -22,6 +22,7 @@ typedef struct {
 /* Executable segments of the object that holds CPython and of our own. Written once, before the first VM. */
 static span code[16];
 static int code_count;
+static span left_out;       /* of these: see overflow.h */
 
 /* Of the calling thread. Only its own handler reads it. */
 static _Thread_local struct {
@@ -56,6 +57,11 @@ void vmh_overflow_install(void)
 {
     if (code_count == 0)
         dl_iterate_phdr(learn, NULL);
+}
+
+void vmh_overflow_leave_out(const void *begin, const void *end)
+{
+    left_out = (span){(uintptr_t)begin, (uintptr_t)end};
 }
 
 void vmh_overflow_guard(vmh_vm *vm)
@@ -108,6 +114,8 @@ size_t vmh_overflow_left(void)
 
 static bool in_code(uintptr_t address)
 {
+    if (address >= left_out.low && address < left_out.high)
+        return false;
     for (int i = 0; i < code_count; i++)
         if (address >= code[i].low && address < code[i].high)
             return true;

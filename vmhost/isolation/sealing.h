@@ -133,6 +133,9 @@ void vmh_seal_visit(vmh_vm *vm, void (*visit)(vmh_seal *));
 /* gates_posix.c: os.environ holds what the permissions name, from now on. */
 int vmh_environ_fill(vmh_seal *seal);
 
+/* importer.c: the native module `name` comes from the file `path`, not from CPython's folders. Both are kept. Before the first VM. */
+void vmh_importer_lend(const char *name, const char *path);
+
 /* What each file adds to `_vmhost`. */
 int vmh_importer_add(PyObject *native);
 PyObject *vmh_importer_code(const char *name);      /* code of the system image */

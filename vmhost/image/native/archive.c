@@ -137,11 +137,11 @@ static bool check(const char *path, const char *name, const uint8_t *data, size_
     return true;
 }
 
-bool vmrun_file_check(const char *path, const char *name, const char *manifest)
+bool vmrun_file_check(const char *path, const char *name, const char *manifest, bool thoroughly)
 {
     size_t size;
     const uint8_t *data = map(path, &size);
-    bool right = data != NULL && check(path, name, data, size, manifest, true);
+    bool right = data != NULL && check(path, name, data, size, manifest, thoroughly);
     if (data != NULL)
         munmap((void *)data, size);
     return right;

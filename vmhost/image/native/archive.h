@@ -37,7 +37,7 @@ char *vmrun_file_read(const char *path, size_t *size);
 /* True if the manifest, as read from `path`, ends with the checksum of what it says; otherwise told on stderr. */
 bool vmrun_manifest_check(const char *path, const char *manifest, size_t size);
 
-/* True if `path` has the size and the SHA-256 that the manifest says of `name`; otherwise told on stderr. */
-bool vmrun_file_check(const char *path, const char *name, const char *manifest);
+/* True if `path` has the size and the checksum (`thoroughly`: the SHA-256) that the manifest says of `name`; otherwise told on stderr. */
+bool vmrun_file_check(const char *path, const char *name, const char *manifest, bool thoroughly);
 
 #endif

@@ -2,7 +2,8 @@
  *
  * Beside the executable lie `manifest`, `host.vmb` (the host's Python) and `stdlib.vmb` (the standard library and the guest
  * runtime, for the host and the VMs alike). All modules of both are given to CPython as frozen ones, where they lie in the mapped
- * files; nothing is looked for on any path. Then the module `vmrun` (device/vmrun.py) has the command line.
+ * files; nothing is looked for on any path. In an image that has sqlite3, SQLite is in this executable too, and CPython's shared module for it,
+ * `_sqlite3.so`, lies beside it. Then the module `vmrun` (device/vmrun.py) has the command line.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -34,8 +35,15 @@ const struct _frozen *PyImport_FrozenModules;
 static const struct { const char *name, *orig; } no_aliases[1];
 const struct _module_alias *_PyImport_FrozenAliases = (const struct _module_alias *)no_aliases;
 
+#define SQLITE_FILE "_sqlite3.so"
 /* How the line of this file ends in the manifest of an image that has one. */
 #define LAPACK_LINE " lapack.so\n"
+
+#ifdef VMRUN_SQLITE
+/* The section that link.py puts SQLite's code into. */
+extern const char __start_vmrun_sqlite_code[], __stop_vmrun_sqlite_code[];
+static char sqlite_module[PATH_MAX];
+#endif
 
 static char folder[PATH_MAX], executable[PATH_MAX], *manifest;
 static vmrun_archive host, library;
@@ -135,11 +143,14 @@ static PyObject *give_back_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
 /* True where every file of the image is as the manifest says; what is not is told on stderr. */
 static PyObject *check_files(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    bool right = vmrun_file_check(executable, "vmrun", manifest);
+    bool right = vmrun_file_check(executable, "vmrun", manifest, true);
+#ifdef VMRUN_SQLITE
+    right &= vmrun_file_check(sqlite_module, SQLITE_FILE, manifest, true);
+#endif
     static const char *const names[] = {"host.vmb", "stdlib.vmb", "lapack.so"};
     for (size_t i = 0; i < (strstr(manifest, LAPACK_LINE) != NULL ? 3 : 2); i++) {
         char path[PATH_MAX];
-        right &= snprintf(path, sizeof path, "%s/%s", folder, names[i]) < PATH_MAX && vmrun_file_check(path, names[i], manifest);
+        right &= snprintf(path, sizeof path, "%s/%s", folder, names[i]) < PATH_MAX && vmrun_file_check(path, names[i], manifest, true);
     }
     return PyBool_FromLong(right);
 }
@@ -237,6 +248,12 @@ static bool find_image(void)
         return false;
     if (!is_made_for_this(path) || !vmrun_manifest_check(path, manifest, manifest_bytes))
         return false;
+#ifdef VMRUN_SQLITE
+    if (snprintf(sqlite_module, sizeof sqlite_module, "%s/" SQLITE_FILE, folder) >= (int)sizeof sqlite_module
+        || !vmrun_file_check(sqlite_module, SQLITE_FILE, manifest, false))
+        return false;
+    vmh_core_sqlite_linked(sqlite_module, __start_vmrun_sqlite_code, __stop_vmrun_sqlite_code);
+#endif
     return vmrun_archive_open(&host, folder, "host.vmb", manifest) && vmrun_archive_open(&library, folder, "stdlib.vmb", manifest);
 }
 

@@ -22,10 +22,10 @@ if [ "${1:-}" = --lock ] || [ ! -d "$folder/root" ]; then
     sh tools/debian_packages.sh "$folder" libsodium-dev libtomcrypt-dev
 fi
 python=$(pwd -P)/.python/debian
-if [ -f "$python/packages" ] && ! ls "$python"/root/usr/lib/*-linux-gnu/libsqlite3.a >/dev/null 2>&1; then
+if [ -f "$python/packages" ] && [ -z "$(find "$python" -name libsqlite3.a)" ]; then
     version=$(sed -n 's/^libsqlite3-0_\(.*\)_[a-z0-9]*\.deb$/\1/p' "$python/packages" | sed 's/%3a/:/')
     sh tools/debian_packages.sh "$folder.sqlite" "libsqlite3-dev=$version"
-    mv "$folder.sqlite/root/usr/lib/"*-linux-gnu/libsqlite3.a "$(dirname "$python"/root/usr/lib/*-linux-gnu/libsqlite3.so.0)/"
+    mv "$(find "$folder.sqlite" -name libsqlite3.a)" "$(dirname "$(find "$python" -name libsqlite3.so.0)")"
     rm -rf "$folder.sqlite"
 fi
 if [ "${1:-}" = --lock ]; then

@@ -53,7 +53,7 @@ bool vmh_sqlite_rules_native(void) { return native; }
  *                  | VMH_SQLITE_STACK ...                    | INSIDE ...               | VMH_SQLITE_STACK_END ...
  *
  * A statement begins with VMH_SQLITE_STACK. What is compiled for each trigger, foreign key or view of a chain asks the authorizer at each level, which refuses
- * below INSIDE. What one statement nests is counted by SQLite, and takes at most so many bytes a level (measured with 3.46: 1011, 394, 696, 67; JSON
+ * below INSIDE. What one statement nests is counted by SQLite, and takes at most so many bytes a level (measured with 3.53: 1011, 394, 696, 67; JSON
  * stops by itself at 250 KiB). What reads a chain of views or of common table expressions asks for memory at each level, and gets none at the end.
  */
 enum { INSIDE = VMH_SQLITE_STACK - (64 << 10), BASE = 24 << 10 };

@@ -15,22 +15,23 @@ import time
 
 
 def _read(folder):
-    """The bytes of our model file, and ms to read them, which a host has done for its digests before it makes a session."""
+    """The bytes of our model file, as hosts and `engine.load` read them, and ms for that, which a host has done for its digests before it makes a session."""
+    from engine.task_models import find
     began = time.perf_counter()
-    data = (folder / "network.vmm").read_bytes()
+    _, data = find(folder / "network.vmm")
     return data, 1000 * (time.perf_counter() - began)
 
 
 class InTheHost:
     NAME = "in the host"
-    MODULES = ("engine.library", "engine.models", "numpy")
+    MODULES = ("engine.library", "engine.models", "engine.task_models", "numpy")
 
     def __init__(self, folder, threads):
         from engine import library
         from engine.models import opened
         library.set_threads(threads)
         data, read_ms = _read(folder)
-        self._model = self.run = opened("network", data)
+        self._model = self.run = opened("network", data, spend=True)
         self.about = {"backend": next(backend.name for backend in library.backends() if backend.current), "threads": threads, "read_ms": read_ms}
 
 
@@ -45,7 +46,7 @@ class KeptInTheHost:
         from engine import library
         library.set_threads(threads)
         data, read_ms = _read(folder)
-        self._model = library.Model(data, kept=KeptModels(folder).place(b"network"))
+        self._model = library.Model(data, kept=KeptModels(folder).place(b"network"), spend=True)
         self.about = {"kept": self._model.was_kept, "read_ms": read_ms}
 
 

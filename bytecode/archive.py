@@ -50,11 +50,11 @@ def write_archive(entries):
 
 
 def read_archive(data, where):
-    """The entries of the zip `data` as a dict of path to bytes; BundleError, naming `where`, unless it is canonical."""
+    """The entries of the zip `data`, bytes or a bytearray, as a dict of path to memoryview of it; BundleError, naming `where`, unless it is canonical."""
     if len(data) < _END.size:
         raise BundleError(f"{where}: truncated: expected at least {_END.size} bytes, got {len(data)}; {_AGAIN}")
     if not data.startswith((b"PK\3\4", b"PK\5\6")):
-        raise BundleError(f"{where}: not a bundle: expected a zip file, got one that begins with {data[:4]!r}")
+        raise BundleError(f"{where}: not a bundle: expected a zip file, got one that begins with {bytes(data[:4])!r}")
     signature, _, _, _, count, central_size, central_at, _ = _END.unpack_from(data, len(data) - _END.size)
     if signature != b"PK\5\6":
         raise BundleError(f"{where}: truncated, or something was added: expected a zip directory at the end; {_AGAIN}")
@@ -64,7 +64,7 @@ def read_archive(data, where):
     if count > MAX_ENTRIES or count * _CENTRAL.size > central_size:
         raise BundleError(f"{where}: damaged: its zip directory says {count} entries in {central_size} bytes; {_AGAIN}")
 
-    entries, at, offset, previous = {}, central_at, 0, b""
+    entries, at, offset, previous, view = {}, central_at, 0, b"", memoryview(data)
     for number in range(count):
         name, crc, size = _read_central(data, at, end_at, number, where)
         label = name.decode(errors="backslashreplace")
@@ -85,7 +85,7 @@ def read_archive(data, where):
         offset = start + size
         if offset > central_at:
             raise BundleError(f"{where}: entry {label!r}: expected {size} bytes, got {central_at - start}; {_AGAIN}")
-        content = data[start:offset]
+        content = view[start:offset]
         if zlib.crc32(content) != crc:
             raise BundleError(f"{where}: entry {label!r}: altered or damaged: its checksum does not match; {_AGAIN}")
         entries[name.decode()] = content
@@ -118,7 +118,7 @@ def _read_central(data, at, end, number, where):
     if fields[0] != b"PK\1\2":
         raise BundleError(f"{where}: damaged: expected a zip directory record for entry {number}; {_AGAIN}")
     method, crc, size, name_bytes = fields[4], fields[7], fields[9], fields[10]
-    name = data[at + _CENTRAL.size:min(at + _CENTRAL.size + name_bytes, end)]
+    name = bytes(data[at + _CENTRAL.size:min(at + _CENTRAL.size + name_bytes, end)])
     if len(name) != name_bytes:
         raise BundleError(f"{where}: damaged: the name of entry {number} is cut off; {_AGAIN}")
     if method:

@@ -95,7 +95,7 @@ class Bundle:
     """A bundle whose signature and digests were checked. Nothing in it has been unmarshalled.
 
     `modules` maps dotted names to Module, `files` the task's own paths to bytes, `texts` 32-byte digests to marshalled
-    code, `models` names to the engine's model files. `digest` is the SHA-256 of the manifest, which covers everything else. `signed_by` is the trusted key's name,
+    code, `models` names to the engine's model files, as views of the bundle's own bytes. `digest` is the SHA-256 of the manifest, which covers everything else. `signed_by` is the trusted key's name,
     None if unsigned or signed by a key that isn't trusted. `where` names the bundle in messages.
     """
 
@@ -153,7 +153,7 @@ def read_bundle(source, trust=None, allow_unsigned=False):
     """
     data, where = _read_source(source)
     entries = read_archive(data, where)
-    encoded, signature = entries.pop(_MANIFEST, None), entries.pop(_SIGNATURE, None)
+    encoded, signature = (None if (view := entries.pop(name, None)) is None else bytes(view) for name in (_MANIFEST, _SIGNATURE))
     if encoded is None:
         raise BundleError(f"{where}: not a bundle: it has no {_MANIFEST}")
     fields = _decode_manifest(encoded, where)
@@ -164,7 +164,11 @@ def read_bundle(source, trust=None, allow_unsigned=False):
 
     modules, files, texts, models = {}, {}, {}, {}
     prefix = f"code/{manifest.target}/"
-    for path, content in entries.items():
+    for path, view in entries.items():
+        if path.startswith("models/"):      # large: not copied
+            models[path.removeprefix("models/")] = view
+            continue
+        content = bytes(view)
         if path.startswith(prefix) and path.endswith(".pyc"):
             name, is_package = _module_name(path, prefix, where)
             if name in modules:
@@ -179,8 +183,6 @@ def read_bundle(source, trust=None, allow_unsigned=False):
             files[path.removeprefix("files/")] = content
         elif path.startswith("texts/"):
             texts[_text_digest(path, where)] = content
-        elif path.startswith("models/"):
-            models[path.removeprefix("models/")] = content
         else:
             raise BundleError(f"{where}: {path}: expected {prefix}….pyc, files/…, texts/… or models/…; compile it again")
     if models.keys() != set(manifest.models):
@@ -233,12 +235,20 @@ def _encode_manifest(manifest):
 
 
 def _read_source(source):
+    """The bytes and what to call them; of a file they are a bytearray, which nobody else has."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source), "<bundle in memory>"
     where = os.fspath(source)
     try:
-        with open(source, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        with open(source, "rb", buffering=0) as file:
+            data = bytearray(min(os.fstat(file.fileno()).st_size, MAX_BYTES + 1))
+            read = 0
+            with memoryview(data) as room:
+                while more := file.readinto(room[read:]):
+                    read += more
+            del data[read:]
+            while more := file.read(MAX_BYTES + 1 - len(data)):     # of what has no size, a pipe
+                data += more
     except OSError as error:
         raise BundleError(f"{where}: can't read the bundle: {error.strerror}") from error
     if len(data) > MAX_BYTES:

@@ -104,18 +104,18 @@ class Model:
 
     `search`: "measured" chooses algorithms by what this machine's cores do and tries near ties, "fixed" by built-in numbers. `kept`: a path that
     stands for these bytes and this engine, backend and CPU, in a folder that only this user can write: what is prepared is mapped from there, or
-    kept there. EngineError says what is wrong with the bytes.
+    kept there. `spend`: `data` is writable and nobody reads it afterwards, as of engine.models.opened. EngineError says what is wrong with the bytes.
     """
 
-    def __init__(self, data, search="measured", kept=None):
+    def __init__(self, data, search="measured", kept=None, spend=False):
         if search not in ("measured", "fixed"):
             raise EngineError(f"search: expected measured or fixed, got {search!r}")
         context, model = ffi.new("vme_context **"), ffi.new("vme_model **")
         path = ffi.NULL if kept is None else ffi.new("char[]", os.fsencode(kept))
-        options = ffi.new("vme_model_options *", {"fixed": search == "fixed", "kept": path})
+        options = ffi.new("vme_model_options *", {"fixed": search == "fixed", "kept": path, "spend": spend})
         _check(lib.vme_context_new(ffi.NULL, 0, context))
         try:
-            _check(lib.vme_model_prepare(context[0], ffi.from_buffer(data), len(data), options, model))
+            _check(lib.vme_model_prepare(context[0], ffi.from_buffer(data, require_writable=spend), len(data), options, model))
         finally:
             lib.vme_context_unref(context[0])
         self._model = ffi.gc(model[0], lib.vme_model_unref)

@@ -133,9 +133,10 @@ def _where(sizes, port):
     return f" with {', '.join(told)}" if told else ""
 
 
-def opened(name, data, *, threads=0, ftz=False, search=None):
-    """The Model in the bytes of a model file, outside a VM; options as of `load`."""
-    return Model(name, _array._model_open(data, threads, ftz, search == "fixed"))
+def opened(name, data, *, threads=0, ftz=False, search=None, spend=False):
+    """The Model in the bytes of a model file, outside a VM; options as of `load`. `spend`: `data` is writable and nobody reads it afterwards: its memory
+    is given back while weights are packed, so that hardly more than the largest constant is in memory twice; zeros are left there."""
+    return Model(name, _array._model_open(data, threads, ftz, search == "fixed", spend))
 
 
 def load(name, *, threads=0, ftz=False, search=None, precision="float32"):
@@ -155,7 +156,7 @@ def load(name, *, threads=0, ftz=False, search=None, precision="float32"):
     if names is None:
         from engine.task_models import find     # on hosts only
         label, data = find(name)
-        return opened(label, data, threads=threads, ftz=ftz, search=search)
+        return opened(label, data, threads=threads, ftz=ftz, search=search, spend=isinstance(data, bytearray))
     if name not in names:
         raise LookupError(f"this task's bundle has no model {name!r}; it has {', '.join(names) or 'none'} (task.yaml, models)")
     return Model(name, _array._model_open(name, threads, ftz))

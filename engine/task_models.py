@@ -26,7 +26,8 @@ def look_in(place):
 
 
 def find(name):
-    """What to call the model, and its model file's bytes. `name` is that of a model of the task, or the path of a model file.
+    """What to call the model, and its model file's bytes, in a bytearray where nobody else has them. `name` is that of a model of the task, or the path
+    of a model file.
 
     LookupError says where it was looked for.
     """
@@ -40,8 +41,14 @@ def find(name):
         except LookupError:
             if not os.path.isfile(name):
                 raise
-    with open(name, "rb") as file:
-        return os.fspath(name), file.read()
+    with open(name, "rb", buffering=0) as file:
+        data = bytearray(os.fstat(file.fileno()).st_size)
+        read = 0
+        with memoryview(data) as room:
+            while more := file.readinto(room[read:]):
+                read += more
+        del data[read:]
+        return os.fspath(name), data
 
 
 def _place():

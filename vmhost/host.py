@@ -100,6 +100,7 @@ class Host:
         A newer version of a task that is loaded takes its place: calls under way end in the old one, the Task that
         callers hold stays and calls the new one. BundleError, ClosedError.
         """
+        own = not hasattr(bundle, "manifest")       # nobody else has what is read here
         bundle = self._read(bundle)
         manifest = bundle.manifest
         where = f"{bundle.where}: {manifest.name} {manifest.version}"
@@ -112,7 +113,7 @@ class Host:
         for name, data in getattr(bundle, "models", {}).items():
             try:
                 kept = self._kept_model(manifest.files[f"models/{name}"].sha256)
-                add_model(image, name, data, self._policy.search, kept)
+                add_model(image, name, data, self._policy.search, kept, own and not memoryview(data).readonly)
             except ValueError as error:
                 raise BundleError(f"{where}: model {name}: {error}") from error
         return self._service.load(manifest, bundle.digest, image, limits, policy, self._make_handle)

@@ -64,12 +64,12 @@ def boot_image(native, in_checkout=IN_CHECKOUT):
     return isolation.image_of(bundle, native)
 
 
-def add_model(image, name, data, search, kept=None):
+def add_model(image, name, data, search, kept=None, spend=False):
     """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; `search` is a Policy's, `kept` where that is kept
-    (vmhost/kept_models.py), if anywhere. ValueError says what is wrong with them."""
+    (vmhost/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads them afterwards. ValueError says what is wrong with them."""
     from engine import library
     try:
-        model = library.Model(data, search, kept)
+        model = library.Model(data, search, kept, spend)
     except library.EngineError as error:
         raise ValueError(str(error)) from error
     image.add_model(name, model.address)        # which takes a reference while `model` still has its own

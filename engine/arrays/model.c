@@ -39,17 +39,18 @@ PyObject *array_function__model_names(PyObject *module, ARRAY_VECTORCALL)
 
 static void session_free(PyObject *capsule) { vme_session_free(PyCapsule_GetPointer(capsule, session_name)); }
 
-/* _model_open(source, threads, ftz, fixed): a session of the model of that name, or of the model in these bytes, `fixed` as in vme_search.h */
+/* _model_open(source, threads, ftz, fixed, spend): a session of the model of that name, or of the model in these bytes; `fixed` and `spend` as in vme_search.h */
 PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"source", "threads", "ftz", "fixed", NULL};
+    static const char *const names[] = {"source", "threads", "ftz", "fixed", "spend", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[4], *source;
+    PyObject *values[5], *source;
     int64_t threads;
     bool flush;
     vme_model_options options = {0};
-    if (array_arguments("_model_open", args, count, keywords, names, 4, 1, values) < 0 || array_argument_int(values[1], 0, &threads) < 0
-        || array_argument_bool(values[2], false, &flush) < 0 || array_argument_bool(values[3], true, &options.fixed) < 0)
+    if (array_arguments("_model_open", args, count, keywords, names, 5, 1, values) < 0 || array_argument_int(values[1], 0, &threads) < 0
+        || array_argument_bool(values[2], false, &flush) < 0 || array_argument_bool(values[3], true, &options.fixed) < 0
+        || array_argument_bool(values[4], false, &options.spend) < 0)
         return NULL;
     source = values[0];
     const struct vme_python_models *here = models_here();
@@ -67,7 +68,7 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
         vme_model_ref(model);
     } else {
         Py_buffer bytes;
-        if (PyObject_GetBuffer(source, &bytes, PyBUF_SIMPLE) < 0)
+        if (PyObject_GetBuffer(source, &bytes, options.spend ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
             return NULL;
         vme_status status = ENGINE(ARRAY_WORK_RELEASE, vme_model_prepare(state->context, bytes.buf, (size_t)bytes.len, &options, &model));
         PyBuffer_Release(&bytes);

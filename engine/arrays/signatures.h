@@ -89,7 +89,7 @@
 #define SIGNATURE__words "(key, counter, first, count)"
 #define SIGNATURE__shortest "(a)"
 #define SIGNATURE__model_names "()"
-#define SIGNATURE__model_open "(source, threads=0, ftz=False, fixed=True)"
+#define SIGNATURE__model_open "(source, threads=0, ftz=False, fixed=True, spend=False)"
 #define SIGNATURE__model_ports "(session)"
 #define SIGNATURE__model_run "(session, inputs, profile=False)"
 #define SIGNATURE__model_steps "(session, inputs=None)"

@@ -29,6 +29,8 @@ typedef struct vme_model_options {
                                  * where two algorithms are expected to take nearly the same, by running both for a few milliseconds */
     const char *kept;           /* NULL, or a path in a folder of which only this user writes, for this file, engine, backend and CPU: the prepared
                                  * model is mapped from there, or made and then kept there. What cannot be kept is no error */
+    bool spend;                 /* the bytes are writable, and nobody reads them afterwards, whatever comes of it: whole pages of weights go back to the
+                                 * system once they are packed, so that hardly more than the largest constant is twice in memory; zeros are left there */
 } vme_model_options;
 /* As vme_model_new, which chooses by these rates and keeps nothing. */
 VME_API vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options, vme_model **model);

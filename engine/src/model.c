@@ -10,7 +10,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PARAMETER_MOST = 1 << 15 };
+enum {
+    PARAMETER_MOST = 1 << 15,
+    SPEND_PAGE = 1 << 16,                   /* a multiple of any system's page */
+    SPEND_LEAST = 1 << 20,
+};
 
 #define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
 #define WRONG MODEL_WRONG
@@ -565,6 +569,36 @@ done:
 }
 
 /* ---- the whole */
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* Where in the file's weights the first byte lies that constants from `tensor` on or steps from `s` on are still packed from. */
+static uint64_t first_unpacked(const model_making *it, uint32_t tensor, int s)
+{
+    uint64_t first = UINT64_MAX;
+    for (; tensor < it->file->tensors; tensor++)
+        if (it->wanted[tensor])
+            first = earlier(first, model_file_tensor(it->file, tensor).data_at);
+    for (; s < it->model->steps; s++) {
+        const struct packing *packing = &it->packing[s];
+        if (packing->weights)
+            first = earlier(first, packing->bias ? earlier(packing->weights_at, packing->bias_at) : packing->weights_at);
+    }
+    return first;
+}
+
+/* Gives pages of weights back that lie before what is still to be packed, after `bytes` more were: not for few, looking takes time too. */
+static void spend(model_making *it, uint64_t bytes, uint32_t tensor, int s)
+{
+    if (it->spent == NULL || bytes < SPEND_LEAST)
+        return;
+    const uint64_t first = first_unpacked(it, tensor, s), room = (uint64_t)(it->end - it->file->weights);
+    const uintptr_t before = (uintptr_t)(it->file->weights + earlier(first, room)) & ~(uintptr_t)(SPEND_PAGE - 1);
+    if (before <= (uintptr_t)it->spent)
+        return;
+    madvise(it->spent, before - (uintptr_t)it->spent, MADV_DONTNEED);      /* else they stay, and that is all */
+    it->spent = (char *)before;
+}
+
 /* The weights of products as their tiles want them, then the constants that steps read as they are. */
 static vme_status pack_weights(model_making *it)
 {
@@ -599,6 +633,7 @@ static vme_status pack_weights(model_making *it)
         if (it->wanted[v] && !kept) {
             model_tensor_record record = model_file_tensor(it->file, (uint32_t)v);
             memcpy(model->packed + model->value[v].offset, it->file->weights + record.data_at, record.data_size);
+            spend(it, record.data_size, (uint32_t)v + 1, 0);
         }
     for (int s = 0; s < model->steps; s++) {
         const struct packing *packing = &it->packing[s];
@@ -617,7 +652,9 @@ static vme_status pack_weights(model_making *it)
             depthwise_pack(step, packing->outputs, weights, bias);
         else
             convolution_pack(model->kernels, step, packing->outputs, packing->channels, weights, bias);
+        spend(it, (uint64_t)(packing->outputs * step->k) * sizeof(float), it->file->tensors, s + 1);
     }
+    spend(it, SPEND_LEAST, it->file->tensors, model->steps);
     return VME_OK;
 }
 
@@ -751,6 +788,10 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     model_making it = {.file = file, .model = calloc(1, sizeof *it.model)};
     if (it.model == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
+    if (base == NULL && options->spend) {       /* whole pages after the first byte of weights */
+        it.spent = (char *)(((uintptr_t)file->weights + SPEND_PAGE - 1) & ~(uintptr_t)(SPEND_PAGE - 1));
+        it.end = (char *)(uintptr_t)file->tensor_records - MODEL_HEADER + size;
+    }
     vme_model *model = it.model;
     atomic_init(&model->refs, 1);
     model->context = vme_context_ref(context);

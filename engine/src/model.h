@@ -196,6 +196,7 @@ typedef struct model_making {
         int64_t outputs, channels, at;      /* floats into the packed block */
     } *packing;                 /* one a step */
     const char *kept;           /* the kept file's choices, one a step; NULL: there is none */
+    char *spent, *end;          /* weights from here on have not been given back, and end there; NULL: their bytes are not ours to spend */
 } model_making;
 /* The model of a file whose form is right. A plan of `base` if that is not NULL: the file is base's at other sizes. */
 vme_status model_new(vme_context *context, const model_file *file, size_t size, const vme_model_options *options, vme_model *base,

@@ -147,7 +147,8 @@ def test_keys_that_are_not_trusted():
 
 def test_bad_signature_is_refused_even_where_unsigned_bundles_are_allowed():
     entries = read_archive(written(), "x")
-    entries["signature"] = entries["signature"][:-1] + bytes([entries["signature"][-1] ^ 1])
+    signature = bytes(entries["signature"])
+    entries["signature"] = signature[:-1] + bytes([signature[-1] ^ 1])
     for options in ({"trust": TRUST}, {"allow_unsigned": True}):
         refused(write_archive(entries), "the signature does not belong to this manifest", **options)
 

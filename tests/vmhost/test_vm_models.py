@@ -183,7 +183,7 @@ def test_the_host_chooses_how_algorithms_are_searched_and_keeps_each_kind_apart(
     bundle, value = task_bundle(tmp_path / "task", {"net": model}), ("net", {"input": networks.values((1, 3, 64, 64))})
     (tmp_path / "task.vmb").write_bytes(bundle)
     seen, prepare = [], library.Model
-    monkeypatch.setattr(library, "Model", lambda data, search, kept: seen.append((search, prepare(data, search, kept))) or seen[-1][1])
+    monkeypatch.setattr(library, "Model", lambda data, search, kept, spend: seen.append((search, prepare(data, search, kept, spend))) or seen[-1][1])
     answers = {}
     for search in (*order, *order):
         (tmp_path / "host.yaml").write_text(f"allow_unsigned: true\nstate: state\nload: [task.vmb]\nsearch: {search}\nfunctions: {{begun: 'builtins:id'}}\n")

@@ -96,7 +96,7 @@ def signature(path, store):
     entries = read_archive(path.read_bytes(), str(path))
     if "signature" not in entries:
         return None
-    public = signing.check_signature(entries["manifest.msgpack"], entries["signature"], str(path))
+    public = signing.check_signature(bytes(entries["manifest.msgpack"]), bytes(entries["signature"]), str(path))
     return {"fingerprint": signing.fingerprint(public), "trusted_as": store.keys.get(public)}
 
 

@@ -18,10 +18,10 @@ def boot_image(native, _in_checkout=None):
     return image
 
 
-def add_model(image, name, data, _search, kept=None):
+def add_model(image, name, data, _search, kept=None, spend=False):
     """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; algorithms are always chosen by built-in numbers, and nothing
-    is kept here. ValueError says what is wrong with the bytes."""
-    _vmrun.add_model(image, name, data)
+    is kept here. `spend`: the bytes are writable, and nobody reads them afterwards. ValueError says what is wrong with them."""
+    _vmrun.add_model(image, name, data, spend)
 
 
 def kept_models(_folder, _search):

@@ -22,7 +22,7 @@
 
 #include "core.h"               /* vmhost/isolation */
 #ifdef VMRUN_ENGINE
-#include "vme.h"
+#include "vme_search.h"
 #endif
 
 extern const struct _frozen *_PyImport_FrozenBootstrap, *_PyImport_FrozenStdlib, *_PyImport_FrozenTest;
@@ -94,7 +94,8 @@ static PyObject *add_model(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *image, *name;
     Py_buffer data;
-    if (!PyArg_ParseTuple(args, "OUy*:add_model", &image, &name, &data))
+    int spend;
+    if (!PyArg_ParseTuple(args, "OUy*p:add_model", &image, &name, &data, &spend))
         return NULL;
     PyObject *result = NULL;
 #ifdef VMRUN_ENGINE
@@ -102,7 +103,7 @@ static PyObject *add_model(PyObject *Py_UNUSED(module), PyObject *args)
     vme_model *model = NULL;
     vme_status status = vme_context_new(NULL, 0, &context);
     if (status == VME_OK)
-        status = vme_model_new(context, data.buf, (size_t)data.len, &model);
+        status = vme_model_prepare(context, data.buf, (size_t)data.len, &(vme_model_options){.fixed = true, .spend = spend && !data.readonly}, &model);
     if (status == VME_OK)
         result = PyObject_CallMethod(image, "add_model", "OK", name, (unsigned long long)(uintptr_t)model);
     else
@@ -159,7 +160,7 @@ static PyMethodDef methods[] = {
     {"ed25519_matches", ed25519_matches, METH_VARARGS, PyDoc_STR("ed25519_matches(public key, message, signature) -> bool")},
     {"fill_image", fill_image, METH_O, PyDoc_STR("fill_image(core.Image): puts the standard library into it.")},
     {"engine_table", engine_table, METH_NOARGS, PyDoc_STR("The address of the engine's table, or None: not linked in.")},
-    {"add_model", add_model, METH_VARARGS, PyDoc_STR("add_model(core.Image, name, data): prepares a model file for the image's VMs.")},
+    {"add_model", add_model, METH_VARARGS, PyDoc_STR("add_model(core.Image, name, data, spend): prepares a model file for the image's VMs.")},
     {"give_back_memory", give_back_memory, METH_NOARGS, PyDoc_STR("Gives memory that an idle host does not need to the kernel.")},
     {"check_files", check_files, METH_NOARGS, PyDoc_STR("Are the image's files as its manifest says?")},
     {NULL, NULL, 0, NULL},

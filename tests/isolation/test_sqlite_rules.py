@@ -85,6 +85,29 @@ SCRIPT = '''
         connection.set_authorizer(None)
         return found + [tried("select b from t")]
 
+    def backups(value):
+        # what backups told, and what came of wrong arguments
+        source, target, told, wrong = sqlite3.connect(":memory:"), sqlite3.connect(":memory:"), [], []
+        source.executescript("create table t (n); insert into t values (7)")
+        source.backup(target, pages=1, progress=lambda *about: told.append(about))
+        source.backup(target=target)
+        told.append(target.execute("select n from t").fetchone())
+        def refuses(*about):
+            raise KeyError("enough")
+        for positional, options in [((), {}), ((target, 1), {}), ((target,), {"progress": 7}), ((target,), {"sleep": "x"}), ((target,), {"more": 1}),
+                                    ((target,), {"pages": 0, "sleep": -1}), ((target,), {"progress": refuses}), ((source,), {}), ((7,), {}),
+                                    ((target,), dict.fromkeys(map(str, range(23))))]:
+            try:
+                wrong.append(source.backup(*positional, **options))
+            except Exception as error:
+                wrong.append(f"{type(error).__name__}: {error}")
+        source.execute("begin immediate")
+        def lets_go(status, *about):
+            told.append(status)
+            source.rollback()
+        source.backup(target, progress=lets_go, sleep=0.001)
+        return told, wrong
+
     def runaway(value):
         # what a task does with its connection first, and the statement that then never ends
         endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
@@ -117,6 +140,11 @@ SCRIPT = '''
             cursor = connection.cursor()
             del connection
             cursor.execute(endless)
+        elif value.startswith("backup"):        # of a database that its own connection has locked
+            options = {"backup": {}, "backup asleep": {"sleep": 1e6}, "backup with a function": {"progress": max, "sleep": 0.0}}[value]
+            connection.execute("create table t (n)")
+            connection.execute("insert into t values (1)")
+            connection.backup(sqlite3.connect(":memory:"), **options)
         elif value == "closed":
             others = [sqlite3.connect(":memory:") for _ in range(5)]
             for other in others[::2]:
@@ -193,7 +221,8 @@ def test_the_rules_are_the_same_by_every_way(way):
         [[1]], ["[[1]]", "the connection asks its authorizer", "the connection is in use"], [[2]]]
 
 
-RUNAWAYS = ["usual", "none", "off", "rare", "native", "trace", "opened again", "collations", "cursor", "closed"]
+RUNAWAYS = ["usual", "none", "off", "rare", "native", "trace", "opened again", "collations", "cursor", "closed",
+            "backup", "backup asleep", "backup with a function"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -205,6 +234,14 @@ def test_a_query_that_never_ends_is_stopped_whatever_the_task_did_with_its_progr
 
 def test_short_statements_without_end_are_stopped_without_a_progress_handler():
     assert answers("", "print(json.dumps(stopped(['many'])))") == [{"many": "TimeLimitError"}, 0]
+
+
+def test_a_backup_tells_and_refuses_what_it_does_elsewhere():
+    after = "plain = {}; exec(__import__('textwrap').dedent(GUEST), plain); print(json.dumps([ask('backups')[0], plain['backups']('')]))"
+    here, elsewhere = answers("", after)
+    assert here == elsewhere
+    told, wrong = here
+    assert told == [[0, 1, 2], [101, 0, 2], [7], 5, 101] and len(wrong) == 10
 
 
 def test_threads_that_share_a_connection_get_through():

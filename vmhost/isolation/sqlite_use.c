@@ -11,6 +11,9 @@
 #include "overflow.h"
 #include "sqlite_rules.h"
 #include "sqlite_use.h"
+#include "waits.h"
+
+#include "clock.h"
 
 #include <stddef.h>
 
@@ -152,10 +155,78 @@ static int run(vmh_gated *call, PyObject *connection, PyObject *other)
 static int in_connection(vmh_gated *call) { return run(call, call->self, NULL); }
 static int in_cursor(vmh_gated *call) { return run(call, connection_of(call->self), NULL); }
 
+/* ---- backups: CPython tries again and again while a database is locked, by its own connection for ever, and sleeps in between; only a progress
+ * function ends that. So each backup has one, which does the sleeping too. */
+enum { SQLITE_BUSY_ = 5, SQLITE_LOCKED_ = 6 };
+static const double BACKUP_SLEEP_S = 0.25, BACKUP_SLEEP_MOST_S = 1e9;      /* as in Connection.backup; beyond any task's time */
+
+/* After each step of a backup: (status, remaining, pages). `own`: the task's function or None, and the seconds to sleep. */
+static PyObject *backup_step(PyObject *own, PyObject *const *args, Py_ssize_t nargs)
+{
+    vmh_seal *seal = vmh_seal_here();
+    PyObject *function = PyTuple_GET_ITEM(own, 0), *told = function == Py_None ? Py_NewRef(Py_None) : PyObject_Vectorcall(function, args, (size_t)nargs, NULL);
+    if (told == NULL)
+        return NULL;
+    Py_DECREF(told);
+    if (seal == NULL)
+        return vmh_deny("this thread is not one of the task's", "sqlite3.Connection.backup");
+    long status = nargs < 1 ? 0 : PyLong_AsLong(args[0]);
+    if (status == -1 && PyErr_Occurred())
+        return NULL;
+    double seconds = PyFloat_AS_DOUBLE(PyTuple_GET_ITEM(own, 1));
+    vmh_waiter waiter = { 0 };
+    const bool waits = (status == SQLITE_BUSY_ || status == SQLITE_LOCKED_) && seconds > 0;
+    if (waits ? vmh_wait(seal, &waiter, vmh_now_ns() + (int64_t)(seconds * 1e9)) < 0 : vmh_vm_stopping(seal->vm) && vmh_breathe() < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef backup_step_def = {"progress", (PyCFunction)(void (*)(void))backup_step, METH_FASTCALL, NULL};
+
+/* Gives the call an argument by name, which it may have already. Takes the reference to `value`; -1 with an error. */
+static int put(vmh_gated *call, const char *name, PyObject *value)
+{
+    PyObject **there = vmh_gated_argument(call, 1, name);
+    if (there != NULL || value == NULL)
+        return vmh_gated_replace(call, there, value);
+    const Py_ssize_t named = call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames);
+    PyObject *names = PyTuple_New(named + 1), *held = NULL;
+    for (Py_ssize_t i = 0; names != NULL && i < named; i++)
+        PyTuple_SET_ITEM(names, i, Py_NewRef(PyTuple_GET_ITEM(call->kwnames, i)));
+    PyObject *text = names == NULL ? NULL : PyUnicode_InternFromString(name);
+    if (text == NULL) {
+        Py_XDECREF(names);
+        Py_DECREF(value);
+        return -1;
+    }
+    PyTuple_SET_ITEM(names, named, text);
+    if (vmh_gated_replace(call, &held, names) < 0) {
+        Py_DECREF(value);
+        return -1;
+    }
+    call->kwnames = names;
+    return vmh_gated_replace(call, &call->args[call->nargs + named], value);
+}
+
 static int in_backup(vmh_gated *call)
 {
     PyObject **target = vmh_gated_argument(call, 0, "target");
-    return run(call, call->self, target == NULL ? NULL : *target);
+    PyObject **own = vmh_gated_argument(call, 1, "progress"), **sleep = vmh_gated_argument(call, 1, "sleep");
+    PyObject *connection = target == NULL ? NULL : *target;
+    const Py_ssize_t count = call->nargs + (call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames));
+    /* else CPython's own TypeError, also where there are more arguments than it knows */
+    if (call->nargs <= 1 && count + 2 <= VMH_GATED_ARGS_MOST && (own == NULL || *own == Py_None || PyCallable_Check(*own))) {
+        double seconds = sleep == NULL ? BACKUP_SLEEP_S : PyFloat_AsDouble(*sleep);
+        if (seconds == -1 && PyErr_Occurred())
+            return -1;
+        seconds = !(seconds > 0) ? 0 : seconds < BACKUP_SLEEP_MOST_S ? seconds : BACKUP_SLEEP_MOST_S;
+        PyObject *with = Py_BuildValue("(Od)", own == NULL ? Py_None : *own, seconds);
+        int rc = with == NULL ? -1 : put(call, "progress", PyCFunction_New(&backup_step_def, with));
+        Py_XDECREF(with);
+        if (rc < 0 || put(call, "sleep", PyFloat_FromDouble(0)) < 0)
+            return -1;
+    }
+    return run(call, call->self, connection);
 }
 
 static int check_close(vmh_gated *call)

@@ -13,6 +13,7 @@ enum {
     STREAM_LEAST = 8 << 20,     /* bytes from which a copy goes past the caches */
     COLLECT_BYTES = 4096,       /* of elements that lie apart and are cast: collected on the stack first */
     CHANNELS_MOST = 4,          /* of pixels that the transposition has loops for */
+    SQUARES_LEAST = 8,          /* of either, from which it goes by squares */
     COLLECT_LEAST = 16,         /* elements of a row; below, collecting costs more than it brings */
     STREAM_RUN_LEAST = 4096,    /* in runs of at least this */
     PARALLEL_LEAST = 1 << 18,   /* bytes; below, dividing costs more than it brings */
@@ -58,7 +59,8 @@ static int64_t widen(vme_nest *nest, int64_t element)
 }
 
 /* Pixels whose channels lie side by side in the input or the output, to or from planes: makes the dimension along which the output runs
- * the innermost one and returns that along which the input does; 0: there are none. */
+ * the innermost one and returns that along which the input does. With more channels, which squares turn, the former is done as well, and
+ * 0 returned, as where there are none. */
 static int pixels(vme_nest *nest, int64_t element)
 {
     int row = -1, column = -1;
@@ -71,11 +73,11 @@ static int pixels(vme_nest *nest, int64_t element)
     vme_loop in = nest->loops[row], out = nest->loops[column];
     bool split = in.size <= CHANNELS_MOST && out.step[IN] == in.size * element;
     bool join = out.size <= CHANNELS_MOST && in.step[OUT] == out.size * element;
-    if (!split && !join)
+    if (!split && !join && (in.size < SQUARES_LEAST || out.size < SQUARES_LEAST))
         return 0;
     nest->loops[column] = nest->loops[0];
     nest->loops[0] = out;
-    return row == 0 ? column : row;
+    return !split && !join ? 0 : row == 0 ? column : row;
 }
 
 /* The dimension, other than the innermost, along which the input runs closest; 0: none runs closer. */

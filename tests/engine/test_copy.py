@@ -55,7 +55,7 @@ def test_transposes(backend, context, dtype, shape):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "complex128"])
-@pytest.mark.parametrize("channels", [2, 3, 4, 5])
+@pytest.mark.parametrize("channels", [2, 3, 4, 5, 8, 17, 32])
 @pytest.mark.parametrize("sizes", [(1, 1), (19, 37), (300, 301)])
 def test_channels_of_pixels(backend, context, dtype, channels, sizes):
     source = (np.arange(2 * np.prod(sizes) * channels) % 251).reshape(2, *sizes, channels).astype(dtype)

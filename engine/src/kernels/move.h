@@ -154,9 +154,58 @@ CHANNELS(4)
 CHANNELS(8)
 CHANNELS(16)
 
+/* A block of a whole cache line each way, out[i][j] = in[j][i], at once; false: squares do it. */
+#define NO_LINES(bytes) \
+    static inline bool lines##bytes(const char *in, int64_t in_step, char *out, int64_t out_step) \
+    { \
+        return (void)in, (void)in_step, (void)out, (void)out_step, false; \
+    }
+NO_LINES(1)
+NO_LINES(2)
+NO_LINES(16)
+#ifdef __AVX512F__
+/* Quarters of rows j, j + 4, j + 8 and j + 12 (of rows j, j + 2, … of 8 bytes) in the lanes of a vector. */
+#define LANES_OF_ROWS(in, step) \
+    _mm512_inserti32x4(_mm512_inserti32x4(_mm512_inserti32x4(_mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(in))), \
+                                                             _mm_loadu_si128((const __m128i *)((in) + (step))), 1), \
+                                          _mm_loadu_si128((const __m128i *)((in) + 2 * (step))), 2), \
+                       _mm_loadu_si128((const __m128i *)((in) + 3 * (step))), 3)
+static __attribute__((noinline)) bool lines4(const char *in, int64_t in_step, char *out, int64_t out_step)
+{
+    for (int quarter = 0; quarter < 4; quarter++, out += 4 * out_step) {
+        __m512 a[4];
+        for (int j = 0; j < 4; j++)
+            a[j] = (__m512)LANES_OF_ROWS(in + 16 * quarter + j * in_step, 4 * in_step);
+        __m512 low01 = _mm512_unpacklo_ps(a[0], a[1]), high01 = _mm512_unpackhi_ps(a[0], a[1]);
+        __m512 low23 = _mm512_unpacklo_ps(a[2], a[3]), high23 = _mm512_unpackhi_ps(a[2], a[3]);
+        _mm512_storeu_ps(out, _mm512_shuffle_ps(low01, low23, 0x44));
+        _mm512_storeu_ps(out + out_step, _mm512_shuffle_ps(low01, low23, 0xee));
+        _mm512_storeu_ps(out + 2 * out_step, _mm512_shuffle_ps(high01, high23, 0x44));
+        _mm512_storeu_ps(out + 3 * out_step, _mm512_shuffle_ps(high01, high23, 0xee));
+    }
+    return true;
+}
+static __attribute__((noinline)) bool lines8(const char *in, int64_t in_step, char *out, int64_t out_step)
+{
+    for (int quarter = 0; quarter < 4; quarter++, out += 2 * out_step) {
+        __m512d a[2];
+        for (int j = 0; j < 2; j++)
+            a[j] = (__m512d)LANES_OF_ROWS(in + 16 * quarter + j * in_step, 2 * in_step);
+        _mm512_storeu_pd(out, _mm512_unpacklo_pd(a[0], a[1]));
+        _mm512_storeu_pd(out + out_step, _mm512_unpackhi_pd(a[0], a[1]));
+    }
+    return true;
+}
+#else
+NO_LINES(4)
+NO_LINES(8)
+#endif
+
 /* out[row][column] = in[row][column] where the input runs along rows and the output along columns: in blocks of a cache line each
- * way (`side` elements), so that every line of both is touched once, and of squares within. */
-#define TRANSPOSE(bytes, side, quad) \
+ * way (`side` elements), so that every line of both is touched once, and of squares within: those of few lines of the input first, which
+ * a power of two apart have few places in the nearest cache (bytes, of which a line has many, are better the other way). */
+#define EACH(at, from, side, end, quad) for (int64_t at = from; at < from + side && at < end; at += quad)
+#define TRANSPOSE(bytes, side, quad, ORDER) \
     static void transpose##bytes(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out, \
                                  int64_t out_row, int64_t out_column) \
     { \
@@ -164,25 +213,31 @@ CHANNELS(16)
         if (move_pixels##bytes(rows, columns, in, in_column, out, out_row)) \
             return; \
         for (int64_t r = 0; r < rows; r += side) \
-            for (int64_t c = 0; c < columns; c += side) \
-                for (int64_t i = r; i < r + side && i < rows; i += quad) \
-                    for (int64_t j = c; j < c + side && j < columns; j += quad) { \
-                        const char *from = in + i * bytes + j * in_column; \
-                        char *to = out + i * out_row + j * bytes; \
-                        if (i + quad <= rows && j + quad <= columns) { \
-                            square##bytes(from, in_column, to, out_row); \
-                            continue; \
-                        } \
-                        for (int64_t k = 0; k < quad && i + k < rows; k++) \
-                            for (int64_t l = 0; l < quad && j + l < columns; l++) \
-                                ((element##bytes *)(to + k * out_row))[l] = ((const element##bytes *)(from + l * in_column))[k]; \
+            for (int64_t c = 0; c < columns; c += side) { \
+                if (r + side <= rows && c + side <= columns \
+                    && lines##bytes(in + r * bytes + c * in_column, in_column, out + r * out_row + c * bytes, out_row)) \
+                    continue; \
+                ORDER(side, quad) \
+                { \
+                    const char *from = in + i * bytes + j * in_column; \
+                    char *to = out + i * out_row + j * bytes; \
+                    if (i + quad <= rows && j + quad <= columns) { \
+                        square##bytes(from, in_column, to, out_row); \
+                        continue; \
                     } \
+                    for (int64_t k = 0; k < quad && i + k < rows; k++) \
+                        for (int64_t l = 0; l < quad && j + l < columns; l++) \
+                            ((element##bytes *)(to + k * out_row))[l] = ((const element##bytes *)(from + l * in_column))[k]; \
+                } \
+            } \
     }
-TRANSPOSE(1, 64, 8)
-TRANSPOSE(2, 32, 8)
-TRANSPOSE(4, 16, 8)
-TRANSPOSE(8, 8, 4)
-TRANSPOSE(16, 4, 2)
+#define BY_INPUT(side, quad) EACH(j, c, side, columns, quad) EACH(i, r, side, rows, quad)
+#define BY_OUTPUT(side, quad) EACH(i, r, side, rows, quad) EACH(j, c, side, columns, quad)
+TRANSPOSE(1, 64, 8, BY_OUTPUT)
+TRANSPOSE(2, 32, 8, BY_INPUT)
+TRANSPOSE(4, 16, 8, BY_INPUT)
+TRANSPOSE(8, 8, 4, BY_INPUT)
+TRANSPOSE(16, 4, 2, BY_INPUT)
 
 /* Whole lines are written without being read first. */
 static void stream(int64_t bytes, const char *in, char *out)

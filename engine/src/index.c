@@ -240,34 +240,47 @@ static vme_status indexed_shape(const vme_tensor *indexed, int first, int count,
     return VME_OK;
 }
 
-/* ---- single elements of a vector, by indices that lie side by side: without a list */
+/* ---- single elements of a vector or a matrix, by indices that lie side by side: without a list */
 typedef struct picking {
-    offsets from;               /* its size, step and axis */
+    int count;                  /* of indices: 1 or 2 */
+    struct {
+        int64_t size, step;     /* of its dimension */
+        const e_i64 *list;
+    } index[2];
     const char *in;
-    const e_i64 *indices;
     char *out;
     int element;
 } picking;
 
+/* Of the element `i` along dimension `d`; one that is out of bounds ends it all: the other way finds which one is to be told. */
+#define PLACE(place, d, i) \
+    int64_t place = index##d[i]; \
+    if (__builtin_expect((uint64_t)place >= (uint64_t)size##d, 0)) { \
+        if (place >= 0 || place < -size##d) \
+            return VME_BAD_INDEX; \
+        place += size##d; \
+    }
 #define PICK(type) \
-    for (int64_t i = begin; i < end; i++) { \
-        int64_t index = indices[i]; \
-        if (__builtin_expect((uint64_t)index >= (uint64_t)size, 0)) { \
-            if (index >= 0 || index < -size) \
-                return bad_index(&p->from, index); \
-            index += size; \
+    if (p->count == 1) \
+        for (int64_t i = begin; i < end; i++) { \
+            PLACE(first, 0, i) \
+            ((type *)out)[i] = *(const type *)(in + first * step0); \
         } \
-        ((type *)out)[i] = *(const type *)(in + index * step); \
-    } \
+    else \
+        for (int64_t i = begin; i < end; i++) { \
+            PLACE(first, 0, i) \
+            PLACE(second, 1, i) \
+            ((type *)out)[i] = *(const type *)(in + first * step0 + second * step1); \
+        } \
     return VME_OK
 
 static vme_status pick_some(void *argument, int64_t begin, int64_t end)
 {
     const picking *p = argument;
-    int64_t size = p->from.size, step = p->from.step;
+    const int64_t size0 = p->index[0].size, step0 = p->index[0].step, size1 = p->index[1].size, step1 = p->index[1].step;
+    const e_i64 *index0 = p->index[0].list, *index1 = p->index[1].list;
     const char *in = p->in;
     char *out = p->out;
-    const e_i64 *indices = p->indices;
     switch (p->element) {
     case 1: PICK(e_u8);
     case 2: PICK(e_u16);
@@ -277,10 +290,24 @@ static vme_status pick_some(void *argument, int64_t begin, int64_t end)
     }
 }
 
-static vme_status pick(vme_context *context, const vme_tensor *in, const vme_tensor *indices, const vme_tensor *out)
+static bool picks(const vme_tensor *in, int count, const vme_tensor *const *indices, const vme_tensor *out)
 {
-    picking p = {.from = {.size = in->shape[0], .step = in->strides[0]}, .in = in->data, .indices = (const e_i64 *)(void *)indices->data,
-                 .out = out->data, .element = vme_dtype_size((vme_dtype)in->dtype)};
+    bool simple = in->rank == count && count <= 2 && vme_is_contiguous(out);
+    for (int d = 0; d < count && simple; d++)
+        simple = vme_is_contiguous(indices[d]) && indices[d]->rank == out->rank
+                 && memcmp(indices[d]->shape, out->shape, (size_t)out->rank * sizeof *out->shape) == 0;
+    return simple;
+}
+
+/* VME_BAD_INDEX tells that there is one, without a message. */
+static vme_status pick(vme_context *context, const vme_tensor *in, int count, const vme_tensor *const *indices, const vme_tensor *out)
+{
+    picking p = {.count = count, .in = in->data, .out = out->data, .element = vme_dtype_size((vme_dtype)in->dtype)};
+    for (int d = 0; d < count; d++) {
+        p.index[d].size = in->shape[d];
+        p.index[d].step = in->strides[d];
+        p.index[d].list = (const e_i64 *)(void *)indices[d]->data;
+    }
     return vme_parallel(context, vme_elements(out), OFFSETS_PIECE, pick_some, &p);
 }
 
@@ -313,8 +340,11 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
         return status;
     }
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    if (in->rank == 1 && vme_is_contiguous(indices[0]) && vme_is_contiguous(out))
-        return pick(context, in, indices[0], out);
+    if (picks(in, count, indices, out)) {
+        status = pick(context, in, count, indices, out);
+        if (status != VME_BAD_INDEX)
+            return status;
+    }
     int64_t *list;
     size_t bytes;
     status = offsets_new(context, in, first, count, indices, middle, shape + first, &list, &bytes);

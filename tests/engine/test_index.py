@@ -161,6 +161,26 @@ def test_single_elements_of_a_vector(backend, context, dtype):
                 gather(context, source, 0, [indices], np.zeros(indices.shape, dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_single_elements_of_a_matrix(backend, context, dtype):
+    array, random = values(dtype, 3000, 1).reshape(60, 50), np.random.default_rng(2)
+    for source in (array, array[::-2, 1::3], array.T):
+        rows, columns = (random.integers(-size, size, (70, 600)) for size in source.shape)
+        target = np.zeros(rows.shape, dtype)
+        np.testing.assert_array_equal(gather(context, source, 0, [rows, columns], target), source[rows, columns])
+        np.testing.assert_array_equal(gather(context, source, 0, [rows, columns[:1]], target), source[rows, columns[:1]])
+        for axis, indices in enumerate((rows, columns)):
+            size, kept = source.shape[axis], indices[50, 3]
+            for bad in (size, -size - 1, 2**63 - 1, -2**63):
+                indices[50, 3] = bad
+                with pytest.raises(EngineError, match=f"index {bad} is out of bounds for axis {axis} with size {size}"):
+                    gather(context, source, 0, [rows, columns], target)
+            indices[50, 3] = kept
+        rows[60, 0], columns[0, 0] = 99, 99         # NumPy tells of the first axis first
+        with pytest.raises(EngineError, match="index 99 is out of bounds for axis 0"):
+            gather(context, source, 0, [rows, columns], target)
+
+
 def test_take_into_an_array_writes_nothing_when_an_index_is_wrong(backend):
     import engine.numpy as en
 

@@ -21,6 +21,7 @@ enum {
     TILE_BYTES = 4096,          /* a tile of accumulators, on the stack */
     STAGE_BYTES = 2048,         /* elements that are cast or collected before they are folded, on the stack */
     COLLECT_LEAST = 32,         /* elements */
+    ALIGNED_LEAST = 1024,       /* elements of a run that begins at a line, where their order does not matter */
     FIRST = 256,                /* elements in which all and any are looked for an answer before the work is divided */
     TURN_BYTES = 4096,          /* elements turned for argmax and argmin, on the stack */
     TURN_COLUMNS = 16,
@@ -32,6 +33,7 @@ typedef struct reduction {
     const char *origin;                 /* in->data, from which the reduced nest walks */
     vme_loop1 *enter;                   /* casts the input's elements to `element`, the dtype that is folded; NULL: it is that */
     vme_loop1 *collect;                 /* brings elements together that lie apart, where that is worth it; else NULL */
+    bool any_order;                     /* the result does not depend on the order in which elements are folded */
     int64_t element_bytes;
     vme_fold *fold, *combine;           /* combine: accumulators of pieces, as elements */
     vme_fold_rows *rows, *combine_rows;
@@ -137,8 +139,8 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
 
     r->enter = element == in ? NULL : converter(in, element);
     /* sums of floats keep their own order of additions, and truth ends early */
-    bool any_order = is_extreme(op) || is_place(op) || op == VME_COUNT_NONZERO || (is_integer(in) && op == VME_SUM);
-    r->collect = r->enter == NULL && any_order ? converter(in, in) : NULL;
+    r->any_order = is_extreme(op) || is_place(op) || op == VME_COUNT_NONZERO || (is_integer(in) && op == VME_SUM);
+    r->collect = r->enter == NULL && r->any_order ? converter(in, in) : NULL;
     r->leave = converter(accumulator, out);
     r->leave_again = NULL;
     if (value != accumulator && value != out) {
@@ -194,6 +196,13 @@ static void fold_run(const reduction *r, int64_t n, const char *in, int64_t step
     if (enter == NULL && step != r->element_bytes && step != 0 && n >= COLLECT_LEAST)
         enter = r->collect;
     if (enter == NULL) {
+        /* from the second cache, vectors that lie in two lines take twice as long */
+        int64_t bytes = (int64_t)(-(uintptr_t)in % VME_ALIGNMENT);
+        if (r->any_order && step == r->element_bytes && n >= ALIGNED_LEAST && bytes != 0 && bytes % step == 0) {
+            r->fold(bytes / step, in, step, accumulator);
+            in += bytes;
+            n -= bytes / step;
+        }
         r->fold(n, in, step, accumulator);
         return;
     }

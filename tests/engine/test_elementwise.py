@@ -343,6 +343,27 @@ def test_refused_memory(backend):
     context.close()
 
 
+def test_long_runs_from_any_place(backend, context):
+    """The first elements are done apart, up to where lines begin: nothing is left out, done twice, or written beyond the end."""
+    a, b = np.arange(40_100.0), np.arange(40_100.0)[::-1].copy()
+    for first, second, third in ((0, 0, 0), (1, 1, 0), (2, 2, 2), (3, 5, 1), (0, 0, 7), (4, 0, 4), (7, 6, 5)):
+        for n in (4096, 40_000):
+            x, y, out = a[first:first + n], b[second:second + n], np.full(40_100, -1.0)
+            binary(context, "subtract", x, y, out[third:third + n])
+            np.testing.assert_array_equal(out[third:third + n], x - y)
+            binary(context, "add", out[third:third + n], y, out[third:third + n])
+            np.testing.assert_array_equal(out[third:third + n], x)
+            truth = np.full(40_100, 7, dtype="uint8").view(bool)
+            binary(context, "less", x, y, truth[third:third + n])
+            np.testing.assert_array_equal(truth[third:third + n], x < y)
+            for written in (out, truth.view("uint8")):
+                assert len(set(written[:third]) | set(written[third + n:])) == 1
+            unary(context, "negative", x, out[third:third + n])
+            np.testing.assert_array_equal(out[third:third + n], -x)
+    wide = np.frombuffer(bytes(3) + a.tobytes(), dtype="uint8")[3:].view("float64")     # no element begins at a multiple of its size
+    np.testing.assert_array_equal(unary(context, "negative", wide), -a)
+
+
 def test_large(backend, context):
     """Divided work, also with casts, broadcasts and steps."""
     a = np.arange(1_300_000, dtype="int64").reshape(1000, 1300)

@@ -123,6 +123,21 @@ def test_large(backend, context, op, shape, axes):
             expect(reduce(context, op, view, axes), wanted(op, view, axis), array, op)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
+@pytest.mark.parametrize("op", ["max", "min", "sum", "argmax", "argmin", "count_nonzero"])
+def test_long_runs_from_any_place(backend, context, dtype, op):
+    """The first elements are folded apart, up to where a line begins: an extreme is found among them, at their end, and behind."""
+    array = np.full(40_100, 2, dtype)
+    for first in (0, 1, 3, 15, 16, 40):
+        for n in (1024, 40_000):
+            run = array[first:first + n]
+            for place in (0, 1, 7, 8, 15, 16, 63, 64, n - 1):
+                for value in (1, 3):
+                    run[place] = value
+                    expect(reduce(context, op, run, (0,)), wanted(op, run, 0), run, op)
+                run[place] = 2
+
+
 def test_sums_are_as_accurate_as_numpys(backend, context):
     array = np.random.default_rng(1).random(1_000_000, dtype="float32")
     exact = np.sum(array, dtype="float64")

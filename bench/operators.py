@@ -4,8 +4,10 @@ A case is timed in rounds: ours, NumPy's, NumPy's again, each as many calls in a
 each counts, so that what else the machine does counts as little as possible. NumPy's two figures give its spread against itself, which
 ratios are to be read against. Cases of functions that engine.numpy lacks are left out and named.
 
-Where NumPy has threads, each sample waits until no thread of this process runs and starts with a call that is not counted: after a call
-the threads of NumPy's OpenBLAS burn their cores for a tenth of a second, which whoever comes next would pay for.
+Where NumPy has threads, each sample waits until no thread of this process runs: after a call the threads of NumPy's OpenBLAS burn their
+cores for a tenth of a second, which whoever comes next would pay for. It then starts with two milliseconds of calls that are not counted:
+16 MB that nobody has touched for so long have left the caches, and ours, whose turn comes after NumPy's, would read them from memory (a
+vector's product takes 540 us in the second call after such a rest, 350 from the third on), where NumPy's, after ours, would not.
 """
 
 import functools
@@ -19,7 +21,7 @@ import engine.numpy as np
 from bench.measure import Cell
 from tests.engine import op_cases
 
-SAMPLE_S = 3e-4
+SAMPLE_S, WARM_S = 3e-4, 2e-3
 CASE_S, ROUNDS_LEAST = 0.3, 3       # the rounds of a case may take so long, and are fewer where they would take longer
 LOOK_S, IDLE, LOOKS_MOST = 5e-3, 0.1, 200   # idle: threads took less than this part of so long a look
 
@@ -58,7 +60,7 @@ def _times(ours, theirs, rounds, threaded):
                 for number, function in enumerate(functions):
                     if threaded:
                         _wait_until_idle()
-                        function()
+                        _warm_up(function)
                     least[number] = min(least[number], _seconds(function, count))
         finally:
             if enabled:
@@ -74,6 +76,13 @@ def _wait_until_idle():
         time.sleep(LOOK_S)
         if time.process_time() - began < IDLE * LOOK_S:
             break
+
+
+def _warm_up(function):
+    until = time.perf_counter() + WARM_S
+    function()
+    while time.perf_counter() < until:
+        function()
 
 
 def _seconds(function, count):

@@ -51,6 +51,13 @@ def forest(value):
 grove = forest      # the same, asked for few trees
 
 
+def small_arrays(steps):
+    import engine.numpy as np       # not where this module is imported: interpreters that are pooled cannot load it
+    from bench.tasks.arrays.small import work
+
+    return work(np, steps)
+
+
 def use_one_engine_thread():
     """In this process: what is measured with one worker keeps to one core."""
     import engine.library       # not where this module is imported: interpreters that are pooled cannot load it

@@ -126,6 +126,19 @@ def test_small_networks_agree(backend, model, limits):
             networks.assert_close(made[port.name], theirs)
 
 
+@pytest.mark.parametrize("make", [bench.networks.bert, bench.networks.din])
+def test_networks_agree_with_onnx_runtime(make):
+    """In full, as they are measured."""
+    data = make().SerializeToString()
+    ours = Model("model", _array._model_open(compile_model(data, "model.onnx")))
+    inputs = [bench.networks.inputs(ours.inputs, seed) for seed in range(3)]
+    for given, expected in zip(inputs, networks.all_by_onnx_runtime(data, inputs), strict=True):
+        made = ours(given)
+        for port, theirs in zip(ours.outputs, expected, strict=True):
+            networks.assert_close(made[port.name], theirs)
+            assert int(made[port.name].argmax()) == theirs.argmax()
+
+
 def test_an_index_out_of_bounds_is_the_callers_error():
     with pytest.raises(IndexError, match="out of bounds"):
         agrees([node("Gather", "table i", axis=0)], {"i": numpy.array([4])}, {"table": networks.values((4, 6))})

@@ -124,7 +124,7 @@ def test_small_networks_agree_on_every_backend(name):
     agrees(SMALL[name]().SerializeToString(), (1, 3, size, size))
 
 
-@pytest.mark.parametrize("make", [mobilenet_v2, squeezenet1_1, shufflenet_v2])
+@pytest.mark.parametrize("make", [resnet50, mobilenet_v2, squeezenet1_1, shufflenet_v2])
 def test_networks_agree_with_onnx_runtime(make):
     model, inputs = make().SerializeToString(), [networks.values((1, 3, 224, 224), seed) for seed in range(3)]
     ours = opened(compile_model(model, "network.onnx"))

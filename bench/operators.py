@@ -5,9 +5,9 @@ each counts, so that what else the machine does counts as little as possible. Nu
 ratios are to be read against. Cases of functions that engine.numpy lacks are left out and named.
 
 Where NumPy has threads, each sample waits until no thread of this process runs: after a call the threads of NumPy's OpenBLAS burn their
-cores for a tenth of a second, which whoever comes next would pay for. It then starts with two milliseconds of calls that are not counted:
+cores for a tenth of a second, which whoever comes next would pay for. It then starts with ten milliseconds of calls that are not counted:
 16 MB that nobody has touched for so long have left the caches, and ours, whose turn comes after NumPy's, would read them from memory (a
-vector's product takes 540 us in the second call after such a rest, 350 from the third on), where NumPy's, after ours, would not.
+vector's product takes 540 us in the second call after such a rest, 350 from the third on, 290 at last), where NumPy's, after ours, would not.
 """
 
 import functools
@@ -21,7 +21,7 @@ import engine.numpy as np
 from bench.measure import Cell
 from tests.engine import op_cases
 
-SAMPLE_S, WARM_S = 3e-4, 2e-3
+SAMPLE_S, WARM_S = 3e-4, 1e-2
 CASE_S, ROUNDS_LEAST = 0.3, 3       # the rounds of a case may take so long, and are fewer where they would take longer
 LOOK_S, IDLE, LOOKS_MOST = 5e-3, 0.1, 200   # idle: threads took less than this part of so long a look
 

@@ -90,7 +90,9 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
                 tile.k = least(part, it->run - k0);
                 tile.b = (const char *)weights;
                 weights += tile.k * columns;
-                for (int64_t t = first; t < end; t++) {
+                tile.coming = (const char *)weights;
+                tile.coming_step = least(64, parts(columns * 4, end - first));
+                for (int64_t t = first; t < end; t++, tile.coming += tile.coming_step * tile.k) {
                     if (vme_stopping(it->context))
                         return;
                     int64_t y = t / it->row_tiles, x = t % it->row_tiles * it->panel;

@@ -131,6 +131,8 @@ typedef struct vme_gemm_tile {
     char *c;
     int64_t a_row, a_column, b_row, c_row;
     int64_t ahead;              /* what will be read of b soon lies so many bytes on */
+    const char *coming;         /* what the tiles after this one will read, to be in the second cache by then: so many bytes each step of k */
+    int64_t coming_step;        /* 0: nothing, and `coming` is any address */
     int rows, columns;          /* 1 .. the kernel's */
     bool accumulate;            /* add to c; else c is overwritten and may hold anything */
     bool far;                   /* c is not in a near cache */

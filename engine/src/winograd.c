@@ -177,7 +177,9 @@ static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t be
         for (int64_t k0 = 0; k0 < channels; k0 += part) {
             tile.k = least(part, channels - k0);
             tile.b = (const char *)(it->step->weights + (i * channels + k0) * columns);
-            for (int64_t s = 0; s < count; s += panel) {
+            tile.coming = tile.b + tile.k * tile.b_row;
+            tile.coming_step = least(64, parts(tile.b_row, parts(count, panel)));
+            for (int64_t s = 0; s < count; s += panel, tile.coming += tile.coming_step * tile.k) {
                 if (vme_stopping(it->context))
                     return;
                 tile.a = (const char *)(from + s * it->in_wide + k0);

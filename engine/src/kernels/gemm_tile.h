@@ -47,7 +47,8 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
             sum[i][v] = (F(vec)){0};
     const F(mask) some = F(first)(tile->columns - (vectors - 1) * LANES);
     const char *a = tile->a, *b = tile->b;
-    const int64_t b_row = tile->b_row, ahead = tile->ahead;
+    const int64_t b_row = tile->b_row, ahead = tile->ahead, coming_step = tile->coming_step;
+    const char *coming = tile->coming;
     char *c = tile->c;
     int64_t p = tile->k;
     /* c is on its way while the sums are made: a row every two steps, lest b wait behind it, where there are that many */
@@ -101,6 +102,8 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
             STEP((i < 7 ? a : seventh) + (i % 7 == 0 ? 0 : i % 7 == 1 ? step1 : i % 7 == 2 ? step2 : i % 7 == 3 ? step3
                                           : i % 7 == 4 ? step4 : i % 7 == 5 ? step5 : step6), b, false);
             FETCH(b + ahead);
+            __builtin_prefetch(coming, 0, 2);
+            coming += coming_step;
             a += a_column;
             if (rows > 7)
                 seventh += a_column;

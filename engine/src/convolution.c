@@ -18,6 +18,8 @@
 enum {
     K_PART = 384,               /* numbers of a sum between two visits of the output: so much of a sliver stays in the nearest cache */
     TILES_MOST = 64,            /* of a piece */
+    NEAR = 512 << 10,           /* bytes of weights that stay in the second cache while pixels come and go */
+    NEAR_TILES = 4,             /* of a piece then, for each of which a sliver is read once from the nearest cache */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -67,6 +69,7 @@ typedef struct convolution {
     int64_t images, height, width;      /* of the output */
     int64_t runs_h, runs_w, run;        /* runs of the window and the length of one */
     int64_t panel, row_tiles, tiles, piece_tiles, pieces, group_slivers, slivers;
+    int64_t piece_slivers;              /* 1, or all of them where they are near */
 } convolution;
 
 static void compute(const convolution *it, int64_t image, int64_t sliver, int64_t first, int64_t end)
@@ -115,11 +118,10 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
 {
     const convolution *it = argument;
     for (int64_t i = begin; i < end; i++) {
-        int64_t piece = i % it->pieces, sliver = i / it->pieces % it->slivers, image = i / it->pieces / it->slivers;
-        int64_t first = piece * it->piece_tiles;
-        compute(it, image, sliver, first, least(it->tiles, first + it->piece_tiles));
-        if (vme_stopping(it->context))
-            break;
+        int64_t piece = i % it->pieces, rest = i / it->pieces, each = it->slivers / it->piece_slivers, image = rest / each;
+        int64_t first = piece * it->piece_tiles, sliver = rest % each * it->piece_slivers;
+        for (int64_t s = 0; s < it->piece_slivers && !vme_stopping(it->context); s++)
+            compute(it, image, sliver + s, first, least(it->tiles, first + it->piece_tiles));
     }
     return VME_OK;
 }
@@ -156,8 +158,11 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
     it.tiles = it.height * it.row_tiles;
     it.group_slivers = parts(it.outputs, it.kernel->columns);
     it.slivers = it.group_slivers * p[GROUPS];
-    it.pieces = parts(it.tiles, most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel))));
+    bool near = it.slivers * step->k * it.kernel->columns * 4 <= NEAR && it.tiles > NEAR_TILES * vme_threads();
+    it.piece_slivers = near ? it.slivers : 1;
+    it.piece_tiles = near ? NEAR_TILES : most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel)));
+    it.pieces = parts(it.tiles, it.piece_tiles);
     it.piece_tiles = parts(it.tiles, it.pieces);
     it.pieces = parts(it.tiles, it.piece_tiles);
-    return vme_parallel(context, it.images * it.slivers * it.pieces, 1, body, &it);
+    return vme_parallel(context, it.images * it.slivers / it.piece_slivers * it.pieces, 1, body, &it);
 }

@@ -67,7 +67,9 @@ typedef struct convolution {
     int64_t in_pixel, in_row, in_image, out_pixel, out_row, out_image, addend_pixel, addend_row, addend_image;      /* elements */
     int64_t channels, outputs;          /* of a group */
     int64_t images, height, width;      /* of the output */
-    int64_t runs_h, runs_w, run;        /* runs of the window and the length of one */
+    int64_t lines, runs, run;           /* of the window: lines of runs, and a run's length */
+    int64_t next_line, next_run;        /* elements */
+    int64_t part_runs, part;            /* of a tile's sum: so many runs, or one part of a run */
     int64_t panel, row_tiles, tiles, piece_tiles, pieces, group_slivers, slivers;
     int64_t piece_slivers;              /* 1, or all of them where they are near */
 } convolution;
@@ -78,37 +80,35 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
     const int64_t columns = it->kernel->columns, group = sliver / it->group_slivers, before = sliver % it->group_slivers * columns;
     const int64_t width = least(columns, it->outputs - before), column = group * it->outputs + before;
     const float *weights = step->weights + sliver * step->k * columns, *bias = step->bias + sliver * columns;
-    const int64_t run_parts = parts(it->run, K_PART), part = parts(it->run, run_parts);
     const float *in = it->in + image * it->in_image + group * it->channels;
     float *out = it->out + image * it->out_image + column;
     vme_gemm_tile tile = {
-        .a_row = step->p[STRIDE_W] * it->in_pixel * 4, .a_column = 4, .b_row = columns * 4, .c_row = it->out_pixel * 4, .ahead = 8 * columns * 4,
+        .a_row = step->p[STRIDE_W] * it->in_pixel * 4, .c_row = it->out_pixel * 4,
         .columns = (int)width, .far = true,
     };
-    for (int64_t h = 0; h < it->runs_h; h++)
-        for (int64_t w = 0; w < it->runs_w; w++)
-            for (int64_t k0 = 0; k0 < it->run; k0 += part) {
-                bool last = h == it->runs_h - 1 && w == it->runs_w - 1 && k0 + part >= it->run;
-                const float *from = in + h * step->p[DILATION_H] * it->in_row + w * step->p[DILATION_W] * it->in_pixel + k0;
-                tile.k = least(part, it->run - k0);
+    vme_gemm_layer layer = {.a_run = it->next_run * 4, .addend_row = it->addend_pixel * 4, .bounds = step->bounds};
+    for (int64_t line = 0; line < it->lines; line++)
+        for (int64_t r = 0; r < it->runs; r += it->part_runs)
+            for (int64_t k0 = 0; k0 < it->run; k0 += it->part) {
+                const float *from = in + line * it->next_line + r * it->next_run + k0;
+                tile.k = least(it->part, it->run - k0);
                 tile.b = (const char *)weights;
-                weights += tile.k * columns;
-                tile.coming = (const char *)weights;
-                tile.coming_step = least(64, parts(columns * 4, end - first));
-                for (int64_t t = first; t < end; t++, tile.coming += tile.coming_step * tile.k) {
+                layer.runs = least(it->part_runs, it->runs - r);
+                weights += layer.runs * tile.k * columns;
+                layer.coming = (const char *)weights;
+                layer.coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first));
+                bool last = line == it->lines - 1 && r + layer.runs == it->runs && k0 + tile.k == it->run;
+                layer.bias = last ? bias : NULL;
+                for (int64_t t = first; t < end; t++, layer.coming += layer.coming_step * layer.runs * tile.k) {
                     if (vme_stopping(it->context))
                         return;
                     int64_t y = t / it->row_tiles, x = t % it->row_tiles * it->panel;
-                    float *to = out + y * it->out_row + x * it->out_pixel;
                     tile.a = (const char *)(from + y * step->p[STRIDE_H] * it->in_row + x * step->p[STRIDE_W] * it->in_pixel);
-                    tile.c = (char *)to;
+                    tile.c = (char *)(out + y * it->out_row + x * it->out_pixel);
                     tile.rows = (int)least(it->panel, it->width - x);
-                    it->kernel->tile(&tile);
-                    if (last) {
-                        const float *addend = it->addend == NULL ? NULL : it->addend + image * it->addend_image + y * it->addend_row
-                                                                          + x * it->addend_pixel + column;
-                        it->model->kernels->model.finish(tile.rows, width, to, it->out_pixel, bias, addend, it->addend_pixel, step->bounds);
-                    }
+                    if (it->addend != NULL)
+                        layer.addend = (const char *)(it->addend + image * it->addend_image + y * it->addend_row + x * it->addend_pixel + column);
+                    it->kernel->layer_tile(&tile, &layer);
                 }
                 tile.accumulate = true;
             }
@@ -141,8 +141,12 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
         .in = model_pixel(in, arena, 0, -p[PAD_TOP], -p[PAD_LEFT]), .in_pixel = in->pixel, .in_row = in->row, .in_image = in->image,
         .out = model_pixel(out, arena, 0, 0, 0), .out_pixel = out->pixel, .out_row = out->row, .out_image = out->image,
         .channels = in->c / p[GROUPS], .outputs = out->c / p[GROUPS], .images = out->n, .height = out->h, .width = out->w,
-        .runs_h = p[KERNEL_H], .runs_w = runs_join ? 1 : p[KERNEL_W], .run = in->c / p[GROUPS] * (runs_join ? p[KERNEL_W] : 1),
+        .lines = runs_join ? 1 : p[KERNEL_H], .next_line = p[DILATION_H] * in->row,
+        .runs = runs_join ? p[KERNEL_H] : p[KERNEL_W], .next_run = runs_join ? p[DILATION_H] * in->row : p[DILATION_W] * in->pixel,
+        .run = in->c / p[GROUPS] * (runs_join ? p[KERNEL_W] : 1),
     };
+    it.part = parts(it.run, parts(it.run, K_PART));
+    it.part_runs = it.part < it.run ? 1 : parts(it.runs, parts(it.runs * it.run, K_PART));
     if (addend != NULL) {
         it.addend = model_pixel(addend, arena, 0, 0, 0);
         it.addend_pixel = addend->pixel;

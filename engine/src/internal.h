@@ -131,14 +131,24 @@ typedef struct vme_gemm_tile {
     char *c;
     int64_t a_row, a_column, b_row, c_row;
     int64_t ahead;              /* what will be read of b soon lies so many bytes on */
-    const char *coming;         /* what the tiles after this one will read, to be in the second cache by then: so many bytes each step of k */
-    int64_t coming_step;        /* 0: nothing, and `coming` is any address */
     int rows, columns;          /* 1 .. the kernel's */
     bool accumulate;            /* add to c; else c is overwritten and may hold anything */
     bool far;                   /* c is not in a near cache */
 } vme_gemm_tile;
+typedef struct vme_bounds { float low, high; } vme_bounds;      /* what leaves them becomes them; NaN stays */
+/* What a tile of a model's layer does beside that; its a has columns side by side, its b is a packed sliver. Its weights come from far, once, so what the next tiles read of them is fetched meanwhile. */
+typedef struct vme_gemm_layer {
+    int64_t runs, a_run;        /* the sum goes over so many runs of k, this far from each other in a; in b they follow each other */
+    const char *coming;         /* what is to be in the second cache when this tile is done: so many bytes each step of k */
+    int64_t coming_step;        /* 0: nothing, and `coming` is any address */
+    const float *bias;          /* NULL: none of these. One for each column of a whole tile: is added, as is the addend, within bounds */
+    const char *addend;         /* NULL: none */
+    int64_t addend_row;
+    vme_bounds bounds;
+} vme_gemm_layer;
 typedef struct vme_gemm_kernel {
     void (*tile)(const vme_gemm_tile *tile);
+    void (*layer_tile)(const vme_gemm_tile *tile, const vme_gemm_layer *layer);      /* float32 only; else NULL */
     int rows, columns;          /* a tile's most */
     int64_t work;               /* multiply-adds that take well under a millisecond: between two looks at the stop flag */
     int packed_rows;            /* elements from one step of a packed a to the next: a's rows lie side by side there */
@@ -216,8 +226,6 @@ typedef struct vme_random_kernels {
 } vme_random_kernels;
 
 /* Rows of models' values: float32, channels side by side. Distances are in elements. */
-typedef struct vme_bounds { float low, high; } vme_bounds;      /* what leaves them becomes them; NaN stays */
-
 /* A row of outputs, each channel of which is a sum over a window of its own channel. */
 typedef struct vme_depthwise {
     int64_t channels, outputs, kernel_h, kernel_w;
@@ -240,9 +248,6 @@ typedef struct vme_pooling {
 } vme_pooling;
 
 typedef struct vme_model_kernels {
-    /* c[i][j] = c[i][j] + bias[j] + addend[i][j], within bounds; addend may be NULL */
-    void (*finish)(int64_t rows, int64_t columns, float *c, int64_t c_row, const float *bias, const float *addend, int64_t addend_row,
-                   vme_bounds bounds);
     void (*add)(int64_t n, const float *a, const float *b, float *out, vme_bounds bounds);
     void (*clip)(int64_t n, const float *in, float *out, vme_bounds bounds);
     void (*depthwise)(const vme_depthwise *row);

@@ -171,21 +171,22 @@ static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t be
         const float *from = in_points(it, slot) + point * it->in_point;
         float *to = out_points(it, slot) + point * it->out_point + column;
         vme_gemm_tile tile = {
-            .a_row = it->in_wide * 4, .a_column = 4, .b_row = columns * 4, .c_row = it->out_wide * 4, .ahead = 8 * columns * 4,
+            .a_row = it->in_wide * 4, .c_row = it->out_wide * 4,
             .columns = (int)least(columns, it->out->c - column), .far = true,
         };
+        vme_gemm_layer layer = {.runs = 1};
         for (int64_t k0 = 0; k0 < channels; k0 += part) {
             tile.k = least(part, channels - k0);
             tile.b = (const char *)(it->step->weights + (i * channels + k0) * columns);
-            tile.coming = tile.b + tile.k * tile.b_row;
-            tile.coming_step = least(64, parts(tile.b_row, parts(count, panel)));
-            for (int64_t s = 0; s < count; s += panel, tile.coming += tile.coming_step * tile.k) {
+            layer.coming = tile.b + tile.k * columns * 4;
+            layer.coming_step = least(VME_ALIGNMENT, parts(columns * 4, parts(count, panel)));
+            for (int64_t s = 0; s < count; s += panel, layer.coming += layer.coming_step * tile.k) {
                 if (vme_stopping(it->context))
                     return;
                 tile.a = (const char *)(from + s * it->in_wide + k0);
                 tile.c = (char *)(to + s * it->out_wide);
                 tile.rows = (int)least(panel, count - s);
-                it->gemm->tile(&tile);
+                it->gemm->layer_tile(&tile, &layer);
             }
             tile.accumulate = true;
         }

@@ -28,13 +28,16 @@ INTEGER(i32, uint32_t, VME_SUM_OF_PRODUCTS)
 INTEGER(i64, uint64_t, VME_SUM_OF_PRODUCTS)
 
 #define ROWS VME_GEMM_ROWS
-#define PACKED true         /* tiles of packed rows have code of their own */
+#define PACKED true
+#define LAYERS true
 #define T f32
 #define E float
 #include "gemm_tile.h"
 #include "gemm_vector.h"
 #undef T
 #undef E
+#undef LAYERS
+#define LAYERS false
 #define T f64
 #define E double
 #include "gemm_tile.h"
@@ -71,10 +74,11 @@ INTEGER(i64, uint64_t, VME_SUM_OF_PRODUCTS)
 #undef E
 #undef ROWS
 #undef PACKED
+#undef LAYERS
 
 #define INTEGER_KERNEL(T, E) {.tile = T##_tile, .rows = 4, .packed_rows = VME_PACKED_ROWS(4), .columns = 2 * VME_VECTOR_BYTES / (int)sizeof(E), .work = 1 << 18}
-#define FLOAT_KERNEL(T, E) \
-    {.tile = T##_tile, .rows = VME_GEMM_ROWS, .packed_rows = VME_PACKED_ROWS(VME_GEMM_ROWS), .columns = 2 * (int)(sizeof(T##_vec) / sizeof(E)), .work = VME_GEMM_WORK, \
+#define FLOAT_KERNEL(T, E, LAYER_TILE) \
+    {.tile = T##_tile, .layer_tile = LAYER_TILE, .rows = VME_GEMM_ROWS, .packed_rows = VME_PACKED_ROWS(VME_GEMM_ROWS), .columns = 2 * (int)(sizeof(T##_vec) / sizeof(E)), .work = VME_GEMM_WORK, \
      .pack_a = T##_PACK_A, .pack_b = T##_pack_b, .dots = T##_dots, .sums = T##_sums}
 const vme_gemm_kernels JOIN(vme_gemm_, VME_TARGET) = {
     .of = {
@@ -87,7 +91,7 @@ const vme_gemm_kernels JOIN(vme_gemm_, VME_TARGET) = {
         [VME_UINT16] = INTEGER_KERNEL(i16, uint16_t),
         [VME_UINT32] = INTEGER_KERNEL(i32, uint32_t),
         [VME_UINT64] = INTEGER_KERNEL(i64, uint64_t),
-        [VME_FLOAT32] = FLOAT_KERNEL(f32, float),
-        [VME_FLOAT64] = FLOAT_KERNEL(f64, double),
+        [VME_FLOAT32] = FLOAT_KERNEL(f32, float, f32_layer_tile),
+        [VME_FLOAT64] = FLOAT_KERNEL(f64, double, NULL),
     },
 };

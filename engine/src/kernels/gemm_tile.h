@@ -1,5 +1,5 @@
 /* The tile of gemm.h for one element type: T names it (f32), E is its C type, ROWS its most rows. Every number of rows has code
- * of its own, with its sums in registers. */
+ * of its own, with its sums in registers. PACKED: tiles of packed rows have, too; LAYERS: and those of models' layers. */
 #define F(name) JOIN(JOIN(T, _), name)
 typedef E F(loose) __attribute__((aligned(1), may_alias));
 
@@ -36,7 +36,12 @@ typedef E F(loose) __attribute__((aligned(1), may_alias));
             __builtin_prefetch((b) + sizeof(F(vec))); \
     } while (0)
 
-INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vectors, const bool whole, const bool packed)
+#ifndef GEMM_WAYS
+#define GEMM_WAYS
+typedef enum gemm_way { SPREAD_ROWS, PACKED_ROWS, LAYER } gemm_way;
+#endif
+
+INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, const int rows, const int vectors, const bool whole, const gemm_way way)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E), STEP_BYTES = VME_PACKED_ROWS(ROWS) * sizeof(E) };
     F(vec) sum[ROWS][2];
@@ -47,19 +52,19 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
             sum[i][v] = (F(vec)){0};
     const F(mask) some = F(first)(tile->columns - (vectors - 1) * LANES);
     const char *a = tile->a, *b = tile->b;
-    const int64_t b_row = tile->b_row, ahead = tile->ahead, coming_step = tile->coming_step;
-    const char *coming = tile->coming;
+    /* what is known of layers leaves registers to the pointers */
+    const int64_t b_row = way == LAYER ? 2 * (int64_t)sizeof(F(vec)) : tile->b_row, ahead = way == LAYER ? 8 * b_row : tile->ahead;
     char *c = tile->c;
     int64_t p = tile->k;
     /* c is on its way while the sums are made: a row every two steps, lest b wait behind it, where there are that many */
-    const bool full = rows + 3 >= ROWS, slowly = packed && full && p >= 4 * ROWS;
+    const bool full = rows + 3 >= ROWS, slowly = way == PACKED_ROWS && full && p >= 4 * ROWS;
     if (tile->far && !slowly)
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; v++)
                 __builtin_prefetch(c + i * tile->c_row + v * (int)sizeof(F(vec)), 1);
-    if (packed) {
+    if (way == PACKED_ROWS) {
         enum { AHEAD = 8 * STEP_BYTES };
 #define TWO_STEPS \
         STEP(a + i * (int)sizeof(E), b, F(from_memory)(i)); \
@@ -92,24 +97,38 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
         }
     }
     else {
-        /* Two moving pointers and six steps reach 14 rows. The compiler is kept from making a moving pointer of each row: it has
-         * too few registers for that. */
-        const int64_t a_column = tile->a_column;
-        int64_t step1 = tile->a_row, step2 = 2 * step1, step3 = 3 * step1, step4 = 4 * step1, step5 = 5 * step1, step6 = 6 * step1;
-        __asm__("" : "+r"(step1), "+r"(step2), "+r"(step3), "+r"(step4), "+r"(step5), "+r"(step6));
-        const char *seventh = a + 7 * tile->a_row;
+        /* Two moving pointers and three steps, which addresses can take once, twice or four times, reach 14 rows. The compiler is kept from
+         * making a moving pointer of each row: it has too few registers for that. */
+        const int64_t a_column = way == LAYER ? (int64_t)sizeof(E) : tile->a_column;
+        int64_t step1 = tile->a_row, step3 = 3 * step1, step5 = 5 * step1;
+        __asm__("" : "+r"(step1), "+r"(step3), "+r"(step5));
+        const char *seventh = a + 7 * tile->a_row, *coming = way == LAYER ? layer->coming : NULL;
+        const int64_t coming_step = way == LAYER ? layer->coming_step : 0;
+        int64_t runs = way == LAYER ? layer->runs : 1;
+        do {
         for (; p > 0; p--) {
-            STEP((i < 7 ? a : seventh) + (i % 7 == 0 ? 0 : i % 7 == 1 ? step1 : i % 7 == 2 ? step2 : i % 7 == 3 ? step3
-                                          : i % 7 == 4 ? step4 : i % 7 == 5 ? step5 : step6), b, false);
+            STEP((i < 7 ? a : seventh) + (i % 7 == 0 ? 0 : i % 7 == 1 ? step1 : i % 7 == 2 ? 2 * step1 : i % 7 == 3 ? step3
+                                          : i % 7 == 4 ? 4 * step1 : i % 7 == 5 ? step5 : 2 * step3), b, false);
             FETCH(b + ahead);
-            __builtin_prefetch(coming, 0, 2);
-            coming += coming_step;
+            if (way == LAYER) {
+                __builtin_prefetch(coming, 0, 2);
+                coming += coming_step;
+            }
             a += a_column;
             if (rows > 7)
                 seventh += a_column;
             b += b_row;
         }
+        if (way == LAYER) {
+            p = tile->k;
+            a += layer->a_run - p * a_column;
+            seventh += layer->a_run - p * a_column;
+        }
+        } while (--runs > 0);
     }
+#if LAYERS
+    const F(vec) low = way == LAYER ? F(all)(layer->bounds.low) : (F(vec)){0}, high = way == LAYER ? F(all)(layer->bounds.high) : (F(vec)){0};
+#endif
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         E *row = (E *)c, *last = row + (vectors - 1) * LANES;
@@ -118,6 +137,18 @@ INLINE void F(block)(const vme_gemm_tile *tile, const int rows, const int vector
                 sum[i][0] = F(add)(F(load)(row), sum[i][0]);
             sum[i][vectors - 1] = F(add)(whole ? F(load)(last) : F(load_first)(last, some), sum[i][vectors - 1]);
         }
+#if LAYERS
+        if (way == LAYER && layer->bias != NULL) {
+            const E *addend = (const E *)(layer->addend + i * layer->addend_row);
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++) {
+                F(vec) more = F(load)(layer->bias + v * LANES);
+                if (layer->addend != NULL)
+                    more = F(add)(more, whole || v < vectors - 1 ? F(load)(addend + v * LANES) : F(load_first)(addend + v * LANES, some));
+                sum[i][v] = F(bounded)(F(add)(sum[i][v], more), low, high);
+            }
+        }
+#endif
         if (vectors == 2)
             F(store)(row, sum[i][0]);
         if (whole)
@@ -150,33 +181,38 @@ static void F(pack_b)(int64_t k, int64_t count, const char *b, int64_t b_row, ch
 }
 #endif
 
-static void F(tile)(const vme_gemm_tile *tile)
-{
-    enum { LANES = sizeof(F(vec)) / sizeof(E) };
-#define CASE(n, packed) \
+#define CASE(n) \
     case n: \
         if (n > ROWS) \
             __builtin_unreachable(); \
         if (tile->columns == 2 * LANES) \
-            F(block)(tile, n > ROWS ? 1 : n, 2, true, packed); \
+            F(block)(tile, layer, n > ROWS ? 1 : n, 2, true, way); \
         else if (tile->columns > LANES) \
-            F(block)(tile, n > ROWS ? 1 : n, 2, false, packed); \
+            F(block)(tile, layer, n > ROWS ? 1 : n, 2, false, way); \
         else \
-            F(block)(tile, n > ROWS ? 1 : n, 1, false, packed); \
+            F(block)(tile, layer, n > ROWS ? 1 : n, 1, false, way); \
         break;
-#define EACH(packed) \
-    switch (tile->rows) { \
-        CASE(1, packed) CASE(2, packed) CASE(3, packed) CASE(4, packed) CASE(5, packed) CASE(6, packed) CASE(7, packed) \
-        CASE(8, packed) CASE(9, packed) CASE(10, packed) CASE(11, packed) CASE(12, packed) CASE(13, packed) CASE(14, packed) \
+INLINE void F(any_block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, const gemm_way way)
+{
+    enum { LANES = sizeof(F(vec)) / sizeof(E) };
+    switch (tile->rows) {
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
     }
+}
+#undef CASE
+
+static void F(tile)(const vme_gemm_tile *tile)
+{
 #if PACKED
     if (tile->a_row == sizeof(E) && tile->a_column == VME_PACKED_ROWS(ROWS) * sizeof(E)) {
-        EACH(true)
+        F(any_block)(tile, NULL, PACKED_ROWS);
         return;
     }
 #endif
-    EACH(false)
-#undef EACH
-#undef CASE
+    F(any_block)(tile, NULL, SPREAD_ROWS);
 }
+
+#if LAYERS
+static void F(layer_tile)(const vme_gemm_tile *tile, const vme_gemm_layer *layer) { F(any_block)(tile, layer, LAYER); }
+#endif
 #undef F

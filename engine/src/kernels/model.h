@@ -11,19 +11,6 @@ VME_INLINE float within(float value, vme_bounds bounds)        /* NaN stays */
     return value > bounds.high ? bounds.high : value;
 }
 
-static void finish(int64_t rows, int64_t columns, float *restrict c, int64_t c_row, const float *restrict bias,
-                   const float *restrict addend, int64_t addend_row, vme_bounds bounds)
-{
-    for (int64_t i = 0; i < rows; i++, c += c_row)
-        if (addend != NULL) {
-            for (int64_t j = 0; j < columns; j++)
-                c[j] = within(c[j] + (bias[j] + addend[j]), bounds);
-            addend += addend_row;
-        } else
-            for (int64_t j = 0; j < columns; j++)
-                c[j] = within(c[j] + bias[j], bounds);
-}
-
 static void add(int64_t n, const float *a, const float *b, float *out, vme_bounds bounds)
 {
     for (int64_t i = 0; i < n; i++)
@@ -45,5 +32,5 @@ static void interleave(int64_t n, const float *restrict a, const float *restrict
 }
 
 const vme_model_kernels JOIN(vme_model_, VME_TARGET) = {
-    .finish = finish, .add = add, .clip = clip, .depthwise = depthwise, .largest = largest, .sum = sum, .interleave = interleave,
+    .add = add, .clip = clip, .depthwise = depthwise, .largest = largest, .sum = sum, .interleave = interleave,
 };

@@ -26,4 +26,12 @@ VME_INLINE f32_vec f32_without_negatives(f32_vec v)
     typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
     return (f32_vec)((bits)v & ~(bits)(v < 0));
 }
+VME_INLINE f32_vec f32_bounded(f32_vec v, f32_vec low, f32_vec high)       /* NaN stays */
+{
+    typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
+    bits below = v < low;
+    v = (f32_vec)(((bits)low & below) | ((bits)v & ~below));
+    bits above = v > high;
+    return (f32_vec)(((bits)high & above) | ((bits)v & ~above));
+}
 #endif

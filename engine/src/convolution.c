@@ -19,6 +19,7 @@ enum {
     K_PART = 384,               /* numbers of a sum between two visits of the output: so much of a sliver stays in the nearest cache */
     TILES_MOST = 64,            /* of a piece */
     NEAR = 512 << 10,           /* bytes of weights that stay in the second cache while pixels come and go */
+    PIECES = 4,                 /* for each thread, at least */
     NEAR_TILES = 4,             /* of a piece then, for each of which a sliver is read once from the nearest cache */
 };
 
@@ -162,11 +163,12 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
     it.tiles = it.height * it.row_tiles;
     it.group_slivers = parts(it.outputs, it.kernel->columns);
     it.slivers = it.group_slivers * p[GROUPS];
-    bool near = it.slivers * step->k * it.kernel->columns * 4 <= NEAR && it.tiles > NEAR_TILES * vme_threads();
+    const int64_t threads = vme_parallel_threads(), wanted = threads == 1 ? 1 : PIECES * threads;
+    bool near = it.slivers * step->k * it.kernel->columns * 4 <= NEAR && it.images * it.tiles >= wanted;
     it.piece_slivers = near ? it.slivers : 1;
     it.piece_tiles = near ? NEAR_TILES : most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel)));
-    it.pieces = parts(it.tiles, it.piece_tiles);
+    it.pieces = least(it.tiles, most(parts(it.tiles, it.piece_tiles), parts(wanted, it.images * it.slivers / it.piece_slivers)));
     it.piece_tiles = parts(it.tiles, it.pieces);
     it.pieces = parts(it.tiles, it.piece_tiles);
-    return vme_parallel(context, it.images * it.slivers / it.piece_slivers * it.pieces, 1, body, &it);
+    return vme_parallel_apart(context, it.images * it.slivers / it.piece_slivers * it.pieces, 1, body, &it);
 }

@@ -66,5 +66,5 @@ vme_status depthwise_run(vme_context *context, const vme_model *model, const mod
         .context = context, .model = model, .step = step, .in = &model->value[step->in], .out = out, .arena = arena,
         .addend = step->addend < 0 ? NULL : &model->value[step->addend], .at_once = PIECE / (out->c * step->k) / 28 * 28 + 28,
     };
-    return vme_parallel(context, out->n * out->h, PIECE / (out->w * out->c * step->k) + 1, body, &it);
+    return vme_parallel_apart(context, out->n * out->h, PIECE / (out->w * out->c * step->k) + 1, body, &it);
 }

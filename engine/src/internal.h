@@ -73,6 +73,11 @@ static inline void vme_flush_end(const unsigned *changed)
  * run side by side. The body must not need more than 16 KiB of stack and may itself not call this. */
 typedef vme_status vme_body(void *argument, int64_t begin, int64_t end);
 vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
+/* The same in any order, each thread in a part of the range of its own, at first: in jobs that follow each other it finds near itself what it
+ * has made. */
+vme_status vme_parallel_apart(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
+/* Threads that such a job of this thread's may have. */
+int vme_parallel_threads(void);
 /* What the calling thread wants of the operators that it calls from now on, beside what their contexts say. */
 typedef struct vme_wishes {
     int threads;                /* an operator may use, at most; 0: as many as there are */

@@ -109,7 +109,7 @@ static vme_status softmax_body(void *argument, int64_t begin, int64_t end)
 static vme_status run_rows(rows *it, vme_body *body)
 {
     it->length = it->out.shape[it->out.rank - 1];
-    return vme_parallel(it->context, rows_in(&it->out), PIECE / it->length + 1, body, it);
+    return vme_parallel_apart(it->context, rows_in(&it->out), PIECE / it->length + 1, body, it);
 }
 
 static vme_status run_softmax(vme_context *context, const vme_model *model, const model_step *step, char *arena)
@@ -232,7 +232,7 @@ static vme_status run_activate(vme_context *context, const vme_model *model, con
     const int64_t count = vme_elements(&it.out), image_shape[3] = {out->n, out->h, out->w * out->c};
     const int64_t in_strides[3] = {in->image * 4, in->row * 4, 4}, out_strides[3] = {out->image * 4, out->row * 4, 4};
     if (vme_is_contiguous(&it.in) && vme_is_contiguous(&it.out))
-        return vme_parallel(context, count, PIECE, activate_flat, &it);
+        return vme_parallel_apart(context, count, PIECE, activate_flat, &it);
     bool together = in->channels_last && out->channels_last;
     if (!together && (in->channels_last || out->channels_last || !rows_lie(in) || !rows_lie(out))) {
         vme_status status = vme_copy(context, &it.in, &it.out);

@@ -1,6 +1,6 @@
 /* The process's one thread pool: dividing an operator's work among the calling thread and helpers.
  *
- * A job is a range of pieces on its caller's stack. The caller always works itself; helpers take pieces of listed jobs while
+ * A job is a range of pieces on its caller's stack, taken in order, or from the parts that threads have to themselves and then from others'. The caller always works itself; helpers take pieces of listed jobs while
  * fewer threads work than the pool may use, and leave between two pieces when more callers have come. So many callers at once
  * have a core each and no helpers, a single one has all cores. What a piece computes never depends on who computes it.
  *
@@ -21,6 +21,7 @@
 
 enum {
     NOWHERE = -1,
+    PARTS_MOST = 8,             /* that threads have to themselves */
     HELPERS_MOST = 255, HELPER_STACK = 256 << 10, SPINS_MOST = 1 << 10, SPINS_LEAST = 1 << 4,
     TRIED_LEAST = 4,            /* pieces of a job that does one before it wakes helpers */
     WAKING_NS = 100000,         /* of work left: half of it is gained, and the waking and the way to a core lost */
@@ -32,7 +33,8 @@ struct job {
     void *argument;
     int64_t count, grain;
     vme_wishes wishes;              /* its caller's */
-    _Atomic int64_t next;           /* the first element that nobody has taken */
+    int parts;                      /* of the range: each begins where the one before it ends */
+    struct { _Alignas(VME_ALIGNMENT) _Atomic int64_t next; int64_t end; } part[PARTS_MOST];      /* next: the first element that nobody has taken */
     atomic_bool ended;              /* a piece failed, or the context was stopped */
     atomic_int helpers;             /* at work on it; changes under the lock */
     bool listed, called, waiting;   /* under the lock: helpers may join; sleeping ones were woken; the caller sleeps until they have left */
@@ -108,6 +110,8 @@ vme_wishes vme_wish(vme_wishes wishes)
     return before;
 }
 
+int vme_parallel_threads(void) { return wished.threads == 0 ? vme_threads() : wished.threads; }
+
 /* ---- jobs */
 static void fail(struct job *job, int64_t piece, vme_status status, const char *message)
 {
@@ -121,21 +125,46 @@ static void fail(struct job *job, int64_t piece, vme_status status, const char *
     atomic_store_explicit(&job->ended, true, memory_order_relaxed);
 }
 
+/* Elements that nobody has taken. */
+static int64_t left_of(const struct job *job)
+{
+    int64_t left = 0;
+    for (int i = 0; i < job->parts; i++) {
+        int64_t next = atomic_load_explicit(&job->part[i].next, memory_order_relaxed);
+        left += next < job->part[i].end ? job->part[i].end - next : 0;
+    }
+    return left;
+}
+
+/* Takes a piece, of this thread's own part while there are any; false: there was none. */
+static bool take(struct job *job, int64_t *begin, int64_t *end)
+{
+    for (int i = 0; i < job->parts; i++) {
+        const int number = (worker + i) % job->parts;
+        const int64_t part_end = job->part[number].end;
+        if (atomic_load_explicit(&job->part[number].next, memory_order_relaxed) >= part_end)
+            continue;
+        *begin = atomic_fetch_add_explicit(&job->part[number].next, job->grain, memory_order_relaxed);
+        if (*begin >= part_end)
+            continue;
+        *end = part_end - *begin > job->grain ? *begin + job->grain : part_end;
+        return true;
+    }
+    return false;
+}
+
 /* Takes and does one piece; false: there was none. */
 static bool do_piece(struct job *job)
 {
+    int64_t begin, end;
     if (atomic_load_explicit(&job->ended, memory_order_relaxed))
         return false;
     if (vme_stopping(job->context)) {
         atomic_store_explicit(&job->ended, true, memory_order_relaxed);
         return false;
     }
-    if (atomic_load_explicit(&job->next, memory_order_relaxed) >= job->count)
+    if (!take(job, &begin, &end))
         return false;
-    int64_t begin = atomic_fetch_add_explicit(&job->next, job->grain, memory_order_relaxed);
-    if (begin >= job->count)
-        return false;
-    int64_t end = job->count - begin > job->grain ? begin + job->grain : job->count;
     vme_status status = job->body(job->argument, begin, end);
     if (status != VME_OK)
         fail(job, begin, status, vme_message());
@@ -148,7 +177,7 @@ static int helpers_most(const struct job *job) { return (job->wishes.threads == 
 static bool wants_help(const struct job *job)
 {
     return atomic_load_explicit(&job->helpers, memory_order_relaxed) < helpers_most(job) && !atomic_load_explicit(&job->ended, memory_order_relaxed)
-           && atomic_load_explicit(&job->next, memory_order_relaxed) < job->count;
+           && left_of(job) > 0;
 }
 
 static uint64_t thread_cpu_ns(void)
@@ -356,7 +385,7 @@ static void wake(int wanted, const struct job *job)
 
 static int64_t pieces_left(const struct job *job)
 {
-    return (job->count - atomic_load_explicit(&job->next, memory_order_relaxed) + job->grain - 1) / job->grain;
+    return (left_of(job) + job->grain - 1) / job->grain;
 }
 
 /* Wakes as many as the job can use and the machine has cores for. */
@@ -444,7 +473,8 @@ static vme_status run(struct job *job)
     return VME_OK;
 }
 
-vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument)
+/* `most` parts at most. */
+static vme_status divided(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument, int most)
 {
     if (count <= 0)
         return VME_OK;
@@ -454,5 +484,21 @@ vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_
     if (count <= grain)
         return body(argument, 0, count);
     struct job job = {.context = context, .body = body, .argument = argument, .count = count, .grain = grain, .wishes = wished};
+    const int64_t pieces = (count + grain - 1) / grain, threads = helpers_most(&job) + 1, parts = threads < most ? threads : most;
+    job.parts = (int)(parts < pieces ? parts : pieces);
+    for (int i = 0; i < job.parts; i++) {
+        atomic_init(&job.part[i].next, pieces * i / job.parts * grain);
+        job.part[i].end = i == job.parts - 1 ? count : pieces * (i + 1) / job.parts * grain;
+    }
     return run(&job);
+}
+
+vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument)
+{
+    return divided(context, count, grain, body, argument, 1);
+}
+
+vme_status vme_parallel_apart(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument)
+{
+    return divided(context, count, grain, body, argument, PARTS_MOST);
 }

@@ -84,5 +84,5 @@ vme_status pooling_run(vme_context *context, const vme_model *model, const model
     };
     bool whole = step->kind == STEP_GLOBAL_AVERAGE_POOL;
     int64_t window = whole ? it.in->h * it.in->w : (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
-    return vme_parallel(context, whole ? it.out->n : it.out->n * it.out->h, PIECE / (it.out->w * it.out->c * window + 1) + 1, body, &it);
+    return vme_parallel_apart(context, whole ? it.out->n : it.out->n * it.out->h, PIECE / (it.out->w * it.out->c * window + 1) + 1, body, &it);
 }

@@ -209,7 +209,7 @@ static vme_status run_step(vme_context *context, const vme_model *model, const m
     const model_value *over = step->kind == STEP_EXPORT || step->kind == STEP_FLATTEN ? in : out;
     int64_t work = (in != NULL && step->kind != STEP_EXPORT ? in->n * in->h * in->w * in->c : 0) + over->n * over->h * over->w * over->c;
     int64_t count = over->n * over->h, grain = PIECE / (work / count + 1) + 1;
-    return vme_parallel(context, count, grain, body, &it);
+    return vme_parallel_apart(context, count, grain, body, &it);
 }
 
 /* ---- sessions */

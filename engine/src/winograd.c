@@ -39,7 +39,7 @@ typedef struct winograd {
     int64_t block_squares, blocks, slots, slot_floats;
     int64_t in_wide, out_wide, in_point, out_point;         /* floats from a square to the next, and from a point */
     int64_t block;                                          /* that all threads do together */
-    atomic_llong next;                                      /* or the first one that none has taken */
+    atomic_llong next[SLOTS_MOST];                          /* or the first one that none has taken, of each slot's part */
 } winograd;
 
 static void lay_out(winograd *it, const model_value *in, const model_value *out, const model_step *step)
@@ -198,10 +198,15 @@ static vme_status whole_blocks(void *argument, int64_t begin, int64_t end)
 {
     winograd *it = argument;
     for (int64_t slot = begin; slot < end; slot++)
-        for (;;) {
-            int64_t block = atomic_fetch_add_explicit(&it->next, 1, memory_order_relaxed);
-            if (block >= it->blocks || vme_stopping(it->context))
+        for (int64_t of = 0; of < it->slots;) {         /* its own part of the blocks, then others' */
+            int64_t part = (slot + of) % it->slots, part_end = it->blocks * (part + 1) / it->slots;
+            int64_t block = atomic_fetch_add_explicit(&it->next[part], 1, memory_order_relaxed);
+            if (vme_stopping(it->context))
                 break;
+            if (block >= part_end) {
+                of++;
+                continue;
+            }
             turn(it, slot, block, 0, block_count(it, block), true);
             multiply(it, slot, block, 0, it->points * it->slivers);
             turn(it, slot, block, 0, block_count(it, block), false);
@@ -241,17 +246,18 @@ vme_status winograd_run(vme_context *context, const vme_model *model, const mode
     };
     lay_out(&it, in, out, step);
     it.slivers = parts(out->c, it.gemm->columns);
-    atomic_init(&it.next, 0);
+    for (int64_t slot = 0; slot < it.slots; slot++)
+        atomic_init(&it.next[slot], it.blocks * slot / it.slots);
     if (it.slots > 1)
-        return vme_parallel(context, it.slots, 1, whole_blocks, &it);
+        return vme_parallel_apart(context, it.slots, 1, whole_blocks, &it);
     vme_status status = VME_OK;
     for (; status == VME_OK && it.block < it.blocks; it.block++) {
         int64_t count = block_count(&it, it.block), work = it.gemm->work / 8;
-        status = vme_parallel(context, count, work / 64 / (it.points * it.in_wide) + 1, part_in, &it);
+        status = vme_parallel_apart(context, count, work / 64 / (it.points * it.in_wide) + 1, part_in, &it);
         if (status == VME_OK)
-            status = vme_parallel(context, it.points * it.slivers, work / (count * in->c * it.gemm->columns) + 1, part_products, &it);
+            status = vme_parallel_apart(context, it.points * it.slivers, work / (count * in->c * it.gemm->columns) + 1, part_products, &it);
         if (status == VME_OK)
-            status = vme_parallel(context, count, work / 64 / (it.points * it.out_wide) + 1, part_out, &it);
+            status = vme_parallel_apart(context, count, work / 64 / (it.points * it.out_wide) + 1, part_out, &it);
     }
     return status;
 }

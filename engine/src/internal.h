@@ -74,7 +74,7 @@ static inline void vme_flush_end(const unsigned *changed)
 typedef vme_status vme_body(void *argument, int64_t begin, int64_t end);
 vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
 /* The same in any order, each thread in a part of the range of its own, at first: in jobs that follow each other it finds near itself what it
- * has made. */
+ * has made. Of several pieces that fail the caller hears of one. */
 vme_status vme_parallel_apart(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
 /* Threads that such a job of this thread's may have. */
 int vme_parallel_threads(void);

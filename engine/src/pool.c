@@ -486,9 +486,11 @@ static vme_status divided(vme_context *context, int64_t count, int64_t grain, vm
     struct job job = {.context = context, .body = body, .argument = argument, .count = count, .grain = grain, .wishes = wished};
     const int64_t pieces = (count + grain - 1) / grain, threads = helpers_most(&job) + 1, parts = threads < most ? threads : most;
     job.parts = (int)(parts < pieces ? parts : pieces);
+    int64_t begin = 0;
     for (int i = 0; i < job.parts; i++) {
-        atomic_init(&job.part[i].next, pieces * i / job.parts * grain);
-        job.part[i].end = i == job.parts - 1 ? count : pieces * (i + 1) / job.parts * grain;
+        atomic_init(&job.part[i].next, begin);
+        begin = i == job.parts - 1 ? count : begin + (pieces / job.parts + (i < pieces % job.parts)) * grain;
+        job.part[i].end = begin;
     }
     return run(&job);
 }

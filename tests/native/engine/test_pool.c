@@ -9,6 +9,7 @@
 
 #include "../check.h"
 #include "internal.h"
+#include "pool.h"
 
 static atomic_ullong worked_ns;
 static void worked(void *owner, uint64_t cpu_ns) { (void)owner; atomic_fetch_add(&worked_ns, cpu_ns); }
@@ -47,7 +48,7 @@ static void *visit_often(void *seed)
         visits->count = random >> 8 & 4095;
         visits->grain = 1 + (random >> 20) % 300;
         memset(visits->seen, 0, sizeof visits->seen);
-        CHECK(vme_parallel(context, visits->count, visits->grain, visit, visits) == VME_OK);
+        CHECK((round % 2 == 0 ? vme_parallel : vme_parallel_apart)(context, visits->count, visits->grain, visit, visits) == VME_OK);
         for (int i = 0; i < ELEMENTS; i++)
             CHECK(visits->seen[i] == (i < visits->count));
     }
@@ -202,6 +203,45 @@ static void helpers_join_later(void)
     vme_context_unref(context);
 }
 
+/* ---- threads that work apart keep to their parts of the range until these are done */
+enum { APART = 40 };
+struct apart {
+    atomic_int done[2];             /* pieces, by the caller and by the helper */
+    atomic_int strayed, helped;
+};
+
+static vme_status keep_apart(void *argument, int64_t begin, int64_t end)
+{
+    struct apart *apart = argument;
+    const int who = vme_worker() > 0, mine = atomic_load(&apart->done[who]);
+    CHECK(end == begin + 1);
+    atomic_fetch_or(&apart->helped, who ? vme_worker() : 0);
+    if (mine < APART / 2 && begin / (APART / 2) != vme_worker() % 2)
+        atomic_fetch_add(&apart->strayed, 1);
+    atomic_fetch_add(&apart->done[who], 1);
+    if (mine == 0 && who == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);            /* helpers are woken after the first piece */
+    else
+        while (mine < APART / 2 && atomic_load(&apart->done[!who]) <= mine)     /* so both work side by side */
+            sched_yield();
+    return VME_OK;
+}
+
+static void parts(void)
+{
+    if (vme_threads() < 2)
+        return;
+    vme_context *context = context_with(0);
+    vme_wishes before = vme_wish((vme_wishes){.threads = 2});
+    struct apart apart = {0};
+    CHECK(vme_parallel_threads() == 2);
+    CHECK(vme_parallel_apart(context, APART, 1, keep_apart, &apart) == VME_OK);
+    CHECK(atomic_load(&apart.done[0]) == APART / 2 && atomic_load(&apart.done[1]) == APART / 2);
+    CHECK(atomic_load(&apart.helped) % 2 == 0 || atomic_load(&apart.strayed) == 0);      /* a helper of an even number has the caller's part */
+    vme_wish(before);
+    vme_context_unref(context);
+}
+
 /* ---- the lowest piece that fails is what the caller hears */
 static vme_status fail_from(void *argument, int64_t begin, int64_t end)
 {
@@ -218,6 +258,9 @@ static void failures(void)
         snprintf(expected, sizeof expected, "piece %lld", (long long)first);
         CHECK(vme_parallel(context, 200, 1, fail_from, &first) == VME_BAD_VALUE);
         CHECK(strcmp(vme_message(), expected) == 0);
+        long long failed = -1;
+        CHECK(vme_parallel_apart(context, 200, 1, fail_from, &first) == VME_BAD_VALUE);
+        CHECK(sscanf(vme_message(), "piece %lld", &failed) == 1 && failed >= first);
     }
     vme_context_unref(context);
 }
@@ -236,9 +279,11 @@ static void stops(void)
     vme_context *context = context_with(0);
     CHECK(vme_parallel(context, INT64_MAX / 2, 1, stop_at_ten, context) == VME_STOPPED);
     CHECK(vme_parallel(context, 1, 1, stop_at_ten, context) == VME_STOPPED);
+    vme_context_stop(context, false);
+    CHECK(vme_parallel_apart(context, INT64_MAX / 2, 1, stop_at_ten, context) == VME_STOPPED);
     vme_statistics statistics;
     vme_context_statistics(context, &statistics);
-    CHECK(statistics.stopped == 2);
+    CHECK(statistics.stopped == 3);
     vme_context_stop(context, false);
     CHECK(vme_parallel(context, 9, 1, stop_at_ten, context) == VME_OK);
     vme_context_unref(context);
@@ -309,6 +354,7 @@ int main(void)
     helpers_join();
     helpers_join_later();
     places();
+    parts();
     failures();
     stops();
     sizes();

@@ -34,7 +34,7 @@ struct job {
     int64_t count, grain;
     vme_wishes wishes;              /* its caller's */
     int parts;                      /* of the range: each begins where the one before it ends */
-    struct { _Alignas(VME_ALIGNMENT) _Atomic int64_t next; int64_t end; } part[PARTS_MOST];      /* next: the first element that nobody has taken */
+    struct { _Atomic int64_t next; int64_t end; } part[PARTS_MOST];      /* next: the first element that nobody has taken */
     atomic_bool ended;              /* a piece failed, or the context was stopped */
     atomic_int helpers;             /* at work on it; changes under the lock */
     bool listed, called, waiting;   /* under the lock: helpers may join; sleeping ones were woken; the caller sleeps until they have left */

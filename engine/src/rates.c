@@ -1,6 +1,6 @@
 /* What a step costs: Q is counted, P, the rates, are built in, or measured once by running small convolutions of zeros; S is what starting a step
  * takes. Q is products of full tiles (a tile that is not full takes as long as one of LEAST_ROWS rows at least), numbers of Winograd's points,
- * bytes of weights.
+ * bytes of weights. Weights are on their way while products are made (vme_gemm_layer), so the longer of these two counts.
  *
  * Everything is about one core: what threads share makes no algorithm better than another. */
 #include "rates.h"
@@ -11,6 +11,7 @@
 #include <time.h>
 
 enum { LEAST_ROWS = 4, START_NS = 500, ROUNDS_MOST = 9, ROUNDS_LEAST = 5 };
+static const double FARTHER = 2;            /* a network's weights come from farther than those of a run that is repeated */
 static const double BOUND = 16;             /* times the built-in rates: what a measured one can be */
 static const double ENOUGH_NS = 3e6;        /* for the rounds of one algorithm */
 
@@ -47,9 +48,10 @@ rates_counted rates_work(const vme_kernels *kernels, const model_value *in, cons
 
 double rates_cost(const rates_counted *made, const double rates[VME_RATES])
 {
-    double ns = START_NS;
+    const double products = made->of[VME_RATE_PRODUCTS] / rates[VME_RATE_PRODUCTS], weights = made->of[VME_RATE_WEIGHTS] / rates[VME_RATE_WEIGHTS];
+    double ns = START_NS + (products > weights ? products : weights);
     for (int i = 0; i < VME_RATES; i++)
-        ns += made->of[i] / rates[i];
+        ns += i == VME_RATE_PRODUCTS || i == VME_RATE_WEIGHTS ? 0 : made->of[i] / rates[i];
     return ns;
 }
 
@@ -156,7 +158,7 @@ void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES])
     const double tile = 2.5 * kernel_of(kernels)->columns;
     rates[VME_RATE_PRODUCTS] = tile;
     rates[VME_RATE_POINTS_2] = rates[VME_RATE_POINTS_4] = tile / 24;
-    rates[VME_RATE_WEIGHTS] = 20;
+    rates[VME_RATE_WEIGHTS] = 10;
     rates[VME_RATE_BYTES] = 10;
 }
 
@@ -172,11 +174,14 @@ static void image(model_value *value, int64_t side, int64_t channels, int64_t ma
 /* A rate from one run: what its work of that kind takes of the time that the rates known so far leave. Out of bounds: the built-in one stays. */
 static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counted *made, double ns)
 {
-    double rest = ns - START_NS;
-    for (int i = 0; i < VME_RATES; i++)
-        if (i != (int)rate)
-            rest -= made->of[i] / rates[i];
+    rates_counted others = *made;
+    others.of[rate] = 0;
+    if (rate == VME_RATE_PRODUCTS || rate == VME_RATE_WEIGHTS)      /* side by side: the run is one of which this takes longer */
+        others.of[VME_RATE_PRODUCTS] = others.of[VME_RATE_WEIGHTS] = 0;
+    double rest = ns - rates_cost(&others, rates);
     double found = rest > 0 ? made->of[rate] / rest : 0;
+    if (rate == VME_RATE_WEIGHTS)
+        found /= FARTHER;
     if (found > rates[rate] / BOUND && found < rates[rate] * BOUND)
         rates[rate] = found;
 }
@@ -209,7 +214,7 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
         rates_counted made = rates_work(kernels, &its[i].value[0], &its[i].value[2], &its[i].step, shapes[i].algorithm);
         rate_from(rates, shapes[i].rate, &made, its[i].least);
     }
-    rates[VME_RATE_BYTES] = rates[VME_RATE_WEIGHTS] / 2;
+    rates[VME_RATE_BYTES] = rates[VME_RATE_WEIGHTS];
     while (begun-- > 0)
         trial_end(&its[begun]);
     free(its);

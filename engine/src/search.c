@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { KNOWN_MOST = 256 };
-static const double NEAR = 1.3;             /* times the least cost: what is timed too */
+static const double NEAR = 1.15;            /* times the least cost: what is timed too */
 static const double SURE = 1.05;            /* what is quicker by less than this is not what was expected, and may be chance */
 
 /* ---- the algorithms */

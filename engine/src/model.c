@@ -892,6 +892,13 @@ static int64_t bytes_of(const vme_model *model, int value)
     return value < 0 ? 0 : elements(&model->value[value]) * vme_dtype_size((vme_dtype)model->value[value].dtype);
 }
 
+/* What each of a value's elements adds up; a view may have an element so often that a number has no room for it. */
+static int64_t products_of(const model_value *made, int64_t each)
+{
+    int64_t products;
+    return __builtin_mul_overflow(elements(made), each, &products) ? INT64_MAX : products;
+}
+
 static const char *algorithm_of(const model_step *step)
 {
     return step->kind == STEP_NOTHING ? "nothing" : step->kind == STEP_DEPTHWISE ? "depthwise"
@@ -911,11 +918,11 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
     if (step->kind == STEP_NOTHING)
         return;
     if (step->kind == STEP_CONV || step->kind == STEP_DEPTHWISE) {
-        told->products = elements(made) * step->k;
+        told->products = products_of(made, step->k);
         told->bytes = made->c * (step->k + 1) * (int64_t)sizeof(float);
     } else if (step->op == MODEL_MATMUL && !port) {
         const model_value *left = &model->value[step->operand[0]];
-        told->products = elements(made) * left->shape[left->rank - 1];
+        told->products = products_of(made, left->shape[left->rank - 1]);
     }
     told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
     if (port)

@@ -213,7 +213,7 @@ static vme_status activate_flat(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* Rows of any two tensors of one shape; those of an image are its rows of pixels. */
+/* Rows of any two tensors of one shape; those of an image are its rows of pixels, or its pixels. */
 static vme_status activate_body(void *argument, int64_t begin, int64_t end)
 {
     const rows *it = argument;
@@ -229,8 +229,8 @@ static vme_status run_activate(vme_context *context, const vme_model *model, con
         .out = model_tensor(model, step->out, arena),
     };
     const model_value *in = &model->value[step->operand[0]], *out = &model->value[step->out];
-    const int64_t count = vme_elements(&it.out), image_shape[3] = {out->n, out->h, out->w * out->c};
-    const int64_t in_strides[3] = {in->image * 4, in->row * 4, 4}, out_strides[3] = {out->image * 4, out->row * 4, 4};
+    const int64_t count = vme_elements(&it.out);
+    int64_t image_shape[4], in_strides[4], out_strides[4];
     if (vme_is_contiguous(&it.in) && vme_is_contiguous(&it.out))
         return vme_parallel_apart(context, count, PIECE, activate_flat, &it);
     bool together = in->channels_last && out->channels_last;
@@ -242,10 +242,14 @@ static vme_status run_activate(vme_context *context, const vme_model *model, con
         in = out;
     }
     if (out->channels_last) {
+        const bool joined = in->pixel == in->c && out->pixel == out->c;     /* else beside others' channels: pixel by pixel */
+        memcpy(image_shape, (int64_t[4]){out->n, out->h, joined ? out->w * out->c : out->w, out->c}, sizeof image_shape);
+        memcpy(in_strides, (int64_t[4]){in->image * 4, in->row * 4, joined ? 4 : in->pixel * 4, 4}, sizeof in_strides);
+        memcpy(out_strides, (int64_t[4]){out->image * 4, out->row * 4, joined ? 4 : out->pixel * 4, 4}, sizeof out_strides);
         it.in.shape = it.out.shape = image_shape;
-        it.in.strides = together ? in_strides : out_strides;
+        it.in.strides = in_strides;
         it.out.strides = out_strides;
-        it.in.rank = it.out.rank = 3;
+        it.in.rank = it.out.rank = joined ? 3 : 4;
     }
     return run_rows(&it, activate_body);
 }

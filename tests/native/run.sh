@@ -10,7 +10,7 @@ build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 sources="$core/lane.c $core/warden.c $core/events.c $core/image.c $core/storage.c $core/meter.c $core/clock.c"
 sources="$sources $core/critical.c $core/urgency.c $here/fake_vm.c"
-wraps="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=aligned_alloc"
+wraps="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup,--wrap=aligned_alloc"
 [ $# -gt 0 ] || set -- none address undefined thread
 for sanitizer in "$@"; do
     flags="-std=c11 -D_GNU_SOURCE=1 -O1 -g -Wall -Wextra -Wshadow -Wmissing-prototypes -Werror -pthread -I$core -I$here"

@@ -7,7 +7,7 @@ cd -- "$(dirname -- "$0")/../../.."       # relative from here on: the checkout'
 here=tests/native/engine
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
-wraps="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=aligned_alloc"
+wraps="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup,--wrap=aligned_alloc"
 [ $# -gt 0 ] || set -- address undefined thread
 for sanitizer in "$@"; do
     flags="-std=c11 -D_GNU_SOURCE=1 -O1 -g -Wall -Wextra -Wshadow -Wmissing-prototypes -Werror -pthread"

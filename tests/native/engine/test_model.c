@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model_arena.h"
 #include "model_files.h"
 
 enum { CHANNELS = 5, SIDE = 9, MADE = 7, CLASSES = 3 };
@@ -144,48 +145,10 @@ static uint32_t below(uint32_t most)
     return (uint32_t)(noise >> 33) % most;
 }
 
-static int outermost(const vme_model *model, int number)
-{
-    while (model->value[number].within >= 0)
-        number = model->value[number].within;
-    return number;
-}
-
-/* Whether all values that are there at the same step have places of their own within the arena. */
-static bool arena_is_sound(const vme_model *model)
-{
-    enum { MOST = 256 };
-    int first[MOST], last[MOST];
-    CHECK(model->values <= MOST);
-    for (int v = 0; v < MOST; v++)
-        first[v] = last[v] = -1;
-    for (int s = 0; s < model->steps; s++) {
-        const model_step *step = &model->step[s];
-        const int used[] = {step->in, step->addend, step->out, step->scratch};
-        for (int i = 0; i < 4; i++)
-            if (used[i] >= 0) {
-                int root = outermost(model, used[i]);
-                first[root] = first[root] < 0 ? s : first[root];
-                last[root] = s;
-            }
-    }
-    for (int a = 0; a < model->values; a++)
-        for (int b = 0; b <= a && first[a] >= 0; b++) {
-            const model_value *one = &model->value[a], *other = &model->value[b];
-            if (one->kind != MODEL_COMPUTED || other->kind != MODEL_COMPUTED || first[b] < 0)
-                continue;
-            if (a == b ? one->offset < 0 || one->offset + one->bytes > (int64_t)model->arena_bytes
-                       : first[a] <= last[b] && first[b] <= last[a] && one->offset < other->offset + other->bytes
-                             && other->offset < one->offset + one->bytes)
-                return false;
-        }
-    return true;
-}
-
 /* Sums, maxima of windows and lower bounds of each other, at random: the answer is exact, so that any overlap shows in it too. */
 static void check_random_network(vme_context *context)
 {
-    enum { VALUES = FILE_NODES + 1, WIDE = 6, PLANES = 3, COUNT = PLANES * WIDE * WIDE };
+    enum { VALUES = 15, WIDE = 6, PLANES = 3, COUNT = PLANES * WIDE * WIDE };
     static float of[VALUES][COUNT], made[COUNT];
     uint32_t values[VALUES];
     model_file_begin();
@@ -230,6 +193,58 @@ static void check_random_network(vme_context *context)
     vme_model_unref(model);
 }
 
+/* An activation makes the middle third of a concatenation: it reads and writes those channels alone. */
+static void check_activation_beside_others(vme_context *context)
+{
+    enum { PARTS = 3, PLANES = 2, WIDE = 4, COUNT = PLANES * WIDE * WIDE };
+    float given[COUNT], made[PARTS * COUNT];
+    model_file_begin();
+    uint32_t x = value(4, 1, PLANES, WIDE, WIDE), part[PARTS], y;
+    for (int i = 0; i < PARTS; i++)
+        part[i] = value(4, 1, PLANES, WIDE, WIDE);
+    y = value(4, 1, PARTS * PLANES, WIDE, WIDE);
+    node(MODEL_RELU, 1, (uint32_t[]){x, part[0]});
+    node(MODEL_ACTIVATE, 1, (uint32_t[]){part[0], part[1]})->parameters[0] = CURVE_GELU;
+    node(MODEL_ADD, 2, (uint32_t[]){x, x, part[2]});
+    node(MODEL_CONCAT, PARTS, (uint32_t[]){part[0], part[1], part[2], y});
+    model_file_end(x, y, false);
+    vme_model *model;
+    vme_session *session;
+    CHECK(vme_model_new(context, file, file_size, &model) == VME_OK);
+    CHECK(vme_session_new(context, model, &session) == VME_OK);
+    for (int i = 0; i < COUNT; i++)
+        given[i] = (float)(i % 5) * 20 - 40;                /* far from 0 the curve is 0 or the number itself */
+    const int64_t shape[4] = {1, PLANES, WIDE, WIDE}, more[4] = {1, PARTS * PLANES, WIDE, WIDE};
+    const int64_t strides[4] = {COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4}, more_strides[4] = {PARTS * COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4};
+    const vme_tensor in = {NULL, (char *)given, shape, strides, 4, VME_FLOAT32}, out = {NULL, (char *)made, more, more_strides, 4, VME_FLOAT32};
+    const vme_tensor *inputs = &in, *outputs = &out;
+    CHECK(vme_session_run(session, &inputs, &outputs) == VME_OK);
+    for (int i = 0; i < COUNT; i++) {
+        float rectified = given[i] > 0 ? given[i] : 0;
+        CHECK(made[i] == rectified && made[COUNT + i] == rectified && made[2 * COUNT + i] == 2 * given[i]);
+    }
+    vme_session_free(session);
+    vme_model_unref(model);
+}
+
+/* Views that have one element 2^40 times are a product of 2^80 numbers, which a model may have: what is told of it says as many as it can. */
+static void check_endless_product(vme_context *context)
+{
+    const int64_t many = (int64_t)1 << 40;
+    model_file_begin();
+    uint32_t x = value(1, 1, 0, 0, 0), y = value(1, 1, 0, 0, 0);
+    const model_tensor_record of_x = {.dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = x}, of_y = {.dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = y};
+    uint32_t a = tensor_add(of_x, 2, (const int64_t[]){1, many}), b = tensor_add(of_x, 2, (const int64_t[]){many, 1});
+    node(MODEL_MATMUL, 2, (uint32_t[]){a, b, tensor_add(of_y, 3, (const int64_t[]){many, 1, 1})});
+    model_file_end(x, y, false);
+    vme_model *model;
+    vme_step step;
+    CHECK(vme_model_new(context, file, file_size, &model) == VME_OK);
+    vme_model_step(model, 1, &step);
+    CHECK(step.products == INT64_MAX);
+    vme_model_unref(model);
+}
+
 int main(void)
 {
     vme_context *context;
@@ -239,6 +254,8 @@ int main(void)
     check(context, true, 10000);
     for (int round = 0; round < 300; round++)
         check_random_network(context);
+    check_activation_beside_others(context);
+    check_endless_product(context);
     vme_context_unref(context);
     return 0;
 }

@@ -4,7 +4,9 @@ One file of each kind of operators, and every damage done to all of them."""
 
 import functools
 import math
+import resource
 import struct
+from pathlib import Path
 
 import numpy
 import pytest
@@ -51,6 +53,17 @@ def _places():
     return networks.graph_of(nodes, {"x": networks.values((3, 4)), "j": numpy.array([[0], [2], [1]])}, ("y", "z"), {"axis": numpy.array(1), "k": numpy.array([4])})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def bounded_memory():
+    """Damaged sizes ask for gigabytes, and some machines have them: here the address space ends half of one beyond what the process has, so that
+    memory refused is the error."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 29), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 FILES = {
     "network": networks.small, "images": _images, "views": _views, "places": _places,
     "open": lambda: networks.graph([node("MatMul", "x w", "m"), node("Transpose", "m", "t", perm=[1, 0, 2]), node("Concat", "t t", "c", axis=1), node("Softmax", "c")],
@@ -92,6 +105,14 @@ def _run(model, size):
     inputs = tuple(engine.numpy.zeros(shape, port.dtype) for shape, port in zip(shapes, model.inputs))
     if max(math.prod(step[4]) for step in _array._model_steps(model._session, inputs)) < 1 << 18:
         _array._model_run(model._session, inputs)
+
+
+def test_values_beyond_memory_are_refused():
+    """Two of a gigabyte: the arena is had when the model is opened."""
+    size = 1 << 28
+    file = compile_model(networks.graph([node("Sigmoid", "x")], {"x": (size,)}, {"y": (size,)}), "large")
+    with pytest.raises(MemoryError, match="the system has no"):
+        opened(file)
 
 
 def _open_sizes(file):

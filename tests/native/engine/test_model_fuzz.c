@@ -8,6 +8,7 @@
  */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -640,16 +641,16 @@ static void hurt(void)
 }
 
 /* ---- runs */
-static int charges, refuse_at, stop_at;
+static atomic_int charges, refuse_at, stop_at;         /* helpers charge, too */
 static vme_context *context;
 
 static bool charge(void *owner, size_t bytes)
 {
     (void)owner;
-    charges++;
-    if (charges == stop_at)
+    const int number = atomic_fetch_add(&charges, 1) + 1;
+    if (number == stop_at)
         vme_context_stop(context, true);
-    return charges != refuse_at && bytes <= MEMORY;
+    return number != refuse_at && bytes <= MEMORY;
 }
 
 typedef struct block { char *data; size_t bytes; vme_tensor tensor; int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST]; } block;

@@ -180,8 +180,8 @@ static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counte
         others.of[VME_RATE_PRODUCTS] = others.of[VME_RATE_WEIGHTS] = 0;
     double rest = ns - rates_cost(&others, rates);
     double found = rest > 0 ? made->of[rate] / rest : 0;
-    if (rate == VME_RATE_WEIGHTS)
-        found /= FARTHER;
+    if (rate == VME_RATE_WEIGHTS)           /* and never at more than is built in: the run's own may all lie in a large third cache */
+        found = found / FARTHER < rates[rate] ? found / FARTHER : rates[rate];
     if (found > rates[rate] / BOUND && found < rates[rate] * BOUND)
         rates[rate] = found;
 }

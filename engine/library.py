@@ -64,6 +64,25 @@ def set_threads(count):
     _check(lib.vme_threads_set(count))
 
 
+class Statistics(NamedTuple):
+    """What the arrays of one owner took: bytes and buffers that live, the most bytes so far, operators begun, ended by a stop, allocations refused,
+    nanoseconds of CPU of helper threads."""
+
+    live_bytes: int
+    peak_bytes: int
+    buffers: int
+    operators: int
+    stopped: int
+    refused: int
+    helper_cpu_ns: int
+
+
+def statistics():
+    """The Statistics of the host's own arrays; what each VM holds and pays for is in `Host.statistics()`."""
+    from engine import _array
+    return Statistics(**_array._statistics())
+
+
 def find_lapack():
     """Tells the engine where scipy-openblas32 lies, if it is installed; the engine opens it when a function first needs it.
 

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from engine import declarations
+import engine.numpy as np
+from engine import declarations, library
 from engine._vme import ffi, lib
 
 
@@ -191,6 +192,18 @@ def test_the_last_holder_of_a_share_may_write():
     assert maker.live == holder.live == 0
     for payer in (maker, holder):
         lib.vme_context_unref(payer.context)
+
+
+def test_the_hosts_own_arrays_are_counted():
+    before = library.statistics()
+    array = np.zeros(1 << 17)
+    held = library.statistics()
+    assert (held.live_bytes - before.live_bytes, held.buffers - before.buffers) == (1 << 20, 1)
+    assert held.peak_bytes >= held.live_bytes
+    array += 1
+    assert library.statistics().operators > held.operators
+    del array
+    assert library.statistics().live_bytes == before.live_bytes
 
 
 def test_a_backend_that_is_not_there_cannot_be_forced():

@@ -106,24 +106,24 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
         const int64_t coming_step = way == LAYER ? layer->coming_step : 0;
         int64_t runs = way == LAYER ? layer->runs : 1;
         do {
-        for (; p > 0; p--) {
-            STEP((i < 7 ? a : seventh) + (i % 7 == 0 ? 0 : i % 7 == 1 ? step1 : i % 7 == 2 ? 2 * step1 : i % 7 == 3 ? step3
-                                          : i % 7 == 4 ? 4 * step1 : i % 7 == 5 ? step5 : 2 * step3), b, false);
-            FETCH(b + ahead);
-            if (way == LAYER) {
-                __builtin_prefetch(coming, 0, 2);
-                coming += coming_step;
+            for (; p > 0; p--) {
+                STEP((i < 7 ? a : seventh) + (i % 7 == 0 ? 0 : i % 7 == 1 ? step1 : i % 7 == 2 ? 2 * step1 : i % 7 == 3 ? step3
+                                              : i % 7 == 4 ? 4 * step1 : i % 7 == 5 ? step5 : 2 * step3), b, false);
+                FETCH(b + ahead);
+                if (way == LAYER) {
+                    __builtin_prefetch(coming, 0, 2);
+                    coming += coming_step;
+                }
+                a += a_column;
+                if (rows > 7)
+                    seventh += a_column;
+                b += b_row;
             }
-            a += a_column;
-            if (rows > 7)
-                seventh += a_column;
-            b += b_row;
-        }
-        if (way == LAYER) {
-            p = tile->k;
-            a += layer->a_run - p * a_column;
-            seventh += layer->a_run - p * a_column;
-        }
+            if (way == LAYER) {
+                p = tile->k;
+                a += layer->a_run - p * a_column;
+                seventh += layer->a_run - p * a_column;
+            }
         } while (--runs > 0);
     }
 #if LAYERS

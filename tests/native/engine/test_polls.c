@@ -67,16 +67,16 @@ static void look_at_model(const char *name, uint32_t out, const char *from, char
 {
     vme_model *model;
     vme_session *session = NULL;
-    vme_port ports[2];
+    vme_port port_of[2];
     vme_tensor tensors_of[2];
     int64_t strides[2][VME_RANK_MOST];
     size_t bytes;
     model_file_end(0, out, false);
     CHECK(vme_model_new(context, file, file_size, &model) == VME_OK);
     for (int i = 0; i < 2; i++) {
-        vme_model_port(model, i == 1, 0, &ports[i]);
-        CHECK(vme_shape_bytes(VME_FLOAT32, ports[i].rank, ports[i].shape, strides[i], &bytes) == VME_OK && bytes <= (size_t)ELEMENTS * 16);
-        tensors_of[i] = (vme_tensor){NULL, i == 0 ? (char *)from : to, ports[i].shape, strides[i], ports[i].rank, VME_FLOAT32};
+        vme_model_port(model, i == 1, 0, &port_of[i]);
+        CHECK(vme_shape_bytes(VME_FLOAT32, port_of[i].rank, port_of[i].shape, strides[i], &bytes) == VME_OK && bytes <= (size_t)ELEMENTS * 16);
+        tensors_of[i] = (vme_tensor){NULL, i == 0 ? (char *)from : to, port_of[i].shape, strides[i], port_of[i].rank, VME_FLOAT32};
     }
     const vme_tensor *in = &tensors_of[0], *made = &tensors_of[1];
     char what[80];

@@ -1,8 +1,9 @@
 /* The process's one thread pool: dividing an operator's work among the calling thread and helpers.
  *
- * A job is a range of pieces on its caller's stack, taken in order, or from the parts that threads have to themselves and then from others'. The caller always works itself; helpers take pieces of listed jobs while
- * fewer threads work than the pool may use, and leave between two pieces when more callers have come. So many callers at once
- * have a core each and no helpers, a single one has all cores. What a piece computes never depends on who computes it.
+ * A job is a range of pieces on its caller's stack, taken in order, or from the parts that threads have to themselves and then from others'.
+ * The caller always works itself; helpers take pieces of listed jobs while fewer threads work than the pool may use, and leave between two
+ * pieces when more callers have come. So many callers at once have a core each and no helpers, a single one has all cores. What a piece
+ * computes never depends on who computes it.
  *
  * Helpers start when a job first wants one. An idle one spins a little (less and less while that finds nothing), then sleeps. Waking
  * one costs its caller as much as some products take, so a job of several pieces does the first and wakes helpers when the others are

@@ -3,6 +3,7 @@
 import numpy
 
 from .equal import merge_equal
+from .factoring import factor_products
 from .network import BINARY, Layer, contiguous, dtype_number, is_binary
 from .patterns import find_patterns
 from .places import add_in_products, make_in_place
@@ -30,6 +31,8 @@ def improve(network):
         drop_dead(network)
         fold_channels(network)
         add_in_products(network)
+        factor_products(network)
+        drop_dead(network)
         fuse(network)
     with savings.counting("layouts", network):
         settle(network)

@@ -135,7 +135,33 @@ class MNN:
         return {name: variable.read() for name, variable in zip(self._outputs, self._model.forward(given))}
 
 
+class Torch:
+    """Traced, frozen and optimized for inference, which of its ways was the quickest here (torch.compile, which wants a C++ compiler, was slower on most)."""
+
+    NAME = "torch"
+    MODULES = ("torch", "bench.torch_network")
+    INSTALL = "pip install torch"
+
+    def __init__(self, folder, threads):
+        import torch
+        from bench.torch_network import Network
+        torch.set_num_threads(threads)
+        torch.set_num_interop_threads(1)
+        network = Network(folder / "network.onnx").eval()
+        self._torch, self._inputs, self._outputs, self._traced = torch, network.inputs, network.outputs, None
+        self._network = network
+        self.about = {"version": torch.__version__, "threads": threads, "graph": "torch.jit: trace, freeze, optimize_for_inference"}
+
+    def run(self, inputs):
+        with self._torch.inference_mode():
+            given = [self._torch.from_numpy(inputs[name]) for name in self._inputs]
+            if self._traced is None:        # shapes and dtypes are those of the first run
+                jit = self._torch.jit
+                self._traced = jit.optimize_for_inference(jit.freeze(jit.trace(self._network, given)))
+            return {name: made.numpy() for name, made in zip(self._outputs, self._traced(*given))}
+
+
 OURS = (InTheHost, InAVM)
-PEERS = (ONNXRuntime, OpenVINO, MNN)
+PEERS = (ONNXRuntime, OpenVINO, MNN, Torch)
 NEEDED = (ONNXRuntime, OpenVINO)            # without these a comparison says nothing
 ENGINES = {engine.__name__: engine for engine in (*OURS, KeptInTheHost, *PEERS)}

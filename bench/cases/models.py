@@ -1,4 +1,5 @@
-"""The engine's models against ONNX Runtime, OpenVINO and MNN, on the same networks and inputs: in the host and in a VM, with one thread and with two.
+"""The engine's models against ONNX Runtime, OpenVINO, MNN and, where it is installed, torch, on
+the same networks and inputs: in the host and in a VM, with one thread and with two.
 
 Every engine is in a process of its own, they take turns run by run, every run has a fresh input, and every output is compared with ONNX Runtime's. Peers
 get the same number of threads, float32 and their best options for graphs, which are in the results. Before each run nobody works for a while, since peers'
@@ -41,7 +42,7 @@ def run(quick, networks_asked=tuple(networks.NETWORKS)):
 
 
 def _measured(name, folder, ports, unwritten, threads, rounds):
-    left_out = {peer.NAME: f"not installed ({GET_PEERS})" for peer in PEERS if peer not in installed()}
+    left_out = {peer.NAME: f"not installed ({getattr(peer, 'INSTALL', GET_PEERS)})" for peer in PEERS if peer not in installed()}
     times, worst, agree, about = {}, {}, True, {}
     with contextlib.ExitStack() as stack:
         runners = []

@@ -16,7 +16,9 @@
 #include <string.h>
 
 enum {
-    K_PART = 384,               /* numbers of a sum between two visits of the output: so much of a sliver stays in the nearest cache */
+    K_PART = 768,               /* numbers of a sum between two visits of the output: a sliver's stay in the second cache, which costs less than visits do */
+    BLOCK_LEAST = K_PART / 2,
+    INPUT_NEAR = 1 << 20,       /* bytes of the input that stay in the second cache while slivers of weights come and go */
     TILES_MOST = 64,            /* of a piece */
     NEAR = 512 << 10,           /* bytes of weights that stay in the second cache while pixels come and go */
     PIECES = 4,                 /* for each thread, at least */
@@ -72,41 +74,44 @@ typedef struct convolution {
     int64_t next_line, next_run;        /* elements */
     int64_t part_runs, part;            /* of a tile's sum: so many runs, or one part of a run */
     int64_t panel, row_tiles, tiles, piece_tiles, pieces, group_slivers, slivers;
-    int64_t piece_slivers;              /* 1, or all of them where they are near */
+    int64_t piece_slivers;              /* 1, or all of them where they are near, or many where sums go over a block of the input at a time */
+    int64_t block;                      /* of a run: so many numbers for all of a piece's slivers, then the next ones */
 } convolution;
 
-static void compute(const convolution *it, int64_t image, int64_t sliver, int64_t first, int64_t end)
+/* Sums of one sliver over the numbers k_first to k_end of each run, some of the runs, for tiles from `first` to `end`. `after`: the weights that are read next. */
+static void compute(const convolution *it, int64_t image, int64_t sliver, int64_t first, int64_t end, int64_t k_first, const float *after)
 {
     const model_step *step = it->step;
     const int64_t columns = it->kernel->columns, group = sliver / it->group_slivers, before = sliver % it->group_slivers * columns;
     const int64_t width = least(columns, it->outputs - before), column = group * it->outputs + before;
-    const float *weights = step->weights + sliver * step->k * columns, *bias = step->bias + sliver * columns;
+    const int64_t k_end = least(it->run, k_first + it->block);
+    const float *weights = step->weights + (sliver * step->k + k_first) * columns, *bias = step->bias + sliver * columns;
     const float *in = it->in + image * it->in_image + group * it->channels;
     float *out = it->out + image * it->out_image + column;
     vme_gemm_tile tile = {
         .a_row = step->p[STRIDE_W] * it->in_pixel * 4, .c_row = it->out_pixel * 4,
-        .columns = (int)width, .far = true,
+        .columns = (int)width, .accumulate = k_first > 0, .far = true,
     };
     vme_gemm_layer layer = {.a_run = it->next_run * 4, .addend_row = it->addend_pixel * 4, .bounds = step->bounds};
     for (int64_t line = 0; line < it->lines; line++)
         for (int64_t r = 0; r < it->runs; r += it->part_runs)
-            for (int64_t k0 = 0; k0 < it->run; k0 += it->part) {
+            for (int64_t k0 = k_first; k0 < k_end; k0 += it->part) {
                 const float *from = in + line * it->next_line + r * it->next_run + k0;
-                tile.k = least(it->part, it->run - k0);
+                tile.k = least(it->part, k_end - k0);
                 tile.b = (const char *)weights;
                 layer.runs = least(it->part_runs, it->runs - r);
                 weights += layer.runs * tile.k * columns;
-                layer.coming = (const char *)weights;
+                const bool done = line == it->lines - 1 && r + layer.runs == it->runs && k0 + tile.k == k_end;
+                layer.coming = (const char *)(done ? after : weights);
                 layer.coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first));
-                bool last = line == it->lines - 1 && r + layer.runs == it->runs && k0 + tile.k == it->run;
-                layer.bias = last ? bias : NULL;
+                layer.bias = done && k_end == it->run ? bias : NULL;
                 for (int64_t t = first; t < end; t++, layer.coming += layer.coming_step * layer.runs * tile.k) {
                     if (vme_stopping(it->context))
                         return;
-                    int64_t y = t / it->row_tiles, x = t % it->row_tiles * it->panel;
+                    const int64_t y = t / it->row_tiles, place = t % it->row_tiles, x = place * it->width / it->row_tiles;
                     tile.a = (const char *)(from + y * step->p[STRIDE_H] * it->in_row + x * step->p[STRIDE_W] * it->in_pixel);
                     tile.c = (char *)(out + y * it->out_row + x * it->out_pixel);
-                    tile.rows = (int)least(it->panel, it->width - x);
+                    tile.rows = (int)((place + 1) * it->width / it->row_tiles - x);
                     if (it->addend != NULL)
                         layer.addend = (const char *)(it->addend + image * it->addend_image + y * it->addend_row + x * it->addend_pixel + column);
                     it->kernel->layer_tile(&tile, &layer);
@@ -118,11 +123,17 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
 static vme_status body(void *argument, int64_t begin, int64_t end)
 {
     const convolution *it = argument;
+    const int64_t row = it->kernel->columns, size = it->step->k * row, each = parts(it->slivers, it->piece_slivers);
     for (int64_t i = begin; i < end; i++) {
-        int64_t piece = i % it->pieces, rest = i / it->pieces, each = it->slivers / it->piece_slivers, image = rest / each;
-        int64_t first = piece * it->piece_tiles, sliver = rest % each * it->piece_slivers;
-        for (int64_t s = 0; s < it->piece_slivers && !vme_stopping(it->context); s++)
-            compute(it, image, sliver + s, first, least(it->tiles, first + it->piece_tiles));
+        const int64_t piece = i % it->pieces, rest = i / it->pieces, image = rest / each, sliver = rest % each * it->piece_slivers;
+        const int64_t first = piece * it->piece_tiles, slivers = least(it->piece_slivers, it->slivers - sliver);
+        const float *weights = it->step->weights + sliver * size;
+        for (int64_t k = 0; k < it->run; k += it->block)
+            for (int64_t s = 0; s < slivers && !vme_stopping(it->context); s++) {
+                const float *after = s + 1 < slivers ? weights + (s + 1) * size + k * row
+                    : k + it->block < it->run ? weights + (k + it->block) * row : weights + slivers * size;
+                compute(it, image, sliver + s, first, least(it->tiles, first + it->piece_tiles), k, after);
+            }
     }
     return VME_OK;
 }
@@ -146,8 +157,6 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
         .runs = runs_join ? p[KERNEL_H] : p[KERNEL_W], .next_run = runs_join ? p[DILATION_H] * in->row : p[DILATION_W] * in->pixel,
         .run = in->c / p[GROUPS] * (runs_join ? p[KERNEL_W] : 1),
     };
-    it.part = parts(it.run, parts(it.run, K_PART));
-    it.part_runs = it.part < it.run ? 1 : parts(it.runs, parts(it.runs * it.run, K_PART));
     if (addend != NULL) {
         it.addend = model_pixel(addend, arena, 0, 0, 0);
         it.addend_pixel = addend->pixel;
@@ -163,12 +172,21 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
     it.tiles = it.height * it.row_tiles;
     it.group_slivers = parts(it.outputs, it.kernel->columns);
     it.slivers = it.group_slivers * p[GROUPS];
-    const int64_t threads = vme_parallel_threads(), wanted = threads == 1 ? 1 : PIECES * threads;
-    bool near = it.slivers * step->k * it.kernel->columns * 4 <= NEAR && it.images * it.tiles >= wanted;
-    it.piece_slivers = near ? it.slivers : 1;
-    it.piece_tiles = near ? NEAR_TILES : most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel)));
-    it.pieces = least(it.tiles, most(parts(it.tiles, it.piece_tiles), parts(wanted, it.images * it.slivers / it.piece_slivers)));
+    const int64_t threads = vme_parallel_threads(), wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * it.kernel->columns * 4;
+    const bool near = it.slivers * sliver_bytes <= NEAR && it.images * it.tiles >= wanted;
+    const int64_t most_tiles = least(TILES_MOST, it.tiles), blocks = near || it.lines * it.runs > 1 ? 1
+        : least(parts(most_tiles * it.panel * it.run * 4, INPUT_NEAR), parts(it.run, BLOCK_LEAST));
+    it.block = parts(it.run, blocks);
+    it.part = parts(it.block, parts(it.block, K_PART));
+    it.part_runs = it.part < it.run ? 1 : parts(it.runs, parts(it.runs * it.run, K_PART));
+    it.piece_tiles = near ? NEAR_TILES : blocks > 1 ? most_tiles : most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel)));
+    int64_t groups = near ? 1 : it.slivers;             /* of slivers */
+    if (blocks > 1)
+        groups = least(groups, parts(wanted, it.images * parts(it.tiles, it.piece_tiles)));
+    it.piece_slivers = parts(it.slivers, groups);
+    groups = parts(it.slivers, it.piece_slivers);
+    it.pieces = least(it.tiles, most(parts(it.tiles, it.piece_tiles), parts(wanted, it.images * groups)));
     it.piece_tiles = parts(it.tiles, it.pieces);
     it.pieces = parts(it.tiles, it.piece_tiles);
-    return vme_parallel_apart(context, it.images * it.slivers / it.piece_slivers * it.pieces, 1, body, &it);
+    return vme_parallel_apart(context, it.images * groups * it.pieces, 1, body, &it);
 }

@@ -17,8 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, PATH_LONGEST = 4096 };
-static const char magic[8] = "VMEKEPT2";
+enum { PAGE = 4096, PATH_LONGEST = 4096, PIECE = 4 << 20 };
+static const char magic[8] = "VMEKEPT3";
 
 typedef struct kept_header {
     char magic[8];
@@ -59,8 +59,25 @@ static uint64_t sum_of(uint64_t sum, const char *bytes, size_t size)
     return sum ^ sum >> 32;
 }
 
+/* The same of the choices and the packed block, a piece after the other. `leave`: each piece of the mapping is let go of, and stays in the system's
+ * cache: the model's own file may still be in memory, too. */
+static uint64_t sum_of_all(const char *choices, size_t count, const char *packed, size_t size, bool leave)
+{
+    uint64_t sum = sum_of(0, choices, count);
+    for (size_t at = 0; at < size; at += PIECE) {
+        const size_t piece = size - at < PIECE ? size - at : PIECE;
+        if (leave)
+            madvise((void *)(uintptr_t)(packed + at), piece, MADV_POPULATE_READ);
+        sum = sum_of(sum, packed + at, piece);
+        if (leave)
+            madvise((void *)(uintptr_t)(packed + at), piece, MADV_DONTNEED);
+    }
+    return sum;
+}
+
 void kept_open(model_making *it, const char *path, size_t size)
 {
+    const bool leave = it->spent != NULL;
     struct stat found;
     kept_header head;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -70,9 +87,10 @@ void kept_open(model_making *it, const char *path, size_t size)
         && pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head && memcmp(head.magic, magic, sizeof magic) == 0 && head.model_bytes == size
         && head.steps == (uint64_t)it->model->most_steps && head.packed_bytes <= (uint64_t)found.st_size
         && packed_at(head.steps) + head.packed_bytes == (uint64_t)found.st_size) {
-        void *map = mmap(NULL, (size_t)found.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, file, 0);
+        void *map = mmap(NULL, (size_t)found.st_size, PROT_READ, leave ? MAP_PRIVATE : MAP_PRIVATE | MAP_POPULATE, file, 0);
         const char *packed = map == MAP_FAILED ? NULL : (const char *)map + packed_at(head.steps);
-        if (map != MAP_FAILED && sum_of(sum_of(0, (const char *)map + sizeof head, packed_at(head.steps) - sizeof head), packed, head.packed_bytes) != head.sum)
+        if (map != MAP_FAILED
+            && sum_of_all((const char *)map + sizeof head, packed_at(head.steps) - sizeof head, packed, head.packed_bytes, leave) != head.sum)
             munmap(map, (size_t)found.st_size);
         else if (map != MAP_FAILED) {
             it->model->map = map;
@@ -93,6 +111,12 @@ char *kept_packed(const model_making *it)
         if (it->model->step[s].kind == STEP_CONV && it->model->step[s].algorithm != (convolution_algorithm)it->kept[s])
             return NULL;
     return head.packed_bytes == it->model->packed_bytes ? (char *)it->model->map + packed_at(head.steps) : NULL;
+}
+
+void kept_return(const model_making *it)
+{
+    if (it->model->map != NULL && it->spent != NULL)
+        madvise(it->model->map, it->model->map_bytes, MADV_POPULATE_READ);
 }
 
 static bool put(int file, const char *bytes, size_t count)
@@ -123,7 +147,7 @@ void kept_write(const vme_model *model, const char *path, size_t size)
     memcpy(head.magic, magic, sizeof magic);
     for (int s = 0; s < model->steps; s++)
         front[sizeof head + (size_t)s] = (char)model->step[s].algorithm;
-    head.sum = sum_of(sum_of(0, front + sizeof head, room - sizeof head), model->packed, model->packed_bytes);
+    head.sum = sum_of_all(front + sizeof head, room - sizeof head, model->packed, model->packed_bytes, false);
     memcpy(front, &head, sizeof head);
     /* on the disk before it has its name: after a loss of power there is a whole file or none */
     bool whole = put(file, front, room) && put(file, model->packed, model->packed_bytes) && fsync(file) == 0;

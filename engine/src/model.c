@@ -655,6 +655,7 @@ static vme_status pack_weights(model_making *it)
         spend(it, (uint64_t)(packing->outputs * step->k) * sizeof(float), it->file->tensors, s + 1);
     }
     spend(it, SPEND_LEAST, it->file->tensors, model->steps);
+    kept_return(it);
     return VME_OK;
 }
 

@@ -265,6 +265,8 @@ vme_status convolution_choose(const vme_model *model, model_step *step, const co
 void kept_open(model_making *it, const char *path, size_t size);
 /* The packed block in the mapped file; NULL: it has another one. */
 char *kept_packed(const model_making *it);
+/* Has all of the mapped file in memory, now that the model's own bytes were given back. */
+void kept_return(const model_making *it);
 /* Keeps a finished model; where that fails there is no file. */
 void kept_write(const vme_model *model, const char *path, size_t size);
 

@@ -63,6 +63,17 @@ def test_no_more_than_a_constant_is_twice_in_memory(folder, way):
     assert weights < int(done.stdout) < 1.75 * weights          # one of the two constants is there twice at a time
 
 
+def test_a_kept_model_and_its_file_are_not_in_memory_together(folder):
+    """The second process maps what the first one has kept, all of which is held against its sum; then both have it in memory."""
+    imports = "from engine import library, task_models"
+    loading = "model = library.Model(task_models.find(sys.argv[1] + '/net.vmm')[1], kept=sys.argv[1] + '/kept', spend=True)"
+    one, two = (subprocess.run([sys.executable, "-c", LOADING.format(imports=imports, loading=f"{loading}; print(model.was_kept, told('RssFile:'))"), str(folder)],
+                               capture_output=True, text=True, timeout=200, check=True).stdout.split() for _ in range(2))
+    assert (one[0], two[0]) == ("False", "True")
+    weights = 64 * MIB
+    assert weights < int(two[1]) and weights < int(two[2]) < 1.25 * weights
+
+
 def test_weights_that_are_spent_are_zero_and_answers_are_the_same(folder):
     _, data = task_models.find(folder / "net.vmm")
     whole, size = bytes(data), len(data)

@@ -22,7 +22,7 @@ def merge_equal(network):
         operands = tuple(name and _operand(network, name, one_for) for name in layer.inputs)
         bounds = layer.bounds and tuple(map(float_bits, layer.bounds))
         place = _operand(network, layer.output, {})[1:]
-        parts.setdefault(base, []).append((layer.op, operands, layer.window, layer.relu, bounds, layer.further, layer.parameters, place))
+        parts.setdefault(base, []).append((layer.op, operands, layer.window, layer.relu, bounds, layer.curve, layer.further, layer.parameters, place))
         kept.append(layer)
         if number != last[base] or base in early or not all(part[0] in _ALIKE for part in parts[base]):
             continue

@@ -21,7 +21,7 @@ TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"
           "isinf", "isfinite", "signbit"}                # what they say is bool
 REDUCE = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero", "fmax", "fmin")
 
-CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish")       # of Activate
+CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish")       # of Activate, and of products behind the other activations
 ROW_MOST = 1 << 16              # numbers of a row that Softmax and Normalize do
 
 
@@ -45,7 +45,7 @@ def float_bits(number):
 @dataclass
 class Layer:
     """One node of the engine: `inputs` are names of tensors or None. Operators on images have the 11 parameters of a `window`, an activation
-    (`relu`, or `bounds`: lowest and highest value) and `further` parameters of their own; the others have `parameters`."""
+    (`relu`, or `bounds`: lowest and highest value, or of products `curve`, one of CURVES) and `further` parameters of their own; the others have `parameters`."""
 
     op: str
     name: str
@@ -54,12 +54,18 @@ class Layer:
     window: tuple = ()
     relu: bool = False
     bounds: tuple | None = None
+    curve: str | None = None
     further: tuple = ()
     parameters: tuple = ()
 
     @property
     def activated(self):
-        return self.relu or self.bounds is not None
+        return self.relu or self.bounds is not None or self.curve is not None
+
+    def takes(self, activation):
+        """This layer's result is from now on what the `activation`, a layer of its own so far, makes of it."""
+        self.relu, self.bounds = activation.op == "Relu", activation.bounds
+        self.curve = CURVES[activation.parameters[0]] if activation.op == "Activate" else None
 
 
 class View(NamedTuple):

@@ -6,7 +6,7 @@ from .equal import merge_equal
 from .factoring import factor_products
 from .network import BINARY, Layer, contiguous, dtype_number, is_binary
 from .patterns import find_patterns
-from .places import add_in_products, make_in_place
+from .places import activate_products, add_in_products, make_in_place
 
 # Operators on images, each with the numbers of those inputs that are images or rows (and the output is one).
 IMAGES = {
@@ -33,6 +33,7 @@ def improve(network):
         add_in_products(network)
         factor_products(network)
         drop_dead(network)
+        activate_products(network)
         fuse(network)
     with savings.counting("layouts", network):
         settle(network)
@@ -102,7 +103,7 @@ def fold_channels(network):
 
 
 def fuse(network):
-    """Additions go into the convolution that makes one operand, ReLU and bounds into what makes their operand, if nothing else reads that."""
+    """Additions go into the convolution that makes one operand, activations into what makes their operand, if nothing else reads that."""
     single, place, kept = _read_once(network), {}, []
     for layer in network.layers:
         shapes = [network.shape(name) for name in layer.inputs if name]
@@ -115,13 +116,15 @@ def fuse(network):
                 maker.inputs[3] = next(name for name in layer.inputs if name != maker.output)
                 maker.output = layer.output
                 layer = maker           # it moves here, where its addend is known
-        elif layer.op in ("Relu", "Clip"):
+        elif layer.op in ("Relu", "Clip", "Activate"):
             number = place.get(layer.inputs[0])
             maker = None if number is None else kept[number]
-            if maker is not None and layer.inputs[0] in single and not maker.activated and (maker.op in ("Conv", "Gemm") or _adds_images(network, maker, kept)):
+            if maker is not None and layer.inputs[0] in single and not maker.activated and (
+                    maker.op in ("Conv", "Gemm") or (layer.op != "Activate" and _adds_images(network, maker, kept))):
                 if maker.op == "Binary":
                     maker.op, maker.parameters = "Add", ()
-                maker.relu, maker.bounds, maker.output = layer.op == "Relu", layer.bounds, layer.output
+                maker.takes(layer)
+                maker.output = layer.output
                 place[layer.output] = number
                 continue
         place[layer.output] = len(kept)

@@ -9,29 +9,55 @@ from .network import View, contiguous, is_binary
 _WRITES_ANYWHERE = {"Unary", "Binary", "Where", "MatMul", "Gather", "Copy"}      # operators whose result may have any strides
 
 
-def add_in_products(network):
-    """A row of constants becomes the bias, another operand the addend of the Gemm whose result is the other one, if nothing else reads that."""
-    readers, makers = network.readers(), network.makers()
-    place = {id(layer): number for number, layer in enumerate(network.layers)}
-    seen = {}
-    for name, view in network.views.items():
-        seen.setdefault(view.base, set()).add(name)
-    layers = list(network.layers)
+class _Products:
+    """Which Gemm makes what one layer reads, through a view or not."""
 
-    def product_of(name):
+    def __init__(self, network):
+        self.network, self.readers, self.makers, self.seen = network, network.readers(), network.makers(), {}
+        for name, view in network.views.items():
+            self.seen.setdefault(view.base, set()).add(name)
+
+    def of(self, name):
         """The Gemm whose result, and nothing else of it, is read as `name`, by one layer."""
+        network, readers = self.network, self.readers
         base = network.as_view(name).base
-        layer = makers.get(base)
+        layer = self.makers.get(base)
         alone = len(readers.get(name, ())) == 1 and readers[name][0] is not None and (name == base or base not in readers)
         whole = math.prod(network.shape(name)) == math.prod(network.shape(base)) and network.is_dense(name)
-        unseen = seen.get(base, set()) <= {name} or all(other == name or other not in readers for other in seen[base])
-        return layer if layer is not None and layer.op == "Gemm" and not layer.relu and alone and whole and unseen else None
+        unseen = self.seen.get(base, set()) <= {name} or all(other == name or other not in readers for other in self.seen[base])
+        return layer if layer is not None and layer.op == "Gemm" and not layer.activated and alone and whole and unseen else None
 
+    def becomes(self, product, name, output):
+        """`output`, which was made of the result as `name`, is the result."""
+        network = self.network
+        self.readers.pop(name)
+        network.become_view(output, View(product.output, 0, ()))
+        self.seen.setdefault(product.output, set()).update(other for other, view in network.views.items() if view.base == product.output)
+
+
+def activate_products(network):
+    """Activations go into the product whose result they see through a view, if nothing else reads that; passes.fuse has those that read it itself."""
+    products, kept = _Products(network), []
+    for layer in network.layers:
+        product = products.of(layer.inputs[0]) if layer.op in ("Relu", "Clip", "Activate") else None
+        if product is None or product.output == layer.inputs[0] or network.dtype(layer.output) != numpy.float32:
+            kept.append(layer)
+            continue
+        product.takes(layer)
+        products.becomes(product, layer.inputs[0], layer.output)
+    network.layers = kept
+
+
+def add_in_products(network):
+    """A row of constants becomes the bias, another operand the addend of the Gemm whose result is the other one, if nothing else reads that."""
+    products = _Products(network)
+    place = {id(layer): number for number, layer in enumerate(network.layers)}
+    layers = list(network.layers)
     for number, layer in enumerate(layers):
         if layer is None or not is_binary(layer, "add") or layer.inputs[0] == layer.inputs[1]:
             continue
         for name, other in (layer.inputs, layer.inputs[::-1]):
-            product, shape = product_of(name), network.shape(name)
+            product, shape = products.of(name), network.shape(name)
             if product is None or network.shape(layer.output) != shape or network.dtype(layer.output) != numpy.float32:
                 continue
             columns = network.shape(product.output)[1]
@@ -43,15 +69,12 @@ def add_in_products(network):
                 view, size = network.as_view(other), network.shape(product.output)
                 product.inputs[3] = other if shape == size else network.view(
                     network.fresh(f"{layer.output}/addend"), view.base, size, contiguous(size), view.offset)
-                readers.setdefault(product.inputs[3], []).append(product)
+                products.readers.setdefault(product.inputs[3], []).append(product)
                 layers[place[id(product)]], layers[number] = None, product      # it moves here, where its addend is known
                 place[id(product)] = number
             else:
                 continue
-            readers.pop(name)
-            network.become_view(layer.output, View(product.output, 0, ()))
-            seen.setdefault(product.output, set()).update(
-                other_name for other_name, view in network.views.items() if view.base == product.output)
+            products.becomes(product, name, layer.output)
             if layers[number] is layer:
                 layers[number] = None
             break

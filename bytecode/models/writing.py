@@ -4,7 +4,7 @@ import struct
 
 import numpy
 
-from .network import dtype_number
+from .network import CURVES, dtype_number
 
 VERSION = 2
 OPS = {
@@ -72,7 +72,8 @@ def _open(network, sizes, tensors, name_at):
 
 def _image_parameters(layer):
     bounds = struct.unpack("<2i", struct.pack("<2f", *layer.bounds)) if layer.bounds else (0, 0)
-    return (*(layer.window or (0,) * 11), 2 if layer.bounds else int(layer.relu), *bounds, *layer.further)
+    activation = 3 + CURVES.index(layer.curve) if layer.curve else 2 if layer.bounds else int(layer.relu)
+    return (*(layer.window or (0,) * 11), activation, *bounds, *layer.further)
 
 
 def numbered(network):

@@ -16,8 +16,10 @@
 #include <string.h>
 
 enum {
-    K_PART = 768,               /* numbers of a sum between two visits of the output: a sliver's stay in the second cache, which costs less than visits do */
-    BLOCK_LEAST = K_PART / 2,
+    /* Numbers of a sum between two visits of the output. For few tiles so many that they stay in the nearest cache, since the second one has enough to do with weights
+     * that come and are read once; for many so many that visits are few. */
+    K_PART = 384, K_PART_OF_MANY = 768, MANY_TILES = 8,
+    BLOCK_LEAST = 384,
     INPUT_NEAR = 1 << 20,       /* bytes of the input that stay in the second cache while slivers of weights come and go */
     TILES_MOST = 64,            /* of a piece */
     NEAR = 512 << 10,           /* bytes of weights that stay in the second cache while pixels come and go */
@@ -75,6 +77,7 @@ typedef struct convolution {
     int64_t part_runs, part;            /* of a tile's sum: so many runs, or one part of a run */
     int64_t panel, row_tiles, tiles, piece_tiles, pieces, group_slivers, slivers;
     int64_t piece_slivers;              /* 1, or all of them where they are near, or many where sums go over a block of the input at a time */
+    model_curve_kernel *curve;          /* the activation, where it is one that bounds do not do */
     int64_t block;                      /* of a run: so many numbers for all of a piece's slivers, then the next ones */
 } convolution;
 
@@ -115,6 +118,10 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
                     if (it->addend != NULL)
                         layer.addend = (const char *)(it->addend + image * it->addend_image + y * it->addend_row + x * it->addend_pixel + column);
                     it->kernel->layer_tile(&tile, &layer);
+                    for (int row = 0; row < tile.rows && layer.bias != NULL && it->curve != NULL; row++) {
+                        float *made = (float *)(tile.c + row * tile.c_row);
+                        it->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, width, made, made);
+                    }
                 }
                 tile.accumulate = true;
             }
@@ -142,14 +149,16 @@ static bool dense(const model_value *value) { return value->top + value->left + 
 
 vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    if (step->algorithm != CONVOLUTION_DIRECT)
-        return winograd_run(context, model, step, arena);
+    if (step->algorithm != CONVOLUTION_DIRECT) {
+        vme_status status = winograd_run(context, model, step, arena);
+        return status == VME_OK ? model_activate(context, model, step, arena) : status;
+    }
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
     const model_value *addend = step->addend < 0 ? NULL : &model->value[step->addend];
     const int32_t *p = step->p;
     bool runs_join = p[DILATION_W] == 1 && p[GROUPS] == 1 && in->pixel == in->c;
     convolution it = {
-        .context = context, .model = model, .step = step, .kernel = kernel_of(model->kernels),
+        .context = context, .model = model, .step = step, .curve = model_curve_of(step), .kernel = kernel_of(model->kernels),
         .in = model_pixel(in, arena, 0, -p[PAD_TOP], -p[PAD_LEFT]), .in_pixel = in->pixel, .in_row = in->row, .in_image = in->image,
         .out = model_pixel(out, arena, 0, 0, 0), .out_pixel = out->pixel, .out_row = out->row, .out_image = out->image,
         .channels = in->c / p[GROUPS], .outputs = out->c / p[GROUPS], .images = out->n, .height = out->h, .width = out->w,
@@ -177,8 +186,9 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
     const int64_t most_tiles = least(TILES_MOST, it.tiles), blocks = near || it.lines * it.runs > 1 ? 1
         : least(parts(most_tiles * it.panel * it.run * 4, INPUT_NEAR), parts(it.run, BLOCK_LEAST));
     it.block = parts(it.run, blocks);
-    it.part = parts(it.block, parts(it.block, K_PART));
-    it.part_runs = it.part < it.run ? 1 : parts(it.runs, parts(it.runs * it.run, K_PART));
+    const int64_t part = it.tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
+    it.part = parts(it.block, parts(it.block, part));
+    it.part_runs = it.part < it.run ? 1 : parts(it.runs, parts(it.runs * it.run, part));
     it.piece_tiles = near ? NEAR_TILES : blocks > 1 ? most_tiles : most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel)));
     int64_t groups = near ? 1 : it.slivers;             /* of slivers */
     if (blocks > 1)

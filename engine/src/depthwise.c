@@ -29,6 +29,7 @@ typedef struct depthwise {
     const model_value *in, *addend, *out;
     char *arena;
     int64_t at_once;            /* outputs */
+    model_curve_kernel *curve;  /* or NULL */
 } depthwise;
 
 static vme_status body(void *argument, int64_t begin, int64_t end)
@@ -51,6 +52,8 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
                 return VME_OK;
             row.outputs = left < it->at_once ? left : it->at_once;
             it->model->kernels->model.depthwise(&row);
+            for (int64_t x = 0; x < row.outputs && it->curve != NULL; x++)
+                it->curve(p[ACTIVATION] - ACTIVATION_CURVES, it->out->c, row.out + x * row.out_pixel, row.out + x * row.out_pixel);
             row.in += row.outputs * row.in_stride;
             row.out += row.outputs * row.out_pixel;
             row.addend = row.addend == NULL ? NULL : row.addend + row.outputs * row.addend_pixel;
@@ -63,7 +66,7 @@ vme_status depthwise_run(vme_context *context, const vme_model *model, const mod
 {
     const model_value *out = &model->value[step->out];
     depthwise it = {
-        .context = context, .model = model, .step = step, .in = &model->value[step->in], .out = out, .arena = arena,
+        .context = context, .model = model, .step = step, .in = &model->value[step->in], .out = out, .arena = arena, .curve = model_curve_of(step),
         .addend = step->addend < 0 ? NULL : &model->value[step->addend], .at_once = PIECE / (out->c * step->k) / 28 * 28 + 28,
     };
     return vme_parallel_apart(context, out->n * out->h, PIECE / (out->w * out->c * step->k) + 1, body, &it);

@@ -422,6 +422,7 @@ model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].mak
 
 static vme_status activation_read(uint32_t number, model_step *step)
 {
+    const bool product = step->op == MODEL_CONV || step->op == MODEL_GEMM;
     step->bounds = (vme_bounds){-__builtin_inff(), __builtin_inff()};
     switch (step->p[ACTIVATION]) {
     case ACTIVATION_NONE:
@@ -434,7 +435,8 @@ static vme_status activation_read(uint32_t number, model_step *step)
         memcpy(&step->bounds.high, &step->p[HIGH], 4);
         return step->bounds.low <= step->bounds.high ? VME_OK : WRONG(number, "clips to no range");
     default:
-        return WRONG(number, "has the unknown activation %d", step->p[ACTIVATION]);
+        return product && step->p[ACTIVATION] >= ACTIVATION_CURVES && step->p[ACTIVATION] < ACTIVATION_CURVES + CURVES
+            ? VME_OK : WRONG(number, "has the unknown activation %d", step->p[ACTIVATION]);
     }
 }
 
@@ -906,6 +908,15 @@ static const char *algorithm_of(const model_step *step)
            : step->kind == STEP_CONV ? vme_convolution_name((int)step->algorithm) : "";
 }
 
+static const char *kind_of(const model_step *step)
+{
+    static const char *const curved[][CURVES] = {
+        {"Conv+gelu", "Conv+gelu tanh", "Conv+sigmoid", "Conv+silu", "Conv+mish"}, {"Gemm+gelu", "Gemm+gelu tanh", "Gemm+sigmoid", "Gemm+silu", "Gemm+mish"},
+    };
+    const int curve = step->op == MODEL_CONV || step->op == MODEL_GEMM ? step->p[ACTIVATION] - ACTIVATION_CURVES : -1;
+    return curve < 0 ? operators[step->op].name : curved[step->op == MODEL_GEMM][curve];
+}
+
 void vme_model_step(const vme_model *model, int number, vme_step *told)
 {
     const model_step *step = &model->step[number];
@@ -913,7 +924,7 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
     const model_value *made = &model->value[step->out >= 0 ? step->out : step->in];
     *told = (vme_step){
         .name = port ? made->name : step->name == NULL ? "" : step->name,
-        .kind = port ? (step->kind == STEP_IMPORT ? "Input" : "Output") : operators[step->op].name,
+        .kind = port ? (step->kind == STEP_IMPORT ? "Input" : "Output") : kind_of(step),
         .algorithm = algorithm_of(step), .shape = made->shape, .rank = made->rank, .dtype = made->dtype,
     };
     if (step->kind == STEP_NOTHING)

@@ -75,7 +75,7 @@ enum {
     CHANNEL,                    /* MODEL_SLICE: the first one */
     PARAMETERS_USED,
 };
-enum { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_CLIP };
+enum { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_CLIP, ACTIVATION_CURVES /* and a model_curve: of MODEL_CONV and MODEL_GEMM only */ };
 /* Parameter of MODEL_ACTIVATE: x * (1 + erf(x / sqrt(2))) / 2, the same by tanh, 1 / (1 + exp(-x)), x times that, x * tanh(log(1 + exp(x))). */
 typedef enum model_curve { CURVE_GELU, CURVE_GELU_TANH, CURVE_SIGMOID, CURVE_SILU, CURVE_MISH, CURVES } model_curve;
 #define MODEL_ROW_MOST (1 << 16)            /* numbers of a row for MODEL_SOFTMAX and MODEL_NORMALIZE: done between two looks at the stop flag */
@@ -239,6 +239,7 @@ vme_tensor model_tensor(const vme_model *model, int value, char *arena);
 bool model_is_elementwise(const model_step *step);
 
 /* ---- model_rows.c: fused operators on rows of float32 */
+typedef void model_curve_kernel(int curve, int64_t n, const float *in, float *out);       /* a model_curve; `out` may be `in` */
 typedef struct model_row_kernels {
     /* out = in * factor + addend, which may be NULL; returns the most of out, whatever NaNs are there */
     float (*weigh)(int64_t n, const float *in, float factor, const float *addend, float *out);
@@ -248,13 +249,15 @@ typedef struct model_row_kernels {
     float (*squares)(int64_t n, const float *in);               /* their sum */
     /* out = out * factor * scale + bias, which may be NULL */
     void (*normalize)(int64_t n, float factor, const float *scale, const float *bias, float *out);
-    /* Both sides of the erf, exp or tanh that a curve needs: what it is taken of, and what becomes of it. */
-    void (*before)(int curve, int64_t n, const float *in, float *part);
-    void (*after)(int curve, int64_t n, const float *in, const float *part, float *out);
+    float (*exponentials)(int64_t n, float by, float *out);     /* out = exp(out + by); returns their sum */
+    model_curve_kernel *curve;
 } model_row_kernels;
 extern const model_row_kernels model_rows_portable, model_rows_avx2, model_rows_avx512;
 model_make model_make_softmax, model_make_normalize, model_make_activate;
 bool model_is_activation(const model_step *step);
+/* Of steps whose activation is a curve: what does it to finished numbers, or NULL; and for all that the step has written. */
+model_curve_kernel *model_curve_of(const model_step *step);
+vme_status model_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 
 /* ---- search.c */
 /* Sets the step's algorithm, for shapes that are known, and the bytes of scratch memory that it needs. `kept`: what an earlier process chose, or NULL. */

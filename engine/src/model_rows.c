@@ -1,20 +1,20 @@
 /* Steps over rows of float32 that would be many of the engine's operators, one after the other over all of the tensor: softmax, normalization, and
- * activations. A row stays in the nearest cache until it is done. exp, erf and tanh are the backend's loops. */
+ * activations. A row stays in the nearest cache until it is done. */
 #include "model.h"
 
 #include <math.h>
 #include <string.h>
 
 enum { PIECE = 1 << 13 };           /* numbers between two looks at the stop flag: at most a hundred nanoseconds for eight of them */
-enum { CHUNK = 512 };               /* numbers of an activation that are aside at a time: on the stack */
+enum { CHUNK = 512 };               /* exponentials that are aside at a time: on the stack */
 
 typedef struct rows {
     vme_context *context;
-    const vme_kernels *kernels;
     const model_row_kernels *row_kernels;
     const model_step *step;
     vme_tensor in, addend, scale, bias, out;        /* absent: data NULL */
-    int64_t length, pieces;
+    int64_t length;
+    int curve;
 } rows;
 
 static float number_of(int32_t bits)
@@ -83,19 +83,17 @@ static void softmax_row(const rows *it, const float *in, const float *addend, fl
     const int64_t n = it->length;
     const model_row_kernels *kernels = it->row_kernels;
     float most = kernels->weigh(n, in, number_of(it->step->p[1]), addend, out);
-    kernels->shift(n, -most, out);
     if (it->step->p[0]) {
         float part[CHUNK], sum = 0;
+        kernels->shift(n, -most, out);
         for (int64_t i = 0; i < n; i += CHUNK) {
             int64_t count = n - i < CHUNK ? n - i : CHUNK;
-            it->kernels->elementwise.unary[VME_EXP][VME_FLOAT32](count, (const char *)(out + i), 4, (char *)part, 4);
-            sum += kernels->sum(count, part);
+            memcpy(part, out + i, (size_t)count * sizeof *part);
+            sum += kernels->exponentials(count, 0, part);
         }
         kernels->shift(n, -logf(sum), out);
-    } else {
-        it->kernels->elementwise.unary[VME_EXP][VME_FLOAT32](n, (const char *)out, 4, (char *)out, 4);
-        kernels->scale(n, 1 / kernels->sum(n, out), out);
-    }
+    } else
+        kernels->scale(n, 1 / kernels->exponentials(n, -most, out), out);
 }
 
 static vme_status softmax_body(void *argument, int64_t begin, int64_t end)
@@ -115,7 +113,7 @@ static vme_status run_rows(rows *it, vme_body *body)
 static vme_status run_softmax(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     rows it = {
-        .context = context, .kernels = model->kernels, .row_kernels = row_kernels(), .step = step, .in = model_tensor(model, step->operand[0], arena),
+        .context = context, .row_kernels = row_kernels(), .step = step, .in = model_tensor(model, step->operand[0], arena),
         .out = model_tensor(model, step->out, arena),
     };
     int64_t strides[VME_RANK_MOST];
@@ -170,7 +168,7 @@ static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
 static vme_status run_normalize(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     rows it = {
-        .context = context, .kernels = model->kernels, .row_kernels = row_kernels(), .step = step, .in = model_tensor(model, step->operand[0], arena),
+        .context = context, .row_kernels = row_kernels(), .step = step, .in = model_tensor(model, step->operand[0], arena),
         .scale = model_tensor(model, step->operand[1], arena), .out = model_tensor(model, step->out, arena),
     };
     if (step->operand[2] >= 0)
@@ -194,16 +192,7 @@ vme_status model_make_normalize(model_making *it, uint32_t number, const model_n
 /* ---- activations, element by element, whatever the layout */
 static void activate(const rows *it, int64_t n, const float *in, float *out)
 {
-    const model_row_kernels *kernels = it->row_kernels;
-    vme_loop1 *const *loops[] = {it->kernels->elementwise.unary[VME_ERF], it->kernels->elementwise.unary[VME_EXP], it->kernels->elementwise.unary[VME_TANH]};
-    const model_curve curve = (model_curve)it->step->p[0];
-    float part[CHUNK];
-    for (int64_t i = 0; i < n; i += CHUNK) {
-        int64_t count = n - i < CHUNK ? n - i : CHUNK;
-        kernels->before(curve, count, in + i, part);
-        loops[curve == CURVE_GELU ? 0 : curve == CURVE_GELU_TANH ? 2 : 1][VME_FLOAT32](count, (const char *)part, 4, (char *)part, 4);
-        kernels->after(curve, count, in + i, part, out + i);
-    }
+    it->row_kernels->curve(it->curve, n, in, out);
 }
 
 static vme_status activate_flat(void *argument, int64_t begin, int64_t end)
@@ -222,13 +211,12 @@ static vme_status activate_body(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-static vme_status run_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+static vme_status activate_value(vme_context *context, const vme_model *model, int curve, int from, int to, char *arena)
 {
     rows it = {
-        .context = context, .kernels = model->kernels, .row_kernels = row_kernels(), .step = step, .in = model_tensor(model, step->operand[0], arena),
-        .out = model_tensor(model, step->out, arena),
+        .context = context, .row_kernels = row_kernels(), .curve = curve, .in = model_tensor(model, from, arena), .out = model_tensor(model, to, arena),
     };
-    const model_value *in = &model->value[step->operand[0]], *out = &model->value[step->out];
+    const model_value *in = &model->value[from], *out = &model->value[to];
     const int64_t count = vme_elements(&it.out);
     int64_t image_shape[4], in_strides[4], out_strides[4];
     if (vme_is_contiguous(&it.in) && vme_is_contiguous(&it.out))
@@ -253,6 +241,19 @@ static vme_status run_activate(vme_context *context, const vme_model *model, con
     }
     return run_rows(&it, activate_body);
 }
+
+static vme_status run_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    return activate_value(context, model, step->p[0], step->operand[0], step->out, arena);
+}
+
+vme_status model_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const int curve = step->p[ACTIVATION] - ACTIVATION_CURVES;
+    return curve < 0 ? VME_OK : activate_value(context, model, curve, step->out, step->out, arena);
+}
+
+model_curve_kernel *model_curve_of(const model_step *step) { return step->p[ACTIVATION] < ACTIVATION_CURVES ? NULL : row_kernels()->curve; }
 
 vme_status model_make_activate(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
                                int step_number)

@@ -212,7 +212,8 @@ def altered(name, operator, parameter, value):
 
 
 @pytest.mark.parametrize(("name", "operator", "parameter", "value", "message"), [
-    ("images", 1, 10, 4, "has 4 groups"), ("images", 1, 10, 0, "has 0 groups"), ("images", 1, 11, 3, "unknown activation 3"),
+    ("images", 1, 10, 4, "has 4 groups"), ("images", 1, 10, 0, "has 0 groups"), ("images", 1, 11, 8, "unknown activation 8"), ("images", 1, 11, -1, "unknown activation -1"),
+    ("images", 9, 11, 3, "unknown activation 3"),
     ("images", 9, 15, 1, "counts padding that is none"), ("images", 11, 17, 4, "channels that are not there"),
     ("images", 11, 17, -1, "channels that are not there"), ("images", 12, 10, 2, "does not shuffle 2 equal groups"),
     ("images", 12, 10, 0, "does not shuffle 0 equal groups"), ("places", 38, 0, 1, "takes 2 dimensions from number 1 of 2"),

@@ -87,6 +87,28 @@ def test_matrices_with_batches_and_constants():
            {"w": networks.values((9, 17), 2), "v": networks.values((2, 1, 17, 17), 3)})
 
 
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize(("kind", "nodes"), [
+    ("Gemm+gelu tanh", [node("Gelu", "b", approximate="tanh")]), ("Gemm+gelu", [node("Gelu", "b")]), ("Gemm+sigmoid", [node("Sigmoid", "b")]),
+    ("Gemm+silu", [node("Sigmoid", "b", "s"), node("Mul", "b s")]), ("Gemm+mish", [node("Mish", "b")]), ("Gemm", [node("Relu", "b")]),
+    ("Gemm", [node("Clip", "b low high")]),
+])
+def test_activations_go_into_the_product_that_makes_their_operand(kind, nodes, rank):
+    """Of all its numbers, also those of tiles that are not full, and of sums over several blocks; through a view or not."""
+    x, w = networks.values((2, 37, 1600)[-rank:]), networks.values((1600, 70), 1) / 20
+    nodes = [node("MatMul", "x w", "m"), node("Add", "m bias", "b"), *nodes]
+    constants = {"w": w, "bias": networks.values((70,), 2), "low": numpy.float32(-0.25), "high": numpy.float32(0.5)}
+    model = Model("model", _array._model_open(compile_model(networks.graph_of(nodes, {"x": x}, ("y",), constants, 20), "model.onnx")))
+    assert [step.kind for step in model.steps] == ["Input", kind, "Output"]
+    agrees(nodes, {"x": x}, constants, opset=20)
+
+
+def test_an_activation_of_what_others_read_stays():
+    x, w = networks.values((2, 5, 16)), networks.values((16, 8), 1)
+    agrees([node("MatMul", "x w", "m"), node("Sigmoid", "m", "y"), node("Add", "m y", "z")], {"x": x}, {"w": w}, outputs=("y", "z"))
+    agrees([node("MatMul", "x w", "m"), node("Sigmoid", "m", "y")], {"x": x}, {"w": w}, outputs=("y", "m"))
+
+
 def test_integers_and_truths():
     agrees([node("Gather", "table i", "g", axis=0), node("Equal", "i two", "e"), node("Not", "e", "n"), node("Cast", "n", "c", to=7), node("Mul", "c i", "m"),
             node("Unsqueeze", "e axes", "u"), node("Where", "u zero g", "y")], {"i": numpy.array([[0, 2, 3], [2, 1, -1]])},

@@ -74,6 +74,26 @@ def test_bounds_go_into_what_makes_their_operand():
         <= len(compile_model(build(node("Conv", "x w", "y")), "a")) + 64
 
 
+CURVES = {
+    "sigmoid": [node("Sigmoid", "c", "y")], "silu": [node("Sigmoid", "c", "s"), node("Mul", "c s", "y")],
+    "gelu": [node("Div", "c root", "r"), node("Erf", "r", "e"), node("Add", "e one", "o"), node("Mul", "c o", "m"), node("Mul", "m half", "y")],
+}
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize(("channels", "outputs", "group", "size", "algorithm"), [
+    (6, 6, 1, 7, "direct"), (64, 64, 1, 28, "winograd"), (16, 16, 16, 9, "depthwise"), (6, 9, 3, 12, "direct"),
+])
+def test_curves_go_into_the_convolution_that_makes_their_operand(curve, channels, outputs, group, size, algorithm):
+    shape = (2, channels, size, size)
+    model = build(node("Conv", "x v", "a", pads=[1] * 4, group=group), node("Add", "a b", "c"), *CURVES[curve], shape=shape, constants={
+        "v": networks.values((outputs, channels // group, 3, 3), 3) / 8, "b": networks.values((1, outputs, 1, 1), 4), "root": numpy.float32(2 ** 0.5),
+        "one": numpy.float32(1), "half": numpy.float32(0.5)})
+    [step] = [step for step in opened(compile_model(model, "model.onnx")).steps if step.kind not in ("Input", "Output")]
+    assert step.kind == f"Conv+{curve}" and step.algorithm.startswith(algorithm)
+    agrees(model, shape)
+
+
 IMAGE = node("MaxPool", "x", "i", kernel_shape=[1, 1])      # what follows lies as an image, which the model's input itself does not
 
 

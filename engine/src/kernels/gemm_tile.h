@@ -98,16 +98,16 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
     }
     else {
         /* Two moving pointers and three steps, which addresses can take once, twice or four times, reach 14 rows. The compiler is kept from
-         * making a moving pointer of each row, or a multiple of a step before the loop: it has too few registers for that, and what it brings
-         * back from a vector register takes the place of a sum's product. */
+         * making a moving pointer of each row: it has too few registers for that. What has no register is better read from the stack (volatile)
+         * than brought back from a vector register, which takes the place of a sum's product. */
         const int64_t a_column = way == LAYER ? (int64_t)sizeof(E) : tile->a_column;
         int64_t step1 = tile->a_row, step3 = 3 * step1, step5 = 5 * step1;
+        __asm__("" : "+r"(step1), "+r"(step3), "+r"(step5));
         const char *seventh = a + 7 * tile->a_row, *coming = way == LAYER ? layer->coming : NULL;
-        const int64_t coming_step = way == LAYER ? layer->coming_step : 0;
+        const volatile int64_t coming_step = way == LAYER ? layer->coming_step : 0;
         int64_t runs = way == LAYER ? layer->runs : 1;
         do {
             for (; p > 0; p--) {
-                __asm__("" : "+r"(step1), "+r"(step3), "+r"(step5));
                 STEP((i < 7 ? a : seventh) + (i % 7 == 0 ? 0 : i % 7 == 1 ? step1 : i % 7 == 2 ? 2 * step1 : i % 7 == 3 ? step3
                                               : i % 7 == 4 ? 4 * step1 : i % 7 == 5 ? step5 : 2 * step3), b, false);
                 FETCH(b + ahead);

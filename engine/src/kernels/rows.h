@@ -2,6 +2,11 @@
  * VME_TARGET. */
 #include "../model.h"
 
+#include <string.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
@@ -13,18 +18,29 @@ static float weigh(int64_t n, const float *restrict in, float factor, const floa
     float most[LANES];
     for (int j = 0; j < LANES; j++)
         most[j] = -__builtin_inff();
-    if (addend == NULL)
-        for (int64_t i = 0; i < n; i++)
-            out[i] = in[i] * factor;
-    else
-        for (int64_t i = 0; i < n; i++)
-            out[i] = in[i] * factor + addend[i];
+#define WEIGHED(VALUE) \
+    for (; i + LANES <= n; i += LANES) \
+        for (int j = 0; j < LANES; j++) { \
+            const float made = in[i + j] * factor VALUE(i + j); \
+            out[i + j] = made; \
+            most[j] = made > most[j] ? made : most[j]; \
+        } \
+    for (; i < n; i++) { \
+        const float made = in[i] * factor VALUE(i); \
+        out[i] = made; \
+        most[0] = made > most[0] ? made : most[0]; \
+    }
+#define ALONE(place)
+#define WITH_ADDEND(place) + addend[place]
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            most[j] = out[i + j] > most[j] ? out[i + j] : most[j];
-    for (; i < n; i++)
-        most[0] = out[i] > most[0] ? out[i] : most[0];
+    if (addend == NULL) {
+        WEIGHED(ALONE)
+    } else {
+        WEIGHED(WITH_ADDEND)
+    }
+#undef WEIGHED
+#undef ALONE
+#undef WITH_ADDEND
     for (int j = 1; j < LANES; j++)
         most[0] = most[j] > most[0] ? most[j] : most[0];
     return most[0];
@@ -84,53 +100,157 @@ static void normalize(int64_t n, float factor, const float *restrict scale_by, c
             out[i] = out[i] * factor * scale_by[i] + bias[i];
 }
 
-static void before(int curve, int64_t n, const float *restrict in, float *restrict part)
+/* ---- exponentials, within 2 units in the last place; below -87 they are 0. Every backend's loop is made of these lines, so that a number's result never
+ * depends on where in a row it lies. */
+#ifdef __FMA__
+static inline float add_product(float sum, float a, float b) { return __builtin_fmaf(a, b, sum); }
+#else
+static inline float add_product(float sum, float a, float b) { return sum + a * b; }
+#endif
+/* The nearest whole number to x, |x| < 2^22, is in the last bits of x + ROUNDING. */
+#define ROUNDING 0x1.8p23f
+
+/* x * 2^n, where n is in the last bits of `rounded`. NaN stays. */
+static inline float times_power(float x, float rounded)
 {
-    switch (curve) {
-    case CURVE_GELU:
-        for (int64_t i = 0; i < n; i++)
-            part[i] = in[i] * 0.70710678f;
-        break;
-    case CURVE_GELU_TANH:
-        for (int64_t i = 0; i < n; i++)
-            part[i] = 0.79788456f * (in[i] + 0.044715f * in[i] * in[i] * in[i]);
-        break;
-    case CURVE_MISH:
-        for (int64_t i = 0; i < n; i++)
-            part[i] = in[i] > 20 ? 20 : in[i];
-        break;
-    default:
-        for (int64_t i = 0; i < n; i++)
-            part[i] = -in[i];
-        break;
-    }
+    uint32_t bits;
+    memcpy(&bits, &rounded, sizeof bits);
+    bits = (bits + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return x * power;
 }
 
-static void after(int curve, int64_t n, const float *in, const float *restrict part, float *out)
+/* exp(x); log(2) in two parts, of which the first's products with n are exact */
+static inline float exponential(float x)
 {
-    switch (curve) {
+    const float limited = x < -87 ? -87 : x > 89 ? 89 : x, rounded = add_product(ROUNDING, limited, 0x1.715476p+0f), n = rounded - ROUNDING;
+    const float r = add_product(add_product(limited, n, -0x1.62e4p-1f), n, -0x1.7f7d1cp-20f);
+    float sum = 0x1.6a2316p-10f;
+    sum = add_product(0x1.123a8ep-7f, sum, r);
+    sum = add_product(0x1.5558f6p-5f, sum, r);
+    sum = add_product(0x1.555490p-3f, sum, r);
+    sum = add_product(0x1.fffffcp-2f, sum, r);
+    sum = add_product(1, sum, r);
+    sum = add_product(1, sum, r);
+    sum = times_power(sum, rounded);
+    return x < -87 ? 0 : sum;
+}
+
+/* x * (1 + erf(x / sqrt(2))) / 2. The part of the normal distribution beyond |x| is 2^(-x^2 / log(4) + Q(|x|)), where Q hardly bends: a polynomial, fitted
+ * for |x| < 6. What is beyond 6 is less than 1e-9 and can have any Q. */
+static inline float gelu(float x)
+{
+    const float away = x < 0 ? -x : x, u = away > 6 ? 6 : away;
+    float q = -0x1.cab4a8p-26f;
+    q = add_product(0x1.aefd3ep-21f, q, u);
+    q = add_product(-0x1.5adcb8p-17f, q, u);
+    q = add_product(0x1.303526p-14f, q, u);
+    q = add_product(-0x1.15d5e6p-12f, q, u);
+    q = add_product(-0x1.17eff2p-15f, q, u);
+    q = add_product(0x1.ca31cep-8f, q, u);
+    q = add_product(-0x1.adde10p-5f, q, u);
+    q = add_product(0x1.0c6dfep-2f, q, u);
+    q = add_product(-0x1.26aedcp+0f, q, u);
+    q = add_product(-1, q, u);
+    float power = add_product(q, away * -0x1.715476p-1f, away);
+    power = power < -126 ? -126 : power;
+    const float rounded = power + ROUNDING, r = power - (rounded - ROUNDING);
+    float part = 0x1.5bba0ep-10f;
+    part = add_product(0x1.3cea88p-7f, part, r);
+    part = add_product(0x1.c6b752p-5f, part, r);
+    part = add_product(0x1.ebf9bcp-3f, part, r);
+    part = add_product(0x1.62e42ap-1f, part, r);
+    part = times_power(add_product(1, part, r), rounded);
+    return x * (x < 0 ? part : 1 - part);
+}
+
+#ifdef __AVX512F__
+/* The same with the instructions that round and multiply by a power of 2; the last numbers of a row go through them, too. */
+static inline __m512 all(float x) { return _mm512_set1_ps(x); }
+static inline __mmask16 first(int64_t count) { return count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff; }
+static inline __m512 exponential16(__m512 x)
+{
+    static const float terms[] = {0x1.6a2316p-10f, 0x1.123a8ep-7f, 0x1.5558f6p-5f, 0x1.555490p-3f, 0x1.fffffcp-2f, 1, 1};
+    const __m512 limited = _mm512_max_ps(all(-110), _mm512_min_ps(all(89), x));        /* NaN is the second operand and stays */
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(limited, all(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 r = _mm512_fmadd_ps(n, all(-0x1.7f7d1cp-20f), _mm512_fmadd_ps(n, all(-0x1.62e4p-1f), limited));
+    __m512 sum = all(terms[0]);
+    for (int i = 1; i < 7; i++)
+        sum = _mm512_fmadd_ps(sum, r, all(terms[i]));
+    return _mm512_scalef_ps(sum, n);
+}
+
+static float exponentials(int64_t n, float by, float *out)
+{
+    __m512 sums[2] = {all(0), all(0)};
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32)
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; v++) {
+            const __m512 made = exponential16(_mm512_add_ps(_mm512_loadu_ps(out + i + 16 * v), all(by)));
+            _mm512_storeu_ps(out + i + 16 * v, made);
+            sums[v] = _mm512_add_ps(sums[v], made);
+        }
+    for (int v = 0; i < n; i += 16, v++) {
+        const __mmask16 some = first(n - i);
+        const __m512 made = exponential16(_mm512_add_ps(_mm512_maskz_loadu_ps(some, out + i), all(by)));
+        _mm512_mask_storeu_ps(out + i, some, made);
+        sums[v] = _mm512_mask_add_ps(sums[v], some, sums[v], made);
+    }
+    return _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
+}
+#else
+static float exponentials(int64_t n, float by, float *out)
+{
+    float lanes[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            const float made = exponential(out[i + j] + by);
+            out[i + j] = made;
+            lanes[j] += made;
+        }
+    for (; i < n; i++)
+        lanes[i % LANES] += out[i] = exponential(out[i] + by);
+    return fold_lanes(lanes);
+}
+#endif
+
+#define CURVE(EXPRESSION) \
+    for (int64_t i = 0; i < n; i++) { \
+        const float x = in[i]; \
+        out[i] = (EXPRESSION); \
+    }
+static inline float gate(float x) { return 1 / (1 + exponential(-x)); }
+static inline float mish_gate(float x)
+{
+    const float power = exponential(x > 20 ? 20 : x), product = power * (power + 2);
+    return product / (product + 2);
+}
+
+static void curve(int which, int64_t n, const float *in, float *out)
+{
+    switch (which) {
     case CURVE_GELU:
-    case CURVE_GELU_TANH:
-        for (int64_t i = 0; i < n; i++)
-            out[i] = 0.5f * in[i] * (1 + part[i]);
+        _Pragma("GCC ivdep") CURVE(gelu(x));
+        break;
+    case CURVE_GELU_TANH:       /* (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)) */
+        _Pragma("GCC ivdep") CURVE(x * gate(2 * 0.79788456f * (x + 0.044715f * x * x * x)));
         break;
     case CURVE_SIGMOID:
-        for (int64_t i = 0; i < n; i++)
-            out[i] = 1 / (1 + part[i]);
+        _Pragma("GCC ivdep") CURVE(gate(x));
         break;
     case CURVE_MISH:
-        for (int64_t i = 0; i < n; i++) {
-            float power = part[i] * (part[i] + 2);
-            out[i] = in[i] * (power / (power + 2));
-        }
+        _Pragma("GCC ivdep") CURVE(x * mish_gate(x));
         break;
     default:
-        for (int64_t i = 0; i < n; i++)
-            out[i] = in[i] / (1 + part[i]);
+        _Pragma("GCC ivdep") CURVE(x * gate(x));
         break;
     }
 }
+#undef CURVE
 
 const model_row_kernels JOIN(model_rows_, VME_TARGET) = {
-    .weigh = weigh, .shift = shift, .scale = scale, .sum = sum, .squares = squares, .normalize = normalize, .before = before, .after = after,
+    .weigh = weigh, .shift = shift, .scale = scale, .sum = sum, .squares = squares, .normalize = normalize, .exponentials = exponentials, .curve = curve,
 };

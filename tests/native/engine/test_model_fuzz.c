@@ -280,7 +280,8 @@ static model_node_record *add(uint32_t op, uint32_t inputs, const uint32_t *list
 
 static void activation(model_node_record *made)
 {
-    made->parameters[ACTIVATION] = below(3);
+    const uint32_t op = made->op;
+    made->parameters[ACTIVATION] = below(op == MODEL_CONV || op == MODEL_GEMM ? ACTIVATION_CURVES + CURVES : ACTIVATION_CURVES);
     memcpy(&made->parameters[LOW], (float[2]){-1, 2}, 8);
 }
 

@@ -32,36 +32,88 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
-/* ---- packing */
+/* ---- the algorithms */
+static const convolution_way direct;
+static const convolution_way *const ways[CONVOLUTION_ALGORITHMS] = {
+    [CONVOLUTION_DIRECT] = &direct, [CONVOLUTION_WINOGRAD_2] = &convolution_winograd_2, [CONVOLUTION_WINOGRAD_4] = &convolution_winograd_4,
+    [CONVOLUTION_STRASSEN] = &convolution_strassen, [CONVOLUTION_IM2COL] = &convolution_im2col,
+};
+
+const convolution_way *convolution_way_of(convolution_algorithm algorithm) { return ways[algorithm]; }
+
 int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias)
 {
     int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS], wide = groups * parts(outputs / groups, columns) * columns;
-    int64_t weights = step->algorithm == CONVOLUTION_DIRECT ? wide * step->k : winograd_packed(kernels, step, outputs, channels);
-    return weights + (bias ? wide : 0);
+    return ways[step->algorithm]->packed(kernels, step, outputs, channels) + (bias ? wide : 0);
 }
 
 void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels, const char *weights, const char *bias)
 {
     int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = parts(own, columns);
-    int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
     memset(step->weights, 0, (size_t)convolution_packed(kernels, step, outputs, channels, true) * sizeof(float));
     step->bias = step->weights + convolution_packed(kernels, step, outputs, channels, false);
     for (int64_t o = 0; bias != NULL && o < outputs; o++)
         memcpy(step->bias + o / own * slivers * columns + o % own, bias + o * 4, 4);
-    if (step->algorithm != CONVOLUTION_DIRECT) {
-        winograd_pack(kernels, step, outputs, channels, weights, step->weights);
-        return;
-    }
+    ways[step->algorithm]->pack(kernels, step, outputs, channels, weights, step->weights);
+}
+
+int64_t convolution_scratch(const vme_model *model, model_step *step)
+{
+    return ways[step->algorithm]->scratch == NULL ? 0 : ways[step->algorithm]->scratch(model, step);
+}
+
+vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    vme_status status = ways[step->algorithm]->run(context, model, step, arena);
+    return status == VME_OK && step->algorithm != CONVOLUTION_DIRECT ? model_activate(context, model, step, arena) : status;
+}
+
+static bool dense(const model_value *value) { return value->top + value->left + value->bottom + value->right == 0; }
+
+bool convolution_is_product(const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+{
+    const int32_t *p = step->p;
+    return p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1 && dense(in) && dense(out) && (addend == NULL || dense(addend));
+}
+
+/* ---- the direct one: its weights */
+static bool direct_possible(const vme_kernels *kernels, const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+{
+    (void)kernels, (void)in, (void)addend, (void)out, (void)step;
+    return true;
+}
+
+int64_t direct_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
+{
+    (void)channels;
+    const int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS];
+    return groups * parts(outputs / groups, columns) * columns * step->k;
+}
+
+static rates_counted direct_work(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+{
+    const vme_gemm_kernel *kernel = kernel_of(kernels);
+    const int32_t *p = step->p;
+    const double numbers = (double)direct_packed(kernels, step, out->c, in->c / p[GROUPS]);
+    const bool joined = p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1;
+    const double rows = joined ? rates_tile_rows(kernel, out->n * out->h * out->w) : (double)(out->n * out->h) * rates_tile_rows(kernel, out->w);
+    return (rates_counted){{[VME_RATE_PRODUCTS] = rows * numbers, [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
+}
+
+void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed)
+{
+    const int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = parts(own, columns);
+    const int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
     for (int64_t o = 0; o < outputs; o++) {
         int64_t sliver = o / own * slivers + o % own / columns, column = o % own % columns;
-        float *to = step->weights + sliver * step->k * columns + column;
+        float *to = packed + sliver * step->k * columns + column;
         for (int64_t place = 0; place < window; place++)
             for (int64_t channel = 0; channel < channels; channel++, to += columns)
                 memcpy(to, weights + ((o * channels + channel) * window + place) * 4, 4);
     }
 }
 
-/* ---- the direct one */
+/* ---- and its tiles */
 typedef struct convolution {
     vme_context *context;
     const vme_model *model;
@@ -145,14 +197,8 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-static bool dense(const model_value *value) { return value->top + value->left + value->bottom + value->right == 0; }
-
-vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+static vme_status direct_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    if (step->algorithm != CONVOLUTION_DIRECT) {
-        vme_status status = winograd_run(context, model, step, arena);
-        return status == VME_OK ? model_activate(context, model, step, arena) : status;
-    }
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
     const model_value *addend = step->addend < 0 ? NULL : &model->value[step->addend];
     const int32_t *p = step->p;
@@ -172,7 +218,7 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
         it.addend_row = addend->row;
         it.addend_image = addend->image;
     }
-    if (p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1 && dense(in) && dense(out) && (addend == NULL || dense(addend))) {
+    if (convolution_is_product(in, addend, out, step)) {
         it.width *= it.height * it.images;
         it.height = it.images = 1;
     }
@@ -200,3 +246,5 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
     it.pieces = parts(it.tiles, it.piece_tiles);
     return vme_parallel_apart(context, it.images * groups * it.pieces, 1, body, &it);
 }
+
+static const convolution_way direct = {"direct", direct_possible, direct_work, NULL, direct_packed, direct_pack, direct_run};

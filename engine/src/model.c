@@ -14,6 +14,7 @@ enum {
     PARAMETER_MOST = 1 << 15,
     SPEND_PAGE = 1 << 16,                   /* a multiple of any system's page */
     SPEND_LEAST = 1 << 20,
+    SPARE_PART = 3,                         /* of the file: what sums of weights may take besides. BERT's process takes less than ONNX Runtime's so */
 };
 
 #define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
@@ -803,6 +804,7 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     model->inputs = (int)file->inputs;
     model->outputs = (int)file->outputs;
     model->fixed = base == NULL ? options->fixed : base->fixed;
+    model->spare = (int64_t)size / SPARE_PART;
     vme_status status = arrays_new(&it);
     if (status == VME_OK) {
         if (base == NULL && options->kept != NULL)

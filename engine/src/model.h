@@ -1,8 +1,8 @@
 /* What the files of models share: the model file's records, and a prepared model, which is a list of steps over values in an arena.
  *
  * model_file.c reads the file and answers for its form; model.c makes a model of it (shapes, layouts, places in the arena, packed weights);
- * session.c runs one; plans.c makes it anew for other sizes; convolution.c has the step that takes the time, winograd.c another way to do it,
- * model_tensors.c those that are the engine's operators on tensors.
+ * session.c runs one; plans.c makes it anew for other sizes; convolution.c has the step that takes the time, winograd.c, strassen.c
+ * and im2col.c other ways to do it, model_tensors.c those that are the engine's operators on tensors.
  *
  * A value is a plain tensor, contiguous, of any rank and dtype, or a view of one. Values of rank 4 and float32 that operators of images make or
  * read lie as images instead, with channels last and a margin of zeros as wide as the convolutions that read them want; for those operators
@@ -129,7 +129,7 @@ typedef struct model_value {
 
 /* Ways to compute a convolution; docs/decisions/models.md has what each is for. */
 typedef enum convolution_algorithm {
-    CONVOLUTION_DIRECT, CONVOLUTION_WINOGRAD_2, CONVOLUTION_WINOGRAD_4, CONVOLUTION_ALGORITHMS,
+    CONVOLUTION_DIRECT, CONVOLUTION_WINOGRAD_2, CONVOLUTION_WINOGRAD_4, CONVOLUTION_STRASSEN, CONVOLUTION_IM2COL, CONVOLUTION_ALGORITHMS,
 } convolution_algorithm;
 
 typedef enum step_kind {
@@ -169,6 +169,7 @@ struct vme_model {
     char *packed;
     size_t packed_bytes, arena_bytes;
     bool fixed;                             /* algorithms are chosen by built-in rates */
+    int64_t spare;                          /* bytes that packed weights may take beyond plain ones, where that is no algorithm's only point */
     /* of a model with open sizes, which is never run itself: what plans are made of */
     int opens;
     model_open_record open[MODEL_OPEN_MOST];
@@ -261,7 +262,7 @@ vme_status model_activate(vme_context *context, const vme_model *model, const mo
 
 /* ---- search.c */
 /* Sets the step's algorithm, for shapes that are known, and the bytes of scratch memory that it needs. `kept`: what an earlier process chose, or NULL. */
-vme_status convolution_choose(const vme_model *model, model_step *step, const convolution_algorithm *kept, int64_t *scratch);
+vme_status convolution_choose(vme_model *model, model_step *step, const convolution_algorithm *kept, int64_t *scratch);
 
 /* ---- kept.c: prepared models in files */
 /* Maps the kept file at `path` for a model file of `size` bytes, if there is one that is this user's, and says in it->kept what was chosen. */
@@ -274,18 +275,37 @@ void kept_return(const model_making *it);
 void kept_write(const vme_model *model, const char *path, size_t size);
 
 /* ---- convolution.c: every algorithm goes through these */
+/* The work of a step, of each kind (rates.c). */
+typedef struct rates_counted { double of[VME_RATES]; } rates_counted;
+/* Rows of tiles for `rows` that follow each other, as they cost. */
+double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows);
+/* One of them. What `possible` says and what is packed do not depend on open sizes. */
+typedef struct convolution_way {
+    const char *name;
+    bool (*possible)(const vme_kernels *kernels, const model_value *in, const model_value *addend, const model_value *out, const model_step *step);
+    rates_counted (*work)(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step);
+    int64_t (*scratch)(const vme_model *model, model_step *step);       /* bytes; sets the step's slots. NULL: none */
+    /* Floats of weights, and how they are packed, to zeros. */
+    int64_t (*packed)(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);
+    void (*pack)(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed);
+    model_run *run;
+} convolution_way;
+const convolution_way *convolution_way_of(convolution_algorithm algorithm);
+extern const convolution_way convolution_winograd_2, convolution_winograd_4, convolution_strassen, convolution_im2col;      /* each in its file */
+/* Weights of the direct algorithm, and of those that read the same ones. */
+int64_t direct_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);
+void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed);
+/* Bytes of weights beyond the plain ones. */
+int64_t strassen_more(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);
+/* Whether it looks at single pixels, all of which lie at one distance from the next: it is a product of two matrices. `addend` may be NULL. */
+bool convolution_is_product(const model_value *in, const model_value *addend, const model_value *out, const model_step *step);
 /* Floats that the packed weights take, without and with the bias; at most 2^44. */
 int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias);
 /* Packs weights [outputs, channels of a group, kh, kw], which may lie anywhere, and the bias (NULL: none) to `step->weights`, and says
  * in `step->bias` where the bias is. */
 void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels, const char *weights, const char *bias);
+int64_t convolution_scratch(const vme_model *model, model_step *step);
 vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
-
-/* ---- winograd.c: of steps whose algorithm it is */
-int64_t winograd_scratch(const vme_model *model, model_step *step);     /* bytes; sets the step's slots */
-int64_t winograd_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);
-void winograd_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed);
-vme_status winograd_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 
 /* ---- depthwise.c: convolutions with as many groups as channels; the same functions */
 int64_t depthwise_packed(const model_step *step, int64_t channels);

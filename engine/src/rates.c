@@ -1,6 +1,6 @@
 /* What a step costs: Q is counted, P, the rates, are built in, or measured once by running small convolutions of zeros; S is what starting a step
- * takes. Q is products of full tiles (a tile that is not full takes as long as one of LEAST_ROWS rows at least), numbers of Winograd's points,
- * bytes of weights. Weights are on their way while products are made (vme_gemm_layer), so the longer of these two counts.
+ * takes. Q is products of full tiles (a tile that is not full takes as long as one of LEAST_ROWS rows at least, and each as long as TILE_ROWS rows
+ * more), numbers of Winograd's points and of other sums, bytes of weights and of copies. Weights are on their way while products are made (vme_gemm_layer), so the longer of these two counts.
  *
  * Everything is about one core: what threads share makes no algorithm better than another. */
 #include "rates.h"
@@ -10,40 +10,19 @@
 #include <string.h>
 #include <time.h>
 
-enum { LEAST_ROWS = 4, START_NS = 500, ROUNDS_MOST = 9, ROUNDS_LEAST = 5 };
+enum { LEAST_ROWS = 4, TILE_ROWS = 2, START_NS = 500, ROUNDS_MOST = 9, ROUNDS_LEAST = 2 };
 static const double FARTHER = 2;            /* a network's weights come from farther than those of a run that is repeated */
 static const double BOUND = 16;             /* times the built-in rates: what a measured one can be */
-static const double ENOUGH_NS = 3e6;        /* for the rounds of one algorithm */
+static const double ENOUGH_NS = 1.5e6;        /* for the rounds of one algorithm */
 
 static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
 /* ---- Q, and what it costs */
-/* Rows of tiles for `rows` that follow each other, as they cost. */
-static double tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
+double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
 {
-    int64_t tiles = parts(rows, kernel->rows), each = parts(rows, tiles);
-    return (double)(tiles * (each < LEAST_ROWS ? LEAST_ROWS : each));
-}
-
-rates_counted rates_work(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step, convolution_algorithm algorithm)
-{
-    const vme_gemm_kernel *kernel = kernel_of(kernels);
-    const int64_t groups = step->p[GROUPS], wide = groups * parts(out->c / groups, kernel->columns) * kernel->columns;
-    rates_counted made = {{0}};
-    if (algorithm == CONVOLUTION_DIRECT) {
-        bool one_row = step->p[KERNEL_H] * step->p[KERNEL_W] * step->p[STRIDE_H] * step->p[STRIDE_W] == 1;
-        double rows = one_row ? tile_rows(kernel, out->n * out->h * out->w) : (double)(out->n * out->h) * tile_rows(kernel, out->w);
-        made.of[VME_RATE_PRODUCTS] = rows * (double)wide * (double)step->k;
-        made.of[VME_RATE_WEIGHTS] = (double)wide * (double)step->k * sizeof(float);
-        return made;
-    }
-    const int m = algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4, points = (m + 2) * (m + 2);
-    const int64_t squares = out->n * parts(out->h, m) * parts(out->w, m);
-    made.of[VME_RATE_PRODUCTS] = tile_rows(kernel, squares) * points * (double)wide * (double)in->c;
-    made.of[VME_RATE_WEIGHTS] = (double)points * (double)wide * (double)in->c * sizeof(float);
-    made.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
-    return made;
+    const int64_t tiles = parts(rows, kernel->rows), each = parts(rows, tiles);
+    return (double)(tiles * ((each < LEAST_ROWS ? LEAST_ROWS : each) + TILE_ROWS)) * kernel->rows / (kernel->rows + TILE_ROWS);
 }
 
 double rates_cost(const rates_counted *made, const double rates[VME_RATES])
@@ -97,7 +76,7 @@ vme_status trial_begin(trial *it, vme_context *context, const vme_kernels *kerne
     it->step.scratch = 3;
     it->step.algorithm = algorithm;
     it->value[3].offset = at;
-    at += algorithm == CONVOLUTION_DIRECT ? 0 : winograd_scratch(&it->model, &it->step);
+    at += convolution_scratch(&it->model, &it->step);
     const int64_t channels = in->c / step->p[GROUPS];
     it->arena_bytes = (size_t)at;
     it->weights_bytes = (size_t)convolution_packed(kernels, &it->step, out->c, channels, true) * sizeof(float);
@@ -158,7 +137,7 @@ void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES])
     const double tile = 2.5 * kernel_of(kernels)->columns;
     rates[VME_RATE_PRODUCTS] = tile;
     rates[VME_RATE_POINTS_2] = rates[VME_RATE_POINTS_4] = tile / 24;
-    rates[VME_RATE_WEIGHTS] = 10;
+    rates[VME_RATE_WEIGHTS] = 12;
     rates[VME_RATE_BYTES] = 10;
 }
 
@@ -211,7 +190,7 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
         status = trials_run(its, SHAPES);
     rates_fixed(kernels, rates);
     for (int i = 0; status == VME_OK && i < SHAPES; i++) {
-        rates_counted made = rates_work(kernels, &its[i].value[0], &its[i].value[2], &its[i].step, shapes[i].algorithm);
+        rates_counted made = convolution_way_of(shapes[i].algorithm)->work(kernels, &its[i].value[0], &its[i].value[2], &its[i].step);
         rate_from(rates, shapes[i].rate, &made, its[i].least);
     }
     rates[VME_RATE_BYTES] = rates[VME_RATE_WEIGHTS];
@@ -268,7 +247,7 @@ double vme_model_expected(const vme_model *model, int number)
         (void)rates_known(model->kernels, rates);      /* without memory for it these are the built-in ones, or nearly */
     rates_counted made = {{0}};
     if (step->kind == STEP_CONV)
-        made = rates_work(model->kernels, &model->value[step->in], &model->value[step->out], step, step->algorithm);
+        made = convolution_way_of(step->algorithm)->work(model->kernels, &model->value[step->in], &model->value[step->out], step);
     else {
         made.of[VME_RATE_PRODUCTS] = (double)told.products;
         made.of[VME_RATE_BYTES] = (double)told.bytes;

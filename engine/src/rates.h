@@ -6,10 +6,6 @@
 
 #include "vme_search.h"
 
-/* The work of a step, of each kind. */
-typedef struct rates_counted { double of[VME_RATES]; } rates_counted;
-rates_counted rates_work(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step,
-                         convolution_algorithm algorithm);
 /* Nanoseconds at these rates. */
 double rates_cost(const rates_counted *work, const double rates[VME_RATES]);
 void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES]);

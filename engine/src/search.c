@@ -1,4 +1,5 @@
-/* Semi-auto search: which algorithm computes each convolution, by what each is expected to take (rates.c; Walle, OSDI '22, section 4.2):
+/* Semi-auto search: which algorithm computes each convolution and each product with constant weights, by what each is expected to take (rates.c;
+ * Walle, OSDI '22, section 4.2):
  *
  *     C(operator) = min over algorithms of Q / P + S
  *
@@ -8,16 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KNOWN_MOST = 256 };
-static const double NEAR = 1.15;            /* times the least cost: what is timed too */
+enum { KNOWN_MOST = 256, SHAPE = 13 };
+static const double NEAR = 1.03;            /* times the least cost: what is timed too */
 static const double SURE = 1.05;            /* what is quicker by less than this is not what was expected, and may be chance */
 
 /* ---- the algorithms */
-static const char *const names[CONVOLUTION_ALGORITHMS] = {"direct", "winograd2", "winograd4"};
 static atomic_int forced = -1;
 
 int vme_convolution_count(void) { return CONVOLUTION_ALGORITHMS; }
-const char *vme_convolution_name(int algorithm) { return algorithm < 0 || algorithm >= CONVOLUTION_ALGORITHMS ? "" : names[algorithm]; }
+const char *vme_convolution_name(int algorithm)
+{
+    return algorithm < 0 || algorithm >= CONVOLUTION_ALGORITHMS ? "" : convolution_way_of((convolution_algorithm)algorithm)->name;
+}
 
 vme_status vme_convolution_force(int algorithm)
 {
@@ -27,26 +30,38 @@ vme_status vme_convolution_force(int algorithm)
     return VME_OK;
 }
 
-static bool possible(const model_step *step, convolution_algorithm algorithm)
+static const model_value *addend_of(const vme_model *model, const model_step *step) { return step->addend < 0 ? NULL : &model->value[step->addend]; }
+
+static bool possible(const vme_model *model, const model_step *step, convolution_algorithm algorithm)
 {
-    const int32_t *p = step->p;
-    const bool plain = p[ACTIVATION] != ACTIVATION_CLIP;        /* Winograd's kernels know no other bound than 0 */
-    return algorithm == CONVOLUTION_DIRECT
-           || (algorithm > CONVOLUTION_DIRECT && algorithm < CONVOLUTION_ALGORITHMS && p[GROUPS] == 1 && plain && p[KERNEL_H] == 3
-               && p[KERNEL_W] == 3 && p[STRIDE_H] * p[STRIDE_W] == 1 && p[DILATION_H] * p[DILATION_W] == 1);
+    return algorithm >= 0 && algorithm < CONVOLUTION_ALGORITHMS
+           && convolution_way_of(algorithm)->possible(model->kernels, &model->value[step->in], addend_of(model, step), &model->value[step->out], step);
+}
+
+/* Bytes that an algorithm's weights take beyond the plain ones, where it gains little by them. A trial does not show what reading them takes in a network,
+ * where they come from memory: nothing of it is thought to be hidden. */
+static int64_t more_of(const vme_model *model, const model_step *step, convolution_algorithm algorithm)
+{
+    return algorithm == CONVOLUTION_STRASSEN ? strassen_more(model->kernels, step, model->value[step->out].c, model->value[step->in].c) : 0;
 }
 
 /* ---- choices */
 /* What near ties of this process came to. */
-typedef struct known { const vme_kernels *kernels; int64_t shape[7]; convolution_algorithm algorithm; } known;
+typedef struct known { const vme_kernels *kernels; int64_t shape[SHAPE]; convolution_algorithm algorithm; } known;
 static struct { pthread_mutex_t lock; int count; known of[KNOWN_MOST]; } ties = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* `chosen` is the one that is expected to be quickest, and then the one that was. */
-static vme_status break_tie(const vme_model *model, const model_step *step, const bool near[CONVOLUTION_ALGORITHMS], convolution_algorithm *chosen)
+static vme_status break_tie(const vme_model *model, const model_step *step, const bool near[CONVOLUTION_ALGORITHMS], const double rates[VME_RATES],
+                            convolution_algorithm *chosen)
 {
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
-    const model_value *addend = step->addend < 0 ? NULL : &model->value[step->addend];
-    const known wanted = {.kernels = model->kernels, .shape = {in->n, in->h, in->w, in->c, out->h, out->w, addend == NULL ? out->c : -out->c}};
+    const model_value *addend = addend_of(model, step);
+    const int32_t *p = step->p;
+    int64_t candidates = 0;
+    for (int i = 0; i < CONVOLUTION_ALGORITHMS; i++)
+        candidates |= (int64_t)near[i] << i;
+    const known wanted = {.kernels = model->kernels, .shape = {in->n, in->h, in->w, in->c, out->h, out->w, addend == NULL ? out->c : -out->c,
+                                                               p[KERNEL_H], p[KERNEL_W], p[DILATION_H], p[DILATION_W], p[GROUPS], candidates}};
     vme_status status = VME_OK;
     pthread_mutex_lock(&ties.lock);
     for (int i = 0; i < ties.count; i++)
@@ -66,9 +81,11 @@ static vme_status break_tie(const vme_model *model, const model_step *step, cons
     if (status == VME_OK)
         status = trials_run(its, count);
     double least = 0;
-    for (int i = 0; status == VME_OK && i < count; i++)
+    for (int i = 0; status == VME_OK && i < count; i++) {
+        its[i].least += (double)more_of(model, step, its[i].step.algorithm) / rates[VME_RATE_WEIGHTS];
         if (its[i].step.algorithm == *chosen)
             least = its[i].least / SURE;
+    }
     for (int i = 0; status == VME_OK && i < count; i++)
         if (its[i].least < least) {
             least = its[i].least;
@@ -86,39 +103,43 @@ done:
     return status;
 }
 
-vme_status convolution_choose(const vme_model *model, model_step *step, const convolution_algorithm *kept, int64_t *scratch)
+vme_status convolution_choose(vme_model *model, model_step *step, const convolution_algorithm *kept, int64_t *scratch)
 {
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
-    const int wish = model->base != NULL ? -1 : atomic_load(&forced);      /* a plan's weights are packed already */
+    const int forced_now = atomic_load(&forced), wish = model->base != NULL || forced_now < 0 ? kept == NULL ? -1 : (int)*kept : forced_now;
     double rates[VME_RATES], costs[CONVOLUTION_ALGORITHMS];
-    int possibilities = 0;
+    bool can[CONVOLUTION_ALGORITHMS];
+    int candidates = 0;
     vme_status status = VME_OK;
     step->algorithm = CONVOLUTION_DIRECT;
-    for (int i = 0; i < CONVOLUTION_ALGORITHMS; i++)
-        possibilities += possible(step, (convolution_algorithm)i);
-    if (wish >= 0 || kept != NULL)
-        step->algorithm = possible(step, wish >= 0 ? (convolution_algorithm)wish : *kept)
-            ? wish >= 0 ? (convolution_algorithm)wish : *kept : CONVOLUTION_DIRECT;
-    else if (possibilities > 1) {
-        bool near[CONVOLUTION_ALGORITHMS] = {false};
-        int ties_found = 0;
+    for (int i = 0; i < CONVOLUTION_ALGORITHMS; i++) {
+        can[i] = possible(model, step, (convolution_algorithm)i) && (wish >= 0 || more_of(model, step, (convolution_algorithm)i) <= model->spare);
+        candidates += can[i];
+    }
+    if (wish >= 0)
+        step->algorithm = wish < CONVOLUTION_ALGORITHMS && can[wish] ? (convolution_algorithm)wish : CONVOLUTION_DIRECT;
+    else if (candidates > 1) {
         rates_fixed(model->kernels, rates);
         if (!model->fixed)
             status = rates_known(model->kernels, rates);
         for (int i = 0; status == VME_OK && i < CONVOLUTION_ALGORITHMS; i++) {
-            if (!possible(step, (convolution_algorithm)i))
+            if (!can[i])
                 continue;
-            rates_counted made = rates_work(model->kernels, in, out, step, (convolution_algorithm)i);
+            rates_counted made = convolution_way_of((convolution_algorithm)i)->work(model->kernels, in, out, step);
+            if (i != CONVOLUTION_DIRECT && model_curve_of(step) != NULL)        /* the direct one does it while a tile is near */
+                made.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
             costs[i] = rates_cost(&made, rates);
             step->algorithm = costs[i] < costs[step->algorithm] ? (convolution_algorithm)i : step->algorithm;
         }
-        for (int i = 0; status == VME_OK && i < CONVOLUTION_ALGORITHMS; i++) {
-            near[i] = possible(step, (convolution_algorithm)i) && costs[i] < costs[step->algorithm] * NEAR;
-            ties_found += near[i];
-        }
-        if (status == VME_OK && !model->fixed && ties_found > 1)
-            status = break_tie(model, step, near, &step->algorithm);
+        for (int i = 0; status == VME_OK && i < CONVOLUTION_ALGORITHMS; i++)
+            if (can[i] && costs[i] >= costs[step->algorithm] * NEAR) {
+                can[i] = false;
+                candidates--;
+            }
+        if (status == VME_OK && !model->fixed && candidates > 1)
+            status = break_tie(model, step, can, rates, &step->algorithm);
+        model->spare -= more_of(model, step, step->algorithm);
     }
-    *scratch = step->algorithm == CONVOLUTION_DIRECT ? 0 : winograd_scratch(model, step);
+    *scratch = convolution_scratch(model, step);
     return status;
 }

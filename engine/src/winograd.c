@@ -27,6 +27,37 @@ static int64_t wide(int64_t channels) { return parts(channels, GAP) * GAP; }
 static const vme_gemm_kernel *gemm_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 static int square_of(const model_step *step) { return step->algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4; }
 
+/* Kernels know no other bound than 0. */
+static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+{
+    (void)kernels, (void)in, (void)addend, (void)out;
+    const int32_t *p = step->p;
+    return p[GROUPS] == 1 && p[ACTIVATION] != ACTIVATION_CLIP && p[KERNEL_H] == WINDOW && p[KERNEL_W] == WINDOW && p[STRIDE_H] * p[STRIDE_W] == 1
+           && p[DILATION_H] * p[DILATION_W] == 1;
+}
+
+static rates_counted work_of(const vme_kernels *kernels, const model_value *in, const model_value *out, int m)
+{
+    const vme_gemm_kernel *kernel = gemm_of(kernels);
+    const double points = (m + 2) * (m + 2), numbers = points * (double)(parts(out->c, kernel->columns) * kernel->columns) * (double)in->c;
+    const int64_t squares = out->n * parts(out->h, m) * parts(out->w, m);
+    rates_counted made = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * numbers, [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
+    made.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
+    return made;
+}
+
+static rates_counted work_2(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+{
+    (void)step;
+    return work_of(kernels, in, out, 2);
+}
+
+static rates_counted work_4(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+{
+    (void)step;
+    return work_of(kernels, in, out, 4);
+}
+
 typedef struct winograd {
     vme_context *context;
     const vme_model *model;
@@ -62,7 +93,7 @@ static void lay_out(winograd *it, const model_value *in, const model_value *out,
     it->slot_floats = it->points * (it->in_point + it->out_point);
 }
 
-int64_t winograd_scratch(const vme_model *model, model_step *step)
+static int64_t scratch(const vme_model *model, model_step *step)
 {
     winograd it = {.gemm = gemm_of(model->kernels)};
     lay_out(&it, &model->value[step->in], &model->value[step->out], step);
@@ -70,7 +101,7 @@ int64_t winograd_scratch(const vme_model *model, model_step *step)
     return step->slots * it.slot_floats * (int64_t)sizeof(float);
 }
 
-int64_t winograd_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
+static int64_t packed_floats(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
 {
     int64_t columns = gemm_of(kernels)->columns, side = square_of(step) + 2;
     return parts(outputs, columns) * columns * channels * side * side;
@@ -94,7 +125,7 @@ static int window_points(int m, double rows[SIDE_MOST][WINDOW])
     return m + 2;
 }
 
-void winograd_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed)
+static void pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed)
 {
     enum { COLUMNS_MOST = 32 };
     const int64_t columns = gemm_of(kernels)->columns, slivers = parts(outputs, columns);
@@ -235,7 +266,7 @@ static vme_status part_out(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-vme_status winograd_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
     winograd it = {
@@ -261,3 +292,6 @@ vme_status winograd_run(vme_context *context, const vme_model *model, const mode
     }
     return status;
 }
+
+const convolution_way convolution_winograd_2 = {"winograd2", possible, work_2, scratch, packed_floats, pack, run};
+const convolution_way convolution_winograd_4 = {"winograd4", possible, work_4, scratch, packed_floats, pack, run};

@@ -394,7 +394,7 @@ static void bits_draws_and_tables(void)
 }
 
 /* ---- models: what a VM does with one, on each kind of step. With `open` the call chooses the number of images, so that a plan is made. */
-enum { CHANNELS = 16, SIDE = 12, LINE = 60 };
+enum { CHANNELS = 16, WIDE = 40, SIDE = 12, LINE = 60 };
 
 static void measure_model(const char *name, uint32_t output, bool open)
 {
@@ -463,6 +463,13 @@ static void models_of_images(bool open)
                 model_node_record *made = node(MODEL_CONV, 4, (uint32_t[]){0, weighed, MODEL_ABSENT, added ? 0 : MODEL_ABSENT, output});
                 window(made, 3, 1);
                 made->parameters[GROUPS] = groups;
+                measure_model(vme_convolution_name(algorithm), output, open);
+                if (groups > 1)
+                    continue;
+                begin_images();             /* single pixels, more outputs than a tile is wide */
+                weighed = constant(4, WIDE, CHANNELS, 1, 1);
+                output = image(WIDE);
+                window(node(MODEL_CONV, 2, (uint32_t[]){0, weighed, output}), 1, 0);
                 measure_model(vme_convolution_name(algorithm), output, open);
             }
     CHECK(vme_convolution_force(-1) == VME_OK);

@@ -15,6 +15,10 @@ static const shape shapes[] = {
     {1, 400, 5, 6, 33, 3, 1, 1, 0, false, true}, {1, 64, 30, 30, 64, 3, 1, 1, 0, true, true}, {1, 3, 29, 31, 40, 7, 2, 3, 0, false, true},
     {2, 70, 7, 7, 70, 1, 1, 0, 0, true, true}, {1, 17, 15, 15, 65, 5, 1, 2, 0, false, false}, {1, 40, 14, 21, 33, 3, 2, 1, 1, true, true},
     {2, 16, 50, 61, 24, 3, 1, 1, 0, false, true},
+    /* products of matrices: odd halves, several blocks of channels and of rows, an odd number of slivers, few rows */
+    {1, 37, 13, 13, 97, 1, 1, 0, 0, false, true}, {1, 1601, 1, 3, 65, 1, 1, 0, 0, true, false}, {1, 5, 1, 1, 40, 1, 1, 0, 0, false, false},
+    {1, 64, 17, 20, 130, 1, 1, 0, 0, true, true}, {3, 770, 5, 4, 64, 1, 1, 0, 0, false, true}, {1, 2, 1, 2, 33, 1, 1, 0, 0, true, true},
+    {1, 96, 1, 31, 100, 1, 1, 0, 1, true, true},
 };
 
 static vme_context *context;

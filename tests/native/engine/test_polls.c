@@ -97,7 +97,7 @@ static uint32_t long_row(int64_t channels)
 
 static void look_at_models(const char *from, char *to)
 {
-    enum { CHANNELS = 16 };
+    enum { CHANNELS = 16, WIDE = 40 };
     const int64_t pixels = ELEMENTS / CHANNELS;
     const struct { const char *name; uint32_t op, window; } simple[] = {
         {"largest of windows", MODEL_MAX_POOL, 3}, {"mean of windows", MODEL_AVERAGE_POOL, 3}, {"clipping", MODEL_CLIP, 0}, {"shuffling", MODEL_SHUFFLE, 1},
@@ -128,6 +128,10 @@ static void look_at_models(const char *from, char *to)
         uint32_t out = value(4, 1, CHANNELS, 1, pixels);
         window(node(MODEL_CONV, 2, (uint32_t[]){0, constant(4, CHANNELS, CHANNELS, 3, 3), out}), 3, 1);
         look_at_model("convolution", out, from, to);
+        (void)long_row(CHANNELS);
+        out = value(4, 1, WIDE, 1, pixels);
+        window(node(MODEL_CONV, 2, (uint32_t[]){0, constant(4, WIDE, CHANNELS, 1, 1), out}), 1, 0);
+        look_at_model("product", out, from, to);
     }
     CHECK(vme_convolution_force(-1) == VME_OK);
     (void)long_row(CHANNELS);

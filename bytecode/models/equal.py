@@ -8,7 +8,8 @@ from .network import Layer, float_bits
 # Operators that make the same of the same operands: all that there are so far. One that draws numbers or keeps a state is none of them.
 _ALIKE = frozenset({
     "Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Gemm", "Add", "Relu", "Flatten", "Clip", "Concat", "Slice", "Shuffle", "Copy", "Unary",
-    "Binary", "Where", "Reduce", "MatMul", "Gather", "Softmax", "Normalize", "Activate", "Scan", "Argsort", "Scatter"})
+    "Binary", "Where", "Reduce", "MatMul", "Gather", "Softmax", "Normalize", "Activate", "Scan", "Argsort", "Scatter",
+    "Attention"})
 
 
 def merge_equal(network):

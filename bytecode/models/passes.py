@@ -5,7 +5,7 @@ import numpy
 from .equal import merge_equal
 from .factoring import factor_products
 from .network import BINARY, Layer, contiguous, dtype_number, is_binary
-from .patterns import find_patterns
+from .patterns import find_attention, find_patterns
 from .places import activate_products, add_in_products, make_in_place
 
 # Operators on images, each with the numbers of those inputs that are images or rows (and the output is one).
@@ -14,7 +14,7 @@ IMAGES = {
     "Flatten": (0,), "Concat": range(256), "Slice": (0,), "Shuffle": (0, 1),
 }
 
-ROWS = ("Softmax", "Normalize")         # read and make rows of plain tensors
+ROWS = ("Softmax", "Normalize", "Attention")         # read and make rows of plain tensors
 
 
 def improve(network):
@@ -28,6 +28,8 @@ def improve(network):
         drop_dead(network)
     with savings.counting("fused", network):
         find_patterns(network)
+        drop_dead(network)
+        find_attention(network)
         drop_dead(network)
         fold_channels(network)
         add_in_products(network)

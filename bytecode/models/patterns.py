@@ -1,4 +1,4 @@
-"""Composite operators that exporters take apart, found again: layer normalization, GELU, SiLU, and what is done to scores before a softmax."""
+"""Composite operators that exporters take apart, found again: layer normalization, GELU, SiLU, what is done to scores before a softmax, and attention."""
 
 import numpy
 
@@ -44,7 +44,16 @@ class Graph:
 
 def find_patterns(network):
     """Replaces the last layer of each match; drop_dead takes the others."""
-    for match in (_gelu, _normalization, _silu, _scores):
+    _replace(network, _gelu, _normalization, _silu, _scores)
+
+
+def find_attention(network):
+    """The same for attention, whose scores nothing else may read: not even what is dead since find_patterns."""
+    _replace(network, _attention)
+
+
+def _replace(network, *matches):
+    for match in matches:
         graph = Graph(network)
         for number, layer in enumerate(network.layers):
             if network.dtype(layer.output) == numpy.float32:
@@ -159,3 +168,19 @@ def _scores(graph, layer):
     if addend is None and scaled is None:
         return None
     return Layer("Softmax", layer.name, [source, addend], layer.output, parameters=(layer.parameters[0], float_bits(factor)))
+
+
+def _attention(graph, layer):
+    """softmax(q @ k * factor + addend) @ v, of one shape of scores; the addend's rows are read as they lie."""
+    if layer.op != "MatMul":
+        return None
+    network, weights = graph.network, graph.made_by(layer.inputs[0], "Softmax")
+    scores = graph.made_by(weights.inputs[0], "MatMul") if weights is not None and not weights.parameters[0] else None
+    if scores is None or network.shape(scores.output) != network.shape(weights.output) or len(network.shape(layer.output)) != len(network.shape(scores.output)):
+        return None
+    addend, shape = weights.inputs[1], network.shape(scores.output)
+    if shape[:-2] != network.shape(layer.output)[:-2] or shape[-1] > ROW_MOST or any(network.dtype(name) != numpy.float32 for name in (*scores.inputs, layer.inputs[1])):
+        return None
+    if addend is not None and shape[-1] > 1 and network.as_view(addend).strides[-1] != 1:
+        return None
+    return Layer("Attention", layer.name, [*scores.inputs, layer.inputs[1], addend], layer.output, parameters=(weights.parameters[1],))

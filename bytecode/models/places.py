@@ -6,7 +6,7 @@ import numpy
 
 from .network import View, contiguous, is_binary
 
-_WRITES_ANYWHERE = {"Unary", "Binary", "Where", "MatMul", "Gather", "Copy"}      # operators whose result may have any strides
+_WRITES_ANYWHERE = {"Unary", "Binary", "Where", "MatMul", "Gather", "Copy", "Attention"}      # operators whose result may have any strides
 
 
 class _Products:

@@ -11,7 +11,7 @@ OPS = {
     "Conv": 1, "MaxPool": 2, "GlobalAveragePool": 3, "Gemm": 4, "Add": 5, "Relu": 6, "Flatten": 7, "Clip": 8, "AveragePool": 9, "Concat": 10,
     "Slice": 11, "Shuffle": 12,
     "Copy": 32, "Unary": 33, "Binary": 34, "Where": 35, "Reduce": 36, "MatMul": 37, "Gather": 38,
-    "Softmax": 39, "Normalize": 40, "Activate": 41, "Scan": 42, "Argsort": 43, "Scatter": 44,
+    "Softmax": 39, "Normalize": 40, "Activate": 41, "Scan": 42, "Argsort": 43, "Scatter": 44, "Attention": 45,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF

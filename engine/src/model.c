@@ -417,6 +417,7 @@ static const struct {
     [MODEL_SCAN] = {model_make_scan, "Scan"},
     [MODEL_ARGSORT] = {model_make_argsort, "Argsort"},
     [MODEL_SCATTER] = {model_make_scatter, "Scatter"},
+    [MODEL_ATTENTION] = {model_make_attention, "Attention"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
@@ -682,6 +683,15 @@ static model_step port_step(step_kind kind, uint32_t port)
     return step;
 }
 
+static void scratch_needed(model_making *it, model_step *step, int64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    step->scratch = it->values++;
+    it->model->values = it->values;
+    it->model->value[step->scratch].bytes = (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+}
+
 static vme_status make(model_making *it)
 {
     vme_model *model = it->model;
@@ -737,12 +747,9 @@ static vme_status make(model_making *it)
             const convolution_algorithm chosen = model->base != NULL ? model->base->step[s].algorithm
                 : before ? (convolution_algorithm)it->kept[s] : CONVOLUTION_DIRECT;
             status = convolution_choose(model, step, before ? &chosen : NULL, &bytes);
-            if (bytes != 0) {
-                step->scratch = it->values++;
-                model->values = it->values;
-                model->value[step->scratch].bytes = (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
-            }
-        }
+            scratch_needed(it, step, bytes);
+        } else if (model_is_attention(step))
+            scratch_needed(it, step, attention_scratch(model, step));
     }
     if (status == VME_OK)
         status = plan_arena(model);
@@ -907,7 +914,8 @@ static int64_t products_of(const model_value *made, int64_t each)
 static const char *algorithm_of(const model_step *step)
 {
     return step->kind == STEP_NOTHING ? "nothing" : step->kind == STEP_DEPTHWISE ? "depthwise"
-           : step->kind == STEP_CONV ? vme_convolution_name((int)step->algorithm) : "";
+           : step->kind == STEP_CONV ? vme_convolution_name((int)step->algorithm)
+           : model_is_attention(step) ? step->slots > 0 ? "fused" : "apart" : "";
 }
 
 static const char *kind_of(const model_step *step)
@@ -937,6 +945,11 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
     } else if (step->op == MODEL_MATMUL && !port) {
         const model_value *left = &model->value[step->operand[0]];
         told->products = products_of(made, left->shape[left->rank - 1]);
+    }
+    else if (step->op == MODEL_ATTENTION && !port) {
+        const model_value *left = &model->value[step->operand[0]], *weights = &model->value[step->operand[1]];
+        const int64_t keys = weights->shape[weights->rank - 1];
+        told->products = products_of(made, keys + keys * left->shape[left->rank - 1] / made->shape[made->rank - 1]);
     }
     told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
     if (port)

@@ -56,6 +56,7 @@ typedef enum model_op {
     MODEL_SCAN,                 /* x; vme_scan_op, dtype to compute in, axis */
     MODEL_ARGSORT,              /* x; axis, whether the largest is first. Equal ones stay in order */
     MODEL_SCATTER,              /* x, values, indices as MODEL_GATHER's; the first dimension, vme_binary_op of old and new or -1: the new one */
+    MODEL_ATTENTION,            /* q, k transposed, v, addend or absent; a float's bits: softmax(q @ k * factor + addend) @ v */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
@@ -153,7 +154,7 @@ struct model_step {
     /* of STEP_CONV, weights as the algorithm's file says, and of STEP_DEPTHWISE */
     int64_t k;                              /* numbers that are added up */
     convolution_algorithm algorithm;
-    int slots;                              /* equal parts of the scratch memory, one a thread */
+    int slots;                              /* (of attention, too) equal parts of the scratch memory, one a thread */
     float *weights, *bias;                  /* of the model's packed block; bias: 0 where there is none, as long as whole slivers */
 };
 
@@ -244,6 +245,7 @@ typedef void model_curve_kernel(int curve, int64_t n, const float *in, float *ou
 typedef struct model_row_kernels {
     /* out = in * factor + addend, which may be NULL; returns the most of out, whatever NaNs are there */
     float (*weigh)(int64_t n, const float *in, float factor, const float *addend, float *out);
+    float (*weigh_here)(int64_t n, float factor, const float *addend, float *out);         /* the same of out */
     void (*shift)(int64_t n, float by, float *out);
     void (*scale)(int64_t n, float by, float *out);
     float (*sum)(int64_t n, const float *in);
@@ -256,9 +258,15 @@ typedef struct model_row_kernels {
 extern const model_row_kernels model_rows_portable, model_rows_avx2, model_rows_avx512;
 model_make model_make_softmax, model_make_normalize, model_make_activate;
 bool model_is_activation(const model_step *step);
+const model_row_kernels *model_rows_current(void);
 /* Of steps whose activation is a curve: what does it to finished numbers, or NULL; and for all that the step has written. */
 model_curve_kernel *model_curve_of(const model_step *step);
 vme_status model_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena);
+
+/* ---- attention.c */
+model_make model_make_attention;
+bool model_is_attention(const model_step *step);
+int64_t attention_scratch(const vme_model *model, model_step *step);    /* bytes; sets the step's slots: 0 where its operators run apart */
 
 /* ---- search.c */
 /* Sets the step's algorithm, for shapes that are known, and the bytes of scratch memory that it needs. `kept`: what an earlier process chose, or NULL. */

@@ -563,6 +563,10 @@ static void models_of_tensors(void)
     for (int way = 0; way < 2; way++) {
         const int32_t one = 0x3f800000;         /* 1.0 */
         measure_tensors("softmax", MODEL_SOFTMAX, (const int32_t[]){way, one, 0}, 1 + way, VME_FLOAT32, 0, VME_FLOAT32, LINE, LINE);
+        model_file_begin();                     /* few rows are done by the three operators, others by the fused one */
+        uint32_t keys = value(2, LINE, LINE, 0, 0), asked = way ? constant(2, 4, LINE, 0, 0) : keys, attended = value(2, way ? 4 : LINE, LINE, 0, 0);
+        node(MODEL_ATTENTION, 4, (uint32_t[]){asked, keys, keys, constant(1, LINE, 0, 0, 0), attended})->parameters[0] = one;
+        measure_model("attention", attended, false);
         model_file_begin();
         uint32_t of = value(2, LINE, LINE, 0, 0), scale = constant(1, LINE, 0, 0, 0), output = value(2, LINE, LINE, 0, 0);
         node(MODEL_NORMALIZE, 2 + (uint32_t)way, way ? (uint32_t[]){of, scale, scale, output} : (uint32_t[]){of, scale, output})->parameters[0] = one;

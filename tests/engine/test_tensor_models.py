@@ -103,6 +103,59 @@ def test_activations_go_into_the_product_that_makes_their_operand(kind, nodes, r
     agrees(nodes, {"x": x}, constants, opset=20)
 
 
+ATTENTION = [node("Transpose", "k", "t", perm=[0, 1, 3, 2]), node("MatMul", "q t", "s"), node("Mul", "s scale", "f"), node("Add", "f mask", "w"),
+             node("Softmax", "w", "p"), node("MatMul", "p v")]
+
+
+@pytest.mark.parametrize(("rows", "keys", "depth", "width"), [(20, 33, 8, 8), (29, 64, 64, 64), (9, 1, 3, 70), (130, 45, 5, 31), (8, 9000, 16, 4), (3, 40, 8, 5), (1, 7, 4, 4)])
+@pytest.mark.parametrize("mask", ["row", "all", "heads", "none"])
+def test_attention(rows, keys, depth, width, mask):
+    """As one step; of few rows its operators run apart."""
+    shape = {"row": (keys,), "all": (2, 3, rows, keys), "heads": (2, 1, 1, keys)}.get(mask)
+    inputs = {"q": networks.values((2, 3, rows, depth)), "k": networks.values((2, 3, keys, depth), 1), "v": networks.values((2, 3, keys, width), 2)}
+    inputs |= {"mask": networks.values(shape, 3) * 4} if shape else {}
+    nodes = ATTENTION if shape else [*ATTENTION[:3], node("Softmax", "f", "p"), ATTENTION[-1]]
+    constants = {"scale": numpy.float32(depth ** -0.5)}
+    model = Model("model", _array._model_open(compile_model(networks.graph_of(nodes, inputs, ("y",), constants, 18), "model.onnx")))
+    assert [(step.kind, step.algorithm) for step in model.steps if step.kind not in ("Input", "Output")] == [("Attention", "fused" if rows >= 8 else "apart")]
+    agrees(nodes, inputs, constants)
+
+
+def test_attention_whose_operands_and_result_lie_in_any_order():
+    """Heads are parts of rows, keys are repeated for several heads, the result's heads are put together in place; and numbers of a row that lie apart."""
+    x, shared = networks.values((2, 21, 24)), networks.values((1, 1, 17, 8), 1)
+    heads = [node("Reshape", "x split", "a"), node("Transpose", "a", "q", perm=[0, 2, 1, 3]), node("Transpose", "shared", "t", perm=[0, 1, 3, 2])]
+    body = [node("MatMul", "q t", "s"), node("Softmax", "s", "p"), node("MatMul", "p shared", "c")]
+    constants = {"split": numpy.array([2, 21, 3, 8]), "joined": numpy.array([2, 21, 24])}
+    agrees([*heads, *body, node("Transpose", "c", "d", perm=[0, 2, 1, 3]), node("Reshape", "d joined")], {"x": x, "shared": shared}, constants)
+    turned = [node("Transpose", "x", "q", perm=[0, 2, 1]), node("MatMul", "q b", "s"), node("Softmax", "s", "p"), node("MatMul", "p w", "c"), node("Transpose", "c", perm=[0, 2, 1])]
+    agrees(turned, {"x": networks.values((2, 8, 21)), "b": networks.values((2, 8, 10), 1), "w": networks.values((2, 10, 9), 2)})
+
+
+def test_a_mask_may_close_keys_and_even_all_of_them():
+    mask = numpy.zeros((2, 1, 9, 12), "float32")
+    mask[:, :, :, 7:] = -numpy.inf
+    inputs = {"q": networks.values((2, 1, 9, 4)), "k": networks.values((2, 1, 12, 4), 1), "v": networks.values((2, 1, 12, 4), 2), "mask": mask}
+    agrees(ATTENTION, inputs, {"scale": numpy.float32(0.5)})
+    mask[1, 0, 3] = -numpy.inf
+    data = networks.graph_of(ATTENTION, inputs, ("y",), {"scale": numpy.float32(0.5)})
+    for [made] in runs_on(backends(), data, inputs):
+        assert numpy.isnan(made[1, 0, 3]).all() and numpy.isfinite(made[1, 0, 4:]).all()
+
+
+def test_scores_that_others_read_are_made():
+    inputs = {"q": networks.values((2, 1, 9, 4)), "k": networks.values((2, 1, 12, 4), 1), "v": networks.values((2, 1, 12, 4), 2), "mask": networks.values((12,), 3)}
+    for other in "spf":
+        agrees(ATTENTION, inputs, {"scale": numpy.float32(0.5)}, outputs=("y", other))
+
+
+def test_attention_is_the_same_whatever_the_threads():
+    inputs = {"q": networks.values((2, 3, 70, 16)), "k": networks.values((2, 3, 90, 16), 1), "v": networks.values((2, 3, 90, 40), 2), "mask": networks.values((90,), 3)}
+    data = compile_model(networks.graph_of(ATTENTION, inputs, ("y",), {"scale": numpy.float32(0.25)}), "model.onnx")
+    [one, *others] = [numpy.asarray(Model("model", _array._model_open(data, threads, False, True))(inputs)["y"]).tobytes() for threads in (1, 2, 3, 7)]
+    assert set(others) == {one}
+
+
 def test_an_activation_of_what_others_read_stays():
     x, w = networks.values((2, 5, 16)), networks.values((16, 8), 1)
     agrees([node("MatMul", "x w", "m"), node("Sigmoid", "m", "y"), node("Add", "m y", "z")], {"x": x}, {"w": w}, outputs=("y", "z"))

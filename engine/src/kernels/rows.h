@@ -13,38 +13,39 @@
 /* Sums and maxima have so many of their own, so that the compiler may do them side by side. */
 enum { LANES = 32 };
 
-static float weigh(int64_t n, const float *restrict in, float factor, const float *restrict addend, float *restrict out)
-{
-    float most[LANES];
-    for (int j = 0; j < LANES; j++)
-        most[j] = -__builtin_inff();
-#define WEIGHED(VALUE) \
+#define ALONE(place)
+#define WITH_ADDEND(place) + addend[place]
+#define WEIGHED(IN, VALUE) \
     for (; i + LANES <= n; i += LANES) \
         for (int j = 0; j < LANES; j++) { \
-            const float made = in[i + j] * factor VALUE(i + j); \
+            const float made = IN[i + j] * factor VALUE(i + j); \
             out[i + j] = made; \
             most[j] = made > most[j] ? made : most[j]; \
         } \
     for (; i < n; i++) { \
-        const float made = in[i] * factor VALUE(i); \
+        const float made = IN[i] * factor VALUE(i); \
         out[i] = made; \
         most[0] = made > most[0] ? made : most[0]; \
     }
-#define ALONE(place)
-#define WITH_ADDEND(place) + addend[place]
-    int64_t i = 0;
-    if (addend == NULL) {
-        WEIGHED(ALONE)
-    } else {
-        WEIGHED(WITH_ADDEND)
-    }
-#undef WEIGHED
-#undef ALONE
-#undef WITH_ADDEND
-    for (int j = 1; j < LANES; j++)
-        most[0] = most[j] > most[0] ? most[j] : most[0];
+#define WEIGH(IN) \
+    float most[LANES]; \
+    for (int j = 0; j < LANES; j++) \
+        most[j] = -__builtin_inff(); \
+    int64_t i = 0; \
+    if (addend == NULL) { \
+        WEIGHED(IN, ALONE) \
+    } else { \
+        WEIGHED(IN, WITH_ADDEND) \
+    } \
+    for (int j = 1; j < LANES; j++) \
+        most[0] = most[j] > most[0] ? most[j] : most[0]; \
     return most[0];
-}
+static float weigh(int64_t n, const float *restrict in, float factor, const float *restrict addend, float *restrict out) { WEIGH(in) }
+static float weigh_here(int64_t n, float factor, const float *restrict addend, float *restrict out) { WEIGH(out) }
+#undef WEIGH
+#undef WEIGHED
+#undef WITH_ADDEND
+#undef ALONE
 
 static void shift(int64_t n, float by, float *out)
 {
@@ -252,5 +253,5 @@ static void curve(int which, int64_t n, const float *in, float *out)
 #undef CURVE
 
 const model_row_kernels JOIN(model_rows_, VME_TARGET) = {
-    .weigh = weigh, .shift = shift, .scale = scale, .sum = sum, .squares = squares, .normalize = normalize, .exponentials = exponentials, .curve = curve,
+    .weigh = weigh, .weigh_here = weigh_here, .shift = shift, .scale = scale, .sum = sum, .squares = squares, .normalize = normalize, .exponentials = exponentials, .curve = curve,
 };

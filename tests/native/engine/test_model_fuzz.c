@@ -417,7 +417,7 @@ static void tensor_node(void)
     const bool flat = is_fixed(&in);
     vme_dtype loop, result;
     model_node_record *made;
-    switch (below(13)) {
+    switch (below(14)) {
     case 0:
         for (int d = 0; d < in.rank; d++)
             if (in.size[d] == 1 && in.open[d] == 0)
@@ -547,6 +547,39 @@ static void tensor_node(void)
             memcpy(made->parameters, (int32_t[3]){op, (int32_t)loop, axis}, 12);
         }
         return;
+    case 12: {
+        if (dtype != VME_FLOAT32 || is_image[x] || in.rank < 2 || in.open[in.rank - 1] != 0)
+            return;
+        const int64_t depth = in.size[in.rank - 1];
+        if (tensors[x].kind != MODEL_VIEW && one_in(2)) {           /* attention of rows to each other */
+            shape turned = in;
+            product strides[MODEL_RANK], last;
+            strides_of(&in, strides);
+            last = strides[in.rank - 1];
+            strides[in.rank - 1] = strides[in.rank - 2];
+            strides[in.rank - 2] = last;
+            turned.size[in.rank - 1] = in.size[in.rank - 2];
+            turned.open[in.rank - 1] = in.open[in.rank - 2];
+            turned.size[in.rank - 2] = depth;
+            turned.open[in.rank - 2] = 0;
+            list[1] = view(x, &turned, (product){0}, strides);
+            list[2] = x;
+        } else {
+            shape k = {.rank = 2, .size = {depth, 1 + below(70)}}, v = {.rank = 2, .size = {k.size[1], 1 + below(70)}};
+            in.size[in.rank - 1] = v.size[1];
+            if (elements(in.size, in.rank) > LARGEST)
+                return;
+            list[1] = constant_like(VME_FLOAT32, &k, 9);
+            list[2] = constant_like(VME_FLOAT32, &v, 9);
+            list[3] = constant_like(VME_FLOAT32, &(shape){.rank = 1, .size = {k.size[1]}}, 9);
+        }
+        is_viewed[x] = true;
+        uint32_t attended = computed(VME_FLOAT32, &in);
+        is_viewed[attended] = true;
+        made = add(MODEL_ATTENTION, list[2] == x || one_in(2) ? 3 : 4, list, attended);
+        memcpy(&made->parameters[0], &(float){one_in(4) ? __builtin_nanf("") : 0.5f}, 4);
+        return;
+    }
     default:
         copy_to_halves(x);
     }

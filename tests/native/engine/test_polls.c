@@ -134,6 +134,18 @@ static void look_at_models(const char *from, char *to)
         look_at_model("product", out, from, to);
     }
     CHECK(vme_convolution_force(-1) == VME_OK);
+    enum { DEPTH = 64, KEYS = 1 << 15 };
+    for (int many = 0; many < 3; many++) {                  /* rows, keys, or numbers of a result: k and v are views of the input, or constants */
+        model_file_begin();
+        const int64_t rows = many == 0 ? ELEMENTS / DEPTH / 4 : 20;
+        uint32_t x = many == 0 ? value(2, rows, DEPTH, 0, 0) : many == 1 ? value(2, KEYS, DEPTH, 0, 0) : value(2, DEPTH, KEYS, 0, 0);
+        const int64_t width = many == 2 ? KEYS : DEPTH, turned[] = {DEPTH, KEYS};
+        uint32_t k = many != 1 ? constant(2, DEPTH, DEPTH, 0, 0)
+            : tensor_add((model_tensor_record){.dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = x, .strides = {1, DEPTH}}, 2, turned);
+        uint32_t v = many != 0 ? x : constant(2, DEPTH, DEPTH, 0, 0), q = many != 0 ? constant(2, rows, DEPTH, 0, 0) : x, attended = value(2, rows, width, 0, 0);
+        memcpy(node(MODEL_ATTENTION, 3, (uint32_t[]){q, k, v, attended})->parameters, &(float){0.125f}, 4);
+        look_at_model("attention", attended, from, to);
+    }
     (void)long_row(CHANNELS);
     uint32_t out = value(4, 1, CHANNELS, 1, pixels);
     model_node_record *depthwise = node(MODEL_CONV, 2, (uint32_t[]){0, constant(4, CHANNELS, 1, 3, 3), out});

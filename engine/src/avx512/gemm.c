@@ -1,6 +1,6 @@
 /* Matrix products with AVX-512: tiles of 14 x 32 float32, 14 x 16 float64. */
 #define VME_TARGET avx512
-#define VME_GEMM_ROWS 14
+#define VME_REGISTERS 32
 #define VME_GEMM_WORK (1 << 22)
 
 #include "vectors.h"

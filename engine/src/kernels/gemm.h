@@ -1,5 +1,4 @@
-/* Tiles of matrix products, once a backend: the file that includes this names VME_TARGET, VME_GEMM_ROWS (of a floating tile: as
- * many as its accumulators fit the registers) and, for f32 and f64, a vector type and its operations (see portable/gemm.c).
+/* Tiles of matrix products, once a backend: the file that includes this names VME_TARGET, VME_REGISTERS (of vectors) and, for f32 and f64, a vector type and its operations (see portable/gemm.c).
  * Integers and bool use the compiler's own vectors.
  *
  * A tile holds rows x 2 vectors of sums in registers. Each step along k reads two vectors of b and one element of a for each
@@ -12,6 +11,21 @@
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define INLINE VME_INLINE
+
+/* The tile of te rows and tb columns that moves the fewest numbers (Walle, OSDI '22, section 4.2): e x b sums over a products each take
+ * (e/te)(b/tb)(a te + a tb + te tb) numbers, so 1/te + 1/tb counts, with te tb + te + tb <= registers. Here tb is so many vectors, and of a step's te
+ * factors one at a time is in a register, so te v + v + 1 <= registers. One vector is out of the question: te + 1 numbers are loaded for te
+ * multiply-adds then, and CPUs load no faster than they compute. Two are the best of the rest, as is held below for each kind of number. */
+#define VECTORS 2
+#define TILE_ROWS(vectors) ((VME_REGISTERS - 1 - (vectors)) / (vectors))
+#define TILE_NUMBERS(vectors, lanes) (1000000 / TILE_ROWS(vectors) + 1000000 / ((vectors) * (lanes)))
+#define VME_GEMM_ROWS TILE_ROWS(VECTORS)
+#define HOLDS_FOR(T, E) \
+    _Static_assert(TILE_NUMBERS(VECTORS, (int)(sizeof(T##_vec) / sizeof(E))) <= TILE_NUMBERS(VECTORS + 1, (int)(sizeof(T##_vec) / sizeof(E))) \
+                   && TILE_NUMBERS(VECTORS, (int)(sizeof(T##_vec) / sizeof(E))) <= TILE_NUMBERS(VECTORS + 2, (int)(sizeof(T##_vec) / sizeof(E))), \
+                   "tiles of two vectors move the fewest numbers");
+HOLDS_FOR(f32, float)
+HOLDS_FOR(f64, double)
 
 /* A line of a cache for 14 float32. */
 #define VME_PACKED_ROWS(rows) ((rows) > 8 ? 16 : (rows) > 4 ? 8 : 4)

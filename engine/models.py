@@ -87,6 +87,13 @@ class Model:
         """What a run does, as a tuple of Steps without times; where sizes are open, with shapes at small ones."""
         return tuple(Step(*step) for step in _array._model_steps(self._session))
 
+    @property
+    def backends(self):
+        """The backends that there were to choose from, as a dict of the milliseconds that a run is expected to take on one core with each; that of the
+        least is the first, and the model's."""
+        told = sorted(_array._model_backends(self._session), key=lambda backend: not backend[2])
+        return {name: ns / 1e6 for name, ns, _ in told}
+
     def _arrays(self, inputs):
         arrays, sizes = [], {}
         for port in self.inputs:

@@ -190,6 +190,30 @@ static vme_model *plan_of(array_state *state, vme_session *session, const vme_te
     return plan;
 }
 
+/* _model_backends(session): of each backend that there was to choose from (name, nanoseconds that are expected of a run on one core, whether it was chosen) */
+PyObject *array_function__model_backends(PyObject *module, ARRAY_VECTORCALL)
+{
+    (void)module;
+    static const char *const names[] = {"session", NULL};
+    PyObject *values[1];
+    vme_session *session = session_argument("_model_backends", args, count, keywords, names, 1, 1, values);
+    if (session == NULL)
+        return NULL;
+    const vme_model *model = vme_session_model(session);
+    PyObject *made = PyList_New(0);
+    for (int b = 0; made != NULL && b < vme_backend_count(); b++) {
+        if (vme_model_total(model, b) == 0)
+            continue;
+        PyObject *item = Py_BuildValue("(sdO)", vme_backend_name(b), vme_model_total(model, b), vme_model_backend(model) == b ? Py_True : Py_False);
+        if (item == NULL || PyList_Append(made, item) < 0)
+            Py_CLEAR(made);
+        Py_XDECREF(item);
+    }
+    PyObject *all = made == NULL ? NULL : PyList_AsTuple(made);
+    Py_XDECREF(made);
+    return all;
+}
+
 /* _model_steps(session, inputs): of each step (name, kind, algorithm, dtype, shape, products, bytes, nanoseconds that are expected); where sizes are open,
  * for these inputs' ones */
 PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)

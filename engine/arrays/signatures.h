@@ -90,6 +90,7 @@
 #define SIGNATURE__shortest "(a)"
 #define SIGNATURE__model_names "()"
 #define SIGNATURE__model_open "(source, threads=0, ftz=False, fixed=True, spend=False)"
+#define SIGNATURE__model_backends "(session)"
 #define SIGNATURE__model_ports "(session)"
 #define SIGNATURE__model_run "(session, inputs, profile=False)"
 #define SIGNATURE__model_steps "(session, inputs=None)"

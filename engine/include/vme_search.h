@@ -38,6 +38,9 @@ VME_API vme_status vme_model_prepare(vme_context *context, const void *bytes, si
 VME_API bool vme_model_was_kept(const vme_model *model);
 /* Nanoseconds that a step is expected to take on one core. */
 VME_API double vme_model_expected(const vme_model *model, int step);
+/* And a whole run on a backend, with the best algorithm for each step there; 0: it was none to choose from. The least one's is the model's. */
+VME_API double vme_model_total(const vme_model *model, int backend);
+VME_API int vme_model_backend(const vme_model *model);
 
 #ifdef __cplusplus
 }

@@ -38,10 +38,12 @@ static const vme_backend backends[] = {
 #endif
 };
 enum { BACKENDS = sizeof backends / sizeof *backends };
+_Static_assert((int)BACKENDS <= (int)VME_BACKENDS_MOST, "who lists backends has room for all");
 
 /* The tables with their holes filled, made once; the current one is an index, so that a change is one store. */
 static vme_kernels filled[BACKENDS];
 static _Atomic int current;
+static atomic_bool is_forced;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void fill(void *table, const void *from, size_t size)
@@ -96,6 +98,14 @@ const vme_kernels *vme_kernels_current(void)
     return &filled[atomic_load_explicit(&current, memory_order_relaxed)];
 }
 
+const vme_kernels *vme_kernels_of(int backend)
+{
+    pthread_once(&once, start);
+    return &filled[backend];
+}
+
+bool vme_backend_forced(void) { return atomic_load(&is_forced); }
+
 int vme_backend_count(void) { return BACKENDS; }
 const char *vme_backend_name(int backend) { return backend < 0 || backend >= BACKENDS ? "" : backends[backend].name; }
 bool vme_backend_available(int backend) { return backend >= 0 && backend < BACKENDS && backends[backend].available(); }
@@ -136,10 +146,12 @@ int vme_backend_current(void)
 vme_status vme_backend_force(int backend)
 {
     pthread_once(&once, start);
-    if (backend == -1)
+    const bool force = backend != -1;
+    if (!force)
         backend = best();
     if (!vme_backend_available(backend))
         return vme_fail(VME_UNSUPPORTED, "backend %d (%s) cannot run on this machine", backend, vme_backend_name(backend));
+    atomic_store(&is_forced, force);
     atomic_store(&current, backend);
     return VME_OK;
 }

@@ -311,6 +311,9 @@ typedef struct vme_kernels {
     vme_winograd_kernels winograd;
 } vme_kernels;
 const vme_kernels *vme_kernels_current(void);
+enum { VME_BACKENDS_MOST = 4 };
+const vme_kernels *vme_kernels_of(int backend);
+bool vme_backend_forced(void);              /* rather than the best one */
 
 /* Each is defined in a file of its own folder: src/portable, src/avx2, src/avx512 (made from src/kernels/). */
 extern const vme_elementwise_kernels *const vme_elementwise_portable[], *const vme_elementwise_avx2[],

@@ -1,4 +1,4 @@
-/* Prepared models in files: the algorithms that were chosen and the packed weights, so that the next process neither chooses nor packs, and processes
+/* Prepared models in files: the backend and the algorithms that were chosen and the packed weights, so that the next process neither chooses nor packs, and processes
  * share the memory. Everything else about a model is made anew from its own file, which takes no time.
  *
  * Only files of this user that nobody else can write are mapped: who could shorten one could end the process. Who gives the path answers for its
@@ -18,11 +18,11 @@
 #include <unistd.h>
 
 enum { PAGE = 4096, PATH_LONGEST = 4096, PIECE = 4 << 20 };
-static const char magic[8] = "VMEKEPT3";
+static const char magic[8] = "VMEKEPT4";
 
 typedef struct kept_header {
     char magic[8];
-    uint64_t model_bytes, packed_bytes, steps, sum;
+    uint64_t model_bytes, packed_bytes, steps, backend, sum;
 } kept_header;
 
 static size_t packed_at(uint64_t steps) { return (sizeof(kept_header) + (size_t)steps + PAGE - 1) / PAGE * PAGE; }
@@ -75,6 +75,8 @@ static uint64_t sum_of_all(const char *choices, size_t count, const char *packed
     return sum;
 }
 
+static uint64_t with_backend(uint64_t sum, uint64_t backend) { return (sum ^ (backend + 1)) * UINT64_C(0x9e3779b97f4a7c15); }
+
 void kept_open(model_making *it, const char *path, size_t size)
 {
     const bool leave = it->spent != NULL;
@@ -85,16 +87,20 @@ void kept_open(model_making *it, const char *path, size_t size)
         return;
     if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0
         && pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head && memcmp(head.magic, magic, sizeof magic) == 0 && head.model_bytes == size
+        && head.backend < (uint64_t)vme_backend_count() && vme_backend_available((int)head.backend)
+        && (!vme_backend_forced() || (int)head.backend == vme_backend_current())
         && head.steps == (uint64_t)it->model->most_steps && head.packed_bytes <= (uint64_t)found.st_size
         && packed_at(head.steps) + head.packed_bytes == (uint64_t)found.st_size) {
         void *map = mmap(NULL, (size_t)found.st_size, PROT_READ, leave ? MAP_PRIVATE : MAP_PRIVATE | MAP_POPULATE, file, 0);
         const char *packed = map == MAP_FAILED ? NULL : (const char *)map + packed_at(head.steps);
         if (map != MAP_FAILED
-            && sum_of_all((const char *)map + sizeof head, packed_at(head.steps) - sizeof head, packed, head.packed_bytes, leave) != head.sum)
+            && with_backend(sum_of_all((const char *)map + sizeof head, packed_at(head.steps) - sizeof head, packed, head.packed_bytes, leave), head.backend)
+                   != head.sum)
             munmap(map, (size_t)found.st_size);
         else if (map != MAP_FAILED) {
             it->model->map = map;
             it->model->map_bytes = (size_t)found.st_size;
+            it->model->kernels = vme_kernels_of((int)head.backend);
             it->kept = (const char *)map + sizeof head;
         }
     }
@@ -143,11 +149,12 @@ void kept_write(const vme_model *model, const char *path, size_t size)
         free(front);
         return;
     }
-    kept_header head = {.model_bytes = size, .packed_bytes = model->packed_bytes, .steps = (uint64_t)model->most_steps};
+    kept_header head = {.model_bytes = size, .packed_bytes = model->packed_bytes, .steps = (uint64_t)model->most_steps,
+                        .backend = (uint64_t)vme_model_backend(model)};
     memcpy(head.magic, magic, sizeof magic);
     for (int s = 0; s < model->steps; s++)
         front[sizeof head + (size_t)s] = (char)model->step[s].algorithm;
-    head.sum = sum_of_all(front + sizeof head, room - sizeof head, model->packed, model->packed_bytes, false);
+    head.sum = with_backend(sum_of_all(front + sizeof head, room - sizeof head, model->packed, model->packed_bytes, false), head.backend);
     memcpy(front, &head, sizeof head);
     /* on the disk before it has its name: after a loss of power there is a whole file or none */
     bool whole = put(file, front, room) && put(file, model->packed, model->packed_bytes) && fsync(file) == 0;

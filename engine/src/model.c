@@ -733,6 +733,8 @@ static vme_status make(model_making *it)
     model->steps = s;
     spread_layouts(model);
     status = images_lay_out(model);
+    if (status == VME_OK && model->base == NULL)
+        status = backend_choose(model, it->kept != NULL);
     for (s = 0; status == VME_OK && s < model->steps; s++) {
         model_step *step = &model->step[s];
         model_value *in = step->in < 0 ? NULL : &model->value[step->in], *out = step->out < 0 ? NULL : &model->value[step->out];

@@ -170,6 +170,7 @@ struct vme_model {
     char *packed;
     size_t packed_bytes, arena_bytes;
     bool fixed;                             /* algorithms are chosen by built-in rates */
+    double total[VME_BACKENDS_MOST];        /* nanoseconds that a run is expected to take on one core of each backend; 0: it was none to choose from */
     int64_t spare;                          /* bytes that packed weights may take beyond plain ones, where that is no algorithm's only point */
     /* of a model with open sizes, which is never run itself: what plans are made of */
     int opens;
@@ -269,6 +270,8 @@ bool model_is_attention(const model_step *step);
 int64_t attention_scratch(const vme_model *model, model_step *step);    /* bytes; sets the step's slots: 0 where its operators run apart */
 
 /* ---- search.c */
+/* Chooses the backend, for steps whose shapes and layouts are known, and says what each would take. `kept`: it was chosen before. VME_NO_MEMORY. */
+vme_status backend_choose(vme_model *model, bool kept);
 /* Sets the step's algorithm, for shapes that are known, and the bytes of scratch memory that it needs. `kept`: what an earlier process chose, or NULL. */
 vme_status convolution_choose(vme_model *model, model_step *step, const convolution_algorithm *kept, int64_t *scratch);
 

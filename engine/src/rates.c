@@ -234,23 +234,23 @@ vme_status vme_rates_set(const double rates[VME_RATES])
     return VME_OK;
 }
 
+double rates_step(const vme_model *model, int number, const double rates[VME_RATES])
+{
+    vme_step told;
+    vme_model_step(model, number, &told);
+    const rates_counted made = {{[VME_RATE_PRODUCTS] = (double)told.products, [VME_RATE_BYTES] = (double)told.bytes}};
+    return model->step[number].kind == STEP_NOTHING ? 0 : rates_cost(&made, rates);
+}
+
 double vme_model_expected(const vme_model *model, int number)
 {
     const model_step *step = &model->step[number];
-    vme_step told;
     double rates[VME_RATES];
-    vme_model_step(model, number, &told);
-    if (step->kind == STEP_NOTHING)
-        return 0;
     rates_fixed(model->kernels, rates);
     if (!model->fixed)
         (void)rates_known(model->kernels, rates);      /* without memory for it these are the built-in ones, or nearly */
-    rates_counted made = {{0}};
-    if (step->kind == STEP_CONV)
-        made = convolution_way_of(step->algorithm)->work(model->kernels, &model->value[step->in], &model->value[step->out], step);
-    else {
-        made.of[VME_RATE_PRODUCTS] = (double)told.products;
-        made.of[VME_RATE_BYTES] = (double)told.bytes;
-    }
+    if (step->kind != STEP_CONV)
+        return rates_step(model, number, rates);
+    rates_counted made = convolution_way_of(step->algorithm)->work(model->kernels, &model->value[step->in], &model->value[step->out], step);
     return rates_cost(&made, rates);
 }

@@ -8,6 +8,8 @@
 
 /* Nanoseconds at these rates. */
 double rates_cost(const rates_counted *work, const double rates[VME_RATES]);
+/* What a step other than STEP_CONV costs. */
+double rates_step(const vme_model *model, int number, const double rates[VME_RATES]);
 void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES]);
 /* Measured now if they were neither measured nor set yet. VME_NO_MEMORY. */
 vme_status rates_known(const vme_kernels *kernels, double rates[VME_RATES]);

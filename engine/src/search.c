@@ -1,7 +1,9 @@
 /* Semi-auto search: which algorithm computes each convolution and each product with constant weights, by what each is expected to take (rates.c;
  * Walle, OSDI '22, section 4.2):
  *
- *     C(operator) = min over algorithms of Q / P + S
+ *     C(operator, backend) = min over algorithms of Q / P + S
+ *
+ * summed over a model's operators for each backend, of which the one with the least total is taken.
  *
  * Where the two best are expected to take nearly the same, both are run, once a process for each shape, so that a process always chooses alike. */
 #include "rates.h"
@@ -32,10 +34,18 @@ vme_status vme_convolution_force(int algorithm)
 
 static const model_value *addend_of(const vme_model *model, const model_step *step) { return step->addend < 0 ? NULL : &model->value[step->addend]; }
 
-static bool possible(const vme_model *model, const model_step *step, convolution_algorithm algorithm)
+static bool possible(const vme_model *model, const vme_kernels *kernels, const model_step *step, convolution_algorithm algorithm)
 {
-    return algorithm >= 0 && algorithm < CONVOLUTION_ALGORITHMS
-           && convolution_way_of(algorithm)->possible(model->kernels, &model->value[step->in], addend_of(model, step), &model->value[step->out], step);
+    return convolution_way_of(algorithm)->possible(kernels, &model->value[step->in], addend_of(model, step), &model->value[step->out], step);
+}
+
+static double cost_of(const vme_model *model, const vme_kernels *kernels, const model_step *step, convolution_algorithm algorithm, const double rates[VME_RATES])
+{
+    const model_value *out = &model->value[step->out];
+    rates_counted made = convolution_way_of(algorithm)->work(kernels, &model->value[step->in], out, step);
+    if (algorithm != CONVOLUTION_DIRECT && model_curve_of(step) != NULL)        /* the direct one does it while a tile is near */
+        made.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
+    return rates_cost(&made, rates);
 }
 
 /* Bytes that an algorithm's weights take beyond the plain ones, where it gains little by them. A trial does not show what reading them takes in a network,
@@ -105,7 +115,6 @@ done:
 
 vme_status convolution_choose(vme_model *model, model_step *step, const convolution_algorithm *kept, int64_t *scratch)
 {
-    const model_value *in = &model->value[step->in], *out = &model->value[step->out];
     const int forced_now = atomic_load(&forced), wish = model->base != NULL || forced_now < 0 ? kept == NULL ? -1 : (int)*kept : forced_now;
     double rates[VME_RATES], costs[CONVOLUTION_ALGORITHMS];
     bool can[CONVOLUTION_ALGORITHMS];
@@ -113,7 +122,7 @@ vme_status convolution_choose(vme_model *model, model_step *step, const convolut
     vme_status status = VME_OK;
     step->algorithm = CONVOLUTION_DIRECT;
     for (int i = 0; i < CONVOLUTION_ALGORITHMS; i++) {
-        can[i] = possible(model, step, (convolution_algorithm)i) && (wish >= 0 || more_of(model, step, (convolution_algorithm)i) <= model->spare);
+        can[i] = possible(model, model->kernels, step, (convolution_algorithm)i) && (wish >= 0 || more_of(model, step, (convolution_algorithm)i) <= model->spare);
         candidates += can[i];
     }
     if (wish >= 0)
@@ -125,10 +134,7 @@ vme_status convolution_choose(vme_model *model, model_step *step, const convolut
         for (int i = 0; status == VME_OK && i < CONVOLUTION_ALGORITHMS; i++) {
             if (!can[i])
                 continue;
-            rates_counted made = convolution_way_of((convolution_algorithm)i)->work(model->kernels, in, out, step);
-            if (i != CONVOLUTION_DIRECT && model_curve_of(step) != NULL)        /* the direct one does it while a tile is near */
-                made.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
-            costs[i] = rates_cost(&made, rates);
+            costs[i] = cost_of(model, model->kernels, step, (convolution_algorithm)i, rates);
             step->algorithm = costs[i] < costs[step->algorithm] ? (convolution_algorithm)i : step->algorithm;
         }
         for (int i = 0; status == VME_OK && i < CONVOLUTION_ALGORITHMS; i++)
@@ -142,4 +148,58 @@ vme_status convolution_choose(vme_model *model, model_step *step, const convolut
     }
     *scratch = convolution_scratch(model, step);
     return status;
+}
+
+/* ---- backends */
+static double total_of(const vme_model *model, const vme_kernels *kernels, const double rates[VME_RATES])
+{
+    double total = 0;
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        double least = step->kind == STEP_CONV ? cost_of(model, kernels, step, CONVOLUTION_DIRECT, rates) : rates_step(model, s, rates);
+        for (int i = CONVOLUTION_DIRECT + 1; step->kind == STEP_CONV && i < CONVOLUTION_ALGORITHMS; i++)
+            if (possible(model, kernels, step, (convolution_algorithm)i)) {
+                double cost = cost_of(model, kernels, step, (convolution_algorithm)i, rates);
+                least = cost < least ? cost : least;
+            }
+        total += least;
+    }
+    return total;
+}
+
+/* The built-in rates tell first. One that they leave behind is measured, too, where they promise more of it than the best one was found to do. */
+vme_status backend_choose(vme_model *model, bool kept)
+{
+    const int best = vme_backend_current();
+    const bool measure = !model->fixed && !kept;
+    double rates[VME_RATES];
+    int chosen = best;
+    for (int b = 0; b < vme_backend_count(); b++)
+        if (vme_backend_available(b) && (b == best || !vme_backend_forced())) {
+            rates_fixed(vme_kernels_of(b), rates);
+            model->total[b] = total_of(model, vme_kernels_of(b), rates);
+        }
+    vme_status status = measure ? rates_known(vme_kernels_of(best), rates) : VME_OK;
+    if (measure && status == VME_OK)
+        model->total[best] = total_of(model, vme_kernels_of(best), rates);
+    for (int b = 0; status == VME_OK && b < vme_backend_count(); b++) {
+        if (model->total[b] == 0 || b == best || model->total[b] * SURE >= model->total[chosen])
+            continue;
+        if (measure && (status = rates_known(vme_kernels_of(b), rates)) == VME_OK)
+            model->total[b] = total_of(model, vme_kernels_of(b), rates);
+        chosen = model->total[b] * SURE < model->total[chosen] ? b : chosen;
+    }
+    if (!kept)
+        model->kernels = vme_kernels_of(chosen);
+    return status;
+}
+
+double vme_model_total(const vme_model *model, int backend) { return backend < 0 || backend >= vme_backend_count() ? 0 : model->total[backend]; }
+
+int vme_model_backend(const vme_model *model)
+{
+    int backend = 0;
+    while (vme_kernels_of(backend) != model->kernels)
+        backend++;
+    return backend;
 }

@@ -22,7 +22,7 @@ def path(tmp_path_factory):
     return path
 
 
-CHOICES = 40            # the size of a kept file's header: what was chosen for each step follows
+CHOICES = 48            # the size of a kept file's header: what was chosen for each step follows
 
 
 def image(seed=0):
@@ -95,6 +95,38 @@ def test_fixed_choices_go_by_the_built_in_rates_alone(path):
         assert choices("fixed") == fixed
     finally:
         library.set_rates(rates)
+
+
+def test_the_backend_with_the_least_total_is_the_models(path, tmp_path):
+    available = [backend.name for backend in library.backends() if backend.available]
+    model = engine.load(path, search="fixed")
+    totals = model.backends
+    assert list(totals)[0] == available[-1] and set(totals) == set(available) and min(totals, key=totals.get) == available[-1]
+    assert sum(step.expected_ms for step in model.steps) == pytest.approx(totals[available[-1]], rel=0.01)     # flattening turns out to take no time
+    expected = model({"input": image()})["output"]
+    library.force_backend(available[0])
+    try:
+        assert list(engine.load(path).backends) == [available[0]]
+    finally:
+        library.force_backend(None)
+    if len(available) == 1:
+        return
+    rates, built_in = library.measured_rates(), library.fixed_rates()
+    try:        # a core that is slow with the best kernels only
+        library.set_rates({name: rate / 15.9 for name, rate in built_in.items()})
+        slow = engine.load(path)
+        assert list(slow.backends)[0] == available[-2] == min(slow.backends, key=slow.backends.get)
+        assert numpy.allclose(numpy.asarray(slow({"input": image()})["output"]), numpy.asarray(expected), rtol=0, atol=1e-5)
+        data, kept = path.read_bytes(), tmp_path / "kept"
+        assert not library.Model(data, kept=kept).was_kept
+    finally:
+        library.set_rates(rates)
+    assert library.Model(data, kept=kept).was_kept          # and is what it was made for: that backend's layout
+    library.force_backend(available[-1])
+    try:
+        assert not library.Model(data, kept=kept).was_kept
+    finally:
+        library.force_backend(None)
 
 
 def test_measured_rates_are_kept_and_impossible_ones_refused():

@@ -109,6 +109,7 @@ def _explained(name, data, savings, runs, threads, search, sizes):
         "lowering": None if savings is None else savings.plain(),
         "compiled": None if savings is None else str(savings),
         "in_place": _in_place(steps),
+        "backends": model.backends,
         "expected_ms": sum(step["expected_ms"] for step in steps),
         "ms": sum(step["ms"] for step in steps),
     }
@@ -142,6 +143,8 @@ def _show(output, model):
     if model["in_place"]["steps"]:
         idle = model["in_place"]
         output.line(f"prepared: {idle['steps']} of {len(model['steps'])} steps take no time ({idle['bytes'] / 1024:.1f} KiB)")
+    chosen, *others = (f"{name} {ms:.2f} ms" for name, ms in model["backends"].items())
+    output.line(f"backend: {chosen}{f', chosen over {' and '.join(others)}' if others else ''}, as expected on one core")
     rows = [
         [
             step["kind"],

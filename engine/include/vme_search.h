@@ -24,11 +24,19 @@ VME_API vme_status vme_rates_measured(double rates[VME_RATES]);
 /* What an earlier process on this machine measured for this backend. VME_BAD_VALUE: beyond all bounds (16 times the built-in ones, or a 16th). */
 VME_API vme_status vme_rates_set(const double rates[VME_RATES]);
 
+/* Whether steps on images that follow each other are done by bands of rows; what is computed is the same. */
+typedef enum vme_bands {
+    VME_BANDS_WHERE_THEY_PAY,
+    VME_BANDS_NEVER,
+    VME_BANDS_ALWAYS,           /* wherever they can be, and as low as they can be: for tests */
+} vme_bands;
+
 typedef struct vme_model_options {
     bool fixed;                 /* choose by the built-in rates alone: the same on every machine with this backend. Else by measured ones, and
                                  * where two algorithms are expected to take nearly the same, by running both for a few milliseconds */
     const char *kept;           /* NULL, or a path in a folder of which only this user writes, for this file, engine, backend and CPU: the prepared
                                  * model is mapped from there, or made and then kept there. What cannot be kept is no error */
+    vme_bands bands;
     bool spend;                 /* the bytes are writable, and nobody reads them afterwards, whatever comes of it: whole pages of weights go back to the
                                  * system once they are packed, so that hardly more than the largest constant is twice in memory; zeros are left there */
 } vme_model_options;

@@ -160,13 +160,14 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
                 layer.coming = (const char *)(done ? after : weights);
                 layer.coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first));
                 layer.bias = done && k_end == it->run ? bias : NULL;
-                for (int64_t t = first; t < end; t++, layer.coming += layer.coming_step * layer.runs * tile.k) {
+                int64_t y = first / it->row_tiles, place = first % it->row_tiles, x = place * it->width / it->row_tiles, next;
+                for (int64_t t = first; t < end; t++, x = next, layer.coming += layer.coming_step * layer.runs * tile.k) {
                     if (vme_stopping(it->context))
                         return;
-                    const int64_t y = t / it->row_tiles, place = t % it->row_tiles, x = place * it->width / it->row_tiles;
+                    next = ++place * it->width / it->row_tiles;
                     tile.a = (const char *)(from + y * step->p[STRIDE_H] * it->in_row + x * step->p[STRIDE_W] * it->in_pixel);
                     tile.c = (char *)(out + y * it->out_row + x * it->out_pixel);
-                    tile.rows = (int)((place + 1) * it->width / it->row_tiles - x);
+                    tile.rows = (int)(next - x);
                     if (it->addend != NULL)
                         layer.addend = (const char *)(it->addend + image * it->addend_image + y * it->addend_row + x * it->addend_pixel + column);
                     it->kernel->layer_tile(&tile, &layer);
@@ -174,15 +175,22 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
                         float *made = (float *)(tile.c + row * tile.c_row);
                         it->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, width, made, made);
                     }
+                    if (place == it->row_tiles) {
+                        place = next = 0;
+                        y++;
+                    }
                 }
                 tile.accumulate = true;
             }
 }
 
+/* Of slivers. */
+static int64_t groups_of(const convolution *it) { return parts(it->slivers, it->piece_slivers); }
+
 static vme_status body(void *argument, int64_t begin, int64_t end)
 {
     const convolution *it = argument;
-    const int64_t row = it->kernel->columns, size = it->step->k * row, each = parts(it->slivers, it->piece_slivers);
+    const int64_t row = it->kernel->columns, size = it->step->k * row, each = groups_of(it);
     for (int64_t i = begin; i < end; i++) {
         const int64_t piece = i % it->pieces, rest = i / it->pieces, image = rest / each, sliver = rest % each * it->piece_slivers;
         const int64_t first = piece * it->piece_tiles, slivers = least(it->piece_slivers, it->slivers - sliver);
@@ -197,54 +205,76 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-static vme_status direct_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+/* Rows of one image, or all rows of all; for so many threads. Sums are the same however many rows are asked for. */
+static convolution lay_out(vme_context *context, const vme_model *model, const model_step *step, const model_band *band, int64_t images, int64_t threads)
 {
-    const model_value *in = &model->value[step->in], *out = &model->value[step->out];
-    const model_value *addend = step->addend < 0 ? NULL : &model->value[step->addend];
+    const model_value *in = band->in, *out = band->out, *addend = band->addend;
     const int32_t *p = step->p;
+    char *arena = band->arena;
     bool runs_join = p[DILATION_W] == 1 && p[GROUPS] == 1 && in->pixel == in->c;
     convolution it = {
         .context = context, .model = model, .step = step, .curve = model_curve_of(step), .kernel = kernel_of(model->kernels),
-        .in = model_pixel(in, arena, 0, -p[PAD_TOP], -p[PAD_LEFT]), .in_pixel = in->pixel, .in_row = in->row, .in_image = in->image,
-        .out = model_pixel(out, arena, 0, 0, 0), .out_pixel = out->pixel, .out_row = out->row, .out_image = out->image,
-        .channels = in->c / p[GROUPS], .outputs = out->c / p[GROUPS], .images = out->n, .height = out->h, .width = out->w,
-        .lines = runs_join ? 1 : p[KERNEL_H], .next_line = p[DILATION_H] * in->row,
+        .in = model_pixel(in, arena, band->n, band->begin * p[STRIDE_H] - p[PAD_TOP], -p[PAD_LEFT]), .in_pixel = in->pixel, .in_row = in->row,
+        .in_image = in->image, .out = model_pixel(out, arena, band->n, band->begin, 0), .out_pixel = out->pixel, .out_row = out->row,
+        .out_image = out->image, .channels = in->c / p[GROUPS], .outputs = out->c / p[GROUPS], .images = images, .height = band->end - band->begin,
+        .width = out->w, .lines = runs_join ? 1 : p[KERNEL_H], .next_line = p[DILATION_H] * in->row,
         .runs = runs_join ? p[KERNEL_H] : p[KERNEL_W], .next_run = runs_join ? p[DILATION_H] * in->row : p[DILATION_W] * in->pixel,
         .run = in->c / p[GROUPS] * (runs_join ? p[KERNEL_W] : 1),
     };
     if (addend != NULL) {
-        it.addend = model_pixel(addend, arena, 0, 0, 0);
+        it.addend = model_pixel(addend, arena, band->n, band->begin, 0);
         it.addend_pixel = addend->pixel;
         it.addend_row = addend->row;
         it.addend_image = addend->image;
     }
+    int64_t width = out->w, height = out->h;            /* of the whole step */
     if (convolution_is_product(in, addend, out, step)) {
+        width *= height * out->n;
+        height = 1;
         it.width *= it.height * it.images;
         it.height = it.images = 1;
     }
+    const int64_t whole_panel = parts(width, parts(width, it.kernel->rows)), whole_tiles = height * parts(width, whole_panel);
     it.panel = parts(it.width, parts(it.width, it.kernel->rows));
     it.row_tiles = parts(it.width, it.panel);
     it.tiles = it.height * it.row_tiles;
     it.group_slivers = parts(it.outputs, it.kernel->columns);
     it.slivers = it.group_slivers * p[GROUPS];
-    const int64_t threads = vme_parallel_threads(), wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * it.kernel->columns * 4;
-    const bool near = it.slivers * sliver_bytes <= NEAR && it.images * it.tiles >= wanted;
-    const int64_t most_tiles = least(TILES_MOST, it.tiles), blocks = near || it.lines * it.runs > 1 ? 1
-        : least(parts(most_tiles * it.panel * it.run * 4, INPUT_NEAR), parts(it.run, BLOCK_LEAST));
+    const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * it.kernel->columns * 4;
+    const bool few = it.slivers * sliver_bytes <= NEAR, near = few && it.images * it.tiles >= wanted;
+    const int64_t most_tiles = least(TILES_MOST, whole_tiles), blocks = few || it.lines * it.runs > 1 ? 1
+        : least(parts(most_tiles * whole_panel * it.run * 4, INPUT_NEAR), parts(it.run, BLOCK_LEAST));
     it.block = parts(it.run, blocks);
-    const int64_t part = it.tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
+    const int64_t part = whole_tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
     it.part = parts(it.block, parts(it.block, part));
     it.part_runs = it.part < it.run ? 1 : parts(it.runs, parts(it.runs * it.run, part));
-    it.piece_tiles = near ? NEAR_TILES : blocks > 1 ? most_tiles : most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel)));
+    it.piece_tiles = near ? NEAR_TILES : blocks > 1 ? least(most_tiles, it.tiles)
+        : most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel)));
     int64_t groups = near ? 1 : it.slivers;             /* of slivers */
     if (blocks > 1)
         groups = least(groups, parts(wanted, it.images * parts(it.tiles, it.piece_tiles)));
     it.piece_slivers = parts(it.slivers, groups);
-    groups = parts(it.slivers, it.piece_slivers);
-    it.pieces = least(it.tiles, most(parts(it.tiles, it.piece_tiles), parts(wanted, it.images * groups)));
+    it.pieces = least(it.tiles, most(parts(it.tiles, it.piece_tiles), parts(wanted, it.images * groups_of(&it))));
     it.piece_tiles = parts(it.tiles, it.pieces);
     it.pieces = parts(it.tiles, it.piece_tiles);
-    return vme_parallel_apart(context, it.images * groups * it.pieces, 1, body, &it);
+    return it;
+}
+
+static vme_status direct_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const model_band whole = model_whole(model, step, arena);
+    convolution it = lay_out(context, model, step, &whole, whole.out->n, vme_parallel_threads());
+    return vme_parallel_apart(context, it.images * groups_of(&it) * it.pieces, 1, body, &it);
+}
+
+void convolution_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
+{
+    if (step->algorithm != CONVOLUTION_DIRECT) {
+        winograd_band(context, model, step, band);
+        return;
+    }
+    convolution it = lay_out(context, model, step, band, 1, 1);
+    body(&it, 0, groups_of(&it) * it.pieces);
 }
 
 static const convolution_way direct = {"direct", direct_possible, direct_work, NULL, direct_packed, direct_pack, direct_run};

@@ -514,6 +514,25 @@ static int by_offset(const void *left, const void *right)
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
+/* Says of values that lie in no other which steps use them first and last. */
+static void find_lives(vme_model *model)
+{
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        if (step->kind == STEP_NOTHING)
+            continue;
+        int used[4 + MODEL_STEP_OPERANDS] = {step->in, step->addend, step->out, step->scratch};
+        memcpy(used + 4, step->operand, sizeof step->operand);
+        for (int i = 0; i < 4 + MODEL_STEP_OPERANDS; i++)
+            if (used[i] >= 0) {
+                model_value *value = &model->value[root_of(model, used[i])];
+                if (value->first < 0)
+                    value->first = s;
+                value->last = s;
+            }
+    }
+}
+
 /* Largest first, each at the lowest place that no value which lives at the same time has. */
 static vme_status plan_arena(vme_model *model)
 {
@@ -525,18 +544,6 @@ static vme_status plan_arena(vme_model *model)
     if (order == NULL || beside == NULL) {
         status = vme_fail(VME_NO_MEMORY, "no memory for a model");
         goto done;
-    }
-    for (int s = 0; s < model->steps; s++) {
-        const model_step *step = &model->step[s];
-        int used[4 + MODEL_STEP_OPERANDS] = {step->in, step->addend, step->out, step->scratch};
-        memcpy(used + 4, step->operand, sizeof step->operand);
-        for (int i = 0; i < 4 + MODEL_STEP_OPERANDS; i++)
-            if (used[i] >= 0) {
-                model_value *value = &model->value[root_of(model, used[i])];
-                if (value->first < 0)
-                    value->first = s;
-                value->last = s;
-            }
     }
     for (int v = 0; v < model->values; v++)
         if (model->value[v].kind == MODEL_COMPUTED && model->value[v].within < 0 && model->value[v].first >= 0)
@@ -753,6 +760,10 @@ static vme_status make(model_making *it)
         } else if (model_is_attention(step))
             scratch_needed(it, step, attention_scratch(model, step));
     }
+    if (status == VME_OK) {
+        find_lives(model);
+        status = chains_choose(it);
+    }
     if (status == VME_OK)
         status = plan_arena(model);
     if (status == VME_OK)
@@ -774,8 +785,8 @@ static vme_status arrays_new(model_making *it)
     const model_file *file = it->file;
     model->steps = model->base != NULL ? model->base->steps : (int)(file->inputs + file->nodes + file->operands + file->outputs);
     model->most_steps = model->steps;
-    /* at most: parts of concatenations, and scratch memory of steps */
-    model->values = (model->base != NULL ? model->base->values : (int)(file->tensors + file->operands)) + model->steps;
+    /* at most: parts of concatenations, and scratch memory of steps and of chains of two or more */
+    model->values = (model->base != NULL ? model->base->values : (int)(file->tensors + file->operands)) + model->steps + model->steps / 2;
     const size_t values = (size_t)model->values, steps = (size_t)model->steps;
     if (model->base != NULL) {
         size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *it->wanted) + steps * (sizeof *model->step + sizeof *it->packing);
@@ -814,6 +825,7 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     model->outputs = (int)file->outputs;
     model->fixed = base == NULL ? options->fixed : base->fixed;
     model->spare = (int64_t)size / SPARE_PART;
+    model->bands = base == NULL ? options->bands : base->bands;
     vme_status status = arrays_new(&it);
     if (status == VME_OK) {
         if (base == NULL && options->kept != NULL)

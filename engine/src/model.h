@@ -1,8 +1,9 @@
 /* What the files of models share: the model file's records, and a prepared model, which is a list of steps over values in an arena.
  *
  * model_file.c reads the file and answers for its form; model.c makes a model of it (shapes, layouts, places in the arena, packed weights);
- * session.c runs one; plans.c makes it anew for other sizes; convolution.c has the step that takes the time, winograd.c, strassen.c
- * and im2col.c other ways to do it, model_tensors.c those that are the engine's operators on tensors.
+ * session.c runs one; plans.c makes it anew for other sizes; bands.c has steps that follow each other done by bands of rows; convolution.c has the step
+ * that takes the time, winograd.c, strassen.c and im2col.c other ways to do it, steps.c those that move numbers, model_tensors.c those that are the engine's
+ * operators on tensors.
  *
  * A value is a plain tensor, contiguous, of any rank and dtype, or a view of one. Values of rank 4 and float32 that operators of images make or
  * read lie as images instead, with channels last and a margin of zeros as wide as the convolutions that read them want; for those operators
@@ -126,6 +127,7 @@ typedef struct model_value {
     int first, last;                        /* steps that write and last read it */
     int within;                             /* the value whose bytes these are too, or -1 */
     int64_t inside;                         /* bytes from that one's place to this one's */
+    int64_t strip, strip_at;                /* bands.c: only so many rows of it are there, so far into a slot; 0: all of it is */
 } model_value;
 
 /* Ways to compute a convolution; docs/decisions/models.md has what each is for. */
@@ -139,6 +141,14 @@ typedef enum step_kind {
 } step_kind;
 
 typedef struct model_step model_step;
+/* Of the first of some steps that follow each other, which are done by bands of rows (bands.c). */
+typedef struct model_chain {
+    int steps;                              /* 0: none */
+    int slots;                              /* equal parts of the scratch memory, one a thread */
+    int scratch;                            /* a value that only this chain uses */
+    int64_t rows;                           /* of a band of what the last step makes */
+    int64_t slot_bytes, points_at;          /* Winograd's points begin so far into a slot */
+} model_chain;
 typedef vme_status model_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 struct model_step {
     step_kind kind;
@@ -156,7 +166,15 @@ struct model_step {
     convolution_algorithm algorithm;
     int slots;                              /* (of attention, too) equal parts of the scratch memory, one a thread */
     float *weights, *bias;                  /* of the model's packed block; bias: 0 where there is none, as long as whole slivers */
+    model_chain chain;
 };
+
+/* Rows of one image of what a step makes, and where its values lie. */
+typedef struct model_band {
+    const model_value *in, *addend, *out;   /* NULL: none. Of a value of which only some rows are there, a copy that says where row 0 would lie */
+    char *arena, *scratch, *outside;        /* of Winograd's points; the caller's array of STEP_IMPORT */
+    int64_t n, begin, end;
+} model_band;
 
 struct vme_model {
     atomic_int refs;
@@ -172,6 +190,7 @@ struct vme_model {
     bool fixed;                             /* algorithms are chosen by built-in rates */
     double total[VME_BACKENDS_MOST];        /* nanoseconds that a run is expected to take on one core of each backend; 0: it was none to choose from */
     int64_t spare;                          /* bytes that packed weights may take beyond plain ones, where that is no algorithm's only point */
+    vme_bands bands;
     /* of a model with open sizes, which is never run itself: what plans are made of */
     int opens;
     model_open_record open[MODEL_OPEN_MOST];
@@ -317,14 +336,40 @@ int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, i
 void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels, const char *weights, const char *bias);
 int64_t convolution_scratch(const vme_model *model, model_step *step);
 vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
+/* This and others' are on the calling thread, until the context is stopped. */
+void convolution_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band);
+
+/* ---- winograd.c: of steps whose algorithm it is */
+int64_t winograd_unit(const model_step *step);                          /* bands begin at its multiples */
+int64_t winograd_band_scratch(const vme_model *model, const model_step *step, int64_t rows);        /* bytes for bands of at most so many rows */
+int64_t winograd_padded(const vme_model *model, const model_step *step, int64_t rows);             /* squares that so many rows of them take, with tiles filled up */
+void winograd_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band);
 
 /* ---- depthwise.c: convolutions with as many groups as channels; the same functions */
 int64_t depthwise_packed(const model_step *step, int64_t channels);
 void depthwise_pack(model_step *step, int64_t channels, const char *weights, const char *bias);
 vme_status depthwise_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
+void depthwise_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band);
 
 /* ---- pooling.c: STEP_MAX_POOL, STEP_AVERAGE_POOL, STEP_GLOBAL_AVERAGE_POOL */
 vme_status pooling_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
+void pooling_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band);     /* not of the last */
+
+/* ---- steps.c */
+/* `outside` is the caller's tensor of an import or export. */
+vme_status step_run(vme_context *context, const vme_model *model, const model_step *step, char *arena, const vme_tensor *outside);
+void step_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band);
+model_band model_whole(const vme_model *model, const model_step *step, char *arena);
+/* Both until the context is stopped: zeros, and zeros around what a step will write, since the arena's bytes were other values before. */
+void model_clear(vme_context *context, void *from, size_t bytes);
+void model_clear_margin(vme_context *context, const model_value *value, char *arena);
+uint64_t model_now_ns(void);
+
+/* ---- bands.c */
+/* Says which steps are chains, which values of them have strips, and how much scratch memory that takes; values know when they live. */
+vme_status chains_choose(model_making *it);
+/* The chain that begins at step `first`; `ns` of its steps, or NULL. */
+vme_status chain_run(vme_context *context, const vme_model *model, int first, char *arena, const vme_tensor *const *inputs, uint64_t *ns);
 
 static inline float *model_pixel(const model_value *value, char *arena, int64_t n, int64_t y, int64_t x)
 {

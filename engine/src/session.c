@@ -1,16 +1,9 @@
-/* Runs a prepared model: one step after the other, each divided among threads. A session keeps its arena from run to run, so that a run
+/* Runs a prepared model: one step, or chain of steps (bands.c), after the other, each divided among threads. A session keeps its arena from run to run, so that a run
  * allocates nothing; runs of one session at the same time take arenas of their own. Of a model with open sizes it keeps plans, and one arena,
  * as large as the largest of them so far wants it. */
 #include "model.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-enum {
-    PIECE = 1 << 16,            /* numbers that are moved or added between two looks at the stop flag */
-    CLEARED_PIECE = 1 << 20,    /* bytes that are cleared, where memory may be touched for the first time */
-};
 
 struct vme_session {
     vme_context *context;
@@ -22,196 +15,6 @@ struct vme_session {
     model_plans plans;
 };
 
-/* A step over rows of pixels. `outside` is the caller's tensor of an import or export. */
-typedef struct rows {
-    vme_context *context;
-    const vme_model *model;
-    const model_step *step;
-    const model_value *in, *addend, *out;
-    char *arena, *outside;
-} rows;
-
-/* Channels last to channels first, or back, one row of pixels. */
-static void turn_row(const rows *it, const model_value *value, int64_t n, int64_t y, char *outside, bool inward)
-{
-    int64_t plane = value->h * value->w * 4, pixel = value->pixel * 4, at_once = PIECE / value->c + 1;
-    vme_move2 *transpose = it->model->kernels->move.transpose[2];
-    for (int64_t x = 0; x < value->w && !vme_stopping(it->context); x += at_once) {
-        char *row = (char *)model_pixel(value, it->arena, n, y, x), *far = outside + ((n * value->c * value->h + y) * value->w + x) * 4;
-        int64_t pixels = value->w - x < at_once ? value->w - x : at_once;
-        if (inward)
-            transpose(pixels, value->c, far, 4, plane, row, pixel, 4);
-        else
-            transpose(value->c, pixels, row, 4, pixel, far, plane, 4);
-    }
-}
-
-/* Runs of numbers that lie together in every value of a row: of so many pixels of a row as are done at once where all do, else of one. */
-static void do_runs(const rows *it, int64_t n, int64_t y)
-{
-    const vme_model_kernels *kernels = &it->model->kernels->model;
-    const model_value *in = it->in, *addend = it->addend, *out = it->out;
-    bool joined = in->pixel == in->c && out->pixel == out->c && (addend == NULL || addend->pixel == addend->c);
-    int64_t at_once = joined ? PIECE / out->c + 1 : 1;
-    for (int64_t x = 0; x < out->w && !vme_stopping(it->context); x += at_once) {
-        int64_t count = joined ? (out->w - x < at_once ? out->w - x : at_once) * out->c : in->c;
-        const float *from = model_pixel(in, it->arena, n, y, x), *other = addend == NULL ? NULL : model_pixel(addend, it->arena, n, y, x);
-        float *to = model_pixel(out, it->arena, n, y, x);
-        switch (it->step->kind) {
-        case STEP_ADD:
-            kernels->add(count, from, other, to, it->step->bounds);
-            break;
-        case STEP_CLIP:
-            kernels->clip(count, from, to, it->step->bounds);
-            break;
-        case STEP_COPY:
-            memcpy(to, from, (size_t)count * 4);
-            break;
-        default:
-            break;
-        }
-    }
-}
-
-static void shuffle(const rows *it, int64_t n, int64_t y)
-{
-    int64_t groups = it->step->p[GROUPS], members = it->out->c / groups;
-    for (int64_t x = 0; x < it->out->w && !vme_stopping(it->context); x++) {
-        const float *from = model_pixel(it->in, it->arena, n, y, x);
-        float *to = model_pixel(it->out, it->arena, n, y, x);
-        if (groups == 2)
-            it->model->kernels->model.interleave(members, from, it->addend == NULL ? from + members : model_pixel(it->addend, it->arena, n, y, x),
-                                                 to);
-        else
-            for (int64_t group = 0; group < groups; group++)
-                for (int64_t member = 0; member < members; member++)
-                    to[member * groups + group] = from[group * members + member];
-    }
-}
-
-/* One row of the step's output, or of its input where that is what it walks; rows are numbered through all images. */
-static void do_row(const rows *it, int64_t number)
-{
-    const model_value *over = it->step->kind == STEP_EXPORT || it->step->kind == STEP_FLATTEN ? it->in : it->out;
-    int64_t n = number / over->h, y = number % over->h;
-    switch (it->step->kind) {
-    case STEP_IMPORT:
-        turn_row(it, it->out, n, y, it->outside, true);
-        break;
-    case STEP_EXPORT:
-        turn_row(it, it->in, n, y, it->outside, false);
-        break;
-    case STEP_FLATTEN:
-        turn_row(it, it->in, n, y, (char *)model_pixel(it->out, it->arena, 0, 0, 0), false);
-        break;
-    case STEP_ADD:
-    case STEP_CLIP:
-    case STEP_COPY:
-        do_runs(it, n, y);
-        break;
-    case STEP_SHUFFLE:
-        shuffle(it, n, y);
-        break;
-    case STEP_CONV:
-    case STEP_DEPTHWISE:
-    case STEP_MAX_POOL:
-    case STEP_AVERAGE_POOL:
-    case STEP_GLOBAL_AVERAGE_POOL:
-    case STEP_TENSOR:
-    case STEP_NOTHING:
-        break;
-    }
-}
-
-static vme_status body(void *argument, int64_t begin, int64_t end)
-{
-    const rows *it = argument;
-    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
-        do_row(it, i);
-    return VME_OK;
-}
-
-/* Both until the context is stopped, which run() sees. */
-static void clear(vme_context *context, void *from, size_t bytes)
-{
-    for (size_t at = 0; at < bytes && !vme_stopping(context); at += CLEARED_PIECE)
-        memset((char *)from + at, 0, bytes - at < CLEARED_PIECE ? bytes - at : CLEARED_PIECE);
-}
-
-static void clear_pixels(vme_context *context, const model_value *value, float *from, int64_t count)
-{
-    for (; count > 0 && !vme_stopping(context); count--, from += value->pixel)
-        memset(from, 0, (size_t)value->c * 4);
-}
-
-static void clear_margin_beside_others(vme_context *context, const model_value *value, char *arena)
-{
-    int64_t wide = value->left + value->w + value->right;
-    for (int64_t n = 0; n < value->n; n++)
-        for (int64_t y = -value->top; y < value->h + value->bottom; y++) {
-            bool inside = y >= 0 && y < value->h;
-            clear_pixels(context, value, model_pixel(value, arena, n, y, -value->left), inside ? value->left : wide);
-            if (inside)
-                clear_pixels(context, value, model_pixel(value, arena, n, y, value->w), value->right);
-        }
-}
-
-/* Zeros around what the step will write: the arena's bytes were other values before. */
-static void clear_margin(vme_context *context, const model_value *value, char *arena)
-{
-    if (value->top + value->left + value->bottom + value->right == 0)
-        return;
-    int64_t beside = (value->left + value->right) * value->pixel;
-    if (value->pixel != value->c) {                     /* what lies beside it in the pixels is another value's */
-        clear_margin_beside_others(context, value, arena);
-        return;
-    }
-    for (int64_t n = 0; n < value->n; n++) {
-        float *image = (float *)(arena + value->offset) + n * value->image;
-        clear(context, image, (size_t)(value->top * value->row + value->left * value->pixel) * 4);
-        for (int64_t y = 0; y + 1 < value->h; y++)      /* the end of a row and the start of the next */
-            clear(context, image + (value->top + y) * value->row + (value->left + value->w) * value->pixel, (size_t)beside * 4);
-        clear(context, image + (value->top + value->h - 1) * value->row + (value->left + value->w) * value->pixel,
-              (size_t)(value->right * value->pixel + value->bottom * value->row) * 4);
-    }
-}
-
-/* `outside` is the caller's tensor of an import or export. */
-static vme_status run_step(vme_context *context, const vme_model *model, const model_step *step, char *arena, const vme_tensor *outside)
-{
-    const model_value *in = step->in < 0 ? NULL : &model->value[step->in], *out = step->out < 0 ? NULL : &model->value[step->out];
-    if (step->kind == STEP_NOTHING)
-        return VME_OK;
-    if (out != NULL)
-        clear_margin(context, out, arena);
-    if (step->kind == STEP_TENSOR)
-        return step->run(context, model, step, arena);
-    switch (step->kind) {
-    case STEP_CONV:
-        return convolution_run(context, model, step, arena);
-    case STEP_DEPTHWISE:
-        return depthwise_run(context, model, step, arena);
-    case STEP_MAX_POOL:
-    case STEP_AVERAGE_POOL:
-    case STEP_GLOBAL_AVERAGE_POOL:
-        return pooling_run(context, model, step, arena);
-    default:
-        break;
-    }
-    if (outside != NULL && !model->value[in == NULL ? step->out : step->in].channels_last) {
-        vme_tensor inside = model_tensor(model, in == NULL ? step->out : step->in, arena);
-        return in == NULL ? vme_copy(context, outside, &inside) : vme_copy(context, &inside, outside);
-    }
-    rows it = {
-        .context = context, .model = model, .step = step, .in = in, .out = out, .arena = arena, .outside = outside == NULL ? NULL : outside->data,
-        .addend = step->addend < 0 ? NULL : &model->value[step->addend],
-    };
-    const model_value *over = step->kind == STEP_EXPORT || step->kind == STEP_FLATTEN ? in : out;
-    int64_t work = (in != NULL && step->kind != STEP_EXPORT ? in->n * in->h * in->w * in->c : 0) + over->n * over->h * over->w * over->c;
-    int64_t count = over->n * over->h, grain = PIECE / (work / count + 1) + 1;
-    return vme_parallel_apart(context, count, grain, body, &it);
-}
-
 /* ---- sessions */
 /* Zeroed: a file may read parts of values that nothing wrote, which must not show what others left in memory. */
 static vme_status arena_new(vme_context *context, const vme_model *model, char **made)
@@ -219,7 +22,7 @@ static vme_status arena_new(vme_context *context, const vme_model *model, char *
     char *arena = vme_scratch_new(context, model->arena_bytes);
     if (arena == NULL)
         return VME_NO_MEMORY;
-    clear(context, arena, model->arena_bytes);
+    model_clear(context, arena, model->arena_bytes);
     if (vme_stopping(context)) {
         vme_scratch_free(context, arena, model->arena_bytes);
         return vme_stopped_here(context);
@@ -288,13 +91,6 @@ vme_status vme_session_options(vme_session *session, int threads, unsigned flags
     return VME_OK;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 vme_status vme_session_plan(vme_session *session, const vme_tensor *const *inputs, vme_model **plan)
 {
     return plans_find(&session->plans, session->context, session->model, inputs, plan);
@@ -337,16 +133,20 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     }
     const vme_wishes before = vme_wish(session->wishes);
     VME_FLUSHING_IF(session->wishes.flags);
-    for (int s = 0; status == VME_OK && s < model->steps; s++) {
+    for (int s = 0, count; status == VME_OK && s < model->steps; s += count) {
         const model_step *step = &model->step[s];
-        uint64_t began = ns == NULL ? 0 : now_ns();
-        atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-        status = run_step(context, model, step, arena, step->kind == STEP_IMPORT ? inputs[step->port]
-                          : step->kind == STEP_EXPORT ? outputs[step->port] : NULL);
+        uint64_t began = ns == NULL ? 0 : model_now_ns();
+        count = step->chain.steps > 0 ? step->chain.steps : 1;
+        atomic_fetch_add_explicit(&context->operators, (uint64_t)count, memory_order_relaxed);
+        if (step->chain.steps > 0)
+            status = chain_run(context, model, s, arena, inputs, ns == NULL ? NULL : ns + s);
+        else
+            status = step_run(context, model, step, arena, step->kind == STEP_IMPORT ? inputs[step->port]
+                              : step->kind == STEP_EXPORT ? outputs[step->port] : NULL);
         if (status == VME_OK && vme_stopping(context))      /* the last pieces may have ended early */
             status = vme_stopped_here(context);
-        if (ns != NULL)
-            ns[s] = now_ns() - began;
+        if (ns != NULL && step->chain.steps == 0)
+            ns[s] = model_now_ns() - began;
     }
     vme_wish(before);
     if (own)

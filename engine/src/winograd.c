@@ -14,6 +14,7 @@
 enum {
     K_PART = 384,               /* as in convolution.c */
     BLOCK_BYTES = 1 << 20,      /* of points, before and after the products */
+    BAND_BYTES = 1 << 18,       /* the same where images are done by bands, which want the second cache too */
     SLOTS_MOST = 16,
     GAP = 16,                   /* floats between points: equal places of all would share a set of the nearest cache */
     WINDOW = 3,
@@ -66,39 +67,68 @@ typedef struct winograd {
     const struct vme_winograd_kernel *turn;
     const model_value *in, *out, *addend;       /* addend may be NULL */
     char *arena, *scratch;
-    int64_t m, points, down, across, squares, slivers;      /* squares: down * across * images */
+    int64_t m, points, down, across, slivers;
+    int64_t first, squares;                                 /* number of the first one, of down * across * images, and how many are done */
     int64_t block_squares, blocks, slots, slot_floats;
+    int64_t most_squares;                                   /* of a block, here or with fewer squares */
     int64_t in_wide, out_wide, in_point, out_point;         /* floats from a square to the next, and from a point */
     int64_t block;                                          /* that all threads do together */
     atomic_llong next[SLOTS_MOST];                          /* or the first one that none has taken, of each slot's part */
 } winograd;
 
-static void lay_out(winograd *it, const model_value *in, const model_value *out, const model_step *step)
+static void points_lie(winograd *it)
 {
-    it->m = square_of(step);
-    it->points = (it->m + 2) * (it->m + 2);
-    it->down = parts(out->h, it->m);
-    it->across = parts(out->w, it->m);
-    it->squares = out->n * it->down * it->across;
-    it->in_wide = wide(in->c);
-    it->out_wide = wide(out->c);
-    int64_t square = it->points * (it->in_wide + it->out_wide) * (int64_t)sizeof(float);
-    it->blocks = parts(it->squares, most(it->gemm->rows, BLOCK_BYTES / square));
-    it->block_squares = parts(it->squares, it->blocks);
-    /* blocks of whole tiles */
-    it->block_squares = least(it->squares, parts(it->block_squares, it->gemm->rows) * it->gemm->rows);
-    it->blocks = parts(it->squares, it->block_squares);
     it->in_point = it->block_squares * it->in_wide + GAP;
     it->out_point = it->block_squares * it->out_wide + GAP;
     it->slot_floats = it->points * (it->in_point + it->out_point);
 }
 
+/* Squares of `rows` rows of squares in blocks of some bytes of points. */
+static void lay_out(winograd *it, const model_value *in, const model_value *out, const model_step *step, int64_t rows, int64_t block_bytes)
+{
+    it->m = square_of(step);
+    it->points = (it->m + 2) * (it->m + 2);
+    it->down = parts(out->h, it->m);
+    it->across = parts(out->w, it->m);
+    it->squares = rows * it->across;
+    it->in_wide = wide(in->c);
+    it->out_wide = wide(out->c);
+    const int64_t square = it->points * (it->in_wide + it->out_wide) * (int64_t)sizeof(float), whole = most(it->gemm->rows, block_bytes / square);
+    it->most_squares = least(it->squares, parts(whole, it->gemm->rows) * it->gemm->rows);
+    it->blocks = parts(it->squares, whole);
+    it->block_squares = parts(it->squares, it->blocks);
+    /* blocks of whole tiles */
+    it->block_squares = least(it->squares, parts(it->block_squares, it->gemm->rows) * it->gemm->rows);
+    it->blocks = parts(it->squares, it->block_squares);
+    points_lie(it);
+}
+
 static int64_t scratch(const vme_model *model, model_step *step)
 {
     winograd it = {.gemm = gemm_of(model->kernels)};
-    lay_out(&it, &model->value[step->in], &model->value[step->out], step);
+    const model_value *out = &model->value[step->out];
+    lay_out(&it, &model->value[step->in], out, step, out->n * parts(out->h, square_of(step)), BLOCK_BYTES);
     step->slots = (int)least(least(it.blocks, vme_threads()), SLOTS_MOST);
     return step->slots * it.slot_floats * (int64_t)sizeof(float);
+}
+
+int64_t winograd_unit(const model_step *step) { return square_of(step); }
+
+int64_t winograd_band_scratch(const vme_model *model, const model_step *step, int64_t rows)
+{
+    winograd it = {.gemm = gemm_of(model->kernels)};
+    lay_out(&it, &model->value[step->in], &model->value[step->out], step, parts(rows, square_of(step)), BAND_BYTES);
+    it.block_squares = it.most_squares;
+    points_lie(&it);
+    return it.slot_floats * (int64_t)sizeof(float);
+}
+
+int64_t winograd_padded(const vme_model *model, const model_step *step, int64_t rows)
+{
+    winograd it = {.gemm = gemm_of(model->kernels)};
+    lay_out(&it, &model->value[step->in], &model->value[step->out], step, rows, BAND_BYTES);
+    const int64_t last = it.squares - (it.blocks - 1) * it.block_squares, tile = it.gemm->rows;
+    return ((it.blocks - 1) * parts(it.block_squares, tile) + parts(last, tile)) * tile;
 }
 
 static int64_t packed_floats(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
@@ -171,7 +201,7 @@ static void turn(const winograd *it, int64_t slot, int64_t block, int64_t begin,
         .addend_row = addend == NULL ? 0 : addend->row, .addend_pixel = addend == NULL ? 0 : addend->pixel,
     };
     for (int64_t s = begin; s < end && !vme_stopping(it->context); s++) {
-        int64_t number = block_begin(it, block) + s, x = number % it->across * it->m, y = number / it->across % it->down * it->m,
+        int64_t number = it->first + block_begin(it, block) + s, x = number % it->across * it->m, y = number / it->across % it->down * it->m,
                 n = number / it->across / it->down;
         if (inward) {
             y -= p[PAD_TOP];
@@ -225,6 +255,14 @@ static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t be
 }
 
 /* ---- */
+/* A block, by one thread. */
+static void do_block(const winograd *it, int64_t slot, int64_t block)
+{
+    turn(it, slot, block, 0, block_count(it, block), true);
+    multiply(it, slot, block, 0, it->points * it->slivers);
+    turn(it, slot, block, 0, block_count(it, block), false);
+}
+
 static vme_status whole_blocks(void *argument, int64_t begin, int64_t end)
 {
     winograd *it = argument;
@@ -238,9 +276,7 @@ static vme_status whole_blocks(void *argument, int64_t begin, int64_t end)
                 of++;
                 continue;
             }
-            turn(it, slot, block, 0, block_count(it, block), true);
-            multiply(it, slot, block, 0, it->points * it->slivers);
-            turn(it, slot, block, 0, block_count(it, block), false);
+            do_block(it, slot, block);
         }
     return VME_OK;
 }
@@ -266,17 +302,33 @@ static vme_status part_out(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+static winograd of_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band, char *slots)
 {
-    const model_value *in = &model->value[step->in], *out = &model->value[step->out];
-    winograd it = {
+    return (winograd){
         .context = context, .model = model, .step = step, .gemm = gemm_of(model->kernels),
         .turn = &model->kernels->winograd.of[step->algorithm == CONVOLUTION_WINOGRAD_2 ? VME_WINOGRAD_2 : VME_WINOGRAD_4],
-        .in = in, .out = out, .addend = step->addend < 0 ? NULL : &model->value[step->addend],
-        .arena = arena, .scratch = arena + model->value[step->scratch].offset, .slots = step->slots,
+        .in = band->in, .out = band->out, .addend = band->addend, .arena = band->arena, .scratch = slots,
+        .slivers = parts(band->out->c, gemm_of(model->kernels)->columns),
     };
-    lay_out(&it, in, out, step);
-    it.slivers = parts(out->c, it.gemm->columns);
+}
+
+void winograd_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
+{
+    winograd it = of_band(context, model, step, band, band->scratch);
+    const int64_t m = square_of(step), begin = band->begin / m;
+    lay_out(&it, band->in, band->out, step, parts(band->end, m) - begin, BAND_BYTES);
+    it.first = (band->n * it.down + begin) * it.across;
+    for (int64_t block = 0; block < it.blocks && !vme_stopping(context); block++)
+        do_block(&it, 0, block);
+}
+
+static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const model_band whole = model_whole(model, step, arena);
+    const model_value *in = whole.in, *out = whole.out;
+    winograd it = of_band(context, model, step, &whole, arena + model->value[step->scratch].offset);
+    it.slots = step->slots;
+    lay_out(&it, in, out, step, out->n * parts(out->h, square_of(step)), BLOCK_BYTES);
     for (int64_t slot = 0; slot < it.slots; slot++)
         atomic_init(&it.next[slot], it.blocks * slot / it.slots);
     if (it.slots > 1)

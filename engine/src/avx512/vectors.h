@@ -24,7 +24,9 @@ INLINE f32_vec f32_add_product(f32_vec sum, f32_vec a, f32_vec b) { return _mm51
 INLINE f32_vec f32_add(f32_vec a, f32_vec b) { return _mm512_add_ps(a, b); }
 /* NaN stays, and so does -0 */
 INLINE f32_vec f32_without_negatives(f32_vec v) { return _mm512_max_ps(_mm512_setzero_ps(), v); }
-INLINE f32_vec f32_bounded(f32_vec v, f32_vec low, f32_vec high) { return _mm512_min_ps(high, _mm512_max_ps(low, v)); }     /* NaN stays */
+/* NaN stays */
+INLINE f32_vec f32_at_least(f32_vec v, f32_vec low) { return _mm512_max_ps(low, v); }
+INLINE f32_vec f32_at_most(f32_vec v, f32_vec high) { return _mm512_min_ps(high, v); }
 INLINE float f32_total(f32_vec v) { return _mm512_reduce_add_ps(v); }
 
 INLINE f64_vec f64_load(const double *from) { return _mm512_loadu_pd(from); }

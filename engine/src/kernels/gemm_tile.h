@@ -44,12 +44,19 @@ typedef enum gemm_way { SPREAD_ROWS, PACKED_ROWS, LAYER } gemm_way;
 INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, const int rows, const int vectors, const bool whole, const gemm_way way)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E), STEP_BYTES = VME_PACKED_ROWS(ROWS) * sizeof(E) };
-    F(vec) sum[ROWS][2];
+    F(vec) sum[ROWS][2], start[2] = {{0}};
+#if LAYERS
+    const bool from_bias = way == LAYER && layer->bias != NULL && !tile->accumulate;     /* saves adding it */
+    if (from_bias)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++)
+            start[v] = F(load)(layer->bias + v * LANES);
+#endif
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++)
-            sum[i][v] = (F(vec)){0};
+            sum[i][v] = start[v];
     const F(mask) some = F(first)(tile->columns - (vectors - 1) * LANES);
     const char *a = tile->a, *b = tile->b;
     /* what is known of layers leaves registers to the pointers */
@@ -127,29 +134,51 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
             }
         } while (--runs > 0);
     }
-#if LAYERS
-    const F(vec) low = way == LAYER ? F(all)(layer->bounds.low) : (F(vec)){0}, high = way == LAYER ? F(all)(layer->bounds.high) : (F(vec)){0};
-#endif
+    if (tile->accumulate)
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) {
-        E *row = (E *)c, *last = row + (vectors - 1) * LANES;
-        if (tile->accumulate) {
+        for (int i = 0; i < rows; i++) {
+            const E *row = (const E *)(c + i * tile->c_row), *last = row + (vectors - 1) * LANES;
             if (vectors == 2)
                 sum[i][0] = F(add)(F(load)(row), sum[i][0]);
             sum[i][vectors - 1] = F(add)(whole ? F(load)(last) : F(load_first)(last, some), sum[i][vectors - 1]);
         }
 #if LAYERS
-        if (way == LAYER && layer->bias != NULL) {
-            const E *addend = (const E *)(layer->addend + i * layer->addend_row);
+    if (way == LAYER && layer->bias != NULL) {
+        if (!from_bias)
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
-            for (int v = 0; v < vectors; v++) {
-                F(vec) more = F(load)(layer->bias + v * LANES);
-                if (layer->addend != NULL)
-                    more = F(add)(more, whole || v < vectors - 1 ? F(load)(addend + v * LANES) : F(load_first)(addend + v * LANES, some));
-                sum[i][v] = F(bounded)(F(add)(sum[i][v], more), low, high);
+                for (int v = 0; v < vectors; v++)
+                    sum[i][v] = F(add)(sum[i][v], F(load)(layer->bias + v * LANES));
+        if (layer->addend != NULL)
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++) {
+                const E *addend = (const E *)(layer->addend + i * layer->addend_row), *last = addend + (vectors - 1) * LANES;
+                if (vectors == 2)
+                    sum[i][0] = F(add)(sum[i][0], F(load)(addend));
+                sum[i][vectors - 1] = F(add)(sum[i][vectors - 1], whole ? F(load)(last) : F(load_first)(last, some));
             }
+        if (layer->bounds.low > -__builtin_inff()) {
+            const F(vec) low = F(all)(layer->bounds.low);
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+                for (int v = 0; v < vectors; v++)
+                    sum[i][v] = F(at_least)(sum[i][v], low);
         }
+        if (layer->bounds.high < __builtin_inff()) {
+            const F(vec) high = F(all)(layer->bounds.high);
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+                for (int v = 0; v < vectors; v++)
+                    sum[i][v] = F(at_most)(sum[i][v], high);
+        }
+    }
 #endif
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        E *row = (E *)c, *last = row + (vectors - 1) * LANES;
         if (vectors == 2)
             F(store)(row, sum[i][0]);
         if (whole)

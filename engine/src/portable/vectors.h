@@ -26,12 +26,17 @@ VME_INLINE f32_vec f32_without_negatives(f32_vec v)
     typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
     return (f32_vec)((bits)v & ~(bits)(v < 0));
 }
-VME_INLINE f32_vec f32_bounded(f32_vec v, f32_vec low, f32_vec high)       /* NaN stays */
+/* NaN stays */
+VME_INLINE f32_vec f32_at_least(f32_vec v, f32_vec low)
 {
     typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
-    bits below = v < low;
-    v = (f32_vec)(((bits)low & below) | ((bits)v & ~below));
-    bits above = v > high;
+    const bits below = v < low;
+    return (f32_vec)(((bits)low & below) | ((bits)v & ~below));
+}
+VME_INLINE f32_vec f32_at_most(f32_vec v, f32_vec high)
+{
+    typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
+    const bits above = v > high;
     return (f32_vec)(((bits)high & above) | ((bits)v & ~above));
 }
 #endif

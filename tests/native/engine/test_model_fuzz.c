@@ -1,8 +1,8 @@
 /* Random model files: graphs of every operator over tensors, images, views and open sizes, then the same with numbers that nobody should
  * write, records exchanged, bytes damaged and ends cut off. A file is refused with one status and a sentence, or is a model, whose values have
  * places of their own and whose runs touch nothing but what is theirs (inputs and outputs are blocks of exactly their sizes, which the
- * address sanitizer watches). Of files that are whole, outputs are the same bytes when no two values share memory at all. Memory that is
- * refused, by the account or by libc, and stops at any time end all that, and nothing stays charged.
+ * address sanitizer watches). Of files that are whole, outputs are the same bytes when no two values share memory at all, and with and without
+ * bands of rows. Memory that is refused, by the account or by libc, and stops at any time end all that, and nothing stays charged.
  *
  *   test_model_fuzz [seed [rounds]]       the seed of a failure is printed
  */
@@ -778,7 +778,23 @@ static vme_status run_once(vme_session *session, const vme_tensor *const *inputs
     return status;
 }
 
-static vme_status run_session(vme_session *session, const vme_model *model, const int64_t *sizes, bool compare, int stop_after)
+/* The answers of `other`, which is the same file, to the same inputs: the same bytes. */
+static void compare_with(vme_model *other, unsigned flags, const vme_tensor *const *inputs, const vme_tensor *const *outputs, char *const *answers, const block *made)
+{
+    vme_session *session;
+    vme_model *plan;
+    CHECK(vme_session_new(context, other, &session) == VME_OK && vme_session_options(session, 0, flags) == VME_OK);
+    CHECK(vme_session_plan(session, inputs, &plan) == VME_OK);
+    look_at(plan);
+    CHECK(vme_session_run(session, inputs, outputs) == VME_OK);
+    for (int i = 0; i < other->outputs; i++)
+        CHECK(memcmp(answers[i], made[i].data, made[i].bytes) == 0);
+    vme_model_unref(plan);
+    vme_session_free(session);
+}
+
+/* `other`: what the outputs are compared with, or NULL; `flags` are the session's. */
+static vme_status run_session(vme_session *session, const vme_model *model, const int64_t *sizes, vme_model *other, unsigned flags, int stop_after)
 {
     block blocks[2 * FILE_TENSORS] = {{0}};
     const vme_tensor *tensors_of[2 * FILE_TENSORS] = {NULL};
@@ -806,12 +822,13 @@ static vme_status run_session(vme_session *session, const vme_model *model, cons
     if (status == VME_OK && small) {
         const vme_tensor *const *outputs = tensors_of + model->inputs;
         status = run_once(session, tensors_of, outputs, stop_after);
-        if (status == VME_OK && compare) {
+        if (status == VME_OK && other != NULL) {
             char *answers[FILE_TENSORS];
             for (int i = 0; i < model->outputs; i++) {
                 answers[i] = __real_malloc(blocks[model->inputs + i].bytes);
                 memcpy(answers[i], blocks[model->inputs + i].data, blocks[model->inputs + i].bytes);
             }
+            compare_with(other, flags, tensors_of, outputs, answers, &blocks[model->inputs]);
             spread(plan);
             CHECK(vme_session_run(session, tensors_of, outputs) == VME_OK);
             for (int i = 0; i < model->outputs; i++) {
@@ -853,9 +870,15 @@ static vme_status try_one(int *kind, int stop_after)
         else
             bytes[below((int)records)] = (unsigned char)below(256);
     charges = 0;
-    vme_model *model;
+    vme_model *model, *other = NULL;
     vme_session *session = NULL;
-    vme_status status = vme_model_prepare(context, bytes, size, &(vme_model_options){.fixed = !one_in(16)}, &model);
+    vme_model_options options = {.fixed = !one_in(16), .bands = (vme_bands)(seed_now % 3)};
+    vme_status status = vme_model_prepare(context, bytes, size, &options, &model);
+    const int charged = charges;
+    options.bands = options.bands == VME_BANDS_NEVER ? VME_BANDS_ALWAYS : VME_BANDS_NEVER;
+    if (status == VME_OK && *kind == WHOLE && stop_after < 0 && refuse_at == 0 && stop_at == 0)
+        CHECK(vme_model_prepare(context, bytes, size, &options, &other) == VME_OK);
+    charges = charged;
     free(copy);
     if (status == VME_OK) {
         look_at(model);
@@ -869,11 +892,14 @@ static vme_status try_one(int *kind, int stop_after)
         if (*kind != WHOLE)             /* a view can have one element in many places: its writers race, and harm nobody else */
             threads = 1;
 #endif
+        const unsigned flags = status == VME_OK && one_in(6) ? VME_FLUSH_SUBNORMALS : 0;
         if (status == VME_OK)
-            CHECK(vme_session_options(session, threads, one_in(6) ? VME_FLUSH_SUBNORMALS : 0) == VME_OK);
+            CHECK(vme_session_options(session, threads, flags) == VME_OK);
         if (status == VME_OK)
-            status = run_session(session, model, sizes, *kind == WHOLE && stop_after < 0 && refuse_at == 0 && stop_at == 0, stop_after);
+            status = run_session(session, model, sizes, other, flags, stop_after);
         vme_session_free(session);
+        if (other != NULL)
+            vme_model_unref(other);
         vme_model_unref(model);
     }
     vme_context_stop(context, false);

@@ -19,9 +19,10 @@ library=$(${CC:-gcc} -print-file-name=$library)
 [ -e "$library" ] || { echo "sanitize_core.sh: ${CC:-gcc} has no $sanitizer sanitizer; install its libraries" >&2; exit 1; }
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-mkdir "$copy/tests"
+mkdir "$copy/tests" "$copy/bench"
 cp -r vmhost bytecode engine setup.py pyproject.toml "$copy"
-for part in __init__.py conftest.py hosts.py guests.py engine isolation guest vmhost faults stress test_bad_input.py; do
+cp bench/__init__.py bench/networks.py "$copy/bench"
+for part in __init__.py conftest.py hosts.py guests.py networks.py engine isolation guest vmhost faults stress test_bad_input.py; do
     [ ! -e "tests/$part" ] || cp -r "tests/$part" "$copy/tests"
 done
 find "$copy" -name '*.so' -delete
@@ -32,12 +33,14 @@ VMHOST_SANITIZE=$sanitizer "$python" setup.py -q build_ext --inplace
     tests/guest/test_grants.py tests/stress/test_cycles.py tests/vmhost/test_real_host.py tests/vmhost/test_arrays.py \
     tests/vmhost/test_array_stops.py tests/engine/test_bad_arrays.py tests/engine/test_copy.py tests/engine/test_index.py \
     tests/engine/test_fft.py tests/engine/test_interchange.py tests/engine/test_interpreters.py tests/engine/test_linalg.py tests/engine/test_matmul.py \
-    tests/engine/test_random_generator.py
-# Of tests/engine those that go the most ways through C in a minute or so; every operator on random tensors is tests/native/engine/test_fuzz.c's.
+    tests/engine/test_random_generator.py tests/engine/test_model_operators.py tests/engine/test_models.py tests/engine/test_sessions.py \
+    tests/engine/test_open_sizes.py tests/vmhost/test_vm_models.py
+# Of tests/engine those that go the most ways through C in a minute or so, and the networks that are small; every operator on random tensors is tests/native/engine/test_fuzz.c's.
 # All of it: sanitize_core.sh address tests/engine (some twenty minutes).
 echo "sanitizer: $sanitizer, the whole core"
 # The instrumented frames are larger, so VMs need more stack than tests give them, and one test gives the least there is. Leaks are the leak fixture's business.
 ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0:halt_on_error=1:detect_stack_use_after_return=0:allocator_may_return_null=1 \
 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 LD_PRELOAD=$library PYTHONPATH=$copy "$python" -m pytest -q -p no:cacheprovider \
-    --deselect tests/vmhost/test_arrays.py::test_the_engine_works_on_the_smallest_stack "$@"
+    --deselect tests/vmhost/test_arrays.py::test_the_engine_works_on_the_smallest_stack \
+    --deselect tests/engine/test_models.py::test_resnet18_agrees_with_onnx_runtime "$@"

@@ -130,6 +130,7 @@ typedef struct convolution {
     int64_t panel, row_tiles, tiles, piece_tiles, pieces, group_slivers, slivers;
     int64_t piece_slivers;              /* 1, or all of them where they are near, or many where sums go over a block of the input at a time */
     model_curve_kernel *curve;          /* the activation, where it is one that bounds do not do */
+    bool product;                       /* of one image, tile by tile */
     int64_t block;                      /* of a run: so many numbers for all of a piece's slivers, then the next ones */
 } convolution;
 
@@ -184,6 +185,39 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
             }
 }
 
+/* The same of a product, tile by tile: the output stays in the nearest cache between two parts of a sum, so that there can be more of them, which is more exact. */
+static void compute_product(const convolution *it, int64_t sliver, int64_t first, int64_t end, int64_t k_first, const float *after)
+{
+    const model_step *step = it->step;
+    const int64_t columns = it->kernel->columns, column = sliver * columns, k_end = least(it->run, k_first + it->block);
+    const float *weights = step->weights + (sliver * step->k + k_first) * columns, *bias = step->bias + column;
+    vme_gemm_tile tile = {.a_row = it->in_pixel * 4, .c_row = it->out_pixel * 4, .columns = (int)least(columns, it->outputs - column), .far = true};
+    vme_gemm_layer layer = {.runs = 1, .addend_row = it->addend_pixel * 4, .bounds = step->bounds, .coming = (const char *)after,
+                            .coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first))};
+    for (int64_t t = first; t < end; t++) {
+        const int64_t x = t * it->width / it->tiles;
+        tile.c = (char *)(it->out + x * it->out_pixel + column);
+        tile.rows = (int)((t + 1) * it->width / it->tiles - x);
+        if (it->addend != NULL)
+            layer.addend = (const char *)(it->addend + x * it->addend_pixel + column);
+        for (int64_t k = k_first; k < k_end; k += it->part, layer.coming += layer.coming_step * tile.k) {
+            if (vme_stopping(it->context))
+                return;
+            tile.k = least(it->part, k_end - k);
+            tile.a = (const char *)(it->in + x * it->in_pixel + k);
+            tile.b = (const char *)(weights + (k - k_first) * columns);
+            tile.accumulate = k > 0;
+            tile.far = k == k_first;
+            layer.bias = k + tile.k == it->run ? bias : NULL;
+            it->kernel->layer_tile(&tile, &layer);
+        }
+        for (int row = 0; row < tile.rows && layer.bias != NULL && it->curve != NULL; row++) {
+            float *made = (float *)(tile.c + row * tile.c_row);
+            it->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, tile.columns, made, made);
+        }
+    }
+}
+
 /* Of slivers. */
 static int64_t groups_of(const convolution *it) { return parts(it->slivers, it->piece_slivers); }
 
@@ -199,7 +233,10 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
             for (int64_t s = 0; s < slivers && !vme_stopping(it->context); s++) {
                 const float *after = s + 1 < slivers ? weights + (s + 1) * size + k * row
                     : k + it->block < it->run ? weights + (k + it->block) * row : weights + slivers * size;
-                compute(it, image, sliver + s, first, least(it->tiles, first + it->piece_tiles), k, after);
+                if (it->product)
+                    compute_product(it, sliver + s, first, least(it->tiles, first + it->piece_tiles), k, after);
+                else
+                    compute(it, image, sliver + s, first, least(it->tiles, first + it->piece_tiles), k, after);
             }
     }
     return VME_OK;
@@ -228,7 +265,8 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         it.addend_image = addend->image;
     }
     int64_t width = out->w, height = out->h;            /* of the whole step */
-    if (convolution_is_product(in, addend, out, step)) {
+    const bool product = convolution_is_product(in, addend, out, step);
+    if (product) {
         width *= height * out->n;
         height = 1;
         it.width *= it.height * it.images;
@@ -245,7 +283,8 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     const int64_t most_tiles = least(TILES_MOST, whole_tiles), blocks = few || it.lines * it.runs > 1 ? 1
         : least(parts(most_tiles * whole_panel * it.run * 4, INPUT_NEAR), parts(it.run, BLOCK_LEAST));
     it.block = parts(it.run, blocks);
-    const int64_t part = whole_tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
+    it.product = product && p[GROUPS] == 1 && whole_tiles >= MANY_TILES && !near;
+    const int64_t part = product || whole_tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
     it.part = parts(it.block, parts(it.block, part));
     it.part_runs = it.part < it.run ? 1 : parts(it.runs, parts(it.runs * it.run, part));
     it.piece_tiles = near ? NEAR_TILES : blocks > 1 ? least(most_tiles, it.tiles)

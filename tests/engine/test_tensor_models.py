@@ -95,7 +95,7 @@ def test_matrices_with_batches_and_constants():
 ])
 def test_activations_go_into_the_product_that_makes_their_operand(kind, nodes, rank):
     """Of all its numbers, also those of tiles that are not full, and of sums over several blocks; through a view or not."""
-    x, w = networks.values((2, 37, 1600)[-rank:]), networks.values((1600, 70), 1) / 20
+    x, w = networks.values((2, 61, 2200)[-rank:]), networks.values((2200, 70), 1) / 20
     nodes = [node("MatMul", "x w", "m"), node("Add", "m bias", "b"), *nodes]
     constants = {"w": w, "bias": networks.values((70,), 2), "low": numpy.float32(-0.25), "high": numpy.float32(0.5)}
     model = Model("model", _array._model_open(compile_model(networks.graph_of(nodes, {"x": x}, ("y",), constants, 20), "model.onnx")))

@@ -17,7 +17,7 @@
 enum {
     STEPS_MOST = 16,            /* of a chain */
     SLOTS_MOST = 8,
-    NEAR = 3 << 18,             /* bytes of strips, points and weights of a thread: what stays in its second cache while rows come and go */
+    NEAR = 1 << 20,             /* bytes of strips, points and weights of a thread: what stays in its second cache while rows come and go */
     FAR_FROM = 700 << 10, FAR_ALL = 1400 << 10,      /* of a value of so many bytes nothing is still near when it is read, and no byte is */
     ROWS_MOST = 16,             /* of a band */
     PIECE_LEAST = 8,            /* rows, or of squares */
@@ -275,10 +275,11 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
 {
     const vme_model *model = it->model;
     const int64_t h = model->value[it->step[it->steps - 1].out].h;
-    int64_t strips[STEPS_MOST] = {0}, made[STEPS_MOST] = {0}, moved = 0, starts = 0, squares[STEPS_MOST] = {0};
+    int64_t strips[STEPS_MOST] = {0}, made[STEPS_MOST] = {0}, all_made[STEPS_MOST], moved = 0, starts = 0, squares[STEPS_MOST] = {0};
     for (int64_t pieces = 1;; pieces = slots) {
         moved = starts = 0;
         memset(squares, 0, sizeof squares);
+        memset(all_made, 0, sizeof all_made);
         for (int64_t piece = 0; piece < pieces; piece++) {
             const int64_t begin = piece_begin(it, h, pieces, piece), piece_end = piece_begin(it, h, pieces, piece + 1);
             walk_from(it, begin);
@@ -297,6 +298,7 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
                     const int64_t more = it->of[s].upto - it->of[s].made;
                     starts += more > 0;
                     made[s] = most(made[s], more);
+                    all_made[s] += more;
                     if (it->of[s].unit > 1 && more > 0)
                         squares[s] += winograd_padded(model, &it->step[s], parts(more, it->of[s].unit));
                 }
@@ -325,6 +327,10 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
             numbers = step->k / 9 * side * side;
             cost += (double)(squares[s] - all) * (double)(numbers * model->value[step->out].c) * PRODUCT;
         }
+        /* between pieces some rows are made twice */
+        const model_value *out = &model->value[step->out];
+        const double twice = (double)most(0, all_made[s] - out->h) * (double)(out->w * out->c * numbers) * PRODUCT;
+        cost += it->of[s].unit > 1 ? twice / (double)(it->of[s].unit * it->of[s].unit) : twice;
         weights += numbers * model->value[step->out].c * (int64_t)sizeof(float);
     }
     chain->points_at = at;

@@ -60,7 +60,7 @@ def test_no_more_than_a_constant_is_twice_in_memory(folder, way):
     done = subprocess.run([sys.executable, "-c", LOADING.format(imports=imports, loading=loading), str(folder)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     weights = 64 * MIB
-    assert weights < int(done.stdout) < 1.75 * weights          # one of the two constants is there twice at a time
+    assert weights < int(done.stdout) < 1.85 * weights          # one of the two constants is there twice at a time, and a host's first VM is made meanwhile
 
 
 def test_a_kept_model_and_its_file_are_not_in_memory_together(folder):

@@ -211,10 +211,14 @@ def test_a_fixed_search_measures_nothing(tmp_path, monkeypatch):
 
 def test_each_call_in_a_vm_chooses_the_open_sizes(host, tmp_path):
     model = networks.images()
-    task = host.load(task_bundle(tmp_path / "a", {"small": model}, memory="24 MiB"))
+    wide = networks.graph([helper.make_node("MatMul", ["x", "a"], ["between"]), helper.make_node("Exp", ["between"], ["more"]),
+                           helper.make_node("MatMul", ["more", "b"], ["y"])], {"x": ("rows", 8)}, {"y": ("rows", 8)},
+                          {"a": networks.values((8, 4096), 1), "b": networks.values((4096, 8), 2)})
+    task = host.load(task_bundle(tmp_path / "a", {"small": model, "wide": wide}, memory="24 MiB"))
     assert task("small", entry="main:describe") == [("input", "float32", ["batch", 3, 32, 32]), ("output", "float32", ["batch", 10])]
     for count in (1, 5, 2):
         x = networks.values((count, 3, 32, 32), count)
         networks.assert_close(task(("small", {"input": x}))["output"], networks.expected(model, {"input": x})[0])
     with pytest.raises(vmhost.MemoryLimitError):
-        task(("small", {"input": numpy.zeros((4000, 3, 32, 32), "float32")}))       # its arena is the task's
+        task(("wide", {"x": numpy.zeros((4000, 8), "float32")}))        # 64 MB between the products: the arena is the task's
+    assert task(("wide", {"x": numpy.zeros((4, 8), "float32")}))["y"].shape == (4, 8)

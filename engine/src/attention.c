@@ -6,11 +6,11 @@
  *
  * Apart, as the three operators that it stands for: for a few rows, which packing would cost more than it gains. */
 #include "model.h"
+#include "pool.h"
 
 #include <string.h>
 
 enum {
-    SLOTS_MOST = 16,            /* blocks at once */
     K_PART = 1 << 12,           /* numbers of a sum, or rows that are packed, between two looks at the stop flag */
     ROWS_LEAST = 8,             /* for which k and v are packed */
     LINE = 16,                  /* floats more in a row of scores, so that rows do not want one set of the nearest cache */
@@ -30,11 +30,7 @@ typedef struct attention {
     int64_t score_row, made_row, slot_floats;
     float *packed, *slots;
     int count;                                      /* of slots */
-    atomic_llong next[SLOTS_MOST];                  /* the first block that none has taken, of each slot's part */
 } attention;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
 /* Where item `number`'s matrix begins: an offset in bytes by steps of the dimensions before the last two. */
 static int64_t item_at(const attention *it, const int64_t *steps, int64_t number)
@@ -171,21 +167,11 @@ static void do_block(const attention *it, int64_t number, float *scores)
         write_row(it, made + i * it->made_row, factors[i], to + i * it->out.strides[rank - 2], it->out.strides[rank - 1]);
 }
 
-static vme_status do_blocks(void *argument, int64_t begin, int64_t end)
+static void do_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
-    attention *it = argument;
-    for (int64_t slot = begin; slot < end; slot++)
-        for (int of = 0; of < it->count;) {             /* its own part of the blocks, then others' */
-            const int part = ((int)slot + of) % it->count;
-            const int64_t part_end = it->blocks * (part + 1) / it->count, block = atomic_fetch_add_explicit(&it->next[part], 1, memory_order_relaxed);
-            if (vme_stopping(it->context))
-                break;
-            if (block >= part_end)
-                of++;
-            else
-                do_block(it, block, it->slots + slot * it->slot_floats);
-        }
-    return VME_OK;
+    const attention *it = argument;
+    for (int64_t block; vme_item_next(blocks, &block);)
+        do_block(it, block, it->slots + slot * it->slot_floats);
 }
 
 static vme_status run_fused(attention *it, char *scratch)
@@ -194,9 +180,7 @@ static vme_status run_fused(attention *it, char *scratch)
     it->packed = (float *)scratch;
     it->slots = it->packed + it->items * it->item_floats;
     vme_status status = vme_parallel_apart(it->context, it->items * each, (1 << 14) / (sliver + 1) + 1, pack, it);
-    for (int slot = 0; slot < it->count; slot++)
-        atomic_init(&it->next[slot], it->blocks * slot / it->count);
-    return status == VME_OK ? vme_parallel_apart(it->context, it->count, 1, do_blocks, it) : status;
+    return status == VME_OK ? vme_parallel_slots(it->context, it->count, it->blocks, do_blocks, it) : status;
 }
 
 /* ---- apart */
@@ -279,7 +263,7 @@ int64_t attention_scratch(const vme_model *model, model_step *step)
     attention it;
     const vme_gemm_kernel *gemm = &model->kernels->gemm.of[VME_FLOAT32];
     lay_out(&it, gemm, &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
-    step->slots = it.rows < ROWS_LEAST ? 0 : (int)least(least(it.blocks, vme_threads()), SLOTS_MOST);
+    step->slots = it.rows < ROWS_LEAST ? 0 : (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MOST);
     return (step->slots > 0 ? it.items * it.item_floats + step->slots * it.slot_floats : it.items * it.rows * it.keys) * (int64_t)sizeof(float);
 }
 
@@ -287,8 +271,6 @@ static bool is_matrix(const model_value *value, int64_t rows, int64_t columns)
 {
     return value->dtype == VME_FLOAT32 && value->rank >= 2 && last(value, 2) == rows && last(value, 1) == columns && !value->channels_last;
 }
-
-static int base_of(const vme_model *model, int value) { return model->value[value].within >= 0 ? model->value[value].within : value; }
 
 vme_status model_make_attention(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step, int step_number)
 {
@@ -307,7 +289,7 @@ vme_status model_make_attention(model_making *it, uint32_t number, const model_n
     for (int i = 0; i < 4; i++)
         if (step->operand[i] >= 0) {
             model->value[step->operand[i]].plain = true;
-            if (base_of(model, step->operand[i]) == base_of(model, step->out))
+            if (model_root(model, step->operand[i]) == model_root(model, step->out))
                 return MODEL_WRONG(number, "writes where it reads");
             tensors[i] = model_tensor(model, step->operand[i], NULL);
         }

@@ -10,6 +10,7 @@
  *               pool      made | band         <- these rows are the chain's
  */
 #include "model.h"
+#include "pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,17 +27,7 @@ enum {
 /* Nanoseconds, of a core as in rates.c: of a byte that is written and read far away instead of near; of a product; and of one band's step. */
 static const double SAVED = 0.04, PRODUCT = 0.0125, START = 400;
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 static int64_t aligned(int64_t bytes) { return parts(bytes, VME_ALIGNMENT) * VME_ALIGNMENT; }
-
-static int root_of(const vme_model *model, int value)
-{
-    while (model->value[value].within >= 0)
-        value = model->value[value].within;
-    return value;
-}
 
 /* ---- which rows when */
 typedef struct strip {
@@ -62,7 +53,7 @@ typedef struct walk {
 static int strip_of(const walk *it, int value)
 {
     for (int i = 0; value >= 0 && i < it->strips; i++)
-        if (it->strip[i].root == root_of(it->model, value))
+        if (it->strip[i].root == model_root(it->model, value))
             return i;
     return -1;
 }
@@ -74,7 +65,7 @@ static void walk_begin(walk *it, const vme_model *model, const model_step *step,
         it->of[s].in = it->of[s].addend = it->of[s].out = -1;
         if (step[s].kind == STEP_NOTHING)
             continue;
-        const int root = root_of(model, step[s].out);
+        const int root = model_root(model, step[s].out);
         it->of[s].unit = step[s].kind == STEP_CONV && step[s].algorithm != CONVOLUTION_DIRECT ? winograd_unit(&step[s]) : 1;
         if (model->value[root].strip == 0)
             it->unit = most(it->unit, it->of[s].unit);
@@ -219,8 +210,8 @@ static bool possible(const vme_model *model, const model_step *step)
     case STEP_SHUFFLE:
     case STEP_COPY:
         return is_image(&model->value[step->in]) && is_image(&model->value[step->out])
-               && (step->addend < 0 || is_image(&model->value[step->addend])) && root_of(model, step->in) != root_of(model, step->out)
-               && (step->addend < 0 || root_of(model, step->addend) != root_of(model, step->out));
+               && (step->addend < 0 || is_image(&model->value[step->addend])) && model_root(model, step->in) != model_root(model, step->out)
+               && (step->addend < 0 || model_root(model, step->addend) != model_root(model, step->out));
     default:
         return false;
     }
@@ -241,7 +232,7 @@ static bool are_chain(const vme_model *model, int first, int end)
         return false;
     for (int s = first; s < end; s++) {
         const model_step *step = &model->step[s];
-        const int root = step->kind == STEP_NOTHING ? -1 : root_of(model, step->out);
+        const int root = step->kind == STEP_NOTHING ? -1 : model_root(model, step->out);
         if (root < 0)
             continue;
         if (model->value[step->out].n != model->value[last->out].n)
@@ -252,8 +243,8 @@ static bool are_chain(const vme_model *model, int first, int end)
             return false;
         for (int r = first; r < end; r++)
             if (model->step[r].kind != STEP_NOTHING
-                && ((model->step[r].in >= 0 && root_of(model, model->step[r].in) == root)
-                    || (model->step[r].addend >= 0 && root_of(model, model->step[r].addend) == root)))
+                && ((model->step[r].in >= 0 && model_root(model, model->step[r].in) == root)
+                    || (model->step[r].addend >= 0 && model_root(model, model->step[r].addend) == root)))
                 return false;
     }
     return true;
@@ -348,7 +339,7 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
     const bool always = model->bands == VME_BANDS_ALWAYS;
     for (int s = first; s < end; s++)
         if (model->step[s].kind != STEP_NOTHING) {
-            const int root = root_of(model, model->step[s].out);
+            const int root = model_root(model, model->step[s].out);
             model->value[root].strip = is_inner(model, root, first, end);
         }
     walk_begin(&it, model, &model->step[first], end - first);
@@ -399,7 +390,7 @@ static void chain_make(model_making *it, int first, int end, model_chain chain)
         const int values[] = {step->in, step->addend, step->out};
         for (int i = 0; i < 3; i++)
             if (values[i] >= 0) {
-                model_value *root = &model->value[root_of(model, values[i])];
+                model_value *root = &model->value[model_root(model, values[i])];
                 root->first = root->first > first ? first : root->first;        /* all live as long as the chain, then */
                 if (root->strip > 0)
                     root->bytes = 0;
@@ -458,8 +449,7 @@ typedef struct chain_job {
     char *arena;
     const vme_tensor *const *inputs;
     const walk *begun;
-    int64_t slots, pieces, items;           /* pieces of an image, and of all */
-    atomic_llong next[SLOTS_MOST];          /* the first item that none has taken, of each slot's part */
+    int64_t pieces;                         /* of an image */
     atomic_llong *ns;                       /* of each step; NULL: nobody asks */
 } chain_job;
 
@@ -548,22 +538,14 @@ static void do_item(const chain_job *it, walk *at, int64_t slot, int64_t item)
     }
 }
 
-static vme_status some_slots(void *argument, int64_t first, int64_t end)
+static void do_items(void *argument, int64_t slot, vme_items *items)
 {
-    chain_job *it = argument;
-    for (int64_t slot = first; slot < end; slot++) {
-        walk at = *it->begun;
-        for (int i = 0; i < at.strips; i++)
-            clear_sides(it, &at.strip[i], slot);
-        for (int64_t of = 0; of < it->slots && !vme_stopping(it->context);) {       /* its own part of the items, then others' */
-            const int64_t part = (slot + of) % it->slots, item = atomic_fetch_add_explicit(&it->next[part], 1, memory_order_relaxed);
-            if (item < it->items * (part + 1) / it->slots)
-                do_item(it, &at, slot, item);
-            else
-                of++;
-        }
-    }
-    return VME_OK;
+    const chain_job *it = argument;
+    walk at = *it->begun;
+    for (int i = 0; i < at.strips; i++)
+        clear_sides(it, &at.strip[i], slot);
+    for (int64_t item; vme_item_next(items, &item);)
+        do_item(it, &at, slot, item);
 }
 
 vme_status chain_run(vme_context *context, const vme_model *model, int first, char *arena, const vme_tensor *const *inputs, uint64_t *ns)
@@ -576,18 +558,15 @@ vme_status chain_run(vme_context *context, const vme_model *model, int first, ch
     walk begun;
     walk_begin(&begun, model, step, steps);
     chain_job it = {.context = context, .model = model, .step = step, .arena = arena, .inputs = inputs, .begun = &begun};
-    it.slots = least(step->chain.slots, threads);
-    it.pieces = it.slots == 1 ? 1 : step->chain.slots;
-    it.items = images * it.pieces;
-    for (int64_t slot = 0; slot < it.slots; slot++)
-        atomic_init(&it.next[slot], it.items * slot / it.slots);
+    const int64_t slots = least(step->chain.slots, threads);
+    it.pieces = slots == 1 ? 1 : step->chain.slots;
     for (int s = 0; s < steps; s++) {
         atomic_init(&spent[s], 0);
         if (step[s].kind != STEP_NOTHING && begun.of[s].out < 0)
             model_clear_margin(context, &model->value[step[s].out], arena);
     }
     it.ns = ns == NULL ? NULL : spent;
-    const vme_status status = vme_parallel_apart(context, it.slots, 1, some_slots, &it);
+    const vme_status status = vme_parallel_slots(context, slots, images * it.pieces, do_items, &it);
     if (ns != NULL) {                           /* threads at the same time: each step has its part of the whole */
         const uint64_t whole = model_now_ns() - began;
         double sum = 0;

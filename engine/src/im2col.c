@@ -6,20 +6,17 @@
  *
  * Packed weights are the direct algorithm's. */
 #include "model.h"
+#include "pool.h"
 
 #include <string.h>
 
 enum {
     BLOCK_BYTES = 1 << 20,      /* of copies */
-    SLOTS_MOST = 16,
     FLOATS = 16,                /* a line of a cache */
     ROWS_MOST = 14, COLUMNS_MOST = 32,
     RUN = 48,                   /* what beginning to copy a run costs, in Winograd's points */
 };
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
 typedef struct im2col {
@@ -31,9 +28,8 @@ typedef struct im2col {
     float *scratch;
     bool joined;                                /* all pixels of the result, and of the addend, lie at one distance from the next */
     int64_t pixels, row, panel, part;           /* row: floats from a pixel's copy to the next one's; part: of a sum, between two looks at the flag */
-    int64_t block_pixels, blocks, slots, slivers;
+    int64_t block_pixels, blocks, slivers;
     int64_t block;                              /* that all threads do together */
-    atomic_llong next[SLOTS_MOST];              /* or the first one that none has taken, of each slot's part */
 } im2col;
 
 static void lay_out(im2col *it, const model_value *out, const model_step *step)
@@ -79,7 +75,7 @@ static int64_t scratch(const vme_model *model, model_step *step)
 {
     im2col it = {.kernel = kernel_of(model->kernels)};
     lay_out(&it, &model->value[step->out], step);
-    step->slots = (int)least(least(it.blocks, vme_threads()), SLOTS_MOST);
+    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MOST);
     return step->slots * it.block_pixels * it.row * (int64_t)sizeof(float);
 }
 
@@ -180,23 +176,13 @@ static void multiply(const im2col *it, int64_t slot, int64_t block, int64_t begi
 }
 
 /* ---- */
-static vme_status whole_blocks(void *argument, int64_t begin, int64_t end)
+static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
-    im2col *it = argument;
-    for (int64_t slot = begin; slot < end; slot++)
-        for (int64_t of = 0; of < it->slots;) {         /* its own part of the blocks, then others' */
-            const int64_t part = (slot + of) % it->slots, part_end = it->blocks * (part + 1) / it->slots;
-            const int64_t block = atomic_fetch_add_explicit(&it->next[part], 1, memory_order_relaxed);
-            if (vme_stopping(it->context))
-                break;
-            if (block >= part_end) {
-                of++;
-                continue;
-            }
-            copy(it, slot, block, 0, block_count(it, block));
-            multiply(it, slot, block, 0, it->slivers);
-        }
-    return VME_OK;
+    const im2col *it = argument;
+    for (int64_t block; vme_item_next(blocks, &block);) {
+        copy(it, slot, block, 0, block_count(it, block));
+        multiply(it, slot, block, 0, it->slivers);
+    }
 }
 
 static vme_status part_copies(void *argument, int64_t begin, int64_t end)
@@ -220,14 +206,12 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
     im2col it = {
         .context = context, .step = step, .kernel = kernel_of(model->kernels), .in = &model->value[step->in], .out = &model->value[step->out],
         .addend = step->addend < 0 ? NULL : &model->value[step->addend], .arena = arena,
-        .scratch = (float *)(arena + model->value[step->scratch].offset), .slots = step->slots,
+        .scratch = (float *)(arena + model->value[step->scratch].offset),
     };
     it.joined = without_margin(it.out) && (it.addend == NULL || without_margin(it.addend));
     lay_out(&it, it.out, step);
-    for (int64_t slot = 0; slot < it.slots; slot++)
-        atomic_init(&it.next[slot], it.blocks * slot / it.slots);
-    if (it.slots > 1)
-        return vme_parallel_apart(context, it.slots, 1, whole_blocks, &it);
+    if (step->slots > 1)
+        return vme_parallel_slots(context, step->slots, it.blocks, whole_blocks, &it);
     vme_status status = VME_OK;
     for (; status == VME_OK && it.block < it.blocks; it.block++) {
         status = vme_parallel_apart(context, block_count(&it, it.block), it.kernel->work / 64 / step->k + 1, part_copies, &it);

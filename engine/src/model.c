@@ -20,8 +20,6 @@ enum {
 #define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
 #define WRONG MODEL_WRONG
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* ---- values */
 static void value_read(model_making *it, uint32_t tensor)
 {
@@ -98,20 +96,12 @@ static vme_status value_name(model_making *it, uint32_t tensor)
     return value->name != NULL ? VME_OK : vme_fail(VME_NO_MEMORY, "no memory for a model");
 }
 
-/* The outermost value that `value` lies within: itself where it lies in none. */
-static int root_of(const vme_model *model, int value)
-{
-    while (model->value[value].within >= 0)
-        value = model->value[value].within;
-    return value;
-}
-
 static void margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right)
 {
-    value->top = larger(value->top, top);
-    value->left = larger(value->left, left);
-    value->bottom = larger(value->bottom, bottom);
-    value->right = larger(value->right, right);
+    value->top = most(value->top, top);
+    value->left = most(value->left, left);
+    value->bottom = most(value->bottom, bottom);
+    value->right = most(value->right, right);
 }
 
 static void image_strides(model_value *value)
@@ -141,7 +131,7 @@ static vme_status images_lay_out(vme_model *model)
     for (int v = 0; v < model->values; v++) {
         const model_value *value = &model->value[v];
         if (value->channels_last && value->within >= 0)
-            margin_widen(&model->value[root_of(model, v)], value->top, value->left, value->bottom, value->right);
+            margin_widen(&model->value[model_root(model, v)], value->top, value->left, value->bottom, value->right);
     }
     for (int v = 0; status == VME_OK && v < model->values; v++)
         if (model->value[v].channels_last && model->value[v].within < 0)
@@ -149,7 +139,7 @@ static vme_status images_lay_out(vme_model *model)
     for (int v = 0; status == VME_OK && v < model->values; v++) {
         model_value *value = &model->value[v];
         if (value->channels_last && value->within >= 0) {
-            const model_value *root = &model->value[root_of(model, v)];
+            const model_value *root = &model->value[model_root(model, v)];
             margin_widen(value, root->top, root->left, root->bottom, root->right);
             value->pixel = root->pixel;
             value->row = root->row;
@@ -525,7 +515,7 @@ static void find_lives(vme_model *model)
         memcpy(used + 4, step->operand, sizeof step->operand);
         for (int i = 0; i < 4 + MODEL_STEP_OPERANDS; i++)
             if (used[i] >= 0) {
-                model_value *value = &model->value[root_of(model, used[i])];
+                model_value *value = &model->value[model_root(model, used[i])];
                 if (value->first < 0)
                     value->first = s;
                 value->last = s;
@@ -564,9 +554,9 @@ static vme_status plan_arena(vme_model *model)
         qsort(beside, (size_t)count, sizeof *beside, by_offset);
         int64_t at = 0;
         for (int j = 0; j < count && beside[j]->offset < at + value->bytes; j++)
-            at = larger(at, beside[j]->offset + beside[j]->bytes);
+            at = most(at, beside[j]->offset + beside[j]->bytes);
         value->offset = at;
-        total = larger(total, at + value->bytes);
+        total = most(total, at + value->bytes);
         if (total > MODEL_ELEMENTS_MOST) {
             status = vme_fail(VME_NO_MEMORY, "the values of this model are too large");
             goto done;

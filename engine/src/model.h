@@ -371,6 +371,18 @@ vme_status chains_choose(model_making *it);
 /* The chain that begins at step `first`; `ns` of its steps, or NULL. */
 vme_status chain_run(vme_context *context, const vme_model *model, int first, char *arena, const vme_tensor *const *inputs, uint64_t *ns);
 
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
+
+/* The outermost value that `value` lies within: itself where it lies in none. */
+static inline int model_root(const vme_model *model, int value)
+{
+    while (model->value[value].within >= 0)
+        value = model->value[value].within;
+    return value;
+}
+
 static inline float *model_pixel(const model_value *value, char *arena, int64_t n, int64_t y, int64_t x)
 {
     return (float *)(arena + value->offset) + n * value->image + (value->top + y) * value->row + (value->left + x) * value->pixel;

@@ -15,7 +15,6 @@ static const double FARTHER = 2;            /* a network's weights come from far
 static const double BOUND = 16;             /* times the built-in rates: what a measured one can be */
 static const double ENOUGH_NS = 1.5e6;        /* for the rounds of one algorithm */
 
-static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
 /* ---- Q, and what it costs */

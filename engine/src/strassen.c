@@ -31,9 +31,6 @@ enum {
 enum { B11, B21, B22, T1, T2, T3, MINUS_T4 };
 enum { S1, S2, S3, S4 };
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
 typedef struct cut {

@@ -8,6 +8,7 @@
  *
  * Packed weights: for each point slivers of the tile's columns, each as many rows as there are channels. */
 #include "model.h"
+#include "pool.h"
 
 #include <string.h>
 
@@ -15,15 +16,11 @@ enum {
     K_PART = 384,               /* as in convolution.c */
     BLOCK_BYTES = 1 << 20,      /* of points, before and after the products */
     BAND_BYTES = 1 << 18,       /* the same where images are done by bands, which want the second cache too */
-    SLOTS_MOST = 16,
     GAP = 16,                   /* floats between points: equal places of all would share a set of the nearest cache */
     WINDOW = 3,
     SIDE_MOST = 6,
 };
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 static int64_t wide(int64_t channels) { return parts(channels, GAP) * GAP; }
 static const vme_gemm_kernel *gemm_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 static int square_of(const model_step *step) { return step->algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4; }
@@ -69,11 +66,10 @@ typedef struct winograd {
     char *arena, *scratch;
     int64_t m, points, down, across, slivers;
     int64_t first, squares;                                 /* number of the first one, of down * across * images, and how many are done */
-    int64_t block_squares, blocks, slots, slot_floats;
+    int64_t block_squares, blocks, slot_floats;
     int64_t most_squares;                                   /* of a block, here or with fewer squares */
     int64_t in_wide, out_wide, in_point, out_point;         /* floats from a square to the next, and from a point */
     int64_t block;                                          /* that all threads do together */
-    atomic_llong next[SLOTS_MOST];                          /* or the first one that none has taken, of each slot's part */
 } winograd;
 
 static void points_lie(winograd *it)
@@ -108,7 +104,7 @@ static int64_t scratch(const vme_model *model, model_step *step)
     winograd it = {.gemm = gemm_of(model->kernels)};
     const model_value *out = &model->value[step->out];
     lay_out(&it, &model->value[step->in], out, step, out->n * parts(out->h, square_of(step)), BLOCK_BYTES);
-    step->slots = (int)least(least(it.blocks, vme_threads()), SLOTS_MOST);
+    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MOST);
     return step->slots * it.slot_floats * (int64_t)sizeof(float);
 }
 
@@ -263,22 +259,11 @@ static void do_block(const winograd *it, int64_t slot, int64_t block)
     turn(it, slot, block, 0, block_count(it, block), false);
 }
 
-static vme_status whole_blocks(void *argument, int64_t begin, int64_t end)
+static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
-    winograd *it = argument;
-    for (int64_t slot = begin; slot < end; slot++)
-        for (int64_t of = 0; of < it->slots;) {         /* its own part of the blocks, then others' */
-            int64_t part = (slot + of) % it->slots, part_end = it->blocks * (part + 1) / it->slots;
-            int64_t block = atomic_fetch_add_explicit(&it->next[part], 1, memory_order_relaxed);
-            if (vme_stopping(it->context))
-                break;
-            if (block >= part_end) {
-                of++;
-                continue;
-            }
-            do_block(it, slot, block);
-        }
-    return VME_OK;
+    const winograd *it = argument;
+    for (int64_t block; vme_item_next(blocks, &block);)
+        do_block(it, slot, block);
 }
 
 static vme_status part_in(void *argument, int64_t begin, int64_t end)
@@ -327,12 +312,9 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
     const model_band whole = model_whole(model, step, arena);
     const model_value *in = whole.in, *out = whole.out;
     winograd it = of_band(context, model, step, &whole, arena + model->value[step->scratch].offset);
-    it.slots = step->slots;
     lay_out(&it, in, out, step, out->n * parts(out->h, square_of(step)), BLOCK_BYTES);
-    for (int64_t slot = 0; slot < it.slots; slot++)
-        atomic_init(&it.next[slot], it.blocks * slot / it.slots);
-    if (it.slots > 1)
-        return vme_parallel_apart(context, it.slots, 1, whole_blocks, &it);
+    if (step->slots > 1)
+        return vme_parallel_slots(context, step->slots, it.blocks, whole_blocks, &it);
     vme_status status = VME_OK;
     for (; status == VME_OK && it.block < it.blocks; it.block++) {
         int64_t count = block_count(&it, it.block), work = it.gemm->work / 8;

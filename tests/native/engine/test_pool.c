@@ -242,6 +242,49 @@ static void parts(void)
     vme_context_unref(context);
 }
 
+/* ---- items in slots: each once, and what a slot has left is done by others; no slot on two threads */
+enum { ITEMS = 1000 };
+struct slotted {
+    vme_context *context;
+    int64_t slots, waiting, stopping;       /* the slot that waits until others have done its part; the item that stops the context, -1: none */
+    atomic_int seen[ITEMS], left, inside[VME_SLOTS_MOST];
+};
+
+static void do_some(void *argument, int64_t slot, vme_items *items)
+{
+    struct slotted *it = argument;
+    CHECK(atomic_fetch_add(&it->inside[slot], 1) == 0);
+    for (int64_t item; vme_item_next(items, &item);) {
+        atomic_fetch_add(&it->seen[item], 1);
+        atomic_fetch_sub(&it->left, 1);
+        if (item == it->stopping)
+            vme_context_stop(it->context, true);
+        while (slot == it->waiting && atomic_load(&it->left) > 0)
+            sched_yield();
+    }
+    CHECK(atomic_fetch_sub(&it->inside[slot], 1) == 1);
+}
+
+static void slots(void)
+{
+    struct slotted it = {.context = context_with(0), .stopping = -1};
+    for (it.slots = 1; it.slots <= VME_SLOTS_MOST; it.slots++)
+        for (int64_t items = 0; items <= ITEMS; items = items * 3 + 1) {
+            memset(it.seen, 0, sizeof it.seen);
+            atomic_store(&it.left, (int)items);
+            it.waiting = it.slots > 1 && vme_threads() > 1 ? (int64_t)it.slots - 1 : -1;
+            CHECK(vme_parallel_slots(it.context, it.slots, items, do_some, &it) == VME_OK);
+            for (int i = 0; i < ITEMS; i++)
+                CHECK(atomic_load(&it.seen[i]) == (i < items));
+        }
+    atomic_store(&it.left, 0);
+    it.stopping = 7;
+    CHECK(vme_parallel_slots(it.context, 2, ITEMS, do_some, &it) == VME_STOPPED);
+    CHECK(atomic_load(&it.seen[7]) > 0 && atomic_load(&it.left) > -ITEMS);
+    vme_context_stop(it.context, false);
+    vme_context_unref(it.context);
+}
+
 /* ---- the lowest piece that fails is what the caller hears */
 static vme_status fail_from(void *argument, int64_t begin, int64_t end)
 {
@@ -355,6 +398,7 @@ int main(void)
     helpers_join_later();
     places();
     parts();
+    slots();
     failures();
     stops();
     sizes();

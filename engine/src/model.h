@@ -1,7 +1,7 @@
 /* What the files of models share: the model file's records, and a prepared model, which is a list of steps over values in an arena.
  *
  * model_file.c reads the file and answers for its form; model.c makes a model of it (shapes, layouts, places in the arena, packed weights);
- * session.c runs one; plans.c makes it anew for other sizes; bands.c has steps that follow each other done by bands of rows; convolution.c has the step
+ * session.c runs one; plans.c makes it anew for other sizes; bands.c has steps that follow each other done by bands of rows, bands_choice.c says which; convolution.c has the step
  * that takes the time, winograd.c, strassen.c and im2col.c other ways to do it, steps.c those that move numbers, model_tensors.c those that are the engine's
  * operators on tensors.
  *
@@ -365,9 +365,10 @@ void model_clear(vme_context *context, void *from, size_t bytes);
 void model_clear_margin(vme_context *context, const model_value *value, char *arena);
 uint64_t model_now_ns(void);
 
-/* ---- bands.c */
+/* ---- bands_choice.c */
 /* Says which steps are chains, which values of them have strips, and how much scratch memory that takes; values know when they live. */
 vme_status chains_choose(model_making *it);
+/* ---- bands.c */
 /* The chain that begins at step `first`; `ns` of its steps, or NULL. */
 vme_status chain_run(vme_context *context, const vme_model *model, int first, char *arena, const vme_tensor *const *inputs, uint64_t *ns);
 

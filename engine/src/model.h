@@ -1,9 +1,9 @@
 /* What the files of models share: the model file's records, and a prepared model, which is a list of steps over values in an arena.
  *
- * model_file.c reads the file and answers for its form; model.c makes a model of it (shapes, layouts, places in the arena, packed weights);
- * session.c runs one; plans.c makes it anew for other sizes; bands.c has steps that follow each other done by bands of rows, bands_choice.c says which; convolution.c has the step
- * that takes the time, winograd.c, strassen.c and im2col.c other ways to do it, steps.c those that move numbers, model_tensors.c those that are the engine's
- * operators on tensors.
+ * model_file.c reads the file and answers for its form; model.c makes a model of it (shapes and layouts; model_arena.c places values in the arena, model_weights.c
+ * packs the weights), of nodes that model_images.c, model_tensors.c, model_rows.c and attention.c make steps of; model_description.c says what it does;
+ * session.c runs one; plans.c makes it anew for other sizes; bands.c has steps that follow each other done by bands of rows, bands_choice.c says which;
+ * convolution.c has the step that takes the time, winograd.c, strassen.c and im2col.c other ways to do it, steps.c those that move numbers.
  *
  * A value is a plain tensor, contiguous, of any rank and dtype, or a view of one. Values of rank 4 and float32 that operators of images make or
  * read lie as images instead, with channels last and a margin of zeros as wide as the convolutions that read them want; for those operators
@@ -247,10 +247,36 @@ typedef vme_status model_make(model_making *it, uint32_t number, const model_nod
                               int step_number);
 /* NULL: there is no such operator. */
 model_make *model_maker(uint32_t op);
+const char *model_operator_name(uint32_t op);
+/* For them: */
+bool model_is_constant(const model_making *it, uint32_t tensor);
+bool model_same_shape(const model_value *a, const model_value *b);
+model_step model_step_empty(step_kind kind);
+/* What an operator of images reads or makes: of rank 4 it lies as an image from now on. */
+vme_status model_as_image(model_making *it, uint32_t number, int tensor);
+void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right);
 
 #define MODEL_REFUSED "not a model file that this engine can run: "
 #define MODEL_WRONG(node, format, ...) \
     vme_fail(VME_BAD_VALUE, MODEL_REFUSED "node %u " format, node, ##__VA_ARGS__)
+
+/* ---- model_arena.c */
+/* Says of values that lie in no other which steps use them first and last. */
+void arena_lives(vme_model *model);
+/* Largest first, each at the lowest place that no value which lives at the same time has. */
+vme_status arena_plan(vme_model *model);
+/* Values that lie within others lie where those do. */
+void arena_place_views(vme_model *model);
+
+/* ---- model_weights.c */
+/* The weights of a file of `size` bytes are given back as they are packed. */
+void weights_spend(model_making *it, size_t size);
+/* The weights of products as their tiles want them, then the constants that steps read as they are. */
+vme_status weights_pack(model_making *it);
+
+/* ---- model_images.c: operators on images */
+model_make model_make_product, model_make_pool, model_make_global_average_pool, model_make_add, model_make_clip, model_make_flatten, model_make_concat,
+    model_make_slice, model_make_shuffle;
 
 /* ---- model_tensors.c: operators on tensors */
 model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce, model_make_matmul, model_make_gather,

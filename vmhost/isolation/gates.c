@@ -181,7 +181,8 @@ bool vmh_policy_knows(const char *module)
 
 static vmh_gate *gate_find(const char *module, const char *name)
 {
-    vmh_gate *const *const lists[] = { vmh_gates_posix, vmh_gates_io, vmh_gates_socket, vmh_gates_sqlite, vmh_gates_other };
+    vmh_gate *const *const lists[] = { vmh_gates_posix, vmh_gates_io, vmh_gates_socket, vmh_gates_sqlite, vmh_gates_sqlite_use,
+                                       vmh_gates_builtins, vmh_gates_process, vmh_gates_hashlib, vmh_gates_mmap };
     const char *dot = strchr(name, '.');
     size_t type_size = dot == NULL ? 0 : (size_t)(dot - name);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
@@ -410,8 +411,14 @@ int vmh_gate_module(PyObject *module, const char *name)
         rc = vmh_socket_finish(dict);
     else if (strcmp(name, "select") == 0)
         rc = vmh_select_finish(dict);
+    else if (strcmp(name, "builtins") == 0)
+        rc = vmh_builtins_finish(dict);
+    else if (strcmp(name, "mmap") == 0)
+        rc = vmh_mmap_finish(dict);
+    else if (strcmp(name, "_sqlite3") == 0)
+        rc = vmh_sqlite_finish(dict);
     else
-        rc = vmh_other_finish(name, dict);
+        rc = 0;
 done:
     Py_DECREF(items);
     return rc;

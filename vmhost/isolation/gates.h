@@ -78,15 +78,17 @@ vmh_gate_check vmh_gate_refuse;
         .run = run_##MODULE##_##TYPE##_##NAME, .run_method = method_##MODULE##_##TYPE##_##NAME };
 #define VMH_GATE_ADDRESS(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD) &gate_##MODULE##_##TYPE##_##NAME,
 
-extern vmh_gate *const vmh_gates_posix[], *const vmh_gates_io[], *const vmh_gates_socket[], *const vmh_gates_sqlite[],
-    *const vmh_gates_other[];
+extern vmh_gate *const vmh_gates_posix[], *const vmh_gates_io[], *const vmh_gates_socket[], *const vmh_gates_sqlite[], *const vmh_gates_sqlite_use[],
+    *const vmh_gates_builtins[], *const vmh_gates_process[], *const vmh_gates_hashlib[], *const vmh_gates_mmap[];
 
 /* What is left to do when the names of a module are filed: types, dicts and objects. -1: error set. */
 int vmh_posix_finish(PyObject *dict);
 int vmh_io_finish(PyObject *dict);
 int vmh_socket_finish(PyObject *dict);
 int vmh_select_finish(PyObject *dict);
-int vmh_other_finish(const char *module, PyObject *dict);
+int vmh_builtins_finish(PyObject *dict);
+int vmh_mmap_finish(PyObject *dict);
+int vmh_sqlite_finish(PyObject *dict);
 int vmh_thread_finish(PyObject *dict);      /* threads.c */
 int vmh_time_finish(PyObject *dict, PyObject *module);      /* waits.c */
 

@@ -349,7 +349,7 @@ static PyObject *connection_call_gate(PyObject *connection, PyObject *args, PyOb
     G(_sqlite3, Cursor, fetchone, in_cursor, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_sqlite[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_sqlite_use[] = { GATES(VMH_GATE_ADDRESS) NULL };
 
 static int gate_settings(PyTypeObject *connection)
 {

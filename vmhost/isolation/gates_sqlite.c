@@ -1,157 +1,13 @@
-/* Gates of builtins, `_locale`, `_signal`, `_hashlib`, `mmap` and `_sqlite3`. */
+/* Gates of connections of `_sqlite3`: databases in memory, or in files that may be read and written; nothing attached to them, and none of the
+ * pragmas that change the whole process. The configuration of a connection is ours, and its authorizer, which asks the task's
+ * own where the rules have nothing to say (sqlite_rules.c). What keeps a connection open while it is used is in sqlite_use.c. */
 #include "gates.h"
 
-#include "library_memory.h"
-#include "meter.h"
 #include "sqlite_rules.h"
 #include "sqlite_use.h"
 
 #include <limits.h>
-#include <locale.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* --- builtins */
-
-/* exec and eval run code that exists; text would have to be compiled. */
-static int check_run(vmh_gated *call)
-{
-    if (call->nargs > 0 && !PyCode_Check(call->args[0])) {
-        vmh_deny("a VM has no compiler; exec and eval take code objects only", "%s", call->gate->name);
-        return -1;
-    }
-    return 0;
-}
-
-/* --- _locale, _signal: the process has one locale and one set of handlers */
-
-/* Programs ask for the locale, change it and set it back: what it is anyway may be set. */
-static int check_setlocale(vmh_gated *call)
-{
-    PyObject **locale = vmh_gated_argument(call, 1, "locale");
-    if (locale == NULL || *locale == Py_None)
-        return 0;
-    int category = call->nargs > 0 && PyLong_CheckExact(call->args[0]) ? PyLong_AsInt(call->args[0]) : -1;
-    const char *now = PyErr_Occurred() ? NULL : setlocale(category, NULL);
-    PyErr_Clear();
-    if (now != NULL && PyUnicode_CheckExact(*locale) && PyUnicode_EqualToUTF8(*locale, now)) {
-        call->result = Py_NewRef(*locale);
-        return 1;
-    }
-    vmh_deny("the locale belongs to the whole process", "setlocale");
-    return -1;
-}
-
-static int check_getsignal(vmh_gated *call)
-{
-    call->result = Py_NewRef(Py_None);      /* as CPython says for a handler that Python did not set */
-    return 1;
-}
-
-/* --- _hashlib: what scrypt asks for is known beforehand, so too much is refused as anywhere else, with MemoryError. Where OpenSSL's memory
- * is not charged as it takes it (library_memory.c), it is charged here while it works. */
-
-/* An argument as a size, made an int for good; 0 where it is none: the original says what is wrong with it. -1: error set. */
-static int size_argument(vmh_gated *call, const char *keyword, size_t *size)
-{
-    PyObject **argument = vmh_gated_argument(call, call->nargs, keyword);
-    *size = 0;
-    if (argument == NULL || !PyIndex_Check(*argument))
-        return 0;
-    if (vmh_gated_replace(call, argument, PyNumber_Index(*argument)) < 0)
-        return -1;
-    *size = PyLong_AsSize_t(*argument);
-    if (PyErr_Occurred()) {
-        PyErr_Clear();
-        *size = 0;
-    }
-    return 0;
-}
-
-static int charge_scrypt(vmh_gated *call)
-{
-    vmh_meter *meter = vmh_vm_meter(call->seal->vm);
-    size_t n, r, p, blocks, bytes;
-    if (size_argument(call, "n", &n) < 0 || size_argument(call, "r", &r) < 0 || size_argument(call, "p", &p) < 0)
-        return -1;
-    /* RFC 7914: a table of n blocks, one block for each of p, and two to work with; a block is 128 * r bytes */
-    if (__builtin_add_overflow(n, p, &blocks) || __builtin_add_overflow(blocks, (size_t)2, &blocks)
-        || __builtin_mul_overflow(blocks, (size_t)128, &bytes) || __builtin_mul_overflow(bytes, r, &bytes))
-        return 0;       /* OpenSSL refuses it */
-    if (!vmh_meter_charge(meter, bytes)) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    bool counted = vmh_library_memory_counted("_hashlib");
-    if (counted)
-        vmh_meter_release(meter, bytes);
-    call->result = vmh_gated_original(call);
-    if (!counted)
-        vmh_meter_release(meter, bytes);
-    return call->result == NULL ? -1 : 1;
-}
-
-/* --- mmap: anonymous maps only. A file that shrinks under its map would kill every VM of the process. */
-
-static _Atomic(newfunc) mmap_new;
-static _Atomic(destructor) mmap_dealloc;
-
-static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    vmh_seal *seal = vmh_seal_here();
-    PyObject *fileno = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0)
-                       : kwargs == NULL           ? NULL
-                                                  : vmh_dict_get(kwargs, "fileno");
-    PyObject *length = PyTuple_GET_SIZE(args) > 1 ? PyTuple_GET_ITEM(args, 1)
-                       : kwargs == NULL           ? NULL
-                                                  : vmh_dict_get(kwargs, "length");
-    if (PyErr_Occurred())
-        return NULL;
-    if (seal == NULL || fileno == NULL || !PyLong_CheckExact(fileno) || PyLong_AsInt(fileno) != -1 || length == NULL
-        || !PyLong_CheckExact(length)) {
-        PyErr_Clear();
-        return vmh_deny("a task maps anonymous memory only (fileno -1, an int as length)", "mmap");
-    }
-    size_t bytes = PyLong_AsSize_t(length);
-    if (PyErr_Occurred())
-        return NULL;
-    vmh_map *charge = malloc(sizeof *charge);
-    if (charge == NULL || !vmh_meter_charge(vmh_vm_meter(seal->vm), bytes)) {
-        free(charge);
-        return PyErr_NoMemory();
-    }
-    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
-    PyObject *result = atomic_load(&mmap_new)(type, args, kwargs);
-    vmh_pass_set(before);
-    if (result == NULL) {
-        vmh_meter_release(vmh_vm_meter(seal->vm), bytes);
-        free(charge);
-        return NULL;
-    }
-    *charge = (vmh_map){ .next = seal->maps, .object = result, .bytes = bytes };
-    seal->maps = charge;
-    return result;
-}
-
-/* The charge lasts as long as the object, though it may be closed before. */
-static void mmap_dealloc_gate(PyObject *self)
-{
-    vmh_seal *seal = vmh_seal_here();
-    vmh_map **link = seal == NULL ? NULL : &seal->maps;
-    while (link != NULL && *link != NULL && (*link)->object != self)
-        link = &(*link)->next;
-    if (link != NULL && *link != NULL) {
-        vmh_map *charge = *link;
-        *link = charge->next;
-        vmh_meter_release(vmh_vm_meter(seal->vm), charge->bytes);
-        free(charge);
-    }
-    atomic_load(&mmap_dealloc)(self);
-}
-
-/* --- sqlite: databases in memory, or in files that may be read and written; nothing attached to them, and none of the
- * pragmas that change the whole process. The configuration of a connection is ours, and its authorizer, which asks the task's
- * own where the rules have nothing to say (sqlite_rules.c). */
 
 static _Atomic(initproc) connection_init;
 static _Atomic(PyMethodDef *) connection_execute;
@@ -371,43 +227,26 @@ static int check_progress(vmh_gated *call)
         : vmh_gated_replace(call, steps, PyLong_FromLong(VMH_SQLITE_PROGRESS_STEPS));
 }
 
-#define GATES(G)                                                    \
-    G(builtins, , exec, check_run, 0, NULL)                         \
-    G(builtins, , eval, check_run, 0, NULL)                         \
-    G(_locale, , setlocale, check_setlocale, 0, NULL)               \
-    G(_signal, , getsignal, check_getsignal, 0, NULL)               \
-    G(_hashlib, , scrypt, charge_scrypt, 0, NULL)                   \
-    G(mmap, mmap, resize, vmh_gate_refuse, 0, NULL)                 \
-    G(_sqlite3, Connection, setlimit, check_setlimit, 0, NULL)      \
-    G(_sqlite3, Connection, set_progress_handler, check_progress, 0, NULL)      \
-    G(_sqlite3, Connection, setconfig, vmh_gate_refuse, 0, NULL)    \
-    G(_sqlite3, Connection, set_authorizer, check_authorizer, 0, NULL)          \
-    G(_sqlite3, Connection, load_extension, vmh_gate_refuse, 0, NULL)           \
+#define GATES(G)                                                             \
+    G(_sqlite3, Connection, setlimit, check_setlimit, 0, NULL)               \
+    G(_sqlite3, Connection, set_progress_handler, check_progress, 0, NULL)   \
+    G(_sqlite3, Connection, setconfig, vmh_gate_refuse, 0, NULL)             \
+    G(_sqlite3, Connection, set_authorizer, check_authorizer, 0, NULL)       \
+    G(_sqlite3, Connection, load_extension, vmh_gate_refuse, 0, NULL)        \
     G(_sqlite3, Connection, enable_load_extension, vmh_gate_refuse, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_other[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_sqlite[] = { GATES(VMH_GATE_ADDRESS) NULL };
 
 static vmh_gate *connection_gate(const char *name)
 {
-    for (vmh_gate *const *gate = vmh_gates_other; *gate != NULL; gate++)
+    for (vmh_gate *const *gate = vmh_gates_sqlite; *gate != NULL; gate++)
         if (strcmp((*gate)->type, "Connection") == 0 && strcmp((*gate)->name, name) == 0)
             return *gate;
     return NULL;
 }
 
-static int mmap_finish(PyObject *dict)
-{
-    PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "mmap");
-    if (type == NULL || type->tp_new == mmap_new_gate)
-        return PyErr_Occurred() ? -1 : 0;
-    atomic_store(&mmap_new, type->tp_new);
-    atomic_store(&mmap_dealloc, type->tp_dealloc);
-    type->tp_dealloc = mmap_dealloc_gate;
-    return vmh_slot_replace(type, "__new__", (void **)&type->tp_new, (void *)mmap_new_gate);
-}
-
-static int sqlite_finish(PyObject *dict)
+int vmh_sqlite_finish(PyObject *dict)
 {
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "Connection");
     if (vmh_sqlite_use_finish(dict) < 0)
@@ -420,25 +259,4 @@ static int sqlite_finish(PyObject *dict)
     atomic_store(&connection_execute, execute);
     atomic_store(&connection_init, type->tp_init);
     return vmh_slot_replace(type, "__init__", (void **)&type->tp_init, (void *)connection_init_gate);
-}
-
-/* builtins.open is the same function as _io.open, by another reference. */
-static int builtins_finish(PyObject *dict)
-{
-    PyObject *io = PyImport_ImportModule("_io"), *open_gate = io == NULL ? NULL : PyObject_GetAttrString(io, "open");
-    int rc = open_gate == NULL ? -1 : PyDict_SetItemString(dict, "open", open_gate);
-    Py_XDECREF(open_gate);
-    Py_XDECREF(io);
-    return rc;
-}
-
-int vmh_other_finish(const char *module, PyObject *dict)
-{
-    if (strcmp(module, "mmap") == 0)
-        return mmap_finish(dict);
-    if (strcmp(module, "_sqlite3") == 0)
-        return sqlite_finish(dict);
-    if (strcmp(module, "builtins") == 0)
-        return builtins_finish(dict);
-    return 0;
 }

@@ -10,7 +10,7 @@
  * worth it; those that spin come at once. A woken helper keeps off its caller's core, which a scheduler that packs threads on few cores
  * would give it. A forked child starts without any. Everything shared is under one lock, taken twice a job and twice a helper's visit;
  * single pieces never touch it. */
-#include "internal.h"
+#include "cores.h"
 #include "pool.h"
 
 #include <pthread.h>
@@ -18,10 +18,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
-    NOWHERE = -1,
     PARTS_MOST = 8,             /* that threads have to themselves */
     HELPERS_MOST = 255, HELPER_STACK = 256 << 10, SPINS_MOST = 1 << 10, SPINS_LEAST = 1 << 4,
     TRIED_LEAST = 4,            /* pieces of a job that does one before it wakes helpers */
@@ -53,9 +51,8 @@ struct helper {
     pthread_t thread;
     pthread_cond_t woken;
     bool sleeping;                  /* nobody has woken it yet */
-    int spinning_on;                /* a core, or NOWHERE */
-    int away, taken;                /* the core that it keeps off; the one that was taken from its set for that, or NOWHERE */
-    cpu_set_t left;                 /* the set that this left, to see whether somebody else has changed it */
+    int spinning_on;                /* a core, or CORE_NONE */
+    core_avoided avoided;
 };
 
 static struct {
@@ -73,9 +70,8 @@ static struct {
 
 static int cores(void)
 {
-    cpu_set_t set;
-    long online = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
-    return online < 1 ? 1 : online > HELPERS_MOST + 1 ? HELPERS_MOST + 1 : (int)online;
+    const int count = cores_count();
+    return count > HELPERS_MOST + 1 ? HELPERS_MOST + 1 : count;
 }
 
 int vme_threads(void)
@@ -250,7 +246,7 @@ static void *helper(void *number)
             }
             pthread_mutex_lock(&pool.lock);
             atomic_fetch_sub(&pool.spinning, 1);
-            self->spinning_on = NOWHERE;
+            self->spinning_on = CORE_NONE;
             spins = found ? SPINS_MOST : spins / 2;
             continue;
         }
@@ -300,24 +296,6 @@ __attribute__((destructor)) static void end(void)
         pthread_join(pool.helpers[i].thread, NULL);
 }
 
-/* Has a helper keep off a core, if it may use others. Under the lock. */
-static void keep_away(struct helper *it, int core)
-{
-    cpu_set_t set;
-    if (core < 0 || it->away == core || pthread_getaffinity_np(it->thread, sizeof set, &set) != 0)
-        return;
-    if (it->taken >= 0 && CPU_EQUAL(&set, &it->left))
-        CPU_SET(it->taken, &set);
-    bool take = core < CPU_SETSIZE && CPU_ISSET(core, &set) && CPU_COUNT(&set) > 1;
-    if (take)
-        CPU_CLR(core, &set);
-    if (pthread_setaffinity_np(it->thread, sizeof set, &set) != 0)
-        return;
-    it->away = core;
-    it->taken = take ? core : NOWHERE;
-    it->left = set;
-}
-
 /* One helper more, where the system gives a thread; without one the work is done all the same. Under the lock. */
 static void start_helper(int core)
 {
@@ -328,10 +306,10 @@ static void start_helper(int core)
     sigfillset(&all);
     if (pthread_attr_setstacksize(&attributes, HELPER_STACK) == 0 && pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
         struct helper *made = &pool.helpers[pool.started];
-        *made = (struct helper){.woken = PTHREAD_COND_INITIALIZER, .spinning_on = NOWHERE, .away = NOWHERE, .taken = NOWHERE};
+        *made = (struct helper){.woken = PTHREAD_COND_INITIALIZER, .spinning_on = CORE_NONE, .avoided = CORES_ALL};
         if (pthread_create(&made->thread, &attributes, helper, (void *)(intptr_t)(pool.started + 1)) == 0) {
             pthread_setname_np(made->thread, "vme");
-            keep_away(made, core);
+            core_avoid(made->thread, &made->avoided, core);
             pool.started++;
         }
         pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -363,16 +341,16 @@ static void wake(int wanted, const struct job *job)
     pthread_mutex_lock(&pool.lock);
     if (job == NULL)
         job = atomic_load(&pool.first);
-    const int core = job == NULL ? NOWHERE : job->core;
+    const int core = job == NULL ? CORE_NONE : job->core;
     for (int i = 0; i < pool.started; i++)
-        if (pool.helpers[i].spinning_on != NOWHERE) {
+        if (pool.helpers[i].spinning_on != CORE_NONE) {
             if (pool.helpers[i].spinning_on == core)
-                keep_away(&pool.helpers[i], core);      /* it does not run, the caller does */
+                core_avoid(pool.helpers[i].thread, &pool.helpers[i].avoided, core);     /* it does not run, the caller does */
             wanted--;
         }
     for (int i = 0; i < pool.started && count < wanted; i++)
         if (pool.helpers[i].sleeping) {
-            keep_away(&pool.helpers[i], core);
+            core_avoid(pool.helpers[i].thread, &pool.helpers[i].avoided, core);
             pool.helpers[i].sleeping = false;
             atomic_fetch_sub(&pool.sleeping, 1);
             woken[count++] = (unsigned char)i;
@@ -504,47 +482,4 @@ vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_
 vme_status vme_parallel_apart(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument)
 {
     return divided(context, count, grain, body, argument, PARTS_MOST);
-}
-
-/* ---- items in slots */
-struct shared {
-    vme_context *context;
-    vme_slot_body *body;
-    void *argument;
-    int64_t slots, items;
-    atomic_llong next[VME_SLOTS_MOST];      /* the first item that none has taken, of each slot's part */
-};
-struct vme_items {
-    struct shared *of;
-    int64_t slot, done;                     /* parts that have none left, from the slot's own on */
-};
-
-bool vme_item_next(vme_items *items, int64_t *item)
-{
-    struct shared *of = items->of;
-    for (; items->done < of->slots && !vme_stopping(of->context); items->done++) {
-        const int64_t part = (items->slot + items->done) % of->slots;
-        *item = atomic_fetch_add_explicit(&of->next[part], 1, memory_order_relaxed);
-        if (*item < of->items * (part + 1) / of->slots)
-            return true;
-    }
-    return false;
-}
-
-static vme_status do_slots(void *argument, int64_t begin, int64_t end)
-{
-    struct shared *it = argument;
-    for (int64_t slot = begin; slot < end; slot++) {
-        vme_items items = {.of = it, .slot = slot};
-        it->body(it->argument, slot, &items);
-    }
-    return VME_OK;
-}
-
-vme_status vme_parallel_slots(vme_context *context, int64_t slots, int64_t items, vme_slot_body *body, void *argument)
-{
-    struct shared it = {.context = context, .body = body, .argument = argument, .slots = slots, .items = items};
-    for (int64_t slot = 0; slot < slots; slot++)
-        atomic_init(&it.next[slot], items * slot / slots);
-    return vme_parallel_apart(context, slots, 1, do_slots, &it);
 }

@@ -10,6 +10,7 @@
 /* Which of the pool's threads this is: 0 for a caller, else a helper's number from 1. Those at work on one job differ. */
 int vme_worker(void);
 
+/* ---- slots.c */
 /* Items that are done in slots, each with scratch memory of its own: vme_parallel_apart(slots), where whoever has a slot does its part of the items, then
  * what others have left of theirs. */
 enum { VME_SLOTS_MOST = 16 };

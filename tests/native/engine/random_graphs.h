@@ -1,0 +1,370 @@
+/* Random graphs, for test_model_fuzz.c: nodes of every operator on tensors and images, which fit what they read. */
+#ifndef TEST_RANDOM_GRAPHS_H
+#define TEST_RANDOM_GRAPHS_H
+
+#include "random_tensors.h"
+
+enum { RANK = 4 };                       /* of inputs, at most */
+
+static model_node_record *add(uint32_t op, uint32_t inputs, const uint32_t *list, uint32_t out)
+{
+    uint32_t numbers[FILE_OPERANDS];
+    memcpy(numbers, list, inputs * sizeof *numbers);
+    numbers[inputs] = out;
+    model_node_record *made = node(op, inputs, numbers);
+    made->name_size = (uint32_t)below(4);
+    readable[base_of(out)] = true;
+    return made;
+}
+
+static void activation(model_node_record *made)
+{
+    const uint32_t op = made->op;
+    made->parameters[ACTIVATION] = below(op == MODEL_CONV || op == MODEL_GEMM ? ACTIVATION_CURVES + CURVES : ACTIVATION_CURVES);
+    memcpy(&made->parameters[LOW], (float[2]){-1, 2}, 8);
+}
+
+static bool image_node(uint32_t x, uint32_t op)
+{
+    shape in = shape_of(x), out = in;
+    uint32_t list[4] = {x, MODEL_ABSENT, MODEL_ABSENT, MODEL_ABSENT}, inputs = 1;
+    model_node_record made = {.op = op};
+    int32_t *p = made.parameters;
+    const bool weighed = op == MODEL_CONV, pooled = op == MODEL_MAX_POOL || op == MODEL_AVERAGE_POOL;
+    if (weighed && in.size[1] > 64)
+        return false;
+    if (weighed || pooled) {
+        for (int d = 0; d < 2; d++) {
+            p[KERNEL_H + d] = one_in(2) ? 3 : 1 + below(4);
+            p[STRIDE_H + d] = one_in(2) ? 1 : 1 + below(3);
+            p[DILATION_H + d] = one_in(4) ? 1 + below(2) : 1;
+            int across = p[DILATION_H + d] * (p[KERNEL_H + d] - 1) + 1;
+            p[PAD_TOP + d] = below(across < 4 ? across : 4);
+            p[PAD_BOTTOM + d] = one_in(2) ? p[PAD_TOP + d] : below(across < 4 ? across : 4);
+            int64_t left = in.size[2 + d] + p[PAD_TOP + d] + p[PAD_BOTTOM + d] - across;
+            if (left < 0)
+                return false;
+            out.size[2 + d] = left / p[STRIDE_H + d] + 1;
+            if (op == MODEL_AVERAGE_POOL)
+                p[UNCOUNTED_BOTTOM + d] = below(p[PAD_BOTTOM + d] + 1);
+        }
+        p[COUNT_PADDING] = op == MODEL_AVERAGE_POOL ? below(2) : 0;
+        p[GROUPS] = 1;
+    }
+    activation(&made);
+    if (weighed) {
+        out.size[1] = one_in(2) ? in.size[1] : 1 + below(one_in(4) ? 40 : 9);
+        p[GROUPS] = one_in(3) && out.size[1] == in.size[1] ? (int32_t)in.size[1] : one_in(4) && in.size[1] % 2 == 0 && out.size[1] % 2 == 0 ? 2 : 1;
+        shape w = {.rank = 4, .size = {out.size[1], in.size[1] / p[GROUPS], p[KERNEL_H], p[KERNEL_W]}}, b = {.rank = 1, .size = {out.size[1]}};
+        list[1] = constant_like(VME_FLOAT32, &w, 9);
+        inputs = 2 + (uint32_t)below(3);
+        if (inputs > 2 && one_in(2))
+            list[2] = constant_like(VME_FLOAT32, &b, 9);
+        for (int i = 0; i < 10 && inputs == 4 && list[3] == MODEL_ABSENT; i++) {
+            uint32_t addend = pick_image();
+            if (addend != MODEL_ABSENT && memcmp(tensors[addend].shape, out.size, 32) == 0 && open_of[addend][0] == out.open[0])
+                list[3] = addend, is_image[addend] = true;
+        }
+    } else if (op == MODEL_GLOBAL_AVERAGE_POOL) {
+        out.size[2] = out.size[3] = 1;
+    } else if (op == MODEL_ADD) {
+        inputs = 2;
+        list[1] = pick_image();
+        if (list[1] == MODEL_ABSENT || !same_shape(x, list[1]))
+            list[1] = x;
+        is_image[list[1]] = true;
+    } else if (op == MODEL_FLATTEN) {
+        out = (shape){.rank = 2, .size = {in.size[0], in.size[1] * in.size[2] * in.size[3]}, .open = {in.open[0]}};
+    } else if (op == MODEL_SLICE) {
+        p[CHANNEL] = below((int)in.size[1]);
+        out.size[1] = 1 + below((int)in.size[1] - p[CHANNEL]);
+    } else if (op == MODEL_SHUFFLE) {
+        p[GROUPS] = 2;
+        if (one_in(2)) {
+            inputs = 2;
+            list[1] = x;
+            out.size[1] *= 2;
+        } else if (in.size[1] % 2 != 0)
+            p[GROUPS] = (int32_t)in.size[1];
+    } else if (op == MODEL_CONCAT) {
+        inputs = 1 + (uint32_t)below(3);
+        out.size[1] = 0;
+        for (uint32_t i = 0; i < inputs; i++) {
+            uint32_t part = i == 0 ? x : pick_image();
+            shape of = part == MODEL_ABSENT ? in : shape_of(part);
+            of.size[1] = in.size[1];
+            if (part == MODEL_ABSENT || memcmp(of.size, in.size, 32) != 0 || of.open[0] != in.open[0])
+                part = x;
+            list[i] = part;
+            is_image[part] = true;
+            out.size[1] += tensors[part].shape[1];
+        }
+    }
+    if (elements(out.size, out.rank) > LARGEST)
+        return false;
+    is_image[x] = true;
+    uint32_t made_tensor = computed(VME_FLOAT32, &out);
+    is_image[made_tensor] = out.rank == 4;
+    memcpy(add(op, inputs, list, made_tensor)->parameters, p, sizeof made.parameters);
+    return true;
+}
+
+static bool matrix_node(uint32_t x)
+{
+    shape in = shape_of(x);
+    if (tensors[x].kind == MODEL_VIEW || tensors[x].kind == MODEL_CONSTANT || in.open[1] != 0 || in.size[1] > 512)
+        return false;
+    const uint32_t op = one_in(3) ? MODEL_RELU : one_in(3) ? MODEL_CLIP : one_in(4) ? MODEL_FLATTEN : MODEL_GEMM;
+    shape out = in, w = {.rank = 2, .size = {1 + below(20), in.size[1]}};
+    uint32_t list[4] = {x, MODEL_ABSENT, MODEL_ABSENT, MODEL_ABSENT}, inputs = 1;
+    if (op == MODEL_GEMM) {
+        inputs = 2;
+        list[1] = constant_like(VME_FLOAT32, &w, 9);
+        out.size[1] = w.size[0];
+    }
+    activation(add(op, inputs, list, computed(VME_FLOAT32, &out)));
+    return true;
+}
+
+static int any_dtype(void) { return one_in(2) ? VME_FLOAT32 : below(VME_DTYPE_COUNT); }
+
+/* What is written lies in a tensor of its own, or in both halves of one, which two views are. */
+static void copy_to_halves(uint32_t x)
+{
+    shape in = shape_of(x), whole = in;
+    int axis = in.rank == 0 ? -1 : below(in.rank);
+    if (axis < 0 || in.open[axis] != 0 || elements(in.size, in.rank) * 2 > LARGEST)
+        return;
+    whole.size[axis] *= 2;
+    uint32_t base = computed((int)tensors[x].dtype, &whole);
+    product strides[MODEL_RANK], offset = {0};
+    strides_of(&whole, strides);
+    for (int half = 0; half < 2; half++) {
+        add(MODEL_COPY, 1, &x, view(base, &in, offset, strides));
+        offset = strides[axis];
+        offset.factor *= in.size[axis];
+    }
+}
+
+static void tensor_node(void)
+{
+    uint32_t x = pick(one_in(2) ? VME_FLOAT32 : -1, -1, false), y, list[6] = {x};
+    if (x == MODEL_ABSENT)
+        return;
+    shape in = shape_of(x), out;
+    const int dtype = (int)tensors[x].dtype, axis = in.rank == 0 ? 0 : below(in.rank);
+    const bool flat = is_fixed(&in);
+    vme_dtype loop, result;
+    model_node_record *made;
+    switch (below(14)) {
+    case 0:
+        for (int d = 0; d < in.rank; d++)
+            if (in.size[d] == 1 && in.open[d] == 0)
+                in.size[d] = 1 + below(3);
+        if (elements(in.size, in.rank) <= LARGEST)
+            add(MODEL_COPY, 1, list, computed(any_dtype(), &in));
+        return;
+    case 1: {
+        const int op = below(VME_UNARY_COUNT);
+        if (vme_unary_types((vme_unary_op)op, (vme_dtype)dtype, &loop, &result) != VME_OK)
+            return;
+        made = add(MODEL_UNARY, 1, list, computed((int)result, &in));
+        made->parameters[0] = op;
+        made->parameters[1] = (int32_t)loop;
+        return;
+    }
+    case 2: case 3: {
+        const int op = below(VME_BINARY_COUNT);
+        list[1] = y = pick(one_in(4) ? -1 : dtype, -1, false);
+        if (y == MODEL_ABSENT || !broadcast(x, y, &out)
+            || vme_binary_types((vme_binary_op)op, (vme_dtype)dtype, (vme_dtype)tensors[y].dtype, &loop, &result) != VME_OK)
+            return;
+        made = add(MODEL_BINARY, 2, list, computed((int)result, &out));
+        made->parameters[0] = op;
+        made->parameters[1] = (int32_t)loop;
+        return;
+    }
+    case 4: {
+        uint32_t condition = pick(VME_BOOL, -1, false);
+        list[0] = condition == MODEL_ABSENT ? constant_like(VME_BOOL, &(shape){.rank = 1, .size = {1}}, 2) : condition;
+        list[1] = x;
+        list[2] = y = pick(-1, -1, false);
+        if (y == MODEL_ABSENT || !broadcast(list[0], x, &out))
+            return;
+        uint32_t between = computed(dtype, &out);           /* which nothing makes where the rest does not fit */
+        if (!broadcast(between, y, &out))
+            return;
+        add(MODEL_WHERE, 3, list, computed(dtype, &out));
+        return;
+    }
+    case 5: {
+        const int op = below(VME_REDUCE_COUNT);
+        int axes = op == VME_ARGMAX || op == VME_ARGMIN ? 1 << axis : below(1 << in.rank);
+        if (vme_reduce_types((vme_reduce_op)op, (vme_dtype)dtype, &loop, &result) != VME_OK || (in.rank == 0 && axes != 0))
+            return;
+        for (int d = 0; d < in.rank; d++)
+            if (axes >> d & 1)
+                in.size[d] = 1, in.open[d] = 0;
+        made = add(MODEL_REDUCE, 1, list, computed((int)result, &in));
+        memcpy(made->parameters, (int32_t[3]){op, (int32_t)loop, axes}, 12);
+        return;
+    }
+    case 6: {
+        if (in.rank < 2 || in.open[in.rank - 1] != 0 || in.size[in.rank - 1] > 512)
+            return;
+        shape b = {.rank = 2, .size = {in.size[in.rank - 1], 1 + below(12)}};
+        list[1] = constant_like(dtype, &b, 9);
+        in.size[in.rank - 1] = b.size[1];
+        if (elements(in.size, in.rank) <= LARGEST)
+            add(MODEL_MATMUL, 2, list, computed(dtype, &in));
+        return;
+    }
+    case 7: {
+        shape places = {.rank = below(3), .size = {1 + below(4), 1 + below(3)}};
+        if (in.rank == 0 || in.rank + places.rank > 6 || in.open[axis] != 0)
+            return;
+        list[1] = constant_like(VME_INT64, &places, in.size[axis]);
+        out = in;
+        out.rank = in.rank - 1 + places.rank;
+        for (int d = axis; d < out.rank; d++) {
+            bool tail = d >= axis + places.rank;
+            out.size[d] = tail ? in.size[d - places.rank + 1] : places.size[d - axis];
+            out.open[d] = tail ? in.open[d - places.rank + 1] : 0;
+        }
+        if (elements(out.size, out.rank) <= LARGEST)
+            add(MODEL_GATHER, 2, list, computed(dtype, &out))->parameters[0] = axis;
+        return;
+    }
+    case 8: {
+        shape places = {.rank = 1, .size = {1 + below(4)}}, values = in;
+        if (in.rank == 0 || !flat || elements(in.size, in.rank) > LARGEST / 4)
+            return;
+        values.size[axis] = places.size[0];
+        list[1] = constant_like(dtype, &values, 9);
+        list[2] = constant_like(VME_INT64, &places, in.size[axis]);
+        const int ops[] = {-1, VME_ADD, VME_MULTIPLY, VME_MAXIMUM, VME_MINIMUM};
+        made = add(MODEL_SCATTER, 3, list, computed(dtype, &in));
+        made->parameters[0] = axis;
+        made->parameters[1] = ops[below(5)];
+        return;
+    }
+    case 9: {
+        if (dtype != VME_FLOAT32 || is_image[x] || in.rank == 0 || in.open[in.rank - 1] != 0)
+            return;
+        shape row = {.rank = 1, .size = {in.size[in.rank - 1]}};
+        is_viewed[x] = true;
+        const bool soft = one_in(2);
+        uint32_t inputs = soft ? 1 : 2;
+        list[1] = constant_like(VME_FLOAT32, &row, 9);
+        if (one_in(2)) {
+            inputs++;
+            if (!soft)
+                list[2] = constant_like(VME_FLOAT32, &row, 9);
+        }
+        uint32_t made_tensor = computed(VME_FLOAT32, &in);
+        is_viewed[made_tensor] = true;
+        made = add(soft ? MODEL_SOFTMAX : MODEL_NORMALIZE, inputs, list, made_tensor);
+        made->parameters[0] = soft ? below(2) : 0;
+        memcpy(&made->parameters[soft], &(float){one_in(4) ? __builtin_nanf("") : 0.5f}, 4);
+        return;
+    }
+    case 10:
+        if (dtype == VME_FLOAT32)
+            add(MODEL_ACTIVATE, 1, list, computed(VME_FLOAT32, &in))->parameters[0] = below(CURVES);
+        return;
+    case 11:
+        if (in.rank == 0)
+            return;
+        if (one_in(2)) {
+            made = add(MODEL_ARGSORT, 1, list, computed(VME_INT64, &in));
+            memcpy(made->parameters, (int32_t[2]){axis, below(2)}, 8);
+        } else {
+            const int op = below(VME_SCAN_COUNT);
+            if (vme_scan_types((vme_scan_op)op, (vme_dtype)dtype, &loop, &result) != VME_OK)
+                return;
+            made = add(MODEL_SCAN, 1, list, computed((int)result, &in));
+            memcpy(made->parameters, (int32_t[3]){op, (int32_t)loop, axis}, 12);
+        }
+        return;
+    case 12: {
+        if (dtype != VME_FLOAT32 || is_image[x] || in.rank < 2 || in.open[in.rank - 1] != 0)
+            return;
+        const int64_t depth = in.size[in.rank - 1];
+        if (tensors[x].kind != MODEL_VIEW && one_in(2)) {           /* attention of rows to each other */
+            shape turned = in;
+            product strides[MODEL_RANK], last;
+            strides_of(&in, strides);
+            last = strides[in.rank - 1];
+            strides[in.rank - 1] = strides[in.rank - 2];
+            strides[in.rank - 2] = last;
+            turned.size[in.rank - 1] = in.size[in.rank - 2];
+            turned.open[in.rank - 1] = in.open[in.rank - 2];
+            turned.size[in.rank - 2] = depth;
+            turned.open[in.rank - 2] = 0;
+            list[1] = view(x, &turned, (product){0}, strides);
+            list[2] = x;
+        } else {
+            shape k = {.rank = 2, .size = {depth, 1 + below(70)}}, v = {.rank = 2, .size = {k.size[1], 1 + below(70)}};
+            in.size[in.rank - 1] = v.size[1];
+            if (elements(in.size, in.rank) > LARGEST)
+                return;
+            list[1] = constant_like(VME_FLOAT32, &k, 9);
+            list[2] = constant_like(VME_FLOAT32, &v, 9);
+            list[3] = constant_like(VME_FLOAT32, &(shape){.rank = 1, .size = {k.size[1]}}, 9);
+        }
+        is_viewed[x] = true;
+        uint32_t attended = computed(VME_FLOAT32, &in);
+        is_viewed[attended] = true;
+        made = add(MODEL_ATTENTION, list[2] == x || one_in(2) ? 3 : 4, list, attended);
+        memcpy(&made->parameters[0], &(float){one_in(4) ? __builtin_nanf("") : 0.5f}, 4);
+        return;
+    }
+    default:
+        copy_to_halves(x);
+    }
+}
+
+static void build(void)
+{
+    model_file_begin();
+    memset(names, 'n', sizeof names - 1);
+    open_count = one_in(2) ? 0 : 1 + (uint32_t)below(3);
+    for (uint32_t i = 0; i < open_count; i++)
+        open_size[i] = 2 + (int64_t)i;
+    input_count = open_count + 1 + (uint32_t)below(2);
+    for (uint32_t i = 0; i < input_count; i++) {
+        const bool picture = i == 0 || one_in(4);
+        shape of = {.rank = picture ? 4 : below(RANK + 1)};
+        for (int d = 0; d < of.rank; d++)
+            of.size[d] = picture && d > 0 ? 1 + below(d == 1 ? 20 : 10) : 1 + below(5);
+        if (i < open_count) {
+            const int d = picture || of.rank == 0 ? 0 : below(of.rank);
+            of.rank += of.rank == 0;
+            of.size[d] = open_size[i];
+            of.open[d] = (int8_t)(i + 1);
+            opens[i] = (model_open_record){.name_size = 1, .input = i, .dimension = (uint32_t)d};
+        }
+        ports[i] = computed(picture ? VME_FLOAT32 : any_dtype(), &of);
+        readable[ports[i]] = true;
+    }
+    for (int tries = 1 + below(24); tries > 0 && node_count + 4 < FILE_NODES && operand_count + 12 < FILE_OPERANDS && room(8); tries--) {
+        const uint32_t image = one_in(2) ? pick_image() : MODEL_ABSENT, matrix = one_in(3) ? pick(VME_FLOAT32, 2, false) : MODEL_ABSENT;
+        static const uint32_t ops[] = {MODEL_CONV, MODEL_CONV, MODEL_MAX_POOL, MODEL_GLOBAL_AVERAGE_POOL, MODEL_ADD, MODEL_RELU, MODEL_FLATTEN, MODEL_CLIP,
+                                       MODEL_AVERAGE_POOL, MODEL_CONCAT, MODEL_SLICE, MODEL_SHUFFLE};
+        if (image != MODEL_ABSENT)
+            image_node(image, ops[below((int)(sizeof ops / sizeof *ops))]);
+        else if (matrix != MODEL_ABSENT && one_in(2))
+            matrix_node(matrix);
+        else
+            tensor_node();
+        if (one_in(3))
+            add_view();
+    }
+    while (output_count < 1 + seed_now % 3) {
+        uint32_t t = pick(-1, -1, false);
+        if (t != MODEL_ABSENT && tensors[base_of(t)].kind != MODEL_CONSTANT)
+            ports[input_count + output_count++] = t;
+    }
+}
+
+#endif

@@ -135,7 +135,8 @@ void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES])
     /* the ratios are what was measured on several machines; the common factor is a core at 2.5 GHz */
     const double tile = 2.5 * kernel_of(kernels)->columns;
     rates[VME_RATE_PRODUCTS] = tile;
-    rates[VME_RATE_POINTS_2] = rates[VME_RATE_POINTS_4] = tile / 24;
+    rates[VME_RATE_POINTS_2] = tile / 14;
+    rates[VME_RATE_POINTS_4] = tile / 18;
     rates[VME_RATE_WEIGHTS] = 12;
     rates[VME_RATE_BYTES] = 10;
 }

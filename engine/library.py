@@ -41,17 +41,17 @@ def force_backend(name):
     _check(lib.vme_backend_force(-1 if name is None else names.index(name)))
 
 
-def convolution_algorithms():
-    """The names of the ways in which a model's convolutions can be computed."""
-    return [_text(lib.vme_convolution_name(i)) for i in range(lib.vme_convolution_count())]
+def algorithms():
+    """The names of the ways in which a model's convolutions, products with constant weights and attention can be computed."""
+    return [_text(lib.vme_algorithm_name(i)) for i in range(lib.vme_algorithm_count())]
 
 
-def force_convolution(name):
-    """Makes models that are opened from now on compute each convolution by the algorithm `name`, where that can, else by "direct"; None: they choose."""
-    names = convolution_algorithms()
+def force_algorithm(name):
+    """Makes models that are opened from now on compute each step by the algorithm `name` where that can, else by "direct", attention by "fused"; None: they choose."""
+    names = algorithms()
     if name is not None and name not in names:
-        raise EngineError(f"there is no convolution algorithm {name!r}; there are {', '.join(names)}")
-    _check(lib.vme_convolution_force(-1 if name is None else names.index(name)))
+        raise EngineError(f"there is no algorithm {name!r}; there are {', '.join(names)}")
+    _check(lib.vme_algorithm_force(-1 if name is None else names.index(name)))
 
 
 def threads():

@@ -35,11 +35,11 @@ def _times(path, rounds):
     chosen = {search: engine.load(path, search=search, threads=1).steps for search in ("measured", "fixed")}
     models = {}
     try:
-        for way in library.convolution_algorithms():
-            library.force_convolution(way)
+        for way in library.algorithms():
+            library.force_algorithm(way)
             models[way] = engine.load(path, threads=1)
     finally:
-        library.force_convolution(None)
+        library.force_algorithm(None)
     several = [number for number in range(len(chosen["fixed"])) if len({model.steps[number].algorithm for model in models.values()}) > 1]
     times = {number: {} for number in several}
     for number in range(rounds if several else 0):

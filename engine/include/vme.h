@@ -334,12 +334,12 @@ VME_API int vme_backend_current(void);
 VME_API vme_status vme_backend_force(int backend);
 VME_API int vme_threads(void);                              /* threads that one operator may use, the caller among them */
 VME_API vme_status vme_threads_set(int threads);            /* 1 .. the machine's cores; process-wide */
-/* Ways to compute models' convolutions: "direct", "winograd2" and "winograd4" (squares of 2 and of 4; 3x3 windows at stride 1). A model chooses
- * for each when it is made; forcing one, for tests and measurements, makes models from then on use it wherever it can be used, and "direct"
- * elsewhere; -1: models choose again. Process-wide. */
-VME_API int vme_convolution_count(void);
-VME_API const char *vme_convolution_name(int algorithm);
-VME_API vme_status vme_convolution_force(int algorithm);
+/* Ways to compute models' convolutions and products with constant weights: "direct", "winograd2" and "winograd4" (squares of 2 and of 4; 3x3 windows at stride 1), "strassen",
+ * "im2col"; and attention: "fused", "apart". A model chooses for each when it is made; forcing one, for tests and measurements, makes models from then on use it wherever it
+ * can be used, and "direct" and "fused" elsewhere; -1: models choose again. Process-wide. */
+VME_API int vme_algorithm_count(void);
+VME_API const char *vme_algorithm_name(int algorithm);
+VME_API vme_status vme_algorithm_force(int algorithm);
 /* How operators are made, for `vmhost doctor`: of all headers' functions that take a context and tensors, their names without "vme_". */
 typedef enum vme_making {
     VME_BY_KERNELS,             /* kernels in the backends' tables */

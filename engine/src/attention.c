@@ -1,10 +1,10 @@
-/* Attention: softmax(q @ k * factor + addend) @ v, where k comes transposed, as a product wants it.
+/* Attention: softmax(q @ k * factor + addend) @ v, where k comes transposed, as a product wants it, in two ways, of which search.c chooses.
  *
  * Fused, a block of rows at a time: as many rows of scores as a tile has are made, weighed and multiplied with v while they lie in the nearest cache, so that scores,
  * which are as many as rows times keys, are never in memory. Both products are the tiles of models' layers, at their full rate: k and v are packed into slivers once,
  * by all threads, then threads take blocks. Every block is computed alike whoever takes it.
  *
- * Apart, as the three operators that it stands for: for a few rows, which packing would cost more than it gains. */
+ * Apart, as the three operators that it stands for: for a few rows, for which packing takes longer than what it saves. */
 #include "model.h"
 #include "pool.h"
 
@@ -12,9 +12,13 @@
 
 enum {
     K_PART = 1 << 12,           /* numbers of a sum, or rows that are packed, between two looks at the stop flag */
-    ROWS_LEAST = 8,             /* for which k and v are packed */
     LINE = 16,                  /* floats more in a row of scores, so that rows do not want one set of the nearest cache */
 };
+/* What the two ways take beside products, fitted to the times of both on all backends. As products: kernels that are faster at these are so at exponentials. */
+enum { SCORE_PRODUCTS = 32, ROW_PRODUCTS = 5000 };
+/* As bytes that are read or written: of each number of k and v to pack it, for vme_matmul to pack it, and to read it; of each score to go to the second cache and back, and
+ * to be a dot product by itself; of so many rows at most vme_matmul makes these. */
+enum { PACKED_BYTES = 4, MATMUL_BYTES = 2, READ_BYTES = 1, SCORE_BYTES = 3, DOT_BYTES = 14, DOT_ROWS = 16 };
 
 typedef struct attention {
     vme_context *context;
@@ -26,6 +30,7 @@ typedef struct attention {
     int64_t q_steps[VME_RANK_MOST], k_steps[VME_RANK_MOST], v_steps[VME_RANK_MOST], addend_steps[VME_RANK_MOST];     /* as broadcast to out's dimensions */
     int64_t rows, keys, depth, width;               /* of one item: its scores are rows x keys, sums of depth; the result is rows x width */
     int64_t items, row_blocks, blocks;
+    bool k_beside;                                  /* each key's numbers lie side by side */
     int64_t key_slivers, width_slivers, item_floats;                                         /* packed */
     int64_t score_row, made_row, slot_floats;
     float *packed, *slots;
@@ -54,6 +59,7 @@ static bool lay_out(attention *it, const vme_gemm_kernel *gemm, const model_valu
     it->width = last(out, 1);
     it->keys = last(k, 1);
     it->depth = last(q, 1);
+    it->k_beside = k->strides[k->rank - 2] == sizeof(float);
     it->items = 1;
     for (int d = 0; d < out->rank - 2; d++)
         it->items *= out->shape[d];
@@ -68,6 +74,17 @@ static bool lay_out(attention *it, const vme_gemm_kernel *gemm, const model_valu
     int64_t total;
     return !__builtin_mul_overflow(it->items, it->item_floats, &total) && total < MODEL_ELEMENTS_MOST / 8;
 }
+
+/* ---- work */
+static double scores_of(const attention *it) { return (double)(it->items * it->rows) * (double)it->keys; }
+static double packed_of(const attention *it) { return (double)it->items * (double)it->item_floats; }
+
+static rates_counted scores_work(const attention *it, double products)
+{
+    return (rates_counted){{[VME_RATE_PRODUCTS] = products + SCORE_PRODUCTS * scores_of(it) + ROW_PRODUCTS * (double)(it->items * it->rows)}};
+}
+
+static rates_counted tiles_work(const attention *it, const vme_gemm_kernel *gemm) { return scores_work(it, rates_tile_rows(gemm, it->rows) * packed_of(it)); }
 
 /* ---- fused */
 /* Rows x columns of a matrix into a sliver. */
@@ -183,6 +200,15 @@ static vme_status run_fused(attention *it, char *scratch)
     return status == VME_OK ? vme_parallel_slots(it->context, it->count, it->blocks, do_blocks, it) : status;
 }
 
+static rates_counted fused_work(const attention *it, const vme_gemm_kernel *gemm)
+{
+    rates_counted made = tiles_work(it, gemm);
+    made.of[VME_RATE_BYTES] = PACKED_BYTES * packed_of(it);
+    return made;
+}
+
+static int64_t fused_floats(const attention *it, int slots) { return it->items * it->item_floats + slots * it->slot_floats; }
+
 /* ---- apart */
 static vme_status softmax_rows(void *argument, int64_t begin, int64_t end)
 {
@@ -216,7 +242,39 @@ static vme_status run_apart(attention *it, char *scratch)
     return status == VME_OK ? vme_matmul(it->context, &scores, &it->v, &it->out) : status;
 }
 
-/* ---- */
+/* Of few rows the first product is dot products, where the numbers of each key lie side by side, and nothing is packed. */
+static rates_counted apart_work(const attention *it, const vme_gemm_kernel *gemm)
+{
+    const double numbers = (double)it->items * (double)(it->depth + it->width) * (double)it->keys;
+    rates_counted made = tiles_work(it, gemm);
+    if (it->rows <= DOT_ROWS && it->k_beside) {
+        made = scores_work(it, (double)it->rows * numbers);
+        made.of[VME_RATE_BYTES] = DOT_BYTES * scores_of(it) + READ_BYTES * numbers;
+    } else
+        made.of[VME_RATE_BYTES] = SCORE_BYTES * scores_of(it) + MATMUL_BYTES * packed_of(it);
+    return made;
+}
+
+static int64_t apart_floats(const attention *it, int slots)
+{
+    (void)slots;
+    return it->items * it->rows * it->keys;
+}
+
+/* ---- both */
+typedef struct attention_way {
+    const char *name;
+    rates_counted (*work)(const attention *it, const vme_gemm_kernel *gemm);
+    int64_t (*floats)(const attention *it, int slots);              /* of scratch memory */
+    vme_status (*run)(attention *it, char *scratch);
+} attention_way;
+
+static const attention_way *way_of(model_algorithm algorithm)
+{
+    static const attention_way fused = {"fused", fused_work, fused_floats, run_fused}, apart = {"apart", apart_work, apart_floats, run_apart};
+    return algorithm == ATTENTION_APART ? &apart : &fused;
+}
+
 /* Strides of the operand's dimensions as out has them: of its matrix as they are, of those before it broadcast. */
 static vme_status steps_of(const vme_tensor *operand, const vme_tensor *out, int64_t steps[VME_RANK_MOST])
 {
@@ -229,7 +287,7 @@ static vme_status steps_of(const vme_tensor *operand, const vme_tensor *out, int
     return status;
 }
 
-static vme_status run_attention(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+vme_status attention_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     attention it = {
         .context = context, .gemm = &model->kernels->gemm.of[VME_FLOAT32], .transpose = model->kernels->move.transpose[2], .row_kernels = model_rows_current(),
@@ -253,18 +311,30 @@ static vme_status run_attention(vme_context *context, const vme_model *model, co
         status = vme_broadcast_strides(&it.addend, &scores, it.addend_steps);
     }
     char *scratch = arena + model->value[step->scratch].offset;
-    return status != VME_OK ? status : step->slots > 0 ? run_fused(&it, scratch) : run_apart(&it, scratch);
+    return status == VME_OK ? way_of(step->algorithm)->run(&it, scratch) : status;
 }
 
-bool model_is_attention(const model_step *step) { return step->run == run_attention; }
+bool model_is_attention(const model_step *step) { return step->run == attention_run; }
+const char *attention_name(model_algorithm algorithm) { return way_of(algorithm)->name; }
+
+static attention sizes_of(const vme_kernels *kernels, const vme_model *model, const model_step *step)
+{
+    attention it;
+    lay_out(&it, &kernels->gemm.of[VME_FLOAT32], &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
+    return it;
+}
+
+rates_counted attention_work(const vme_kernels *kernels, const vme_model *model, const model_step *step, model_algorithm algorithm)
+{
+    const attention it = sizes_of(kernels, model, step);
+    return way_of(algorithm)->work(&it, &kernels->gemm.of[VME_FLOAT32]);
+}
 
 int64_t attention_scratch(const vme_model *model, model_step *step)
 {
-    attention it;
-    const vme_gemm_kernel *gemm = &model->kernels->gemm.of[VME_FLOAT32];
-    lay_out(&it, gemm, &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
-    step->slots = it.rows < ROWS_LEAST ? 0 : (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MOST);
-    return (step->slots > 0 ? it.items * it.item_floats + step->slots * it.slot_floats : it.items * it.rows * it.keys) * (int64_t)sizeof(float);
+    const attention it = sizes_of(model->kernels, model, step);
+    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MOST);
+    return way_of(step->algorithm)->floats(&it, step->slots) * (int64_t)sizeof(float);
 }
 
 static bool is_matrix(const model_value *value, int64_t rows, int64_t columns)
@@ -276,7 +346,7 @@ vme_status model_make_attention(model_making *it, uint32_t number, const model_n
 {
     (void)operands, (void)step_number;
     vme_model *model = it->model;
-    step->run = run_attention;
+    step->run = attention_run;
     for (int i = 0; i < 3; i++)
         if (step->operand[i] < 0)
             return MODEL_WRONG(number, "has no operand %d", i);

@@ -36,7 +36,7 @@ static const convolution_way *const ways[CONVOLUTION_ALGORITHMS] = {
     [CONVOLUTION_STRASSEN] = &convolution_strassen, [CONVOLUTION_IM2COL] = &convolution_im2col,
 };
 
-const convolution_way *convolution_way_of(convolution_algorithm algorithm) { return ways[algorithm]; }
+const convolution_way *convolution_way_of(model_algorithm algorithm) { return ways[algorithm]; }
 
 int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias)
 {

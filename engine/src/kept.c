@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { PAGE = 4096, PATH_LONGEST = 4096, PIECE = 4 << 20 };
-static const char magic[8] = "VMEKEPT4";
+static const char magic[8] = "VMEKEPT5";
 
 typedef struct kept_header {
     char magic[8];
@@ -114,7 +114,7 @@ char *kept_packed(const model_making *it)
     kept_header head;
     memcpy(&head, it->model->map, sizeof head);
     for (int s = 0; s < it->model->steps; s++)      /* others may have been forced since */
-        if (it->model->step[s].kind == STEP_CONV && it->model->step[s].algorithm != (convolution_algorithm)it->kept[s])
+        if (it->model->step[s].kind == STEP_CONV && it->model->step[s].algorithm != (model_algorithm)it->kept[s])
             return NULL;
     return head.packed_bytes == it->model->packed_bytes ? (char *)it->model->map + packed_at(head.steps) : NULL;
 }

@@ -338,15 +338,13 @@ static vme_status make(model_making *it)
             step->kind = STEP_NOTHING;
             out->within = step->in;
         }
-        if (step->kind == STEP_CONV) {
+        if (step->kind == STEP_CONV || model_is_attention(step)) {
             int64_t bytes = 0;
-            const bool before = model->base != NULL || it->kept != NULL;
-            const convolution_algorithm chosen = model->base != NULL ? model->base->step[s].algorithm
-                : before ? (convolution_algorithm)it->kept[s] : CONVOLUTION_DIRECT;
-            status = convolution_choose(model, step, before ? &chosen : NULL, &bytes);
+            const bool based = model->base != NULL && step->kind == STEP_CONV;     /* has the base's weights; attention has none, and chooses for its own sizes */
+            const model_algorithm chosen = based ? model->base->step[s].algorithm : it->kept != NULL ? (model_algorithm)it->kept[s] : CONVOLUTION_DIRECT;
+            status = algorithm_choose(model, step, based || it->kept != NULL ? &chosen : NULL, &bytes);
             scratch_needed(it, step, bytes);
-        } else if (model_is_attention(step))
-            scratch_needed(it, step, attention_scratch(model, step));
+        }
     }
     if (status == VME_OK) {
         arena_lives(model);

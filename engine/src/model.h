@@ -130,10 +130,11 @@ typedef struct model_value {
     int64_t strip, strip_at;                /* bands.c: only so many rows of it are there, so far into a slot; 0: all of it is */
 } model_value;
 
-/* Ways to compute a convolution; docs/decisions/models.md has what each is for. */
-typedef enum convolution_algorithm {
+/* Ways to compute a convolution, and attention; docs/decisions/models.md has what each is for. The first of each can always be used. */
+typedef enum model_algorithm {
     CONVOLUTION_DIRECT, CONVOLUTION_WINOGRAD_2, CONVOLUTION_WINOGRAD_4, CONVOLUTION_STRASSEN, CONVOLUTION_IM2COL, CONVOLUTION_ALGORITHMS,
-} convolution_algorithm;
+    ATTENTION_FUSED = CONVOLUTION_ALGORITHMS, ATTENTION_APART, MODEL_ALGORITHMS,
+} model_algorithm;
 
 typedef enum step_kind {
     STEP_IMPORT, STEP_EXPORT, STEP_CONV, STEP_DEPTHWISE, STEP_MAX_POOL, STEP_AVERAGE_POOL, STEP_GLOBAL_AVERAGE_POOL, STEP_ADD, STEP_CLIP,
@@ -161,10 +162,10 @@ struct model_step {
     int scratch;                            /* a value that only this step uses, or -1 */
     model_run *run;                         /* of STEP_TENSOR */
     int32_t p[MODEL_PARAMETERS];
+    model_algorithm algorithm;              /* of STEP_CONV and of attention */
+    int slots;                              /* of these: equal parts of the scratch memory, one a thread */
     /* of STEP_CONV, weights as the algorithm's file says, and of STEP_DEPTHWISE */
     int64_t k;                              /* numbers that are added up */
-    convolution_algorithm algorithm;
-    int slots;                              /* (of attention, too) equal parts of the scratch memory, one a thread */
     float *weights, *bias;                  /* of the model's packed block; bias: 0 where there is none, as long as whole slivers */
     model_chain chain;
 };
@@ -309,16 +310,11 @@ const model_row_kernels *model_rows_current(void);
 model_curve_kernel *model_curve_of(const model_step *step);
 vme_status model_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 
-/* ---- attention.c */
-model_make model_make_attention;
-bool model_is_attention(const model_step *step);
-int64_t attention_scratch(const vme_model *model, model_step *step);    /* bytes; sets the step's slots: 0 where its operators run apart */
-
 /* ---- search.c */
 /* Chooses the backend, for steps whose shapes and layouts are known, and says what each would take. `kept`: it was chosen before. VME_NO_MEMORY. */
 vme_status backend_choose(vme_model *model, bool kept);
-/* Sets the step's algorithm, for shapes that are known, and the bytes of scratch memory that it needs. `kept`: what an earlier process chose, or NULL. */
-vme_status convolution_choose(vme_model *model, model_step *step, const convolution_algorithm *kept, int64_t *scratch);
+/* Sets the step's algorithm, for shapes that are known, and the bytes of scratch memory that it needs. `kept`: what an earlier process or the plan's base chose, or NULL. */
+vme_status algorithm_choose(vme_model *model, model_step *step, const model_algorithm *kept, int64_t *scratch);
 
 /* ---- kept.c: prepared models in files */
 /* Maps the kept file at `path` for a model file of `size` bytes, if there is one that is this user's, and says in it->kept what was chosen. */
@@ -330,11 +326,21 @@ void kept_return(const model_making *it);
 /* Keeps a finished model; where that fails there is no file. */
 void kept_write(const vme_model *model, const char *path, size_t size);
 
-/* ---- convolution.c: every algorithm goes through these */
-/* The work of a step, of each kind (rates.c). */
+/* ---- rates.c */
+/* The work of a step, of each kind. */
 typedef struct rates_counted { double of[VME_RATES]; } rates_counted;
 /* Rows of tiles for `rows` that follow each other, as they cost. */
 double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows);
+
+/* ---- attention.c */
+model_make model_make_attention;
+bool model_is_attention(const model_step *step);
+const char *attention_name(model_algorithm algorithm);
+rates_counted attention_work(const vme_kernels *kernels, const vme_model *model, const model_step *step, model_algorithm algorithm);
+int64_t attention_scratch(const vme_model *model, model_step *step);    /* bytes; sets the step's slots */
+vme_status attention_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
+
+/* ---- convolution.c: every algorithm goes through these */
 /* One of them. What `possible` says and what is packed do not depend on open sizes. */
 typedef struct convolution_way {
     const char *name;
@@ -346,7 +352,7 @@ typedef struct convolution_way {
     void (*pack)(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed);
     model_run *run;
 } convolution_way;
-const convolution_way *convolution_way_of(convolution_algorithm algorithm);
+const convolution_way *convolution_way_of(model_algorithm algorithm);
 extern const convolution_way convolution_winograd_2, convolution_winograd_4, convolution_strassen, convolution_im2col;      /* each in its file */
 /* Weights of the direct algorithm, and of those that read the same ones. */
 int64_t direct_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);

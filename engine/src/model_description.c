@@ -36,8 +36,7 @@ static int64_t products_of(const model_value *made, int64_t each)
 static const char *algorithm_of(const model_step *step)
 {
     return step->kind == STEP_NOTHING ? "nothing" : step->kind == STEP_DEPTHWISE ? "depthwise"
-           : step->kind == STEP_CONV ? vme_convolution_name((int)step->algorithm)
-           : model_is_attention(step) ? step->slots > 0 ? "fused" : "apart" : "";
+           : step->kind == STEP_CONV || model_is_attention(step) ? vme_algorithm_name((int)step->algorithm) : "";
 }
 
 static const char *kind_of(const model_step *step)

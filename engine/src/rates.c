@@ -56,40 +56,59 @@ void trial_end(trial *it)
     vme_scratch_free(it->model.context, it->weights, it->weights_bytes);
 }
 
-vme_status trial_begin(trial *it, vme_context *context, const vme_kernels *kernels, const model_value *in, const model_value *addend,
-                       const model_value *out, const model_step *step, convolution_algorithm algorithm)
+static int64_t aligned(int64_t bytes) { return (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT; }
+
+/* The value at a place of its own from `at` on in the trial's arena, as it lies, whatever it is a part of; returns where the next one is. */
+static int64_t place(model_value *value, int64_t at, bool image)
 {
-    const model_value *values[] = {in, addend, out};
+    value->kind = MODEL_COMPUTED;
+    value->within = -1;
+    value->offset = at;
+    if (image)
+        return at + aligned(value->n * value->image * (int64_t)sizeof(float));
+    int64_t size = sizeof(float);
+    for (int d = 0; d < value->rank; d++) {
+        const int64_t span = (value->shape[d] - 1) * value->strides[d];
+        size += span < 0 ? -span : span;
+        value->offset -= span < 0 ? span : 0;
+    }
+    return at + aligned(size);
+}
+
+vme_status trial_begin(trial *it, vme_context *context, const vme_kernels *kernels, const model_value *values, const model_step *step, model_algorithm algorithm)
+{
     *it = (trial){.model = {.context = context, .kernels = kernels, .value = it->value}, .step = *step};
+    int *used[TRIAL_VALUES] = {&it->step.in, &it->step.addend, &it->step.out};
+    const bool convolution = step->kind == STEP_CONV;
     int64_t at = 0;
-    for (int i = 0; i < 3; i++)
-        if (values[i] != NULL) {
-            it->value[i] = *values[i];
-            it->value[i].offset = at;
-            it->value[i].within = -1;
-            at += (values[i]->n * values[i]->image * (int64_t)sizeof(float) + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+    for (int i = 0; i < TRIAL_OPERANDS; i++)
+        used[3 + i] = &it->step.operand[i];
+    for (int i = 0; i < (convolution ? 3 : TRIAL_VALUES - 1); i++)
+        if (*used[i] >= 0) {
+            it->value[i] = values[*used[i]];
+            at = place(&it->value[i], at, convolution);
+            *used[i] = i;
         }
-    it->step.in = 0;
-    it->step.addend = addend == NULL ? -1 : 1;
-    it->step.out = 2;
-    it->step.scratch = 3;
+    it->step.scratch = TRIAL_VALUES - 1;
     it->step.algorithm = algorithm;
-    it->value[3].offset = at;
-    at += convolution_scratch(&it->model, &it->step);
-    const int64_t channels = in->c / step->p[GROUPS];
+    it->value[it->step.scratch].offset = at;
+    at += convolution ? convolution_scratch(&it->model, &it->step) : attention_scratch(&it->model, &it->step);
     it->arena_bytes = (size_t)at;
-    it->weights_bytes = (size_t)convolution_packed(kernels, &it->step, out->c, channels, true) * sizeof(float);
     it->arena = zeros(context, it->arena_bytes);
-    it->weights = it->arena == NULL ? NULL : zeros(context, it->weights_bytes);
+    if (it->arena == NULL || !convolution)
+        return it->arena == NULL ? VME_NO_MEMORY : VME_OK;
+    const int64_t outputs = values[step->out].c, channels = values[step->in].c / step->p[GROUPS];
+    it->weights_bytes = (size_t)convolution_packed(kernels, &it->step, outputs, channels, true) * sizeof(float);
+    it->weights = zeros(context, it->weights_bytes);
     it->step.weights = it->weights;
-    it->step.bias = it->weights == NULL ? NULL : it->step.weights + convolution_packed(kernels, &it->step, out->c, channels, false);
+    it->step.bias = it->weights == NULL ? NULL : it->step.weights + convolution_packed(kernels, &it->step, outputs, channels, false);
     return it->weights == NULL ? VME_NO_MEMORY : VME_OK;
 }
 
 static vme_status trial_run(trial *it)
 {
     double began = now_ns();
-    vme_status status = convolution_run(it->model.context, &it->model, &it->step, it->arena);
+    vme_status status = (it->step.kind == STEP_CONV ? convolution_run : attention_run)(it->model.context, &it->model, &it->step, it->arena);
     double ns = now_ns() - began;
     it->least = it->least == 0 || ns < it->least ? ns : it->least;
     return status;
@@ -168,7 +187,7 @@ static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counte
 static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
 {
     enum { SHAPES = 4 };
-    static const struct { int side, channels; convolution_algorithm algorithm; vme_rate rate; } shapes[SHAPES] = {
+    static const struct { int side, channels; model_algorithm algorithm; vme_rate rate; } shapes[SHAPES] = {
         {28, 64, CONVOLUTION_DIRECT, VME_RATE_PRODUCTS}, {2, 384, CONVOLUTION_DIRECT, VME_RATE_WEIGHTS},
         {56, 64, CONVOLUTION_WINOGRAD_2, VME_RATE_POINTS_2}, {56, 64, CONVOLUTION_WINOGRAD_4, VME_RATE_POINTS_4},
     };
@@ -177,14 +196,14 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
     vme_status status = its == NULL ? vme_fail(VME_NO_MEMORY, "no memory for measuring") : vme_context_new(NULL, 0, &context);
     int begun = 0;
     for (; status == VME_OK && begun < SHAPES; begun++) {
-        model_value in, out;
+        model_value values[2];
         const int channels = shapes[begun].channels;
-        model_step step = {.kind = STEP_CONV, .k = 9 * channels, .bounds = {0, __builtin_inff()}, .p = {
+        model_step step = {.kind = STEP_CONV, .in = 0, .out = 1, .addend = -1, .k = 9 * channels, .bounds = {0, __builtin_inff()}, .p = {
             [KERNEL_H] = 3, [KERNEL_W] = 3, [STRIDE_H] = 1, [STRIDE_W] = 1, [PAD_TOP] = 1, [PAD_LEFT] = 1, [PAD_BOTTOM] = 1, [PAD_RIGHT] = 1,
             [DILATION_H] = 1, [DILATION_W] = 1, [GROUPS] = 1, [ACTIVATION] = ACTIVATION_RELU}};
-        image(&in, shapes[begun].side, channels, 1);
-        image(&out, shapes[begun].side, channels, 0);
-        status = trial_begin(&its[begun], context, kernels, &in, NULL, &out, &step, shapes[begun].algorithm);
+        image(&values[0], shapes[begun].side, channels, 1);
+        image(&values[1], shapes[begun].side, channels, 0);
+        status = trial_begin(&its[begun], context, kernels, values, &step, shapes[begun].algorithm);
     }
     if (status == VME_OK)
         status = trials_run(its, SHAPES);
@@ -234,6 +253,20 @@ vme_status vme_rates_set(const double rates[VME_RATES])
     return VME_OK;
 }
 
+double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const model_step *step, model_algorithm algorithm, const double rates[VME_RATES])
+{
+    const model_value *out = &model->value[step->out];
+    rates_counted made;
+    if (step->kind != STEP_CONV)
+        made = attention_work(kernels, model, step, algorithm);
+    else {
+        made = convolution_way_of(algorithm)->work(kernels, &model->value[step->in], out, step);
+        if (algorithm != CONVOLUTION_DIRECT && model_curve_of(step) != NULL)        /* the direct one does it while a tile is near */
+            made.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
+    }
+    return rates_cost(&made, rates);
+}
+
 double rates_step(const vme_model *model, int number, const double rates[VME_RATES])
 {
     vme_step told;
@@ -249,8 +282,5 @@ double vme_model_expected(const vme_model *model, int number)
     rates_fixed(model->kernels, rates);
     if (!model->fixed)
         (void)rates_known(model->kernels, rates);      /* without memory for it these are the built-in ones, or nearly */
-    if (step->kind != STEP_CONV)
-        return rates_step(model, number, rates);
-    rates_counted made = convolution_way_of(step->algorithm)->work(model->kernels, &model->value[step->in], &model->value[step->out], step);
-    return rates_cost(&made, rates);
+    return step->kind == STEP_CONV || model_is_attention(step) ? rates_algorithm(model, model->kernels, step, step->algorithm, rates) : rates_step(model, number, rates);
 }

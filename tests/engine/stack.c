@@ -453,26 +453,26 @@ static void models_of_images(bool open)
         made->parameters[ACTIVATION] = ACTIVATION_RELU;
         measure_model(simple[i].name, output, open);
     }
-    for (int algorithm = 0; algorithm < vme_convolution_count(); algorithm++)
+    for (int algorithm = 0; algorithm < vme_algorithm_count(); algorithm++)
         for (int groups = 1; groups <= CHANNELS; groups *= 4)
             for (int added = 0; added < 2; added++) {
-                CHECK(vme_convolution_force(algorithm) == VME_OK);
+                CHECK(vme_algorithm_force(algorithm) == VME_OK);
                 begin_images();
                 uint32_t weighed = constant(4, CHANNELS, CHANNELS / groups, 3, 3);
                 output = image(CHANNELS);
                 model_node_record *made = node(MODEL_CONV, 4, (uint32_t[]){0, weighed, MODEL_ABSENT, added ? 0 : MODEL_ABSENT, output});
                 window(made, 3, 1);
                 made->parameters[GROUPS] = groups;
-                measure_model(vme_convolution_name(algorithm), output, open);
+                measure_model(vme_algorithm_name(algorithm), output, open);
                 if (groups > 1)
                     continue;
                 begin_images();             /* single pixels, more outputs than a tile is wide */
                 weighed = constant(4, WIDE, CHANNELS, 1, 1);
                 output = image(WIDE);
                 window(node(MODEL_CONV, 2, (uint32_t[]){0, weighed, output}), 1, 0);
-                measure_model(vme_convolution_name(algorithm), output, open);
+                measure_model(vme_algorithm_name(algorithm), output, open);
             }
-    CHECK(vme_convolution_force(-1) == VME_OK);
+    CHECK(vme_algorithm_force(-1) == VME_OK);
     begin_images();
     uint32_t mean = value(4, 1, CHANNELS, 1, 1), flat = value(2, 1, CHANNELS, 0, 0), weighed = constant(2, 10, CHANNELS, 0, 0);
     output = value(2, 1, 10, 0, 0);
@@ -563,10 +563,14 @@ static void models_of_tensors(void)
     for (int way = 0; way < 2; way++) {
         const int32_t one = 0x3f800000;         /* 1.0 */
         measure_tensors("softmax", MODEL_SOFTMAX, (const int32_t[]){way, one, 0}, 1 + way, VME_FLOAT32, 0, VME_FLOAT32, LINE, LINE);
-        model_file_begin();                     /* few rows are done by the three operators, others by the fused one */
-        uint32_t keys = value(2, LINE, LINE, 0, 0), asked = way ? constant(2, 4, LINE, 0, 0) : keys, attended = value(2, way ? 4 : LINE, LINE, 0, 0);
-        node(MODEL_ATTENTION, 4, (uint32_t[]){asked, keys, keys, constant(1, LINE, 0, 0, 0), attended})->parameters[0] = one;
-        measure_model("attention", attended, false);
+        for (int few = 0; few < 2; few++) {
+            CHECK(vme_algorithm_force(way ? ATTENTION_APART : ATTENTION_FUSED) == VME_OK);
+            model_file_begin();
+            uint32_t keys = value(2, LINE, LINE, 0, 0), asked = few ? constant(2, 4, LINE, 0, 0) : keys, attended = value(2, few ? 4 : LINE, LINE, 0, 0);
+            node(MODEL_ATTENTION, 4, (uint32_t[]){asked, keys, keys, constant(1, LINE, 0, 0, 0), attended})->parameters[0] = one;
+            measure_model("attention", attended, false);
+            CHECK(vme_algorithm_force(-1) == VME_OK);
+        }
         model_file_begin();
         uint32_t of = value(2, LINE, LINE, 0, 0), scale = constant(1, LINE, 0, 0, 0), output = value(2, LINE, LINE, 0, 0);
         node(MODEL_NORMALIZE, 2 + (uint32_t)way, way ? (uint32_t[]){of, scale, scale, output} : (uint32_t[]){of, scale, output})->parameters[0] = one;

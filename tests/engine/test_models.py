@@ -60,10 +60,10 @@ def test_a_window_agrees(case):
     agrees(window(**case), case.get("shape", (1, 5, 13, 17)))
 
 
-@pytest.mark.parametrize("algorithm", library.convolution_algorithms())
+@pytest.mark.parametrize("algorithm", library.algorithms())
 def test_every_algorithm_for_convolutions_agrees(algorithm):
     try:
-        library.force_convolution(algorithm)
+        library.force_algorithm(algorithm)
         agrees(window(pads=(1, 1, 1, 1), shape=(2, 19, 10, 7), outputs=35, then=(helper.make_node("Relu", ["y"], ["z"]),)), (2, 19, 10, 7), (0,))
         agrees(window(pads=(0, 1, 2, 0), shape=(1, 32, 17, 9)), (1, 32, 17, 9), (0,))
         agrees(window(kernel=(1, 1), shape=(2, 131, 7, 9), outputs=97), (2, 131, 7, 9), (0,))
@@ -71,12 +71,12 @@ def test_every_algorithm_for_convolutions_agrees(algorithm):
         agrees(window(dilations=(2, 3), pads=(2, 3, 2, 3), strides=(2, 1)), (1, 5, 13, 17), (0,))
         agrees(networks.small(), (1, 3, 32, 32), (0,))
     finally:
-        library.force_convolution(None)
+        library.force_algorithm(None)
 
 
 def test_an_algorithm_that_there_is_not_is_refused():
-    with pytest.raises(library.EngineError, match="no convolution algorithm 'magic'; there are direct, winograd2, winograd4, strassen, im2col"):
-        library.force_convolution("magic")
+    with pytest.raises(library.EngineError, match="no algorithm 'magic'; there are direct, winograd2, winograd4, strassen, im2col, fused, apart"):
+        library.force_algorithm("magic")
 
 
 def test_small_networks_agree_on_every_backend():

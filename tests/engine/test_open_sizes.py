@@ -73,6 +73,14 @@ def test_every_number_and_length_of_texts_gives_the_reference(files):
                 networks.assert_close(model({"ids": ids})["y"], networks.expected(attention(), {"ids": ids})[0])
 
 
+def test_each_plan_chooses_how_attention_is_done(files):
+    """For its own sizes, whatever was chosen for the small ones at which the model was prepared; weights, which lie in memory once, stay as they were chosen there."""
+    model = opened("attention", files[attention])
+    for words, way in ((4, "apart"), (40, "fused"), (4, "apart")):
+        _, steps = model.run({"ids": numpy.zeros((1, words), "int64")}, profile=True)
+        assert [step.algorithm for step in steps if step.kind == "Attention"] == [way]
+
+
 def test_ports_name_the_sizes_that_are_open(files):
     model = opened("attention", files[attention])
     assert [(port.name, port.shape) for port in (*model.inputs, *model.outputs)] == [("ids", ("texts", "words")), ("y", ("texts", "2*words", 16))]

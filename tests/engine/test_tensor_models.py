@@ -7,11 +7,12 @@ import pytest
 from onnx import helper
 
 import bench.networks
+import engine.library
 from bytecode.errors import CompileError
 from bytecode.models import compile_model
 from bytecode.models.network import BINARY, REDUCE, UNARY
 from engine import _array
-from engine.models import Model
+from engine.models import Model, opened
 from tests import networks
 from tests.engine.library import backends, names, on_backend
 
@@ -107,18 +108,74 @@ ATTENTION = [node("Transpose", "k", "t", perm=[0, 1, 3, 2]), node("MatMul", "q t
              node("Softmax", "w", "p"), node("MatMul", "p v")]
 
 
+@contextlib.contextmanager
+def forced(algorithm):
+    engine.library.force_algorithm(algorithm)
+    try:
+        yield
+    finally:
+        engine.library.force_algorithm(None)
+
+
+def ways_of_attention(data, search="fixed"):
+    model = opened("model", data, search=search)
+    return [step.algorithm for step in model.steps if step.kind == "Attention"]
+
+
 @pytest.mark.parametrize(("rows", "keys", "depth", "width"), [(20, 33, 8, 8), (29, 64, 64, 64), (9, 1, 3, 70), (130, 45, 5, 31), (8, 9000, 16, 4), (3, 40, 8, 5), (1, 7, 4, 4)])
 @pytest.mark.parametrize("mask", ["row", "all", "heads", "none"])
-def test_attention(rows, keys, depth, width, mask):
-    """As one step; of few rows its operators run apart."""
+@pytest.mark.parametrize("way", ["fused", "apart"])
+def test_attention(way, rows, keys, depth, width, mask):
+    """As one step, which is done in one of two ways."""
     shape = {"row": (keys,), "all": (2, 3, rows, keys), "heads": (2, 1, 1, keys)}.get(mask)
     inputs = {"q": networks.values((2, 3, rows, depth)), "k": networks.values((2, 3, keys, depth), 1), "v": networks.values((2, 3, keys, width), 2)}
     inputs |= {"mask": networks.values(shape, 3) * 4} if shape else {}
     nodes = ATTENTION if shape else [*ATTENTION[:3], node("Softmax", "f", "p"), ATTENTION[-1]]
     constants = {"scale": numpy.float32(depth ** -0.5)}
-    model = Model("model", _array._model_open(compile_model(networks.graph_of(nodes, inputs, ("y",), constants, 18), "model.onnx")))
-    assert [(step.kind, step.algorithm) for step in model.steps if step.kind not in ("Input", "Output")] == [("Attention", "fused" if rows >= 8 else "apart")]
-    agrees(nodes, inputs, constants)
+    with forced(way):
+        model = Model("model", _array._model_open(compile_model(networks.graph_of(nodes, inputs, ("y",), constants, 18), "model.onnx")))
+        assert [(step.kind, step.algorithm) for step in model.steps if step.kind not in ("Input", "Output")] == [("Attention", way)]
+        agrees(nodes, inputs, constants)
+
+
+def attention_of(rows, keys, depth, heads=12):
+    """Its ONNX file and inputs, without a mask."""
+    inputs = {"q": networks.values((1, heads, rows, depth)), "k": networks.values((1, heads, keys, depth), 1), "v": networks.values((1, heads, keys, depth), 2)}
+    nodes = [*ATTENTION[:3], node("Softmax", "f", "p"), ATTENTION[-1]]
+    return networks.graph_of(nodes, inputs, ("y",), {"scale": numpy.float32(depth ** -0.5)}), inputs
+
+
+def test_the_search_chooses_how_attention_is_done():
+    """For few rows as its operators are, since packing takes longer; for many fused, since scores stay near. Which it is follows from what the two cost."""
+    few, many = (compile_model(attention_of(rows, 256, 64)[0], "model.onnx") for rows in (8, 1024))
+    for search in ("fixed", "measured"):
+        assert ways_of_attention(few, search) == ["apart"] and ways_of_attention(many, search) == ["fused"]
+    for other in ("direct", "winograd4"):           # which compute no attention
+        with forced(other):
+            assert ways_of_attention(few) == ["fused"]
+
+
+def test_attention_that_is_expected_to_take_as_long_in_both_ways_is_tried():
+    """Once a process: a tie is broken alike afterwards, whatever came out that time."""
+    def gap(rows):
+        data = compile_model(attention_of(rows, 256, 64)[0], "model.onnx")
+        expected = []
+        for way in ("fused", "apart"):
+            with forced(way):
+                expected += [step.expected_ms for step in opened("model", data).steps if step.kind == "Attention"]
+        return abs(expected[0] / expected[1] - 1), rows
+    rates = engine.library.measured_rates()
+    try:
+        engine.library.set_rates(engine.library.fixed_rates())
+        difference, rows = min(map(gap, range(20, 200, 6)))
+        assert difference < 0.02
+        source, inputs = attention_of(rows, 256, 64)
+        data = compile_model(source, "model.onnx")
+        made = {numpy.asarray(opened("model", data)(inputs)["y"]).tobytes() for _ in range(5)}
+        assert len(made) == 1
+        networks.assert_close(opened("model", data)(inputs)["y"], networks.expected(source, inputs)[0])
+    finally:
+        engine.library.set_rates(rates)
 
 
 def test_attention_whose_operands_and_result_lie_in_any_order():
@@ -149,10 +206,12 @@ def test_scores_that_others_read_are_made():
         agrees(ATTENTION, inputs, {"scale": numpy.float32(0.5)}, outputs=("y", other))
 
 
-def test_attention_is_the_same_whatever_the_threads():
+@pytest.mark.parametrize("way", ["fused", "apart"])
+def test_attention_is_the_same_whatever_the_threads(way):
     inputs = {"q": networks.values((2, 3, 70, 16)), "k": networks.values((2, 3, 90, 16), 1), "v": networks.values((2, 3, 90, 40), 2), "mask": networks.values((90,), 3)}
     data = compile_model(networks.graph_of(ATTENTION, inputs, ("y",), {"scale": numpy.float32(0.25)}), "model.onnx")
-    [one, *others] = [numpy.asarray(Model("model", _array._model_open(data, threads, False, True))(inputs)["y"]).tobytes() for threads in (1, 2, 3, 7)]
+    with forced(way):
+        [one, *others] = [numpy.asarray(Model("model", _array._model_open(data, threads, False, True))(inputs)["y"]).tobytes() for threads in (1, 2, 3, 7)]
     assert set(others) == {one}
 
 

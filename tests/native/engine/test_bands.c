@@ -222,13 +222,13 @@ int main(int count, char **arguments)
         state = seed_now = first + (uint64_t)round;
         const int backend = below(vme_backend_count());
         CHECK(vme_backend_force(vme_backend_available(backend) ? backend : -1) == VME_OK);
-        CHECK(vme_convolution_force(below(vme_convolution_count() + 1) - 1) == VME_OK);
+        CHECK(vme_algorithm_force(below(vme_algorithm_count() + 1) - 1) == VME_OK);
         random_network();
         chains += alike(VME_BANDS_ALWAYS, 1 + below(2));
     }
     seed_now = 0;
     CHECK(rounds < ROUNDS || chains > rounds / 2);
-    CHECK(vme_backend_force(-1) == VME_OK && vme_convolution_force(-1) == VME_OK);
+    CHECK(vme_backend_force(-1) == VME_OK && vme_algorithm_force(-1) == VME_OK);
     large_network();
     for (int threads = 1; threads <= 2; threads++)
         CHECK(alike(VME_BANDS_WHERE_THEY_PAY, threads) > 0 && alike(VME_BANDS_ALWAYS, threads) > 0);

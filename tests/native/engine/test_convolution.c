@@ -71,7 +71,7 @@ static void prepare(const shape *it)
     memcpy(step.p, p, sizeof p);
     int64_t scratch = 0;
     model.fixed = true;
-    CHECK(convolution_choose(&model, &step, NULL, &scratch) == VME_OK);
+    CHECK(algorithm_choose(&model, &step, NULL, &scratch) == VME_OK);
     values[3] = (model_value){.offset = size, .bytes = scratch, .within = -1};
     arena = aligned_alloc(64, (size_t)(size + scratch + 63) / 64 * 64 + 64);
     weights = malloc((size_t)(it->o * k) * 4);
@@ -139,7 +139,7 @@ static void one(const shape *it, int backend, int algorithm)
     CHECK(convolution_run(context, &model, &step, arena) == VME_OK);
     double error = error_of(it), most = step.algorithm == CONVOLUTION_DIRECT ? 2e-6 : 1e-5;
     if (!(error <= most)) {
-        fprintf(stderr, "%s, %s: %lldx%lldx%lldx%lld, %lld outputs: wrong by %g\n", vme_backend_name(backend), vme_convolution_name(algorithm),
+        fprintf(stderr, "%s, %s: %lldx%lldx%lldx%lld, %lld outputs: wrong by %g\n", vme_backend_name(backend), vme_algorithm_name(algorithm),
                 (long long)it->n, (long long)it->c, (long long)it->h, (long long)it->w, (long long)it->o, error);
         exit(1);
     }
@@ -179,16 +179,16 @@ int main(void)
             continue;
         CHECK(vme_backend_force(backend) == VME_OK);
         model = (vme_model){.kernels = vme_kernels_current(), .context = context, .values = 4, .value = values};
-        for (int algorithm = -1; algorithm < vme_convolution_count(); algorithm++) {
-            CHECK(vme_convolution_force(algorithm) == VME_OK);
+        for (int algorithm = -1; algorithm < vme_algorithm_count(); algorithm++) {
+            CHECK(vme_algorithm_force(algorithm) == VME_OK);
             for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
                 CHECK(vme_threads_set(threads) == VME_OK);
                 one(&shapes[i], backend, algorithm);
             }
         }
     }
-    CHECK(vme_convolution_force(vme_convolution_count()) == VME_BAD_VALUE);
-    CHECK(vme_convolution_force(-1) == VME_OK);
+    CHECK(vme_algorithm_force(vme_algorithm_count()) == VME_BAD_VALUE);
+    CHECK(vme_algorithm_force(-1) == VME_OK);
     CHECK(vme_backend_force(-1) == VME_OK);
     vme_context_unref(context);
     puts("convolution: ok");

@@ -215,7 +215,7 @@ static vme_status try_one(int *kind, int stop_after)
     random_bits();
     const int backend = below(vme_backend_count());
     CHECK(vme_backend_force(vme_backend_available(backend) ? backend : -1) == VME_OK);
-    CHECK(vme_convolution_force(below(vme_convolution_count() + 1) - 1) == VME_OK);
+    CHECK(vme_algorithm_force(below(vme_algorithm_count() + 1) - 1) == VME_OK);
     build();
     *kind = one_in(3) ? WHOLE : one_in(3) ? DAMAGED : HURT;
     for (int i = *kind == HURT ? 1 + below(3) : 0; i > 0; i--)
@@ -323,7 +323,7 @@ int main(int count, char **arguments)
         }
     }
     seed_now = 0;
-    CHECK(vme_convolution_force(-1) == VME_OK);
+    CHECK(vme_algorithm_force(-1) == VME_OK);
     vme_context_unref(context);
     printf("model fuzz: %d, %d, %d whole, hurt and damaged files ran, %d, %d, %d did not; %d times without memory, %d stopped\n", ran[WHOLE], ran[HURT],
            ran[DAMAGED], refused[WHOLE], refused[HURT], refused[DAMAGED], without, stopped);

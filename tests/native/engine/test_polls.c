@@ -122,8 +122,8 @@ static void look_at_models(const char *from, char *to)
             made->parameters[1] = 0x3f800000;       /* 1.0: the factor */
         look_at_model(simple[i].name, out, from, to);
     }
-    for (int algorithm = -1; algorithm < vme_convolution_count(); algorithm++) {
-        CHECK(vme_convolution_force(algorithm) == VME_OK);
+    for (int algorithm = -1; algorithm < vme_algorithm_count(); algorithm++) {
+        CHECK(vme_algorithm_force(algorithm) == VME_OK);
         (void)long_row(CHANNELS);
         uint32_t out = value(4, 1, CHANNELS, 1, pixels);
         window(node(MODEL_CONV, 2, (uint32_t[]){0, constant(4, CHANNELS, CHANNELS, 3, 3), out}), 3, 1);
@@ -133,19 +133,22 @@ static void look_at_models(const char *from, char *to)
         window(node(MODEL_CONV, 2, (uint32_t[]){0, constant(4, WIDE, CHANNELS, 1, 1), out}), 1, 0);
         look_at_model("product", out, from, to);
     }
-    CHECK(vme_convolution_force(-1) == VME_OK);
+    CHECK(vme_algorithm_force(-1) == VME_OK);
     enum { DEPTH = 64, KEYS = 1 << 15 };
-    for (int many = 0; many < 3; many++) {                  /* rows, keys, or numbers of a result: k and v are views of the input, or constants */
-        model_file_begin();
-        const int64_t rows = many == 0 ? ELEMENTS / DEPTH / 4 : 20;
-        uint32_t x = many == 0 ? value(2, rows, DEPTH, 0, 0) : many == 1 ? value(2, KEYS, DEPTH, 0, 0) : value(2, DEPTH, KEYS, 0, 0);
-        const int64_t width = many == 2 ? KEYS : DEPTH, turned[] = {DEPTH, KEYS};
-        uint32_t k = many != 1 ? constant(2, DEPTH, DEPTH, 0, 0)
-            : tensor_add((model_tensor_record){.dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = x, .strides = {1, DEPTH}}, 2, turned);
-        uint32_t v = many != 0 ? x : constant(2, DEPTH, DEPTH, 0, 0), q = many != 0 ? constant(2, rows, DEPTH, 0, 0) : x, attended = value(2, rows, width, 0, 0);
-        memcpy(node(MODEL_ATTENTION, 3, (uint32_t[]){q, k, v, attended})->parameters, &(float){0.125f}, 4);
-        look_at_model("attention", attended, from, to);
-    }
+    for (int way = ATTENTION_FUSED; way < MODEL_ALGORITHMS; way++)
+        for (int many = 0; many < 3; many++) {              /* rows, keys, or numbers of a result: k and v are views of the input, or constants */
+            CHECK(vme_algorithm_force(way) == VME_OK);
+            model_file_begin();
+            const int64_t rows = many == 0 ? ELEMENTS / DEPTH / 4 : 20;
+            uint32_t x = many == 0 ? value(2, rows, DEPTH, 0, 0) : many == 1 ? value(2, KEYS, DEPTH, 0, 0) : value(2, DEPTH, KEYS, 0, 0);
+            const int64_t width = many == 2 ? KEYS : DEPTH, turned[] = {DEPTH, KEYS};
+            uint32_t k = many != 1 ? constant(2, DEPTH, DEPTH, 0, 0)
+                : tensor_add((model_tensor_record){.dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = x, .strides = {1, DEPTH}}, 2, turned);
+            uint32_t v = many != 0 ? x : constant(2, DEPTH, DEPTH, 0, 0), q = many != 0 ? constant(2, rows, DEPTH, 0, 0) : x, attended = value(2, rows, width, 0, 0);
+            memcpy(node(MODEL_ATTENTION, 3, (uint32_t[]){q, k, v, attended})->parameters, &(float){0.125f}, 4);
+            look_at_model("attention", attended, from, to);
+        }
+    CHECK(vme_algorithm_force(-1) == VME_OK);
     (void)long_row(CHANNELS);
     uint32_t out = value(4, 1, CHANNELS, 1, pixels);
     model_node_record *depthwise = node(MODEL_CONV, 2, (uint32_t[]){0, constant(4, CHANNELS, 1, 3, 3), out});

@@ -290,7 +290,7 @@ static vme_status steps_of(const vme_tensor *operand, const vme_tensor *out, int
 vme_status attention_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     attention it = {
-        .context = context, .gemm = &model->kernels->gemm.of[VME_FLOAT32], .transpose = model->kernels->move.transpose[2], .row_kernels = model_rows_current(),
+        .context = context, .gemm = &model->kernels->gemm.of[VME_FLOAT32], .transpose = model->kernels->move.transpose[2], .row_kernels = model->kernels->rows,
         .q = model_tensor(model, step->operand[0], arena), .k = model_tensor(model, step->operand[1], arena), .v = model_tensor(model, step->operand[2], arena),
         .out = model_tensor(model, step->out, arena), .count = step->slots,
     };

@@ -29,20 +29,20 @@ static const vme_order_kernels no_order;
 static const vme_random_kernels no_random;
 static const vme_backend backends[] = {
     {"portable", always, vme_elementwise_portable, &vme_reduce_portable, &vme_gemm_portable, &vme_move_portable,
-     &no_order, &vme_bits_portable, &no_random, &vme_model_portable, &vme_winograd_portable},
+     &no_order, &vme_bits_portable, &no_random, &vme_model_portable, &vme_winograd_portable, &model_rows_portable},
 #ifdef __x86_64__
     {"avx2", has_avx2, vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2,
-     &vme_order_avx2, &vme_bits_avx2, &no_random, &vme_model_avx2, &vme_winograd_avx2},
+     &vme_order_avx2, &vme_bits_avx2, &no_random, &vme_model_avx2, &vme_winograd_avx2, &model_rows_avx2},
     {"avx512", has_avx512, vme_elementwise_avx512, &vme_reduce_avx512, &vme_gemm_avx512, &vme_move_avx512,
-     &vme_order_avx512, &vme_bits_avx512, &vme_random_avx512, &vme_model_avx512, &vme_winograd_avx512},
+     &vme_order_avx512, &vme_bits_avx512, &vme_random_avx512, &vme_model_avx512, &vme_winograd_avx512, &model_rows_avx512},
 #endif
 };
 enum { BACKENDS = sizeof backends / sizeof *backends };
 _Static_assert((int)BACKENDS <= (int)VME_BACKENDS_MOST, "who lists backends has room for all");
 
-/* The tables with their holes filled, made once; the current one is an index, so that a change is one store. */
+/* The tables with their holes filled, made once; the current one is a pointer, so that a change is one store. NULL: they are not made yet. */
 static vme_kernels filled[BACKENDS];
-static _Atomic int current;
+static _Atomic(const vme_kernels *) current;
 static atomic_bool is_forced;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -81,6 +81,7 @@ static void start(void)
         kernels->random = *backends[i].random;
         kernels->model = *backends[i].model;
         kernels->winograd = *backends[i].winograd;
+        kernels->rows = backends[i].rows;
         if (below != NULL)
             fill(&kernels->elementwise, &below->elementwise, sizeof kernels->elementwise);
         fill(&kernels->reduce, below ? &below->reduce : portable->reduce, sizeof kernels->reduce);
@@ -89,13 +90,17 @@ static void start(void)
             if (kernels->gemm.of[d].tile == NULL)
                 kernels->gemm.of[d] = below->gemm.of[d];
     }
-    atomic_store(&current, best());
+    atomic_store(&current, &filled[best()]);
 }
 
 const vme_kernels *vme_kernels_current(void)
 {
-    pthread_once(&once, start);
-    return &filled[atomic_load_explicit(&current, memory_order_relaxed)];
+    const vme_kernels *kernels = vme_wished.kernels != NULL ? vme_wished.kernels : atomic_load_explicit(&current, memory_order_acquire);
+    if (kernels == NULL) {
+        pthread_once(&once, start);
+        kernels = atomic_load_explicit(&current, memory_order_relaxed);
+    }
+    return kernels;
 }
 
 const vme_kernels *vme_kernels_of(int backend)
@@ -140,7 +145,7 @@ int vme_backend_kernels(int backend)
 int vme_backend_current(void)
 {
     pthread_once(&once, start);
-    return atomic_load(&current);
+    return (int)(atomic_load(&current) - filled);
 }
 
 vme_status vme_backend_force(int backend)
@@ -152,6 +157,6 @@ vme_status vme_backend_force(int backend)
     if (!vme_backend_available(backend))
         return vme_fail(VME_UNSUPPORTED, "backend %d (%s) cannot run on this machine", backend, vme_backend_name(backend));
     atomic_store(&is_forced, force);
-    atomic_store(&current, backend);
+    atomic_store(&current, &filled[backend]);
     return VME_OK;
 }

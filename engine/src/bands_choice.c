@@ -29,7 +29,7 @@ static bool possible(const vme_model *model, const model_step *step)
         return is_image(&model->value[step->out]);
     case STEP_CONV:
         if (step->algorithm != CONVOLUTION_DIRECT           /* their curves are done to all of an image at once */
-            && ((step->algorithm != CONVOLUTION_WINOGRAD_2 && step->algorithm != CONVOLUTION_WINOGRAD_4) || model_curve_of(step) != NULL))
+            && ((step->algorithm != CONVOLUTION_WINOGRAD_2 && step->algorithm != CONVOLUTION_WINOGRAD_4) || model_curve_of(model, step) != NULL))
             return false;
         /* fall through */
     case STEP_DEPTHWISE:

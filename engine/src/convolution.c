@@ -247,7 +247,7 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     char *arena = band->arena;
     bool runs_join = p[DILATION_W] == 1 && p[GROUPS] == 1 && in->pixel == in->c;
     convolution it = {
-        .context = context, .model = model, .step = step, .curve = model_curve_of(step), .kernel = kernel_of(model->kernels),
+        .context = context, .model = model, .step = step, .curve = model_curve_of(model, step), .kernel = kernel_of(model->kernels),
         .in = model_pixel(in, arena, band->n, band->begin * p[STRIDE_H] - p[PAD_TOP], -p[PAD_LEFT]), .in_pixel = in->pixel, .in_row = in->row,
         .in_image = in->image, .out = model_pixel(out, arena, band->n, band->begin, 0), .out_pixel = out->pixel, .out_row = out->row,
         .out_image = out->image, .channels = in->c / p[GROUPS], .outputs = out->c / p[GROUPS], .images = images, .height = band->end - band->begin,

@@ -67,7 +67,7 @@ static depthwise of_band(vme_context *context, const vme_model *model, const mod
 {
     return (depthwise){
         .context = context, .model = model, .step = step, .band = band, .at_once = PIECE / (band->out->c * step->k) / 28 * 28 + 28,
-        .curve = model_curve_of(step),
+        .curve = model_curve_of(model, step),
     };
 }
 

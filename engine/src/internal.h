@@ -82,8 +82,11 @@ int vme_parallel_threads(void);
 typedef struct vme_wishes {
     int threads;                /* an operator may use, at most; 0: as many as there are */
     unsigned flags;             /* of contexts: VME_FLUSH_SUBNORMALS */
+    const struct vme_kernels *kernels;      /* NULL: those of the process's backend */
 } vme_wishes;
 vme_wishes vme_wish(vme_wishes wishes);     /* returns what was wanted before */
+/* The calling thread's. Every operator reads it: initial-exec spares it a call, for few bytes of what the system sets aside for libraries that are opened late. */
+extern _Thread_local vme_wishes vme_wished __attribute__((tls_model("initial-exec")));
 
 /* What a spinning thread does between two looks. */
 static inline void vme_relax(void)
@@ -296,6 +299,7 @@ typedef struct vme_backend {
     const vme_random_kernels *random;
     const vme_model_kernels *model;
     const vme_winograd_kernels *winograd;
+    const struct model_row_kernels *rows;                   /* model.h */
 } vme_backend;
 
 /* The kernels in use: those of the current backend, holes filled. Read once an operator. */
@@ -309,8 +313,9 @@ typedef struct vme_kernels {
     vme_random_kernels random;
     vme_model_kernels model;
     vme_winograd_kernels winograd;
+    const struct model_row_kernels *rows;
 } vme_kernels;
-const vme_kernels *vme_kernels_current(void);
+const vme_kernels *vme_kernels_current(void);               /* or those that the calling thread wishes for */
 enum { VME_BACKENDS_MOST = 4 };
 const vme_kernels *vme_kernels_of(int backend);
 bool vme_backend_forced(void);              /* rather than the best one */
@@ -326,5 +331,6 @@ extern const vme_bits_kernels vme_bits_portable, vme_bits_avx2, vme_bits_avx512;
 extern const vme_random_kernels vme_random_avx512;
 extern const vme_model_kernels vme_model_portable, vme_model_avx2, vme_model_avx512;
 extern const vme_winograd_kernels vme_winograd_portable, vme_winograd_avx2, vme_winograd_avx512;
+extern const struct model_row_kernels model_rows_portable, model_rows_avx2, model_rows_avx512;
 
 #endif

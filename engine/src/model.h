@@ -302,12 +302,10 @@ typedef struct model_row_kernels {
     float (*exponentials)(int64_t n, float by, float *out);     /* out = exp(out + by); returns their sum */
     model_curve_kernel *curve;
 } model_row_kernels;
-extern const model_row_kernels model_rows_portable, model_rows_avx2, model_rows_avx512;
 model_make model_make_softmax, model_make_normalize, model_make_activate;
 bool model_is_activation(const model_step *step);
-const model_row_kernels *model_rows_current(void);
 /* Of steps whose activation is a curve: what does it to finished numbers, or NULL; and for all that the step has written. */
-model_curve_kernel *model_curve_of(const model_step *step);
+model_curve_kernel *model_curve_of(const vme_model *model, const model_step *step);
 vme_status model_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 
 /* ---- search.c */

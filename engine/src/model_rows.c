@@ -42,19 +42,6 @@ static int64_t rows_in(const vme_tensor *tensor)
     return count;
 }
 
-const model_row_kernels *model_rows_current(void)
-{
-    const char *name = vme_backend_name(vme_backend_current());
-#ifdef __x86_64__
-    if (strcmp(name, "avx512") == 0)
-        return &model_rows_avx512;
-    if (strcmp(name, "avx2") == 0)
-        return &model_rows_avx2;
-#endif
-    (void)name;
-    return &model_rows_portable;
-}
-
 /* ---- checks */
 static bool rows_lie(const model_value *value)
 {
@@ -113,7 +100,7 @@ static vme_status run_rows(rows *it, vme_body *body)
 static vme_status run_softmax(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     rows it = {
-        .context = context, .row_kernels = model_rows_current(), .step = step, .in = model_tensor(model, step->operand[0], arena),
+        .context = context, .row_kernels = model->kernels->rows, .step = step, .in = model_tensor(model, step->operand[0], arena),
         .out = model_tensor(model, step->out, arena),
     };
     int64_t strides[VME_RANK_MOST];
@@ -168,7 +155,7 @@ static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
 static vme_status run_normalize(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     rows it = {
-        .context = context, .row_kernels = model_rows_current(), .step = step, .in = model_tensor(model, step->operand[0], arena),
+        .context = context, .row_kernels = model->kernels->rows, .step = step, .in = model_tensor(model, step->operand[0], arena),
         .scale = model_tensor(model, step->operand[1], arena), .out = model_tensor(model, step->out, arena),
     };
     if (step->operand[2] >= 0)
@@ -214,7 +201,7 @@ static vme_status activate_body(void *argument, int64_t begin, int64_t end)
 static vme_status activate_value(vme_context *context, const vme_model *model, int curve, int from, int to, char *arena)
 {
     rows it = {
-        .context = context, .row_kernels = model_rows_current(), .curve = curve, .in = model_tensor(model, from, arena), .out = model_tensor(model, to, arena),
+        .context = context, .row_kernels = model->kernels->rows, .curve = curve, .in = model_tensor(model, from, arena), .out = model_tensor(model, to, arena),
     };
     const model_value *in = &model->value[from], *out = &model->value[to];
     const int64_t count = vme_elements(&it.out);
@@ -253,7 +240,10 @@ vme_status model_activate(vme_context *context, const vme_model *model, const mo
     return curve < 0 ? VME_OK : activate_value(context, model, curve, step->out, step->out, arena);
 }
 
-model_curve_kernel *model_curve_of(const model_step *step) { return step->p[ACTIVATION] < ACTIVATION_CURVES ? NULL : model_rows_current()->curve; }
+model_curve_kernel *model_curve_of(const vme_model *model, const model_step *step)
+{
+    return step->p[ACTIVATION] < ACTIVATION_CURVES ? NULL : model->kernels->rows->curve;
+}
 
 vme_status model_make_activate(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
                                int step_number)

@@ -96,18 +96,18 @@ vme_status vme_threads_set(int threads)
 }
 
 static _Thread_local int worker;    /* of a helper: its number, from 1 */
-static _Thread_local vme_wishes wished;
+_Thread_local vme_wishes vme_wished;
 
 int vme_worker(void) { return worker; }
 
 vme_wishes vme_wish(vme_wishes wishes)
 {
-    vme_wishes before = wished;
-    wished = wishes;
+    vme_wishes before = vme_wished;
+    vme_wished = wishes;
     return before;
 }
 
-int vme_parallel_threads(void) { return wished.threads == 0 ? vme_threads() : wished.threads; }
+int vme_parallel_threads(void) { return vme_wished.threads == 0 ? vme_threads() : vme_wished.threads; }
 
 /* ---- jobs */
 static void fail(struct job *job, int64_t piece, vme_status status, const char *message)
@@ -204,8 +204,10 @@ static void help(struct job *job)
     uint64_t before = thread_cpu_ns();
     {
         VME_FLUSHING_IF(context->flags | job->wishes.flags);
+        const vme_wishes own = vme_wish(job->wishes);
         while (atomic_load_explicit(&pool.working, memory_order_relaxed) <= vme_threads() && do_piece(job))
             ;
+        vme_wish(own);
     }
     uint64_t spent = thread_cpu_ns() - before;
     atomic_fetch_add_explicit(&context->helper_ns, spent, memory_order_relaxed);
@@ -462,7 +464,7 @@ static vme_status divided(vme_context *context, int64_t count, int64_t grain, vm
     VME_FLUSHING(context);
     if (count <= grain)
         return body(argument, 0, count);
-    struct job job = {.context = context, .body = body, .argument = argument, .count = count, .grain = grain, .wishes = wished};
+    struct job job = {.context = context, .body = body, .argument = argument, .count = count, .grain = grain, .wishes = vme_wished};
     const int64_t pieces = (count + grain - 1) / grain, threads = helpers_most(&job) + 1, parts = threads < most ? threads : most;
     job.parts = (int)(parts < pieces ? parts : pieces);
     int64_t begin = 0;

@@ -116,7 +116,7 @@ static vme_status trial_run(trial *it)
 
 vme_status trials_run(trial *its, int count)
 {
-    const vme_wishes before = vme_wish((vme_wishes){.threads = 1});
+    const vme_wishes before = vme_wish((vme_wishes){.threads = 1, .kernels = its->model.kernels});      /* all are of one backend */
     vme_status status = VME_OK;
     for (int i = 0; status == VME_OK && i < count; i++) {
         status = trial_run(&its[i]);
@@ -261,7 +261,7 @@ double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const
         made = attention_work(kernels, model, step, algorithm);
     else {
         made = convolution_way_of(algorithm)->work(kernels, &model->value[step->in], out, step);
-        if (algorithm != CONVOLUTION_DIRECT && model_curve_of(step) != NULL)        /* the direct one does it while a tile is near */
+        if (algorithm != CONVOLUTION_DIRECT && model_curve_of(model, step) != NULL)        /* the direct one does it while a tile is near */
             made.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
     }
     return rates_cost(&made, rates);

@@ -131,7 +131,9 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
             atomic_store(&session->busy, false);
         return status;
     }
-    const vme_wishes before = vme_wish(session->wishes);
+    vme_wishes wishes = session->wishes;
+    wishes.kernels = model->kernels;
+    const vme_wishes before = vme_wish(wishes);
     VME_FLUSHING_IF(session->wishes.flags);
     for (int s = 0, count; status == VME_OK && s < model->steps; s += count) {
         const model_step *step = &model->step[s];

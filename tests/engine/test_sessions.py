@@ -10,6 +10,7 @@ from onnx import helper
 import engine
 from bytecode.models import compile_model
 from engine import library
+from engine.models import opened
 from tests import networks
 from tests.engine.test_models import window
 
@@ -127,6 +128,45 @@ def test_the_backend_with_the_least_total_is_the_models(path, tmp_path):
         assert not library.Model(data, kept=kept).was_kept
     finally:
         library.force_backend(None)
+
+
+def everything():
+    """A model file with each kind of step whose kernels are a backend's own, on numbers whose sums differ with the order in which they are taken."""
+    node = helper.make_node
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"]), node("Sigmoid", ["m"], ["s"]), node("Mul", ["m", "s"], ["bent"]), node("LayerNormalization", ["bent", "scale"], ["n"], axis=-1),
+        node("Transpose", ["n"], ["t"], perm=[0, 2, 1]), node("MatMul", ["n", "t"], ["scores"]), node("Softmax", ["scores"], ["p"], axis=-1), node("MatMul", ["p", "n"], ["a"]),
+        node("MatMul", ["a", "t"], ["product"]), node("Softmax", ["product"], ["q"], axis=-1), node("Tanh", ["product"], ["tanh"]), node("Exp", ["tanh"], ["exp"]),
+        node("ReduceSum", ["exp", "axes"], ["sums"]), node("CumSum", ["exp", "axis"], ["scan"]), node("Gelu", ["exp"], ["gelu"]),
+        node("Sigmoid", ["a"], ["sigmoid"]), node("Concat", ["q", "scan", "gelu", "sums", "sigmoid"], ["y"], axis=-1)]
+    constants = {"w": networks.values((65, 129), 1), "scale": networks.values((129,), 2), "axes": numpy.array([-1]), "axis": numpy.array(2)}
+    return compile_model(networks.graph_of(nodes, {"x": networks.values((2, 37, 65))}, ("y",), constants, 20), "model.onnx")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("way", ["fused", "apart"])
+def test_all_steps_of_a_model_run_on_its_backend(threads, way):
+    """On the one that it was prepared for, whatever the process's is when it runs; and what else the thread computes runs on the process's."""
+    data, x = everything(), np.asarray(networks.values((2, 37, 65)))
+    made, kinds = {}, set()
+    library.force_algorithm(way)
+    try:
+        for backend in (backend.name for backend in library.backends() if backend.available):
+            library.force_backend(backend)
+            model = opened("model", data, search="fixed", threads=threads)
+            made[backend] = model({"x": x})["y"].tobytes()
+            kinds |= {step.kind for step in model.steps}
+            exponentials = np.exp(x).tobytes()
+            for other in (other.name for other in library.backends() if other.available):
+                library.force_backend(other)
+                assert model({"x": x})["y"].tobytes() == made[backend]
+            library.force_backend(backend)
+            assert np.exp(x).tobytes() == exponentials
+    finally:
+        library.force_algorithm(None)
+        library.force_backend(None)
+    assert {"Attention", "Softmax", "Normalize", "MatMul", "Unary", "Reduce", "Scan", "Activate"} <= kinds
+    assert len(set(made.values())) == len(made)         # else it would show nothing
 
 
 def test_measured_rates_are_kept_and_impossible_ones_refused():

@@ -1,9 +1,9 @@
 """Boots a VM, loads a task, makes its first calls and ends it, while the n-th allocation fails; for one n after the other.
 
-    LD_PRELOAD=failing.so python -m tests.faults.boots core|libraries|making|python|alone|posix N…
+    LD_PRELOAD=failing.so python -m tests.faults.boots core|libraries|backups|making|python|alone|posix N…
 
 `core`: allocations that the native core asks of libc, on all threads. `libraries`: the same, those that it asks for OpenSSL and libzstd among them,
-with a task that uses them. `making`: those that CPython makes on the
+with a task that uses them. `backups`: those that CPython makes on the VM's thread in a call that backs up a database. `making`: those that CPython makes on the
 VM's threads while it makes the interpreter; `python`: all its others there. `alone` and `posix` are controls: CPython makes and ends an interpreter on a
 native thread, and none of our code is there; what fails is the making, or a second import of the module posix. Each n is printed before it is tried, so a crash is known by
 its n, and after it how it ended and what was wrong with that. The last line tells how many allocations there are, once an n was beyond.
@@ -102,8 +102,34 @@ def run(value):
     except ssl.SSLWantReadError:
         return len(outgoing.read()) > 100
 '''
+# Three ways through the gate of Connection.backup: it adds both of its arguments, or one, or puts its own where they stand.
+BACKUPS = '''
+import sqlite3
+
+hoard = []
+
+def setup():
+    global source, target
+    source, target = sqlite3.connect(":memory:"), sqlite3.connect(":memory:")
+    source.executescript("create table t(x); insert into t values (7)")
+
+def run(value):
+    if value == "hoard":        # what CPython keeps to make tuples and floats of without an allocation
+        hoard.extend([value] * size for size in range(1, 20) for _ in range(100))
+        hoard.extend(tuple(few) for few in hoard[:1900] for _ in range(25))
+        hoard.extend(float(n) for n in range(300))
+        return len(hoard)
+    told = []
+    def tell(*about):
+        told.append(about)
+    source.backup(target)
+    source.backup(target, progress=tell)
+    source.backup(target, pages=1, progress=tell, sleep=0.001)
+    return [len(told) > 1, target.execute("select x from t").fetchone()[0]]
+'''
 CALLS = ("sealed", "threads", "files", "denied", "raised", list(range(50)), "array", np.ones((2, 3)))
 LIBRARY_CALLS = ("zstd", "hashlib", "ssl", "zstd")
+BACKUP_CALLS = ("warm", "hoard", "last")
 PERMISSIONS = {"read": ["/usr/share"], "write": [], "net": ["localhost:80"], "env": ["HOME"], "host": []}
 
 
@@ -123,12 +149,13 @@ def code_of_the_core(core):
     return int(lines[0][0].split("-")[0], 16), int(code[0], 16), int(code[1], 16)
 
 
-def try_once(core, system, image, arm, calls=CALLS):
-    """(how boot and calls ended, what is wrong with it)."""
+def try_once(core, system, image, arm, calls=CALLS, disarm=None):
+    """(how boot and calls ended, what is wrong with it). With `disarm` allocations fail in the last call alone, until it has ended."""
     wrong = []
     events = core.Events()
     lane = core.Lane("work", "1", image, "main:run", events)
-    arm()
+    if disarm is None:
+        arm()
     try:
         vm = core.VM(system, events, permissions=PERMISSIONS)
     except (MemoryError, OSError) as error:
@@ -137,7 +164,9 @@ def try_once(core, system, image, arm, calls=CALLS):
     until(lambda: vm.state in ("ready", "failed"))
     if vm.state == "ready":
         vm.attach(lane)
-        for value in calls:
+        for number, value in enumerate(calls):
+            if disarm is not None and number == len(calls) - 1:
+                arm()
             try:
                 call = lane.submit(value, 20)
             except MemoryError:
@@ -156,6 +185,8 @@ def try_once(core, system, image, arm, calls=CALLS):
                     wrong.append(f"open: {result}")
             except (VMHostError, MemoryError) as error:
                 ends.append(type(error).__name__)
+        if disarm is not None:
+            disarm()
         lane.close(False)
         vm.retire()
         until(lambda: vm.state in ("ended", "quarantined"))
@@ -209,8 +240,8 @@ def main(mode, *numbers):
         return alone(failing, mode == "posix", map(int, numbers))
     core = isolation.core()
     core.set_error_factory(from_core)
-    system, image = system_image(core), isolation.image_of(bundle(LIBRARIES if mode == "libraries" else WORK), core)
-    calls = LIBRARY_CALLS if mode == "libraries" else CALLS
+    source, calls = {"libraries": (LIBRARIES, LIBRARY_CALLS), "backups": (BACKUPS, BACKUP_CALLS)}.get(mode, (WORK, CALLS))
+    system, image = system_image(core), isolation.image_of(bundle(source), core)
     image.add_file("words.txt", b"some words")
     failing.failing_disarm.restype = ctypes.c_long
     failing.failing_where.restype = ctypes.c_char_p
@@ -222,7 +253,7 @@ def main(mode, *numbers):
     try_once(core, system, image, lambda: None, calls)     # what is made once per process is made
     for n in map(int, numbers):
         print("n", n, flush=True)
-        end, wrong = try_once(core, system, image, lambda: failing.failing_arm(n), calls)
+        end, wrong = try_once(core, system, image, lambda: failing.failing_arm(n), calls, failing.failing_disarm if mode == "backups" else None)
         counted = failing.failing_disarm()
         if counted >= 0:
             total = counted

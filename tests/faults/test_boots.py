@@ -66,6 +66,13 @@ def test_some_allocations_that_openssl_and_libzstd_ask_the_core_for_fail(failing
     assert sum(ends.values()) == len(chosen) and not crashes
 
 
+def test_each_allocation_of_cpython_fails_once_while_a_database_is_backed_up(failing):
+    """A backup's gate makes arguments of its own: the call ends with MemoryError or as ever, and the VM with nothing left."""
+    ends, crashes, total = run(failing, "backups", range(1, BEYOND // 10000))
+    report("backups", ends, crashes, total)
+    assert total > 20 and ends == {"result,result,MemoryLimitError": total} and not crashes
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize("part", range(8))
 def test_each_allocation_that_openssl_and_libzstd_ask_the_core_for_fails_once(failing, part):

@@ -22,7 +22,8 @@ typedef struct {
 /* Executable segments of the object that holds CPython and of our own. Written once, before the first VM. */
 static span code[16];
 static int code_count;
-static span left_out;       /* of these: see overflow.h */
+static span left_out[2];    /* of these: see overflow.h */
+static int left_out_count;
 
 /* Of the calling thread. Only its own handler reads it. */
 static _Thread_local struct {
@@ -61,7 +62,8 @@ void vmh_overflow_install(void)
 
 void vmh_overflow_leave_out(const void *begin, const void *end)
 {
-    left_out = (span){(uintptr_t)begin, (uintptr_t)end};
+    if (left_out_count < (int)(sizeof left_out / sizeof *left_out))
+        left_out[left_out_count++] = (span){(uintptr_t)begin, (uintptr_t)end};
 }
 
 void vmh_overflow_guard(vmh_vm *vm)
@@ -114,8 +116,9 @@ size_t vmh_overflow_left(void)
 
 static bool in_code(uintptr_t address)
 {
-    if (address >= left_out.low && address < left_out.high)
-        return false;
+    for (int i = 0; i < left_out_count; i++)
+        if (address >= left_out[i].low && address < left_out[i].high)
+            return false;
     for (int i = 0; i < code_count; i++)
         if (address >= code[i].low && address < code[i].high)
             return true;

@@ -1,6 +1,7 @@
 /* SQLite's allocator: blocks remember who paid, so whoever frees one, the VM that got it is credited.
  *
- * SQLite may call it with a lock of the whole process held, so all of it is a critical section. */
+ * SQLite may call it with a lock of the whole process held, so all of it is a critical section; what SQLite calls lies in a section of its own too, since a
+ * function's first instructions come before it can say so (overflow.h). */
 #include "sqlite_memory.h"
 
 #include <dlfcn.h>
@@ -78,7 +79,10 @@ static void *change(void *memory, int size)
     return moved + 1;
 }
 
-static void *allocate(int size)
+#define CALLED_BY_SQLITE __attribute__((section("vmh_called_by_sqlite")))
+extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_sqlite[], __stop_vmh_called_by_sqlite[];       /* the linker's */
+
+CALLED_BY_SQLITE static void *allocate(int size)
 {
     vmh_critical_enter();
     void *memory = vmh_overflow_left() < VMH_SQLITE_STACK_END ? NULL : take(size);
@@ -86,14 +90,14 @@ static void *allocate(int size)
     return memory;
 }
 
-static void release(void *memory)
+CALLED_BY_SQLITE static void release(void *memory)
 {
     vmh_critical_enter();
     give(memory);
     vmh_critical_leave();
 }
 
-static void *resize(void *memory, int size)
+CALLED_BY_SQLITE static void *resize(void *memory, int size)
 {
     vmh_critical_enter();
     void *moved = change(memory, size);
@@ -101,8 +105,8 @@ static void *resize(void *memory, int size)
     return moved;
 }
 
-static int size_of(void *memory) { return memory == NULL ? 0 : (int)(((block *)memory - 1)->bytes - sizeof(block)); }
-static int round_up(int size) { return (size + 7) & ~7; }
+CALLED_BY_SQLITE static int size_of(void *memory) { return memory == NULL ? 0 : (int)(((block *)memory - 1)->bytes - sizeof(block)); }
+CALLED_BY_SQLITE static int round_up(int size) { return (size + 7) & ~7; }
 static int start(void *context) { return SQLITE_OK_; }
 static void stop(void *context) { }
 
@@ -161,5 +165,6 @@ void vmh_sqlite_memory_install(const char *path)
     vmh_memory_bind(NULL);
     library.initialize();
     vmh_memory_bind(payer);
+    vmh_overflow_leave_out(__start_vmh_called_by_sqlite, __stop_vmh_called_by_sqlite);
     atomic_store(&counted, status == SQLITE_OK_);
 }

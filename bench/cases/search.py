@@ -1,5 +1,5 @@
-"""The engine's choice of algorithms judged: each one forced on every convolution and matrix product of the networks in which there is a choice, against what
-the search chooses. One thread; the networks are run whole, so that each step finds the caches as they are; least times of interleaved runs.
+"""The engine's choice of algorithms judged: each one forced on every convolution, matrix product and attention of the networks in which there is a choice, against
+what the search chooses. One thread; the networks are run whole, so that each step finds the caches as they are; least times of interleaved runs.
 """
 
 import tempfile

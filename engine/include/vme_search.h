@@ -1,4 +1,4 @@
-/* Which algorithm computes each convolution of a model, and where prepared models are kept, for those who make models: beside vme.h. */
+/* Which algorithm computes each convolution, product with constant weights and attention of a model, and where prepared models are kept, for those who make models: beside vme.h. */
 #ifndef VME_SEARCH_H
 #define VME_SEARCH_H
 

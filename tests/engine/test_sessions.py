@@ -10,6 +10,7 @@ from onnx import helper
 import engine
 from bytecode.models import compile_model
 from engine import library
+from engine._vme import ffi, lib
 from engine.models import opened
 from tests import networks
 from tests.engine.test_models import window
@@ -141,6 +142,25 @@ def everything():
         node("Sigmoid", ["a"], ["sigmoid"]), node("Concat", ["q", "scan", "gelu", "sums", "sigmoid"], ["y"], axis=-1)]
     constants = {"w": networks.values((65, 129), 1), "scale": networks.values((129,), 2), "axes": numpy.array([-1]), "axis": numpy.array(2)}
     return compile_model(networks.graph_of(nodes, {"x": networks.values((2, 37, 65))}, ("y",), constants, 20), "model.onnx")
+
+
+@pytest.mark.parametrize("way", ["fused", "apart"])
+def test_how_attention_is_done_is_kept_too(tmp_path, way):
+    def chosen(model):
+        told = ffi.new("vme_step *")
+        for number in range(lib.vme_model_steps(model._model)):
+            lib.vme_model_step(model._model, number, told)
+            if ffi.string(told.kind) == b"Attention":
+                yield ffi.string(told.algorithm).decode()
+
+    data, kept = everything(), tmp_path / "kept"
+    library.force_algorithm(way)
+    try:
+        assert list(chosen(library.Model(data, search="fixed", kept=kept))) == [way]
+    finally:
+        library.force_algorithm(None)
+    again = library.Model(data, search="fixed", kept=kept)
+    assert again.was_kept and list(chosen(again)) == [way]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -48,6 +48,8 @@ ALWAYS_NATIVE = frozenset("""
     _warnings _weakref atexit builtins errno fcntl gc itertools marshal posix sys time _sha2
 """.split())
 
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+
 
 class Library:
     """The standard-library bundle of this installation, whose code was read for its imports."""
@@ -114,7 +116,9 @@ def imports_of(code, name, is_package):
 
 def _walk(code, package, at_once):
     constants, before = [], []
-    for instruction in dis.get_instructions(code):
+    deferred = "_deferred" in code.co_names     # `_deferred.Module("copy")`: imported when it is used
+    # few functions import, and to look at one instruction after the other takes long; an instruction is two bytes, its operation the first one
+    for instruction in dis.get_instructions(code) if deferred or _IMPORT_NAME in code.co_code[::2] else ():
         if instruction.opname == "IMPORT_NAME":
             level, names = (each.argval for each in before[-2:])
             module = instruction.argval
@@ -127,7 +131,7 @@ def _walk(code, package, at_once):
         elif instruction.opname == "LOAD_CONST" and type(instruction.argval) is str:
             constants.append(instruction.argval)
         before = [*before[-1:], instruction]
-    if "_deferred" in code.co_names:        # `_deferred.Module("copy")`: imported when it is used
+    if deferred:
         yield from ((text, False) for text in constants)
     for inner in code.co_consts:
         if type(inner) is type(code):

@@ -28,6 +28,13 @@ def pytest_sessionstart(session):
         pytest.exit("the native core is not built; run `make test`, or `make build` once", returncode=3)
 
 
+def pytest_collection_finish(session):
+    """What is there by now stays: the collector, which fixtures call to see what tests leave behind, need not look at it again. With
+    fourteen thousand tests that takes 70 ms each time, minutes in all."""
+    gc.collect()
+    gc.freeze()
+
+
 def _thread_name(number):
     try:
         return Path("/proc/self/task", number, "comm").read_text().strip()

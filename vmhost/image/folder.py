@@ -4,6 +4,7 @@ In it: `vmrun`, `host.vmb`, `stdlib.vmb`, `_sqlite3.so` and `lapack.so` where th
 last of them `file SHA256 CHECKSUM SIZE NAME` of each file and `end CHECKSUM` of all before it. Same inputs, same bytes.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -53,22 +54,30 @@ def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=Fal
     out = Path(os.path.abspath(out))
     if out.exists() and not (out / "manifest").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ImageError(f"{out}: is there already and is no image; choose another folder, or empty it")
-    image, files = _made(out, toolchain.find(), bundles, (*more_modules, *(("engine.numpy",) if with_engine or with_lapack else ())), _lapack() if with_lapack else None)
-    work = None
+    tools, work = toolchain.find(), None
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        for name, data in files.items():
-            (work / name).write_bytes(data)
-            os.chmod(work / name, 0o755 if name == "vmrun" else 0o644)
-        os.chmod(work, 0o755)
-        _put_in_place(work, out)
-    except OSError as error:
-        raise ImageError(f"{out}: cannot be written: {error.strerror}; nothing was left there") from error
+        with _written(out):                     # before all else: who cannot write there is told at once
+            out.parent.mkdir(parents=True, exist_ok=True)
+            work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        image, files = _made(out, tools, bundles, (*more_modules, *(("engine.numpy",) if with_engine or with_lapack else ())), _lapack() if with_lapack else None)
+        with _written(out):
+            for name, data in files.items():
+                (work / name).write_bytes(data)
+                os.chmod(work / name, 0o755 if name == "vmrun" else 0o644)
+            os.chmod(work, 0o755)
+            _put_in_place(work, out)
     finally:
         if work is not None:
             shutil.rmtree(work, ignore_errors=True)
     return image
+
+
+@contextlib.contextmanager
+def _written(out):
+    try:
+        yield
+    except OSError as error:
+        raise ImageError(f"{out}: cannot be written: {error.strerror}; nothing was left there") from error
 
 
 def _made(out, tools, bundles, more_modules, lapack):

@@ -4,7 +4,7 @@ import numpy
 
 from .equal import merge_equal
 from .factoring import factor_products
-from .network import BINARY, Layer, contiguous, dtype_number, is_binary
+from .network import BINARY, Layer, View, contiguous, dtype_number, is_binary
 from .patterns import find_attention, find_patterns
 from .places import activate_products, add_in_products, make_in_place
 
@@ -43,6 +43,7 @@ def improve(network):
     with savings.counting("made in place", network):
         make_in_place(network)
     with savings.counting("layouts", network):
+        read_bases(network)
         part_layouts(network)
         drop_dead(network)
 
@@ -165,6 +166,15 @@ def settle(network):
         if (layer.op in IMAGES and len(network.shape(layer.output)) == 4) or (layer.op in ("Unary", "Binary", "Activate") and any(name in images for name in layer.inputs)):
             images.add(layer.output)
         network.layers.append(layer)
+
+
+def read_bases(network):
+    """What sees all of a tensor in its own shape, as back from another one, is read as that tensor: what no view sees may lie as it will."""
+    for layer in network.layers:
+        for place, name in enumerate(layer.inputs):
+            view = network.views.get(name)
+            if view and view.base not in network.constants and view == View(view.base, 0, contiguous(network.shape(name))) and network.shape(view.base) == network.shape(name):
+                layer.inputs[place] = view.base
 
 
 def part_layouts(network):

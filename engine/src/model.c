@@ -12,6 +12,7 @@
 
 enum {
     SPARE_PART = 3,                         /* of the file: what sums of weights may take besides. BERT's process takes less than ONNX Runtime's so */
+    CACHE_WAY = 4096,                       /* bytes: what lies so far apart wants the same lines of the nearest cache, on most CPUs */
 };
 
 #define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
@@ -106,10 +107,53 @@ static void image_strides(model_value *value)
     value->start = (value->top * value->row + value->left * value->pixel) * 4;
 }
 
+/* Elements from a row of c numbers to the next: a line more where a tile's rows would drive each other out of the nearest cache. */
+static int64_t row_apart(const model_value *value)
+{
+    return value->may_be_apart && value->n * value->h * value->w > 1 && value->c * (int64_t)sizeof(float) % CACHE_WAY == 0
+        ? value->c + VME_ALIGNMENT / (int64_t)sizeof(float) : value->c;
+}
+
+/* Of a matrix between two products. */
+static void matrix_lay_out(model_value *value)
+{
+    value->pixel = value->row = value->image = row_apart(value);
+    value->strides[0] = value->pixel * (int64_t)sizeof(float);
+    value->bytes = (value->n * value->strides[0] + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+}
+
+static void not_apart(vme_model *model, int value)
+{
+    if (value >= 0)
+        model->value[model_root(model, value)].may_be_apart = false;
+}
+
+/* Says which values' rows may lie apart: images that no operator on tensors sees, and matrices that only products do. */
+static void find_apart(vme_model *model)
+{
+    for (int v = 0; v < model->values; v++) {
+        model_value *value = &model->value[v];
+        value->may_be_apart = value->channels_last
+            || (value->dtype == VME_FLOAT32 && value->rank == 2 && value->kind != MODEL_CONSTANT && value->kind != MODEL_VIEW && !value->plain);
+    }
+    for (int v = 0; v < model->values; v++)
+        if (model->value[v].within >= 0 && !model->value[v].channels_last)
+            not_apart(model, v);
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        const int used[] = {step->in, step->addend, step->out};
+        for (int i = 0; i < 3; i++)
+            if (step->kind == STEP_TENSOR || (step->kind != STEP_CONV && used[i] >= 0 && !model->value[used[i]].channels_last))
+                not_apart(model, used[i]);
+        for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
+            not_apart(model, step->operand[i]);
+    }
+}
+
 static vme_status image_lay_out(model_value *value)
 {
     int64_t total;
-    value->pixel = value->c;
+    value->pixel = row_apart(value);
     if (__builtin_mul_overflow(value->left + value->w + value->right, value->pixel, &value->row)
         || __builtin_mul_overflow(value->top + value->h + value->bottom, value->row, &value->image)
         || __builtin_mul_overflow(value->n, value->image, &total) || total > MODEL_ELEMENTS_MOST)
@@ -120,9 +164,10 @@ static vme_status image_lay_out(model_value *value)
 }
 
 /* An image within another one has its margin, which is as wide as any of them wants. */
-static vme_status images_lay_out(vme_model *model)
+static vme_status lay_out(vme_model *model)
 {
     vme_status status = VME_OK;
+    find_apart(model);
     for (int v = 0; v < model->values; v++) {
         const model_value *value = &model->value[v];
         if (value->channels_last && value->within >= 0)
@@ -131,6 +176,8 @@ static vme_status images_lay_out(vme_model *model)
     for (int v = 0; status == VME_OK && v < model->values; v++)
         if (model->value[v].channels_last && model->value[v].within < 0)
             status = image_lay_out(&model->value[v]);
+        else if (model->value[v].may_be_apart)
+            matrix_lay_out(&model->value[v]);
     for (int v = 0; status == VME_OK && v < model->values; v++) {
         model_value *value = &model->value[v];
         if (value->channels_last && value->within >= 0) {
@@ -327,7 +374,7 @@ static vme_status make(model_making *it)
     model->values = it->values;
     model->steps = s;
     spread_layouts(model);
-    status = images_lay_out(model);
+    status = lay_out(model);
     if (status == VME_OK && model->base == NULL)
         status = backend_choose(model, it->kept != NULL);
     for (s = 0; status == VME_OK && s < model->steps; s++) {

@@ -118,6 +118,7 @@ typedef struct model_value {
     int64_t strides[MODEL_RANK];            /* bytes, in the layout that it has */
     bool plain;                             /* never an image: views see it, or rows of it are read */
     bool channels_last;                     /* an image; else plain */
+    bool may_be_apart;                      /* its rows of c numbers may have gaps */
     /* of float32 of rank 2 or 4 */
     int64_t n, h, w, c;
     int64_t top, left, bottom, right;       /* the margin */

@@ -104,6 +104,16 @@ def test_activations_go_into_the_product_that_makes_their_operand(kind, nodes, r
     agrees(nodes, {"x": x}, constants, opset=20)
 
 
+@pytest.mark.parametrize("curve", ["Relu", "Sigmoid", None])
+def test_rows_between_products_that_lie_apart_are_the_same_rows(curve):
+    """1024 numbers are a whole way of the nearest cache: between two products rows get a line more, and where an operator sees them, none."""
+    activated = [node(curve, "m", "a")] if curve else [node("Identity", "m", "a")]
+    nodes = [node("MatMul", "x w", "m"), *activated, node("MatMul", "a v", "b"), node("MatMul", "b v", "c"), node("Softmax", "c", "s"), node("MatMul", "s u", "y")]
+    constants = {"w": networks.values((24, 1024), 1) / 5, "v": networks.values((1024, 1024), 2) / 32, "u": networks.values((1024, 9), 3) / 32}
+    agrees(nodes, {"x": networks.values((1, 30, 24), 4)}, constants)
+    agrees(nodes, {"x": networks.values((30, 24), 4)}, constants, outputs=("y", "b"))
+
+
 ATTENTION = [node("Transpose", "k", "t", perm=[0, 1, 3, 2]), node("MatMul", "q t", "s"), node("Mul", "s scale", "f"), node("Add", "f mask", "w"),
              node("Softmax", "w", "p"), node("MatMul", "p v")]
 

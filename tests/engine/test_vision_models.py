@@ -74,6 +74,32 @@ def test_bounds_go_into_what_makes_their_operand():
         <= len(compile_model(build(node("Conv", "x w", "y")), "a")) + 64
 
 
+WIDE = 1024         # channels whose pixels would lie a whole way of the nearest cache apart: they get a line between them
+WIDE_CHAINS = {
+    "products": ({"y": None}, [node("Conv", "x wide", "a"), node("Relu", "a", "b"), node("Conv", "b narrow", "y")]),
+    "operators on images": ({"y": (2, WIDE)}, [
+        node("Conv", "x wide", "a"), node("MaxPool", "a", "b", kernel_shape=[3, 3], pads=[1] * 4), node("Conv", "b deep", "c", group=WIDE, pads=[1] * 4),
+        node("Add", "b c", "d"), node("GlobalAveragePool", "d", "e"), node("Flatten", "e", "y")]),
+    "a window and a residual": ({"y": None}, [
+        node("Conv", "x wide", "a"), node("Conv", "a around", "b", pads=[1] * 4), node("Conv", "b wider", "c"), node("Add", "c a", "d"),
+        node("Conv", "d narrow", "y")]),
+    "an output and an operator on tensors": ({"y": None, "n": None}, [
+        node("Conv", "x wide", "y"), node("Exp", "y", "z"), node("ReduceMean", "z", "m", axes=[1]), node("Conv", "y narrow", "c"), node("Add", "c m", "n")]),
+    "parts": ({"y": None}, [node("Conv", "x wide", "a"), node("Conv", "x wide", "b"), node("Concat", "a b", "c", axis=1), node("Conv", "c widest", "y")]),
+    "flattened": ({"y": (2, 20 * WIDE)}, [node("Conv", "x wide", "a"), node("Flatten", "a", "y")]),
+    "flattened pixels": ({"y": (2, WIDE)}, [node("Conv", "x wide", "a"), node("MaxPool", "a", "b", kernel_shape=[5, 4]), node("Flatten", "b", "y")]),
+}
+
+
+@pytest.mark.parametrize("chain", WIDE_CHAINS)
+def test_pixels_that_lie_apart_are_the_same_pixels(chain):
+    outputs, nodes = WIDE_CHAINS[chain]
+    agrees(networks.graph(nodes, {"x": (2, 6, 5, 4)}, outputs, {
+        "wide": networks.values((WIDE, 6, 1, 1), 1), "narrow": networks.values((5, WIDE, 1, 1), 2) / 16, "deep": networks.values((WIDE, 1, 3, 3), 3) / 4,
+        "around": networks.values((32, WIDE, 3, 3), 4) / 64, "wider": networks.values((WIDE, 32, 1, 1), 5) / 8,
+        "widest": networks.values((7, 2 * WIDE, 1, 1), 6) / 16}), (2, 6, 5, 4))
+
+
 CURVES = {
     "sigmoid": [node("Sigmoid", "c", "y")], "silu": [node("Sigmoid", "c", "s"), node("Mul", "c s", "y")],
     "gelu": [node("Div", "c root", "r"), node("Erf", "r", "e"), node("Add", "e one", "o"), node("Mul", "c o", "m"), node("Mul", "m half", "y")],

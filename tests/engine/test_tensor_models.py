@@ -104,6 +104,15 @@ def test_activations_go_into_the_product_that_makes_their_operand(kind, nodes, r
     agrees(nodes, {"x": x}, constants, opset=20)
 
 
+def test_probabilities_are_normal_numbers_or_0():
+    """What a mask closes is 0 and not a subnormal number, whose products take a hundred cycles each. (masked BERT was 8 % slower)"""
+    x = numpy.array([[0, -86.5, -87.5, -95, -103, -110, -1e30, -numpy.inf] * 5, [-1, -3e38] * 20, [numpy.nan, -100] * 20], "float32")
+    for made in runs_on(backends(), networks.graph_of([node("Softmax", "x")], {"x": x}, ("y",)), {"x": x}):
+        assert (made[0][0].reshape(5, 8)[:, :2] > 0).all() and (made[0][0].reshape(5, 8)[:, 2:] == 0).all()
+        assert numpy.allclose(made[0][1][::2], 1 / 20, rtol=1e-6) and not made[0][1][1::2].any()
+        assert numpy.isnan(made[0][2]).all()
+
+
 @pytest.mark.parametrize("curve", ["Relu", "Sigmoid", None])
 def test_rows_between_products_that_lie_apart_are_the_same_rows(curve):
     """1024 numbers are a whole way of the nearest cache: between two products rows get a line more, and where an operator sees them, none."""

@@ -173,13 +173,14 @@ static inline __mmask16 first(int64_t count) { return count < 16 ? (__mmask16)((
 static inline __m512 exponential16(__m512 x)
 {
     static const float terms[] = {0x1.6a2316p-10f, 0x1.123a8ep-7f, 0x1.5558f6p-5f, 0x1.555490p-3f, 0x1.fffffcp-2f, 1, 1};
-    const __m512 limited = _mm512_max_ps(all(-110), _mm512_min_ps(all(89), x));        /* NaN is the second operand and stays */
+    const __m512 limited = _mm512_max_ps(all(-87), _mm512_min_ps(all(89), x));         /* NaN is the second operand and stays */
+    const __mmask16 some = _mm512_cmp_ps_mask(x, all(-87), _CMP_NLT_UQ);                /* a power that is no normal number takes 100 cycles */
     const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(limited, all(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     const __m512 r = _mm512_fmadd_ps(n, all(-0x1.7f7d1cp-20f), _mm512_fmadd_ps(n, all(-0x1.62e4p-1f), limited));
     __m512 sum = all(terms[0]);
     for (int i = 1; i < 7; i++)
         sum = _mm512_fmadd_ps(sum, r, all(terms[i]));
-    return _mm512_scalef_ps(sum, n);
+    return _mm512_maskz_scalef_ps(some, sum, n);
 }
 
 static float exponentials(int64_t n, float by, float *out)

@@ -13,7 +13,7 @@
  * Where there is an odd number of rows, the lower half lacks one, which counts as zeros; so does a channel, of a block with an odd number. A sliver
  * without another one is done as the direct algorithm does.
  *
- * Packed weights: of each block and pair B11, B21, B22, T1, T2, T3, -T4, each with as many rows as the first half of the longest block; of the last
+ * Packed weights: of each block and pair B11, B21, T2, T1, B22, T3, -T4, as they are used, each with as many rows as the first half of the longest block; of the last
  * sliver, where it is alone, as many as there are channels. */
 #include "model.h"
 
@@ -28,7 +28,7 @@ enum {
     ROWS_MOST = 14, COLUMNS_MOST = 32,
     PRODUCTS = 7, SUMS = 4,
 };
-enum { B11, B21, B22, T1, T2, T3, MINUS_T4 };
+enum { B11, B21, T2, T1, B22, T3, MINUS_T4 };
 enum { S1, S2, S3, S4 };
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
@@ -93,7 +93,7 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
                     const float b11 = weight(weights, &it, outputs, left, begin + k), b12 = weight(weights, &it, outputs, right, begin + k);
                     const float b21 = lower ? weight(weights, &it, outputs, left, begin + first + k) : 0;
                     const float b22 = lower ? weight(weights, &it, outputs, right, begin + first + k) : 0;
-                    const float t1 = b12 - b11, t2 = b22 - t1, of[PRODUCTS] = {b11, b21, b22, t1, t2, b22 - b12, b21 - t2};
+                    const float t1 = b12 - b11, t2 = b22 - t1, of[PRODUCTS] = {b11, b21, t2, t1, b22, b22 - b12, b21 - t2};
                     for (int i = 0; i < PRODUCTS; i++)
                         to[i * part_floats(&it)] = of[i];
                 }

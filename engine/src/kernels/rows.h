@@ -219,35 +219,80 @@ static float exponentials(int64_t n, float by, float *out)
 }
 #endif
 
-#define CURVE(EXPRESSION) \
-    for (int64_t i = 0; i < n; i++) { \
-        const float x = in[i]; \
-        out[i] = (EXPRESSION); \
+#ifdef __AVX512F__
+static inline __m512 gelu16(__m512 x)
+{
+    static const float q_terms[] = {
+        -0x1.cab4a8p-26f, 0x1.aefd3ep-21f, -0x1.5adcb8p-17f, 0x1.303526p-14f, -0x1.15d5e6p-12f, -0x1.17eff2p-15f, 0x1.ca31cep-8f, -0x1.adde10p-5f,
+        0x1.0c6dfep-2f, -0x1.26aedcp+0f, -1};
+    static const float part_terms[] = {0x1.5bba0ep-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f, 0x1.62e42ap-1f, 1};
+    const __m512 away = _mm512_abs_ps(x), u = _mm512_min_ps(all(6), away);
+    __m512 q = all(q_terms[0]), part = all(part_terms[0]);
+    for (int i = 1; i < 11; i++)
+        q = _mm512_fmadd_ps(q, u, all(q_terms[i]));
+    const __m512 power = _mm512_max_ps(all(-126), _mm512_fmadd_ps(_mm512_mul_ps(away, all(-0x1.715476p-1f)), away, q));
+    const __m512 n = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm512_sub_ps(power, n);
+    for (int i = 1; i < 6; i++)
+        part = _mm512_fmadd_ps(part, r, all(part_terms[i]));
+    part = _mm512_scalef_ps(part, n);
+    return _mm512_mul_ps(x, _mm512_mask_sub_ps(part, _mm512_cmp_ps_mask(x, all(0), _CMP_NLT_UQ), all(1), part));
+}
+
+static inline __m512 gate16(__m512 x)
+{
+    return _mm512_div_ps(all(1), _mm512_add_ps(all(1), exponential16(_mm512_sub_ps(all(0), x))));
+}
+static inline __m512 gelu_tanh16(__m512 x)
+{
+    const __m512 cube = _mm512_mul_ps(_mm512_mul_ps(_mm512_mul_ps(x, all(0.044715f)), x), x);
+    return _mm512_mul_ps(x, gate16(_mm512_mul_ps(all(2 * 0.79788456f), _mm512_add_ps(x, cube))));
+}
+static inline __m512 silu16(__m512 x) { return _mm512_mul_ps(x, gate16(x)); }
+static inline __m512 mish16(__m512 x)
+{
+    const __m512 power = exponential16(_mm512_min_ps(all(20), x)), product = _mm512_mul_ps(power, _mm512_add_ps(power, all(2)));
+    return _mm512_mul_ps(x, _mm512_div_ps(product, _mm512_add_ps(product, all(2))));
+}
+
+#define CURVE(FUNCTION) \
+    for (int64_t i = 0; i < n; i += 16) { \
+        const __mmask16 some = first(n - i); \
+        _mm512_mask_storeu_ps(out + i, some, FUNCTION##16(_mm512_maskz_loadu_ps(some, in + i))); \
     }
+#else
 static inline float gate(float x) { return 1 / (1 + exponential(-x)); }
-static inline float mish_gate(float x)
+/* (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)) */
+static inline float gelu_tanh(float x) { return x * gate(2 * 0.79788456f * (x + 0.044715f * x * x * x)); }
+static inline float silu(float x) { return x * gate(x); }
+static inline float mish(float x)
 {
     const float power = exponential(x > 20 ? 20 : x), product = power * (power + 2);
-    return product / (product + 2);
+    return x * (product / (product + 2));
 }
+
+#define CURVE(FUNCTION) \
+    _Pragma("GCC ivdep") \
+    for (int64_t i = 0; i < n; i++) \
+        out[i] = FUNCTION(in[i]);
+#endif
 
 static void curve(int which, int64_t n, const float *in, float *out)
 {
     switch (which) {
     case CURVE_GELU:
-        _Pragma("GCC ivdep") CURVE(gelu(x));
+        CURVE(gelu);
         break;
-    case CURVE_GELU_TANH:       /* (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)) */
-        _Pragma("GCC ivdep") CURVE(x * gate(2 * 0.79788456f * (x + 0.044715f * x * x * x)));
+    case CURVE_GELU_TANH:
+        CURVE(gelu_tanh);
         break;
     case CURVE_SIGMOID:
-        _Pragma("GCC ivdep") CURVE(gate(x));
+        CURVE(gate);
         break;
     case CURVE_MISH:
-        _Pragma("GCC ivdep") CURVE(x * mish_gate(x));
+        CURVE(mish);
         break;
     default:
-        _Pragma("GCC ivdep") CURVE(x * gate(x));
+        CURVE(silu);
         break;
     }
 }

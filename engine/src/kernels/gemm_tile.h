@@ -64,7 +64,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
     char *c = tile->c;
     int64_t p = tile->k;
     /* c is on its way while the sums are made: a row every two steps, lest b wait behind it, where there are that many */
-    const bool full = rows + 3 >= ROWS, slowly = way == PACKED_ROWS && full && p >= 4 * ROWS;
+    const bool full = rows + 3 >= ROWS, slowly = (way == LAYER || (way == PACKED_ROWS && full)) && p >= 4 * ROWS;
     if (tile->far && !slowly)
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
@@ -113,23 +113,40 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
         const char *seventh = a + 7 * tile->a_row, *coming = way == LAYER ? layer->coming : NULL;
         const volatile int64_t coming_step = way == LAYER ? layer->coming_step : 0;
         int64_t runs = way == LAYER ? layer->runs : 1;
+        bool fetching = way == LAYER && slowly && tile->far;
 #define ROW ((i < 7 ? a : seventh) + (i % 7 == 0 ? 0 : i % 7 == 1 ? step1 : i % 7 == 2 ? 2 * step1 : i % 7 == 3 ? step3 \
                                       : i % 7 == 4 ? 4 * step1 : i % 7 == 5 ? step5 : 2 * step3))
         do {
-            if (way == LAYER)                   /* Two steps move the pointers once: that takes cycles of the ports that multiply, too. */
-                for (; p >= 2; p -= 2) {
-#pragma GCC unroll 2
-                    for (int s = 0; s < 2; s++) {
-                        STEP(ROW + s * a_column, b + s * b_row, false);
-                        FETCH(b + s * b_row + ahead);
-                        __builtin_prefetch(coming, 0, 2);
-                        coming += coming_step;
-                    }
-                    a += 2 * a_column;
-                    if (rows > 7)
-                        seventh += 2 * a_column;
-                    b += 2 * b_row;
+            /* Two steps move the pointers once: that takes cycles of the ports that multiply, too. */
+#define TWO_STEPS \
+            do { \
+                _Pragma("GCC unroll 2") \
+                for (int s = 0; s < 2; s++) { \
+                    STEP(ROW + s * a_column, b + s * b_row, false); \
+                    FETCH(b + s * b_row + ahead); \
+                    __builtin_prefetch(coming, 0, 2); \
+                    coming += coming_step; \
+                } \
+                a += 2 * a_column; \
+                if (rows > 7) \
+                    seventh += 2 * a_column; \
+                b += 2 * b_row; \
+                p -= 2; \
+            } while (0)
+            if (way == LAYER && fetching) {
+                const char *row = c;
+#pragma GCC unroll 1
+                for (int fetched = 0; fetched < rows; fetched++, row += tile->c_row) {
+                    __builtin_prefetch(row, 1);
+                    if (vectors == 2)
+                        __builtin_prefetch(row + sizeof(F(vec)), 1);
+                    TWO_STEPS;
                 }
+                fetching = false;
+            }
+            while (way == LAYER && p >= 2)
+                TWO_STEPS;
+#undef TWO_STEPS
             for (; p > 0; p--) {
                 STEP(ROW, b, false);
                 FETCH(b + ahead);

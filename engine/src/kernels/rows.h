@@ -255,7 +255,9 @@ static inline __m512 mish16(__m512 x)
 }
 
 #define CURVE(FUNCTION) \
-    for (int64_t i = 0; i < n; i += 16) { \
+    for (; i + 16 <= n; i += 16) \
+        _mm512_storeu_ps(out + i, FUNCTION##16(_mm512_loadu_ps(in + i))); \
+    if (i < n) { \
         const __mmask16 some = first(n - i); \
         _mm512_mask_storeu_ps(out + i, some, FUNCTION##16(_mm512_maskz_loadu_ps(some, in + i))); \
     }
@@ -272,12 +274,13 @@ static inline float mish(float x)
 
 #define CURVE(FUNCTION) \
     _Pragma("GCC ivdep") \
-    for (int64_t i = 0; i < n; i++) \
+    for (; i < n; i++) \
         out[i] = FUNCTION(in[i]);
 #endif
 
 static void curve(int which, int64_t n, const float *in, float *out)
 {
+    int64_t i = 0;
     switch (which) {
     case CURVE_GELU:
         CURVE(gelu);

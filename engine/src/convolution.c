@@ -19,6 +19,7 @@ enum {
     /* Numbers of a sum between two visits of the output. For few tiles so many that they stay in the nearest cache, since the second one has enough to do with weights
      * that come and are read once; for many so many that visits are few. */
     K_PART = 384, K_PART_OF_MANY = 768, MANY_TILES = 8,
+    K_PART_APART = 256,         /* where a tile itself visits the output between them */
     BLOCK_LEAST = 384,
     INPUT_NEAR = 1 << 20,       /* bytes of the input that stay in the second cache while slivers of weights come and go */
     TILES_MOST = 64,            /* of a piece */
@@ -189,7 +190,7 @@ static void compute_product(const convolution *it, int64_t sliver, int64_t first
     const int64_t columns = it->kernel->columns, column = sliver * columns, k_end = least(it->run, k_first + it->block);
     const float *weights = step->weights + (sliver * step->k + k_first) * columns, *bias = step->bias + column;
     vme_gemm_tile tile = {.a_row = it->in_pixel * 4, .c_row = it->out_pixel * 4, .columns = (int)least(columns, it->outputs - column), .far = true};
-    vme_gemm_layer layer = {.runs = 1, .addend_row = it->addend_pixel * 4, .bounds = step->bounds, .coming = (const char *)after,
+    vme_gemm_layer layer = {.apart = true, .addend_row = it->addend_pixel * 4, .bounds = step->bounds, .coming = (const char *)after,
                             .coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first))};
     for (int64_t t = first; t < end; t++) {
         const int64_t x = t * it->width / it->tiles;
@@ -197,15 +198,18 @@ static void compute_product(const convolution *it, int64_t sliver, int64_t first
         tile.rows = (int)((t + 1) * it->width / it->tiles - x);
         if (it->addend != NULL)
             layer.addend = (const char *)(it->addend + x * it->addend_pixel + column);
-        for (int64_t k = k_first; k < k_end; k += it->part, layer.coming += layer.coming_step * tile.k) {
+        for (int64_t k = k_first, count; k < k_end; k += count, layer.coming += layer.coming_step * count) {
             if (vme_stopping(it->context))
                 return;
+            layer.runs = most(1, (k_end - k) / it->part);
             tile.k = least(it->part, k_end - k);
+            layer.a_run = tile.k * 4;
+            count = layer.runs * tile.k;
             tile.a = (const char *)(it->in + x * it->in_pixel + k);
             tile.b = (const char *)(weights + (k - k_first) * columns);
             tile.accumulate = k > 0;
             tile.far = k == k_first;
-            layer.bias = k + tile.k == it->run ? bias : NULL;
+            layer.bias = k + count == it->run ? bias : NULL;
             it->kernel->layer_tile(&tile, &layer);
         }
         for (int row = 0; row < tile.rows && layer.bias != NULL && it->curve != NULL; row++) {
@@ -281,7 +285,7 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         : least(parts(most_tiles * whole_panel * it.run * 4, INPUT_NEAR), parts(it.run, BLOCK_LEAST));
     it.block = parts(it.run, blocks);
     it.product = product && p[GROUPS] == 1 && whole_tiles >= MANY_TILES && !near;
-    const int64_t part = product || whole_tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
+    const int64_t part = it.product ? K_PART_APART : product || whole_tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
     it.part = parts(it.block, parts(it.block, part));
     it.part_runs = it.part < it.run ? 1 : parts(it.runs, parts(it.runs * it.run, part));
     it.piece_tiles = near ? NEAR_TILES : blocks > 1 ? least(most_tiles, it.tiles)

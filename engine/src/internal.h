@@ -147,6 +147,7 @@ typedef struct vme_bounds { float low, high; } vme_bounds;      /* what leaves t
 /* What a tile of a model's layer does beside that; its a has columns side by side, its b is a packed sliver. Its weights come from far, once, so what the next tiles read of them is fetched meanwhile. */
 typedef struct vme_gemm_layer {
     int64_t runs, a_run;        /* the sum goes over so many runs of k, this far from each other in a; in b they follow each other */
+    bool apart;                 /* each run is summed up apart, and added to c: many numbers' sum is more exact so */
     const char *coming;         /* what is to be in the second cache when this tile is done: so many bytes each step of k */
     int64_t coming_step;        /* 0: nothing, and `coming` is any address */
     const float *bias;          /* NULL: none of these. One for each column of a whole tile: is added, as is the addend, within bounds */

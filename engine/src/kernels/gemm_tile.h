@@ -36,6 +36,25 @@ typedef E F(loose) __attribute__((aligned(1), may_alias));
             __builtin_prefetch((b) + sizeof(F(vec))); \
     } while (0)
 
+/* Row i's sums and those that lie at `row`, and back there. */
+#define PLUS(i, row) \
+    do { \
+        const E *const from = (const E *)(row); \
+        if (vectors == 2) \
+            sum[i][0] = F(add)(F(load)(from), sum[i][0]); \
+        sum[i][vectors - 1] = F(add)(whole ? F(load)(from + (vectors - 1) * LANES) : F(load_first)(from + (vectors - 1) * LANES, some), sum[i][vectors - 1]); \
+    } while (0)
+#define PUT(i, row) \
+    do { \
+        E *const to = (E *)(row); \
+        if (vectors == 2) \
+            F(store)(to, sum[i][0]); \
+        if (whole) \
+            F(store)(to + (vectors - 1) * LANES, sum[i][vectors - 1]); \
+        else \
+            F(store_first)(to + (vectors - 1) * LANES, some, sum[i][vectors - 1]); \
+    } while (0)
+
 #ifndef GEMM_WAYS
 #define GEMM_WAYS
 typedef enum gemm_way { SPREAD_ROWS, PACKED_ROWS, LAYER } gemm_way;
@@ -46,7 +65,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
     enum { LANES = sizeof(F(vec)) / sizeof(E), STEP_BYTES = VME_PACKED_ROWS(ROWS) * sizeof(E) };
     F(vec) sum[ROWS][2], start[2] = {{0}};
 #if LAYERS
-    const bool from_bias = way == LAYER && layer->bias != NULL && !tile->accumulate;     /* saves adding it */
+    const bool from_bias = way == LAYER && layer->bias != NULL && !tile->accumulate && !layer->apart;    /* saves adding it */
     if (from_bias)
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++)
@@ -62,6 +81,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
     /* what is known of layers leaves registers to the pointers */
     const int64_t b_row = way == LAYER ? 2 * (int64_t)sizeof(F(vec)) : tile->b_row, ahead = way == LAYER ? 8 * b_row : tile->ahead;
     char *c = tile->c;
+    bool accumulate = tile->accumulate;
     int64_t p = tile->k;
     /* c is on its way while the sums are made: a row every two steps, lest b wait behind it, where there are that many */
     const bool full = rows + 3 >= ROWS, slowly = (way == LAYER || (way == PACKED_ROWS && full)) && p >= 4 * ROWS;
@@ -163,18 +183,27 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
                 p = tile->k;
                 a += layer->a_run - p * a_column;
                 seventh += layer->a_run - p * a_column;
+                if (layer->apart && runs > 1) {
+                    char *row = c;
+#pragma GCC unroll 16
+                    for (int i = 0; i < rows; i++, row += tile->c_row) {
+                        if (accumulate)
+                            PLUS(i, row);
+                        PUT(i, row);
+#pragma GCC unroll 2
+                        for (int v = 0; v < vectors; v++)
+                            sum[i][v] = start[v];
+                    }
+                    accumulate = true;
+                }
             }
         } while (--runs > 0);
 #undef ROW
     }
-    if (tile->accumulate)
+    if (accumulate)
 #pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            const E *row = (const E *)(c + i * tile->c_row), *last = row + (vectors - 1) * LANES;
-            if (vectors == 2)
-                sum[i][0] = F(add)(F(load)(row), sum[i][0]);
-            sum[i][vectors - 1] = F(add)(whole ? F(load)(last) : F(load_first)(last, some), sum[i][vectors - 1]);
-        }
+        for (int i = 0; i < rows; i++)
+            PLUS(i, c + i * tile->c_row);
 #if LAYERS
     if (way == LAYER && layer->bias != NULL) {
         if (!from_bias)
@@ -210,19 +239,13 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
     }
 #endif
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) {
-        E *row = (E *)c, *last = row + (vectors - 1) * LANES;
-        if (vectors == 2)
-            F(store)(row, sum[i][0]);
-        if (whole)
-            F(store)(last, sum[i][vectors - 1]);
-        else
-            F(store_first)(last, some, sum[i][vectors - 1]);
-        c += tile->c_row;
-    }
+    for (int i = 0; i < rows; i++, c += tile->c_row)
+        PUT(i, c);
 }
 #undef STEP
 #undef FETCH
+#undef PLUS
+#undef PUT
 
 #if PACKED
 /* Four slivers at once: of a row's part that lies together few lines are read, and few places are written in turn. */

@@ -37,8 +37,9 @@ enum { LANES = 32 };
     } else { \
         WEIGHED(IN, WITH_ADDEND) \
     } \
-    for (int j = 1; j < LANES; j++) \
-        most[0] = most[j] > most[0] ? most[j] : most[0]; \
+    for (int half = LANES / 2; half > 0; half /= 2) \
+        for (int j = 0; j < half; j++) \
+            most[j] = most[j + half] > most[j] ? most[j + half] : most[j]; \
     return most[0];
 static float weigh(int64_t n, const float *restrict in, float factor, const float *restrict addend, float *restrict out) { WEIGH(in) }
 static float weigh_here(int64_t n, float factor, const float *restrict addend, float *restrict out) { WEIGH(out) }
@@ -198,7 +199,7 @@ static inline float mish(float x)
     for (; i < n; i++) \
         out[i] = FUNCTION(in[i]);
 #else
-/* The same with the instructions that round and multiply by a power of 2; the last numbers of a row go through them, too. */
+/* The same with the instruction that multiplies by a power of 2; the last numbers of a row go through it, too. */
 static inline __m512 all(float x) { return _mm512_set1_ps(x); }
 static inline __mmask16 first(int64_t count) { return count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff; }
 static inline __m512 exponential16(__m512 x)
@@ -206,7 +207,7 @@ static inline __m512 exponential16(__m512 x)
     static const float terms[] = {0x1.6a2316p-10f, 0x1.123a8ep-7f, 0x1.5558f6p-5f, 0x1.555490p-3f, 0x1.fffffcp-2f, 1, 1};
     const __m512 limited = _mm512_max_ps(all(-87), _mm512_min_ps(all(89), x));         /* NaN is the second operand and stays */
     const __mmask16 some = _mm512_cmp_ps_mask(x, all(-87), _CMP_NLT_UQ);                /* a power that is no normal number takes 100 cycles */
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(limited, all(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(limited, all(0x1.715476p+0f), all(ROUNDING)), all(ROUNDING));      /* an instruction that rounds is slower */
     const __m512 r = _mm512_fmadd_ps(n, all(-0x1.7f7d1cp-20f), _mm512_fmadd_ps(n, all(-0x1.62e4p-1f), limited));
     __m512 sum = all(terms[0]);
     for (int i = 1; i < 7; i++)

@@ -104,6 +104,16 @@ def test_activations_go_into_the_product_that_makes_their_operand(kind, nodes, r
     agrees(nodes, {"x": x}, constants, opset=20)
 
 
+@pytest.mark.parametrize(("numbers", "columns"), [(512, 300), (513, 290), (770, 256), (1030, 200), (2100, 45), (2100, 320)])       # more weights than stay near
+def test_sums_in_parts_of_a_tile(numbers, columns):
+    """Tiles of many rows visit their output between parts of a sum, whole parts and a shorter last one; bias, addend and activation come once."""
+    x = networks.values((120, numbers), 1)
+    constants = {"w": networks.values((numbers, columns), 2) / 32, "b": networks.values((columns,), 3), "v": networks.values((columns, columns), 4) / 16}
+    nodes = [node("MatMul", "x w", "m"), node("Add", "m b", "n"), node("MatMul", "n v", "o"), node("MatMul", "x w", "p"), node("Add", "p o", "q"), node("Relu", "q")]
+    agrees(nodes, {"x": x}, constants)
+    agrees([*nodes[:2], node("Sigmoid", "n")], {"x": x}, constants)
+
+
 def test_probabilities_are_normal_numbers_or_0():
     """What a mask closes is 0 and not a subnormal number, whose products take a hundred cycles each. (masked BERT was 8 % slower)"""
     x = numpy.array([[0, -86.5, -87.5, -95, -103, -110, -1e30, -numpy.inf] * 5, [-1, -3e38] * 20, [numpy.nan, -100] * 20], "float32")

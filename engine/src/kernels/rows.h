@@ -37,7 +37,9 @@ enum { LANES = 32 };
     } else { \
         WEIGHED(IN, WITH_ADDEND) \
     } \
+    _Pragma("GCC unroll 8") \
     for (int half = LANES / 2; half > 0; half /= 2) \
+        _Pragma("GCC unroll 16") \
         for (int j = 0; j < half; j++) \
             most[j] = most[j + half] > most[j] ? most[j + half] : most[j]; \
     return most[0];
@@ -62,7 +64,9 @@ static void scale(int64_t n, float by, float *out)
 
 static float fold_lanes(float lanes[LANES])
 {
+#pragma GCC unroll 8
     for (int half = LANES / 2; half > 0; half /= 2)
+#pragma GCC unroll 16
         for (int j = 0; j < half; j++)
             lanes[j] += lanes[j + half];
     return lanes[0];

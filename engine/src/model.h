@@ -297,7 +297,7 @@ typedef struct model_row_kernels {
     void (*shift)(int64_t n, float by, float *out);
     void (*scale)(int64_t n, float by, float *out);
     float (*sum)(int64_t n, const float *in);
-    float (*squares)(int64_t n, const float *in);               /* their sum */
+    float (*centre)(int64_t n, const float *in, float by, float *out);                     /* out = in + by; returns the sum of its squares */
     /* out = out * factor * scale + bias, which may be NULL */
     void (*normalize)(int64_t n, float factor, const float *scale, const float *bias, float *out);
     float (*exponentials)(int64_t n, float by, float *out);     /* out = exp(out + by); returns their sum */

@@ -144,9 +144,7 @@ static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
         const float *in = row_of(&it->in, i);
         float *out = (float *)row_of(&it->out, i);
         float mean = kernels->sum(n, in) / (float)n;
-        kernels->weigh(n, in, 1, NULL, out);
-        kernels->shift(n, -mean, out);
-        float variance = kernels->squares(n, out) / (float)n;
+        float variance = kernels->centre(n, in, -mean, out) / (float)n;
         kernels->normalize(n, 1 / sqrtf(variance + number_of(it->step->p[0])), (const float *)it->scale.data, (const float *)it->bias.data, out);
     }
     return VME_OK;

@@ -84,15 +84,21 @@ static float sum(int64_t n, const float *in)
     return fold_lanes(lanes);
 }
 
-static float squares(int64_t n, const float *in)
+static float centre(int64_t n, const float *restrict in, float by, float *restrict out)
 {
     float lanes[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            lanes[j] += in[i + j] * in[i + j];
-    for (; i < n; i++)
-        lanes[i % LANES] += in[i] * in[i];
+        for (int j = 0; j < LANES; j++) {
+            const float made = in[i + j] + by;
+            out[i + j] = made;
+            lanes[j] += made * made;
+        }
+    for (; i < n; i++) {
+        const float made = in[i] + by;
+        out[i] = made;
+        lanes[i % LANES] += made * made;
+    }
     return fold_lanes(lanes);
 }
 
@@ -320,5 +326,5 @@ static void curve(int which, int64_t n, const float *in, float *out)
 #undef CURVE
 
 const model_row_kernels JOIN(model_rows_, VME_TARGET) = {
-    .weigh = weigh, .weigh_here = weigh_here, .shift = shift, .scale = scale, .sum = sum, .squares = squares, .normalize = normalize, .exponentials = exponentials, .curve = curve,
+    .weigh = weigh, .weigh_here = weigh_here, .shift = shift, .scale = scale, .sum = sum, .centre = centre, .normalize = normalize, .exponentials = exponentials, .curve = curve,
 };

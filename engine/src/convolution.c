@@ -129,6 +129,7 @@ typedef struct convolution {
     int64_t piece_slivers;              /* 1, or all of them where they are near, or many where sums go over a block of the input at a time */
     model_curve_kernel *curve;          /* the activation, where it is one that bounds do not do */
     bool product;                       /* of one image, tile by tile */
+    bool by_rows;                       /* a piece of rows with all slivers, then the next one, so that each thread has rows of its own from layer to layer */
     int64_t block;                      /* of a run: so many numbers for all of a piece's slivers, then the next ones */
 } convolution;
 
@@ -227,7 +228,8 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
     const convolution *it = argument;
     const int64_t row = it->kernel->columns, size = it->step->k * row, each = groups_of(it);
     for (int64_t i = begin; i < end; i++) {
-        const int64_t piece = i % it->pieces, rest = i / it->pieces, image = rest / each, sliver = rest % each * it->piece_slivers;
+        const int64_t piece = it->by_rows ? i / each : i % it->pieces, rest = it->by_rows ? i % each : i / it->pieces;
+        const int64_t image = rest / each, sliver = rest % each * it->piece_slivers;
         const int64_t first = piece * it->piece_tiles, slivers = least(it->piece_slivers, it->slivers - sliver);
         const float *weights = it->step->weights + sliver * size;
         for (int64_t k = 0; k < it->run; k += it->block)
@@ -297,6 +299,12 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     it.pieces = least(it.tiles, most(parts(it.tiles, it.piece_tiles), parts(wanted, it.images * groups_of(&it))));
     it.piece_tiles = parts(it.tiles, it.pieces);
     it.pieces = parts(it.tiles, it.piece_tiles);
+    if (it.product && threads > 1 && it.tiles >= threads * MANY_TILES) {
+        it.by_rows = true;
+        it.tiles = parts(it.tiles, threads) * threads;
+        it.piece_tiles = it.tiles / threads;
+        it.pieces = threads;
+    }
     return it;
 }
 

@@ -114,6 +114,18 @@ def test_sums_in_parts_of_a_tile(numbers, columns):
     agrees([*nodes[:2], node("Sigmoid", "n")], {"x": x}, constants)
 
 
+@pytest.mark.parametrize("rows", [225, 256, 700])
+def test_any_number_of_threads_gives_the_same_bytes_of_products(rows):
+    """Threads have rows of their own from product to product; 225 of 14 to a tile are not as many for each."""
+    x = networks.values((rows, 770), 1)
+    constants = {"w": networks.values((770, 300), 2) / 32, "v": networks.values((300, 800), 3) / 16, "u": networks.values((800, 9), 4)}
+    compiled = compile_model(networks.graph_of([node("MatMul", "x w", "m"), node("Sigmoid", "m", "s"), node("MatMul", "s v", "r"), node("MatMul", "r u")], {"x": x}, ("y",),
+                                               constants), "model.onnx")
+    made = [numpy.asarray(Model("model", _array._model_open(compiled, threads, False, True))({"x": x})["y"]) for threads in (1, 2, 3)]
+    assert made[0].tobytes() == made[1].tobytes() == made[2].tobytes()
+    networks.assert_close(made[0], (1 / (1 + numpy.exp(-(x @ constants["w"])))) @ constants["v"] @ constants["u"], 1e-5)
+
+
 def test_probabilities_are_normal_numbers_or_0():
     """What a mask closes is 0 and not a subnormal number, whose products take a hundred cycles each. (masked BERT was 8 % slower)"""
     x = numpy.array([[0, -86.5, -87.5, -95, -103, -110, -1e30, -numpy.inf] * 5, [-1, -3e38] * 20, [numpy.nan, -100] * 20], "float32")

@@ -4,7 +4,7 @@ import numpy
 
 from .equal import merge_equal
 from .factoring import factor_products
-from .network import BINARY, Layer, View, contiguous, dtype_number, is_binary
+from .network import BINARY, Layer, contiguous, dtype_number, is_binary
 from .patterns import find_attention, find_patterns
 from .places import activate_products, add_in_products, make_in_place
 
@@ -173,7 +173,7 @@ def read_bases(network):
     for layer in network.layers:
         for place, name in enumerate(layer.inputs):
             view = network.views.get(name)
-            if view and view.base not in network.constants and view == View(view.base, 0, contiguous(network.shape(name))) and network.shape(view.base) == network.shape(name):
+            if view and view.base not in network.constants and view == network.as_view(view.base) and network.shape(view.base) == network.shape(name):
                 layer.inputs[place] = view.base
 
 

@@ -36,6 +36,12 @@ typedef E F(loose) __attribute__((aligned(1), may_alias));
             __builtin_prefetch((b) + sizeof(F(vec))); \
     } while (0)
 
+#define FETCH_OUTPUT(row) \
+    do { \
+        __builtin_prefetch(row, 1); \
+        if (vectors == 2) \
+            __builtin_prefetch((row) + sizeof(F(vec)), 1); \
+    } while (0)
 /* Row i's sums and those that lie at `row`, and back there. */
 #define PLUS(i, row) \
     do { \
@@ -93,7 +99,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
                 __builtin_prefetch(c + i * tile->c_row + v * (int)sizeof(F(vec)), 1);
     if (way == PACKED_ROWS) {
         enum { AHEAD = 8 * STEP_BYTES };
-#define TWO_STEPS \
+#define PACKED_STEPS \
         STEP(a + i * (int)sizeof(E), b, F(from_memory)(i)); \
         FETCH(b + ahead); \
         __builtin_prefetch(a + AHEAD); \
@@ -108,16 +114,14 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
             const char *row = c;
 #pragma GCC unroll 1
             for (int fetched = 0; fetched < rows; fetched++, row += tile->c_row) {
-                __builtin_prefetch(row, 1);
-                if (vectors == 2)
-                    __builtin_prefetch(row + sizeof(F(vec)), 1);
-                TWO_STEPS;
+                FETCH_OUTPUT(row);
+                PACKED_STEPS;
             }
         }
         while (full && p >= 2) {
-            TWO_STEPS;
+            PACKED_STEPS;
         }
-#undef TWO_STEPS
+#undef PACKED_STEPS
         for (; p > 0; p--, a += STEP_BYTES, b += b_row) {
             STEP(a + i * (int)sizeof(E), b, F(from_memory)(i));
             FETCH(b + ahead);
@@ -138,7 +142,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
                                       : i % 7 == 4 ? 4 * step1 : i % 7 == 5 ? step5 : 2 * step3))
         do {
             /* Two steps move the pointers once: that takes cycles of the ports that multiply, too. */
-#define TWO_STEPS \
+#define LAYER_STEPS \
             do { \
                 _Pragma("GCC unroll 2") \
                 for (int s = 0; s < 2; s++) { \
@@ -157,16 +161,14 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
                 const char *row = c;
 #pragma GCC unroll 1
                 for (int fetched = 0; fetched < rows; fetched++, row += tile->c_row) {
-                    __builtin_prefetch(row, 1);
-                    if (vectors == 2)
-                        __builtin_prefetch(row + sizeof(F(vec)), 1);
-                    TWO_STEPS;
+                    FETCH_OUTPUT(row);
+                    LAYER_STEPS;
                 }
                 fetching = false;
             }
             while (way == LAYER && p >= 2)
-                TWO_STEPS;
-#undef TWO_STEPS
+                LAYER_STEPS;
+#undef LAYER_STEPS
             for (; p > 0; p--) {
                 STEP(ROW, b, false);
                 FETCH(b + ahead);
@@ -244,6 +246,7 @@ INLINE void F(block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, con
 }
 #undef STEP
 #undef FETCH
+#undef FETCH_OUTPUT
 #undef PLUS
 #undef PUT
 

@@ -155,6 +155,27 @@ static int run(vmh_gated *call, PyObject *connection, PyObject *other)
 static int in_connection(vmh_gated *call) { return run(call, call->self, NULL); }
 static int in_cursor(vmh_gated *call) { return run(call, connection_of(call->self), NULL); }
 
+/* ---- executemany: a row's statement may be too short for sqlite3_interrupt to meet it, so each row is taken where a stop arrives. */
+static PyObject *row_taken(PyObject *Py_UNUSED(self), PyObject *row)
+{
+    return vmh_sqlite_stopping() && vmh_breathe() < 0 ? NULL : Py_NewRef(row);
+}
+
+static PyMethodDef row_taken_def = {"row", row_taken, METH_O, NULL};
+
+static int take_rows(vmh_gated *call)
+{
+    if (call->nargs != 2)
+        return 0;       /* its own TypeError */
+    PyObject *taken = PyCFunction_New(&row_taken_def, NULL);
+    PyObject *rows = taken == NULL ? NULL : PyObject_CallFunctionObjArgs((PyObject *)&PyMap_Type, taken, call->args[1], NULL);
+    Py_XDECREF(taken);
+    return vmh_gated_replace(call, &call->args[1], rows);
+}
+
+static int in_connection_many(vmh_gated *call) { return take_rows(call) < 0 ? -1 : in_connection(call); }
+static int in_cursor_many(vmh_gated *call) { return take_rows(call) < 0 ? -1 : in_cursor(call); }
+
 /* ---- backups: CPython tries again and again while a database is locked, by its own connection for ever, and sleeps in between; only a progress
  * function ends that. So each backup has one, which does the sleeping too. */
 enum { SQLITE_BUSY_ = 5, SQLITE_LOCKED_ = 6 };
@@ -325,27 +346,27 @@ static PyObject *connection_call_gate(PyObject *connection, PyObject *args, PyOb
     return statement;
 }
 
-#define GATES(G)                                                    \
-    G(_sqlite3, Blob, __exit__, check_blob_close, 0, NULL)          \
-    G(_sqlite3, Blob, close, check_blob_close, 0, NULL)             \
-    G(_sqlite3, Blob, read, in_blob, 0, NULL)                       \
-    G(_sqlite3, Blob, write, in_blob, 0, NULL)                      \
-    G(_sqlite3, Connection, __exit__, in_connection, 0, NULL)       \
-    G(_sqlite3, Connection, backup, in_backup, 0, NULL)             \
-    G(_sqlite3, Connection, blobopen, in_connection, 0, NULL)       \
-    G(_sqlite3, Connection, close, check_close, 0, NULL)            \
-    G(_sqlite3, Connection, commit, in_connection, 0, NULL)         \
-    G(_sqlite3, Connection, execute, in_connection, 0, NULL)        \
-    G(_sqlite3, Connection, executemany, in_connection, 0, NULL)    \
-    G(_sqlite3, Connection, executescript, in_connection, 0, NULL)  \
-    G(_sqlite3, Connection, rollback, in_connection, 0, NULL)       \
-    G(_sqlite3, Connection, serialize, in_connection, 0, NULL)      \
-    G(_sqlite3, Connection, deserialize, in_connection, 0, NULL)    \
-    G(_sqlite3, Cursor, execute, in_cursor, 0, NULL)                \
-    G(_sqlite3, Cursor, executemany, in_cursor, 0, NULL)            \
-    G(_sqlite3, Cursor, executescript, in_cursor, 0, NULL)          \
-    G(_sqlite3, Cursor, fetchall, in_cursor, 0, NULL)               \
-    G(_sqlite3, Cursor, fetchmany, in_cursor, 0, NULL)              \
+#define GATES(G)                                                      \
+    G(_sqlite3, Blob, __exit__, check_blob_close, 0, NULL)            \
+    G(_sqlite3, Blob, close, check_blob_close, 0, NULL)               \
+    G(_sqlite3, Blob, read, in_blob, 0, NULL)                         \
+    G(_sqlite3, Blob, write, in_blob, 0, NULL)                        \
+    G(_sqlite3, Connection, __exit__, in_connection, 0, NULL)         \
+    G(_sqlite3, Connection, backup, in_backup, 0, NULL)               \
+    G(_sqlite3, Connection, blobopen, in_connection, 0, NULL)         \
+    G(_sqlite3, Connection, close, check_close, 0, NULL)              \
+    G(_sqlite3, Connection, commit, in_connection, 0, NULL)           \
+    G(_sqlite3, Connection, execute, in_connection, 0, NULL)          \
+    G(_sqlite3, Connection, executemany, in_connection_many, 0, NULL) \
+    G(_sqlite3, Connection, executescript, in_connection, 0, NULL)    \
+    G(_sqlite3, Connection, rollback, in_connection, 0, NULL)         \
+    G(_sqlite3, Connection, serialize, in_connection, 0, NULL)        \
+    G(_sqlite3, Connection, deserialize, in_connection, 0, NULL)      \
+    G(_sqlite3, Cursor, execute, in_cursor, 0, NULL)                  \
+    G(_sqlite3, Cursor, executemany, in_cursor_many, 0, NULL)         \
+    G(_sqlite3, Cursor, executescript, in_cursor, 0, NULL)            \
+    G(_sqlite3, Cursor, fetchall, in_cursor, 0, NULL)                 \
+    G(_sqlite3, Cursor, fetchmany, in_cursor, 0, NULL)                \
     G(_sqlite3, Cursor, fetchone, in_cursor, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)

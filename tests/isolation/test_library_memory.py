@@ -1,6 +1,5 @@
 """What OpenSSL and libzstd ask of the C library counts against the limit of the VM that asks for it, and is given back."""
 
-import json
 import subprocess
 import sys
 
@@ -167,7 +166,6 @@ def test_one_request_beyond_the_limit_may_be_caught_and_ends_the_call_if_it_is_n
 
 
 PROGRAM = '''
-import json
 import vmhost
 from tests.hosts import bundle, until
 from vmhost.host import system_image
@@ -176,7 +174,6 @@ from tests.isolation.test_library_memory import TASK
 BEFORE
 core = isolation.core()
 events = core.Events()
-left = []
 for name in ("compressor", "bio", "hashes", "contexts", "workers", "with_everything"):
     lane = core.Lane(name, "1", isolation.image_of(bundle(TASK), core), f"main:{name}", events)
     vm = core.VM(system_image(core), events)
@@ -184,14 +181,14 @@ for name in ("compressor", "bio", "hashes", "contexts", "workers", "with_everyth
     lane.call(3)
     during = vm.statistics()["live_bytes"]
     vm.retire()
-    until(lambda: vm.state == "ended")
-    left.append(vm.statistics()["live_bytes"])
     assert during > 0
+    # OpenSSL gives back what it keeps for a thread when that exits, a moment after its VM has ended
+    until(lambda: vm.state == "ended" and vm.statistics()["live_bytes"] == 0)
 import hashlib, ssl
 from compression import zstd
 ssl.create_default_context()
 assert zstd.decompress(zstd.compress(b"x" * 10_000_000)) == b"x" * 10_000_000
-print(json.dumps([left, hashlib.new("sha256", b"").hexdigest()[:8]]))
+print(hashlib.new("sha256", b"").hexdigest()[:8])
 '''
 
 
@@ -201,7 +198,7 @@ def test_a_vm_that_ends_leaves_nothing_and_the_host_goes_on(before):
     done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", PROGRAM.replace("BEFORE", before)], capture_output=True, text=True,
                           timeout=300)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [[0] * 6, "e3b0c442"]
+    assert done.stdout == "e3b0c442\n"
 
 
 def test_vms_side_by_side(host):

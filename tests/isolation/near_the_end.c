@@ -1,5 +1,6 @@
-/* Calls SQLite's allocator near the end of a VM's stack, as SQLite does with a lock of the process held: once for each connection that is opened
- * (sqlite3_auto_extension), one function after the other, each time 16 bytes further from what is closed of the stack. Driven through ctypes by test_sqlite_memory.py. */
+/* Calls an allocator near the end of a VM's stack, as libraries do with a lock of the process held: once for each connection that is opened
+ * (sqlite3_auto_extension), one function after the other, each time 16 bytes further from what is closed of the stack. Driven through ctypes by test_near_the_end.py,
+ * for SQLite's own allocator and for what OpenSSL calls as malloc, realloc and free. */
 #define _GNU_SOURCE 1
 #include <alloca.h>
 #include <stdint.h>
@@ -17,6 +18,26 @@ struct {
 } near_methods;                                 /* as in sqlite3.h */
 enum { ALLOCATE, RELEASE, RESIZE, SIZE, ROUND_UP, FUNCTIONS };
 long near_number = -1, near_most = 64 * FUNCTIONS;     /* < 0: not now */
+
+struct {
+    void *(*allocate)(size_t, const char *, int);
+    void (*release)(void *, const char *, int);
+    void *(*resize)(void *, size_t, const char *, int);
+} near_openssl;                                 /* CRYPTO_malloc, CRYPTO_free, CRYPTO_realloc */
+static void *openssl_allocate(int size) { return near_openssl.allocate((size_t)size, "", 0); }
+static void openssl_release(void *memory) { near_openssl.release(memory, "", 0); }
+static void *openssl_resize(void *memory, int size) { return near_openssl.resize(memory, (size_t)size, "", 0); }
+static int nothing(int size) { return size; }
+static int nothing_of(void *memory) { return memory == NULL; }
+
+void near_use_openssl(void)
+{
+    near_methods.allocate = openssl_allocate;
+    near_methods.release = openssl_release;
+    near_methods.resize = openssl_resize;
+    near_methods.size = nothing_of;
+    near_methods.round_up = nothing;
+}
 
 /* Where the stack that this thread stands on ends: below, nothing may be touched. */
 static uintptr_t lowest(void)

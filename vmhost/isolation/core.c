@@ -229,6 +229,13 @@ static int install_sqlite(void)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+static void leave_out_what_libraries_call(void)
+{
+    const void *begin, *end;
+    vmh_library_memory_code(&begin, &end);
+    vmh_overflow_leave_out(begin, end);
+}
+
 static int core_exec(PyObject *module)
 {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
@@ -241,6 +248,7 @@ static int core_exec(PyObject *module)
     }
     if (vmh_memory_install() < 0 || vmh_audit_install() < 0 || vmh_creation_install() < 0 || install_sqlite() < 0)
         return -1;
+    leave_out_what_libraries_call();
     vmh_handover_try();
     vmh_buffer_type = vmh_buffer_type_new();
     if (vmh_buffer_type == NULL || PyModule_AddType(module, vmh_buffer_type) < 0

@@ -12,7 +12,8 @@
  * the tag's highest bit. Elsewhere it may be another block's last bytes, and a tag of ours is never left behind where a block was; or
  * it may not be mapped at all, if the block begins a page: none of ours does.
  *
- * There is no lock, so a fork leaves none taken. A library may call with locks of its own held: all of it is a critical section.
+ * There is no lock, so a fork leaves none taken. A library may call with locks of its own held: all of it is a critical section, and lies in a section
+ * of the object file, since a function's first instructions come before it can say so (overflow.h).
  *
  * What is asked for may be refused from ASK_BYTES on. Less is charged and never refused: OpenSSL sets itself up once per process, at
  * its first use, and for good; if that failed for want of one VM's quota, it would have failed for everyone. The stop comes instead.
@@ -152,51 +153,49 @@ static void *change(header *own, size_t size)
 
 /* ---- what the libraries call -------------------------------------------------------------------------------------- */
 
-static void *lead_malloc(size_t size)
+#define CALLED_BY_LIBRARIES __attribute__((section("vmh_called_by_libraries")))
+extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_libraries[], __stop_vmh_called_by_libraries[];     /* the linker's */
+
+CALLED_BY_LIBRARIES static void *lead_malloc(size_t size)
 {
-    vmh_meter *meter = vmh_memory_payer();
-    if (meter == NULL)
-        return malloc(size);
     vmh_critical_enter();
-    void *memory = take(meter, size, false);
+    vmh_meter *meter = vmh_memory_payer();
+    void *memory = meter == NULL ? malloc(size) : take(meter, size, false);
     vmh_critical_leave();
     return memory;
 }
 
-static void *lead_calloc(size_t count, size_t size)
+CALLED_BY_LIBRARIES static void *lead_calloc(size_t count, size_t size)
 {
-    vmh_meter *meter = vmh_memory_payer();
     size_t bytes;
-    if (meter == NULL || __builtin_mul_overflow(count, size, &bytes))
-        return calloc(count, size);
     vmh_critical_enter();
-    void *memory = take(meter, bytes, true);
+    vmh_meter *meter = vmh_memory_payer();
+    void *memory = meter == NULL || __builtin_mul_overflow(count, size, &bytes) ? calloc(count, size) : take(meter, bytes, true);
     vmh_critical_leave();
     return memory;
 }
 
-static void lead_free(void *memory)
+CALLED_BY_LIBRARIES static void lead_free(void *memory)
 {
-    header *own = memory == NULL ? NULL : header_of(memory);
-    if (own == NULL) {
-        free(memory);
-        return;
-    }
     vmh_critical_enter();
-    give(own);
+    header *own = memory == NULL ? NULL : header_of(memory);
+    if (own == NULL)
+        free(memory);
+    else
+        give(own);
     vmh_critical_leave();
 }
 
-static void *lead_realloc(void *memory, size_t size)
+CALLED_BY_LIBRARIES static void *lead_realloc(void *memory, size_t size)
 {
     if (memory == NULL)
         return lead_malloc(size);
+    void *moved = NULL;
+    vmh_critical_enter();
     header *own = header_of(memory);
     if (own == NULL)
-        return realloc(memory, size);
-    vmh_critical_enter();
-    void *moved = NULL;
-    if (size == 0)
+        moved = realloc(memory, size);
+    else if (size == 0)
         give(own);
     else
         moved = change(own, size);
@@ -222,7 +221,7 @@ static void *work(void *argument)
     return result;
 }
 
-static int lead_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+static int create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
 {
     vmh_meter *meter = vmh_memory_payer();
     if (meter == NULL)
@@ -237,6 +236,20 @@ static int lead_pthread_create(pthread_t *thread, const pthread_attr_t *attribut
         free(own);
     }
     return rc;
+}
+
+CALLED_BY_LIBRARIES static int lead_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+{
+    vmh_critical_enter();
+    int rc = create(thread, attributes, run, argument);
+    vmh_critical_leave();
+    return rc;
+}
+
+void vmh_library_memory_code(const void **begin, const void **end)
+{
+    *begin = __start_vmh_called_by_libraries;
+    *end = __stop_vmh_called_by_libraries;
 }
 
 /* ---- the table of imported functions ------------------------------------------------------------------------------ */

@@ -22,7 +22,7 @@ typedef struct {
 /* Executable segments of the object that holds CPython and of our own. Written once, before the first VM. */
 static span code[16];
 static int code_count;
-static span left_out[2];    /* of these: see overflow.h */
+static span left_out[3];    /* of these: see overflow.h */
 static int left_out_count;
 
 /* Of the calling thread. Only its own handler reads it. */

@@ -22,7 +22,7 @@
 
 /* Once per process, before its first VM: learns where CPython's and our own code lies. */
 void vmh_overflow_install(void);
-/* Code from `begin` to `end`, in the same object, is a library's all the same: who stands in it may hold its locks. Twice at most, before the first VM. */
+/* Code from `begin` to `end`, in the same object, is a library's all the same: who stands in it may hold its locks. Three times at most, before the first VM. */
 void vmh_overflow_leave_out(const void *begin, const void *end);
 /* On a thread of `vm`, its GIL held and its thread state current: closes the yellow zone. Does nothing where the stack's bounds are
  * not known: an overflow then ends the process. */

@@ -97,7 +97,7 @@ def run(value):
 
 def run_full(bundle, value=None):
     with vmhost.Host(allow_unsigned=True) as host:
-        return host.load(bundle)(value)
+        return host.load(bundle)(value, timeout_s=300)
 
 
 def test_a_bundle_that_imports_it_gets_it_and_gives_the_answers_of_the_full_host(vmrun, task, tmp_path):
@@ -218,7 +218,7 @@ def test_what_is_no_shared_object_or_needs_other_libraries_is_refused(tools):
 def test_sql_that_nests_deep_gets_the_full_hosts_answers(vmrun, task, sqlite_image, where):
     bundle = task(test_sql_stack.GUEST)
     for kind, count in (("nested", 30), ("nested", 990), ("chains", 900)):
-        done = vmrun("run", bundle, "--allow-unsigned", "--input", json.dumps([kind, count, where]), folder=sqlite_image)
+        done = vmrun("run", bundle, "--allow-unsigned", "--timeout", "110", "--input", json.dumps([kind, count, where]), folder=sqlite_image)
         assert (done.returncode, done.stderr) == (0, "")
         counts, asked = run_full(bundle, [kind, count, where])
         assert json.loads(done.stdout) == {"$tuple": [list(counts), asked]}

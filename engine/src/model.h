@@ -300,7 +300,7 @@ typedef struct model_row_kernels {
     float (*centre)(int64_t n, const float *in, float by, float *out);                     /* out = in + by; returns the sum of its squares */
     /* out = out * factor * scale + bias, which may be NULL */
     void (*normalize)(int64_t n, float factor, const float *scale, const float *bias, float *out);
-    float (*exponentials)(int64_t n, float by, float *out);     /* out = exp(out + by); returns their sum */
+    float (*exponentials)(int64_t n, float by, float *out);     /* out = exp(out + by), where no sum is above 0; returns their sum */
     model_curve_kernel *curve;
 } model_row_kernels;
 model_make model_make_softmax, model_make_normalize, model_make_activate;

@@ -212,10 +212,9 @@ static inline float mish(float x)
 /* The same with the instruction that multiplies by a power of 2; the last numbers of a row go through it, too. */
 static inline __m512 all(float x) { return _mm512_set1_ps(x); }
 static inline __mmask16 first(int64_t count) { return count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff; }
-static inline __m512 exponential16(__m512 x)
+static inline __m512 exponential16_of(__m512 x, __m512 limited)
 {
     static const float terms[] = {0x1.6a2316p-10f, 0x1.123a8ep-7f, 0x1.5558f6p-5f, 0x1.555490p-3f, 0x1.fffffcp-2f, 1, 1};
-    const __m512 limited = _mm512_max_ps(all(-87), _mm512_min_ps(all(89), x));         /* NaN is the second operand and stays */
     const __mmask16 some = _mm512_cmp_ps_mask(x, all(-87), _CMP_NLT_UQ);                /* a power that is no normal number takes 100 cycles */
     const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(limited, all(0x1.715476p+0f), all(ROUNDING)), all(ROUNDING));      /* an instruction that rounds is slower */
     const __m512 r = _mm512_fmadd_ps(n, all(-0x1.7f7d1cp-20f), _mm512_fmadd_ps(n, all(-0x1.62e4p-1f), limited));
@@ -225,6 +224,13 @@ static inline __m512 exponential16(__m512 x)
     return _mm512_maskz_scalef_ps(some, sum, n);
 }
 
+static inline __m512 exponential16(__m512 x)
+{
+    return exponential16_of(x, _mm512_max_ps(all(-87), _mm512_min_ps(all(89), x)));    /* NaN is the second operand and stays */
+}
+/* Of what is not above 0: what is so far below that nothing in between holds is masked. */
+static inline __m512 exponential16_below(__m512 x) { return exponential16_of(x, x); }
+
 static float exponentials(int64_t n, float by, float *out)
 {
     __m512 sums[2] = {all(0), all(0)};
@@ -232,13 +238,13 @@ static float exponentials(int64_t n, float by, float *out)
     for (; i + 32 <= n; i += 32)
 #pragma GCC unroll 2
         for (int v = 0; v < 2; v++) {
-            const __m512 made = exponential16(_mm512_add_ps(_mm512_loadu_ps(out + i + 16 * v), all(by)));
+            const __m512 made = exponential16_below(_mm512_add_ps(_mm512_loadu_ps(out + i + 16 * v), all(by)));
             _mm512_storeu_ps(out + i + 16 * v, made);
             sums[v] = _mm512_add_ps(sums[v], made);
         }
     for (int v = 0; i < n; i += 16, v++) {
         const __mmask16 some = first(n - i);
-        const __m512 made = exponential16(_mm512_add_ps(_mm512_maskz_loadu_ps(some, out + i), all(by)));
+        const __m512 made = exponential16_below(_mm512_add_ps(_mm512_maskz_loadu_ps(some, out + i), all(by)));
         _mm512_mask_storeu_ps(out + i, some, made);
         sums[v] = _mm512_mask_add_ps(sums[v], some, sums[v], made);
     }

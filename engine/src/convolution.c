@@ -245,7 +245,40 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* Rows of one image, or all rows of all; for so many threads. Sums are the same however many rows are asked for. */
+/* What a tile sums at a time. Sums are the same however many rows are asked for. */
+static void divide_sums(convolution *it, int64_t whole_tiles, int64_t whole_panel, bool product, bool few, bool near)
+{
+    const int64_t blocks = few || it->lines * it->runs > 1 ? 1
+        : least(parts(least(TILES_MOST, whole_tiles) * whole_panel * it->run * 4, INPUT_NEAR), parts(it->run, BLOCK_LEAST));
+    it->block = parts(it->run, blocks);
+    it->product = product && it->step->p[GROUPS] == 1 && whole_tiles >= MANY_TILES && !near;
+    const int64_t part = it->product ? K_PART_APART : product || whole_tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
+    it->part = parts(it->block, parts(it->block, part));
+    it->part_runs = it->part < it->run ? 1 : parts(it->runs, parts(it->runs * it->run, part));
+}
+
+/* Pieces of tiles and slivers, which threads take. */
+static void divide_work(convolution *it, int64_t whole_tiles, bool near, int64_t threads, int64_t wanted)
+{
+    const bool in_blocks = it->block < it->run;
+    it->piece_tiles = near ? NEAR_TILES : in_blocks ? least(least(TILES_MOST, whole_tiles), it->tiles)
+        : most(1, least(TILES_MOST, it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
+    int64_t groups = near ? 1 : it->slivers;            /* of slivers */
+    if (in_blocks)
+        groups = least(groups, parts(wanted, it->images * parts(it->tiles, it->piece_tiles)));
+    it->piece_slivers = parts(it->slivers, groups);
+    it->pieces = least(it->tiles, most(parts(it->tiles, it->piece_tiles), parts(wanted, it->images * groups_of(it))));
+    it->piece_tiles = parts(it->tiles, it->pieces);
+    it->pieces = parts(it->tiles, it->piece_tiles);
+    if (it->product && threads > 1 && it->tiles >= threads * MANY_TILES) {
+        it->by_rows = true;
+        it->tiles = parts(it->tiles, threads) * threads;
+        it->piece_tiles = it->tiles / threads;
+        it->pieces = threads;
+    }
+}
+
+/* Rows of one image, or all rows of all; for so many threads. */
 static convolution lay_out(vme_context *context, const vme_model *model, const model_step *step, const model_band *band, int64_t images, int64_t threads)
 {
     const model_value *in = band->in, *out = band->out, *addend = band->addend;
@@ -283,28 +316,8 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     it.slivers = it.group_slivers * p[GROUPS];
     const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * it.kernel->columns * 4;
     const bool few = it.slivers * sliver_bytes <= NEAR, near = few && it.images * it.tiles >= wanted;
-    const int64_t most_tiles = least(TILES_MOST, whole_tiles), blocks = few || it.lines * it.runs > 1 ? 1
-        : least(parts(most_tiles * whole_panel * it.run * 4, INPUT_NEAR), parts(it.run, BLOCK_LEAST));
-    it.block = parts(it.run, blocks);
-    it.product = product && p[GROUPS] == 1 && whole_tiles >= MANY_TILES && !near;
-    const int64_t part = it.product ? K_PART_APART : product || whole_tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
-    it.part = parts(it.block, parts(it.block, part));
-    it.part_runs = it.part < it.run ? 1 : parts(it.runs, parts(it.runs * it.run, part));
-    it.piece_tiles = near ? NEAR_TILES : blocks > 1 ? least(most_tiles, it.tiles)
-        : most(1, least(TILES_MOST, it.kernel->work / (step->k * it.kernel->columns * it.panel)));
-    int64_t groups = near ? 1 : it.slivers;             /* of slivers */
-    if (blocks > 1)
-        groups = least(groups, parts(wanted, it.images * parts(it.tiles, it.piece_tiles)));
-    it.piece_slivers = parts(it.slivers, groups);
-    it.pieces = least(it.tiles, most(parts(it.tiles, it.piece_tiles), parts(wanted, it.images * groups_of(&it))));
-    it.piece_tiles = parts(it.tiles, it.pieces);
-    it.pieces = parts(it.tiles, it.piece_tiles);
-    if (it.product && threads > 1 && it.tiles >= threads * MANY_TILES) {
-        it.by_rows = true;
-        it.tiles = parts(it.tiles, threads) * threads;
-        it.piece_tiles = it.tiles / threads;
-        it.pieces = threads;
-    }
+    divide_sums(&it, whole_tiles, whole_panel, product, few, near);
+    divide_work(&it, whole_tiles, near, threads, wanted);
     return it;
 }
 

@@ -93,6 +93,7 @@ def test_resnet18_agrees_with_onnx_runtime():
         assert int(made.argmax()) == theirs.argmax()
 
 
+@pytest.mark.skipif(library.threads() == 1, reason="one core: the engine has no second thread")
 def test_any_number_of_threads_gives_the_same_bytes():
     model, x = opened(SMALL), networks.values((1, 3, 32, 32))
     try:

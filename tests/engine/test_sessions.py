@@ -229,9 +229,10 @@ def test_a_kept_file_that_is_not_ours_or_not_whole_is_made_anew(path, tmp_path, 
     elif change == "another model":
         library.Model(compile_model(window(), "other"), kept=tmp_path / "other")
         (tmp_path / "other").rename(kept)
-    elif os.getuid() == 0:
-        os.chown(kept, 12345, 12345)
     else:
-        kept.unlink()
+        try:
+            os.chown(kept, 12345, 12345)
+        except PermissionError:
+            pytest.skip("this user may not give files away")
     assert not library.Model(data, kept=kept).was_kept
     assert kept.read_bytes() == good and library.Model(data, kept=kept).was_kept

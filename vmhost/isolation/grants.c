@@ -1,4 +1,4 @@
-/* What a task's permissions name: paths, addresses, environment names; and the descriptors that the guest made itself.
+/* What a task's permissions name: paths and environment names (addresses: addresses.c); and the seal, which holds them.
  *
  * Paths are compared after realpath(3). Guests cannot make links (os.link and os.symlink are refused), so that none can
  * move a path between the check and its use; a process outside that rearranges granted folders meanwhile can.
@@ -8,12 +8,10 @@
 #include "meter.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 static _Thread_local vmh_seal *seal_here;
@@ -161,101 +159,6 @@ done:
     return rc;
 }
 
-/* --- addresses: patterns "host:port", where host is a name, "*.name" or "*", and port a number or "*" */
-
-static bool host_matches(const char *pattern, size_t size, const char *host)
-{
-    if (size == 1 && pattern[0] == '*')
-        return true;
-    if (size > 2 && pattern[0] == '*' && pattern[1] == '.') {
-        size_t length = strlen(host);
-        return length > size - 1 && strncasecmp(host + length - (size - 1), pattern + 1, size - 1) == 0;
-    }
-    return strlen(host) == size && strncasecmp(host, pattern, size) == 0;
-}
-
-static const char *port_of(const char *pattern)
-{
-    const char *colon = strrchr(pattern, ':');
-    return colon == NULL ? "*" : colon + 1;
-}
-
-static size_t host_size(const char *pattern)
-{
-    const char *colon = strrchr(pattern, ':');
-    return colon == NULL ? strlen(pattern) : (size_t)(colon - pattern);
-}
-
-static bool port_matches(const char *pattern, long port)
-{
-    const char *text = port_of(pattern);
-    return strcmp(text, "*") == 0 || strtol(text, NULL, 10) == port;
-}
-
-int vmh_grant_host(const char *host, const char *what, const char **pattern)
-{
-    vmh_seal *seal = vmh_seal_here();
-    for (size_t i = 0; seal != NULL && i < seal->net.count; i++)
-        if (host_matches(seal->net.items[i], host_size(seal->net.items[i]), host)) {
-            *pattern = seal->net.items[i];
-            return 0;
-        }
-    vmh_deny("not granted; a task that may use it names it in task.yaml, permissions: {net: [\"host:port\"]}",
-             "%s('%s')", what, host);
-    return -1;
-}
-
-int vmh_grant_resolved(const char *address, const char *pattern)
-{
-    vmh_seal *seal = vmh_seal_here();
-    for (vmh_resolved *known = seal->resolved; known != NULL; known = known->next)
-        if (known->pattern == pattern && strcmp(known->address, address) == 0)
-            return 0;
-    vmh_resolved *resolved = malloc(sizeof *resolved);
-    if (resolved == NULL || (resolved->address = strdup(address)) == NULL) {
-        free(resolved);
-        PyErr_NoMemory();
-        return -1;
-    }
-    resolved->pattern = pattern;
-    resolved->next = seal->resolved;
-    seal->resolved = resolved;
-    return 0;
-}
-
-int vmh_grant_address(PyObject *address, int family, const char *what)
-{
-    vmh_seal *seal = vmh_seal_here();
-    if (family != AF_INET && family != AF_INET6) {
-        vmh_deny("only internet addresses can be granted", "%s", what);
-        return -1;
-    }
-    if (!PyTuple_Check(address) || PyTuple_GET_SIZE(address) < 2)
-        return 0;       /* the socket raises its own TypeError */
-    PyObject *host = PyTuple_GET_ITEM(address, 0), *number = PyTuple_GET_ITEM(address, 1);
-    const char *name = PyUnicode_CheckExact(host) ? PyUnicode_AsUTF8(host)
-                       : PyBytes_CheckExact(host) ? PyBytes_AS_STRING(host)
-                                                  : NULL;
-    if (name == NULL || !PyLong_CheckExact(number)) {
-        if (!PyErr_Occurred())
-            PyErr_Format(PyExc_TypeError, "%s: expected an address (str, int), got %R", what, address);
-        return -1;
-    }
-    long port = PyLong_AsLong(number);
-    if (port == -1 && PyErr_Occurred())
-        return -1;
-    for (size_t i = 0; seal != NULL && i < seal->net.count; i++)
-        if (host_matches(seal->net.items[i], host_size(seal->net.items[i]), name)
-            && port_matches(seal->net.items[i], port))
-            return 0;
-    for (vmh_resolved *known = seal == NULL ? NULL : seal->resolved; known != NULL; known = known->next)
-        if (strcmp(known->address, name) == 0 && port_matches(known->pattern, port))
-            return 0;
-    vmh_deny("not granted; a task that may use it names it in task.yaml, permissions: {net: [\"host:port\"]}",
-             "%s('%s:%ld')", what, name, port);
-    return -1;
-}
-
 bool vmh_grant_environ(const char *name)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -263,58 +166,6 @@ bool vmh_grant_environ(const char *name)
         if (strcmp(seal->env.items[i], name) == 0 || strcmp(seal->env.items[i], "*") == 0)
             return true;
     return false;
-}
-
-/* --- descriptors */
-
-int vmh_fd_own(int fd)
-{
-    vmh_seal *seal = vmh_seal_here();
-    struct stat status;
-    if (seal == NULL || fd < 0 || fstat(fd, &status) != 0) {
-        PyErr_SetFromErrno(PyExc_OSError);
-        return -1;
-    }
-    if ((size_t)fd >= seal->fd_room) {
-        size_t room = (size_t)fd * 2 + 16;
-        vmh_owned_fd *fds = realloc(seal->fds, room * sizeof *fds);
-        if (fds == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        memset(fds + seal->fd_room, 0, (room - seal->fd_room) * sizeof *fds);
-        seal->fds = fds;
-        seal->fd_room = room;
-    }
-    seal->fds[fd] = (vmh_owned_fd){ true, status.st_dev, status.st_ino };
-    return 0;
-}
-
-bool vmh_fd_owned(int fd)
-{
-    vmh_seal *seal = vmh_seal_here();
-    struct stat status;
-    return seal != NULL && fd >= 0 && (size_t)fd < seal->fd_room && seal->fds[fd].used && fstat(fd, &status) == 0
-        && status.st_dev == seal->fds[fd].device && status.st_ino == seal->fds[fd].inode;
-}
-
-void vmh_fd_closed(int fd)
-{
-    vmh_seal *seal = vmh_seal_here();
-    if (seal != NULL && fd >= 0 && (size_t)fd < seal->fd_room && !vmh_fd_owned(fd))
-        seal->fds[fd].used = false;
-}
-
-int vmh_fd_check(int fd, const char *what)
-{
-    if (vmh_fd_owned(fd))
-        return 0;
-    if (fcntl(fd, F_GETFD) < 0) {       /* nobody's: what CPython says of a closed one, which programs expect */
-        PyErr_SetFromErrno(PyExc_OSError);
-        return -1;
-    }
-    vmh_deny("a task uses descriptors that it made itself; this one is the host's", "%s(%d)", what, fd);
-    return -1;
 }
 
 /* --- the seal itself */

@@ -99,10 +99,18 @@ enum { VMH_READ = 1, VMH_WRITE = 2 };
 /* `path` (str, bytes or PathLike) as an absolute one without links, as bytes in *resolved. keep_last: the last part is
  * not followed. Denied unless all of `access` is granted. `what` names the operation. */
 int vmh_grant_path(PyObject *path, int access, bool keep_last, const char *what, PyObject **resolved);
+bool vmh_grant_environ(const char *name);
+
+/* --- addresses.c. All: 0, or -1 with a Python error set. */
 int vmh_grant_address(PyObject *address, int family, const char *what);
 int vmh_grant_host(const char *host, const char *what, const char **pattern);
 int vmh_grant_resolved(const char *address, const char *pattern);
-bool vmh_grant_environ(const char *name);
+
+/* --- descriptors.c: a guest uses those that it made. */
+int vmh_fd_own(int fd);                         /* from now on the guest's */
+bool vmh_fd_owned(int fd);
+void vmh_fd_closed(int fd);                     /* forgets `fd` if it is gone */
+int vmh_fd_check(int fd, const char *what);
 
 /* --- bundle_files.c: the files of the task's bundle, as paths name them */
 typedef struct vmh_bundle_entry {
@@ -114,12 +122,6 @@ int vmh_bundle_find(const char *path, vmh_bundle_entry *entry);     /* -1: error
 void vmh_bundle_entry_clear(vmh_bundle_entry *entry);
 /* What os.<function>(path) answers about `entry`; `mode` is that of access, or None. NULL: error set. */
 PyObject *vmh_bundle_answer(const vmh_bundle_entry *entry, const char *function, PyObject *path, PyObject *mode);
-
-/* Descriptors: a guest uses those that it made. */
-int vmh_fd_own(int fd);                         /* from now on the guest's */
-bool vmh_fd_owned(int fd);
-void vmh_fd_closed(int fd);                     /* forgets `fd` if it is gone */
-int vmh_fd_check(int fd, const char *what);
 
 /* --- the seal itself, grants.c */
 vmh_seal *vmh_seal_of(vmh_vm *vm);              /* NULL before its boot */

@@ -61,7 +61,8 @@ def compile_task(task, *, target=None, optimize=0, strict=False):
     for name, path in spec.models.items():
         try:
             from .models import compiled        # NumPy and onnx are for tasks with models only
-            models[name], savings[name] = compiled((spec.folder / path).read_bytes(), str(spec.folder / path))
+            file = spec.folder / path
+            models[name], savings[name], _ = compiled(file.read_bytes(), str(file), file.parent)
         except CompileError as error:
             errors += error.diagnostics
     if errors or (strict and found):

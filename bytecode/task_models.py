@@ -1,10 +1,9 @@
 """The models of a task's folder or of a bundle, for `engine.load` outside VMs: the entry point `engine.models` of pyproject.toml."""
 
-import functools
 from pathlib import Path
 
 from .format import read_bundle
-from .models import compile_model
+from .models import compiled
 from .spec import read_task
 
 
@@ -19,11 +18,30 @@ def model_file(place, name):
         raise LookupError(f"{place}: this task has no model {name!r}; it has {', '.join(models) or 'none'} (task.yaml, models)")
     if not place.is_dir():
         return models[name]
-    path = place / models[name]
-    return _compiled(path, path.stat().st_mtime_ns)
+    return _compiled(place / models[name])
 
 
-@functools.lru_cache(maxsize=4)
-def _compiled(path, _written_ns):
-    """A test opens the same model again and again."""
-    return compile_model(path.read_bytes(), str(path))
+_kept = {}          # path to (the stamps of what it was compiled from, the model file): a test opens the same model again and again
+_KEPT_MOST = 4
+
+
+def _compiled(path):
+    kept = _kept.get(path)
+    if kept is not None and all(_stamp(file) == stamp for file, stamp in kept[0].items()):
+        return kept[1]
+    stamps = {path: _stamp(path)}
+    made = compiled(path.read_bytes(), str(path), path.parent)
+    stamps.update((Path(file), _stamp(file)) for file in made.weight_files)
+    while len(_kept) >= _KEPT_MOST:
+        _kept.pop(next(iter(_kept)), None)
+    _kept[path] = stamps, made.data
+    return made.data
+
+
+def _stamp(file):
+    """What changes when the file is written; None: it is not there."""
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

@@ -1,6 +1,6 @@
 """ONNX models to the engine's model file (docs/model-format.md). Needs the packages `onnx` and `onnx-ir`, which the extra `models` brings.
 
-cleaning.py takes out of the graph what no output needs; reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or renamed nodes vanish, the rest
+parsing.py checks the file and reads weights that lie beside it; cleaning.py takes out of the graph what no output needs; reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or renamed nodes vanish, the rest
 becomes layers of the engine, by the readers of operators in image_operators.py and tensor_operators.py. passes.py then makes equal layers one
 (equal.py), fuses layers (patterns.py), takes out what parts of a concatenation have in common (factoring.py), lets producers write where their readers want it, and leaves out what nothing reads; savings.py counts what that saves, and
 writing.py makes the file's bytes. open_sizes.py does all that at several sizes where a model leaves some open.
@@ -20,37 +20,40 @@ __all__ = ["READERS", "Compiled", "compile_model", "compiled"]
 
 
 class Compiled(NamedTuple):
-    """The model file's bytes, and the Savings: what compiling saved."""
+    """The model file's bytes, the Savings (what compiling saved), and the paths of the files beside the model that hold its weights."""
 
     data: bytes
     savings: object
+    weight_files: tuple = ()
 
 
-def compile_model(data, where):
-    """The engine's model file for the ONNX model `data` (bytes). CompileError with all that stands in the way; `where` names it."""
-    return compiled(data, where).data
+def compile_model(data, where, folder=None):
+    """The engine's model file for the ONNX model `data` (bytes). CompileError with all that stands in the way; `where` names it.
+
+    `folder` is where the model's file lies: weights in files of their own, as exporters write large models, are read from there."""
+    return compiled(data, where, folder).data
 
 
-def compiled(data, where):
+def compiled(data, where, folder=None):
     """The same, as Compiled."""
     try:
         import onnx
         from .cleaning import cleaned
+        from .parsing import parse, reason, refusal
     except ImportError as error:
         raise CompileError([Diagnostic(where, 0, "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'")]) from error
+    model, weight_files = parse(data, where, folder)
+    nodes = len(model.graph.node)
     try:
-        model = onnx.load_model_from_string(data)
-        onnx.checker.check_model(model)
-        nodes = len(model.graph.node)
         model = cleaned(model)
-    except Exception as error:      # protobuf's, onnx's C++, numpy's and onnx-ir's own, of no common class
-        raise CompileError([Diagnostic(where, 0, f"not an ONNX model: {_reason(error)}")]) from error
+    except Exception as error:      # onnx-ir's own, and numpy's, of no common class
+        raise refusal(where, f"is no valid ONNX model: {reason(error)}") from error
 
     def network(unfolded=frozenset()):
         try:
             inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
         except Exception as error:
-            raise CompileError([Diagnostic(where, 0, f"not an ONNX model: {_reason(error)}")]) from error
+            raise refusal(where, f"contradicts itself, says ONNX's shape inference: {reason(error)}") from error
         made = read(inferred, where, unfolded)
         made.savings.nodes = nodes
         improve(made)
@@ -59,13 +62,6 @@ def compiled(data, where):
     found = open_sizes.find(model)
     if not found:
         made = network()
-        return Compiled(write(made), made.savings)
+        return Compiled(write(made), made.savings, weight_files)
     sizes = open_sizes.compile_open(found, network, where)
-    return Compiled(write(sizes.network, sizes), sizes.network.savings)
-
-
-def _reason(error):
-    """The first line of what was wrong at first."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return Compiled(write(sizes.network, sizes), sizes.network.savings, weight_files)

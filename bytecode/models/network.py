@@ -222,6 +222,11 @@ def same_strides(shape, strides):
     return all(size == 1 or own == wanted for size, own, wanted in zip(shape, strides, contiguous(shape)))
 
 
+def has_rows(shape, strides):
+    """Whether the elements of each row, the last dimension, lie side by side."""
+    return len(shape) > 0 and (shape[-1] == 1 or strides[-1] == 1)
+
+
 def reshaped_strides(shape, strides, wanted):
     """Strides that give a view the shape `wanted`, or None where its elements have to move."""
     seen = numpy.lib.stride_tricks.as_strided(numpy.empty(1, "int8"), shape, strides)

@@ -4,7 +4,7 @@ import numpy
 
 from .equal import merge_equal
 from .factoring import factor_products
-from .network import BINARY, Layer, contiguous, dtype_number, is_binary
+from .network import BINARY, Layer, contiguous, dtype_number, has_rows, is_binary
 from .patterns import find_attention, find_patterns
 from .places import activate_products, add_in_products, make_in_place
 
@@ -15,6 +15,7 @@ IMAGES = {
 }
 
 ROWS = ("Softmax", "Normalize", "Attention")         # read and make rows of plain tensors
+READS_ROWS = ("Softmax", "Normalize")                # whose elements lie side by side; Attention takes any order
 
 
 def improve(network):
@@ -39,6 +40,7 @@ def improve(network):
         fuse(network)
     with savings.counting("layouts", network):
         settle(network)
+        part_rows(network)
         drop_dead(network)
     with savings.counting("made in place", network):
         make_in_place(network)
@@ -175,6 +177,20 @@ def read_bases(network):
             view = network.views.get(name)
             if view and view.base not in network.constants and view == network.as_view(view.base) and network.shape(view.base) == network.shape(name):
                 layer.inputs[place] = view.base
+
+
+def part_rows(network):
+    """Operators on rows read a copy of what lies in another order, as behind a transpose or a slice with a step. Whoever makes the values may still
+    write the copy itself (make_in_place)."""
+    twins, kept = {}, network.layers
+    network.layers = []
+    for layer in kept:
+        for place, name in enumerate(layer.inputs):
+            if layer.op in READS_ROWS and name and not has_rows(network.shape(name), network.as_view(name).strides):
+                if name not in twins:
+                    twins[name] = network.copied(network.fresh(f"{name}/rows"), name)
+                layer.inputs[place] = twins[name]
+        network.layers.append(layer)
 
 
 def part_layouts(network):

@@ -7,6 +7,7 @@ import numpy
 from ..errors import CompileError, Diagnostic
 from .network import DTYPES, Network
 from .operators import READERS, Unsupported
+from .problems import Problem, told
 from .savings import Savings
 
 _LARGEST_CONSTANT = 1 << 24     # bytes that a node may be computed to ahead of time
@@ -42,7 +43,7 @@ class Reader:
     """What readers of operators work with: the `network` so far, and what ONNX's shape inference says."""
 
     def __init__(self, model, where, unfolded=frozenset()):
-        from onnx import helper, numpy_helper
+        from onnx import numpy_helper
         self.model, self.graph, self.where, self.unfolded = model, model.graph, where, unfolded
         self.opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 1)
         self.problems = []
@@ -50,13 +51,11 @@ class Reader:
         self.inferred = {}          # names to shapes and dtypes
         self.network = Network([])
         for item in self.graph.initializer:
-            self.network.constants[item.name] = numpy_helper.to_array(item)
-        for value in (*self.graph.input, *self.graph.value_info, *self.graph.output):
-            tensor = value.type.tensor_type
-            if not value.type.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
-                continue
-            if all(size.HasField("dim_value") for size in tensor.shape.dim):
-                self.inferred[value.name] = (tuple(size.dim_value for size in tensor.shape.dim), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+            try:
+                self.network.constants[item.name] = numpy_helper.to_array(item)
+            except ValueError as error:
+                self.problems.append(Problem(None, item.name, f"its data do not fit its shape and type: {error}"))
+        self._take_inferred((*self.graph.input, *self.graph.value_info, *self.graph.output))
 
     def read(self):
         network = self.network
@@ -65,7 +64,7 @@ class Reader:
             if name in self.inferred:
                 network.declare(name, *self.inferred[name])
             else:
-                self.problems.append(f"{name}: expected a tensor with a number of dimensions")
+                self.problems.append(Problem(None, name, "expected a tensor with a number of dimensions"))
         for proto in self.graph.node:
             if not self._compute(proto):
                 self._read_node(proto)
@@ -75,7 +74,7 @@ class Reader:
             self._name_outputs()
             self._check_tensors()
         if self.problems:
-            raise CompileError([Diagnostic(self.where, 0, problem) for problem in self.problems])
+            raise CompileError([Diagnostic(self.where, 0, problem) for problem in told(self.problems)])
         return network
 
     # ---- for readers of operators
@@ -90,9 +89,11 @@ class Reader:
         return self.network.constants.get(name)
 
     def inferred_shape(self, name):
-        """What ONNX says about a tensor that is no one's yet."""
+        """What ONNX says about an output of the node that is being read."""
         if name not in self.inferred:
-            raise Unsupported("works on shapes that are not fixed")
+            self._infer_here()
+        if name not in self.inferred:
+            raise Unsupported("makes a tensor whose shape does not follow from the shapes of its operands")
         return self.inferred[name][0]
 
     def made(self, op, node, inputs, shape, dtype=None, output=None, **fields):
@@ -108,10 +109,34 @@ class Reader:
         self.renamed[name] = other
 
     # ----
+    def _take_inferred(self, values):
+        """Remembers the tensors whose sizes are all given."""
+        from onnx import helper
+        for value in values:
+            tensor = value.type.tensor_type
+            if not value.type.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
+                continue
+            if all(size.HasField("dim_value") for size in tensor.shape.dim):
+                self.inferred[value.name] = (tuple(size.dim_value for size in tensor.shape.dim), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+
     def _name(self, name):
         while name in self.renamed:
             name = self.renamed[name]
         return name or None
+
+    def _infer_here(self):
+        """Asks ONNX again about the node that is being read: its operands' shapes are known here, even where what makes them has told ONNX nothing."""
+        import onnx
+        from onnx import helper, numpy_helper
+        proto, known = self.proto, []
+        constants = {name: self.constant(self._name(name)) for name in dict.fromkeys(filter(None, proto.input))}
+        for name, values in constants.items():
+            if values is None:
+                known.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(self.dtype(self._name(name))), self.shape(self._name(name))))
+        graph = helper.make_graph([proto], "one", known, [helper.make_empty_tensor_value_info(name) for name in proto.output if name],
+                                  [numpy_helper.from_array(values, name) for name, values in constants.items() if values is not None])
+        model = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
+        self._take_inferred(onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output)
 
     def _compute(self, proto):
         """Whether the node is a constant or computes one of constants."""
@@ -139,8 +164,10 @@ class Reader:
 
     def _read_node(self, proto):
         node = Node(proto, [self._name(name) for name in proto.input], self.opset)
-        reader = READERS.get(node.op) if proto.domain in ("", "ai.onnx") else None
-        lost = [name for name in node.inputs if name and name not in self.network.shapes and name not in self.network.constants]
+        operator = node.op if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{node.op}"
+        reader, self.proto = READERS.get(operator), proto
+        known = [name for name in node.inputs if name and (name in self.network.shapes or name in self.network.constants)]
+        lost = [name for name in node.inputs if name and name not in known]
         try:
             if reader is None:
                 raise Unsupported("is not supported")
@@ -148,9 +175,12 @@ class Reader:
                 return              # what made it is reported
             if lost:
                 raise Unsupported(f"works on {lost[0]!r}, of a shape that is not fixed")
-            reader(self, node)
+            foreign = [name for name in known if self.dtype(name).name not in DTYPES]
+            self.problems += [Problem(None, name, _no_element_type(self.dtype(name))) for name in foreign]
+            if not foreign:
+                reader(self, node)
         except Unsupported as error:
-            self.problems.append(f"operator {node.op} (node {node.label!r}) {error}")
+            self.problems.append(Problem(operator, node.label, str(error)))
 
     def _name_outputs(self):
         """Outputs get their own names, and layers that make them, where they are inputs, constants, or other outputs too."""
@@ -158,12 +188,12 @@ class Reader:
         for value in self.graph.output:
             name = self._name(value.name)
             if name not in network.shapes and name not in network.constants:
-                self.problems.append(f"output {value.name}: no operator computes it")
+                self.problems.append(Problem(None, f"output {value.name}", "no operator computes it"))
                 continue
             if network.as_view(name).base in network.constants or name in taken:
                 if name == value.name:
                     if name in taken:
-                        self.problems.append(f"output {name}: is an input, and nothing computes it")
+                        self.problems.append(Problem(None, f"output {name}", "is an input, and nothing computes it"))
                         continue
                     name = network.fresh(f"{name}/constant")
                     network.rename(value.name, name)
@@ -177,12 +207,17 @@ class Reader:
 
     def _check_tensors(self):
         network = self.network
-        for name in dict.fromkeys((*network.inputs, *(name for layer in network.layers for name in (*layer.inputs, layer.output) if name))):
+        for name in dict.fromkeys((*network.inputs, *(name for layer in network.layers for name in (*layer.inputs, layer.output) if name), *network.outputs)):
             shape, dtype = network.shape(name), network.dtype(name)
             if dtype.name not in DTYPES:
-                self.problems.append(f"{name}: the engine has no element type {dtype.name}")
+                self.problems.append(Problem(None, name, _no_element_type(dtype)))
             elif any(size < 1 for size in shape) or len(shape) > _RANK_MOST:
-                self.problems.append(f"{name}: expected at most {_RANK_MOST} dimensions of fixed sizes of at least 1, got {shape}")
+                self.problems.append(Problem(None, name, f"expected at most {_RANK_MOST} dimensions of fixed sizes of at least 1, got {shape}"))
+
+
+def _no_element_type(dtype):
+    name = "string" if dtype.kind in "OUST" else dtype.name
+    return f"the engine has no element type {name}" + ("" if name == "string" else "; export the model in float32, float16 or integers")
 
 
 def read(model, where, unfolded=frozenset()):

@@ -51,7 +51,7 @@ def test_functions_are_written_out():
 ])
 def test_functions_that_cannot_be_written_out_are_one_error(functions, expected):
     said = refused(with_functions([helper.make_node("f", ["x"], ["y"], domain=DOMAIN)], functions))
-    assert said.startswith("net: not an ONNX model: ") and expected in said and "\n" not in said
+    assert said.startswith("net: is no valid ONNX model: ") and expected in said and "\n" not in said
 
 
 def test_training_is_not_cleaned_away():
@@ -76,4 +76,4 @@ def test_what_onnx_ir_refuses_is_one_error(monkeypatch):
         return apply
 
     monkeypatch.setattr(cleaning, "Sequential", fails)
-    assert refused(networks.small()) == "net: not an ONNX model: two nodes make one tensor"
+    assert refused(networks.small()) == "net: is no valid ONNX model: two nodes make one tensor"

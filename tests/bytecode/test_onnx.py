@@ -1,17 +1,20 @@
 """ONNX to the engine's model file: what becomes of a graph, and what is refused."""
 
+import os
 import struct
 import sys
 from collections import Counter
 
 import numpy
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from bench.networks import bert
 from bytecode.errors import CompileError
-from bytecode.models import compile_model
+from bytecode.models import compile_model, compiled
 from bytecode.models.writing import OPS
+from bytecode.task_models import model_file
+from engine.models import opened
 from tests import networks
 
 OPERATORS = {number: name for name, number in OPS.items()}
@@ -104,8 +107,129 @@ def test_an_input_that_is_no_tensor_is_refused():
             "x: expected a tensor with a number of dimensions", "operator SequenceAt (node 'y') is not supported")
 
 
-def test_what_is_no_model_is_refused():
-    refused(b"no model", "not an ONNX model: ")
+@pytest.mark.parametrize("data", [b"no model", b""])
+def test_what_is_no_model_is_refused(data):
+    refused(data, "not an ONNX model: ")
+
+
+def made(nodes, inputs=None, outputs=None, weights=(), **versions):
+    """The ModelProto of these nodes, from x to y of 2 by 3 float32 unless told otherwise."""
+    def ports(described):
+        return [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in described.items()]
+
+    graph = helper.make_graph(nodes, "test", ports(inputs or {"x": (TensorProto.FLOAT, (2, 3))}),
+                              ports({"y": (TensorProto.FLOAT, (2, 3))} if outputs is None else outputs), list(weights))
+    domains = [helper.make_opsetid("", versions.get("opset", 20)), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=versions.get("ir_version", 10))
+
+
+X = networks.values((2, 3))
+RELU = [helper.make_node("Relu", ["x"], ["y"])]
+
+
+@pytest.mark.parametrize(("model", "message"), [
+    (made(RELU, ir_version=99), "is of ONNX's format version 99, the onnx package here"),
+    (made(RELU, opset=99), "uses version 99 of ONNX's operators, the onnx package here"),
+    (made(RELU, outputs={}), "has no outputs"),
+    (made([helper.make_node("Constant", [], ["y"], value_floats=[1.0] * 3)], {"x": (TensorProto.FLOAT, (2, 3))}, {"y": (TensorProto.FLOAT, (3,))},
+          [numpy_helper.from_array(numpy.ones((2, 3), "float32"), "x")]), "has no inputs"),
+    (made([helper.make_node("Relu", ["y"], ["z"]), helper.make_node("Relu", ["z"], ["y"])]), "is no valid ONNX model: "),
+    (made(RELU, outputs={"y": (TensorProto.FLOAT, (5, 6))}), "contradicts itself, says ONNX's shape inference: "),
+    (made(RELU, {"x": (TensorProto.FLOAT, (0, 3))}, {"y": (TensorProto.FLOAT, (0, 3))}), "x, y: expected at most 8 dimensions of fixed sizes of at least 1"),
+    (made([helper.make_node("Fused", ["x"], ["y"], domain="com.microsoft")]), "operator com.microsoft.Fused (node 'y') is not supported"),
+])
+def test_a_model_that_cannot_be_compiled_is_called_what_it_is(model, message):
+    refused(model.SerializeToString(), message)
+
+
+def test_sparse_weights_are_refused():
+    model = made([helper.make_node("MatMul", ["x", "w"], ["y"])], outputs={"y": (TensorProto.FLOAT, (2, 4))})
+    values = [numpy_helper.from_array(numpy.array([1, 2], "float32"), "w"), numpy_helper.from_array(numpy.array([0, 5]), "places")]
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(*values, [3, 4]))
+    refused(model.SerializeToString(), "has sparse weights (w), which the engine does not have; export them dense")
+
+
+@pytest.mark.parametrize(("kind", "name"), [
+    (TensorProto.BFLOAT16, "bfloat16"), (TensorProto.FLOAT8E4M3FN, "float8_e4m3fn"), (TensorProto.INT4, "int4"), (TensorProto.STRING, "string")])
+@pytest.mark.parametrize("op", ["Identity", "Softmax", "Add", "ReduceSum", "Clip", "Pad"])
+def test_element_types_that_the_engine_lacks_are_named(kind, name, op):
+    operands = {"Add": ["x", "x"], "Pad": ["x", "widths"]}.get(op, ["x"])
+    nodes = [helper.make_node(op, operands, ["y"])]
+    shape = {"ReduceSum": (1, 1), "Pad": (4, 3)}.get(op, (2, 3))
+    model = made(nodes, {"x": (kind, (2, 3))}, {"y": (kind, shape)}, [numpy_helper.from_array(numpy.array([1, 0, 1, 0]), "widths")])
+    refused(model.SerializeToString(), f"x: the engine has no element type {name}")
+
+
+def test_what_is_wrong_with_many_nodes_is_one_line():
+    """A quantized model of 364 nodes was 364 lines."""
+    names = ["x", *(f"a{number}" for number in range(49)), "y"]
+    nodes = [helper.make_node("QLinearGlue" if number % 10 else "NonZero", [source], [made_of], f"node{number}", domain="com.microsoft" if number % 10 else "")
+             for number, (source, made_of) in enumerate(zip(names, names[1:]))]
+    refused(made(nodes).SerializeToString(), "operator NonZero (5 nodes, 'node0', 'node10', 'node20' and 2 more) is not supported",
+            "operator com.microsoft.QLinearGlue (45 nodes, 'node1', 'node2', 'node3' and 42 more) is not supported")
+
+
+def test_shapes_that_onnx_does_not_follow_are_asked_for_again():
+    """Pads that the graph computes: ONNX's inference gives up there, and the convolution behind them was blamed."""
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Gather", ["s", "last"], ["n"]), helper.make_node("Sub", ["n", "n"], ["zero"]),
+             helper.make_node("Concat", ["zero", "zero", "one", "one"] * 2, ["p"], axis=0), helper.make_node("Pad", ["x", "p"], ["padded"]),
+             helper.make_node("Conv", ["padded", "w"], ["c"]), helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[2, 2])]
+    constants = {"last": numpy.array([2]), "one": numpy.array([1]), "w": numpy.ones((2, 2, 3, 3), "float32")}
+    weights = [numpy_helper.from_array(values, name) for name, values in constants.items()]
+    model = made(nodes, {"x": (TensorProto.FLOAT, (1, 2, 4, 4))}, {"y": (TensorProto.FLOAT, (1, 2, None, None))}, weights)
+    assert [name for name, _, _ in operators(model.SerializeToString())][-2:] == ["Conv", "MaxPool"]
+
+
+def outside(folder, values, location="weights.data"):
+    """A model whose weights lie in another file, which is written into `folder`; `values` is what is in it."""
+    model = made([helper.make_node("MatMul", ["x", "w"], ["y"])], outputs={"y": (TensorProto.FLOAT, (2, 4))},
+                 weights=[numpy_helper.from_array(numpy.zeros((3, 4), "float32"), "w")])
+    external_data_helper.set_external_data(model.graph.initializer[0], location)
+    model.graph.initializer[0].ClearField("raw_data")
+    if values is not None:
+        (folder / location).write_bytes(values.astype("float32").tobytes())
+    return model.SerializeToString()
+
+
+def test_weights_beside_the_model_are_found_there(tmp_path, monkeypatch):
+    """Not in the compiler's current folder, where another file of that name was taken without a word."""
+    weights = networks.values((3, 4))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    outside(tmp_path / "elsewhere", weights + 1)
+    data = outside(tmp_path / "model", weights)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = compiled(data, "model.onnx", tmp_path / "model")
+    numpy.testing.assert_allclose(opened("net", found.data)({"x": X})["y"], X @ weights, rtol=1e-5)
+    assert found.weight_files == (str(tmp_path / "model" / "weights.data"),)
+
+
+def test_weights_outside_that_cannot_be_read_say_so(tmp_path):
+    def said(folder, values=None, location="weights.data"):
+        with pytest.raises(CompileError) as caught:
+            compile_model(outside(tmp_path, values, location), "model.onnx", folder)
+        return str(caught.value)
+
+    start = "model.onnx: the weights of tensor 'w' lie in "
+    assert said(None).startswith(f"{start}'weights.data', another file; give the model as a file in its folder")
+    assert said(tmp_path).startswith(f"{start}'weights.data', which is missing beside the model; copy it there")
+    assert said(tmp_path / "nowhere").startswith(f"{start}'weights.data', which is missing")
+    (tmp_path / "folder").mkdir()
+    assert said(tmp_path, None, "folder").startswith(f"{start}'folder', which can't be read: ")
+    (tmp_path / "secret").write_bytes(bytes(48))
+    (tmp_path / "below").mkdir()
+    assert said(tmp_path / "below", None, "../secret").startswith(f"{start}'../secret', which can't be read: ")
+    assert "raw_data size (8 bytes) is too small" in said(tmp_path, numpy.ones(2))
+
+
+def test_a_task_is_compiled_anew_when_its_weights_change(tmp_path):
+    """`engine.load` outside VMs keeps what it compiled."""
+    (tmp_path / "task.yaml").write_text('name: net\nversion: 1.0.0\nentry: main:run\npython: "3.14"\nmodels: {net: net.onnx}\n')
+    (tmp_path / "main.py").write_text("def run(value):\n    return value\n")
+    for weights in (networks.values((3, 4), 1), networks.values((3, 4), 2)):
+        (tmp_path / "net.onnx").write_bytes(outside(tmp_path, weights))
+        os.utime(tmp_path / "net.onnx", (1, 1))
+        numpy.testing.assert_allclose(opened("net", model_file(tmp_path, "net"))({"x": X})["y"], X @ weights, rtol=1e-5)
 
 
 def test_without_onnx_the_error_says_what_to_install(monkeypatch):

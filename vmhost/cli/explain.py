@@ -58,7 +58,7 @@ def _models(path, only, store):
     if path.suffix == ".onnx":
         from bytecode.models import compiled
 
-        return {path.stem: compiled(data, str(path))}
+        return {path.stem: compiled(data, str(path), path.parent)[:2]}
     if data[:8] == b"VMEMODEL":
         return {path.stem: (data, None)}
     from bytecode.format import read_bundle

@@ -1,0 +1,32 @@
+"""What stands in the way of a model, gathered while its graph is read and told in few lines: one for each operator and cause."""
+
+import re
+from typing import NamedTuple
+
+_SHOWN = 3          # nodes, or tensors, that a line names
+
+
+class Problem(NamedTuple):
+    """`place` is a node's label or a tensor's name; `operator` that of the node, None where a tensor is what is wrong."""
+
+    operator: str | None
+    place: str
+    cause: str
+
+
+def told(problems):
+    """The problems as sentences, in the order of their first occurrence; those that differ only in names are one sentence."""
+    groups = {}
+    for problem in dict.fromkeys(problems):
+        groups.setdefault((problem.operator, re.sub(r"'[^']*'", "''", problem.cause)), []).append(problem)
+    return [_sentence(group) for group in groups.values()]
+
+
+def _sentence(group):
+    first, several = group[0], len(group) > 1
+    more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
+    if first.operator is None:
+        return f"{', '.join(problem.place for problem in group[:_SHOWN])}{more}: {first.cause}"
+    places = ", ".join(repr(problem.place) for problem in group[:_SHOWN])
+    nodes = f"{len(group)} nodes, {places}{more}" if several else f"node {places}"
+    return f"operator {first.operator} ({nodes}) {first.cause}"

@@ -14,7 +14,6 @@ into memory as a whole: a mapped file that someone truncates would kill the proc
 
 import hashlib
 import importlib.util
-import math
 import os
 import sys
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from types import MappingProxyType
 
 import msgpack
 
-from . import signing
+from . import fields, signing
 from .archive import MAX_BYTES, read_archive, write_archive
 from .errors import BundleError
 
@@ -32,8 +31,10 @@ TARGET = f"{sys.version_info.major}.{sys.version_info.minor}"
 MAGIC = importlib.util.MAGIC_NUMBER
 ANY_ARCHITECTURE = "any"
 KINDS = ("task", "stdlib")
-LIMIT_NAMES = ("memory_bytes", "wall_time_s", "cpu_time_s", "stack_bytes", "concurrency")
+LIMIT_NAMES = tuple(fields.EXPECTED_LIMITS)
 PERMISSION_NAMES = ("read", "write", "net", "env", "host")
+
+MAX_MANIFEST_BYTES = 16 << 20       # 65,534 files of 200 bytes each
 
 _MANIFEST, _SIGNATURE = "manifest.msgpack", "signature"
 _HEADER = MAGIC + (1).to_bytes(4, "little") + bytes(8)
@@ -84,6 +85,9 @@ class Manifest:
     files: Mapping = field(default_factory=dict)
 
     def __post_init__(self):
+        unknown = self.permissions.keys() - PERMISSION_NAMES
+        if unknown:
+            raise BundleError(f"{self.name}: permissions: expected {', '.join(PERMISSION_NAMES)}, got {', '.join(sorted(map(repr, unknown)))}")
         permissions = {name: tuple(self.permissions.get(name, ())) for name in PERMISSION_NAMES}
         object.__setattr__(self, "limits", MappingProxyType(dict(self.limits)))
         object.__setattr__(self, "permissions", MappingProxyType(permissions))
@@ -109,9 +113,10 @@ class Bundle:
     models: Mapping = field(default_factory=lambda: MappingProxyType({}))
 
     def verify(self):
-        """Unmarshals every code object and checks its structure (`verifier`); BundleError at the first bad one."""
+        """Checks the manifest, unmarshals every code object and checks its structure (`verifier`); BundleError at the first wrong one."""
         from .verifier import load, verify    # imports opcode tables that a caller who only inspects doesn't need
 
+        check_manifest(self.manifest, self.where)
         codes = [(f"module {name}", module.code) for name, module in self.modules.items()]
         codes += [(f"text {digest.hex()[:12]}", code) for digest, code in self.texts.items()]
         for what, data in codes:
@@ -124,7 +129,7 @@ def write_bundle(manifest, modules, files=None, texts=None, key=None, models=Non
 
     `modules` maps dotted names to Module, `files` paths to bytes, `texts` 32-byte digests to marshalled code. The
     manifest's `files` are filled in here; `models` has one model file for each of its models. `key` is a SigningKey, or None for an unsigned bundle. BundleError for names
-    and sizes that a bundle can't hold.
+    and sizes that a bundle can't hold, and for what no manifest may say.
     """
     _, encoded, entries = _lay_out(manifest, modules, files or {}, texts or {}, models or {})
     entries[_MANIFEST] = encoded
@@ -153,12 +158,15 @@ def read_bundle(source, trust=None, allow_unsigned=False):
     """
     data, where = _read_source(source)
     entries = read_archive(data, where)
+    for name in (_MANIFEST, _SIGNATURE):
+        if len(entries.get(name, b"")) > MAX_MANIFEST_BYTES:
+            raise BundleError(f"{where}: {name}: expected at most {MAX_MANIFEST_BYTES:,} bytes, got {len(entries[name]):,}; compile it again")
     encoded, signature = (None if (view := entries.pop(name, None)) is None else bytes(view) for name in (_MANIFEST, _SIGNATURE))
     if encoded is None:
         raise BundleError(f"{where}: not a bundle: it has no {_MANIFEST}")
-    fields = _decode_manifest(encoded, where)
+    decoded = _decode_manifest(encoded, where)
     signed_by = _check_signature(encoded, signature, where, trust, allow_unsigned)
-    manifest = _manifest_from(fields, where)
+    manifest = _manifest_from(decoded, where)
     _check_target(manifest, where)
     _check_files(manifest, entries, where)
 
@@ -211,11 +219,20 @@ def _lay_out(manifest, modules, files, texts, models):
     entries.update((f"models/{name}", content) for name, content in models.items())
     records = {path: FileRecord(hashlib.sha256(content).digest(), len(content)) for path, content in entries.items()}
     manifest = replace(manifest, files=records)
-    return manifest, _encode_manifest(manifest), entries
+    check_manifest(manifest, fields.shown(manifest.name).strip("'"))
+    encoded = msgpack.packb(_fields_of(manifest))
+    if len(encoded) > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{manifest.name}: its manifest would have {len(encoded):,} bytes, expected at most {MAX_MANIFEST_BYTES:,}; leave files out")
+    return manifest, encoded, entries
 
 
-def _encode_manifest(manifest):
-    return msgpack.packb({
+def check_manifest(manifest, where):
+    """BundleError, naming `where`, for a Manifest that says what none may; what is read from a bundle has been checked so."""
+    _manifest_from(_fields_of(manifest), where)
+
+
+def _fields_of(manifest):
+    return {
         "format": _MARK,
         "format_version": FORMAT_VERSION,
         "kind": manifest.kind,
@@ -225,13 +242,13 @@ def _encode_manifest(manifest):
         "python": {"target": manifest.target, "magic": manifest.magic, "exact": manifest.exact_python},
         "architecture": manifest.architecture,
         "optimize": manifest.optimize,
-        "limits": {name: manifest.limits[name] for name in LIMIT_NAMES if name in manifest.limits},
+        "limits": {name: manifest.limits[name] for name in (*LIMIT_NAMES, *(manifest.limits.keys() - LIMIT_NAMES)) if name in manifest.limits},
         "permissions": {name: list(manifest.permissions[name]) for name in PERMISSION_NAMES},
         "models": list(manifest.models),
         "priority": manifest.priority,
         "fresh": manifest.fresh,
         "files": {path: [record.sha256, record.size] for path, record in sorted(manifest.files.items())},
-    })
+    }
 
 
 def _read_source(source):
@@ -258,20 +275,20 @@ def _read_source(source):
 
 def _decode_manifest(encoded, where):
     try:
-        fields = msgpack.unpackb(encoded, raw=False, strict_map_key=True)
-        canonical = msgpack.packb(fields)
+        found = msgpack.unpackb(encoded, raw=False, strict_map_key=True)
+        canonical = msgpack.packb(found)
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise BundleError(f"{where}: {_MANIFEST}: not MessagePack: {error}; compile it again") from error
-    if not isinstance(fields, dict) or fields.get("format") != _MARK:
+    if not isinstance(found, dict) or found.get("format") != _MARK:
         raise BundleError(f"{where}: {_MANIFEST}: not a bundle's manifest: expected `format` to be {_MARK!r}")
-    found = fields.get("format_version")
-    if found != FORMAT_VERSION or isinstance(found, bool):
+    version = found.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
         raise BundleError(
-            f"{where}: bundle format {found!r}, this host reads format {FORMAT_VERSION}; compile it again with this "
+            f"{where}: bundle format {fields.shown(version)}, this host reads format {FORMAT_VERSION}; compile it again with this "
             "host's tools/compile_cloud.py")
     if canonical != encoded:
         raise BundleError(f"{where}: {_MANIFEST}: not as the compiler writes it (a key twice?); compile it again")
-    return fields
+    return found
 
 
 def _check_signature(encoded, signature, where, trust, allow_unsigned):
@@ -291,35 +308,36 @@ def _check_signature(encoded, signature, where, trust, allow_unsigned):
         "with the signer's .pub line in it")
 
 
-def _manifest_from(fields, where):
-    """The Manifest of decoded `fields`, each of which may be anything that MessagePack can say."""
-    check = _Fields(fields, where)
+def _manifest_from(found, where):
+    """The Manifest of the decoded fields `found`, each of which may be anything that MessagePack can say."""
+    check = _Fields(found, where)
     python = _Fields(check.get("python", dict), where, "python.")
     limits = _Fields(check.get("limits", dict), where, "limits.")
     permissions = _Fields(check.get("permissions", dict), where, "permissions.")
     kind = check.get("kind", str)
     if kind not in KINDS:
         check.refuse("kind", f"one of {', '.join(KINDS)}", kind)
-    entry = check.get("entry", str) if kind == "task" else check.get("entry", type(None))
-    if kind == "task" and (entry.count(":") != 1 or not all(part.isidentifier() for part in entry.split(":")[1:])):
-        check.refuse("entry", "`module:function`", entry)
+    task = kind == "task"
     manifest = Manifest(
-        name=check.get("name", str),
-        version=check.get("version", str),
-        entry=entry,
+        name=check.text("name", fields.NAME, 64, "a name of lower-case letters, digits, '-' and '_', such as digits"),
+        version=check.text("version", fields.VERSION if task else fields.EXACT_PYTHON, fields.MAX_VERSION_CHARS, "a version such as 1.2.0"),
+        entry=check.text("entry", fields.ENTRY, fields.MAX_ENTRY_CHARS, "`module:function`") if task else check.get("entry", type(None)),
         kind=kind,
-        target=python.get("target", str),
+        target=python.text("target", fields.TARGET, 4, "a Python version such as 3.14"),
         magic=python.get("magic", bytes),
-        exact_python=python.get("exact", str, type(None)),
-        architecture=check.get("architecture", str),
-        optimize=check.get("optimize", int),
-        limits={name: limits.positive(name) for name in LIMIT_NAMES if name in limits.fields},
-        permissions={name: permissions.strings(name) for name in PERMISSION_NAMES},
-        models=check.strings("models"),
-        priority=check.get("priority", int),
+        exact_python=python.get("exact", str, type(None)) and python.text("exact", fields.EXACT_PYTHON, 64, "a Python version such as 3.14.8"),
+        architecture=check.text("architecture", fields.ARCHITECTURE, 64, "an architecture such as x86_64"),
+        optimize=check.whole("optimize", 0, 2),
+        limits={name: limits.limit(name) for name in LIMIT_NAMES if name in limits.fields},
+        permissions={name: permissions.texts(name, *fields.GRANTS[name], fields.MAX_GRANT_CHARS, fields.MAX_PERMISSIONS)
+                     for name in PERMISSION_NAMES},
+        models=check.texts("models", fields.MODEL, "the name of a model, such as digits", fields.MAX_MODEL_CHARS, fields.MAX_MODELS),
+        priority=check.whole("priority", fields.MIN_PRIORITY, fields.MAX_PRIORITY),
         fresh=check.get("fresh", bool),
         files={path: _file_record(record, path, where) for path, record in check.get("files", dict).items()},
     )
+    if len(manifest.magic) != len(MAGIC):
+        python.refuse("magic", f"{len(MAGIC)} bytes", manifest.magic)
     limits.only(LIMIT_NAMES)
     permissions.only(PERMISSION_NAMES)
     python.only(("target", "magic", "exact"))
@@ -331,12 +349,12 @@ def _manifest_from(fields, where):
 class _Fields:
     """Typed access to one map of a manifest."""
 
-    def __init__(self, fields, where, prefix=""):
-        self.fields, self._where, self._prefix = fields, where, prefix
+    def __init__(self, found, where, prefix=""):
+        self.fields, self._where, self._prefix = found, where, prefix
 
     def refuse(self, name, expected, got):
         raise BundleError(
-            f"{self._where}: {_MANIFEST}: {self._prefix}{name}: expected {expected}, got {got!r:.80}; compile it again")
+            f"{self._where}: {_MANIFEST}: {self._prefix}{name}: expected {expected}, got {fields.shown(got)}; compile it again")
 
     def get(self, name, *kinds):
         value = self.fields.get(name)
@@ -344,28 +362,46 @@ class _Fields:
             self.refuse(name, " or ".join(kind.__name__ for kind in kinds), value)
         return value
 
-    def positive(self, name):
-        value = self.get(name, int, float) if name.endswith("_s") else self.get(name, int)
-        if not (value > 0 and math.isfinite(value)):
-            self.refuse(name, "a number above 0", value)
+    def text(self, name, pattern, most_chars, expected):
+        value = self.get(name, str)
+        if not fields.matches(pattern, value, most_chars):
+            self.refuse(name, expected, value)
         return value
 
-    def strings(self, name):
+    def whole(self, name, least, most):
+        value = self.get(name, int)
+        if not least <= value <= most:
+            self.refuse(name, f"a whole number from {least} to {most}", value)
+        return value
+
+    def limit(self, name):
+        value = self.get(name, int, float) if name.endswith("_s") else self.get(name, int)
+        if not fields.limit_is_right(name, value):
+            self.refuse(name, fields.EXPECTED_LIMITS[name], value)
+        return value
+
+    def texts(self, name, pattern, expected, most_chars, most):
+        """The list `name` of different texts, as a tuple."""
         value = self.get(name, list)
-        if not all(type(item) is str for item in value):
-            self.refuse(name, "a list of strings", value)
+        if len(value) > most:
+            self.refuse(name, f"at most {most} items", len(value))
+        for index, item in enumerate(value):
+            if not fields.matches(pattern, item, most_chars):
+                self.refuse(f"{name}[{index}]", expected, item)
+        if len(set(value)) != len(value):
+            self.refuse(name, "each item once", value)
         return tuple(value)
 
     def only(self, names):
         for name in self.fields:
             if name not in names:
-                self.refuse(name, f"one of {', '.join(names)}", name)
+                self.refuse(fields.shown(name).strip("'"), f"one of {', '.join(names)}", name)
 
 
 def _file_record(record, path, where):
     if (type(path) is not str or type(record) is not list or len(record) != 2 or type(record[0]) is not bytes
             or len(record[0]) != 32 or type(record[1]) is not int):
-        raise BundleError(f"{where}: {_MANIFEST}: files: {path!r}: expected a SHA-256 and a size; compile it again")
+        raise BundleError(f"{where}: {_MANIFEST}: files: {fields.shown(path)}: expected a SHA-256 and a size; compile it again")
     return FileRecord(*record)
 
 

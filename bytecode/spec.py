@@ -14,20 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import jsonschema
 import yaml
 
 from .archive import MAX_BYTES, MAX_ENTRIES, path_problem
 from .errors import CompileError, TaskSpecError
+from .fields import EXPECTED_LIMITS, limit_is_right, shown
+from .schema import validator
 from .source import parse
 
 SPEC_NAME = "task.yaml"
 MAX_SPEC_BYTES = 1 << 20
 MAX_DEPTH = 8
-MIN_MEMORY_BYTES = 4 << 20          # a bare VM takes 1.7 MB
-MIN_STACK_BYTES = 96 << 10          # below, calls fail with anything but RecursionError
-MAX_STACK_BYTES = 256 << 20
-MAX_SIZE_BYTES = 1 << 48
 _ELSEWHERE = "leave them where they are, and grant their folder under permissions.read"
 
 _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -211,7 +208,10 @@ def _construct(node, key, lines, problems):
         return [_construct(item, f"{key}[{index}]", lines, problems) for index, item in enumerate(node.value)]
     constructor = yaml.SafeLoader("")
     try:
-        return constructor.construct_object(node)
+        value = constructor.construct_object(node)
+        if type(value) is int and abs(value) >= 1 << 64:
+            raise ValueError("expected a number of at most 64 bits")
+        return value
     except (yaml.YAMLError, ValueError) as error:
         message = f"{key}: can't be read as {node.tag}: {getattr(error, 'problem', None) or error}"
         problems.add(key, message, node.start_mark.line + 1)
@@ -222,8 +222,7 @@ def _construct(node, key, lines, problems):
 
 @functools.cache
 def _validator():
-    schema = json.loads(Path(__file__).with_name("task.schema.json").read_text(encoding="utf-8"))
-    return jsonschema.Draft202012Validator(schema)
+    return validator(Path(__file__).with_name("task.schema.json"))
 
 
 def _check_schema(values, problems):
@@ -252,7 +251,10 @@ def _check_schema(values, problems):
 
 
 def _shown(value):
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str).encode(errors="backslashreplace").decode()
+    except ValueError:          # a number of more digits than Python writes
+        return shown(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -271,14 +273,10 @@ def _read_limits(written, problems):
             limits[name + suffix] = _quantity(written[name], units)
     if "concurrency" in written:
         limits["concurrency"] = written["concurrency"]
-    for name, least, most, shown in (
-            ("memory", MIN_MEMORY_BYTES, MAX_SIZE_BYTES, "4 MiB to 256 TiB"),
-            ("stack", MIN_STACK_BYTES, MAX_STACK_BYTES, "96 KiB to 256 MiB")):
-        if name in written and not least <= limits[name + "_bytes"] <= most:
-            problems.add(f"limits.{name}", f"limits.{name}: expected {shown}, got {_shown(written[name])}")
-    for name in ("wall_time", "cpu_time"):
-        if name in written and not 0 < limits[name + "_s"] < 1e9:
-            problems.add(f"limits.{name}", f"limits.{name}: expected a time above 0, got {_shown(written[name])}")
+    for name in written:
+        unit = name + {"memory": "_bytes", "stack": "_bytes", "wall_time": "_s", "cpu_time": "_s"}.get(name, "")
+        if not limit_is_right(unit, limits[unit]):
+            problems.add(f"limits.{name}", f"limits.{name}: expected {EXPECTED_LIMITS[unit]}, got {_shown(written[name])}")
     return limits
 
 
@@ -287,7 +285,10 @@ def _quantity(value, units):
     if isinstance(value, str):
         number, unit = _QUANTITY.fullmatch(value).groups()
         value = float(number) * units[unit]
-    return int(value) if units is _SIZES else float(value)
+    try:
+        return int(value) if units is _SIZES else float(value)
+    except OverflowError:       # more than any limit may be
+        return 0
 
 
 def _find_resources(folder, patterns, problems):

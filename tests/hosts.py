@@ -10,7 +10,10 @@ from pathlib import Path
 
 import vmhost
 from bytecode.compiler import compile_sources
+from vmhost.limits import byte_count, seconds
 
+_LIMITS = {"memory": ("memory_bytes", byte_count), "stack": ("stack_bytes", byte_count), "wall_time": ("wall_time_s", seconds),
+           "cpu_time": ("cpu_time_s", seconds)}
 ROOT = Path(__file__).parents[1]
 
 PROLOGUE = """
@@ -22,8 +25,9 @@ from tests.hosts import bundle, until
 
 
 def bundle(source, name="task", version="1.0.0", limits=None, permissions=None):
-    """An unsigned bundle in memory whose one module `main` is `source`; its entry is `main:run`."""
+    """An unsigned bundle in memory whose one module `main` is `source`; its entry is `main:run`. `limits` are as in task.yaml or a manifest."""
     source = textwrap.dedent(source)
+    limits = {_LIMITS.get(key, (key, None))[0]: _LIMITS[key][1](value) if key in _LIMITS else value for key, value in (limits or {}).items()}
     return compile_sources({"main": (source, f"{name}@{version}/main.py", False)}, entry="main:run", name=name,
                            version=version, limits=limits, permissions=permissions)
 

@@ -22,7 +22,9 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Mapping
 
+from bytecode.fields import GRANTS, MAX_CONCURRENCY, MAX_GRANT_CHARS, MAX_MEMORY_BYTES, MAX_STACK_BYTES, matches, shown
 from bytecode.format import Manifest
 
 from vmhost import travel
@@ -43,7 +45,6 @@ from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
 
 _log = logging.getLogger("vmhost")
 _GUEST = "vmhost.guest.executor"        # the module in each VM that takes the calls
-_UNLIMITED_BYTES = 1 << 60
 _BATCH = 256                            # calls of one map() that are queued under one lock
 # What the host process may do itself, and so may functions that it sends to its own VMs.
 _EVERYTHING = {"read": ["/"], "write": ["/"], "net": ["*:*"], "env": ["*"]}
@@ -55,7 +56,7 @@ class BrokenVMExecutor(concurrent.futures.BrokenExecutor):
 
 
 class VMExecutor(concurrent.futures.Executor):
-    """Runs functions in at most `max_workers` VMs (as many as the process has CPUs), which boot when they are needed.
+    """Runs functions in at most `max_workers` VMs (as many as the process has CPUs; never more than 1,024), which boot when they are needed.
 
     `thread_name_prefix` names the executor in logs (`vmhost.task.<name>`). `initializer(*initargs)` runs once in each
     VM before its first call. `permissions` are as in task.yaml, by default all that the host process may do itself;
@@ -67,14 +68,21 @@ class VMExecutor(concurrent.futures.Executor):
     def __init__(self, max_workers=None, thread_name_prefix="", initializer=None, initargs=(), *, permissions=None,
                  limits=None, mp_context=None, max_tasks_per_child=None):
         _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_child)
-        max_workers = operator.index(os.process_cpu_count() or 1 if max_workers is None else max_workers)
+        try:
+            max_workers = operator.index(os.process_cpu_count() or 1 if max_workers is None else max_workers)
+            initargs = tuple(initargs)
+        except TypeError:
+            if not hasattr(max_workers, "__index__"):
+                raise TypeError(f"max_workers: expected a whole number or None, got {shown(max_workers)}") from None
+            raise TypeError(f"initargs: expected a tuple of arguments, got {shown(initargs)}") from None
         if max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
+        max_workers = min(max_workers, MAX_CONCURRENCY)
         if initializer is not None and not callable(initializer):
-            raise TypeError("initializer must be a callable")
+            raise TypeError(f"initializer must be a callable, got {shown(initializer)}")
         self._max_workers = max_workers
         self._workers = _Workers(thread_name_prefix or "executor", max_workers, permissions, limits, initializer,
-                                 tuple(initargs))
+                                 initargs)
         # Dropped without shutdown(), what was submitted still runs, as with the standard executors.
         weakref.finalize(self, self._workers._service.abandon, True).atexit = False
 
@@ -245,7 +253,7 @@ class _Workers:
         self._permissions["host"] = ["initializer", "initializer failed"] if initializer is not None else []
         self._limits = _limits(limits, max_workers)
         self._task_policy = TaskPolicy(queue=sys.maxsize, breaker=BreakerPolicy(enabled=False))
-        policy = Policy(max_vms=max_workers, warm=0, max_warm=0, idle_s=float("inf"), memory_bytes=_UNLIMITED_BYTES,
+        policy = Policy(max_vms=max_workers, warm=0, max_warm=0, idle_s=float("inf"), memory_bytes=MAX_MEMORY_BYTES,
                         boots_at_once=max_workers, task=self._task_policy)
         native = isolation.core()
         self._native = native
@@ -410,26 +418,40 @@ def _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_ch
 
 def _limits(limits, max_workers):
     """The Limits that `limits`, a mapping as in task.yaml, leave: none where it says nothing."""
-    given = dict(limits or {})
-    Limits.read(given, "limits")            # says what is wrong with them
-    if not given.keys() & {"stack", "stack_bytes"}:
-        given["stack"] = Limits().stack_bytes
-    none = Limits(memory_bytes=_UNLIMITED_BYTES, stack_bytes=_UNLIMITED_BYTES, concurrency=max_workers)
-    return none.capped_by(given)
+    Limits.read(limits, "limits")           # says what is wrong with them
+    none = Limits(memory_bytes=MAX_MEMORY_BYTES, stack_bytes=MAX_STACK_BYTES, concurrency=max_workers)
+    if not isinstance(limits, Limits):
+        limits = dict(limits or {})
+        if not limits.keys() & {"stack", "stack_bytes"}:
+            limits["stack"] = Limits().stack_bytes
+    return none.capped_by(limits)
 
 
 def _permissions(permissions):
     """What `permissions`, a mapping as in task.yaml, grant, with absolute paths; ConfigurationError."""
     if permissions is None:
         return dict(_EVERYTHING)
+    if not isinstance(permissions, Mapping):
+        raise ConfigurationError(f"permissions: expected a mapping such as {{'read': ['/data']}}, got {shown(permissions)}")
     granted = {}
     for kind, names in permissions.items():
         if kind not in _EVERYTHING:
-            raise ConfigurationError(f"permissions: unknown kind {kind!r}; expected {', '.join(_EVERYTHING)}")
-        if isinstance(names, (str, bytes)) or not all(isinstance(name, (str, os.PathLike)) for name in names):
-            raise ConfigurationError(f"permissions: {kind}: expected a list of names, got {names!r}")
-        granted[kind] = [os.path.abspath(name) if kind in ("read", "write") else str(name) for name in names]
+            raise ConfigurationError(f"permissions: unknown kind {shown(kind)}; expected {', '.join(_EVERYTHING)}")
+        if not isinstance(names, (list, tuple, set, frozenset)):
+            raise ConfigurationError(f"permissions: {kind}: expected a list of names, got {shown(names)}")
+        granted[kind] = [_granted(kind, name) for name in names]
     return granted
+
+
+def _granted(kind, name):
+    pattern, expected = GRANTS[kind]
+    if isinstance(name, (str, os.PathLike)):
+        text = os.fspath(name)
+        if kind in ("read", "write") and isinstance(text, str) and text:
+            text = os.path.abspath(text)
+        if matches(pattern, text, MAX_GRANT_CHARS) or text in _EVERYTHING[kind]:
+            return text
+    raise ConfigurationError(f"permissions: {kind}: expected {expected}, got {shown(name)}")
 
 
 def _unfold(function):

@@ -4,15 +4,16 @@ Paths in it are relative to the file's folder. Host functions are imported here,
 """
 
 import importlib
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jsonschema
 import yaml
 
+from bytecode.fields import shown
+from bytecode.schema import validator
+
 from vmhost.errors import ConfigurationError
-from vmhost.limits import BreakerPolicy, Policy, TaskPolicy, byte_count, seconds
+from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy, byte_count, field_problem, seconds
 
 _SCHEMA = Path(__file__).with_name("host.schema.json")
 
@@ -34,8 +35,7 @@ def read_host_yaml(path):
     path = Path(path)
     values, lines = _parse(path)
     problems = _Problems(path, lines)
-    schema = json.loads(_SCHEMA.read_text(encoding="utf-8"))
-    for error in jsonschema.Draft202012Validator(schema).iter_errors(values):
+    for error in validator(_SCHEMA).iter_errors(values):
         problems.add_schema_error(error)
     problems.stop()
     policy = _policy(values, problems)
@@ -62,12 +62,26 @@ def _parse(path):
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         lines = {}
         _note_lines(node, (), lines, path)
-        return yaml.safe_load(text) or {}, lines
+        return _small(yaml.safe_load(text) or {}), lines
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigurationError(f"{path}:{line}: not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:     # the last two: of dates that are none, lists as keys
         raise ConfigurationError(f"{path}: not YAML: {error}") from error
+
+
+def _small(value):
+    """`value`, which has no number of more than 64 bits in it: messages could not show it. ValueError."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _small(key)
+            _small(item)
+    elif isinstance(value, list):
+        for item in value:
+            _small(item)
+    elif type(value) is int and abs(value) >= 1 << 64:
+        raise ValueError(f"expected numbers of at most 64 bits, got {shown(value)}")
+    return value
 
 
 def _note_lines(node, where, lines, path):
@@ -104,7 +118,7 @@ class _Problems:
                 self.add([*where, key], f"unknown key; expected one of {', '.join(known)}")
         else:
             expected = error.schema.get("description", error.validator_value)
-            self.add(where, f"expected {expected}, got {error.instance!r:.80}")
+            self.add(where, f"expected {expected}, got {shown(error.instance)}")
 
     def stop(self):
         if self._found:
@@ -119,7 +133,7 @@ def _function(name, target, problems):
         problems.add(("functions", name), f"{target} cannot be imported: {error}; if it is yours, put the folder that has it on "
                                           "PYTHONPATH")
         return None
-    except Exception as error:      # whatever the module does when it is imported
+    except (Exception, SystemExit) as error:      # whatever the module does when it is imported
         problems.add(("functions", name), f"{target} cannot be imported: {type(error).__name__}: {error}")
         return None
     if not callable(function):
@@ -136,47 +150,55 @@ _BREAKER = {"enabled": ("enabled", bool), "consecutive": ("consecutive", int), "
             "slow_rate": ("slow_rate", float), "open_time": ("open_s", seconds),
             "max_open_time": ("max_open_s", seconds), "probes": ("probes", int)}
 _TASK = {"weight": ("weight", float), "priority": ("priority", int), "queue": ("queue", int), "fresh": ("fresh", bool),
-         "ready": ("ready", int), "limits": ("limits", dict)}
+         "ready": ("ready", int)}
 
 
-def _fields(values, keys, where, problems):
+def _fields(cls, values, keys, where, problems):
     fields = {}
     for key, (name, convert) in keys.items():
         if key in values:
             try:
-                fields[name] = convert(values[key])
+                value = convert(values[key])
             except ConfigurationError as error:
                 problems.add([*where, key], str(error).partition(": ")[2])
+                continue
+            if (problem := field_problem(cls, name, value)) is None:
+                fields[name] = value
+            else:
+                problems.add([*where, key], problem)
     return fields
 
 
 def _task_policy(base, values, where, problems):
-    breaker = replace(base.breaker, **_fields(values.get("breaker", {}), _BREAKER, [*where, "breaker"], problems))
-    _check_limits(values.get("limits", {}), [*where, "limits"], problems)
-    return replace(base, breaker=breaker, **_fields(values, _TASK, where, problems))
+    breaker = replace(base.breaker, **_fields(BreakerPolicy, values.get("breaker", {}), _BREAKER, [*where, "breaker"], problems))
+    if "limits" in values:
+        base = replace(base, limits=_right_limits(values["limits"], [*where, "limits"], problems))
+    return replace(base, breaker=breaker, **_fields(TaskPolicy, values, _TASK, where, problems))
 
 
-def _check_limits(limits, where, problems):
-    from vmhost.limits import Limits
-
+def _right_limits(limits, where, problems):
+    """`limits` without what is wrong in them, which is told."""
+    right = {}
     for key, value in limits.items():
         try:
             Limits.read({key: value}, "limits")
+            right[key] = value
         except ConfigurationError as error:
-            problems.add([*where, key], str(error).rpartition(": ")[2])
+            problems.add([*where, key], str(error).removeprefix(f"limits: {key}: "))
+    return right
 
 
 def _policy(values, problems):
-    fields = _fields(values.get("vms", {}), _VMS, ["vms"], problems)
+    fields = _fields(Policy, values.get("vms", {}), _VMS, ["vms"], problems)
     if "grace_time" in values:
-        fields |= _fields(values, {"grace_time": ("grace_s", seconds)}, [], problems)
+        fields |= _fields(Policy, values, {"grace_time": ("grace_s", seconds)}, [], problems)
     if "allow" in values:
         fields["allow"] = tuple(values["allow"])
     if "search" in values:
         fields["search"] = values["search"]
-    _check_limits(values.get("limits", {}), ["limits"], problems)
+    limits = _right_limits(values.get("limits", {}), ["limits"], problems)
     default = {key: values[key] for key in ("queue", "breaker") if key in values}
     task = _task_policy(TaskPolicy(breaker=BreakerPolicy()), default, [], problems)
     tasks = {name: _task_policy(task, settings or {}, ["tasks", name], problems)
              for name, settings in values.get("tasks", {}).items()}
-    return Policy(limits=values.get("limits", {}), task=task, tasks=tasks, **fields)
+    return Policy(limits=limits, task=task, tasks=tasks, **fields)

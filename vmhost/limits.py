@@ -4,9 +4,13 @@ Quantities are numbers in the unit that the field's name says, or text with a un
 ever narrows what a bundle asks for: `Limits.capped_by` takes the smaller of each.
 """
 
+import math
 import os
 import re
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from bytecode.fields import END_OF_TIME_S, EXPECTED_LIMITS, MAX_PRIORITY, MIN_PRIORITY, limit_is_right, shown
 
 from vmhost.errors import ConfigurationError
 
@@ -16,36 +20,46 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
 
 def _quantity(value, units, what, example):
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+    if _is_number(value) and value > 0:
         return value
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match and match[2].lower() in units and float(match[1]) > 0:
         return float(match[1]) * units[match[2].lower()]
-    raise ConfigurationError(f"{what}: expected a quantity above zero such as {example}, got {value!r}")
+    raise ConfigurationError(f"{what}: expected a quantity above zero such as {example}, got {shown(value)}")
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def byte_count(value, what="size"):
     """`value` ("64 MiB" or a number of bytes) as an int. Raises ConfigurationError naming `what`."""
-    return int(_quantity(value, _BYTES, what, "64 MiB"))
+    number = _quantity(value, _BYTES, what, "64 MiB")
+    if not number < 1 << 63:
+        raise ConfigurationError(f"{what}: expected less than 2**63 bytes, got {shown(value)}")
+    return int(number)
 
 
 def seconds(value, what="time"):
     """`value` ("500 ms" or a number of seconds) as a float. Raises ConfigurationError naming `what`."""
-    return float(_quantity(value, _SECONDS, what, "500 ms"))
+    number = _quantity(value, _SECONDS, what, "500 ms")
+    return float(number) if number < END_OF_TIME_S else math.inf
 
 
-def whole(value, what="count", least=1):
-    """`value` as an int of at least `least`. Raises ConfigurationError naming `what`."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-        return value
-    raise ConfigurationError(f"{what}: expected a whole number of at least {least}, got {value!r}")
+def whole(value, what="count", least=1, most=None):
+    """`value` as an int of at least `least`, at most `most` where that is given. Raises ConfigurationError naming `what`."""
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most):
+        return int(value)
+    expected = f"of at least {least}" if most is None else f"from {least} to {most}"
+    raise ConfigurationError(f"{what}: expected a whole number {expected}, got {shown(value)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one task may use. `memory_bytes` is the soft limit; `hard_bytes`, where allocations fail, is 25 % above.
 
-    None means no limit of that kind. `concurrency` is the number of VMs that may serve the task at once.
+    None means no limit of that kind. `concurrency` is the number of VMs that may serve the task at once. The ranges are those of
+    task.yaml (`bytecode.fields`); ConfigurationError for what lies outside.
     """
 
     memory_bytes: int = 64 << 20
@@ -54,6 +68,12 @@ class Limits:
     stack_bytes: int = 1 << 20
     concurrency: int = 4
 
+    def __post_init__(self):
+        for name, manifest_name in _MANIFEST_NAMES.items():
+            value = getattr(self, name)
+            if not (limit_is_right(manifest_name, value) or value is None and name in ("wall_s", "cpu_s")):
+                raise ConfigurationError(f"limits: {name}: expected {EXPECTED_LIMITS[manifest_name]}, got {shown(value)}")
+
     @property
     def hard_bytes(self):
         return self.memory_bytes + self.memory_bytes // 4
@@ -61,28 +81,41 @@ class Limits:
     @classmethod
     def read(cls, limits, where):
         """From the mapping `limits` of task.yaml, host.yaml or a manifest. `where` names it in errors."""
-        given = {}
-        for key, value in (limits or {}).items():
-            try:
-                name, convert = _LIMIT_KEYS[key]
-            except KeyError:
-                raise ConfigurationError(
-                    f"{where}: unknown limit `{key}`; expected {', '.join(sorted(_LIMIT_KEYS))}") from None
-            if value is not None:
-                given[name] = convert(value, f"{where}: {key}")
-        return cls(**given)
+        return cls(**_given(limits, where))
 
     def capped_by(self, caps):
-        """These limits, none of them wider than in the mapping `caps` (host.yaml's `limits`)."""
-        most = Limits.read(caps, "host limits")
-        given = {_LIMIT_KEYS[key][0] for key, value in (caps or {}).items() if value is not None}
+        """These limits, none of them wider than `caps`: a mapping as in host.yaml, or Limits, of which every number counts."""
         changes = {}
-        for name in given:
-            mine, cap = getattr(self, name), getattr(most, name)
+        for name, cap in _given(caps, "host limits").items():
+            mine = getattr(self, name)
             changes[name] = cap if mine is None else min(mine, cap)
         return replace(self, **changes)
 
 
+def _given(limits, where):
+    """Name of a field of Limits -> its number, of what `limits` says: a mapping, Limits, or None. ConfigurationError."""
+    if isinstance(limits, Limits):
+        return {name: value for name in _MANIFEST_NAMES if (value := getattr(limits, name)) is not None}
+    if limits is None:
+        return {}
+    if not isinstance(limits, Mapping):
+        raise ConfigurationError(f"{where}: expected a mapping such as {{'memory': '64 MiB'}} or Limits, got {shown(limits)}")
+    given = {}
+    for key, value in limits.items():
+        name, convert = _LIMIT_KEYS.get(key, (None, None)) if isinstance(key, str) else (None, None)
+        if name is None:
+            raise ConfigurationError(f"{where}: unknown limit `{shown(key).strip(chr(39))}`; expected {', '.join(sorted(_LIMIT_KEYS))}")
+        if value is None:
+            continue
+        given[name] = convert(value, f"{where}: {key}")
+        if not limit_is_right(_MANIFEST_NAMES[name], given[name]):
+            raise ConfigurationError(f"{where}: {key}: expected {EXPECTED_LIMITS[_MANIFEST_NAMES[name]]}, got {shown(value)}")
+    return given
+
+
+# Field of Limits -> its name in a manifest.
+_MANIFEST_NAMES = {"memory_bytes": "memory_bytes", "wall_s": "wall_time_s", "cpu_s": "cpu_time_s", "stack_bytes": "stack_bytes",
+                   "concurrency": "concurrency"}
 _LIMIT_KEYS = {
     "memory": ("memory_bytes", byte_count), "memory_bytes": ("memory_bytes", byte_count),
     "wall_time": ("wall_s", seconds), "wall_s": ("wall_s", seconds), "wall_time_s": ("wall_s", seconds),
@@ -113,6 +146,9 @@ class BreakerPolicy:
     probes: int = 2
     enabled: bool = True
 
+    def __post_init__(self):
+        check_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class TaskPolicy:
@@ -120,8 +156,8 @@ class TaskPolicy:
 
     `weight`: its share of VMs against other tasks when they are scarce. `priority`: tasks of a higher one are served
     first (None: as the bundle says). `queue`: calls that may wait. `fresh`: a new VM for each call (None: as the
-    bundle says). `ready`: VMs attached before the first call comes. `limits`: caps on the bundle's own, as in
-    host.yaml.
+    bundle says). `ready`: VMs attached before the first call comes. `limits`: caps on the bundle's own, a mapping as in
+    host.yaml or Limits. ConfigurationError.
     """
 
     weight: float = 1.0
@@ -129,8 +165,11 @@ class TaskPolicy:
     queue: int = 100_000
     fresh: bool | None = None
     ready: int = 0
-    limits: dict = field(default_factory=dict)
-    breaker: BreakerPolicy = BreakerPolicy()
+    limits: Mapping | Limits = field(default_factory=dict)
+    breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
+
+    def __post_init__(self):
+        check_fields(self)
 
 
 PERMISSIONS = ("read", "write", "net", "env", "host")
@@ -153,7 +192,8 @@ class Policy:
     processors that VMs may count on: a task of short calls gets no more VMs than that. `boot_tries`: boots that may
     fail in a row before waiting calls get their error. `allow`: the kinds of permissions that a bundle may ask for.
     `search`: how models' algorithms are chosen: "measured", by what this machine's cores do, or "fixed", by built-in
-    numbers, so that every machine with the same backend gives the same bytes.
+    numbers, so that every machine with the same backend gives the same bytes. `limits`: as in TaskPolicy, for all tasks. `tasks`:
+    name of a task -> its TaskPolicy; `task` is that of all others. ConfigurationError.
     """
 
     max_vms: int = 1000
@@ -171,13 +211,12 @@ class Policy:
     function_threads: int = 4
     allow: tuple = PERMISSIONS
     search: str = "measured"
-    limits: dict = field(default_factory=dict)
-    task: TaskPolicy = TaskPolicy()
+    limits: Mapping | Limits = field(default_factory=dict)
+    task: TaskPolicy = field(default_factory=TaskPolicy)
     tasks: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        if self.search not in SEARCHES:
-            raise ConfigurationError(f"search: expected one of {', '.join(SEARCHES)}, got {self.search!r}")
+        check_fields(self)
         if self.max_warm < self.warm:
             object.__setattr__(self, "max_warm", self.warm)
 
@@ -186,6 +225,94 @@ class Policy:
         return self.tasks.get(name, self.task)
 
 
-def known_fields(cls):
-    """The names of the fields of a dataclass, for error messages and schemas."""
-    return tuple(f.name for f in fields(cls))
+# -- what the fields of policies may be: each checks a value, named `what` in errors, and gives what is kept ---------------
+
+def _whole(least, most=None):
+    return lambda value, what: whole(value, what, least, most)
+
+
+def _above_zero(most=math.inf):
+    def check(value, what):
+        if _is_number(value) and 0 < value <= most:
+            return value
+        raise ConfigurationError(f"{what}: expected a number above 0{'' if most == math.inf else f', up to {most}'}, got {shown(value)}")
+    return check
+
+
+def _flag(value, what):
+    if isinstance(value, bool):
+        return value
+    raise ConfigurationError(f"{what}: expected True or False, got {shown(value)}")
+
+
+def _optional(check):
+    return lambda value, what: None if value is None else check(value, what)
+
+
+def _of(cls):
+    def check(value, what):
+        if isinstance(value, cls):
+            return value
+        raise ConfigurationError(f"{what}: expected a {cls.__name__}, got {shown(value)}")
+    return check
+
+
+def _caps(value, what):
+    _given(value, what)
+    return value if isinstance(value, Limits) else dict(value or {})
+
+
+def _kinds(value, what):
+    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(kind, str) and kind in PERMISSIONS for kind in value):
+        return tuple(value)
+    raise ConfigurationError(f"{what}: expected a list with any of {', '.join(PERMISSIONS)}, got {shown(value)}")
+
+
+def _search(value, what):
+    if isinstance(value, str) and value in SEARCHES:
+        return value
+    raise ConfigurationError(f"{what}: expected one of {', '.join(SEARCHES)}, got {shown(value)}")
+
+
+def _by_task(value, what):
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{what}: expected a mapping of names of tasks to TaskPolicy, got {shown(value)}")
+    for name, policy in value.items():
+        if not isinstance(name, str) or not isinstance(policy, TaskPolicy):
+            raise ConfigurationError(f"{what}: {shown(name)}: expected the name of a task and its TaskPolicy, got {shown(policy)}")
+    return dict(value)
+
+
+_COUNT, _SECONDS_LONG, _SHARE = _whole(1), _above_zero(), _above_zero(1)
+_CHECKS = {
+    BreakerPolicy: {
+        "consecutive": _COUNT, "window_s": _SECONDS_LONG, "min_calls": _COUNT, "failure_rate": _SHARE, "slow_s": _optional(_SECONDS_LONG),
+        "slow_rate": _SHARE, "open_s": _SECONDS_LONG, "max_open_s": _SECONDS_LONG, "probes": _COUNT, "enabled": _flag,
+    },
+    TaskPolicy: {
+        "weight": _above_zero(), "priority": _optional(_whole(MIN_PRIORITY, MAX_PRIORITY)), "queue": _whole(1), "fresh": _optional(_flag),
+        "ready": _whole(0, 1024), "limits": _caps, "breaker": _of(BreakerPolicy),
+    },
+    Policy: {
+        "max_vms": _whole(1, 4096), "warm": _whole(0, 1024), "replace_warm": _flag, "max_warm": _whole(0, 1024), "idle_s": _SECONDS_LONG,
+        "memory_bytes": _optional(_whole(1, (1 << 63) - 1)), "pressure_percent": _above_zero(100), "grace_s": _SECONDS_LONG,
+        "quantum_s": _SECONDS_LONG, "cores": _COUNT, "boot_tries": _whole(1, 100), "boots_at_once": _whole(1, 4096),
+        "function_threads": _whole(1, 1024), "allow": _kinds, "search": _search, "limits": _caps, "task": _of(TaskPolicy),
+        "tasks": _by_task,
+    },
+}
+
+
+def check_fields(policy):
+    """Called by a policy that is made: ConfigurationError for the first field that holds what it cannot."""
+    for name, check in _CHECKS[type(policy)].items():
+        object.__setattr__(policy, name, check(getattr(policy, name), f"{type(policy).__name__}: {name}"))
+
+
+def field_problem(cls, name, value):
+    """What is wrong with `value` for the field `name` of the policy class `cls`, in words; None if nothing is."""
+    try:
+        _CHECKS[cls][name](value, "")
+    except ConfigurationError as error:
+        return str(error).removeprefix(": ")
+    return None

@@ -74,8 +74,8 @@ def test_units(write_task, written, memory, time):
     ("memory: 64 MiB", "memory: -1", 'task.yaml:5: limits.memory: expected a size such as "64 MiB", got -1'),
     ("wall_time: 2 s", "wall_time: 2 days", 'task.yaml:5: limits.wall_time: expected a time such as "2 s" or "500 ms", '
      'got "2 days"'),
-    ("wall_time: 2 s", "wall_time: .inf", "task.yaml:5: limits.wall_time: expected a time above 0, got Infinity"),
-    ("wall_time: 2 s", "wall_time: 0 s", 'task.yaml:5: limits.wall_time: expected a time above 0, got "0 s"'),
+    ("wall_time: 2 s", "wall_time: .inf", "task.yaml:5: limits.wall_time: expected a time above 0 and below 1e9 s, got Infinity"),
+    ("wall_time: 2 s", "wall_time: 0 s", 'task.yaml:5: limits.wall_time: expected a time above 0 and below 1e9 s, got "0 s"'),
     ("wall_time: 2 s", "walltime: 2 s", "task.yaml:5: limits.walltime: unknown key; did you mean 'wall_time'?"),
     ("stack: 1 MiB", "stack: 64 KiB", 'task.yaml:5: limits.stack: expected 96 KiB to 256 MiB, got "64 KiB"'),
     ("concurrency: 4", "concurrency: 0",
@@ -125,7 +125,7 @@ def test_units(write_task, written, memory, time):
      'data/*.csv, got "/etc/passwd"'),
     ("net: net.onnx", "net: gone.onnx", "task.yaml:12: models.net: expected a file in "),
     ("net: net.onnx", "net: '*.onnx'", "task.yaml:12: models.net: expected an ONNX file in the task's folder, such as digits.onnx"),
-    ("{net: net.onnx, again: ./net.onnx}", "[net.onnx]", "task.yaml:12: models: expected a mapping of names to ONNX files"),
+    ("{net: net.onnx, again: ./net.onnx}", "[net.onnx]", "task.yaml:12: models: expected a mapping of at most 1024 names to ONNX files"),
 ])
 def test_each_mistake_names_file_line_and_key(write_task, old, new, expected):
     assert GOOD.count(old) == 1

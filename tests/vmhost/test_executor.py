@@ -115,7 +115,7 @@ def test_max_workers_is_a_count(number):
     ({"thread_name_prefix": multiprocessing.get_context("spawn")}, "VMExecutor takes no mp_context: .* leave it out"),
     ({"max_tasks_per_child": 3}, "VMExecutor takes no max_tasks_per_child: .* leave it out"),
     ({"thread_name_prefix": 3}, "thread_name_prefix: expected a str, got 3"),
-    ({"max_workers": 1.5}, "'float' object cannot be interpreted as an integer"),
+    ({"max_workers": 1.5}, "max_workers: expected a whole number or None, got 1.5"),
 ])
 def test_what_only_process_pools_take_is_refused_with_the_reason(arguments, said):
     with pytest.raises(TypeError, match=said):

@@ -1,4 +1,4 @@
-"""What the fields of a task may hold: one definition for task.yaml, for manifests, and for the limits that a host sets.
+"""What the fields of a task may hold, the kinds of permissions among them: one definition for task.yaml, for manifests, and for the limits that a host sets.
 
 `task.schema.json` and `host.schema.json` state the same for editors; tests/bytecode/test_fields.py holds them against this file. Patterns
 match a text as a whole.
@@ -35,9 +35,15 @@ GRANTS = {
     "read": (PATH, "an absolute path, such as /var/data/**"),
     "write": (PATH, "an absolute path, such as /var/data/**"),
     "net": (ADDRESS, 'an address such as "example.org:443" or "10.0.0.7:*"'),
+    "listen": (ADDRESS, 'an address such as "example.org:443" or "10.0.0.7:*"'),
     "env": (VARIABLE, "the name of an environment variable, such as LANG"),
     "host": (FUNCTION, "the name of a host function, such as lookup"),
 }
+# The entries that grant all of a kind; host functions are named one by one.
+EVERYTHING = {"read": ("/",), "write": ("/",), "net": ("*:*",), "listen": ("*:*",), "env": ("*",)}
+# Kinds that bundles of format 1 did not have from the start. A manifest names them only where something is asked for, so that hosts
+# which do not know them still load all other bundles.
+LATER_GRANTS = frozenset({"listen"})
 
 # Name of a limit in a manifest -> what it may be, in words.
 EXPECTED_LIMITS = {

@@ -32,7 +32,7 @@ MAGIC = importlib.util.MAGIC_NUMBER
 ANY_ARCHITECTURE = "any"
 KINDS = ("task", "stdlib")
 LIMIT_NAMES = tuple(fields.EXPECTED_LIMITS)
-PERMISSION_NAMES = ("read", "write", "net", "env", "host")
+PERMISSION_NAMES = tuple(fields.GRANTS)
 
 MAX_MANIFEST_BYTES = 16 << 20       # 65,534 files of 200 bytes each
 
@@ -243,7 +243,8 @@ def _fields_of(manifest):
         "architecture": manifest.architecture,
         "optimize": manifest.optimize,
         "limits": {name: manifest.limits[name] for name in (*LIMIT_NAMES, *(manifest.limits.keys() - LIMIT_NAMES)) if name in manifest.limits},
-        "permissions": {name: list(manifest.permissions[name]) for name in PERMISSION_NAMES},
+        "permissions": {name: list(manifest.permissions[name]) for name in PERMISSION_NAMES
+                        if manifest.permissions[name] or name not in fields.LATER_GRANTS},
         "models": list(manifest.models),
         "priority": manifest.priority,
         "fresh": manifest.fresh,
@@ -330,7 +331,7 @@ def _manifest_from(found, where):
         optimize=check.whole("optimize", 0, 2),
         limits={name: limits.limit(name) for name in LIMIT_NAMES if name in limits.fields},
         permissions={name: permissions.texts(name, *fields.GRANTS[name], fields.MAX_GRANT_CHARS, fields.MAX_PERMISSIONS)
-                     for name in PERMISSION_NAMES},
+                     for name in PERMISSION_NAMES if name in permissions.fields or name not in fields.LATER_GRANTS},
         models=check.texts("models", fields.MODEL, "the name of a model, such as digits", fields.MAX_MODEL_CHARS, fields.MAX_MODELS),
         priority=check.whole("priority", fields.MIN_PRIORITY, fields.MAX_PRIORITY),
         fresh=check.get("fresh", bool),

@@ -18,7 +18,7 @@ import yaml
 
 from .archive import MAX_BYTES, MAX_ENTRIES, path_problem
 from .errors import CompileError, TaskSpecError
-from .fields import EXPECTED_LIMITS, limit_is_right, shown
+from .fields import EXPECTED_LIMITS, GRANTS, limit_is_right, shown
 from .schema import validator
 from .source import parse
 
@@ -42,7 +42,7 @@ class TaskSpec:
     """What a `task.yaml` says. `folder` is the task's; `file` the yaml as messages name it.
 
     `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are written;
-    `permissions` all of read, write, net, env, host, as tuples of str. `files` are paths below `folder`
+    `permissions` all of GRANTS, as tuples of str. `files` are paths below `folder`
     with `/`, patterns resolved, sorted; `models` maps names to such paths, sorted by name. `lines` maps a key's path ("limits.memory") to its line.
     """
 
@@ -96,7 +96,7 @@ def read_task(folder):
         python=values["python"],
         limits=MappingProxyType(limits),
         permissions=MappingProxyType({
-            name: tuple(permissions.get(name) or ()) for name in ("read", "write", "net", "env", "host")}),
+            name: tuple(permissions.get(name) or ()) for name in GRANTS}),
         files=files,
         models=MappingProxyType(models),
         priority=values.get("priority", 0),

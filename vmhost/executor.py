@@ -24,7 +24,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 
-from bytecode.fields import GRANTS, MAX_CONCURRENCY, MAX_GRANT_CHARS, MAX_MEMORY_BYTES, MAX_STACK_BYTES, matches, shown
+from bytecode.fields import EVERYTHING, GRANTS, MAX_CONCURRENCY, MAX_GRANT_CHARS, MAX_MEMORY_BYTES, MAX_STACK_BYTES, matches, shown
 from bytecode.format import Manifest
 
 from vmhost import travel
@@ -46,8 +46,6 @@ from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
 _log = logging.getLogger("vmhost")
 _GUEST = "vmhost.guest.executor"        # the module in each VM that takes the calls
 _BATCH = 256                            # calls of one map() that are queued under one lock
-# What the host process may do itself, and so may functions that it sends to its own VMs.
-_EVERYTHING = {"read": ["/"], "write": ["/"], "net": ["*:*"], "env": ["*"]}
 _workers_alive = weakref.WeakSet()
 
 
@@ -430,13 +428,13 @@ def _limits(limits, max_workers):
 def _permissions(permissions):
     """What `permissions`, a mapping as in task.yaml, grant, with absolute paths; ConfigurationError."""
     if permissions is None:
-        return dict(_EVERYTHING)
+        return dict(EVERYTHING)        # what the host process may do itself, its functions may in its VMs
     if not isinstance(permissions, Mapping):
         raise ConfigurationError(f"permissions: expected a mapping such as {{'read': ['/data']}}, got {shown(permissions)}")
     granted = {}
     for kind, names in permissions.items():
-        if kind not in _EVERYTHING:
-            raise ConfigurationError(f"permissions: unknown kind {shown(kind)}; expected {', '.join(_EVERYTHING)}")
+        if kind not in EVERYTHING:
+            raise ConfigurationError(f"permissions: unknown kind {shown(kind)}; expected {', '.join(EVERYTHING)}")
         if not isinstance(names, (list, tuple, set, frozenset)):
             raise ConfigurationError(f"permissions: {kind}: expected a list of names, got {shown(names)}")
         granted[kind] = [_granted(kind, name) for name in names]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from bytecode.fields import END_OF_TIME_S, EXPECTED_LIMITS, MAX_PRIORITY, MIN_PRIORITY, limit_is_right, shown
+from bytecode.fields import END_OF_TIME_S, EXPECTED_LIMITS, GRANTS, MAX_PRIORITY, MIN_PRIORITY, limit_is_right, shown
 
 from vmhost.errors import ConfigurationError
 
@@ -172,7 +172,6 @@ class TaskPolicy:
         check_fields(self)
 
 
-PERMISSIONS = ("read", "write", "net", "env", "host")
 SEARCHES = ("measured", "fixed")
 
 
@@ -209,7 +208,7 @@ class Policy:
     boot_tries: int = 3
     boots_at_once: int = field(default_factory=lambda: max(2, _cores()))
     function_threads: int = 4
-    allow: tuple = PERMISSIONS
+    allow: tuple = tuple(GRANTS)
     search: str = "measured"
     limits: Mapping | Limits = field(default_factory=dict)
     task: TaskPolicy = field(default_factory=TaskPolicy)
@@ -263,9 +262,9 @@ def _caps(value, what):
 
 
 def _kinds(value, what):
-    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(kind, str) and kind in PERMISSIONS for kind in value):
+    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(kind, str) and kind in GRANTS for kind in value):
         return tuple(value)
-    raise ConfigurationError(f"{what}: expected a list with any of {', '.join(PERMISSIONS)}, got {shown(value)}")
+    raise ConfigurationError(f"{what}: expected a list with any of {', '.join(GRANTS)}, got {shown(value)}")
 
 
 def _search(value, what):

@@ -24,6 +24,7 @@ def test_the_schema_that_editors_read_has_the_same_patterns_and_ranges():
     keys = SCHEMA["properties"]
     grants = {name: keys["permissions"]["properties"][name] for name in fields.GRANTS}
     grants |= {name: SCHEMA["$defs"]["paths"] for name in ("read", "write")}
+    grants |= {name: SCHEMA["$defs"]["addresses"] for name in ("net", "listen")}
     texts = [(keys["name"], fields.NAME, None), (keys["version"], fields.VERSION, fields.MAX_VERSION_CHARS), (keys["python"], fields.TARGET, None),
              (keys["entry"], fields.ENTRY, fields.MAX_ENTRY_CHARS), (keys["models"]["propertyNames"], fields.MODEL, fields.MAX_MODEL_CHARS)]
     texts += [(grants[name]["items"], pattern, fields.MAX_GRANT_CHARS) for name, (pattern, _) in fields.GRANTS.items()]

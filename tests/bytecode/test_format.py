@@ -66,7 +66,7 @@ def test_round_trip_of_a_signed_bundle(tmp_path):
     assert (manifest.name, manifest.version, manifest.entry, manifest.kind) == ("sample", "1.2.0", "main:run", "task")
     assert (manifest.target, manifest.magic, manifest.architecture) == (TARGET, MAGIC, "any")
     assert dict(manifest.limits) == {"memory_bytes": 64 << 20, "wall_time_s": 2.0}
-    assert dict(manifest.permissions) == {"read": (), "write": (), "net": ("example.org:443",), "env": (), "host": ()}
+    assert dict(manifest.permissions) == {"read": (), "write": (), "net": ("example.org:443",), "listen": (), "env": (), "host": ()}
     assert (manifest.models, manifest.priority, manifest.fresh) == (("net",), 3, True)
     assert bundle.models == MODELS
     assert manifest.files["files/labels.json"] == FileRecord(hashlib.sha256(b"[1, 2]").digest(), 6)

@@ -41,7 +41,7 @@ def test_everything_that_can_be_written(write_task):
     assert dict(spec.limits) == {
         "memory_bytes": 64 << 20, "wall_time_s": 2.0, "cpu_time_s": 0.5, "stack_bytes": 1 << 20, "concurrency": 4}
     assert dict(spec.permissions) == {
-        "read": ("/var/data/**",), "write": (), "net": ("example.org:443", "[::1]:*"), "env": ("LANG",),
+        "read": ("/var/data/**",), "write": (), "net": ("example.org:443", "[::1]:*"), "listen": (), "env": ("LANG",),
         "host": ("lookup",)}
     assert spec.files == ("data/a.csv", "data/b.csv", "labels.json")
     assert list(spec.models.items()) == [("again", "net.onnx"), ("net", "net.onnx")]

@@ -228,6 +228,7 @@ def task(folder, server, own_port):
     os.environ["VMHOST_TEST_SECRET"] = "kept"
     permissions = {"read": [str(folder / "in" / "**"), str(folder / "out")], "write": [str(folder / "out" / "**")],
                    "net": [f"127.0.0.1:{server}", f"localhost:{server}", f"127.0.0.1:{own_port}"],
+                   "listen": [f"127.0.0.1:{own_port}"],
                    "env": ["VMHOST_TEST_GRANTED"]}
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run", name="granted",

@@ -61,6 +61,11 @@ def connect(host, port):
         return True
 
 
+def listen(host):
+    with socket.create_server((host, 0)) as server:
+        return server.getsockname()[1]
+
+
 def raise_error(error, *args):
     raise getattr(__import__("builtins"), error)(*args)
 

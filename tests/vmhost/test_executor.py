@@ -152,6 +152,7 @@ def test_permissions_are_the_hosts_own_unless_given(pool, tmp_path):
     pool.submit(functions.append_line, str(file), "hello").result()
     assert file.read_text() == "hello\n"
     assert pool.submit(functions.environment, "PATH").result() == os.environ["PATH"]
+    assert pool.submit(functions.listen, "127.0.0.1").result() > 0
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert pool.submit(functions.connect, *server.getsockname()).result() is True
         with vmhost.VMExecutor(1, permissions={"write": [tmp_path / "other"]}) as executor:

@@ -70,7 +70,7 @@ def test_an_empty_file_is_a_host_with_the_defaults(tmp_path):
      "'nowhere'; if it is yours, put the folder that has it on PYTHONPATH"),
     ("functions: {f: 'math:nothing'}\n", "host.yaml:1: functions.f: math:nothing cannot be imported: AttributeError: "),
     ("functions: {f: 'math:pi'}\n", "host.yaml:1: functions.f: expected a function, got math:pi of type float"),
-    ("allow: [read, exec]\n", "host.yaml:1: allow.1: expected one of read, write, net, env, host, got 'exec'"),
+    ("allow: [read, exec]\n", "host.yaml:1: allow.1: expected one of read, write, net, listen, env, host, got 'exec'"),
     ("search: quick\n", "host.yaml:1: search: expected measured or fixed, got 'quick'"),
     ("tasks: {digits: {priority: 101}}\n", "host.yaml:1: tasks.digits.priority: expected a whole number from -100 to 100, got 101"),
     ("- a list\n", "host.yaml:1: the file: expected a mapping"),

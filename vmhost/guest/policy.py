@@ -180,14 +180,13 @@ POLICY = {
         getservbyname getservbyport getprotobyname ntohs ntohl htons htonl inet_aton inet_ntoa inet_pton inet_ntop
         getdefaulttimeout setdefaulttimeout CMSG_LEN CMSG_SPACE herror gaierror error timeout CAPI
         socket.fileno socket.getblocking socket.getpeername socket.getsockname socket.getsockopt socket.gettimeout
-        socket.listen
         socket.setblocking socket.setsockopt socket.settimeout socket.shutdown
     """, gated="""
         socket SocketType socketpair close dup getaddrinfo gethostbyname gethostbyname_ex gethostname
         socket.recv socket.recv_into socket.recvfrom socket.recvfrom_into socket.recvmsg socket.recvmsg_into socket.send
         socket.sendall socket.sendto socket.sendmsg socket._accept socket.connect socket.connect_ex socket.close
         socket.detach
-        socket.bind
+        socket.bind socket.listen
     """, refused="sethostname gethostbyaddr getnameinfo socket.sendmsg_afalg",
         absent="if_nameindex if_nametoindex if_indextoname"),
     "_ssl": Rules(allowed="""

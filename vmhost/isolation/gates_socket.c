@@ -74,11 +74,15 @@ static int socket_family(PyObject *self)
     return domain;
 }
 
-static int address_check(vmh_gated *call, PyObject *address)
+/* Checks an argument that is an address by `grant`, and puts what was checked in its place. */
+static int address_check(vmh_gated *call, PyObject **argument, int (*grant)(const vmh_address *, const char *))
 {
     char what[64];
+    vmh_address address;
     snprintf(what, sizeof what, "socket.%s", call->gate->name);
-    return vmh_grant_address(address, socket_family(call->self), what);
+    if (vmh_address_read(*argument, socket_family(call->self), what, &address) < 0)
+        return -1;
+    return vmh_gated_replace(call, argument, address.whole) < 0 ? -1 : grant(&address, what);
 }
 
 /* --- methods */
@@ -140,7 +144,7 @@ static int check_sendto(vmh_gated *call)
     call->pass = VMH_PASS_GATE;
     if (call->nargs < 2 || call->nargs > 3)
         return 0;
-    return address_check(call, call->args[call->nargs - 1]) < 0 || socket_wait(call->self, POLLOUT) < 0 ? -1 : 0;
+    return address_check(call, &call->args[call->nargs - 1], vmh_grant_send) < 0 || socket_wait(call->self, POLLOUT) < 0 ? -1 : 0;
 }
 
 /* sendmsg(buffers, ancillary, flags, address) */
@@ -159,7 +163,7 @@ static int check_sendmsg(vmh_gated *call)
         if (vmh_gated_replace(call, &call->args[1], PyTuple_New(0)) < 0)
             return -1;
     }
-    if (call->nargs > 3 && call->args[3] != Py_None && address_check(call, call->args[3]) < 0)
+    if (call->nargs > 3 && call->args[3] != Py_None && address_check(call, &call->args[3], vmh_grant_send) < 0)
         return -1;
     return socket_wait(call->self, POLLOUT);
 }
@@ -188,8 +192,25 @@ static int check_accept(vmh_gated *call)
 
 static int check_bind(vmh_gated *call)
 {
+    char number[VMH_ADDRESS_TEXT];
+    long port;
     call->pass = VMH_PASS_GATE;
-    return call->nargs == 1 ? address_check(call, call->args[0]) : 0;
+    if (call->nargs != 1 || call->kwnames != NULL)
+        return 0;       /* its own TypeError */
+    if (address_check(call, &call->args[0], vmh_grant_bind) < 0 || (call->result = vmh_gated_original(call)) == NULL)
+        return -1;
+    /* the number of a host that the permissions name, for listen() */
+    const char *host = vmh_host_text(PyTuple_GET_ITEM(call->args[0], 0));
+    if (host != NULL && vmh_socket_name(socket_fd(call->self), number, &port) && vmh_grant_resolved(host, number) == 0)
+        return 1;
+    Py_CLEAR(call->result);
+    return -1;
+}
+
+/* By where the socket is: without bind() the kernel binds it to all addresses of the machine. */
+static int check_listen(vmh_gated *call)
+{
+    return vmh_grant_listen(socket_fd(call->self), "socket.listen");
 }
 
 static int timeout_set(PyObject *self, PyObject *timeout)
@@ -208,7 +229,7 @@ static int check_connect(vmh_gated *call)
     call->pass = VMH_PASS_GATE;
     if (call->nargs != 1)
         return 0;
-    if (address_check(call, call->args[0]) < 0)
+    if (address_check(call, &call->args[0], vmh_grant_send) < 0)
         return -1;
     int blocks = socket_blocks(call->self, &deadline);
     if (blocks <= 0)
@@ -326,43 +347,40 @@ static int check_socketpair(vmh_gated *call)
     return 1;
 }
 
-static const char *host_text(PyObject *host)
-{
-    return PyUnicode_CheckExact(host) ? PyUnicode_AsUTF8(host)
-           : PyBytes_CheckExact(host) ? PyBytes_AS_STRING(host)
-                                      : NULL;
-}
-
 static bool is_number(const char *host)
 {
     struct in6_addr address;
     return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
 }
 
+/* Puts the host that was looked at in the place of an argument, in the form that the resolver takes; `named`: it is not a number, and
+ * its name may be resolved. */
+static const char *host_check(vmh_gated *call, PyObject **argument, bool *named)
+{
+    if (vmh_gated_replace(call, argument, vmh_host_exact(*argument, call->gate->name)) < 0)
+        return NULL;
+    const char *host = vmh_host_text(*argument);
+    *named = host[0] != 0 && !is_number(host);
+    return *named && vmh_grant_host(host, call->gate->name) < 0 ? NULL : host;
+}
+
 /* What a granted name resolves to may be connected to, on the granted ports. */
 static int check_getaddrinfo(vmh_gated *call)
 {
-    PyObject **host = vmh_gated_argument(call, 0, "host");
-    const char *pattern = NULL;
+    PyObject **argument = vmh_gated_argument(call, 0, "host");
+    const char *host = NULL;
+    bool named = false;
     call->pass = VMH_PASS_GATE;
-    if (host != NULL && *host != Py_None) {
-        const char *text = host_text(*host);
-        if (text == NULL) {
-            if (!PyErr_Occurred())
-                PyErr_Format(PyExc_TypeError, "getaddrinfo() argument 1 must be string or None, not %T", *host);
-            return -1;
-        }
-        if (!is_number(text) && vmh_grant_host(text, "getaddrinfo", &pattern) < 0)
-            return -1;
-    }
+    if (argument != NULL && *argument != Py_None && (host = host_check(call, argument, &named)) == NULL)
+        return -1;
     call->result = vmh_gated_original(call);
     if (call->result == NULL)
         return -1;
-    for (Py_ssize_t i = 0; pattern != NULL && PyList_Check(call->result) && i < PyList_GET_SIZE(call->result); i++) {
+    for (Py_ssize_t i = 0; named && PyList_Check(call->result) && i < PyList_GET_SIZE(call->result); i++) {
         PyObject *address = PyTuple_GetItem(PyList_GET_ITEM(call->result, i), 4),
                  *first = address == NULL ? NULL : PyTuple_GetItem(address, 0);
         const char *text = first != NULL && PyUnicode_Check(first) ? PyUnicode_AsUTF8(first) : NULL;
-        if (text == NULL || vmh_grant_resolved(text, pattern) < 0) {
+        if (text == NULL || vmh_grant_resolved(host, text) < 0) {
             Py_CLEAR(call->result);
             return -1;
         }
@@ -372,17 +390,15 @@ static int check_getaddrinfo(vmh_gated *call)
 
 static int check_gethostbyname(vmh_gated *call)
 {
-    const char *text = call->nargs == 1 ? host_text(call->args[0]) : NULL, *pattern = NULL;
+    bool named = false;
     call->pass = VMH_PASS_GATE;
-    if (text == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    if (!is_number(text) && vmh_grant_host(text, call->gate->name, &pattern) < 0)
+    if (call->nargs != 1 || call->kwnames != NULL)
+        return 0;       /* its own TypeError */
+    const char *host = host_check(call, &call->args[0], &named);
+    if (host == NULL || (call->result = vmh_gated_original(call)) == NULL)
         return -1;
-    call->result = vmh_gated_original(call);
-    if (call->result == NULL)
-        return -1;
-    const char *address = pattern != NULL && PyUnicode_Check(call->result) ? PyUnicode_AsUTF8(call->result) : NULL;
-    if (address != NULL && vmh_grant_resolved(address, pattern) < 0) {
+    const char *address = named && PyUnicode_Check(call->result) ? PyUnicode_AsUTF8(call->result) : NULL;
+    if (address != NULL && vmh_grant_resolved(host, address) < 0) {
         Py_CLEAR(call->result);
         return -1;
     }
@@ -426,9 +442,9 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
             vmh_deny("only stream and datagram sockets can be granted", "socket(type=%d)", type);
             return -1;
         }
-        if (seal->net.count == 0) {
+        if (seal->net.count == 0 && seal->listen.count == 0) {
             vmh_deny("not granted; a task that may use the network names addresses in task.yaml, permissions: {net: "
-                     "[\"host:port\"]}",
+                     "[\"host:port\"]}, and those where others reach it, {listen: [\"host:port\"]}",
                      "socket");
             return -1;
         }
@@ -592,6 +608,7 @@ static int check_ssl_paths(vmh_gated *call)
     G(_socket, socket, sendmsg_afalg, vmh_gate_refuse, 0, NULL)                 \
     G(_socket, socket, _accept, check_accept, 0, NULL)                          \
     G(_socket, socket, bind, check_bind, 0, NULL)                               \
+    G(_socket, socket, listen, check_listen, 0, NULL)                           \
     G(_socket, socket, connect, check_connect, 0, NULL)                         \
     G(_socket, socket, connect_ex, check_connect, 0, NULL)                      \
     G(_socket, socket, close, check_close_method, 0, NULL)                      \

@@ -243,6 +243,7 @@ void vmh_seal_free(vmh_vm *vm)
     list_clear(&seal->read);
     list_clear(&seal->write);
     list_clear(&seal->net);
+    list_clear(&seal->listen);
     list_clear(&seal->env);
     resolved_clear(seal);
     free(seal->fds);
@@ -278,7 +279,7 @@ static char *granted_path(const char *text)
 }
 
 /* The strings of permissions[key]; of `paths` those of granted_path. */
-static int list_fill(vmh_list *list, PyObject *permissions, const char *key, bool paths)
+static int list_fill(vmh_seal *seal, vmh_list *list, PyObject *permissions, const char *key, bool paths)
 {
     list_clear(list);
     PyObject *values = permissions == NULL ? NULL : vmh_dict_get(permissions, key);
@@ -292,14 +293,22 @@ static int list_fill(vmh_list *list, PyObject *permissions, const char *key, boo
     if (list->items == NULL)
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; list->items != NULL && i < count; i++) {
-        const char *text = PyUnicode_AsUTF8(PySequence_Fast_GET_ITEM(sequence, i));
+        PyObject *value = PySequence_Fast_GET_ITEM(sequence, i), *encoded = NULL;
+        const char *text = PyUnicode_AsUTF8(value);
         if (text == NULL)
             goto failed;
+        if ((list == &seal->net || list == &seal->listen) && !PyUnicode_IS_ASCII(value)) {
+            encoded = PyUnicode_AsEncodedString(value, "idna", NULL);       /* as hosts are compared */
+            if (encoded == NULL)
+                goto failed;
+            text = PyBytes_AS_STRING(encoded);
+        }
         if (paths && text[0] != '/') {
             PyErr_Format(PyExc_ValueError, "permissions.%s: expected an absolute path, got '%s'", key, text);
             goto failed;
         }
         char *item = paths ? granted_path(text) : strdup(text);
+        Py_XDECREF(encoded);
         if (item == NULL) {
             PyErr_NoMemory();
             goto failed;
@@ -316,8 +325,9 @@ failed:
 int vmh_seal_permit(vmh_seal *seal, PyObject *permissions)
 {
     resolved_clear(seal);
-    if (list_fill(&seal->read, permissions, "read", true) < 0 || list_fill(&seal->write, permissions, "write", true) < 0
-        || list_fill(&seal->net, permissions, "net", false) < 0 || list_fill(&seal->env, permissions, "env", false) < 0)
+    if (list_fill(seal, &seal->read, permissions, "read", true) < 0 || list_fill(seal, &seal->write, permissions, "write", true) < 0
+        || list_fill(seal, &seal->net, permissions, "net", false) < 0 || list_fill(seal, &seal->listen, permissions, "listen", false) < 0
+        || list_fill(seal, &seal->env, permissions, "env", false) < 0)
         return -1;
     return vmh_environ_fill(seal);
 }

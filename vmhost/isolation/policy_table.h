@@ -691,7 +691,7 @@ static const vmh_filing filings_of__socket[] = {
     {"socket.getsockname", 'a'},
     {"socket.getsockopt", 'a'},
     {"socket.gettimeout", 'a'},
-    {"socket.listen", 'a'},
+    {"socket.listen", 'g'},
     {"socket.recv", 'g'},
     {"socket.recv_into", 'g'},
     {"socket.recvfrom", 'g'},

@@ -29,7 +29,7 @@ typedef struct vmh_owned_fd {
 typedef struct vmh_resolved {   /* an address that getaddrinfo gave for a granted host */
     struct vmh_resolved *next;
     char *address;
-    const char *pattern;        /* of `net` */
+    const char *pattern;        /* of `net` or `listen` */
 } vmh_resolved;
 
 typedef struct vmh_map {        /* what an anonymous map of a guest has been charged */
@@ -67,7 +67,7 @@ typedef struct vmh_seal {
     bool armed;
     char runtime[256];          /* folder, as code objects name it, of the guest runtime */
 
-    vmh_list read, write, net, env;
+    vmh_list read, write, net, listen, env;
     vmh_resolved *resolved;
     vmh_owned_fd *fds;
     size_t fd_room;
@@ -102,9 +102,24 @@ int vmh_grant_path(PyObject *path, int access, bool keep_last, const char *what,
 bool vmh_grant_environ(const char *name);
 
 /* --- addresses.c. All: 0, or -1 with a Python error set. */
-int vmh_grant_address(PyObject *address, int family, const char *what);
-int vmh_grant_host(const char *host, const char *what, const char **pattern);
-int vmh_grant_resolved(const char *address, const char *pattern);
+typedef struct vmh_address {
+    PyObject *whole;            /* an exact tuple of exact str, bytes and ints: what is passed on; owned */
+    const char *host;           /* a name or a number, never empty; in `whole` or static */
+    long port;
+} vmh_address;
+/* Reads what a socket of `family` is given as an address, once and for all. */
+int vmh_address_read(PyObject *address, int family, const char *what, vmh_address *read);
+PyObject *vmh_host_exact(PyObject *host, const char *what);     /* str or bytes, as the resolver takes it */
+const char *vmh_host_text(PyObject *host);                      /* of vmh_host_exact's */
+int vmh_grant_send(const vmh_address *address, const char *what);   /* connecting, sending: `net` */
+/* Port 0 of an address in numbers is what the kernel gives a socket anyway that connects; all else is `listen`'s. */
+int vmh_grant_bind(const vmh_address *address, const char *what);
+int vmh_grant_listen(int fd, const char *what);                 /* by where the socket is bound */
+int vmh_grant_host(const char *host, const char *what);         /* may its name be resolved? */
+/* `host`, which the permissions name, is `address` too, on the same ports. */
+int vmh_grant_resolved(const char *host, const char *address);
+enum { VMH_ADDRESS_TEXT = 64 };
+bool vmh_socket_name(int fd, char text[static VMH_ADDRESS_TEXT], long *port);   /* false: not bound to the internet */
 
 /* --- descriptors.c: a guest uses those that it made. */
 int vmh_fd_own(int fd);                         /* from now on the guest's */
@@ -127,7 +142,7 @@ PyObject *vmh_bundle_answer(const vmh_bundle_entry *entry, const char *function,
 vmh_seal *vmh_seal_of(vmh_vm *vm);              /* NULL before its boot */
 vmh_seal *vmh_seal_new(vmh_vm *vm);             /* NULL: no memory */
 int vmh_seal_permit(vmh_seal *seal,
-                    PyObject *permissions); /* {"read": [...], "write", "net", "env"}, or NULL: nothing */
+                    PyObject *permissions); /* {"read": [...], "write", "net", "listen", "env"}, or NULL: nothing */
 
 /* Calls `visit` with the seal of `vm`, which cannot go meanwhile; nothing when there is none. Any thread, no GIL. */
 void vmh_seal_visit(vmh_vm *vm, void (*visit)(vmh_seal *));

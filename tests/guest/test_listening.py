@@ -1,0 +1,220 @@
+"""Listening is a permission of its own: what `listen` names can be reached by others, and nothing else of a task can."""
+
+import socket
+import threading
+
+import pytest
+
+import vmhost
+from bytecode.compiler import compile_sources
+
+SOURCE = """
+import socket
+import vmhost.guest
+
+def run(asked):
+    name, *args = asked
+    try:
+        return globals()[name](*args)
+    except vmhost.guest.PermissionDenied as error:
+        return f"denied: {error.args[1]}"
+
+def listen(host=None, port=0, family=socket.AF_INET):
+    with socket.socket(family) as listening:
+        if host is not None:
+            listening.bind((host, port))
+        listening.listen()
+        return listening.getsockname()[:2]
+
+def bind(host, port, kind="SOCK_STREAM", family=socket.AF_INET):
+    with socket.socket(family, getattr(socket, kind)) as bound:
+        bound.bind((host, port))
+        return bound.getsockname()[:2]
+
+def bind_odd(host, port):
+    class Text(str):
+        def encode(self, *args):
+            return b"0.0.0.0"
+    class Number(int):
+        def __index__(self):
+            return 1
+        __int__ = __index__
+    class Pair(tuple):
+        def __getitem__(self, at):
+            return ("0.0.0.0", 1)[at]
+        def __iter__(self):
+            return iter(("0.0.0.0", 1))
+    with socket.socket() as bound:
+        bound.bind(Pair((Text(host), Number(port))))
+        return bound.getsockname()
+
+def fetch(port, source):
+    with socket.create_connection(("127.0.0.1", port), timeout=10, source_address=source) as connection:
+        return connection.recv(5)
+
+def datagram(port):
+    with socket.socket(type=socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"question", ("127.0.0.1", port))
+        sender.settimeout(10)
+        return sender.recvfrom(10)[0]
+
+def asyncio_server(port):
+    import asyncio
+    async def answer(reader, writer):
+        writer.write((await reader.readline()).upper())
+        await writer.drain()
+        writer.close()
+        done.set()
+    async def main():
+        global done
+        done = asyncio.Event()
+        async with await asyncio.start_server(answer, "127.0.0.1", port):
+            vmhost.guest.host.ready(None)
+            await asyncio.wait_for(done.wait(), 20)
+    asyncio.run(main())
+
+def socketserver_server(port):
+    import socketserver
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            self.wfile.write(self.rfile.readline().upper())
+    socketserver.TCPServer.allow_reuse_address = True
+    with socketserver.TCPServer(("127.0.0.1", port), Handler) as server:
+        vmhost.guest.host.ready(None)
+        server.handle_request()
+
+def http_server(port):
+    import http.server
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.path.upper().encode())
+        def log_message(self, *args):
+            pass
+    with http.server.HTTPServer(("localhost", port), Handler) as server:
+        vmhost.guest.host.ready(None)
+        server.handle_request()
+"""
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def port():
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def asked(port):
+    """ask(kind of permissions, function, *args); `ready` is set by the guest's host function of that name."""
+    ready = threading.Event()
+    kinds = {
+        "net": {"net": ["127.0.0.1:*", "localhost:*"]},
+        "listen": {"listen": [f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}"], "host": ["ready"]},
+        "any port": {"listen": ["127.0.0.1:*"]},
+        "any": {"listen": ["*:*"]},
+        "none": {},
+    }
+    with vmhost.Host(allow_unsigned=True, functions={"ready": lambda _: ready.set()}) as host:
+        tasks = {kind: host.load(compile_sources({"main": (SOURCE, "main.py", False)}, entry="main:run",
+                                                 name="l" + kind.replace(" ", "-"), version="1", permissions=permissions,
+                                                 limits={"concurrency": 1, "wall_time_s": 60.0}))
+                 for kind, permissions in kinds.items()}
+
+        def ask(kind, *call):
+            return tasks[kind](call)
+
+        ask.tasks, ask.ready = tasks, ready
+        yield ask
+
+
+def denied(answer, kind="listen"):
+    return isinstance(answer, str) and answer.startswith("denied: ") and f"{{{kind}: " in answer
+
+
+def test_connecting_is_no_listening(asked, port):
+    assert denied(asked("net", "listen")), "without bind(), the kernel binds to all addresses"
+    for host in ("127.0.0.1", "", "localhost", "0.0.0.0"):
+        assert denied(asked("net", "listen", host, port)), host
+        assert denied(asked("net", "listen", host, 0)), host
+        assert denied(asked("net", "bind", host, port, "SOCK_DGRAM")), host
+
+
+def test_a_client_may_ask_for_a_free_port(asked):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        def answer():
+            with server.accept()[0] as connection:
+                connection.sendall(b"hello")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        try:
+            assert asked("net", "fetch", server.getsockname()[1], ("127.0.0.1", 0)) == b"hello"
+        finally:
+            answering.join()
+    assert asked("net", "bind", "", 0, "SOCK_DGRAM")[0] == "0.0.0.0"
+    assert denied(asked("net", "bind", "example.org", 0)), "that would ask for a name that nothing grants"
+
+
+def test_an_unbound_datagram_socket_is_answered(asked):
+    with socket.socket(type=socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+
+        def answer():
+            server.sendto(b"answer", server.recvfrom(10)[1])
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        try:
+            assert asked("net", "datagram", server.getsockname()[1]) == b"answer"
+        finally:
+            answering.join()
+
+
+def test_what_listen_names_is_bound_and_nothing_else(asked, port):
+    assert asked("listen", "listen", "127.0.0.1", port) == ("127.0.0.1", port)
+    assert asked("listen", "listen", "localhost", port) == ("127.0.0.1", port)
+    assert asked("listen", "bind", "127.0.0.1", port, "SOCK_DGRAM") == ("127.0.0.1", port)
+    for host in ("", "0.0.0.0", "127.0.0.2", "127.1", "localhost."):
+        assert denied(asked("listen", "listen", host, port)), host
+    assert denied(asked("listen", "listen", "127.0.0.1", port + 1 if port < 65535 else 1024))
+    assert denied(asked("listen", "listen", "127.0.0.1", 0)), "the kernel's port is not the one that is named"
+    assert denied(asked("listen", "listen"))
+    assert denied(asked("listen", "fetch", port, None), "net"), "listening is no connecting"
+    assert denied(asked("none", "listen"), "net") and denied(asked("none", "bind", "127.0.0.1", 0), "net")
+
+
+def test_a_star_stands_for_all_ports_or_addresses(asked):
+    assert asked("any port", "listen", "127.0.0.1", 0)[0] == "127.0.0.1"
+    assert denied(asked("any port", "listen", "0.0.0.0", 0))
+    assert asked("any", "listen")[0] == "0.0.0.0"
+    assert asked("any", "listen", "", 0)[0] == "0.0.0.0"
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_an_ipv6_number_is_the_same_however_it_is_written(asked, port):
+    for host in ("::1", "0:0:0:0:0:0:0:1"):
+        assert asked("listen", "listen", host, port, int(socket.AF_INET6)) == ("::1", port)
+    assert denied(asked("listen", "listen", "::", port, int(socket.AF_INET6)))
+
+
+def test_what_was_checked_is_what_is_bound(asked, port):
+    assert asked("listen", "bind_odd", "127.0.0.1", port) == ("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("server", ["asyncio_server", "socketserver_server", "http_server"])
+def test_the_standard_librarys_servers_answer(asked, port, server):
+    asked.ready.clear()
+    call = asked.tasks["listen"].submit((server, port))
+    assert asked.ready.wait(30), call.result(timeout=30)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(b"GET /hello HTTP/1.0\r\n\r\n" if server == "http_server" else b"hello\n")
+        answer = b""
+        while more := connection.recv(1000):
+            answer += more
+    assert answer.endswith(b"/HELLO" if server == "http_server" else b"HELLO\n")
+    call.result(timeout=30)

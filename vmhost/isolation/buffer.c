@@ -101,6 +101,11 @@ int vmh_buffer_from_object(PyObject *object, vmh_vm *vm, vmh_storage **storage, 
     Py_ssize_t size = describe(view, source->format == NULL ? "B" : source->format, source->ndim, source->shape);
     if (size < 0)
         goto failed;
+    if (size != source->len || view->item_size != source->itemsize) {
+        PyErr_Format(PyExc_ValueError, "the buffer of this `%s` has %zd bytes in items of %zd, where its shape and format make %zd of %d",
+                     Py_TYPE(object)->tp_name, source->len, source->itemsize, size, (int)view->item_size);
+        goto failed;
+    }
     if (vm == NULL) {
         *storage = vmh_storage_lend(source->buf, (size_t)size, source);
         if (*storage == NULL)

@@ -107,6 +107,14 @@ static int options_parse(const char *function, options *o, PyObject *const *args
     return 0;
 }
 
+/* Raises that a value cannot cross, as `text` says, whose reference is taken over (NULL: an exception is set already). */
+static void refuse_value(vmh_lane *lane, PyObject *text)
+{
+    if (text != NULL)
+        vmh_core_raise(lane, VMH_VALUE, text);
+    Py_XDECREF(text);
+}
+
 /* A call with its value encoded, not pushed yet; NULL with an error set. */
 static vmh_call *prepare(vmh_lane *lane, PyObject *value, const options *o)
 {
@@ -137,10 +145,8 @@ static vmh_call *prepare(vmh_lane *lane, PyObject *value, const options *o)
     return call;
 wire_failed:
     if (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)) {
-        PyObject *error = PyErr_GetRaisedException(), *text = PyObject_Str(error);
-        if (text != NULL)
-            vmh_core_raise(lane, VMH_VALUE, text);
-        Py_XDECREF(text);
+        PyObject *error = PyErr_GetRaisedException();
+        refuse_value(lane, PyObject_Str(error));
         Py_DECREF(error);
     }
 failed:
@@ -218,9 +224,21 @@ static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const 
         PyErr_NoMemory();
         goto done;
     }
-    while (made < n && (calls[made] = prepare(lane, PySequence_Fast_GET_ITEM(items, made), &o)) != NULL)
+    while (made < n) {
+        PyObject *value = Py_NewRef(PySequence_Fast_GET_ITEM(items, made));     /* code of a value that crosses may change the list */
+        calls[made] = prepare(lane, value, &o);
+        Py_DECREF(value);
+        if (calls[made] == NULL)
+            break;
         made++;
+        if (PySequence_Fast_GET_SIZE(items) != n) {
+            refuse_value(lane, PyUnicode_FromFormat("argument: this `%s` of values changed while they crossed: code of one of them "
+                                                    "ran and changed it", Py_TYPE(items)->tp_name));
+            goto drop;
+        }
+    }
     if (made < n || (n > 0 && push(lane, calls, (size_t)n) < 0)) {
+drop:
         while (made > 0)
             vmh_call_unref(calls[--made]);
         free(calls);

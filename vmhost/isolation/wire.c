@@ -1,11 +1,14 @@
 #include "wire.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "buffer.h"
 #include "engine.h"
 #include "handover.h"
+#include "vm_private.h"
 #include "vme_python.h"
 
 /* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves. */
@@ -15,13 +18,14 @@ enum tag {
     TAG_GIVEN_TEXT, TAG_ARRAY, TAG_SCALAR,
 };
 
-/* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library). */
-enum { DEPTH_MOST = 200, MAPPED_BYTES = 32 << 20 };
+/* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library). STOP_LOOK: items
+ * between two looks at whether the VM is being stopped. */
+enum { DEPTH_MOST = 200, MAPPED_BYTES = 32 << 20, STOP_LOOK = 1 << 16 };
 
 /* Where the encoder is, for messages only: one step per container level. */
 typedef struct step {
     const struct step *up;
-    PyObject *key;          /* borrowed; NULL: an index */
+    PyObject *key;          /* borrowed from the walk, which holds it; NULL: an index */
     Py_ssize_t index;
 } step;
 
@@ -31,7 +35,10 @@ typedef struct {
     PyTypeObject *buffer_type;
     vmh_vm *vm;
     int depth;
+    unsigned walked;        /* items of containers so far */
+    size_t most;            /* bytes that the message may have */
     bool ours;              /* nobody else has the container that we are in, nor those around it: what it holds may be taken out */
+    bool in_key;            /* inside a dict's key or a set's item */
 } encoder;
 
 /* "$", "[3]" or ".key" of each step, outermost first. */
@@ -45,19 +52,24 @@ static PyObject *path(const step *at)
     if (at->key == NULL)
         all = PyUnicode_FromFormat("%U[%zd]", up, at->index);
     else if (PyUnicode_CheckExact(at->key) && PyUnicode_IsIdentifier(at->key))
-        all = PyUnicode_FromFormat("%U.%U", up, at->key);
+        all = PyUnicode_FromFormat("%U.%.100U", up, at->key);
+    else if (PyUnicode_CheckExact(at->key) || PyLong_CheckExact(at->key) || PyBytes_CheckExact(at->key))
+        all = PyUnicode_FromFormat("%U[%.100R]", up, at->key);
     else
-        all = PyUnicode_FromFormat("%U[%R]", up, at->key);
+        all = PyUnicode_FromFormat("%U[a `%.100s`]", up, Py_TYPE(at->key)->tp_name);
     Py_DECREF(up);
     return all;
 }
 
+/* `format` has one %s, for the name of the value's type. */
 static int refuse(const encoder *e, const step *at, PyObject *type, const char *format, PyObject *value)
 {
     PyObject *where = path(at);
     if (where == NULL)
         return -1;
-    PyObject *why = PyUnicode_FromFormat(format, Py_TYPE(value)->tp_name);
+    char name[200];
+    snprintf(name, sizeof name, "%s", Py_TYPE(value)->tp_name);
+    PyObject *why = PyUnicode_FromFormat(format, name);
     if (why != NULL)
         PyErr_Format(type, "%s: %U: %U", e->what, where, why);
     Py_DECREF(where);
@@ -65,8 +77,36 @@ static int refuse(const encoder *e, const step *at, PyObject *type, const char *
     return -1;
 }
 
+/* The exception that is set tells why a value cannot cross: the same with the place. What is no `Exception` (a stop, Ctrl-C) and what
+ * says that memory is short goes on as it is. Always -1. */
+static int refuse_because(const encoder *e, const step *at)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))
+        return -1;
+    PyObject *error = PyErr_GetRaisedException(), *why = PyObject_Str(error), *where = NULL;
+    if (why == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        why = PyUnicode_FromFormat("its buffer raises `%.200s`", Py_TYPE(error)->tp_name);
+    }
+    if (why != NULL && (where = path(at)) != NULL)
+        PyErr_Format(PyExc_ValueError, "%s: %U: %.1000U", e->what, where, why);
+    Py_XDECREF(where);
+    Py_XDECREF(why);
+    Py_DECREF(error);
+    return -1;
+}
+
+static int refuse_change(const encoder *e, const step *at, PyObject *container)
+{
+    return refuse(e, at, PyExc_ValueError, "this `%s` changed while it crossed: code of what it holds ran and changed it", container);
+}
+
 static uint8_t *room(encoder *e, size_t size)
 {
+    if (e->vm != NULL && size > e->most - e->blob->size) {
+        PyErr_Format(PyExc_MemoryError, "%s: takes more than %zu bytes, all that this VM may have", e->what, e->most);
+        return NULL;
+    }
     if (!vmh_blob_reserve(e->blob, size)) {
         PyErr_NoMemory();
         return NULL;
@@ -195,44 +235,114 @@ static int put_scalar(encoder *e, const vmh_scalar *scalar)
     return 0;
 }
 
-/* What NumPy has for a number: hashable, read-only, without dimensions. 1: `scalar` is it; 0: it is something else. */
+/* 1: `value` has the attribute, 0: it has not. An error that is no `Exception` goes on: -1. */
+static int has_attribute(PyObject *value, const char *name)
+{
+    PyObject *found;
+    int has = PyObject_GetOptionalAttrString(value, name, &found);
+    Py_XDECREF(found);
+    if (has < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        return 0;
+    }
+    return has;
+}
+
+/* The type `name` of a library that may not be loaded is one of the value's types. */
+static bool is_a(PyObject *value, const char *name)
+{
+    PyObject *types = Py_TYPE(value)->tp_mro;
+    for (Py_ssize_t i = 0; types != NULL && i < PyTuple_GET_SIZE(types); i++)
+        if (strcmp(((PyTypeObject *)PyTuple_GET_ITEM(types, i))->tp_name, name) == 0)
+            return true;
+    return false;
+}
+
+/* NumPy tells of some elements less through a buffer than through its own interface (https://numpy.org/doc/stable/reference/
+ * arrays.interface.html): a date is eight bytes there, a masked array forgets its mask. 0: it tells all; 1: it is not from NumPy; -1:
+ * refused, or an error. */
+static int check_array_interface(const encoder *e, const step *at, PyObject *value)
+{
+    PyObject *interface, *code = NULL;
+    int has = PyObject_GetOptionalAttrString(value, "__array_interface__", &interface), rc = -1;
+    if (has < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        return 1;
+    }
+    if (has <= 0)
+        return has == 0 ? 1 : -1;
+    if (PyDict_CheckExact(interface) && PyDict_GetItemStringRef(interface, "typestr", &code) < 0)
+        goto done;
+    const char *text = code != NULL && PyUnicode_CheckExact(code) ? PyUnicode_AsUTF8(code) : NULL;
+    if (text == NULL)
+        PyErr_Clear();
+    if (text != NULL && text[0] != 0 && strchr("biufc", text[1]) == NULL) {
+        PyObject *where = path(at);
+        if (where != NULL)
+            PyErr_Format(PyExc_TypeError, "%s: %U: a `%.200s` of dtype '%.40s' cannot cross; arrays of bool, int, float and "
+                         "complex can", e->what, where, Py_TYPE(value)->tp_name, text);
+        Py_XDECREF(where);
+    } else if (is_a(value, "MaskedArray")) {
+        rc = refuse(e, at, PyExc_TypeError, "a `%s` cannot cross without its mask; send its data and its mask, or filled()", value);
+    } else {
+        rc = 0;
+    }
+done:
+    Py_XDECREF(code);
+    Py_DECREF(interface);
+    return rc;
+}
+
+/* What NumPy has for a number: hashable, read-only, without dimensions. 1: `scalar` is it; 0: it is something else; -1: an error. */
 static int foreign_scalar(PyObject *value, vmh_scalar *scalar)
 {
     Py_buffer view;
-    if (Py_TYPE(value)->tp_hash == PyObject_HashNotImplemented || !PyObject_HasAttrString(value, "__array_interface__"))
+    if (Py_TYPE(value)->tp_hash == PyObject_HashNotImplemented)
         return 0;
     if (PyObject_GetBuffer(value, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return -1;
         PyErr_Clear();          /* said again, with the place, where it is taken for a buffer */
         return 0;
     }
     scalar->dtype = view.ndim == 0 && view.readonly && view.format != NULL ? vmh_engine_dtype(view.format) : -1;
-    bool is = scalar->dtype >= 0 && view.len <= (Py_ssize_t)sizeof scalar->element;
+    bool is = scalar->dtype >= 0 && view.len <= (Py_ssize_t)sizeof scalar->element && view.len == view.itemsize;
     if (is)
         memcpy(scalar->element, view.buf, (size_t)view.len);
     PyBuffer_Release(&view);
     return is;
 }
 
-static int put_foreign_buffer(encoder *e, const step *at, PyObject *value)
+static int refuse_in_key(const encoder *e, const step *at, PyObject *value)
+{
+    return refuse(e, at, PyExc_TypeError, "a `%s` cannot cross as a dict's key or a set's item; make it a tuple, or bytes", value);
+}
+
+static int put_foreign_buffer(encoder *e, const step *at, PyObject *value, bool is_array)
 {
     vmh_view view;
     vmh_storage *storage = NULL;
-    int rc = vmh_buffer_from_object(value, e->vm, &storage, &view);
-    if (rc < 0) {
-        if (PyErr_ExceptionMatches(PyExc_MemoryError))
-            return -1;
-        PyObject *why = PyErr_GetRaisedException();
-        PyObject *where = path(at);
-        if (where != NULL)
-            PyErr_Format(PyExc_ValueError, "%s: %U: %S", e->what, where, why);
-        Py_XDECREF(where);
-        Py_XDECREF(why);
-        return -1;
-    }
-    view.is_array = PyObject_HasAttrString(value, "__array_interface__") || PyObject_HasAttrString(value, "__dlpack__");
-    rc = put_buffer(e, storage, &view);
+    if (vmh_buffer_from_object(value, e->vm, &storage, &view) < 0)
+        return refuse_because(e, at);
+    view.is_array = is_array;
+    int rc = put_buffer(e, storage, &view);
     vmh_storage_unref(storage);
     return rc;
+}
+
+/* An object that lends its memory: a number by value, else the memory. */
+static int put_foreign(encoder *e, const step *at, PyObject *value)
+{
+    vmh_scalar scalar = {.foreign = true};
+    int of_numpy = check_array_interface(e, at, value), is = of_numpy != 0 ? 0 : foreign_scalar(value, &scalar);
+    if (of_numpy < 0 || is < 0)
+        return -1;
+    if (is > 0)
+        return put_scalar(e, &scalar);
+    if (e->in_key)
+        return refuse_in_key(e, at, value);
+    int is_array = of_numpy == 0 ? 1 : has_attribute(value, "__dlpack__");
+    return is_array < 0 ? -1 : put_foreign_buffer(e, at, value, is_array);
 }
 
 static int put_storage(encoder *e, enum tag tag, vmh_storage *storage)
@@ -295,78 +405,166 @@ static int put_given(encoder *e, PyObject *value)
 
 static int put(encoder *e, PyObject *value, const step *at);
 
-static int put_items(encoder *e, PyObject **items, Py_ssize_t count, const step *at)
+/* Encoding it runs no Python code: it cannot change what holds it. */
+static inline bool is_plain(PyObject *value)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    return type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || value == Py_None || type == &PyBool_Type
+        || type == &PyBytes_Type || type == &PyComplex_Type;
+}
+
+/* Whether the walk may go on: a large message is made without a look at what is pending in the interpreter. */
+static int look_up(encoder *e)
+{
+    if (++e->walked % STOP_LOOK != 0 || e->vm == NULL || !vmh_vm_stopping(e->vm))
+        return 0;
+    PyErr_SetNone(e->vm->stop_error);
+    return -1;
+}
+
+/* Code that `item` brings along may run, and change what holds it: it is held meanwhile. */
+static int put_held(encoder *e, PyObject *item, const step *at)
+{
+    Py_INCREF(item);
+    int rc = put(e, item, at);
+    Py_DECREF(item);        /* may run code as well: its finalizer's */
+    return rc;
+}
+
+/* Items are looked up anew each time, and their count after each one that may have run code. */
+static int put_list(encoder *e, PyObject *list, Py_ssize_t count, const step *at)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PyList_GET_ITEM(list, i);
         step here = {at, NULL, i};
-        PyObject *item = items[i];
-        bool given = e->ours && vmh_handover_fits(item);
-        if (given)
-            items[i] = Py_NewRef(Py_None);
-        if ((given ? put_given(e, item) : put(e, item, &here)) < 0)
+        if (look_up(e) < 0)
             return -1;
-    }
-    return 0;
-}
-
-static int put_dict(encoder *e, PyObject *dict, const step *at)
-{
-    Py_ssize_t position = 0;
-    PyObject *key, *item;
-    while (PyDict_Next(dict, &position, &key, &item)) {
-        step here = {at, key, 0};
-        bool ours = e->ours;
-        e->ours = false;        /* a key must stay as it is */
-        int rc = put(e, key, &here);
-        e->ours = ours;
-        if (rc < 0)
-            return -1;
-        if (!ours || !vmh_handover_fits(item)) {
+        if (e->ours && vmh_handover_fits(item)) {
+            PyList_SET_ITEM(list, i, Py_NewRef(Py_None));
+            if (put_given(e, item) < 0)
+                return -1;
+        } else if (is_plain(item)) {
             if (put(e, item, &here) < 0)
                 return -1;
-            continue;
+        } else {
+            if (put_held(e, item, &here) < 0)
+                return -1;
+            if (PyList_GET_SIZE(list) != count)
+                return refuse_change(e, at, list);
         }
-        Py_INCREF(item);
-        if (PyDict_SetItem(dict, key, Py_None) < 0) {       /* changing a value does not disturb PyDict_Next */
-            Py_DECREF(item);
+    }
+    return 0;
+}
+
+static int put_tuple(encoder *e, PyObject *tuple, Py_ssize_t count, const step *at)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PyTuple_GET_ITEM(tuple, i);
+        step here = {at, NULL, i};
+        bool given = e->ours && vmh_handover_fits(item);
+        if (look_up(e) < 0)
             return -1;
-        }
-        if (put_given(e, item) < 0)
+        if (given)
+            PyTuple_SET_ITEM(tuple, i, Py_NewRef(Py_None));
+        if ((given ? put_given(e, item) : is_plain(item) ? put(e, item, &here) : put_held(e, item, &here)) < 0)
             return -1;
     }
     return 0;
 }
 
+/* A key, or an item of a set: stays as it is, and arrives as something that can be looked up. */
+static int put_key(encoder *e, PyObject *key, const step *at)
+{
+    bool ours = e->ours, in_key = e->in_key;
+    e->ours = false;
+    e->in_key = true;
+    int rc = is_plain(key) ? put(e, key, at) : put_held(e, key, at);
+    e->ours = ours;
+    e->in_key = in_key;
+    return rc;
+}
+
+static int put_dict_item(encoder *e, PyObject *dict, PyObject *key, PyObject *item, const step *at)
+{
+    bool plain = is_plain(key);
+    if (put_key(e, key, at) < 0)
+        return -1;
+    if (!plain || !e->ours || !vmh_handover_fits(item))
+        return is_plain(item) ? put(e, item, at) : put_held(e, item, at);
+    Py_INCREF(item);
+    if (PyDict_SetItem(dict, key, Py_None) < 0) {       /* changing a value does not disturb PyDict_Next */
+        Py_DECREF(item);
+        return -1;
+    }
+    return put_given(e, item);
+}
+
+static int put_dict(encoder *e, PyObject *dict, Py_ssize_t count, const step *at)
+{
+    Py_ssize_t position = 0, done = 0;
+    PyObject *key, *item;
+    while (done < count && PyDict_Next(dict, &position, &key, &item)) {
+        step here = {at, key, 0};
+        int rc = look_up(e);
+        bool plain = is_plain(key) && is_plain(item);
+        if (rc == 0 && plain) {
+            rc = put_dict_item(e, dict, key, item, &here);
+        } else if (rc == 0) {
+            Py_INCREF(key);
+            bool held = !is_plain(key);         /* only then may code run before the item's turn, and a held one cannot be given away */
+            if (held)
+                Py_INCREF(item);
+            rc = put_dict_item(e, dict, key, item, &here);
+            if (held)
+                Py_DECREF(item);
+            Py_DECREF(key);
+        }
+        if (rc < 0)
+            return -1;
+        done++;
+        if (!plain && PyDict_GET_SIZE(dict) != count)
+            return refuse_change(e, at, dict);
+    }
+    return done == count ? 0 : refuse_change(e, at, dict);
+}
+
+static int put_set(encoder *e, PyObject *set, Py_ssize_t count, const step *at)
+{
+    PyObject *iterator = PyObject_GetIter(set), *item;
+    Py_ssize_t done = 0;
+    int rc = iterator == NULL ? -1 : 0;
+    while (rc == 0 && done < count && PySet_GET_SIZE(set) == count && (item = PyIter_Next(iterator)) != NULL) {
+        step here = {at, NULL, done++};
+        rc = look_up(e) < 0 || put_key(e, item, &here) < 0 ? -1 : 0;
+        Py_DECREF(item);
+    }
+    Py_XDECREF(iterator);
+    if (rc == 0 && PyErr_Occurred())
+        rc = -1;
+    return rc == 0 && (done != count || PySet_GET_SIZE(set) != count) ? refuse_change(e, at, set) : rc;
+}
+
+/* What is inside another container is held by the walk over that one: two references then mean that nobody else has it. */
 static int put_container(encoder *e, PyObject *value, const step *at)
 {
     if (e->depth == DEPTH_MOST)
         return refuse(e, at, PyExc_ValueError, "nested deeper than 200 levels, or holds itself (a `%s`)", value);
     bool ours = e->ours;
-    e->ours = ours && Py_REFCNT(value) == 1;
+    e->ours = ours && Py_REFCNT(value) == (e->depth == 0 ? 1 : 2);
     e->depth++;
-    int rc = -1;
+    int rc;
     if (PyList_CheckExact(value)) {
         Py_ssize_t count = PyList_GET_SIZE(value);
-        if (put_count(e, TAG_LIST, count) == 0)
-            rc = put_items(e, ((PyListObject *)value)->ob_item, count, at);
+        rc = put_count(e, TAG_LIST, count) < 0 ? -1 : put_list(e, value, count, at);
     } else if (PyTuple_CheckExact(value)) {
         Py_ssize_t count = PyTuple_GET_SIZE(value);
-        if (put_count(e, TAG_TUPLE, count) == 0)
-            rc = put_items(e, ((PyTupleObject *)value)->ob_item, count, at);
+        rc = put_count(e, TAG_TUPLE, count) < 0 ? -1 : put_tuple(e, value, count, at);
     } else if (PyDict_CheckExact(value)) {
-        if (put_count(e, TAG_DICT, PyDict_GET_SIZE(value)) == 0)
-            rc = put_dict(e, value, at);
+        Py_ssize_t count = PyDict_GET_SIZE(value);
+        rc = put_count(e, TAG_DICT, count) < 0 ? -1 : put_dict(e, value, count, at);
     } else {
-        PyObject *iterator = PyObject_GetIter(value), *item;
-        rc = iterator == NULL ? -1 : put_count(e, TAG_SET, PySet_GET_SIZE(value));
-        for (Py_ssize_t i = 0; rc == 0 && (item = PyIter_Next(iterator)) != NULL; i++) {
-            step here = {at, NULL, i};
-            rc = put(e, item, &here);
-            Py_DECREF(item);
-        }
-        Py_XDECREF(iterator);
-        if (PyErr_Occurred())
-            rc = -1;
+        Py_ssize_t count = PySet_GET_SIZE(value);
+        rc = put_count(e, TAG_SET, count) < 0 ? -1 : put_set(e, value, count, at);
     }
     e->depth--;
     e->ours = ours;
@@ -409,6 +607,8 @@ static int put(encoder *e, PyObject *value, const step *at)
             memcpy(to + 9, &c.imag, 8);
             return 0;
         }
+    if (type == e->buffer_type && e->in_key)
+        return refuse_in_key(e, at, value);
     if (type == e->buffer_type && atomic_load(&vmh_buffer_storage(value)->writers) > 0)
         return refuse(e, at, PyExc_ValueError, "a writable memoryview on this `%s` is still open; release it first", value);
     if (type == e->buffer_type)
@@ -419,29 +619,35 @@ static int put(encoder *e, PyObject *value, const step *at)
         return -1;
     if (arrays != NULL && arrays->array_check(value)) {
         int dtype;
-        if (!arrays->array_scalar(value, &dtype, scalar.element))
-            return put_array(e, value, arrays);
-        scalar.dtype = dtype;
-        return put_scalar(e, &scalar);
+        if (arrays->array_scalar(value, &dtype, scalar.element)) {
+            scalar.dtype = dtype;
+            return put_scalar(e, &scalar);
+        }
+        return e->in_key ? refuse_in_key(e, at, value) : put_array(e, value, arrays);
     }
-    if (PyObject_CheckBuffer(value) && !PyBytes_Check(value)) {
-        scalar.foreign = true;
-        return foreign_scalar(value, &scalar) ? put_scalar(e, &scalar) : put_foreign_buffer(e, at, value);
-    }
+    if (PyObject_CheckBuffer(value) && !PyBytes_Check(value) && !PyUnicode_Check(value))
+        return put_foreign(e, at, value);
     return refuse(e, at, PyExc_TypeError,
                   "a `%s` cannot cross; what can: None, bool, int, float, complex, str, bytes, list, tuple, dict, set and "
                   "arrays (exact types; convert it first)", value);
 }
 
+/* A list that holds one list ten times, and that one another, is small in its VM, not on the wire: the VM's hard limit holds there too. */
+static size_t most_bytes(vmh_vm *vm)
+{
+    long long hard = vm == NULL ? LLONG_MAX : atomic_load(&vm->meter->hard);
+    return hard == LLONG_MAX ? SIZE_MAX : (size_t)hard;
+}
+
 int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
 {
-    encoder e = {blob, what, buffer_type, vm, 0, false};
+    encoder e = {.blob = blob, .what = what, .buffer_type = buffer_type, .vm = vm, .most = most_bytes(vm)};
     return put(&e, value, NULL);
 }
 
 int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
 {
-    encoder e = {blob, what, buffer_type, vm, 0, true};
+    encoder e = {.blob = blob, .what = what, .buffer_type = buffer_type, .vm = vm, .most = most_bytes(vm), .ours = true};
     if (vmh_handover_fits(value))
         return put_given(&e, value);
     int rc = put(&e, value, NULL);

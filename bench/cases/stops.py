@@ -12,6 +12,9 @@ from bench.measure import Figure, Result, interleaved
 
 _SPAN_S = 0.02          # a call lasts that long before it is stopped: by then its VM's successor has booted
 _REACH_MS = 2.0
+_GRACE_S = 0.03
+_CHEWS = 8_000_000      # a call into C that lasts a few times deadline and grace
+_ANSWER_MS = 50.0
 
 
 def _stop_ms(task, entry):
@@ -39,6 +42,29 @@ def _stops(task, what, entry, alone, count):
     return Result(f"stop of {what}", figures,
                   promises=((f"{_tail(ours)} (reach p99 {_REACH_MS:g} ms)", ours.percentile(99) < _REACH_MS),),
                   note=f"a deadline through three plain processes: {_tail(control)}")
+
+
+def _answer_ms(task):
+    """Milliseconds from deadline plus grace of a call that is stuck in C until its caller has the error."""
+    task(None)
+    began = time.perf_counter()
+    try:
+        task(_CHEWS, timeout_s=_SPAN_S, entry="main:chew")
+    except vmhost.VMHostError:
+        late_s = time.perf_counter() - began - _SPAN_S - _GRACE_S
+    else:
+        raise AssertionError("the call into C was over before its caller was answered; raise _CHEWS")
+    time.sleep(10 * (_SPAN_S + _GRACE_S))       # for the machine to be idle again: the VM comes out of C, and ends
+    return late_s * 1000
+
+
+def _answers(count):
+    with contenders.host(grace_s=_GRACE_S) as host:
+        task = host.load(contenders.empty_bundle())
+        ours = Figure(tuple(_answer_ms(task) for _ in range(count)), "ms", "less")
+    return Result("answer to the caller of a call stuck in C", {"deadline plus grace to error": ours}, promises=(
+        (f"p50 {ours.median:.2f}, p99 {ours.percentile(99):.2f}, worst {max(ours.values):.1f} ms (reach p99 {_ANSWER_MS:g} ms)",
+         ours.percentile(99) < _ANSWER_MS),))
 
 
 def _late(task, count):
@@ -76,4 +102,5 @@ def run(quick):
         results.append(Result(f"stops aimed at a call's end, {tries:,} tries", {
             "next calls hit": Figure((float(hit),), "calls", "less")}, promises=(("0", hit == 0),),
             note=f"{stopped:,} arrived in time to stop the call that they were meant for"))
+    results.append(_answers(20 if quick else 200))
     return results

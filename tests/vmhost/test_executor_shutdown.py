@@ -419,6 +419,7 @@ def test_a_call_that_cannot_be_unwound_holds_up_nobody(tmp_path):
         import os
         import re
         import threading
+        from concurrent.futures import CancelledError
         import vmhost
 
         def search(path):
@@ -434,9 +435,9 @@ def test_a_call_that_cannot_be_unwound_holds_up_nobody(tmp_path):
                 future.stop()
                 try:
                     future.result()
-                except vmhost.VMLostError as error:
-                    print(type(error).__name__)
+                except (vmhost.VMLostError, CancelledError):        # the latter where the machine is so busy that the VM has more time
+                    print("answered")
                 print(executor.submit(abs, -1).result())
             print(len(executor.statistics().quarantined))
     """)
-    assert out == "VMLostError\n1\n1\n"
+    assert out == "answered\n1\n1\n"

@@ -239,20 +239,23 @@ def test_a_wedged_vm_is_quarantined_and_the_host_goes_on():
         host = vmhost.Host(allow_unsigned=True, policy=policy)
         bad, good = host.load(build("bad")), host.load(build("good"))
         bad(0)
+        def refused():
+            try:
+                bad(1)
+            except vmhost.BreakerOpenError:
+                return True
         try:
             bad(None, entry="main:stubborn", timeout_s=0.5)        # time enough to begin
         except vmhost.VMLostError as error:
-            print(type(error).__name__)
-        try:
-            bad(1)
-        except vmhost.BreakerOpenError as error:
-            print(type(error).__name__)
+            print("answered", refused())
+        except vmhost.TimeLimitError:       # the machine is so busy that the VM itself has more time
+            print("answered", until(refused))
         print(good(1))
         print([(vm.task, vm.state) for vm in host.close()])
         sys.exit(5)
     '''
     done = in_a_process(script)
-    assert done.stdout.splitlines() == ["VMLostError", "BreakerOpenError", "1", "[('bad', 'quarantined')]"]
+    assert done.stdout.splitlines() == ["answered True", "1", "[('bad', 'quarantined')]"]
     assert done.returncode == 5, done.stderr
 
 

@@ -27,8 +27,10 @@
 #include "warden_vm.h"
 #include "wire.h"
 
-/* However busy the machine is, a caller gets its answer: grace is put off by this at most. */
+/* However busy the machine is, a VM that does not unwind is given up: its grace is put off by this at most. Its caller never waits for that. */
 #define STARVED_MOST_NS INT64_C(5000000000)
+/* A quarter of its grace is what a VM must have had cores for, by then, to be given up: a stop that is heard unwinds within milliseconds. */
+static bool had_its_grace(int64_t grace_ns, int64_t starved_ns) { return starved_ns < grace_ns - grace_ns / 4; }
 
 static _Thread_local vmh_vm *current_vm __attribute__((tls_model("initial-exec")));
 static atomic_ullong next_id = 1;
@@ -284,10 +286,10 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
         while (read(vm->stop_fd, &count, sizeof count) > 0) {
         }
     }
-    bool quarantined = vm->quarantined_in != NULL;
+    bool let_go = vm->quarantined_in != NULL || vm->answered_for;
     vmh_mutex_unlock(&vm->life);
-    if (quarantined)
-        vm->doomed = true;      /* its lane has let go of it */
+    if (let_go)
+        vm->doomed = true;      /* its lane, or its pool, has let go of it */
     if (delivered) {
         /* what was injected and did not fire yet is taken back */
         PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
@@ -463,6 +465,7 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
 {
     int64_t next = VMH_FOREVER;
     vmh_call *stolen = NULL;
+    enum vmh_kind stolen_kind = VMH_VM_LOST;
     vmh_lane *lane = atomic_load(&vm->lane);
     bool quarantined = false;
     const char *why = NULL;
@@ -505,13 +508,21 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
     next = vm->next_inject_ns;
     if (vm->quarantined_in == NULL) {
         int64_t over = vmh_after_ns(vm->stop_since_ns, vm->grace_ns);
-        if (now >= over)
-            over = vmh_after_ns(over, starved_ns_locked(vm, vm->generation, now));
+        if (now >= over) {
+            /* the caller is answered now, in any case; only the VM may have more time, when it had no core to unwind on */
+            int64_t starved = starved_ns_locked(vm, vm->generation, now);
+            if (!had_its_grace(vm->grace_ns, starved))
+                over = vmh_after_ns(over, starved);
+            if (vm->current != NULL && vmh_call_claim(vm->current, VMH_RUNNING)) {
+                stolen = vmh_call_ref(vm->current);
+                vm->answered_for = true;
+                if (now < over)
+                    stolen_kind = vm->stop_kind;
+            }
+        }
         if (now >= over) {
             give_up(vm, vmh_phase_name(vm->phase));
             quarantined = true;
-            if (vm->current != NULL && vmh_call_claim(vm->current, VMH_RUNNING))
-                stolen = vmh_call_ref(vm->current);
         } else if (over < next) {
             next = over;
         }
@@ -520,18 +531,20 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
     }
 done:
     vmh_mutex_unlock(&vm->life);
+    if (stolen != NULL) {       /* its caller first: both it and the service thread want the main GIL next */
+        atomic_fetch_add(&vm->errors, 1);
+        if (why != NULL && !vmh_wire_text(&stolen->reply, why))
+            vmh_blob_clear(&stolen->reply);     /* without memory for it, the error goes without its message */
+        vmh_call_finish(stolen, stolen_kind);
+        vmh_call_unref(stolen);
+    }
     if (quarantined) {
         if (lane != NULL)
             vmh_lane_detach(lane, &vm->worker);
         vmh_worker_poke(&vm->worker);       /* should it ever wait for work again, it finds itself given up */
         vmh_vm_post(vm, &vm->quarantine_event);
-    }
-    if (stolen != NULL) {
-        atomic_fetch_add(&vm->errors, 1);
-        if (why != NULL && !vmh_wire_text(&stolen->reply, why))
-            vmh_blob_clear(&stolen->reply);     /* without memory for it, the error goes without its message */
-        vmh_call_finish(stolen, VMH_VM_LOST);
-        vmh_call_unref(stolen);
+    } else if (stolen != NULL) {
+        vmh_vm_post(vm, &vm->stopped_event);    /* it takes no more calls: another VM may */
     }
     return next;
 }

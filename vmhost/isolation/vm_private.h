@@ -79,6 +79,7 @@ struct vmh_vm {
     enum vmh_kind stop_kind;
     int64_t stop_since_ns, next_inject_ns, inject_gap_ns;
     bool stop_delivered;
+    bool answered_for;              /* the warden has answered its call, as grace was over: it serves no more */
     int64_t asked_seen_ns, asked_generation, asked_handed_ns;       /* an idle VM was asked to do something, and has not begun */
     int parked_after;               /* injections left before a quarantined VM is parked */
     vmh_host_call *host_call;       /* that a guest thread waits for; borrowed */

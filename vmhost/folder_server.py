@@ -4,21 +4,33 @@
     {"id": 7, "result": VALUE}
     {"id": 7, "error": {"type": "TaskError", "message": "...", "traceback": "..."}}
 
-Values are written as `json_values` says. Every line gets one answer, also when the server is interrupted. The folder is looked at
-about once a second: a bundle that comes is loaded, one that is replaced takes the place of its older version, one that goes is
-unloaded when its calls have ended. A bundle that the host refuses is logged once; what was loaded from that file before serves on.
+Values are written as `json_values` says. Every line but an empty one gets one answer,
+also when the server is interrupted; one of more than MAX_LINE_BYTES is refused, and not kept while it comes. While nobody reads the
+answers no more lines are read. The folder is looked at about once a second: a bundle that comes is loaded, one that is replaced takes
+the place of its older version, one that goes is unloaded when its calls have ended. A bundle that the host refuses, one that is half
+written for example, is logged once; what was loaded from that file before serves on.
 """
 
+import contextlib
 import json
 import logging
 import os
 import select
 import threading
+import time
+
+from bytecode.fields import shown
 
 from vmhost import json_values
 from vmhost.errors import ConfigurationError, VMHostError
+from vmhost.stdout import OutputError
 
 LOOK_EVERY_S = 1.0
+MAX_LINE_BYTES = 16 << 20
+# A file that was refused so short a time after it was written may be written on without a change of its times and size: it is tried again.
+_SETTLED_NS = 100_000_000
+_READ_BYTES = 1 << 20
+_LONGEST_S = 1e9
 _log = logging.getLogger("vmhost")
 
 
@@ -31,8 +43,11 @@ class FolderServer:
         self._out = out
         self._seen = {}             # name of a file -> what tells whether it was replaced
         self._tasks = {}            # name of a file -> name of the task that was loaded from it
+        self._versions = {}         # the same -> its version
+        self._told = {}             # name of a file -> why the host refused it, as logged last
+        self._cannot_look = None    # why the folder cannot be read, as logged last
         self._unfinished = 0
-        self._reader_gone = False
+        self._failed = None         # why no more answers are written
         self._lock = threading.Lock()
         try:
             self._look()
@@ -43,42 +58,54 @@ class FolderServer:
         """Serves the lines that come from the file `descriptor` until it ends; then all calls have been submitted.
 
         `when_idle()` is called about once a second while nothing comes and nothing runs. BrokenPipeError when nobody reads the answers
-        any more.
+        any more, OutputError when they cannot be written.
         """
-        rest = b""
+        lines = _Lines()
         while True:
             ready = select.select([descriptor], [], [], LOOK_EVERY_S)[0]
-            if self._reader_gone:
-                raise BrokenPipeError("nobody reads the answers")
-            try:
-                changed = self._look()
-            except OSError as error:
-                _log.error("%s: cannot be read any more: %s; what was loaded serves on", self._folder, error.strerror)
-                changed = False
+            self.check()
+            data = os.read(descriptor, _READ_BYTES) if ready else b""
+            changed = self._look_again() if not ready or b"\n" in data or not data else True
             if not ready:
                 if when_idle is not None and not changed and not self._unfinished:
                     when_idle()
                 continue
-            data = os.read(descriptor, 1 << 16)
-            *lines, rest = (rest + data).split(b"\n")
-            if not data and rest:       # the last line, without its end
-                lines, rest = [rest], b""
-            for line in lines:
-                if line.strip():
+            for line in lines.take(data):
+                if line is None:
+                    self._answer("null", error=_input_error(f"a line of more than {MAX_LINE_BYTES:,} bytes; send less at a time"))
+                elif line.strip():
                     self._take(line)
             if not data:
                 return
 
+    def check(self):
+        """BrokenPipeError or OutputError if answers could not be written so far. To be asked again when the host is closed."""
+        if self._failed is not None:
+            raise self._failed
+
     # -- the folder -----------------------------------------------------------------------------------------------
+
+    def _look_again(self):
+        """Has the folder changed? What has is loaded and unloaded; a folder that cannot be read is logged once."""
+        try:
+            changed = self._look()
+        except OSError as error:
+            if self._cannot_look != error.strerror:
+                self._cannot_look = error.strerror
+                _log.error("%s: cannot be read any more: %s; what was loaded serves on", self._folder, error.strerror)
+            return False
+        self._cannot_look = None
+        return changed
 
     def _look(self):
         """Loads and unloads what has changed in the folder; whether anything has. OSError."""
         found = {}
         with os.scandir(self._folder) as entries:
             for entry in entries:
-                if entry.name.endswith(".vmb") and entry.is_file():
-                    state = entry.stat()
-                    found[entry.name] = (state.st_mtime_ns, state.st_size, state.st_ino)
+                with contextlib.suppress(OSError):      # gone since
+                    if entry.name.endswith(".vmb") and entry.is_file():
+                        state = entry.stat()
+                        found[entry.name] = (state.st_mtime_ns, state.st_size, state.st_ino)
         if found == self._seen:
             return False
         new = sorted((mark, name) for name, mark in found.items() if self._seen.get(name) != mark)
@@ -87,57 +114,79 @@ class FolderServer:
             self._load(name)
         for name in [name for name in self._tasks if name not in found]:
             self._forget(name)
+        for name in self._told.keys() - found.keys():
+            del self._told[name]
         return True
 
     def _load(self, name):
         try:
             task = self._host.load(os.path.join(self._folder, name))
-        except VMHostError as error:
-            _log.error("%s", error)
+        except Exception as error:      # whatever it is, others are served on
+            problem = str(error) if isinstance(error, VMHostError) else f"{name}: {type(error).__name__}: {error}"
+            if self._told.get(name) != problem:
+                self._told[name] = problem
+                _log.error("%s", problem)
+            if abs(time.time_ns() - self._seen[name][0]) < _SETTLED_NS:
+                self._seen[name] = None
             return
+        self._told.pop(name, None)
         if self._tasks.get(name) not in (None, task.name):
             self._forget(name)
+        if self._tasks.get(name) != task.name or self._versions.get(name) != task.version:
+            _log.info("%s: serving %s %s", name, task.name, task.version)
         self._tasks[name] = task.name
-        _log.info("%s: serving %s %s", name, task.name, task.version)
+        self._versions[name] = task.version
 
     def _forget(self, name):
+        """The file is gone, or has another task now. Its task goes too, unless another file has one of that name."""
         task = self._tasks.pop(name)
-        if task not in self._tasks.values():
-            self._host.unload(task, drain=True)
+        self._versions.pop(name, None)
+        others = [(self._seen[other], other) for other, found in self._tasks.items() if found == task and self._seen.get(other)]
+        if others:
+            self._load(max(others)[1])
+        else:
+            with contextlib.suppress(KeyError):
+                self._host.unload(task, drain=True)
             _log.info("%s: gone, and with it %s", name, task)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _take(self, line):
-        key = None
+        key = "null"            # JSON, which comes back as it is
         try:
             asked = _read(line)
-            if isinstance(asked, dict):
-                key = asked.get("id")
-            if not isinstance(asked, dict) or not isinstance(asked.get("task"), str):
-                raise ValueError('expected an object such as {"task": "digits", "input": 1}, got ' + _shortened(line))
-            unknown = asked.keys() - {"id", "task", "input", "timeout_s"}
-            timeout_s = asked.get("timeout_s")
-            if unknown:
-                raise ValueError(f"unknown keys {sorted(map(str, unknown))}; known are id, task, input, timeout_s")
-            if timeout_s is not None and (isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or timeout_s <= 0):
-                raise ValueError(f"timeout_s: expected seconds above zero, got {timeout_s!r}")
-            try:
-                task = self._host.task(asked["task"])
-            except KeyError:
-                names = ", ".join(sorted(self._host.tasks)) or "none"
-                raise ValueError(f"no task {asked['task']!r}; loaded are: {names}") from None
-        except ValueError as error:
-            self._answer(key, error={"type": "InputError", "message": str(error)})
+            if isinstance(asked, dict) and "id" in asked:
+                key = json_values.dumps(asked["id"])
+            task, value, timeout_s = self._understand(asked, line)
+        except Exception as error:      # a ValueError says why; a line must not end the server, whatever else it does to it
+            self._answer(key, error=_input_error(str(error) or type(error).__name__))
             return
         try:
-            future = task.submit(asked.get("input"), timeout_s=timeout_s)
+            future = task.submit(value, timeout_s=timeout_s)
         except Exception as error:
             self._answer(key, error=_error(error))
             return
         with self._lock:
             self._unfinished += 1
         future.add_done_callback(lambda future: self._done(key, future))
+
+    def _understand(self, asked, line):
+        """(Task, value, seconds or None) of the value `asked` of a line; ValueError."""
+        if not isinstance(asked, dict) or not isinstance(asked.get("task"), str):
+            raise ValueError('expected an object such as {"task": "digits", "input": 1}, got ' + _shortened(line))
+        unknown = asked.keys() - {"id", "task", "input", "timeout_s"}
+        if unknown:
+            raise ValueError(f"unknown keys {shown(sorted(map(str, unknown)))}; known are id, task, input, timeout_s")
+        timeout_s = asked.get("timeout_s")
+        if timeout_s is not None and (isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0):
+            raise ValueError(f"timeout_s: expected seconds above zero, got {shown(timeout_s)}")
+        if timeout_s is not None:
+            timeout_s = float(min(timeout_s, _LONGEST_S))
+        try:
+            return self._host.task(asked["task"]), asked.get("input"), timeout_s
+        except KeyError:
+            names = ", ".join(sorted(self._host.tasks)) or "none"
+            raise ValueError(f"no task {shown(asked['task'])}; loaded are: {names}") from None
 
     def _done(self, key, future):
         with self._lock:
@@ -148,20 +197,55 @@ class FolderServer:
             self._answer(key, error=_error(error))
             return
         try:
-            plain = json_values.to_plain(value)
-        except TypeError as error:
-            self._answer(key, error={"type": "TypeError", "message": f"the task returned a value that JSON cannot say: {error}"})
+            text = json_values.dumps(value)
+        except Exception as error:
+            self._answer(key, error={"type": type(error).__name__, "message": f"the task returned a value that JSON cannot say: {error}"})
         else:
-            self._answer(key, result=plain)
+            self._write(f'{{"id": {key}, "result": {text}}}\n')
 
-    def _answer(self, key, **said):
-        text = json.dumps({"id": json_values.to_plain(key), **said}, allow_nan=False)
-        try:
-            with self._lock:
-                self._out.write(text + "\n")
-                self._out.flush()
-        except BrokenPipeError:
-            self._reader_gone = True
+    def _answer(self, key, error):
+        self._write(f'{{"id": {key}, "error": {json.dumps(error)}}}\n')
+
+    def _write(self, line):
+        with self._lock:
+            if self._failed is None:
+                try:
+                    self._out.write(line)
+                    self._out.flush()
+                except BrokenPipeError as error:
+                    self._failed = error
+                except OSError as error:
+                    self._failed = OutputError(f"the answers cannot be written: {error.strerror}")
+
+
+class _Lines:
+    """Bytes as they come, cut into lines. What a line keeps until it ends is bounded by MAX_LINE_BYTES."""
+
+    def __init__(self):
+        self._parts, self._size = [], 0
+
+    def take(self, data):
+        """The lines that end in `data`, without their ends, None in the place of one that is too long; b"" ends the last one."""
+        *ended, rest = data.split(b"\n")
+        for part in ended:
+            self._add(part)
+            yield self._line()
+        if data:
+            self._add(rest)
+        elif self._size:        # the last line, without its end
+            yield self._line()
+
+    def _add(self, part):
+        self._size += len(part)
+        if self._size > MAX_LINE_BYTES:
+            self._parts.clear()
+        elif part:
+            self._parts.append(part)
+
+    def _line(self):
+        line = b"".join(self._parts) if self._size <= MAX_LINE_BYTES else None
+        self._parts, self._size = [], 0
+        return line
 
 
 def _read(line):
@@ -170,13 +254,19 @@ def _read(line):
         return json_values.loads(line.decode())
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}: {_shortened(line)}") from None
-    except RecursionError:
-        raise ValueError(f"nested too deeply: {_shortened(line)}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: byte {line[error.start]:#04x} at {error.start}: {_shortened(line)}") from None
+    except ValueError as error:
+        raise ValueError(f"{error}: {_shortened(line)}") from None
 
 
 def _shortened(line):
-    text = line.decode().strip()
-    return repr(text if len(text) <= 60 else text[:60] + "...")
+    text = line[:300].decode(errors="replace").strip()
+    return repr(text if len(line) < 300 and len(text) <= 60 else text[:60] + "...")
+
+
+def _input_error(message):
+    return {"type": "InputError", "message": message}
 
 
 def _error(error):

@@ -2,17 +2,23 @@
 
 JSON has no bytes, tuples, sets, complex numbers, infinities or keys that are not text. Each of these is written as an
 object with one key that starts with `$`, and read back from it; `$dict` also carries a dict whose own key could be
-taken for one of them. Promises that `from_plain(to_plain(value))` is the value again; arrays and other buffers
-come back as lists, the numbers in them as Python's.
+taken for one of them. Whole numbers of more than 4,300 decimal digits are written as `{"$int": "0x…"}`: Python reads and writes such
+decimals in more than linear time, and refuses to. Promises that `from_plain(to_plain(value))` is the value again; arrays and other buffers
+come back as lists, the numbers in them as Python's. Whatever the text, reading ends with a value or a ValueError, and takes time in
+proportion to its length.
 """
 
 import base64
 import json
 import math
 import os
+import re
 import sys
 
-TAGS = ("$bytes", "$complex", "$dict", "$float", "$set", "$tuple")
+TAGS = ("$bytes", "$complex", "$dict", "$float", "$int", "$set", "$tuple")
+_MAX_DIGITS = 4300                              # of a decimal; Python's own bound, where nobody has set another
+_MIN_DIGITS = 640                               # the least that Python's own bound may be set to
+_HEXADECIMAL = re.compile("-?0x[0-9a-fA-F]+")
 
 
 def read(given):
@@ -39,23 +45,47 @@ def read(given):
         ) from error
     try:
         return loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         if where == "--input" and not text.lstrip().startswith(("{", "[", '"')):
             raise ValueError(
                 f"{given[:200] or '--input'}: no such file, and not JSON either; give a JSON file, JSON, or - for stdin"
             ) from error
-        raise ValueError(f"{where}: not JSON: {error or 'nested too deeply'}") from error
+        raise ValueError(f"{where}: not JSON: {error}") from error
 
 
 def loads(text):
     """The value that JSON text stands for. Raises ValueError, with the line and column of a mistake in the JSON."""
-    return from_plain(json.loads(text, parse_constant=_refuse_constant))
+    try:
+        try:
+            plain = json.loads(text, parse_constant=_refuse_constant)
+        except (json.JSONDecodeError, _NoConstantError):
+            raise
+        except ValueError as error:     # int() knows no other
+            raise ValueError(f'a number of too many digits; write one of more than {_max_digits():,} as {{"$int": "0x..."}}') from error
+        return from_plain(plain)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+class _NoConstantError(ValueError):
+    """JSON has no NaN and no Infinity."""
+
+
+def dumps(value):
+    """The value as JSON text, in ASCII, on one line. TypeError for what JSON cannot say, ValueError for what is nested too deeply."""
+    try:
+        return json.dumps(to_plain(value), allow_nan=False)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def to_plain(value):
     """The value made of what JSON has. TypeError for what cannot be."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, str)):
         return value
+    if isinstance(value, int):
+        bits = value.bit_length()       # 10**n has more than 3 n
+        return value if bits < 3 * _MIN_DIGITS or bits <= 3 * _max_digits() else {"$int": hex(value)}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
     if isinstance(value, complex):
@@ -97,24 +127,55 @@ def _tagged(tag, content):
         raise ValueError(
             f"unknown object {{{json.dumps(tag)}: ...}}; a key that starts with $ is one of {', '.join(TAGS)}"
         )
+    problem = ValueError(f"{{{json.dumps(tag)}: ...}}: {_shortened(content)} is not what it can hold")
+    wanted = str if tag in ("$bytes", "$float", "$int") else list
+    if not isinstance(content, wanted):
+        raise problem
+    inner = [from_plain(item) for item in content] if wanted is list else None      # its own mistakes are told as its own
     try:
         match tag:
             case "$bytes":
                 return base64.b64decode(content, validate=True)
             case "$complex":
-                real, imaginary = (from_plain(part) for part in content)
+                real, imaginary = map(_real, inner)
                 return complex(real, imaginary)
             case "$dict":
-                return {from_plain(key): from_plain(item) for key, item in content}
+                return {key: item for key, item in map(_pair, inner)}
             case "$float":
                 return float({"nan": "nan", "inf": "inf", "-inf": "-inf"}[content])
+            case "$int":
+                return int(_HEXADECIMAL.fullmatch(content)[0], 16)
             case "$set":
-                return {from_plain(item) for item in content}
+                return set(inner)
             case "$tuple":
-                return tuple(from_plain(item) for item in content)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{{{json.dumps(tag)}: ...}}: {json.dumps(content)[:60]} is not what it can hold") from error
+                return tuple(inner)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise problem from error
+
+
+def _real(value):
+    if type(value) not in (int, float):
+        raise TypeError("a part of a complex number is an int or a float")
+    return value
+
+
+def _pair(value):
+    if type(value) is not list or len(value) != 2:
+        raise TypeError("a dict has pairs of a key and an item")
+    return value
+
+
+def _max_digits():
+    """Of a decimal that Python reads and writes here, at most _MAX_DIGITS."""
+    return min(sys.get_int_max_str_digits() or _MAX_DIGITS, _MAX_DIGITS)
+
+
+def _shortened(content):
+    """The beginning of plain data, for a message; large data is not written out for it."""
+    if isinstance(content, (list, dict)):
+        return f"a {'list' if isinstance(content, list) else 'dict'} of {len(content)}"
+    return json.dumps(content[:60] if isinstance(content, str) else content)[:60]
 
 
 def _refuse_constant(name):
-    raise ValueError(f'{name} is not JSON; write {{"$float": "{name.lower().replace("infinity", "inf")}"}}')
+    raise _NoConstantError(f'{name} is not JSON; write {{"$float": "{name.lower().replace("infinity", "inf")}"}}')

@@ -45,7 +45,7 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
     from vmhost import limits
 
     inspect.existing(path)
-    timeout_s = limits.seconds(_number_or_text(timeout), "--timeout") if timeout else None
+    timeout_s = limits.seconds(_number_or_text(timeout), "--timeout") if timeout is not None else None
     try:
         value = json_values.read(given)
     except ValueError as error:

@@ -21,5 +21,7 @@ def command(output, folder, trust, allow_unsigned, host_file):
     from vmhost.folder_server import FolderServer
 
     with guest_log(output), open_host(host_file, trust, allow_unsigned) as host:
-        FolderServer(host, folder, sys.stdout).run(sys.stdin.fileno())
+        server = FolderServer(host, folder, sys.stdout)
+        server.run(sys.stdin.fileno())
+    server.check()          # the last answers came while the host closed
     return failures.DONE

@@ -76,7 +76,7 @@ def run(arguments):
         result = host.load(path).submit(value, timeout_s=timeout_s).result()
         try:
             plain = json_values.to_plain(result)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise UsageError(f"{path}: the task returned a value that JSON cannot say: {error}") from error
         stdout.write_json(plain)
     return exit_codes.DONE
@@ -90,7 +90,9 @@ def serve(arguments):
     _show_guests()
     policy = vmhost.Policy(warm=0, max_warm=0)      # a device has memory for the VMs that it uses
     with vmhost.Host(trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=policy) as host:
-        FolderServer(host, folder, sys.stdout).run(sys.stdin.fileno(), when_idle=_vmrun.give_back_memory)
+        server = FolderServer(host, folder, sys.stdout)
+        server.run(sys.stdin.fileno(), when_idle=_vmrun.give_back_memory)
+    server.check()
     return exit_codes.DONE
 
 

@@ -112,12 +112,51 @@ class ClosedError(VMHostError, RuntimeError):
     guest_traceback = None
 
 
+# Of what is taken from a guest's report: characters of a text and of a note, notes, steps of a chain, arguments. The guest runtime sends less.
+_TEXT_MOST, _NOTE_MOST, _NOTES_MOST, _CHAIN_MOST, _ARGS_MOST = 1 << 17, 4096, 20, 20, 100
+
+
+def read_report(payload):
+    """What a guest reported of an exception, `payload`, as a dict of str and plain values, of a bounded size.
+
+    A task can forge it: no part is believed.
+    """
+    given = payload if type(payload) is dict else {"message": payload}
+    report = {key: _text(given.get(key)) for key in ("type", "module", "message", "traceback")}
+    report["type"] = report["type"] or "Exception"
+    report["builtin"] = given.get("builtin") is True
+    args = given.get("args")
+    report["args"] = args if type(args) is list and len(args) <= _ARGS_MOST and all(map(_is_plain, args)) else None
+    attributes = _of_type(dict, given.get("attributes"))
+    report["attributes"] = {key: attributes[key] for key in ("filename", "filename2", "name", "path")
+                            if key in attributes and _is_plain(attributes[key])}
+    report["notes"] = [note[:_NOTE_MOST] for note in _of_type(list, given.get("notes"))[:_NOTES_MOST] if type(note) is str]
+    report["chain"] = [{key: _text(step.get(key))[:_NOTE_MOST] for key in ("relation", "type", "module", "message")}
+                       for step in _of_type(list, given.get("chain"))[:_CHAIN_MOST] if type(step) is dict]
+    return report
+
+
+def _of_type(kind, value):
+    return value if type(value) is kind else kind()
+
+
+def _text(value):
+    return _of_type(str, value)[:_TEXT_MOST]
+
+
+def _is_plain(value):
+    """May stand among the arguments of an exception: whoever prints it prints them, so no large int, whose text Python refuses."""
+    if type(value) in (str, bytes):
+        return len(value) <= _TEXT_MOST
+    return value is None or type(value) in (bool, float) or type(value) is int and value.bit_length() <= 256
+
+
 def _of_task(error_type, report, where, name, version):
-    report = report if isinstance(report, dict) else {"type": "Exception", "message": str(report or "")}
-    type_name = report.get("type") or "Exception"
-    if report.get("module") not in (None, "", "builtins", "__main__") and not report.get("builtin"):
+    report = read_report(report)
+    type_name = report["type"]
+    if report["module"] not in ("", "builtins", "__main__") and not report["builtin"]:
         type_name = f"{report['module']}.{type_name}"
-    text = report.get("message") or ""
+    text = report["message"]
     said = text if error_type is PermissionDenied and text else f"{type_name}: {text}" if text else type_name
     error = error_type(f"{where}: {said}", task=name, version=version)
     error.type_name = type_name
@@ -128,7 +167,7 @@ def _of_task(error_type, report, where, name, version):
 
 
 def _add_traceback(error, report, where):
-    error.guest_traceback = report.get("traceback") or ""
+    error.guest_traceback = report["traceback"]
     if error.guest_traceback.startswith("  File"):      # of a call that was stopped: the core reports frames and no more
         error.guest_traceback = f"Traceback (most recent call last):\n{error.guest_traceback}"
     if error.guest_traceback:
@@ -136,8 +175,7 @@ def _add_traceback(error, report, where):
 
 
 def _is_permission_denied(report):
-    return (isinstance(report, dict) and report.get("type") == "PermissionDenied"
-            and report.get("module") == "vmhost.guest")
+    return type(report) is dict and report.get("type") == "PermissionDenied" and report.get("module") == "vmhost.guest"
 
 
 _ADVICE = {
@@ -172,16 +210,16 @@ def from_core(kind, payload, name, version):
             where += ": the entry point could not be loaded"
         return _of_task(TaskError, payload, where, name, version)
     if kind is Kind.VALUE:
-        what = payload.get("message") if isinstance(payload, dict) else payload
+        what = read_report(payload)["message"]
         return CrossingError(f"{where}: {what or 'a value cannot cross'}", task=name, version=version)
     error_type, what, advice = _ADVICE[kind]
     if isinstance(payload, str) and payload:
         what = payload
-    elif kind is Kind.QUEUE_FULL and payload is not None:
+    elif kind is Kind.QUEUE_FULL and isinstance(payload, int):
         what = f"the queue is full ({payload} calls may wait)"
     error = error_type(f"{where}: {what}; {advice}", task=name, version=version)
     if isinstance(payload, dict):
-        _add_traceback(error, payload, "was stopped here")
+        _add_traceback(error, read_report(payload), "was stopped here")
     if kind is Kind.CPU_LIMIT:
         error.resource = "cpu"
     return error

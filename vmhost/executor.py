@@ -7,11 +7,9 @@ A function is called by its name, in VMs that find its module's bytecode in one 
 cross as values. It is a Service with one lane, so VMs, calls, futures and closing are those of a Host.
 """
 
-import ast
 import atexit
 import builtins
 import concurrent.futures
-import contextlib
 import functools
 import itertools
 import logging
@@ -37,6 +35,7 @@ from vmhost.errors import (
     VMHostError,
     VMLostError,
     from_core,
+    read_report,
 )
 from vmhost.future import TaskFuture
 from vmhost.host import start_service
@@ -119,23 +118,31 @@ class VMExecutor(concurrent.futures.Executor):
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
         end = None if timeout is None else time.monotonic() + timeout
-        values, entry, in_rows = self._map_values(fn, zip(*iterables), chunksize)
+        values, entry, sizes = self._map_values(fn, zip(*iterables), chunksize)
         calls = deque()
         try:
             self._feed(calls, values, buffersize, entry)
         except BaseException:
             _cancel(calls)
             raise
-        return self._map_results(calls, values, buffersize is not None, entry, in_rows, end)
+        return self._map_results(calls, values, buffersize is not None, entry, sizes, end)
 
     def _map_values(self, fn, rows, chunksize):
+        """(values of the calls, their entry point, a deque that gets the number of rows in each call; None: each is one row)"""
         function, fill, keywords = _unfold(fn)
         entry = self._workers.entry_for(function, in_rows=chunksize > 1)
         if fill is not tuple:
             rows = map(fill, rows)
         if chunksize == 1:
-            return ((row, keywords) for row in rows), entry, False
-        return (((chunk, keywords), {}) for chunk in itertools.batched(rows, chunksize)), entry, True
+            return ((row, keywords) for row in rows), entry, None
+        sizes = deque()
+
+        def chunks():
+            for chunk in itertools.batched(rows, chunksize):
+                sizes.append(len(chunk))
+                yield (chunk, keywords), {}
+
+        return chunks(), entry, sizes
 
     def _feed(self, calls, values, most, entry):
         """Queue the next `most` of `values`, all of them when that is None."""
@@ -150,7 +157,7 @@ class VMExecutor(concurrent.futures.Executor):
                 if most == 0:
                     break
 
-    def _map_results(self, calls, values, refill, entry, in_rows, end):
+    def _map_results(self, calls, values, refill, entry, sizes, end):
         outcome = self._workers.outcome
         try:
             while calls:
@@ -158,10 +165,10 @@ class VMExecutor(concurrent.futures.Executor):
                     raise TimeoutError(f"map: the next result was not there in time; calls left: {len(calls)}")
                 if refill:
                     self._feed(calls, values, 1, entry)
-                if not in_rows:
+                if sizes is None:
                     yield outcome(calls.popleft())      # not kept: it may be large
                     continue
-                results, report = outcome(calls.popleft())
+                results, report = self._workers.rows_of(outcome(calls.popleft()), sizes.popleft())
                 results.reverse()
                 while results:
                     yield results.pop()
@@ -341,6 +348,16 @@ class _Workers:
                 raise
             raise standard from error
 
+    def rows_of(self, answer, size):
+        """(results, report or None) of a call that brought `size` rows; TaskError when the VM's code was made to answer something else."""
+        if type(answer) is tuple and len(answer) == 2:
+            results, report = answer
+            if type(results) is list and (report is None and len(results) == size or type(report) is dict and len(results) < size):
+                return results, report
+        raise from_core(Kind.TASK_ERROR, {"type": "SystemError", "message": f"a VM's answer to {size} rows of map() is not what "
+                                          "vmhost.guest.executor gives: a task has changed that module"},
+                        self._name, self._current.version)
+
     def raise_report(self, report):
         """Raise the error that a guest reported."""
         error = from_core(Kind.TASK_ERROR, report, self._name, self._current.version)
@@ -370,7 +387,7 @@ class _Workers:
     def _break(self, report):
         """The initializer failed in a VM: as with the standard executors, that is the end of all."""
         self._broken = "A VM initializer failed, the executor is not usable anymore"
-        _log.critical("Exception in initializer:\n%s", report.get("traceback"))
+        _log.critical("Exception in initializer:\n%s", read_report(report)["traceback"])
         self.submit = self.submit_many = self._refuse
         for lane in self._lanes:
             lane.fail(self._broken)
@@ -477,19 +494,23 @@ def _target(module, path):
 def _builtin_of(error):
     """The builtin exception that the guest raised, made again; None if it was none, or its arguments did not cross."""
     report = error.report if isinstance(error, TaskError) else None
-    if not report or not report.get("builtin") or report.get("args") is None:
+    if not report or not report["builtin"] or report["args"] is None:
         return None
-    kind = getattr(builtins, report["type"], None)
+    kind, args = vars(builtins).get(report["type"]), report["args"]
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return None             # SystemExit of a guest must not end its host
+    if issubclass(kind, SyntaxError) and len(args) > 1:
+        return None             # whoever prints one expects numbers and lines in there
     try:
-        made = kind(*report["args"])
-    except TypeError:
+        made = kind(*args)
+    except Exception:           # what was forged, such as an ExceptionGroup of nothing
         return None
-    if isinstance(made, OSError) and report["message"].startswith(f"{made}: "):
-        with contextlib.suppress(ValueError, SyntaxError):      # a file name is in the text, not among the arguments
-            made.filename = ast.literal_eval(report["message"].removeprefix(f"{made}: "))
-    for note in report.get("notes") or ():
+    for name, value in report["attributes"].items():
+        if name in ("filename", "filename2") and isinstance(made, OSError) or name in ("name", "path") and isinstance(made, ImportError):
+            setattr(made, name, value)
+        elif name == "name" and isinstance(made, (AttributeError, NameError)) and isinstance(value, str):
+            made.name = value
+    for note in report["notes"]:
         made.add_note(note)
     return made
 

@@ -71,6 +71,7 @@ class FunctionThreads:
                 act()
             except BaseException:       # a thread that dies of it would leave less for the others
                 _log.exception("vmhost: host function %s could not be answered", name)
+            work = act = None           # a call that was not answered is answered when nobody has it any more
             with self._lock:
                 self._threads[me] = None
                 self._unfinished -= 1

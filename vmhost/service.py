@@ -8,6 +8,7 @@ functions on a few of their own, so neither can hold up the scheduling. The serv
 strongly: a host that is dropped is cleaned up, through `abandon`.
 """
 
+import _thread
 import collections
 import logging
 import os
@@ -31,6 +32,7 @@ _AFTER_A_FAULT_S = 1.0
 _GIVEN_UP_MOST = 3
 # Closing waits so long for host functions that still run, as long as for a VM that ends.
 _FUNCTIONS_END_S = 2.0
+_MESSAGE_MOST = 16384       # characters of an error that a guest is told
 
 
 class Service:
@@ -250,6 +252,7 @@ class Service:
                     act()
                 except Exception:
                     _log.exception("vmhost: what followed an event could not be done; the host goes on")
+            events = event = after = act = None     # while it waits it keeps nothing alive, a host call that failed least of all
         self._serve_late_watchers()
         if self._aside is not None:
             self._aside.put(None)
@@ -454,7 +457,9 @@ class Service:
             try:
                 request.reply(function(request.value))
             except BaseException as error:      # SystemExit too: the guest waits for an answer
-                request.fail(f"{type(error).__name__}: {error}")
+                request.fail(_told(error))
+                if isinstance(error, KeyboardInterrupt):
+                    _thread.interrupt_main()    # it is for who watches over the process, on whichever thread it was raised
 
     # -- counting -------------------------------------------------------------------------------------------------
 
@@ -484,6 +489,14 @@ class Service:
             running=version.lane.running, vms=len(self._pool.held_by(version)), calls=counts.calls,
             failures=counts.failures, totals=version.totals.with_vms(own), ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
             breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips), counters=counters)
+
+
+def _told(error):
+    """What a guest is told of an error of a host function."""
+    try:
+        return f"{type(error).__name__}: {error}"[:_MESSAGE_MOST]
+    except BaseException:
+        return f"{type(error).__name__}: str() of the exception failed"
 
 
 def _span(limit_s):

@@ -11,6 +11,7 @@ import _frozen_importlib
 from _frozen_importlib import ModuleSpec
 
 _io = sys.modules["_io"]
+_builtins = sys.modules["builtins"]
 _native = None
 _COROUTINE = 0x80
 _ModuleType = type(sys)
@@ -292,43 +293,96 @@ def _settle(function):
 
 
 def report(error):
-    """What the caller learns of an exception: plain values only. Never raises on account of the task's own classes."""
+    """What the caller learns of an exception: plain values only, of a bounded size. Never raises on account of the task's own classes.
+
+    "attributes" and "args" are those of a builtin exception, None where they are not plain.
+    """
     kind = type(error)
+    name = _text(kind, "__qualname__")
+    builtin = vars(_builtins).get(name) is kind
     return {
-        "type": _text(kind, "__qualname__"), "module": _text(kind, "__module__"), "message": _message(error),
-        "builtin": kind.__module__ == "builtins", "args": _plain_args(error), "traceback": _format(error, set()),
-        "notes": _notes(error), "chain": _chain(error),
+        "type": name, "module": _text(kind, "__module__"), "message": _message(error), "builtin": builtin,
+        "args": _plain_args(error) if builtin else None, "attributes": _attributes(error) if builtin else {},
+        "traceback": _careful("", _traceback_of, error), "notes": _notes(error), "chain": _careful([], _chain, error),
     }
 
 
+# Characters at most: of a message, of a note, of all str and bytes among the arguments, of a traceback.
+_MESSAGE_MOST, _NOTE_MOST, _ARGS_MOST, _TRACEBACK_MOST = 16384, 2048, 32768, 65536
+_NOTES_MOST, _PARTS_MOST = 20, 100      # notes, and exceptions in one traceback
+# As BaseException has them: a subclass may have others of these names.
+_args_of, _cause_of, _context_of = (vars(BaseException)[name].__get__ for name in ("args", "__cause__", "__context__"))
+_traceback_of_error = vars(BaseException)["__traceback__"].__get__
+_is_suppressed = vars(BaseException)["__suppress_context__"].__get__
+_exceptions_of = vars(BaseExceptionGroup)["exceptions"].__get__
+
+
+def _careful(otherwise, function, *args):
+    """What `function(*args)` gives; `otherwise` if the task's code that it calls raises anything but a stop of the call."""
+    try:
+        return function(*args)
+    except _native.Stopped:
+        raise
+    except BaseException:
+        return otherwise
+
+
+def _cut(text, most):
+    """`text`, a str of any class, as a str of about `most` characters."""
+    length = str.__len__(text)
+    if length > most:
+        return str.__getitem__(text, slice(most)) + f"... ({length - most} more characters)"
+    return text if type(text) is str else str.__str__(text)
+
+
 def _text(kind, name):
-    value = getattr(kind, name, "?")
-    return value if type(value) is str else "?"
+    value = _careful("?", getattr, kind, name, "?")
+    return _cut(value, 500) if type(value) is str else "?"
 
 
 def _message(error):
-    try:
-        return "%s" % (str(error),)
-    except Exception:
-        return "<no message: str() of the exception failed>"
+    text = _careful(None, str, error)
+    return "<no message: str() of the exception failed>" if text is None else _cut(text, _MESSAGE_MOST)
 
 
 def _plain_args(error):
-    args = error.args if type(error.args) is tuple else ()
-    return list(args) if all(value is None or type(value) in (bool, int, float, str, bytes) for value in args) else None
+    args, left = _args_of(error), _ARGS_MOST
+    plain = []
+    for value in args[:100]:
+        if type(value) in (str, bytes):
+            if left <= 0:
+                return None
+            plain.append(_cut(value, left) if type(value) is str else value[:left])
+            left -= len(value)
+        elif value is None or type(value) in (bool, float) or type(value) is int and value.bit_length() <= 256:
+            plain.append(value)
+        else:
+            return None
+    return plain if len(plain) == len(args) else None
+
+
+def _attributes(error):
+    """What a builtin exception knows beside its arguments, as far as that is plain."""
+    names = ("filename", "filename2") if isinstance(error, OSError) else ("name", "path")
+    found = {name: _careful(None, getattr, error, name, None) for name in names}
+    return {name: value for name, value in found.items()
+            if type(value) in (str, bytes) and len(value) <= _NOTE_MOST or type(value) is int and value.bit_length() <= 64}
 
 
 def _notes(error):
-    notes = getattr(error, "__notes__", None)
-    return [note for note in notes if type(note) is str] if type(notes) is list else []
+    notes = _careful(None, getattr, error, "__notes__", None)
+    if type(notes) is not list:
+        return []
+    return [_cut(note, _NOTE_MOST) for note in notes[:_NOTES_MOST] if type(note) is str]
 
 
 def _next(error):
     """(relation, exception) that `error` came from, or None."""
-    if error.__cause__ is not None:
-        return "cause", error.__cause__
-    if error.__context__ is not None and not error.__suppress_context__:
-        return "context", error.__context__
+    cause, context = _cause_of(error), _context_of(error)
+    if cause is not None:
+        return "cause", cause
+    if context is not None and not _is_suppressed(error):
+        return "context", context
     return None
 
 
@@ -338,7 +392,7 @@ def _chain(error):
         relation, error = step
         seen.add(id(error))
         chain.append({"relation": relation, "type": _text(type(error), "__qualname__"),
-                      "module": _text(type(error), "__module__"), "message": _message(error)})
+                      "module": _text(type(error), "__module__"), "message": _cut(_message(error), _NOTE_MOST)})
     return chain
 
 
@@ -348,6 +402,14 @@ _BRIDGES = {
 }
 
 
+def _traceback_of(error):
+    text = _format(error, set())
+    if len(text) > _TRACEBACK_MOST:         # what was raised last stands at its end
+        begin, end = _TRACEBACK_MOST // 8, _TRACEBACK_MOST * 7 // 8
+        text = f"{text[:begin]}\n... ({len(text) - begin - end} characters left out)\n{text[-end:]}"
+    return text
+
+
 def _format(error, seen, depth=0):
     """As CPython prints a traceback, without source lines (there is no source in a VM)."""
     seen.add(id(error))
@@ -355,19 +417,21 @@ def _format(error, seen, depth=0):
     step = _next(error)
     if step is not None and id(step[1]) not in seen and len(seen) < 20:
         text = _format(step[1], seen, depth) + _BRIDGES[step[0]]
-    frames = _frames(error.__traceback__)
+    frames = _frames(_traceback_of_error(error))
     if frames:
         text += "Traceback (most recent call last):\n" + frames
     kind = type(error)
-    name = _text(kind, "__qualname__")
-    if kind.__module__ not in ("builtins", "__main__"):
-        name = f"{_text(kind, '__module__')}.{name}"
+    name, module = _text(kind, "__qualname__"), _text(kind, "__module__")
+    if module not in ("builtins", "__main__"):
+        name = f"{module}.{name}"
     message = _message(error)
     text += f"{name}: {message}\n" if message else f"{name}\n"
     for note in _notes(error):
         text += note + "\n"
     if isinstance(error, BaseExceptionGroup) and depth < 5:
-        for number, part in enumerate(error.exceptions[:15], 1):
+        for number, part in enumerate(_exceptions_of(error)[:15], 1):
+            if len(seen) >= _PARTS_MOST:
+                break
             inner = _format(part, seen, depth + 1) if id(part) not in seen else "(shown above)\n"
             text += f"  +---------------- {number} ----------------\n"
             text += "".join(f"  | {line}\n" for line in inner.splitlines())
@@ -447,7 +511,7 @@ def _try(function, *args):
     try:
         function(*args)
     except Exception as error:
-        for line in _format(error, set()).splitlines():
+        for line in _careful("an error of the task cannot be told", _traceback_of, error).splitlines():
             _native.log(40, line)
 
 

@@ -110,8 +110,11 @@ def _initialize():
     target, arguments, keywords = answer
     try:
         _vmhost.entry_for(f"{__name__}: {target}")(*arguments, **keywords)
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
-        _failure = f"{type(error).__name__}: {error}"
-        _vmhost.host_call("initializer failed", _vmhost.report(error))
+    except _vmhost.Stopped:
+        raise
+    except BaseException as error:
+        report = _vmhost.report(error)
+        _failure = f"{report['type']}: {report['message']}"
+        _vmhost.host_call("initializer failed", report)
         raise InitializerError(_failure) from error
     _initialized = True

@@ -8,12 +8,27 @@
 
 /* ---- HostCall ----------------------------------------------------------------------------------------------------- */
 
+/* Whoever was to answer it let go of it: the guest would wait until its deadline. */
+static void answer_nothing(vmh_host_call *hc)
+{
+    if (atomic_load(&hc->word) != 0)
+        return;
+    vmh_blob_clear(&hc->reply);
+    hc->ok = false;
+    unsigned waiting = 0;
+    bool told = vmh_wire_text(&hc->reply, "the host did not answer; its log says why");
+    if (atomic_compare_exchange_strong(&hc->word, &waiting, told ? 1 : 2))
+        vmh_futex_wake(&hc->word, INT_MAX);
+}
+
 static void host_call_dealloc(PyObject *object)
 {
     host_call_object *self = (host_call_object *)object;
     PyTypeObject *type = Py_TYPE(object);
-    if (self->hc != NULL)
+    if (self->hc != NULL) {
+        answer_nothing(self->hc);
         vmh_host_call_unref(self->hc);
+    }
     type->tp_free(object);
     Py_DECREF(type);
 }

@@ -41,14 +41,27 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
 
 /* ---- the native module -------------------------------------------------------------------------------------------- */
 
+/* The beginning of a text, as much as a line of the log may have, in UTF-8; what UTF-8 has not, lone surrogates, as escapes. */
+static PyObject *line_of(PyObject *text)
+{
+    PyObject *begin = PyUnicode_Substring(text, 0, VMH_LOG_LINE_BYTES_MOST), *line = NULL;
+    if (begin != NULL)
+        line = PyUnicode_AsEncodedString(begin, "utf-8", "backslashreplace");
+    Py_XDECREF(begin);
+    return line;
+}
+
 static PyObject *native_log(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int level;
-    const char *text;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(args, "is#:log", &level, &text, &size))
+    PyObject *text;
+    if (!PyArg_ParseTuple(args, "iU:log", &level, &text))
         return NULL;
-    vmh_log_add(vmh_current(), level, text, (size_t)size);
+    PyObject *line = line_of(text);
+    if (line == NULL)
+        return NULL;
+    vmh_log_add(vmh_current(), level, PyBytes_AS_STRING(line), (size_t)PyBytes_GET_SIZE(line));
+    Py_DECREF(line);
     Py_RETURN_NONE;
 }
 
@@ -195,10 +208,10 @@ void vmh_error_describe(char *to, size_t size)
         snprintf(to, size, "no reason given");
         return;
     }
-    PyObject *text = PyObject_Str(error);
-    const char *message = text == NULL ? NULL : PyUnicode_AsUTF8(text);
-    snprintf(to, size, "%s: %s", Py_TYPE(error)->tp_name, message == NULL ? "?" : message);
+    PyObject *text = PyObject_Str(error), *line = text == NULL ? NULL : line_of(text);
+    snprintf(to, size, "%.200s: %s", Py_TYPE(error)->tp_name, line == NULL ? "?" : PyBytes_AS_STRING(line));
     PyErr_Clear();
+    Py_XDECREF(line);
     Py_XDECREF(text);
     Py_DECREF(error);
 }
@@ -236,27 +249,33 @@ static PyObject *plain_traceback(PyObject *error)
     return text;
 }
 
-/* Fills vm->scratch with the report of the error that is set, and clears it. `full`: by the guest runtime's report(). */
+/* Fills vm->scratch with a report. False: it does not cross, or is larger than one may be; nothing is set. */
+static bool put_report(vmh_vm *vm, PyObject *report)
+{
+    bool fits = report != NULL && vmh_wire_encode(&vm->scratch, report, "report", vm->buffer_type, vm) == 0
+        && vm->scratch.size <= VMH_REPORT_BYTES_MOST && vm->scratch.storage_count == 0;
+    if (!fits)
+        vmh_blob_clear(&vm->scratch);
+    PyErr_Clear();
+    return fits;
+}
+
+/* Fills vm->scratch with the report of the error that is set, and clears it. `full`: by the guest runtime's report(), which the task may
+ * have changed: the host takes it for what it turns out to be, and here only its size counts. */
 static void encode_report(vmh_vm *vm, bool full)
 {
-    PyObject *error = PyErr_GetRaisedException(), *report = NULL;
+    PyObject *error = PyErr_GetRaisedException();
     vmh_blob_clear(&vm->scratch);
     if (error == NULL)
         return;
-    if (full)
-        report = PyObject_CallOneArg(vm->report, error);
-    if (report == NULL) {
+    PyObject *report = full ? PyObject_CallOneArg(vm->report, error) : NULL;
+    if (!put_report(vm, report)) {
+        PyObject *text = plain_traceback(error), *name = PyUnicode_FromFormat("%.200s", Py_TYPE(error)->tp_name);
         PyErr_Clear();
-        PyObject *text = plain_traceback(error);
-        if (text == NULL)
-            PyErr_Clear();
-        report = Py_BuildValue("{s:s,s:s,s:s,s:O,s:O}", "type", Py_TYPE(error)->tp_name, "module", "", "message", "",
-                               "builtin", Py_False, "traceback", text == NULL ? Py_None : text);
+        Py_XSETREF(report, name == NULL ? NULL : Py_BuildValue("{s:O,s:O}", "type", name, "traceback", text == NULL ? Py_None : text));
+        put_report(vm, report);
+        Py_XDECREF(name);
         Py_XDECREF(text);
-    }
-    if (report == NULL || vmh_wire_encode(&vm->scratch, report, "report", vm->buffer_type, vm) < 0) {
-        PyErr_Clear();
-        vmh_blob_clear(&vm->scratch);
     }
     Py_XDECREF(report);
     Py_DECREF(error);

@@ -24,6 +24,8 @@ typedef struct vmh_log_line {
     char text[];
 } vmh_log_line;
 
+/* Of an error, on the wire. What the guest runtime reports is smaller (boot.py). */
+enum { VMH_REPORT_BYTES_MOST = 1 << 20 };
 enum { VMH_LOG_LINES_MOST = 1000, VMH_LOG_LINE_BYTES_MOST = 8192, VMH_GUEST_THREADS_MOST = 64 };
 
 /* A guest's call of a host function. */

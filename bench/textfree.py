@@ -25,6 +25,7 @@ guest.__path__ = [str(ROOT / "vmhost" / "guest")]
 
 from bytecode.texts import collect_texts  # noqa: E402
 from vmhost.guest import patches, texts  # noqa: E402
+from vmhost.isolation import vm as isolation  # noqa: E402
 
 DEFINITIONS = """
 def define_namedtuple():
@@ -90,10 +91,6 @@ def namespace(tuples, classes):
     return names
 
 
-def make_code(template, **replacements):
-    return template.replace(**replacements)
-
-
 def measure(rounds):
     """{case: {column: [seconds per call of each round]}}"""
     codes = {digest: marshal.loads(code) for digest, code in collect_texts(DEFINITIONS.encode()).items()}
@@ -123,7 +120,7 @@ def measure(rounds):
 
 def enter(column, modules, finders):
     sys.modules["dataclasses"] = modules[1]
-    texts.install(finders[column], make_code)
+    texts.install(finders[column], isolation.core())
 
 
 def spread(values):

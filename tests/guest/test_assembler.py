@@ -1,4 +1,4 @@
-"""Functions put together from fragments: instruction for instruction what the running Python's compiler writes."""
+"""Functions written from recipes: instruction for instruction what the running Python's compiler writes."""
 
 import dataclasses
 import dis
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from vmhost.guest import assembler
 from vmhost.guest.texts import NoCompilerError
+from vmhost.isolation import vm as isolation
 
-
-def make_code(template, **replacements):
-    return template.replace(**replacements)
+native = isolation.core()
 
 
 def seen(code):
@@ -77,7 +76,7 @@ def functions_of(*arguments, **options):
     namespace = {}
     exec(compile(text, "<string>", "exec"), namespace)
     return namespace["__create_fn__"](**variables), assembler.dataclass_functions(
-        make_code, namespace, variables, parts
+        native, namespace, variables, parts
     )
 
 
@@ -151,7 +150,7 @@ def test_many_fields_need_wide_operands(count):
 def test_named_tuples_are_what_the_compiler_writes(fields):
     arguments = ", ".join(fields) + ("," if len(fields) == 1 else "")
     compiled = eval(f"lambda _cls, {arguments}: _tuple_new(_cls, ({arguments}))").__code__
-    assert seen(assembler.namedtuple_new(make_code, fields)) == seen(compiled)
+    assert seen(assembler.namedtuple_new(native, fields)) == seen(compiled)
 
 
 def test_methods_share_the_cell_of_the_class():
@@ -167,7 +166,7 @@ def test_methods_share_the_cell_of_the_class():
 @pytest.mark.parametrize("name", ["class", "a b", "", "1", "a\n", "a=1", "__debug__", "a)", "None"])
 def test_what_cannot_be_a_name_is_a_syntax_error(name):
     with pytest.raises(SyntaxError, match="cannot be the name of a field"):
-        assembler.namedtuple_new(make_code, [name])
+        assembler.namedtuple_new(native, [name])
 
 
 @pytest.mark.parametrize(
@@ -189,4 +188,4 @@ def test_what_cannot_be_a_name_is_a_syntax_error(name):
 )
 def test_an_unknown_shape_is_refused_and_never_guessed(name, parameters, body):
     with pytest.raises((NoCompilerError, SyntaxError)):
-        assembler.dataclass_functions(make_code, {}, {}, [(name, parameters, body, None)])
+        assembler.dataclass_functions(native, {}, {}, [(name, parameters, body, None)])

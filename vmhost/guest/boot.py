@@ -218,7 +218,7 @@ def _poll():
 
 
 def _install_texts(module):
-    module.install(_native.text, _native.make_code)
+    module.install(_native.text, _native)
 
 
 def _install_logging(module):

@@ -5,7 +5,7 @@ Three ways, in this order:
 1. The cloud compiler has seen the text: its code is in a bundle under the text's digest, and is run as if it had been
    compiled just now.
 2. The text has a shape that the standard library itself makes (methods of a dataclass, `__new__` of a named tuple):
-   `assembler.py` puts the code together, instruction for instruction what the compiler would have written.
+   `assembler.py` reads it, and native code writes instruction for instruction what the compiler would have written.
 3. An expression (a forward reference, a plural form, an argument in a logging configuration) is read and evaluated by
    `expressions.py`.
 
@@ -19,11 +19,10 @@ import builtins
 from _sha2 import sha256
 from keyword import iskeyword
 
-_ITERABLE_COROUTINE = 0x100
 _FunctionType = type(lambda: None)
 _CodeType = type((lambda: None).__code__)
 _find_text = None
-_make_code = None
+_writer = None
 _read = {}  # expressions read before: the same annotations come again and again
 counts = {"precompiled": 0, "assembled": 0, "evaluated": 0}  # since boot, by the way that was taken
 
@@ -32,17 +31,17 @@ class NoCompilerError(RuntimeError):
     """Something in a VM needs a compiler, and there is none."""
 
 
-def install(find_text, make_code):
-    """Give this module its two native functions.
+def install(find_text, writer):
+    """Give this module its native functions.
 
     find_text(digest: bytes) -> code object or None: looks into the task's bundle, then the system's, for the code of
     the text with that digest (see `digest`).
-    make_code(template: code object, **replacements) -> code object: as `template.replace(**replacements)`. Called by
-    `_Function.code` of the assembler and by `generator_as_coroutine` here, and by nothing else.
+    writer: what has `namedtuple_code`, `method_code` and `coroutine_code`, which make code objects from recipes (see
+    `vmhost/isolation/function_code.c`): `_vmhost` in a VM. They check what they are given; anyone may call them.
     """
-    global _find_text, _make_code
+    global _find_text, _writer
     _find_text = find_text
-    _make_code = make_code
+    _writer = writer
 
 
 def digest(mode, text):
@@ -67,7 +66,7 @@ def namedtuple_new(text, namespace, fields):
         return eval(code, namespace)
     from vmhost.guest import assembler
 
-    code = assembler.namedtuple_new(_maker("namedtuple"), fields)
+    code = assembler.namedtuple_new(_native("namedtuple"), fields)
     counts["assembled"] += 1
     return _FunctionType(code, namespace)
 
@@ -81,7 +80,7 @@ def dataclass_functions(text, globals, variables, parts):
         return namespace["__create_fn__"](**variables)
     from vmhost.guest import assembler
 
-    functions = assembler.dataclass_functions(_maker("dataclass"), globals, variables, parts)
+    functions = assembler.dataclass_functions(_native("dataclass"), globals, variables, parts)
     counts["assembled"] += 1
     return functions
 
@@ -164,13 +163,12 @@ def plural_function(text, formula, namespace):
 
 def generator_as_coroutine(function):
     """Make a generator function awaitable, as `types.coroutine` does by changing its flags."""
-    code = function.__code__
-    function.__code__ = _maker("types.coroutine")(code, co_flags=code.co_flags | _ITERABLE_COROUTINE)
+    function.__code__ = _native("types.coroutine").coroutine_code(function.__code__)
     return function
 
 
-def _maker(construct):
-    if _make_code is None:
+def _native(construct):
+    if _writer is None:
         raise NoCompilerError(f"{construct}: the guest runtime is not installed in this interpreter; "
-                              "call vmhost.guest.texts.install(find_text, make_code) while it boots")
-    return _make_code
+                              "call vmhost.guest.texts.install(find_text, writer) while it boots")
+    return _writer

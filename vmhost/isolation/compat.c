@@ -5,7 +5,20 @@
 #include "internal/pycore_intrinsics.h"
 #include "internal/pycore_runtime_structs.h"
 #include "internal/pycore_tstate.h"
+#include "internal/pycore_code.h"
 #include "opcode_ids.h"
+
+/* CPython's tables of its instructions, compiled once more, since it does not export them; under names of ours, for where it is linked in. */
+#define NEED_OPCODE_METADATA 1
+#define _PyOpcode_num_popped vmh_opcode_num_popped
+#define _PyOpcode_num_pushed vmh_opcode_num_pushed
+#define _PyOpcode_opcode_metadata vmh_opcode_metadata
+#define _PyOpcode_macro_expansion vmh_opcode_macro_expansion
+#define _PyOpcode_OpName vmh_opcode_names
+#define _PyOpcode_Caches vmh_opcode_caches
+#define _PyOpcode_Deopt vmh_opcode_deopt
+#define _PyOpcode_PseudoTargets vmh_opcode_pseudo_targets
+#include "internal/pycore_opcode_metadata.h"
 
 PyAPI_DATA(_PyRuntimeState) _PyRuntime;
 
@@ -82,6 +95,35 @@ bool vmh_compat_makes_generic(PyThreadState *ts)
     Py_XDECREF(frame);
     PyErr_SetRaisedException(before);   /* and so forgets one of ours */
     return found;
+}
+
+static const uint8_t opcodes[] = {
+#define OPCODE(NAME) [VMH_##NAME] = NAME,
+    VMH_INSTRUCTIONS(OPCODE)
+};
+
+uint8_t vmh_compat_opcode(enum vmh_instruction name)
+{
+    return opcodes[name];
+}
+
+int vmh_compat_caches(enum vmh_instruction name)
+{
+    return vmh_opcode_caches[opcodes[name]];
+}
+
+int vmh_compat_stack_effect(enum vmh_instruction name, int operand)
+{
+    return vmh_opcode_num_pushed(opcodes[name], operand) - vmh_opcode_num_popped(opcodes[name], operand);
+}
+
+int vmh_compat_comparison(int operation)
+{
+    static const int outcomes[] = {
+        [Py_LT] = COMPARISON_LESS_THAN, [Py_LE] = COMPARISON_LESS_THAN | COMPARISON_EQUALS, [Py_EQ] = COMPARISON_EQUALS,
+        [Py_GT] = COMPARISON_GREATER_THAN, [Py_GE] = COMPARISON_GREATER_THAN | COMPARISON_EQUALS,
+    };
+    return operation << 5 | outcomes[operation];
 }
 
 /* Is `code` of the import system: CPython's part of it, or our finder and loader? */

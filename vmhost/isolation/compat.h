@@ -50,6 +50,20 @@ bool vmh_compat_makes_generic(PyThreadState *ts);
  * wait of other threads for it. The code of a module that is imported is not meant. */
 bool vmh_compat_locks_import(PyThreadState *ts);
 
+/* The instructions that function_code.c writes. Their numbers, inline caches (in code units) and stack effects are those of the Python that
+ * the core is built for. */
+#define VMH_INSTRUCTIONS(X)                                                                                                                  \
+    X(EXTENDED_ARG) X(COPY_FREE_VARS) X(RESUME) X(LOAD_FAST) X(LOAD_FAST_BORROW) X(LOAD_FAST_BORROW_LOAD_FAST_BORROW) X(LOAD_CONST)          \
+    X(LOAD_DEREF) X(LOAD_GLOBAL) X(LOAD_ATTR) X(LOAD_SUPER_ATTR) X(STORE_ATTR) X(PUSH_NULL) X(CALL) X(COPY) X(POP_TOP) X(IS_OP)              \
+    X(CONTAINS_OP) X(COMPARE_OP) X(TO_BOOL) X(POP_JUMP_IF_FALSE) X(POP_JUMP_IF_TRUE) X(NOT_TAKEN) X(JUMP_FORWARD) X(BUILD_TUPLE)             \
+    X(BUILD_STRING) X(CONVERT_VALUE) X(FORMAT_SIMPLE) X(RAISE_VARARGS) X(RETURN_VALUE)
+#define VMH_INSTRUCTION_NAME(NAME) VMH_##NAME,
+enum vmh_instruction { VMH_INSTRUCTIONS(VMH_INSTRUCTION_NAME) };
+uint8_t vmh_compat_opcode(enum vmh_instruction name);
+int vmh_compat_caches(enum vmh_instruction name);
+int vmh_compat_stack_effect(enum vmh_instruction name, int operand);    /* where it does not jump */
+int vmh_compat_comparison(int operation);       /* the operand of COMPARE_OP for Py_LT, …, whose result may be any object */
+
 /* The locks that a thread of `interp` may hold and another interpreter, or the warden, may need: is number `which` held, by anyone?
  * May be called in a signal handler. */
 enum { VMH_COMPAT_MUTEXES = 6 };

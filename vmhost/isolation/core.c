@@ -9,6 +9,7 @@
 #include "creation.h"
 #include "engine.h"
 #include "fork.h"
+#include "function_code.h"
 #include "handover.h"
 #include "library_memory.h"
 #include "overflow.h"
@@ -256,7 +257,7 @@ static int core_exec(PyObject *module)
         || add_type(module, &vmh_call_type, &vmh_call_spec) < 0 || add_type(module, &vmh_vm_type, &vmh_vm_spec) < 0
         || add_type(module, &vmh_host_call_type, &vmh_host_call_spec) < 0)
         return -1;
-    if (add_type(module, &vmh_image_type, &vmh_image_spec) < 0)
+    if (add_type(module, &vmh_image_type, &vmh_image_spec) < 0 || PyModule_AddFunctions(module, vmh_function_code_methods) < 0)
         return -1;
     return register_hooks(module);
 }

@@ -1,45 +1,10 @@
 /* How a fresh interpreter becomes a sealed VM: its native modules are gated, the guest runtime boots, the hook is
  * armed. */
+#include "function_code.h"
 #include "gates.h"
 
 #include <frameobject.h>
 #include <string.h>
-
-static PyObject *native_make_code(PyObject *Py_UNUSED(native), PyObject *args, PyObject *kwargs)
-{
-    vmh_seal *seal = vmh_seal_here();
-    PyObject *result = NULL, *template, *replace;
-    PyFrameObject *frame = PyEval_GetFrame();
-    PyCodeObject *caller = frame == NULL ? NULL : PyFrame_GetCode(frame);
-    const char *file = caller == NULL ? NULL : PyUnicode_AsUTF8(caller->co_filename);
-    size_t size = seal == NULL ? 0 : strlen(seal->runtime);
-    if (file == NULL || size == 0 || strncmp(file, seal->runtime, size) != 0
-            || (strcmp(file + size, "assembler.py") != 0 && strcmp(file + size, "texts.py") != 0)) {
-        PyErr_Clear();
-        vmh_deny("a task makes no code; it runs what its bundle holds", "make_code");
-        goto done;
-    }
-    if (!PyArg_ParseTuple(args, "O!:make_code", &PyCode_Type, &template))
-        goto done;
-    replace = PyObject_GetAttrString(template, "replace");
-    PyObject *none = PyTuple_New(0);
-    if (replace != NULL && none != NULL) {
-        unsigned before = vmh_pass_set(VMH_PASS_CODE);
-        result = PyObject_Call(replace, none, kwargs);
-        vmh_pass_set(before);
-    }
-    Py_XDECREF(none);
-    Py_XDECREF(replace);
-done:
-    Py_XDECREF(caller);
-    return result;
-}
-
-static PyMethodDef methods[] = {
-    {"make_code", (PyCFunction)(void (*)(void))native_make_code, METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("make_code(template, **replacements) -> code; for vmhost.guest.assembler and texts only")},
-    {NULL, NULL, 0, NULL},
-};
 
 /* Every native module that the interpreter made for itself; builtins last, since its open is _io's. */
 static int gate_present(void)
@@ -123,7 +88,7 @@ static binaryfunc _Atomic locals_merge;
 static bool is_of_task(PyCodeObject *code, const char *runtime)
 {
     const char *file = PyUnicode_AsUTF8(code->co_filename), *slash = strchr(runtime, '/');
-    /* code made from templates, and CPython's frozen one, is named "<string>" and the like */
+    /* code made from recipes, and CPython's frozen one, is named "<string>" and the like */
     return file != NULL && *file != '<' && slash != NULL && strncmp(file, runtime, (size_t)(slash - runtime) + 1) != 0;
 }
 
@@ -268,7 +233,7 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
         return -1;
     }
     vmh_seal_bind(seal);
-    if (denied_make(native) < 0 || vmh_importer_add(native) < 0 || PyModule_AddFunctions(native, methods) < 0
+    if (denied_make(native) < 0 || vmh_importer_add(native) < 0 || PyModule_AddFunctions(native, vmh_function_code_methods) < 0
         || gate_present() < 0 || frames_gate() < 0 || locals_gate() < 0)
         goto done;
     code = vmh_importer_code("vmhost.guest.boot");

@@ -20,6 +20,18 @@ def main():
     return vmrun_commands.main(sys.argv[1:])
 
 
+class _Writer:
+    """What `vmhost.guest.texts` makes code objects with. The core has it too, but its packages may not be imported yet."""
+
+    @staticmethod
+    def coroutine_code(code):
+        return code.replace(co_flags=code.co_flags | 0x100)
+
+    def __getattr__(self, name):        # for classes whose text no source of the host holds
+        from vmhost.isolation.vm import core
+        return getattr(core(), name)
+
+
 def _start():
     module = type(sys)
     native, guest = module("_vmhost"), module("vmhost.guest")
@@ -37,6 +49,6 @@ def _start():
         exec(_imp.get_frozen_object(full_name), part.__dict__)
         setattr(guest, name, part)
         if name == "texts":
-            part.install(text, lambda template, **replaced: template.replace(**replaced))
+            part.install(text, _Writer())
     sys.modules["traceback"] = guest.deferred.traceback     # logging imports it for errors; it makes way for the true one when it is used
     guest.signatures.of_class = lambda cls: ""      # documentation of the host's dataclasses, which nobody reads: 10 ms

@@ -1,0 +1,277 @@
+"""Code objects that the native core writes from recipes: the verifier accepts each, and a recipe that makes no sense is refused."""
+
+import itertools
+import random
+import types
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bytecode.verifier import verify
+from tests.hosts import bundle
+from vmhost import Host
+from vmhost.isolation import vm as isolation
+
+native = isolation.core()
+
+# Any identifier, the names that the code itself uses among them; a small choice, so that some meet.
+names = st.sampled_from(["a", "b", "self", "other", "name", "value", "_cls", "type", "super", "hash", "_tuple_new", "__class__", "é", "변수",
+                         "NotImplemented", "FrozenInstanceError", "__dataclass_HAS_DEFAULT_FACTORY__", "__dataclass_builtins_object__"])
+distinct = st.lists(st.one_of(names, st.integers(0, 999).map("f{}".format)), min_size=1, max_size=40, unique=True).map(tuple)
+texts = st.one_of(names, st.text(max_size=5), st.just("a\0b"), st.just("\udc80"))
+lines = st.sampled_from([1, 2, 63, 64, 5000, 1 << 24])
+METHODS = ["__repr__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__setattr__", "__delattr__"]
+
+
+@st.composite
+def init_details(draw):
+    parameters = draw(distinct)
+    own = st.sampled_from(parameters)
+    around = names.filter(lambda name: name not in parameters)
+    value = st.one_of(st.tuples(st.just("parameter"), own), st.tuples(st.just("variable"), around), st.tuples(st.just("factory"), around),
+                      st.tuples(st.just("given"), own, around))
+    step = st.one_of(st.just(("pass",)), st.tuples(st.just("field"), names, value).map(lambda each: (*each[:2], *each[2])),
+                     st.tuples(st.just("frozen"), texts, value).map(lambda each: (*each[:2], *each[2])))
+    steps = draw(st.lists(step, min_size=1, max_size=30).map(tuple))
+    if draw(st.booleans()):
+        steps += (("post_init", draw(st.lists(own, max_size=20).map(tuple))),)
+    if {"__dataclass_HAS_DEFAULT_FACTORY__", "__dataclass_builtins_object__"} & set(parameters):
+        steps = tuple(one for one in steps if one[0] != "frozen" and "given" not in one) or (("pass",),)
+    return parameters, draw(st.integers(1, len(parameters))), steps
+
+
+def accepted(code):
+    verify(code)
+    return code
+
+
+@settings(max_examples=120)
+@given(init_details(), lines, lines)
+def test_the_verifier_accepts_every_init(details, first, body):
+    first, body = sorted((first, body))
+    code = accepted(native.method_code("__init__", first, body, *details))
+    assert code.co_varnames == details[0] and code.co_argcount == details[1]
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(METHODS), st.lists(names, max_size=40).map(tuple), lines)
+@example("__eq__", ("a",) * 2000, 1)
+@example("__lt__", ("a",) * 2000, 1)
+@example("__repr__", tuple(f"f{index}" for index in range(2000)), 1)
+def test_the_verifier_accepts_every_other_method(name, fields, line):
+    accepted(native.method_code(name, line, line, fields, *([fields] if name == "__repr__" else [])))
+
+
+@settings(max_examples=100)
+@given(distinct)
+def test_the_verifier_accepts_every_named_tuple(fields):
+    fields = tuple(field for field in fields if field != "_cls")
+    accepted(native.namedtuple_code(fields))
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 255, 256, 257])
+def test_the_verifier_accepts_operands_of_each_width(count):
+    fields = tuple(f"f{index}" for index in range(count))
+    accepted(native.namedtuple_code(fields))
+    for name in METHODS:
+        accepted(native.method_code(name, 1, 2, fields, *([fields] if name == "__repr__" else [])))
+    steps = tuple(("field", field, "given", field, f"make_{field}") for field in fields) or (("pass",),)
+    code = accepted(native.method_code("__init__", 1, 2, ("self", *fields), 1, steps))
+    assert len(code.co_freevars) == (count + 1 if count else 0)
+
+
+def test_as_many_fields_as_there_can_be():
+    fields = tuple(f"f{index}" for index in range(65535))
+    new = types.FunctionType(native.namedtuple_code(fields), {"_tuple_new": lambda made, values: values})
+    assert new(tuple, *range(65535)) == tuple(range(65535))
+    owner = types.SimpleNamespace(**dict.fromkeys(fields, 1))
+    equal = types.FunctionType(native.method_code("__eq__", 1, 1, fields), {})
+    assert equal(owner, types.SimpleNamespace(**dict.fromkeys(fields, 1)))
+    assert not equal(owner, types.SimpleNamespace(**dict.fromkeys(fields[:-1], 1), f65534=2))
+
+
+def test_a_generator_function_becomes_awaitable_and_nothing_else_does():
+    def generator(value, *rest, **more):
+        held = value
+        got = yield from (lambda: [held, *[each for each in rest], more])()
+        return got
+    code = accepted(native.coroutine_code(generator.__code__))
+    assert code == generator.__code__.replace(co_flags=generator.__code__.co_flags | 0x100)
+    made = types.FunctionType(code, globals(), "made", None, generator.__closure__)
+
+    async def awaits():
+        return await made(1)
+    with pytest.raises(StopIteration):
+        running = awaits()
+        for _ in range(10):
+            running.send(None)
+
+    async def stream():
+        yield 1
+    for other in (awaits, stream, test_operators_are_counted):
+        with pytest.raises(ValueError, match="is no generator function"):
+            native.coroutine_code(other.__code__)
+    for junk in (None, generator, b"", type("Fake", (), {"co_flags": 0x20})()):
+        with pytest.raises(TypeError):
+            native.coroutine_code(junk)
+
+
+def test_operators_are_counted():
+    """The stack that the code asks for is what its instructions need: the verifier refuses less, and the compiler asks for no more."""
+    for count in (0, 1, 5, 20):
+        fields = tuple(f"f{index}" for index in range(count))
+        text = "lambda self: hash((" + "".join(f"self.{field}," for field in fields) + "))"
+        assert native.method_code("__hash__", 1, 1, fields).co_stacksize == eval(text).__code__.co_stacksize
+
+
+class Text(str):
+    """Says something else each time."""
+
+    looks = itertools.count()
+
+    def __hash__(self):
+        return next(self.looks)
+
+    def __eq__(self, other):
+        return next(self.looks) % 2
+
+
+class Items(tuple):
+    def __iter__(self):
+        raise AssertionError("asked")
+    __len__ = __getitem__ = __iter__
+
+
+class Number(int):
+    def __index__(self):
+        raise AssertionError("asked")
+
+
+SELF = ("self", "a")
+REFUSED = {
+    "a list": lambda: native.namedtuple_code(["a"]),
+    "a tuple of another type": lambda: native.namedtuple_code(Items(["a"])),
+    "a text of another type": lambda: native.namedtuple_code((Text("a"),)),
+    "bytes": lambda: native.namedtuple_code((b"a",)),
+    "no identifier": lambda: native.namedtuple_code(("a b",)),
+    "a name that only the compiler can write": lambda: native.namedtuple_code((".defaults",)),
+    "a name with a NUL": lambda: native.namedtuple_code(("a\0",)),
+    "a surrogate": lambda: native.namedtuple_code(("\udc80",)),
+    "a name twice": lambda: native.namedtuple_code(("a", "a")),
+    "the class's own parameter": lambda: native.namedtuple_code(("_cls",)),
+    "too many fields": lambda: native.namedtuple_code(tuple(f"f{index}" for index in range(65536))),
+    "an unknown method": lambda: native.method_code("__call__", 1, 1, ()),
+    "a method's name of another type": lambda: native.method_code(Text("__eq__"), 1, 1, ()),
+    "nothing at all": lambda: native.method_code(),
+    "details missing": lambda: native.method_code("__init__", 1, 1, SELF),
+    "details too many": lambda: native.method_code("__eq__", 1, 1, (), ()),
+    "keywords": lambda: native.method_code(name="__eq__"),
+    "line 0": lambda: native.method_code("__eq__", 0, 0, ()),
+    "a line below zero": lambda: native.method_code("__eq__", 1, -5, ()),
+    "a line that goes back": lambda: native.method_code("__eq__", 5, 4, ()),
+    "a line beyond": lambda: native.method_code("__eq__", 1, (1 << 24) + 1, ()),
+    "a line far beyond": lambda: native.method_code("__eq__", 1, 1 << 80, ()),
+    "a line of another type": lambda: native.method_code("__eq__", Number(1), 1, ()),
+    "a line that is a bool": lambda: native.method_code("__eq__", True, 1, ()),
+    "fields not shown": lambda: native.method_code("__repr__", 1, 1, ("a",), ()),
+    "fields shown as no text": lambda: native.method_code("__repr__", 1, 1, ("a",), (1,)),
+    "a frozen field of another type": lambda: native.method_code("__setattr__", 1, 1, (Text("a"),)),
+    "no parameters": lambda: native.method_code("__init__", 1, 1, (), 0, (("pass",),)),
+    "no parameter by position": lambda: native.method_code("__init__", 1, 1, SELF, 0, (("pass",),)),
+    "more by position than there are": lambda: native.method_code("__init__", 1, 1, SELF, 3, (("pass",),)),
+    "a count of another type": lambda: native.method_code("__init__", 1, 1, SELF, Number(1), (("pass",),)),
+    "a count beyond": lambda: native.method_code("__init__", 1, 1, SELF, 1 << 70, (("pass",),)),
+    "no body": lambda: native.method_code("__init__", 1, 1, SELF, 1, ()),
+    "a __post_init__ in the midst": lambda: native.method_code("__init__", 1, 1, SELF, 1, (("post_init", ()), ("pass",))),
+    "a body that is a list": lambda: native.method_code("__init__", 1, 1, SELF, 1, [("pass",)]),
+    **{f"the step {step!r}": lambda step=step: native.method_code("__init__", 1, 1, SELF, 1, (step,)) for step in [
+        None, (), "pass", ["pass"], ("pass", 1), ("jump",), (1,), (b"pass",), (Text("pass"),), Items(("pass",)),
+        ("post_init",), ("post_init", ["a"]), ("post_init", ("b",)), ("post_init", (1,)), ("post_init", ("a",), 1), ("post_init", (Text("a"),)),
+        ("field",), ("field", "a"), ("field", "a", "parameter"), ("field", "a", "parameter", "b"), ("field", "a", "parameter", "a", "a"),
+        ("field", "a", "parameter", Text("a")), ("field", "a", "parameter", ["a"]), ("field", "a", "variable", "a"), ("field", "a", "variable", 1),
+        ("field", "a", "factory", "a"), ("field", "a", "factory", ".x"), ("field", "a", "other", "a"), ("field", "a", Text("parameter"), "a"),
+        ("field", "a b", "parameter", "a"), ("field", ".x", "parameter", "a"), ("field", 5, "parameter", "a"),
+        ("field", "a", "given", "a"), ("field", "a", "given", "b", "make"), ("field", "a", "given", "a", "a"), ("field", "a", "given", "a", None),
+        ("field", "a", "given", "a", "make", 1), ("frozen", b"a", "parameter", "a"), ("frozen", Text("a"), "parameter", "a"), ("frozen", "a")]},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_recipe_that_makes_no_sense_is_refused(name):
+    with pytest.raises((TypeError, ValueError)):
+        REFUSED[name]()
+
+
+def test_random_recipes_are_refused_or_verified():
+    """Valid recipes with one item or more replaced by junk."""
+    seed = 20261123
+    print("seed", seed)
+    chance = random.Random(seed)
+    junk = [None, 0, 1, -1, 1 << 40, "a", "self", ".x", "", "\udc80", b"a", (), ("a",), ["a"], Text("a"), Items("a"), Number(1), "pass", "field",
+            "given", "parameter", ("pass",), ("field", "a", "parameter", "a"), float("nan"), True]
+    steps = (("field", "a", "given", "a", "make"), ("frozen", "b", "variable", "v"), ("pass",), ("post_init", ("a",)))
+    made = 0
+    for _ in range(20000):
+        def change(value):
+            if chance.random() < 0.06:
+                return chance.choice(junk)
+            return tuple(map(change, value)) if type(value) is tuple else value
+        recipe = chance.choice([("__init__", 2, 3, SELF, 1, steps), ("__eq__", 2, 3, SELF), ("__setattr__", 2, 3, SELF),
+                                ("__repr__", 2, 3, SELF, SELF)])
+        try:
+            code = native.method_code(*map(change, recipe))
+        except (TypeError, ValueError):
+            continue
+        made += 1
+        if made % 20 == 0:
+            verify(code)
+    assert 1000 < made < 19000
+
+
+def test_a_task_cannot_make_code_of_its_own_by_any_of_them():
+    """The runtime's own functions take stand-ins, and a task can call the native ones: what comes out is always one of the known shapes."""
+    source = """
+        import _vmhost
+        from vmhost.guest import assembler, texts
+
+        class Fake:
+            name = qualname = "f"
+            positional = keyword_only = deepest = flags = 0
+            first_line = line = 1
+            locals = names = constants = marks = {}
+            free = ()
+            pieces = lines = jumps = []
+            def __getattr__(self, name):
+                return lambda *args, **kwargs: b""
+
+        def tries():
+            yield "make_code", lambda: _vmhost.make_code
+            yield "_Function", lambda: assembler._Function.code(Fake(), _vmhost.make_code)
+            yield "replacement", lambda: _vmhost.coroutine_code(Fake())
+            yield "flags", lambda: _vmhost.coroutine_code(run.__code__)
+            yield "fake fields", lambda: _vmhost.namedtuple_code(Fake())
+            yield "template", lambda: _vmhost.namedtuple_code(run.__code__)
+            yield "fake steps", lambda: _vmhost.method_code("__init__", 1, 1, ("self",), 1, (Fake(),))
+            yield "instructions", lambda: _vmhost.method_code("__init__", 1, 1, ("self",), 1, (b"\\x00\\x00",))
+            yield "keywords", lambda: _vmhost.method_code("__eq__", 1, 1, (), co_code=b"")
+            yield "replace", lambda: _vmhost.namedtuple_code(("a",)).replace(co_code=b"")
+
+        def run(value):
+            ends = {}
+            for name, attempt in tries():
+                try:
+                    ends[name] = repr(attempt())
+                except Exception as error:
+                    ends[name] = type(error).__name__
+            # what it may do: functions of the known shapes, over its own names
+            forged = assembler.dataclass_functions(Fake(), {}, {}, [])
+            function = type(run)(_vmhost.method_code("__hash__", 1, 1, ("real", "imag")), {"hash": lambda pair: pair})
+            return ends, forged, function(3)
+    """
+    with Host(allow_unsigned=True) as host:
+        ends, forged, pair = host.load(bundle(source))(None)
+    assert ends == {"make_code": "AttributeError", "_Function": "AttributeError", "replacement": "TypeError", "flags": "ValueError",
+                    "fake fields": "TypeError", "template": "TypeError", "fake steps": "TypeError", "instructions": "TypeError",
+                    "keywords": "TypeError", "replace": "PermissionDenied"}
+    assert forged == [] and tuple(pair) == (3, 0)

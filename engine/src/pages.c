@@ -19,6 +19,10 @@ static int spare_count;
 static size_t spare_bytes;
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static void before_fork(void) { pthread_mutex_lock(&spare_lock); }
+static void after_fork(void) { pthread_mutex_unlock(&spare_lock); }
+__attribute__((constructor)) static void begin(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+
 static struct spare spare_remove(int number)
 {
     struct spare removed = spares[number];

@@ -27,3 +27,53 @@ with vmhost.Host(allow_unsigned=True) as host:
 def test_a_child_lives_without_the_vms_and_the_parent_goes_on():
     done = in_a_process(PROGRAM)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+FORKS = """
+import warnings
+from vmhost.isolation.vm import core
+from vmhost.system_bundle import IN_CHECKOUT, boot_image
+
+warnings.simplefilter("ignore", DeprecationWarning)
+native, ended = core(), threading.Event()
+image, events = boot_image(native, IN_CHECKOUT), native.Events()
+kept = [native.VM(image, events) for _ in range(12)]
+until(lambda: all(vm.state == "ready" for vm in kept))
+
+def boot():
+    while not ended.is_set():
+        native.VM(image, events)        # dropped at once, and so ended when it has booted
+        ended.wait(0.02)
+
+def start_threads():        # which wants the runtime's lock, as hiding a VM does
+    while not ended.is_set():
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+
+def fork():
+    for _ in range(100):
+        child = os.fork()
+        if child == 0:
+            os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    print("forked", flush=True)
+
+others = [threading.Thread(target=target, daemon=True) for target in (boot, start_threads, start_threads, start_threads)]
+forkers = [threading.Thread(target=fork, daemon=True) for _ in range(2)]
+for thread in others + forkers:
+    thread.start()
+for thread in forkers:
+    thread.join(100)
+assert [vm.state for vm in kept] == ["ready"] * 12
+ended.set()
+for thread in others:
+    thread.join(100)
+os._exit(0)
+"""
+
+
+def test_forks_while_vms_boot_hang_nobody():
+    """A fork once waited for the GIL under a lock that another thread waited for under the GIL."""
+    done = in_a_process(FORKS, timeout_s=120)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "forked\n" * 2)

@@ -270,6 +270,34 @@ static void lookers(void)
     vmh_vm_unref(steady);
 }
 
+static void add_another(vmh_vm *vm, void *count)
+{
+    (void)vm;
+    vmh_vm *other = calloc(1, sizeof *other);
+    CHECK(other != NULL);
+    atomic_init(&other->refs, 1);
+    vmh_warden_add_vm(other);
+    vmh_vm_unref(other);
+    ++*(int *)count;
+}
+
+/* Who visits holds no lock: it may wait for what others hold who wait for the list. */
+static void visitors(void)
+{
+    vmh_vm *all[3];
+    for (int i = 0; i < 3; i++) {
+        all[i] = calloc(1, sizeof *all[i]);
+        CHECK(all[i] != NULL);
+        atomic_init(&all[i]->refs, 1);
+        vmh_warden_add_vm(all[i]);
+    }
+    int count = 0;
+    vmh_warden_visit_vms(add_another, &count);
+    CHECK(count == 3);
+    for (int i = 0; i < 3; i++)
+        vmh_vm_unref(all[i]);
+}
+
 static vmh_call *pushed(vmh_lane *lane, int64_t deadline_ns)
 {
     vmh_call *call = vmh_call_new(lane);
@@ -334,6 +362,7 @@ int main(void)
     many_threads(false);
     many_threads(true);
     lookers();
+    visitors();
     puts("test_lane: passed");
     return 0;
 }

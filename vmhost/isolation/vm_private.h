@@ -71,6 +71,7 @@ struct vmh_vm {
     PyInterpreterState *interp; /* NULL: none (yet, or any more) */
     bool hidden;                /* for good, as the process exits: must not be ended any more */
     bool in_transit;            /* its interpreter is being ended: fork.c */
+    bool hidden_in_fork;        /* while the process forks: fork.c */
     bool stoppable;             /* pending calls reach it: from its boot until the last part of its end */
     enum vmh_phase phase;
     int64_t generation;         /* of the phase; even while idle */

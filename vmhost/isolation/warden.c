@@ -10,7 +10,7 @@
 #include "urgency.h"
 #include "warden_vm.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* of the lists; nothing is waited for while it is held */
 static vmh_lane *lanes;             /* guarded by lock */
 static vmh_vm *vms;                 /* likewise */
 static bool started;                /* likewise */
@@ -51,12 +51,48 @@ void vmh_warden_remove_vm(vmh_vm *vm)
     pthread_mutex_unlock(&lock);
 }
 
-void vmh_warden_visit_vms(void (*visit)(vmh_vm *, void *), void *context)
+/* A reference, unless the last one is going just now (its holder then waits for our lock to unlink). */
+static bool take_reference(atomic_int *refs)
+{
+    int seen = atomic_load(refs);
+    while (seen > 0)
+        if (atomic_compare_exchange_weak(refs, &seen, seen + 1))
+            return true;
+    return false;
+}
+
+/* Both lists are walked one by one, with a reference on the one that is looked at and the lock free: what is done with it may wait for other
+ * locks. It stays in its list meanwhile, as only who drops the last reference takes it out. What is added comes before it, and is not met.
+ *
+ * The lane after `lane` (NULL: the first), or NULL at the end; drops the reference on `lane`. */
+static vmh_lane *lane_after(vmh_lane *lane)
 {
     pthread_mutex_lock(&lock);
-    for (vmh_vm *vm = vms; vm != NULL; vm = vmh_vm_next(vm))
-        visit(vm, context);
+    vmh_lane *next = lane == NULL ? lanes : lane->next_lane;
+    while (next != NULL && !take_reference(&next->refs))
+        next = next->next_lane;
     pthread_mutex_unlock(&lock);
+    if (lane != NULL)
+        vmh_lane_unref(lane);
+    return next;
+}
+
+static vmh_vm *vm_after(vmh_vm *vm)
+{
+    pthread_mutex_lock(&lock);
+    vmh_vm *next = vm == NULL ? vms : vmh_vm_next(vm);
+    while (next != NULL && !take_reference(vmh_vm_refs(next)))
+        next = vmh_vm_next(next);
+    pthread_mutex_unlock(&lock);
+    if (vm != NULL)
+        vmh_vm_unref(vm);
+    return next;
+}
+
+void vmh_warden_visit_vms(void (*visit)(vmh_vm *, void *), void *context)
+{
+    for (vmh_vm *vm = vm_after(NULL); vm != NULL; vm = vm_after(vm))
+        visit(vm, context);
 }
 
 void vmh_warden_arm(int64_t when_ns)
@@ -71,37 +107,8 @@ void vmh_warden_arm(int64_t when_ns)
     }
 }
 
-/* A reference, unless the last one is going just now (its holder then waits for our lock to unlink). */
-static bool take_reference(atomic_int *refs)
-{
-    int seen = atomic_load(refs);
-    while (seen > 0)
-        if (atomic_compare_exchange_weak(refs, &seen, seen + 1))
-            return true;
-    return false;
-}
-
-typedef struct {
-    void **items;
-    size_t count, capacity;
-} list;
-
-static void list_add(list *all, void *item)
-{
-    if (all->count == all->capacity) {
-        size_t capacity = all->capacity * 2 + 64;
-        void **items = realloc(all->items, capacity * sizeof *items);
-        if (items == NULL)
-            return;         /* looked at next time: see `short_of_memory` */
-        all->items = items;
-        all->capacity = capacity;
-    }
-    all->items[all->count++] = item;
-}
-
 static void *warden(void *unused)
 {
-    list some_lanes = {NULL, 0, 0}, some_vms = {NULL, 0, 0};
     (void)unused;
     vmh_urgency_set(VMH_PROMPT);
     for (;;) {
@@ -113,39 +120,15 @@ static void *warden(void *unused)
         }
         atomic_store(&planned, VMH_FOREVER);
         int64_t now = vmh_now_ns(), next = VMH_FOREVER;
-        bool short_of_memory = false;
-        some_lanes.count = some_vms.count = 0;
-        pthread_mutex_lock(&lock);
-        for (vmh_lane *lane = lanes; lane != NULL; lane = lane->next_lane)
-            if (take_reference(&lane->refs)) {
-                size_t before = some_lanes.count;
-                list_add(&some_lanes, lane);
-                if (some_lanes.count == before) {
-                    atomic_fetch_sub(&lane->refs, 1);
-                    short_of_memory = true;
-                }
-            }
-        for (vmh_vm *vm = vms; vm != NULL; vm = vmh_vm_next(vm))
-            if (take_reference(vmh_vm_refs(vm))) {
-                size_t before = some_vms.count;
-                list_add(&some_vms, vm);
-                if (some_vms.count == before) {
-                    atomic_fetch_sub(vmh_vm_refs(vm), 1);
-                    short_of_memory = true;
-                }
-            }
-        pthread_mutex_unlock(&lock);
-        for (size_t i = 0; i < some_lanes.count; i++) {
-            int64_t again = vmh_lane_expire(some_lanes.items[i], now);
+        for (vmh_lane *lane = lane_after(NULL); lane != NULL; lane = lane_after(lane)) {
+            int64_t again = vmh_lane_expire(lane, now);
             next = again < next ? again : next;
-            vmh_lane_unref(some_lanes.items[i]);
         }
-        for (size_t i = 0; i < some_vms.count; i++) {
-            int64_t again = vmh_vm_check(some_vms.items[i], now);
+        for (vmh_vm *vm = vm_after(NULL); vm != NULL; vm = vm_after(vm)) {
+            int64_t again = vmh_vm_check(vm, now);
             next = again < next ? again : next;
-            vmh_vm_unref(some_vms.items[i]);
         }
-        vmh_warden_arm(short_of_memory ? now + 10000000 : next);
+        vmh_warden_arm(next);
     }
     return NULL;
 }

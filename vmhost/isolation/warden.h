@@ -17,11 +17,11 @@ void vmh_warden_arm(int64_t when_ns);
 
 void vmh_warden_add_lane(struct vmh_lane *lane);
 void vmh_warden_remove_lane(struct vmh_lane *lane);
-/* The list holds no reference: a VM is removed before it is freed, and vmh_vm_check is called under the list's lock. */
+/* The list holds no reference: a VM is removed before it is freed. */
 void vmh_warden_add_vm(struct vmh_vm *vm);
 void vmh_warden_remove_vm(struct vmh_vm *vm);
 
-/* Calls `visit` with each VM under the list's lock. */
+/* Calls `visit` with each VM, with a reference on it and no lock held. VMs that are made meanwhile may be missed. */
 void vmh_warden_visit_vms(void (*visit)(struct vmh_vm *, void *), void *context);
 
 #endif

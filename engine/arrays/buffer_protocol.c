@@ -32,14 +32,19 @@ int array_getbuffer(PyObject *object, Py_buffer *view, int flags)
             return -1;
         }
     }
-    bool shaped = flags & PyBUF_ND;
+    /* Without a shape a view is a row of bytes. Its consumer takes ndim for the length of `shape`: memoryview reads NULL otherwise. */
+    bool shaped = (flags & PyBUF_ND) == PyBUF_ND;
+    if (!shaped && (flags & PyBUF_FORMAT)) {
+        PyErr_SetString(PyExc_BufferError, "ndarray: a format can only be asked for together with the shape (PyBUF_ND)");
+        return -1;
+    }
     *view = (Py_buffer){
         .buf = self->t.data,
         .len = self->size * vme_dtype_size((vme_dtype)self->t.dtype),
-        .itemsize = vme_dtype_size((vme_dtype)self->t.dtype),
+        .itemsize = shaped ? vme_dtype_size((vme_dtype)self->t.dtype) : 1,
         .readonly = !writable,
         .format = flags & PyBUF_FORMAT ? (char *)vme_dtype_format((vme_dtype)self->t.dtype) : NULL,
-        .ndim = self->t.rank,
+        .ndim = shaped ? self->t.rank : 1,
         .shape = shaped ? (Py_ssize_t *)self->t.shape : NULL,
         .strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? (Py_ssize_t *)self->t.strides : NULL,
         .obj = Py_NewRef(object),

@@ -108,10 +108,12 @@ static const char *const astype_names[] = {"x", "dtype", "order", "casting", "su
 
 static PyObject *astype(array_state *state, array *self, PyObject **values)
 {
-    int dtype = array_dtype_from(state, values[1]), casting = dtype_casting(values[3], CAST_UNSAFE);
-    char order = array_argument_order(values[2], self, 'K');
+    int dtype, casting;
+    char order;
     bool copy;
-    if (dtype < 0 || casting < 0 || order == 0 || array_argument_device(values[6]) < 0 || array_argument_bool(values[5], true, &copy) < 0)
+    if ((dtype = array_dtype_from(state, values[1])) < 0 || (casting = dtype_casting(values[3], CAST_UNSAFE)) < 0
+        || (order = array_argument_order(values[2], self, 'K')) == 0 || array_argument_device(values[6]) < 0
+        || array_argument_bool(values[5], true, &copy) < 0)
         return NULL;
     if (!dtype_can_cast(self->t.dtype, dtype, casting))
         return PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to %R according to the rule '%U'",
@@ -441,8 +443,10 @@ PyObject *array_method___format__(PyObject *self, ARRAY_VECTORCALL)
     PyObject *spec;
     if (array_arguments("__format__", args, count, keywords, names, 1, 1, &spec) < 0)
         return NULL;
+    if (!PyUnicode_Check(spec))
+        return PyErr_Format(PyExc_TypeError, "__format__() argument must be str, not %.200s", Py_TYPE(spec)->tp_name);
     bool scalar = ((array *)self)->t.rank == 0;
-    if (!scalar && PyUnicode_Check(spec) && PyUnicode_GET_LENGTH(spec) == 0)
+    if (!scalar && PyUnicode_GET_LENGTH(spec) == 0)
         return PyObject_Str(self);
     if (!scalar)
         return PyErr_Format(PyExc_TypeError, "unsupported format string passed to numpy.ndarray.__format__");

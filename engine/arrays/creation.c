@@ -326,12 +326,11 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
     return (PyObject *)made;
 }
 
-/* None: -1; else a truth value */
-static int copy_argument(PyObject *value, int absent)
+/* None: -1; else a truth value. -1 is returned with an exception set. */
+static int copy_argument(PyObject *value, int absent, int *copy)
 {
-    if (value == NULL)
-        return absent;
-    return value == Py_None ? -1 : PyObject_IsTrue(value) > 0;
+    *copy = value == NULL ? absent : value == Py_None ? -1 : PyObject_IsTrue(value);
+    return *copy < 0 && PyErr_Occurred() ? -1 : 0;
 }
 
 PyObject *array_function_array(PyObject *module, ARRAY_VECTORCALL)
@@ -339,18 +338,22 @@ PyObject *array_function_array(PyObject *module, ARRAY_VECTORCALL)
     static const char *const names[] = {"object", "dtype", "copy", "order", "subok", "ndmin", "like", NULL};
     PyObject *values[7];
     int64_t least_rank;
-    if (array_arguments("array", args, count, keywords, names, 2, 1, values) < 0 || array_argument_int(values[5], 0, &least_rank) < 0)
+    int copy;
+    if (array_arguments("array", args, count, keywords, names, 2, 1, values) < 0 || array_argument_int(values[5], 0, &least_rank) < 0
+        || copy_argument(values[2], 1, &copy) < 0)
         return NULL;
-    return make(array_state_of(module), values[0], values[1], copy_argument(values[2], 1), values[3], least_rank);
+    return make(array_state_of(module), values[0], values[1], copy, values[3], least_rank);
 }
 
 PyObject *array_function_asarray(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"a", "dtype", "order", "device", "copy", "like", NULL};
     PyObject *values[6];
-    if (array_arguments("asarray", args, count, keywords, names, 3, 1, values) < 0 || array_argument_device(values[3]) < 0)
+    int copy;
+    if (array_arguments("asarray", args, count, keywords, names, 3, 1, values) < 0 || array_argument_device(values[3]) < 0
+        || copy_argument(values[4], -1, &copy) < 0)
         return NULL;
-    return make(array_state_of(module), values[0], values[1], copy_argument(values[4], -1), values[2], 0);
+    return make(array_state_of(module), values[0], values[1], copy, values[2], 0);
 }
 
 PyObject *array_function_ascontiguousarray(PyObject *module, ARRAY_VECTORCALL)
@@ -462,10 +465,10 @@ static PyObject *like(PyObject *module, const char *function, enum fill fill, bo
         return NULL;
     int64_t sizes[VME_RANK_MOST];
     int rank = of->t.rank, dtype = array_argument_dtype(state, dtype_name, of->t.dtype);
-    char order = array_argument_order(values[full ? 3 : 2], of, 'K');
+    char order = dtype < 0 ? 0 : array_argument_order(values[full ? 3 : 2], of, 'K');
     memcpy(sizes, of->t.shape, (size_t)rank * sizeof *sizes);
     array *made = NULL;
-    if (dtype >= 0 && order != 0 && !(array_given(shape) && array_argument_shape(shape, &rank, sizes) < 0))
+    if (order != 0 && !(array_given(shape) && array_argument_shape(shape, &rank, sizes) < 0))
         made = array_new_in_order(of, dtype, rank, sizes, order, fill == FILL_ZERO);
     Py_DECREF(of);
     return (PyObject *)(full ? filled(made, values[1]) : fill == FILL_ONE ? filled_with_one(made) : made);

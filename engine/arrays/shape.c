@@ -135,10 +135,12 @@ static array *reshape_in_order(array *self, int rank, const int64_t *shape, PyOb
         PyErr_SetString(PyExc_ValueError, "order 'K' is not permitted for reshaping");
         return NULL;
     }
-    bool fortran = read == 'F';
+    bool fortran = read == 'F', always = false;
+    if (array_given(copy) && array_argument_bool(copy, false, &always) < 0)
+        return NULL;
     array *source = self, *turned = NULL, *own = NULL, *made = NULL;
     int64_t reversed[VME_RANK_MOST];
-    if (array_given(copy) && PyObject_IsTrue(copy) == 1) {
+    if (always) {
         own = array_cast(self, self->t.dtype);
         if (own == NULL)
             return NULL;
@@ -155,7 +157,7 @@ static array *reshape_in_order(array *self, int rank, const int64_t *shape, PyOb
         Py_XDECREF(flat);
         Py_XDECREF(turned);
     }
-    if (made != NULL && array_given(copy) && PyObject_IsTrue(copy) == 0 && made->t.buffer != self->t.buffer) {
+    if (made != NULL && array_given(copy) && !always && made->t.buffer != self->t.buffer) {
         PyErr_SetString(PyExc_ValueError, "Unable to avoid creating a copy while reshaping.");
         Py_CLEAR(made);
     }

@@ -1,5 +1,7 @@
 """Statistics: spreads, weighted means, covariances, differences along an axis, rounding."""
 
+from operator import index as _index
+
 from engine import _array as _a
 
 
@@ -297,18 +299,21 @@ def corrcoef(x, y=None, rowvar=True, *, dtype=None):
 
 def round(a, decimals=0, out=None):
     """To so many decimal places, halves to even."""
-    a = _a.asarray(a)
+    a, decimals = _a.asarray(a), _index(decimals)
+    if not -1 << 31 <= decimals < 1 << 31:
+        raise OverflowError(f"decimals must fit 32 bits, got an integer of {decimals.bit_length()}")
+    power = 10.0 ** abs(decimals) if abs(decimals) <= 308 else float("inf")
     if a.dtype.kind in "iub":
         if decimals >= 0:
             return _finish(+a if a.dtype.kind != "b" else a.astype(_a.float16), out)
-        power = 10 ** -decimals
-        result = (_a.rint(a / power) * power).astype(a.dtype)
+        # from 10**20 on, half of it is beyond every integer
+        result = (_a.rint(a / power) * power).astype(a.dtype) if decimals > -20 else _a.zeros(a.shape, a.dtype)
     elif decimals == 0:
         result = _a.rint(a)
     elif decimals > 0:
-        result = _a.rint(a * 10.0 ** decimals) / 10.0 ** decimals
+        result = _a.rint(a * power) / power
     else:
-        result = _a.rint(a / 10.0 ** -decimals) * 10.0 ** -decimals
+        result = _a.rint(a / power) * power
     return _finish(result, out)
 
 

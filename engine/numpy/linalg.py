@@ -220,10 +220,9 @@ def matrix_power(a, n):
     if n <= 3:
         return a if n == 1 else a @ a if n == 2 else a @ a @ a
     power = result = None
-    while n > 0:
+    for bit in reversed(f"{n:b}"):      # not n // 2 again and again, which takes a huge n the square of its length
         power = a if power is None else power @ power
-        n, odd = divmod(n, 2)
-        if odd:
+        if bit == "1":
             result = power if result is None else result @ power
     return result
 

@@ -54,7 +54,9 @@ OTHER_WORDS = """
     x[(None,) * 62]; np.put(fixed, [0], 1); np.place(fixed, x > 3, 1); np.putmask(fixed, x > 3, 1);
     np.add.at(fixed, 0, 1); np.take(x, [0, 0], 0, out=fixed);
     np.concatenate([x, x], out=np.broadcast_to(x[0], (4, 3, 4))); np.fill_diagonal(fixed[0], 1); x.swapaxes(0, 5);
-    np.add(x); x.astype('i4', casting='what'); len(x[0, 0, 0]); np.nonzero(3); iter(x[0, 0, 0])
+    np.add(x); x.astype('i4', casting='what'); len(x[0, 0, 0]); np.nonzero(3); iter(x[0, 0, 0]);
+    np.round(x, 10**30); np.round(x.astype('i8'), -10**30); x.astype('i8').round(-2**31 - 1); np.float64(3).round(1.5);
+    np.float64(3).__format__(5); x.__format__(5); x.__format__(None)
 """
 
 
@@ -103,6 +105,47 @@ def test_wrong_dtypes_indices_axes_and_values(expression):
 @pytest.mark.parametrize("expression", expressions(OTHER_WORDS))
 def test_what_both_refuse_in_words_of_their_own(expression):
     refused(expression, sentences=False)
+
+
+class Boom(Exception):
+    pass
+
+
+class Undecided:
+    def __bool__(self):
+        raise Boom
+
+
+@pytest.mark.parametrize("call", [
+    lambda np, x, no: x.reshape(24, copy=no), lambda np, x, no: np.reshape(x, 24, copy=no), lambda np, x, no: np.array(x, copy=no),
+    lambda np, x, no: np.asarray(x, copy=no), lambda np, x, no: x.astype("f4", copy=no), lambda np, x, no: x.sum(keepdims=no),
+    lambda np, x, no: np.from_dlpack(x, copy=no), lambda np, x, no: x.byteswap(no), lambda np, x, no: x.setflags(write=no)])
+def test_an_argument_that_is_neither_true_nor_false(call):
+    with pytest.raises(Boom):
+        call(engine.numpy, engine.numpy.asarray(CUBE.copy()), Undecided())
+
+
+@pytest.mark.parametrize("call", [
+    lambda np, lone: np.astype(np.zeros(2), lone, lone), lambda np, lone: np.zeros(2).astype("nothing", lone, lone),
+    lambda np, lone: np.zeros_like(np.zeros(2), lone, lone), lambda np, lone: np.full_like(np.zeros(2), 1, lone, lone)])
+def test_two_wrong_arguments_give_one_error(call):
+    """A lone surrogate has no UTF-8: looking at it with an exception set was a SystemError."""
+    with pytest.raises((TypeError, ValueError)):
+        call(engine.numpy, chr(0xDC80))
+
+
+def test_whole_numbers_are_rounded_far_above_them():
+    x = numpy.array([15, -25, 2**62])
+    for decimals in range(-20, 3):
+        assert engine.numpy.round(engine.numpy.asarray(x), decimals).tolist() == numpy.round(x, decimals).tolist(), decimals
+    assert engine.numpy.round(engine.numpy.asarray(x), -2**31).tolist() == [0, 0, 0]
+
+
+def test_powers_of_a_matrix_with_a_huge_exponent():
+    turn = engine.numpy.array([[0, -1], [1, 0]])
+    for exponent in (4 * 10**4000, 4 * 10**4000 + 3, *range(-3, 12)):
+        wanted = numpy.linalg.matrix_power(numpy.asarray(turn), exponent % 4)
+        assert engine.numpy.linalg.matrix_power(turn, exponent).tolist() == wanted.tolist(), exponent
 
 
 @pytest.mark.parametrize(("name", "sentence"), [

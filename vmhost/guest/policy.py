@@ -162,9 +162,9 @@ POLICY = {
     """),
     "_posixsubprocess": Rules(refused="fork_exec"),
     "mmap": Rules(allowed="""
-        error mmap.close mmap.find mmap.flush mmap.madvise mmap.move mmap.read mmap.read_byte mmap.readline
+        error mmap.close mmap.find mmap.flush mmap.move mmap.read mmap.read_byte mmap.readline
         mmap.rfind mmap.seek mmap.seekable mmap.size mmap.tell mmap.write mmap.write_byte
-    """, gated="mmap", refused="mmap.resize"),
+    """, gated="mmap mmap.madvise", refused="mmap.resize"),
 
     # --- network
     "select": Rules(allowed="""

@@ -418,7 +418,7 @@ int vmh_gate_module(PyObject *module, const char *name)
     else if (strcmp(name, "_sqlite3") == 0)
         rc = vmh_sqlite_finish(dict);
     else
-        rc = 0;
+        rc = vmh_types_finish(dict, name);
 done:
     Py_DECREF(items);
     return rc;

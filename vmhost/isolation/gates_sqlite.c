@@ -155,6 +155,8 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
     else if (PyDict_SetItemString(named, "uri", Py_False) < 0)
         goto done;
     rc = connection_open(self, copy, named);
+    if (rc < 0)
+        vmh_sqlite_unopened(self);
 done:
     Py_XDECREF(copy);
     Py_XDECREF(named);
@@ -255,6 +257,8 @@ int vmh_sqlite_finish(PyObject *dict)
         return PyErr_Occurred() ? -1 : 0;
     PyMethodDef *execute = vmh_method_def(type, "execute");
     if (execute == NULL)
+        return -1;
+    if (vmh_sqlite_types_finish(dict, type) < 0)
         return -1;
     atomic_store(&connection_execute, execute);
     atomic_store(&connection_init, type->tp_init);

@@ -1509,7 +1509,7 @@ static const vmh_filing filings_of_mmap[] = {
     {"mmap.close", 'a'},
     {"mmap.find", 'a'},
     {"mmap.flush", 'a'},
-    {"mmap.madvise", 'a'},
+    {"mmap.madvise", 'g'},
     {"mmap.move", 'a'},
     {"mmap.read", 'a'},
     {"mmap.read_byte", 'a'},

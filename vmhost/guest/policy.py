@@ -127,10 +127,11 @@ POLICY = {
         text_encoding UnsupportedOperation BlockingIOError IncrementalNewlineDecoder _BytesIOBuffer _IOBase _TextIOBase
         _BufferedIOBase _RawIOBase BytesIO BufferedWriter BufferedReader BufferedRWPair BufferedRandom StringIO
         TextIOWrapper
-        FileIO._dealloc_warn FileIO._isatty_open_only FileIO.fileno FileIO.isatty FileIO.read FileIO.readable
-        FileIO.readall
-        FileIO.readinto FileIO.seek FileIO.seekable FileIO.tell FileIO.truncate FileIO.writable FileIO.write
-    """, gated="open open_code FileIO FileIO.close"),
+        FileIO._dealloc_warn FileIO.fileno FileIO.readable FileIO.writable
+    """, gated="""
+        open open_code FileIO FileIO.close FileIO._isatty_open_only FileIO.isatty FileIO.read FileIO.readall FileIO.readinto FileIO.seek
+        FileIO.seekable FileIO.tell FileIO.truncate FileIO.write
+    """),
     "posix": Rules(allowed="""
         getegid geteuid getgid getgroups getpid getppid getpgrp getuid getresuid getresgid times uname sched_yield
         sched_getaffinity
@@ -168,9 +169,9 @@ POLICY = {
 
     # --- network
     "select": Rules(allowed="""
-        error epoll epoll.close epoll.fileno epoll.unregister
+        error epoll.fileno
     """, gated="""
-        select epoll.poll epoll.register epoll.modify
+        select epoll epoll.poll epoll.register epoll.modify epoll.unregister epoll.close
     """, refused="""
         epoll.fromfd
     """, absent="""
@@ -179,14 +180,14 @@ POLICY = {
     "_socket": Rules(allowed="""
         getservbyname getservbyport getprotobyname ntohs ntohl htons htonl inet_aton inet_ntoa inet_pton inet_ntop
         getdefaulttimeout setdefaulttimeout CMSG_LEN CMSG_SPACE herror gaierror error timeout CAPI
-        socket.fileno socket.getblocking socket.getpeername socket.getsockname socket.getsockopt socket.gettimeout
-        socket.setblocking socket.setsockopt socket.settimeout socket.shutdown
+        socket.fileno socket.getblocking socket.gettimeout
     """, gated="""
         socket SocketType socketpair close dup getaddrinfo gethostbyname gethostbyname_ex gethostname
         socket.recv socket.recv_into socket.recvfrom socket.recvfrom_into socket.recvmsg socket.recvmsg_into socket.send
         socket.sendall socket.sendto socket.sendmsg socket._accept socket.connect socket.connect_ex socket.close
         socket.detach
-        socket.bind socket.listen
+        socket.bind socket.listen socket.getpeername socket.getsockname socket.getsockopt socket.setblocking socket.setsockopt
+        socket.settimeout socket.shutdown
     """, refused="sethostname gethostbyaddr getnameinfo socket.sendmsg_afalg",
         absent="if_nameindex if_nametoindex if_indextoname"),
     "_ssl": Rules(allowed="""
@@ -194,12 +195,12 @@ POLICY = {
         SSLError SSLCertVerificationError SSLZeroReturnError SSLWantWriteError SSLWantReadError SSLSyscallError
         SSLEOFError
         _SSLContext get_default_verify_paths
-        _SSLContext._set_alpn_protocols _SSLContext._wrap_bio _SSLContext._wrap_socket _SSLContext.cert_store_stats
+        _SSLContext._set_alpn_protocols _SSLContext._wrap_bio _SSLContext.cert_store_stats
         _SSLContext.get_ca_certs _SSLContext.get_ciphers _SSLContext.session_stats _SSLContext.set_ciphers
         _SSLContext.set_default_verify_paths _SSLContext.set_ecdh_curve _SSLContext.set_psk_client_callback
         _SSLContext.set_psk_server_callback
     """, gated="""
-        _SSLContext.load_verify_locations _SSLContext.load_cert_chain _SSLContext.load_dh_params
+        _SSLContext.load_verify_locations _SSLContext.load_cert_chain _SSLContext.load_dh_params _SSLContext._wrap_socket
     """, refused="_SSLContext.keylog_filename", absent="_test_decode_cert"),
 
     # --- databases

@@ -149,3 +149,8 @@ bool vmh_compat_locks_import(PyThreadState *ts)
     PyErr_SetRaisedException(before);
     return found;
 }
+
+int *vmh_compat_fd(PyObject *of)
+{
+    return &((struct { PyObject_HEAD int fd; } *)of)->fd;
+}

@@ -64,6 +64,10 @@ int vmh_compat_caches(enum vmh_instruction name);
 int vmh_compat_stack_effect(enum vmh_instruction name, int operand);    /* where it does not jump */
 int vmh_compat_comparison(int operation);       /* the operand of COMPARE_OP for Py_LT, …, whose result may be any object */
 
+/* Where a FileIO, a socket or an epoll object keeps its descriptor, -1 when closed: it is the first field of all three (Modules/_io/fileio.c,
+ * Modules/socketmodule.h, Modules/selectmodule.c). A VM does not boot where that is not so: vmh_fd_field_check. */
+int *vmh_compat_fd(PyObject *object);
+
 /* The locks that a thread of `interp` may hold and another interpreter, or the warden, may need: is number `which` held, by anyone?
  * May be called in a signal handler. */
 enum { VMH_COMPAT_MUTEXES = 6 };

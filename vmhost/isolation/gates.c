@@ -92,6 +92,8 @@ PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyO
         result = vmh_gated_original(&call);
     else if (rc > 0)
         result = call.result;
+    for (int i = 0; i < call.held_count; i++)
+        vmh_fd_drop(call.held[i]);
     for (int i = 0; i < call.owned_count; i++)
         Py_DECREF(call.owned[i]);
     return result;
@@ -122,10 +124,30 @@ int vmh_gated_replace(vmh_gated *call, PyObject **argument, PyObject *value)
     return 0;
 }
 
-int vmh_gated_fd(vmh_gated *call, PyObject *argument)
+static int hold(vmh_gated *call, int fd)
 {
-    int fd = PyObject_AsFileDescriptor(argument);
-    return fd < 0 || vmh_fd_check(fd, call->gate->name) < 0 ? -1 : fd;
+    if (call->held_count == VMH_GATED_HELD_MOST) {
+        PyErr_SetString(PyExc_SystemError, "a gate uses too many descriptors");
+        return -1;
+    }
+    if (vmh_fd_hold(fd, call->gate->name) < 0)
+        return -1;
+    call->held[call->held_count++] = fd;
+    return 0;
+}
+
+int vmh_gated_fd(vmh_gated *call, PyObject **argument)
+{
+    int fd = PyObject_AsFileDescriptor(*argument);
+    if (fd < 0 || vmh_fd_check(fd, call->gate->name) < 0 || hold(call, fd) < 0)
+        return -1;
+    return vmh_gated_replace(call, argument, PyLong_FromLong(fd)) < 0 ? -1 : fd;
+}
+
+int vmh_gated_self_fd(vmh_gated *call)
+{
+    int fd = *vmh_compat_fd(call->self);
+    return fd < 0 ? -1 : hold(call, fd) < 0 ? -2 : fd;
 }
 
 int vmh_gate_refuse(vmh_gated *call)
@@ -182,7 +204,8 @@ bool vmh_policy_knows(const char *module)
 static vmh_gate *gate_find(const char *module, const char *name)
 {
     vmh_gate *const *const lists[] = { vmh_gates_posix, vmh_gates_io, vmh_gates_socket, vmh_gates_sqlite, vmh_gates_sqlite_use,
-                                       vmh_gates_builtins, vmh_gates_process, vmh_gates_hashlib, vmh_gates_mmap };
+                                       vmh_gates_builtins, vmh_gates_process, vmh_gates_hashlib, vmh_gates_mmap,
+                                       vmh_gates_ssl };
     const char *dot = strchr(name, '.');
     size_t type_size = dot == NULL ? 0 : (size_t)(dot - name);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
@@ -411,6 +434,8 @@ int vmh_gate_module(PyObject *module, const char *name)
         rc = vmh_socket_finish(dict);
     else if (strcmp(name, "select") == 0)
         rc = vmh_select_finish(dict);
+    else if (strcmp(name, "_ssl") == 0)
+        rc = vmh_ssl_finish(dict);
     else if (strcmp(name, "builtins") == 0)
         rc = vmh_builtins_finish(dict);
     else if (strcmp(name, "mmap") == 0)
@@ -452,4 +477,18 @@ PyMethodDef *vmh_method_def(PyTypeObject *type, const char *name)
         return NULL;
     }
     return ((PyMethodDescrObject *)method)->d_method;
+}
+
+int vmh_fd_field_check(PyObject *object, PyMethodDef *fileno_def)
+{
+    enum { PROBE = 1 << 20 };
+    int *field = vmh_compat_fd(object), before = *field;
+    *field = PROBE;
+    PyObject *number = vmh_def_call(fileno_def, object, Py_TYPE(object), NULL, 0, NULL);
+    *field = before;
+    bool agrees = number != NULL && PyLong_Check(number) && PyLong_AsInt(number) == PROBE;
+    Py_XDECREF(number);
+    if (!agrees && !PyErr_Occurred())
+        PyErr_Format(PyExc_SystemError, "%s cannot be gated in this Python: its descriptor is not where it was", Py_TYPE(object)->tp_name);
+    return agrees ? 0 : -1;
 }

@@ -10,7 +10,7 @@
 
 #include "sealing.h"
 
-enum { VMH_GATED_ARGS_MOST = 24, VMH_GATED_OWNED_MOST = 6 };
+enum { VMH_GATED_ARGS_MOST = 24, VMH_GATED_OWNED_MOST = 6, VMH_GATED_HELD_MOST = 2 };
 
 struct vmh_gate;
 
@@ -25,6 +25,8 @@ typedef struct vmh_gated {
     PyObject *kwnames;              /* or NULL */
     PyObject *owned[VMH_GATED_OWNED_MOST];  /* released when the call is over */
     int owned_count;
+    int held[VMH_GATED_HELD_MOST];  /* descriptors in use until the call is over */
+    int held_count;
     unsigned pass;
     PyObject *result;               /* a check that returns 1 leaves the answer here */
 } vmh_gated;
@@ -56,8 +58,11 @@ PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, Py
 PyObject **vmh_gated_argument(vmh_gated *call, Py_ssize_t position, const char *keyword);
 /* Puts `value` (a new reference, may be NULL: -1) in place of an argument. */
 int vmh_gated_replace(vmh_gated *call, PyObject **argument, PyObject *value);
-/* The descriptor that an argument names, which the guest must own; -1 with an error. */
-int vmh_gated_fd(vmh_gated *call, PyObject *argument);
+/* The descriptor that an argument names, which the guest must own; an exact int takes the argument's place, and the number is in use until
+ * the call is over. -1 with an error. */
+int vmh_gated_fd(vmh_gated *call, PyObject **argument);
+/* The same for the object whose method it is (FileIO, socket, epoll): its descriptor, -1 when closed; -2 with an error. */
+int vmh_gated_self_fd(vmh_gated *call);
 vmh_gate_check vmh_gate_refuse;
 
 /* GATES(G) lists G(module, type, name, check, access, keyword) */
@@ -79,13 +84,14 @@ vmh_gate_check vmh_gate_refuse;
 #define VMH_GATE_ADDRESS(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD) &gate_##MODULE##_##TYPE##_##NAME,
 
 extern vmh_gate *const vmh_gates_posix[], *const vmh_gates_io[], *const vmh_gates_socket[], *const vmh_gates_sqlite[], *const vmh_gates_sqlite_use[],
-    *const vmh_gates_builtins[], *const vmh_gates_process[], *const vmh_gates_hashlib[], *const vmh_gates_mmap[];
+    *const vmh_gates_builtins[], *const vmh_gates_process[], *const vmh_gates_hashlib[], *const vmh_gates_mmap[], *const vmh_gates_ssl[];
 
 /* What is left to do when the names of a module are filed: types, dicts and objects. -1: error set. */
 int vmh_posix_finish(PyObject *dict);
 int vmh_io_finish(PyObject *dict);
 int vmh_socket_finish(PyObject *dict);
 int vmh_select_finish(PyObject *dict);
+int vmh_ssl_finish(PyObject *dict);
 int vmh_builtins_finish(PyObject *dict);
 int vmh_mmap_finish(PyObject *dict);
 int vmh_sqlite_finish(PyObject *dict);
@@ -98,6 +104,12 @@ int vmh_time_finish(PyObject *dict, PyObject *module);      /* waits.c */
 int vmh_slot_replace(PyTypeObject *type, const char *dunder, void **slot, void *function);
 /* The def of a method of a native type; NULL with an error. */
 PyMethodDef *vmh_method_def(PyTypeObject *type, const char *name);
+
+/* An instance of _socket.socket, whatever its class? gates_socket.c */
+bool vmh_is_socket(PyObject *object);
+
+/* Is an object's descriptor where vmh_compat_fd says, as its fileno() says? -1: error set. */
+int vmh_fd_field_check(PyObject *object, PyMethodDef *fileno_def);
 
 /* Files every name of `module` as the policy says. -1: error set; also when the policy does not know the module. */
 int vmh_gate_module(PyObject *module, const char *name);

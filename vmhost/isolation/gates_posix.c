@@ -32,10 +32,9 @@ static int path_argument(vmh_gated *call, PyObject **argument, int access)
     if ((access & OR_FD) && PyIndex_Check(value)) {
         if (PyBool_Check(value) && PyErr_WarnEx(PyExc_RuntimeWarning, "bool is used as a file descriptor", 1) < 0)
             return -1;
-        PyObject *number = PyNumber_Index(value);
-        if (vmh_gated_replace(call, argument, number) < 0)
+        if (vmh_gated_replace(call, argument, PyNumber_Index(value)) < 0)
             return -1;
-        return vmh_gated_fd(call, number) < 0 ? -1 : 0;
+        return vmh_gated_fd(call, argument) < 0 ? -1 : 0;
     }
     if (vmh_grant_path(value, access & (VMH_READ | VMH_WRITE), access & KEEP_LAST, call->gate->name, &path) < 0)
         return -1;
@@ -148,8 +147,7 @@ static int finish_new_fd(vmh_gated *call)
     call->result = vmh_gated_original(call);
     if (call->result == NULL)
         return -1;
-    int fd = PyLong_AsInt(call->result);
-    if (fd < 0 || vmh_fd_own(fd) < 0) {
+    if (vmh_fd_own(PyLong_AsInt(call->result)) < 0) {
         Py_CLEAR(call->result);
         return -1;
     }
@@ -184,11 +182,8 @@ static int check_fd(vmh_gated *call)
     PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
     if (argument == NULL)
         return 0;
-    int fd = vmh_gated_fd(call, *argument);
-    if (fd < 0)
-        return -1;
     call->pass = VMH_PASS_GATE;
-    return vmh_gated_replace(call, argument, PyLong_FromLong(fd));
+    return vmh_gated_fd(call, argument) < 0 ? -1 : 0;
 }
 
 static int check_two_fds(vmh_gated *call)
@@ -198,7 +193,7 @@ static int check_two_fds(vmh_gated *call)
     if (first == NULL || second == NULL)
         return 0;
     call->pass = VMH_PASS_GATE;
-    return vmh_gated_fd(call, *first) < 0 || vmh_gated_fd(call, *second) < 0 ? -1 : 0;
+    return vmh_gated_fd(call, first) < 0 || vmh_gated_fd(call, second) < 0 ? -1 : 0;
 }
 
 /* Reading and writing can block: a stop must end it. gate->access is the poll event. */
@@ -244,13 +239,19 @@ static int check_write(vmh_gated *call)
 static int check_close(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, "fd");
-    int rc = check_fd(call);
-    if (rc != 0 || argument == NULL)
-        return rc;
-    int fd = PyLong_AsInt(*argument);
-    call->result = vmh_gated_original(call);
-    vmh_fd_closed(fd);
-    return call->result == NULL ? -1 : 1;
+    if (argument == NULL || call->nargs > 1)
+        return 0;       /* its own TypeError */
+    int fd = PyObject_AsFileDescriptor(*argument);
+    if (fd < 0 || vmh_fd_check(fd, "close") < 0)
+        return -1;
+    int error = vmh_fd_close(fd);
+    if (error != 0) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    call->result = Py_NewRef(Py_None);
+    return 1;
 }
 
 static int check_dup(vmh_gated *call)
@@ -276,12 +277,15 @@ static int check_pipe(vmh_gated *call)
     call->result = vmh_gated_original(call);
     if (call->result == NULL)
         return -1;
-    for (Py_ssize_t i = 0; i < 2; i++)
-        if (vmh_fd_own(PyLong_AsInt(PyTuple_GET_ITEM(call->result, i))) < 0) {
-            Py_CLEAR(call->result);
-            return -1;
-        }
-    return 1;
+    int ends[2] = { PyLong_AsInt(PyTuple_GET_ITEM(call->result, 0)), PyLong_AsInt(PyTuple_GET_ITEM(call->result, 1)) };
+    if (vmh_fd_own(ends[0]) == 0) {
+        if (vmh_fd_own(ends[1]) == 0)
+            return 1;
+        vmh_fd_close(ends[0]);
+    } else
+        close(ends[1]);
+    Py_CLEAR(call->result);
+    return -1;
 }
 
 /* putenv: os.environ is the VM's own dict, the process's stays as it is. register_at_fork: nothing forks. */

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -14,20 +15,19 @@
 
 /* Originals that are not gated but called here; the same in every VM. */
 static _Atomic(initproc) socket_init;
-static _Atomic(PyMethodDef *) socket_fileno, socket_gettimeout, socket_settimeout, epoll_fileno;
-
-static int object_fd(PyMethodDef *fileno_def, PyObject *object, PyTypeObject *owner)
-{
-    PyObject *number = vmh_def_call(fileno_def, object, owner, NULL, 0, NULL);
-    int fd = number == NULL ? -1 : PyLong_AsInt(number);
-    Py_XDECREF(number);
-    PyErr_Clear();
-    return fd;
-}
+static _Atomic(destructor) socket_dealloc, epoll_dealloc;
+static _Atomic(newfunc) epoll_new;
+static _Atomic(PyMethodDef *) socket_gettimeout, epoll_fileno;
 
 static int socket_fd(PyObject *self)
 {
-    return object_fd(atomic_load(&socket_fileno), self, NULL);
+    return *vmh_compat_fd(self);
+}
+
+/* A socket's or epoll's method: its descriptor is in use until the call is over. */
+static int check_socket(vmh_gated *call)
+{
+    return vmh_gated_self_fd(call) == -2 ? -1 : 0;
 }
 
 /* 1: it blocks, until *deadline_ns; 0: it does not block; -1: error set. */
@@ -90,7 +90,7 @@ static int address_check(vmh_gated *call, PyObject **argument, int (*grant)(cons
 static int check_wait(vmh_gated *call)
 {
     call->pass = VMH_PASS_GATE;
-    return socket_wait(call->self, (short)call->gate->access);
+    return check_socket(call) < 0 ? -1 : socket_wait(call->self, (short)call->gate->access);
 }
 
 /* A send to a blocking socket would block until all of a large buffer is taken; so it is asked for what fits, and
@@ -98,11 +98,12 @@ static int check_wait(vmh_gated *call)
 static int check_send(vmh_gated *call)
 {
     int64_t deadline;
-    int blocks = socket_blocks(call->self, &deadline);
+    int blocks = check_socket(call) < 0 ? -1 : socket_blocks(call->self, &deadline);
     if (blocks < 0 || call->nargs < 1 || call->nargs > 2 || call->kwnames != NULL)
         return blocks < 0 ? -1 : 0;
     int flags = call->nargs == 2 ? PyLong_AsInt(call->args[1]) : 0;
-    if (flags == -1 && PyErr_Occurred())
+    if ((flags == -1 && PyErr_Occurred())
+        || (call->nargs == 2 && vmh_gated_replace(call, &call->args[1], PyLong_FromLong(flags)) < 0))
         return -1;
     if (blocks == 0)
         return 0;
@@ -142,8 +143,8 @@ done:
 static int check_sendto(vmh_gated *call)
 {
     call->pass = VMH_PASS_GATE;
-    if (call->nargs < 2 || call->nargs > 3)
-        return 0;
+    if (check_socket(call) < 0 || call->nargs < 2 || call->nargs > 3)
+        return PyErr_Occurred() ? -1 : 0;
     return address_check(call, &call->args[call->nargs - 1], vmh_grant_send) < 0 || socket_wait(call->self, POLLOUT) < 0 ? -1 : 0;
 }
 
@@ -151,6 +152,8 @@ static int check_sendto(vmh_gated *call)
 static int check_sendmsg(vmh_gated *call)
 {
     call->pass = VMH_PASS_GATE;
+    if (check_socket(call) < 0)
+        return -1;
     if (call->nargs > 1) {
         Py_ssize_t count = PyObject_Size(call->args[1]);
         if (count < 0)
@@ -180,14 +183,12 @@ static int check_recvmsg(vmh_gated *call)
 
 static int check_accept(vmh_gated *call)
 {
-    if (socket_wait(call->self, POLLIN) < 0)
+    if (check_socket(call) < 0 || socket_wait(call->self, POLLIN) < 0)
         return -1;
     call->result = vmh_gated_original(call);
-    if (call->result == NULL || vmh_fd_own(PyLong_AsInt(PyTuple_GET_ITEM(call->result, 0))) < 0) {
+    if (call->result != NULL && vmh_fd_own(PyLong_AsInt(PyTuple_GET_ITEM(call->result, 0))) < 0)
         Py_CLEAR(call->result);
-        return -1;
-    }
-    return 1;
+    return call->result == NULL ? -1 : 1;
 }
 
 static int check_bind(vmh_gated *call)
@@ -197,7 +198,7 @@ static int check_bind(vmh_gated *call)
     call->pass = VMH_PASS_GATE;
     if (call->nargs != 1 || call->kwnames != NULL)
         return 0;       /* its own TypeError */
-    if (address_check(call, &call->args[0], vmh_grant_bind) < 0 || (call->result = vmh_gated_original(call)) == NULL)
+    if (check_socket(call) < 0 || address_check(call, &call->args[0], vmh_grant_bind) < 0 || (call->result = vmh_gated_original(call)) == NULL)
         return -1;
     /* the number of a host that the permissions name, for listen() */
     const char *host = vmh_host_text(PyTuple_GET_ITEM(call->args[0], 0));
@@ -210,12 +211,14 @@ static int check_bind(vmh_gated *call)
 /* By where the socket is: without bind() the kernel binds it to all addresses of the machine. */
 static int check_listen(vmh_gated *call)
 {
-    return vmh_grant_listen(socket_fd(call->self), "socket.listen");
+    return check_socket(call) < 0 ? -1 : vmh_grant_listen(socket_fd(call->self), "socket.listen");
 }
+
+static vmh_gate *settimeout_gate(void);
 
 static int timeout_set(PyObject *self, PyObject *timeout)
 {
-    PyObject *result = vmh_def_call(atomic_load(&socket_settimeout), self, NULL, &timeout, 1, NULL);
+    PyObject *result = vmh_def_call(atomic_load(&settimeout_gate()->original), self, NULL, &timeout, 1, NULL);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
@@ -229,7 +232,7 @@ static int check_connect(vmh_gated *call)
     call->pass = VMH_PASS_GATE;
     if (call->nargs != 1)
         return 0;
-    if (address_check(call, &call->args[0], vmh_grant_send) < 0)
+    if (check_socket(call) < 0 || address_check(call, &call->args[0], vmh_grant_send) < 0)
         return -1;
     int blocks = socket_blocks(call->self, &deadline);
     if (blocks <= 0)
@@ -283,55 +286,126 @@ done:
 
 static int check_close_method(vmh_gated *call)
 {
-    int fd = socket_fd(call->self);
-    call->result = vmh_gated_original(call);
-    vmh_fd_closed(fd);
+    if (call->nargs != 0 || call->kwnames != NULL)
+        return 0;       /* its own TypeError */
+    int error = vmh_fd_release(call->self, true);
+    if (error != 0 && error != ECONNRESET) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    call->result = Py_NewRef(Py_None);
+    return 1;
+}
+
+static int check_detach(vmh_gated *call)
+{
+    if (call->nargs != 0 || call->kwnames != NULL)
+        return 0;
+    call->result = PyLong_FromLong(socket_fd(call->self));
+    if (call->result != NULL)
+        vmh_fd_release(call->self, false);
     return call->result == NULL ? -1 : 1;
+}
+
+/* Options that take or give descriptors and addresses of memory, load programs into the kernel or change tables of the machine are not for
+ * tasks. Known ones are let through. */
+static bool option_is_plain(int level, int option)
+{
+    static const int of_socket[] = {
+        SO_DEBUG, SO_REUSEADDR, SO_TYPE, SO_ERROR, SO_DONTROUTE, SO_BROADCAST, SO_SNDBUF, SO_RCVBUF, SO_KEEPALIVE, SO_OOBINLINE, SO_PRIORITY,
+        SO_LINGER, SO_REUSEPORT, SO_RCVLOWAT, SO_SNDLOWAT, SO_RCVTIMEO, SO_SNDTIMEO, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN, SO_TIMESTAMP,
+        SO_TIMESTAMPNS, SO_INCOMING_CPU, SO_BUSY_POLL, SO_PEERCRED,
+    };
+    static const int of_tcp[] = { TCP_USER_TIMEOUT, TCP_FASTOPEN, TCP_NOTSENT_LOWAT, TCP_FASTOPEN_CONNECT };
+    if (level == IPPROTO_TCP) {
+        for (size_t i = 0; i < sizeof of_tcp / sizeof *of_tcp; i++)
+            if (option == of_tcp[i])
+                return true;
+        return option > 0 && option <= TCP_CONGESTION;
+    }
+    if (level == IPPROTO_IP || level == IPPROTO_IPV6)
+        return option >= 0 && option < 64 && !(level == IPPROTO_IPV6 && option == IPV6_ADDRFORM);   /* from 64 on: filter tables */
+    for (size_t i = 0; level == SOL_SOCKET && i < sizeof of_socket / sizeof *of_socket; i++)
+        if (option == of_socket[i])
+            return true;
+    return false;
+}
+
+/* getsockopt(level, option[, size]), setsockopt(level, option, value[, size]) */
+static int check_option(vmh_gated *call)
+{
+    int numbers[2];
+    if (call->nargs < 2 || call->kwnames != NULL)
+        return 0;       /* its own TypeError */
+    for (int i = 0; i < 2; i++) {
+        numbers[i] = PyLong_AsInt(call->args[i]);
+        if ((numbers[i] == -1 && PyErr_Occurred()) || vmh_gated_replace(call, &call->args[i], PyLong_FromLong(numbers[i])) < 0)
+            return -1;
+    }
+    if (!option_is_plain(numbers[0], numbers[1])) {
+        vmh_deny("no task can have this option", "socket.%s(%d, %d)", call->gate->name, numbers[0], numbers[1]);
+        return -1;
+    }
+    return check_socket(call);
+}
+
+static void socket_finalize_gate(PyObject *self)
+{
+    PyObject *raised = PyErr_GetRaisedException();
+    if (socket_fd(self) >= 0 && PyErr_ResourceWarning(self, 1, "unclosed %R", self) < 0 && PyErr_ExceptionMatches(PyExc_Warning))
+        PyErr_FormatUnraisable("Exception ignored while finalizing socket %R", self);
+    PyErr_Clear();
+    vmh_fd_release(self, true);
+    PyErr_SetRaisedException(raised);
+}
+
+static void socket_dealloc_gate(PyObject *self)
+{
+    vmh_fd_dealloc(self, atomic_load(&socket_dealloc), false);
 }
 
 /* --- functions */
 
-/* close(fd) and dup(fd): the number is read once, so that what is checked is what is used. */
-static int own_fd(vmh_gated *call)
-{
-    int fd = vmh_gated_fd(call, call->args[0]);
-    return fd < 0 || vmh_gated_replace(call, &call->args[0], PyLong_FromLong(fd)) < 0 ? -1 : fd;
-}
-
 static int check_close_fd(vmh_gated *call)
 {
-    if (call->nargs != 1)
+    if (call->nargs != 1 || call->kwnames != NULL)
         return 0;
-    int fd = own_fd(call);
-    if (fd < 0)
+    int fd = PyObject_AsFileDescriptor(call->args[0]);
+    if (fd < 0 || vmh_fd_check(fd, "socket.close") < 0)
         return -1;
-    call->result = vmh_gated_original(call);
-    vmh_fd_closed(fd);
-    return call->result == NULL ? -1 : 1;
+    int error = vmh_fd_close(fd);
+    if (error != 0 && error != ECONNRESET) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    call->result = Py_NewRef(Py_None);
+    return 1;
 }
 
 static int check_dup_fd(vmh_gated *call)
 {
-    if (call->nargs != 1)
+    if (call->nargs != 1 || call->kwnames != NULL)
         return 0;
-    if (own_fd(call) < 0)
+    if (vmh_gated_fd(call, &call->args[0]) < 0)
         return -1;
     call->result = vmh_gated_original(call);
-    if (call->result == NULL || vmh_fd_own(PyLong_AsInt(call->result)) < 0) {
+    if (call->result != NULL && vmh_fd_own(PyLong_AsInt(call->result)) < 0)
         Py_CLEAR(call->result);
-        return -1;
-    }
-    return 1;
+    return call->result == NULL ? -1 : 1;
 }
 
 /* Both ends stay in the VM, so it needs no permission; event loops wake themselves with one. */
 static int check_socketpair(vmh_gated *call)
 {
     int family = AF_UNIX;
-    if (call->nargs > 0)
-        family = PyLong_Check(call->args[0]) ? PyLong_AsInt(call->args[0]) : -1;
+    if (call->nargs > 0) {
+        family = PyLong_AsInt(call->args[0]);
+        if ((family == -1 && PyErr_Occurred()) || vmh_gated_replace(call, &call->args[0], PyLong_FromLong(family)) < 0)
+            return -1;
+    }
     if (family != AF_UNIX) {
-        PyErr_Clear();
         vmh_deny("only a pair of AF_UNIX sockets stays inside the VM", "socketpair");
         return -1;
     }
@@ -339,12 +413,21 @@ static int check_socketpair(vmh_gated *call)
     call->result = vmh_gated_original(call);
     if (call->result == NULL)
         return -1;
-    for (Py_ssize_t i = 0; i < 2; i++)
-        if (vmh_fd_own(socket_fd(PyTuple_GET_ITEM(call->result, i))) < 0) {
-            Py_CLEAR(call->result);
-            return -1;
+    bool owned = true;
+    for (Py_ssize_t i = 0; i < 2; i++) {
+        PyObject *end = PyTuple_GET_ITEM(call->result, i);
+        if (owned && vmh_fd_own(socket_fd(end)) == 0)
+            vmh_fd_hold(socket_fd(end), "socketpair");
+        else {
+            if (!owned)
+                close(socket_fd(end));
+            *vmh_compat_fd(end) = -1;       /* vmh_fd_own has closed it */
+            owned = false;
         }
-    return 1;
+    }
+    if (!owned)
+        Py_CLEAR(call->result);
+    return owned ? 1 : -1;
 }
 
 static bool is_number(const char *host)
@@ -425,14 +508,28 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         vmh_deny("this thread is not one of the task's", "socket");
         return -1;
     }
+    vmh_fd_release(self, false);        /* of an object that is made again: as in CPython, it is not closed */
     if (fileno_argument != Py_None) {
         PyObject *number = PyNumber_Index(fileno_argument);
         fd = number == NULL ? -1 : PyLong_AsInt(number);
         Py_XDECREF(number);
         if (PyErr_Occurred())
             return -1;
-        if (fd >= 0 && vmh_fd_check(fd, "socket(fileno=...)") < 0)
+        if (fd < 0) {
+            PyErr_SetString(PyExc_ValueError, "negative file descriptor");
             return -1;
+        }
+        /* addresses are read by the family that the object names, and granted by the socket's own */
+        int domain = AF_UNSPEC;
+        socklen_t size = sizeof domain;
+        if (vmh_fd_check(fd, "socket(fileno=...)") < 0)
+            return -1;
+        if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || (family != -1 && family != domain)) {
+            errno = errno != 0 && domain == AF_UNSPEC ? errno : EAFNOSUPPORT;
+            PyErr_SetFromErrno(PyExc_OSError);
+            return -1;
+        }
+        family = domain;
     } else {
         if (family != -1 && family != AF_INET && family != AF_INET6) {
             vmh_deny("only internet sockets can be granted", "socket(family=%d)", family);
@@ -453,11 +550,25 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
                                                    : Py_BuildValue("(iiii)", family, type, protocol, fd);
     if (checked == NULL)
         return -1;
+    if (fd >= 0 && vmh_fd_hold(fd, "socket(fileno=...)") < 0) {
+        Py_DECREF(checked);
+        return -1;
+    }
     unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
     int rc = atomic_load(&socket_init)(self, checked, NULL);
     vmh_pass_set(before);
     Py_DECREF(checked);
-    return rc == 0 ? vmh_fd_own(socket_fd(self)) : rc;
+    if (fd < 0 && rc == 0) {
+        if (vmh_fd_own(socket_fd(self)) == 0)
+            return vmh_fd_hold(socket_fd(self), "socket");
+        *vmh_compat_fd(self) = -1;      /* it is closed */
+        return -1;
+    }
+    if (fd >= 0 && rc < 0) {
+        *vmh_compat_fd(self) = -1;
+        vmh_fd_drop(fd);
+    }
+    return rc;
 }
 
 /* --- select */
@@ -476,6 +587,7 @@ static int check_select(vmh_gated *call)
 {
     PyObject *lists[3] = { NULL }, *ready[3] = { NULL };
     struct pollfd *fds = NULL;
+    Py_ssize_t held = 0;
     static const short events[3] = { POLLIN, POLLOUT, POLLPRI };
     int64_t deadline = INT64_MAX;
     Py_ssize_t count = 0;
@@ -508,8 +620,9 @@ static int check_select(vmh_gated *call)
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(lists[k]); i++, at++) {
             fds[at] = (struct pollfd){ .fd = PyObject_AsFileDescriptor(PyList_GET_ITEM(lists[k], i)),
                                        .events = events[k] };
-            if (fds[at].fd < 0 || vmh_fd_check(fds[at].fd, "select") < 0)
+            if (fds[at].fd < 0 || vmh_fd_hold(fds[at].fd, "select") < 0)
                 goto done;
+            held++;
         }
     if (vmh_wait_fds(fds, (int)count, deadline) < 0)
         goto done;
@@ -523,6 +636,8 @@ static int check_select(vmh_gated *call)
     call->result = PyTuple_Pack(3, ready[0], ready[1], ready[2]);
     rc = call->result == NULL ? -1 : 1;
 done:
+    for (Py_ssize_t i = 0; i < held; i++)
+        vmh_fd_drop(fds[i].fd);
     for (int k = 0; k < 3; k++) {
         Py_XDECREF(lists[k]);
         Py_XDECREF(ready[k]);
@@ -536,6 +651,9 @@ static int check_epoll_poll(vmh_gated *call)
 {
     PyObject **timeout = vmh_gated_argument(call, 0, "timeout");
     int64_t deadline = INT64_MAX;
+    int fd = vmh_gated_self_fd(call);
+    if (fd == -2)
+        return -1;
     if (timeout != NULL && *timeout != Py_None) {
         double seconds = PyFloat_AsDouble(*timeout);
         if (seconds == -1.0 && PyErr_Occurred())
@@ -543,7 +661,6 @@ static int check_epoll_poll(vmh_gated *call)
         if (seconds >= 0 && seconds < 9e9)
             deadline = vmh_after_ns(vmh_now_ns(), (int64_t)(seconds * 1e9));
     }
-    int fd = object_fd(atomic_load(&epoll_fileno), call->self, call->owner);
     if (fd >= 0) {
         struct pollfd fds[2] = {{ .fd = fd, .events = POLLIN }};
         if (vmh_wait_fds(fds, 1, deadline) < 0)
@@ -562,10 +679,50 @@ static int check_epoll_poll(vmh_gated *call)
 static int check_epoll_fd(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, "fd");
-    if (argument == NULL)
+    if (argument == NULL || *vmh_compat_fd(call->self) < 0)
         return 0;
-    int fd = vmh_gated_fd(call, *argument);
-    return fd < 0 ? -1 : vmh_gated_replace(call, argument, PyLong_FromLong(fd));
+    return check_socket(call) < 0 || vmh_gated_fd(call, argument) < 0 ? -1 : 0;
+}
+
+static int check_epoll_close(vmh_gated *call)
+{
+    if (call->nargs != 0 || call->kwnames != NULL)
+        return 0;
+    int error = vmh_fd_release(call->self, true);
+    if (error != 0) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    call->result = Py_NewRef(Py_None);
+    return 1;
+}
+
+static PyObject *epoll_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    if (vmh_seal_here() == NULL)
+        return vmh_deny("this thread is not one of the task's", "epoll");
+    PyObject *object = atomic_load(&epoll_new)(type, args, kwargs);
+    if (object == NULL)
+        return NULL;
+    if (vmh_fd_field_check(object, atomic_load(&epoll_fileno)) < 0) {
+        Py_DECREF(object);
+        return NULL;
+    }
+    int fd = *vmh_compat_fd(object);
+    if (vmh_fd_own(fd) == 0 && vmh_fd_hold(fd, "epoll") == 0)
+        return object;
+    *vmh_compat_fd(object) = -1;        /* it is closed */
+    Py_DECREF(object);
+    return NULL;
+}
+
+static void epoll_dealloc_gate(PyObject *self)
+{
+    PyObject *raised = PyErr_GetRaisedException();
+    vmh_fd_release(self, true);
+    PyErr_SetRaisedException(raised);
+    atomic_load(&epoll_dealloc)(self);
 }
 
 /* --- _ssl: certificates come from files that may be read */
@@ -612,11 +769,20 @@ static int check_ssl_paths(vmh_gated *call)
     G(_socket, socket, connect, check_connect, 0, NULL)                         \
     G(_socket, socket, connect_ex, check_connect, 0, NULL)                      \
     G(_socket, socket, close, check_close_method, 0, NULL)                      \
-    G(_socket, socket, detach, check_close_method, 0, NULL)                     \
+    G(_socket, socket, detach, check_detach, 0, NULL)                           \
+    G(_socket, socket, getpeername, check_socket, 0, NULL)                      \
+    G(_socket, socket, getsockname, check_socket, 0, NULL)                      \
+    G(_socket, socket, setblocking, check_socket, 0, NULL)                      \
+    G(_socket, socket, settimeout, check_socket, 0, NULL)                       \
+    G(_socket, socket, shutdown, check_socket, 0, NULL)                         \
+    G(_socket, socket, getsockopt, check_option, 0, NULL)                       \
+    G(_socket, socket, setsockopt, check_option, 0, NULL)                       \
     G(select, , select, check_select, 0, NULL)                                  \
     G(select, epoll, poll, check_epoll_poll, 0, "timeout")                      \
     G(select, epoll, register, check_epoll_fd, 0, "fd")                         \
     G(select, epoll, modify, check_epoll_fd, 0, "fd")                           \
+    G(select, epoll, unregister, check_epoll_fd, 0, "fd")                       \
+    G(select, epoll, close, check_epoll_close, 0, NULL)                         \
     G(select, epoll, fromfd, vmh_gate_refuse, 0, NULL)                          \
     G(_ssl, _SSLContext, load_verify_locations, check_ssl_paths, 0, "cafile")   \
     G(_ssl, _SSLContext, load_cert_chain, check_ssl_paths, 0, "certfile")       \
@@ -630,27 +796,53 @@ static vmh_gate *connect_ex_gate(void)
     return &gate__socket_socket_connect_ex;
 }
 
+static vmh_gate *settimeout_gate(void)
+{
+    return &gate__socket_socket_settimeout;
+}
+
 int vmh_socket_finish(PyObject *dict)
 {
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "socket");
     if (type == NULL || !PyType_Check((PyObject *)type) || type->tp_init == socket_init_gate)
         return PyErr_Occurred() ? -1 : 0;
-    PyMethodDef *fileno_def = vmh_method_def(type, "fileno"), *gettimeout_def = vmh_method_def(type, "gettimeout"),
-                *settimeout_def = vmh_method_def(type, "settimeout");
-    if (fileno_def == NULL || gettimeout_def == NULL || settimeout_def == NULL)
+    PyMethodDef *fileno_def = vmh_method_def(type, "fileno"), *gettimeout_def = vmh_method_def(type, "gettimeout");
+    if (fileno_def == NULL || gettimeout_def == NULL)
         return -1;
-    atomic_store(&socket_fileno, fileno_def);
+    PyObject *none = PyTuple_New(0), *probe = none == NULL ? NULL : type->tp_new(type, none, NULL);
+    int rc = probe == NULL ? -1 : vmh_fd_field_check(probe, fileno_def);
+    Py_XDECREF(probe);
+    Py_XDECREF(none);
+    if (rc < 0)
+        return -1;
     atomic_store(&socket_gettimeout, gettimeout_def);
-    atomic_store(&socket_settimeout, settimeout_def);
     atomic_store(&socket_init, type->tp_init);
+    atomic_store(&socket_dealloc, type->tp_dealloc);
+    type->tp_dealloc = socket_dealloc_gate;
+    if (vmh_slot_replace(type, "__del__", (void **)&type->tp_finalize, (void *)socket_finalize_gate) < 0)
+        return -1;
     return vmh_slot_replace(type, "__init__", (void **)&type->tp_init, (void *)socket_init_gate);
+}
+
+bool vmh_is_socket(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    while (type != NULL && type->tp_dealloc != socket_dealloc_gate)
+        type = type->tp_base;
+    return type != NULL;
 }
 
 int vmh_select_finish(PyObject *dict)
 {
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "epoll");
-    PyMethodDef *fileno_def = type == NULL ? NULL : vmh_method_def(type, "fileno");
-    if (fileno_def != NULL)
-        atomic_store(&epoll_fileno, fileno_def);
-    return PyErr_Occurred() ? -1 : 0;
+    if (type == NULL || type->tp_new == epoll_new_gate)
+        return PyErr_Occurred() ? -1 : 0;
+    PyMethodDef *fileno_def = vmh_method_def(type, "fileno");
+    if (fileno_def == NULL)
+        return -1;
+    atomic_store(&epoll_fileno, fileno_def);
+    atomic_store(&epoll_new, type->tp_new);
+    atomic_store(&epoll_dealloc, type->tp_dealloc);
+    type->tp_dealloc = epoll_dealloc_gate;
+    return vmh_slot_replace(type, "__new__", (void **)&type->tp_new, (void *)epoll_new_gate);
 }

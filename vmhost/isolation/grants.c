@@ -246,7 +246,7 @@ void vmh_seal_free(vmh_vm *vm)
     list_clear(&seal->listen);
     list_clear(&seal->env);
     resolved_clear(seal);
-    free(seal->fds);
+    vmh_fds_end(seal);
     while (seal->maps != NULL) {    /* of objects that outlived their interpreter */
         vmh_map *next = seal->maps->next;
         vmh_meter_release(vmh_vm_meter(vm), seal->maps->bytes);

@@ -20,11 +20,31 @@ enum {
     VMH_PASS_GATE = 4,          /* a gate has checked the arguments, which are plain values from here on */
 };
 
+enum vmh_fd_state {
+    VMH_FD_NONE,
+    VMH_FD_OPEN,                /* the guest's */
+    VMH_FD_CLOSED,              /* by the guest; the number stays taken until its last use ends */
+};
+
 typedef struct vmh_owned_fd {
-    bool used;
+    enum vmh_fd_state state;
+    unsigned uses;              /* objects of the guest that hold the number, and calls that use it now */
+    bool blocks, folder;        /* it is no regular file: a read may wait; it is a folder */
     dev_t device;
-    ino_t inode;                /* a number that came to another file meanwhile is not the guest's any more */
+    ino_t inode;                /* a number that came to another file meanwhile (a host that closed it) is not the guest's any more */
 } vmh_owned_fd;
+
+typedef struct vmh_fd_init {    /* an object that is being given its descriptor; on a stack */
+    struct vmh_fd_init *next;
+    PyObject *object;           /* borrowed */
+    bool released;              /* it has been closed meanwhile, by what ran in between */
+} vmh_fd_init;
+
+typedef struct vmh_fd_use {     /* an object that keeps a number where we cannot see it */
+    struct vmh_fd_use *next;
+    PyObject *object;           /* by its address only */
+    int fd;
+} vmh_fd_use;
 
 typedef struct vmh_resolved {   /* an address that getaddrinfo gave for a granted host */
     struct vmh_resolved *next;
@@ -71,6 +91,8 @@ typedef struct vmh_seal {
     vmh_resolved *resolved;
     vmh_owned_fd *fds;
     size_t fd_room;
+    vmh_fd_init *fd_inits;
+    vmh_fd_use *fd_uses;
     vmh_map *maps;
     struct vmh_sqlite_use *sqlite_uses;     /* under the VM's GIL: sqlite_use.c */
 
@@ -121,11 +143,18 @@ int vmh_grant_resolved(const char *host, const char *address);
 enum { VMH_ADDRESS_TEXT = 64 };
 bool vmh_socket_name(int fd, char text[static VMH_ADDRESS_TEXT], long *port);   /* false: not bound to the internet */
 
-/* --- descriptors.c: a guest uses those that it made. */
-int vmh_fd_own(int fd);                         /* from now on the guest's */
+/* --- descriptors.c: a guest uses those that it made. 0, or -1 with a Python error set. */
+int vmh_fd_own(int fd);                         /* just made: from now on the guest's. On failure it is closed */
 bool vmh_fd_owned(int fd);
-void vmh_fd_closed(int fd);                     /* forgets `fd` if it is gone */
 int vmh_fd_check(int fd, const char *what);
+int vmh_fd_hold(int fd, const char *what);      /* one use of a number of the guest's, which stays taken until it ends */
+void vmh_fd_drop(int fd);                       /* ends one use */
+int vmh_fd_close(int fd);                       /* as the guest: 0 or an errno, no Python error */
+const vmh_owned_fd *vmh_fd_entry(int fd);       /* NULL: the guest has nothing to do with it */
+/* `object` (FileIO, socket, epoll) lets go of its descriptor, which ends the object's use of it, and `closes` it or not. 0 or an errno. */
+int vmh_fd_release(PyObject *object, bool closes);
+void vmh_fd_dealloc(PyObject *object, destructor original, bool closes);    /* what a tp_dealloc does with such an object */
+void vmh_fds_end(vmh_seal *seal);               /* closes what the guest left open */
 
 /* --- bundle_files.c: the files of the task's bundle, as paths name them */
 typedef struct vmh_bundle_entry {

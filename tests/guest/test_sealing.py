@@ -258,7 +258,6 @@ def instances(value):
     '''Modules that were made again from their native definition are gated like the first.'''
     import _vmhost, importlib
     made = _vmhost.create("posix")
-    _vmhost.exec(made)
     del sys.modules["posix"]
     import posix
     found = []

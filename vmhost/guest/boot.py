@@ -24,6 +24,11 @@ def breathe():
         pass
 
 
+def enter(run):
+    """The core runs the second phase of native modules in a frame of this code, with globals of its own."""
+    run()
+
+
 class Importer:
     """The one finder and loader of a VM: modules of the task's bundle, of the standard library's, and native ones."""
 
@@ -40,7 +45,10 @@ class Importer:
     def create_module(spec):
         if spec.origin in ("bundle", "empty"):
             return None
-        return _native.create(spec.name)
+        module = _with_deferred_traceback() if spec.name == "_asyncio" else _native.create(spec.name)
+        if spec.name == "select":
+            module.poll = staticmethod(_poll)     # selectors keeps it in a class, as a builtin that does not bind
+        return module
 
     @staticmethod
     def exec_module(module):
@@ -50,13 +58,7 @@ class Importer:
                                       "Py_GIL_DISABLED": 0, "WITH_DOC_STRINGS": int(dict.__doc__ is not None)}
             return
         if spec.origin != "bundle":
-            if spec.name == "_asyncio":
-                _with_deferred_traceback(module)
-            else:
-                _native.exec(module)
-            if spec.name == "select":
-                module.poll = staticmethod(_poll)     # selectors keeps it in a class, as a builtin that does not bind
-            return
+            return      # create_module has executed it
         name = spec.name
         code = _native.code(name)
         module.__file__ = code.co_filename
@@ -126,13 +128,17 @@ def _modules_in(package, prefix):
 _importer = Importer()      # an instance: who lists the classes in a module shall not find its __loader__
 
 
-def _with_deferred_traceback(module):
-    """Runs the second phase of `_asyncio`, which imports traceback (and so contextlib, linecache, …) for debug mode."""
+def _with_deferred_traceback():
+    """Makes `_asyncio`, which imports traceback (and so contextlib, linecache, …) for debug mode, and asyncio, which imports `_asyncio`."""
     from vmhost.guest.deferred import traceback
     modules = sys.modules
     there = modules.setdefault("traceback", traceback)
     try:
-        _native.exec(module)
+        if "asyncio.events" not in modules:
+            __import__("asyncio.events")
+            if "_asyncio" in modules:
+                return modules["_asyncio"]
+        return _native.create("_asyncio")
     finally:
         if there is traceback and modules.get("traceback") is traceback:
             del modules["traceback"]

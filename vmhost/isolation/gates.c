@@ -201,6 +201,15 @@ bool vmh_policy_knows(const char *module)
     return policy_index(module) >= 0;
 }
 
+bool vmh_policy_gates(const char *module)
+{
+    int m = policy_index(module);
+    for (size_t i = 0; m >= 0 && i < vmh_policy[m].count; i++)
+        if (vmh_policy[m].filings[i].verdict == 'g' || strchr(vmh_policy[m].filings[i].name, '.') != NULL)
+            return true;
+    return false;
+}
+
 static vmh_gate *gate_find(const char *module, const char *name)
 {
     vmh_gate *const *const lists[] = { vmh_gates_posix, vmh_gates_io, vmh_gates_socket, vmh_gates_sqlite, vmh_gates_sqlite_use,

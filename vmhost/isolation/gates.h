@@ -114,5 +114,6 @@ int vmh_fd_field_check(PyObject *object, PyMethodDef *fileno_def);
 /* Files every name of `module` as the policy says. -1: error set; also when the policy does not know the module. */
 int vmh_gate_module(PyObject *module, const char *name);
 bool vmh_policy_knows(const char *module);
+bool vmh_policy_gates(const char *module);      /* functions or methods of it, not only deletes some */
 
 #endif

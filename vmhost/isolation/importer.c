@@ -42,6 +42,8 @@ static vmh_image *task_image(void)
     return seal == NULL ? NULL : seal->task;
 }
 
+static PyObject *native_create(PyObject *native, PyObject *asked);
+
 static const vmh_module *module_find(const char *name)
 {
     vmh_image *task = task_image();
@@ -208,55 +210,184 @@ static PyObject *native_modules(PyObject *Py_UNUSED(native), PyObject *package)
     return all.found;
 }
 
-static PyObject *call_imp(PyMethodDef *def, PyObject *const *args, Py_ssize_t count)
+/* --- the second phase of a module that has gates
+ *
+ * While it runs, its types are there (`object.__subclasses__()`) and not gated yet. So no Python may run from its beginning until it is
+ * gated. What it imports is looked up in `sys.modules` alone, and must be there as a plain module. `_sqlite3` takes functools.lru_cache from
+ * there and believes whatever that gives back, so it gets one that is made of the native part of functools only. */
+
+static PyObject *cache_of(PyObject *size, PyObject *function)
 {
-    unsigned before = vmh_pass_set(VMH_PASS_NATIVE);
-    PyObject *result = vmh_def_call(def, NULL, NULL, args, count, NULL);
-    vmh_pass_set(before);
-    return result;
+    PyObject *kind = PyTuple_GET_ITEM(size, 1);
+    return PyObject_CallFunction(kind, "OOOO", function, PyTuple_GET_ITEM(size, 0), Py_False, Py_None);
 }
 
-/* Which policy a native module is under, by its definition, which a guest cannot change. */
-static struct { PyModuleDef *def; char name[64]; } known[128];
-static int known_count;
+static PyMethodDef cache_of_def = { "lru_cache", cache_of, METH_O, NULL };
 
-static int known_add(PyModuleDef *def, const char *name)
+/* lru_cache(size) -> a function that wraps another one; `kind` is the type of what that gives. */
+static PyObject *lru_cache(PyObject *kind, PyObject *size)
 {
-    int rc = 0, i = 0;
-    vmh_mutex_lock(&once_lock);
-    while (i < known_count && known[i].def != def)
-        i++;
-    if (i == known_count && i < (int)(sizeof known / sizeof *known) && strlen(name) < sizeof known[i].name) {
-        known[i].def = def;
-        strcpy(known[i].name, name);
-        known_count++;
-    } else if (i == known_count)
-        rc = -1;
-    vmh_mutex_unlock(&once_lock);
+    PyObject *both = PyLong_CheckExact(size) ? PyTuple_Pack(2, size, kind) : NULL;
+    if (both == NULL)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "lru_cache: expected int, got %T", size);
+    PyObject *made = PyCFunction_New(&cache_of_def, both);
+    Py_DECREF(both);
+    return made;
+}
+
+static PyMethodDef lru_cache_def = { "lru_cache", lru_cache, METH_O, NULL };
+
+/* A module with what `_sqlite3` takes from functools. */
+static PyObject *functools_native(void)
+{
+    PyObject *name = PyUnicode_FromString("_functools"), *native = name == NULL ? NULL : native_create(NULL, name);
+    PyObject *kind = native == NULL ? NULL : PyObject_GetAttrString(native, "_lru_cache_wrapper");
+    PyObject *function = kind == NULL ? NULL : PyCFunction_New(&lru_cache_def, kind), *made = NULL;
+    if (function != NULL && (made = PyModule_New("functools")) != NULL && PyModule_AddObjectRef(made, "lru_cache", function) < 0)
+        Py_CLEAR(made);
+    Py_XDECREF(name);
+    Py_XDECREF(native);
+    Py_XDECREF(kind);
+    Py_XDECREF(function);
+    return made;
+}
+
+/* Are all keys plain str? Others are compared by Python of the guest's. */
+static bool has_plain_keys(PyObject *dict)
+{
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    if (dict == NULL || !PyDict_CheckExact(dict))
+        return false;
+    while (PyDict_Next(dict, &at, &key, &value))
+        if (!PyUnicode_CheckExact(key))
+            return false;
+    return true;
+}
+
+/* What `__import__` is while such a phase runs: the caller then takes the module from sys.modules. */
+static PyObject *quiet_import(PyObject *Py_UNUSED(unused), PyObject *args)
+{
+    PyObject *name = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : Py_None;
+    PyObject *module = PyUnicode_CheckExact(name) ? PyDict_GetItemWithError(PyImport_GetModuleDict(), name) : NULL;
+    PyObject *dict = module != NULL && PyModule_CheckExact(module) ? PyModule_GetDict(module) : NULL;
+    if (!has_plain_keys(dict) || vmh_dict_get(dict, "__getattr__") != NULL)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ImportError, "a native module needs %R, which is not as Python made it", name);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef quiet_import_def = { "__import__", quiet_import, METH_VARARGS, NULL };
+
+typedef struct {
+    PyObject *module;           /* borrowed; NULL: it has run */
+    PyObject *functools;        /* borrowed; or NULL: not needed */
+    PyMethodDef *exec;
+    const char *text;
+} quiet_phase;
+
+static void quiet_free(PyObject *capsule)
+{
+    PyMem_Free(PyCapsule_GetPointer(capsule, NULL));
+}
+
+static PyObject *quiet_run(PyObject *capsule, PyObject *Py_UNUSED(unused))
+{
+    quiet_phase *phase = PyCapsule_GetPointer(capsule, NULL);
+    PyObject *modules = PyImport_GetModuleDict(), *module = phase == NULL ? NULL : phase->module, *status = NULL, *key = NULL, *before = NULL;
+    if (module == NULL)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_RuntimeError, "a module's second phase runs once");
+    phase->module = NULL;
+    if (!has_plain_keys(modules))
+        return PyErr_Format(PyExc_ImportError, "native module '%s': sys.modules holds keys that are no str", phase->text);
+    if (phase->functools != NULL) {
+        if ((key = PyUnicode_FromString("functools")) == NULL)
+            return NULL;
+        before = Py_XNewRef(PyDict_GetItemWithError(modules, key));
+        if (PyErr_Occurred() || PyDict_SetItem(modules, key, phase->functools) < 0)
+            goto done;
+    }
+    status = vmh_def_call(phase->exec, NULL, NULL, &module, 1, NULL);
+    if (status != NULL && vmh_gate_module(module, phase->text) < 0)
+        Py_CLEAR(status);
+    if (phase->functools != NULL) {
+        PyObject *error = PyErr_GetRaisedException();
+        int rc = before == NULL ? PyDict_DelItem(modules, key) : PyDict_SetItem(modules, key, before);
+        if (rc < 0) {
+            Py_CLEAR(status);
+            Py_XDECREF(error);
+        } else
+            PyErr_SetRaisedException(error);
+    }
+done:
+    Py_XDECREF(before);
+    Py_XDECREF(key);
+    return status;
+}
+
+static PyMethodDef quiet_run_def = { "run", quiet_run, METH_NOARGS, NULL };
+
+/* Executes and gates `module`; 0, or -1 with an error. What a module imports is looked up by way of the globals of the frame that it is
+ * called from, which are a guest's: hence a frame with globals of our own. */
+static int second_phase_quiet(PyObject *module, const char *text, PyMethodDef *exec)
+{
+    int rc = -1;
+    PyObject *globals = PyDict_New(), *builtins = PyDict_New(), *import = PyCFunction_New(&quiet_import_def, NULL), *functools = NULL;
+    PyObject *code = vmh_dict_get(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.enter"), *capsule = NULL, *run = NULL;
+    PyObject *enter = NULL, *result = NULL;
+    quiet_phase *phase = NULL;
+    if (globals == NULL || builtins == NULL || import == NULL || PyDict_SetItemString(builtins, "__import__", import) < 0
+        || PyDict_SetItemString(globals, "__builtins__", builtins) < 0)
+        goto done;
+    if (strcmp(text, "_sqlite3") == 0 && (functools = functools_native()) == NULL)
+        goto done;
+    if (strcmp(text, "_ssl") == 0) {        /* its second phase wants this one there */
+        PyObject *socket = PyImport_ImportModule("_socket");
+        Py_XDECREF(socket);
+        if (socket == NULL)
+            goto done;
+    }
+    if (code == NULL) {
+        PyErr_SetString(PyExc_ImportError, "native modules with gates are opened once the VM has booted");
+        goto done;
+    }
+    phase = PyMem_Malloc(sizeof *phase);
+    if (phase == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    *phase = (quiet_phase){ module, functools, exec, text };
+    if ((capsule = PyCapsule_New(phase, NULL, quiet_free)) == NULL) {
+        PyMem_Free(phase);
+        goto done;
+    }
+    if ((run = PyCFunction_New(&quiet_run_def, capsule)) == NULL || (enter = PyFunction_New(code, globals)) == NULL)
+        goto done;
+    result = PyObject_CallOneArg(enter, run);
+    rc = result == NULL ? -1 : 0;
+    phase->module = NULL;       /* where it never came to it */
+done:
+    Py_XDECREF(globals);
+    Py_XDECREF(builtins);
+    Py_XDECREF(import);
+    Py_XDECREF(functools);
+    Py_XDECREF(capsule);
+    Py_XDECREF(run);
+    Py_XDECREF(enter);
+    Py_XDECREF(result);
     return rc;
 }
 
-static const char *known_name(PyModuleDef *def)
+/* create(name) -> module, executed and gated. Both phases run here, before anybody has the module: the functions of one that was not executed
+ * read a state that is not there, and what is gated is what the module made, not what a guest put in its place. */
+static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *asked)
 {
-    const char *name = NULL;
-    vmh_mutex_lock(&once_lock);
-    for (int i = 0; i < known_count && name == NULL; i++)
-        if (known[i].def == def)
-            name = known[i].name;
-    vmh_mutex_unlock(&once_lock);
-    return name;
-}
-
-/* create(name) -> module, gated as far as it exists. */
-static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *name)
-{
-    PyObject *module = NULL, *spec = NULL, *origin = NULL;
-    const char *text = name_text(name, "create");
+    PyObject *module = NULL, *spec = NULL, *origin = NULL, *name = NULL, *status = NULL;
+    const char *text = name_text(asked, "create");
     char path[PATH_MAX];
     if (text == NULL || !vmh_policy_knows(text))
         return text == NULL
                    ? NULL
-                   : PyErr_Format(PyExc_ModuleNotFoundError, "native module %R is not available in a VM", name);
+                   : PyErr_Format(PyExc_ModuleNotFoundError, "native module '%s' is not available in a VM", text);
     bool builtin = is_builtin(text);
     if (builtin)
         origin = PyUnicode_FromString("built-in");
@@ -264,41 +395,41 @@ static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *name)
         origin = PyUnicode_DecodeFSDefault(path);
     else
         return PyErr_Format(PyExc_ModuleNotFoundError, "native module '%s' does not come with this Python", text);
-    /* a spec of our own: a guest's could give another name at each look */
-    spec = PyModule_NewObject(name);
+    /* a spec and a str of our own: a guest's could give another name at each look */
+    name = PyUnicode_FromString(text);
+    spec = name == NULL ? NULL : PyModule_NewObject(name);
     if (spec == NULL || origin == NULL || PyObject_SetAttrString(spec, "name", name) < 0
         || PyObject_SetAttrString(spec, "origin", origin) < 0)
         goto done;
     if (vmh_engine_module(text) != NULL && vmh_engine_enter(vmh_current()) < 0)
         goto done;
-    module = call_imp(builtin ? python.create_builtin : python.create_dynamic, &spec, 1);
+    unsigned before = vmh_pass_set(VMH_PASS_NATIVE);
+    module = vmh_def_call(builtin ? python.create_builtin : python.create_dynamic, NULL, NULL, &spec, 1, NULL);
+    vmh_pass_set(before);
     if (module == NULL)
         goto done;
     vmh_library_memory_loaded(text, builtin ? NULL : path);
-    PyModuleDef *def = PyModule_Check(module) ? PyModule_GetDef(module) : NULL;
-    if (def == NULL || known_add(def, text) < 0) {
-        if (!PyErr_Occurred())
-            PyErr_Format(PyExc_ImportError, "native module '%s' has no definition to gate it by", text);
+    if (!PyModule_Check(module) || PyModule_GetDef(module) == NULL) {
+        PyErr_Format(PyExc_ImportError, "native module '%s' has no definition", text);
         Py_CLEAR(module);
-    } else if (vmh_gate_module(module, text) < 0)
+        goto done;
+    }
+    PyMethodDef *exec = builtin ? python.exec_builtin : python.exec_dynamic;
+    if (vmh_policy_gates(text)) {
+        if (second_phase_quiet(module, text, exec) < 0)
+            Py_CLEAR(module);
+        goto done;
+    }
+    /* no pass: it may import what is written in Python */
+    status = vmh_def_call(exec, NULL, NULL, &module, 1, NULL);
+    if (status == NULL || vmh_gate_module(module, text) < 0)
         Py_CLEAR(module);
 done:
+    Py_XDECREF(status);
     Py_XDECREF(origin);
     Py_XDECREF(spec);
+    Py_XDECREF(name);
     return module;
-}
-
-/* exec(module): runs its second phase, then gates all of it. */
-static PyObject *native_exec(PyObject *Py_UNUSED(native), PyObject *module)
-{
-    PyModuleDef *def = PyModule_Check(module) ? PyModule_GetDef(module) : NULL;
-    const char *text = def == NULL ? NULL : known_name(def);
-    if (text == NULL)
-        return PyErr_Format(PyExc_TypeError, "exec: expected a native module that create() made, got %R", module);
-    PyObject *status = call_imp(is_builtin(text) ? python.exec_builtin : python.exec_dynamic, &module, 1);
-    if (status != NULL && vmh_gate_module(module, text) < 0)
-        Py_CLEAR(status);
-    return status;
 }
 
 static PyMethodDef methods[] = {
@@ -310,8 +441,7 @@ static PyMethodDef methods[] = {
     { "files", native_files, METH_NOARGS, PyDoc_STR("The paths of the files of the task's bundle, sorted.") },
     { "modules", native_modules, METH_O,
       PyDoc_STR("modules(package) -> {name: is it a package} of the modules in a package of the bundles; \"\": of all") },
-    { "create", native_create, METH_O, PyDoc_STR("create(name) -> native module") },
-    { "exec", native_exec, METH_O, PyDoc_STR("exec(module): second phase of a native module") },
+    { "create", native_create, METH_O, PyDoc_STR("create(name) -> native module, executed") },
     { NULL, NULL, 0, NULL },
 };
 

@@ -225,7 +225,7 @@ static PyObject *module_run(const char *name, PyObject *code)
 
 int vmh_seal_boot(vmh_vm *vm, PyObject *native)
 {
-    PyObject *code = NULL, *module = NULL, *boot = NULL, *breathe = NULL, *result = NULL;
+    PyObject *code = NULL, *module = NULL, *boot = NULL, *breathe = NULL, *enter = NULL, *result = NULL;
     int rc = -1;
     vmh_seal *seal = vmh_seal_new(vm);
     if (seal == NULL) {
@@ -249,7 +249,9 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
         memcpy(seal->runtime, file, folder);
     boot = PyObject_GetAttrString(module, "boot");
     breathe = PyObject_GetAttrString(module, "breathe");
-    if (boot == NULL || breathe == NULL
+    enter = PyObject_GetAttrString(module, "enter");
+    if (boot == NULL || breathe == NULL || enter == NULL
+        || PyDict_SetItemString(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.enter", PyFunction_GetCode(enter)) < 0
         || PyDict_SetItemString(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.breathe", breathe) < 0)
         goto done;
     result = PyObject_CallOneArg(boot, native);
@@ -260,6 +262,7 @@ done:
     Py_XDECREF(module);
     Py_XDECREF(boot);
     Py_XDECREF(breathe);
+    Py_XDECREF(enter);
     Py_XDECREF(result);
     return rc;
 }

@@ -71,7 +71,7 @@ ROWS: dict[str, Row] = {
     "LOAD_DEREF": Row("-- obj", "local", rule="load_deref"),
     "STORE_DEREF": Row("obj --", "local", rule="store_deref", raises=False),
     "DELETE_DEREF": Row("--", "local", rule="deref"),
-    "LOAD_FROM_DICT_OR_DEREF": Row("obj -- obj", "local", rule="load_deref"),
+    "LOAD_FROM_DICT_OR_DEREF": Row("obj -- obj", "local", rule="deref"),
     # the stack itself
     "POP_TOP": Row("poppable --", raises=False),
     "PUSH_NULL": Row("-- null", raises=False),
@@ -121,7 +121,7 @@ ROWS: dict[str, Row] = {
     "CALL": Row("obj|bare_func obj|null obj*oparg -- obj", "count", rule="call"),
     "CALL_KW": Row("obj obj|null obj*oparg tuple -- obj", "count", rule="call_kw"),
     "CALL_FUNCTION_EX": Row("obj null obj dict|null -- obj"),
-    "CALL_INTRINSIC_1": Row("see INTRINSIC_1", (1, 11)),
+    "CALL_INTRINSIC_1": Row("see INTRINSIC_1", (1, 11), rule="import_star"),
     "CALL_INTRINSIC_2": Row("see INTRINSIC_2", (1, 5)),
     "MAKE_FUNCTION": Row("code -- func", rule="make_function"),
     "SET_FUNCTION_ATTRIBUTE": Row(
@@ -138,7 +138,7 @@ ROWS: dict[str, Row] = {
     "POP_JUMP_IF_NOT_NONE": Row("obj --", "forward", rule="branch_not_none", raises=False),
     "GET_ITER": Row("obj -- obj"),
     "FOR_ITER": Row("obj -- =0 obj", "forward", rule="for_iter"),
-    "END_FOR": Row("obj --", raises=False),
+    "END_FOR": Row("obj obj -- =0", raises=False),  # under a trace function it asks whether a generator is below
     "POP_ITER": Row("obj --", raises=False),
     # generators and coroutines
     "YIELD_VALUE": Row("obj -- obj", (0, 1), rule="yield_value", raises=False),  # throw() raises after it; see the rule
@@ -162,7 +162,7 @@ ROWS: dict[str, Row] = {
     "MATCH_MAPPING": Row("obj -- =0 bool", raises=False),
     "MATCH_SEQUENCE": Row("obj -- =0 bool", raises=False),
     "MATCH_KEYS": Row("obj tuple -- =0 =1 obj"),
-    "MATCH_CLASS": Row("obj obj tuple -- obj", "count"),
+    "MATCH_CLASS": Row("obj obj tuple -- obj", "count", rule="match_class"),
 }
 
 # Instructions that run a Python callee in the same C frame. When that callee raises, 3.14 looks for a handler at the
@@ -198,8 +198,29 @@ INTRINSIC_2 = {
 # SET_FUNCTION_ATTRIBUTE: defaults, keyword defaults, annotations, closure, annotate
 DEFAULTS, KEYWORD_DEFAULTS, ANNOTATIONS, CLOSURE, ANNOTATE = 1, 2, 4, 8, 16
 
-# Slots that only the compiler can name, and what it keeps in them: other code takes their kind on trust.
-TYPED_SLOTS = {".defaults": "tuple", ".kwdefaults": "dict", ".type_params": "tuple"}
+IMPORT_STAR = 2  # of CALL_INTRINSIC_1
+
+# Arguments that only the compiler can name, in its order, and what it passes in them: the code takes their kind on trust.
+TYPED_ARGUMENTS = {".defaults": "tuple", ".kwdefaults": "dict"}
+
+# The variable in which a generic class's code keeps its type parameters, for the class's body; it reads them back itself, for
+# CALL_INTRINSIC_1 10, after no more than these instructions, which run no code that could reach the cell.
+TUPLE_BY_CELL = ".type_params"
+BUILDS_CLOSURE = frozenset(
+    {
+        "NOP",
+        "LOAD_BUILD_CLASS",
+        "PUSH_NULL",
+        "LOAD_FAST",
+        "LOAD_FAST_BORROW",
+        "LOAD_FAST_LOAD_FAST",
+        "LOAD_FAST_BORROW_LOAD_FAST_BORROW",
+        "BUILD_TUPLE",
+        "LOAD_CONST",
+        "MAKE_FUNCTION",
+        "SET_FUNCTION_ATTRIBUTE",
+    }
+)
 
 # The one name whose value the compiler adds to with SET_ADD: the interpreter checks it (3.14.8) or trusts it.
 SET_BY_NAME = "__conditional_annotations__"

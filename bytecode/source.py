@@ -13,6 +13,7 @@ import threading
 import warnings
 from types import CodeType
 
+from .corrections import compile_corrected
 from .errors import CompileError, Diagnostic
 
 _warnings_lock = threading.Lock()       # warnings.catch_warnings changes what all threads see
@@ -32,7 +33,7 @@ def compile_source(source, filename, shown, optimize=0, warned=None):
     the list `warned`, if given, and shown to nobody else.
     """
     with _reporting(source, shown, [] if warned is None else warned):
-        return marshal.dumps(_settled(compile(source, filename, "exec", dont_inherit=True, optimize=optimize)))
+        return marshal.dumps(_settled(compile_corrected(source, filename, optimize)))
 
 
 def _settled(code):

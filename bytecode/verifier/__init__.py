@@ -27,17 +27,20 @@ from .tables import check_locations, handlers
 __all__ = ["VerifyError", "load", "verify"]
 
 
-def verify(code: CodeType, *, where: str = "") -> None:
+def verify(code: CodeType, *, where: str = "", closure: bool = False) -> None:
     """Raises VerifyError if `code`, or a code object among its constants, could harm the interpreter when it runs.
 
-    `where` names the bundle and file in messages. `code` must not have run yet: the interpreter rewrites code that
+    `where` names the bundle and file in messages. With `closure`, `code` may have free variables: whoever runs it makes a
+    function of it, which gives it cells for them. `code` must not have run yet: the interpreter rewrites code that
     runs. Code that this returns for may still raise, loop, or ask for much memory, as any Python may.
     """
     instruction_table = table()
     facts = instruction_table.facts
-    typed = facts.TYPED_SLOTS.keys() & set(code.co_varnames[: argument_count(code, facts)])
+    typed = facts.TYPED_ARGUMENTS.keys() & set(code.co_varnames[: argument_count(code, facts)])
     if typed:  # code that is called with them by the function around it, which is not here
         raise VerifyError(where, code.co_qualname, f"takes {', '.join(typed)} and stands alone")
+    if code.co_freevars and not closure:  # a module is run without a closure, and nothing looks whether it has one
+        raise VerifyError(where, code.co_qualname, f"has free variables {', '.join(code.co_freevars)} and stands alone")
     pending = [code]
     seen = set()
     while pending:

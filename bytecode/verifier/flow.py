@@ -35,7 +35,9 @@ class Flow(Rules):
         self.constants = [constant_slot(value) for value in code.co_consts]
         self.borrows = kinds.all_borrows(len(self.names))
         self.free = ((1 << len(code.co_freevars)) - 1) << (len(self.names) - len(code.co_freevars))
+        self.cell_slots = sum(1 << self.names.index(name) for name in code.co_cellvars)
         self.typed = typed_slots(instructions, self.names)
+        self.tuple_stored = {}  # index of a STORE_DEREF -> kinds of what it stored when it was last followed
         number = self.table.number
         self.op_resume, self.op_yield, self.op_load_const = (
             number("RESUME"),
@@ -149,6 +151,9 @@ class Flow(Rules):
             place = 1
         made = set()
         while names[ops[place]] == "MAKE_CELL":
+            if self.operands[place] in made:
+                self.index = place
+                self.refuse("a cell inside a cell")
             made.add(self.operands[place])
             self._hold_cell(1 << self.operands[place])
             place += 1

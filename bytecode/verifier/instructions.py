@@ -43,6 +43,9 @@ class Instructions:
         place = 0
         while place < total:
             start, operand = place, 0
+            if raw[2 * place] == extended and not raw[2 * place + 1]:
+                # FOR_ITER skips the first code unit of its END_FOR, and a prefix is one
+                self._refuse_at(place, "EXTENDED_ARG extends nothing")
             while raw[2 * place] == extended:
                 operand = (operand | raw[2 * place + 1]) << 8
                 place += 1

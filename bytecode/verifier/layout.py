@@ -97,6 +97,18 @@ def _check_slots(code, facts, refuse):
         pass
     if tuple(slots) != expected:
         refuse(f"its slots are named {slots}, expected {list(expected)}")
+    _check_typed_arguments(code, facts, arguments, refuse)
+
+
+def _check_typed_arguments(code, facts, arguments, refuse):
+    """Arguments that are taken unchecked are positional, all that there are, and each there once."""
+    names = code.co_varnames[:arguments]
+    if facts.TYPED_ARGUMENTS.keys().isdisjoint(names):
+        return
+    if names != tuple(facts.TYPED_ARGUMENTS)[:arguments] or code.co_argcount != arguments:
+        refuse(f"takes {', '.join(names)}, and what the compiler names so are positional arguments and the only ones")
+    if not facts.TYPED_ARGUMENTS.keys().isdisjoint(code.co_cellvars + code.co_freevars):
+        refuse(f"keeps {', '.join(names)} in cells, which others can write")
 
 
 def slot_names(code):

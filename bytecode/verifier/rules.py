@@ -59,14 +59,20 @@ def constant_slot(value):
 
 
 def typed_slots(instructions, names):
-    """{slot: kinds it always has} of slots that the compiler alone can name.
+    """{slot: kinds it always has} of positional arguments that the compiler alone can name.
+
+    Only they are believed, and only while the slot holds the object itself: `layout` refuses these names for other
+    arguments, `Rules._call` proves what is passed, and nobody else can call such code. A cell of that name, or a
+    closure's, can be written by whoever holds it.
 
     A generic function with keyword defaults alone gets them under the name `.defaults` (the compiler names its first
     argument so): then the last function made in it, the generic one, is given no defaults.
     """
     facts, table, code = instructions.table.facts, instructions.table, instructions.code
     typed = {
-        index: kinds.NAMES[facts.TYPED_SLOTS[name]] for index, name in enumerate(names) if name in facts.TYPED_SLOTS
+        index: kinds.NAMES[facts.TYPED_ARGUMENTS[name]]
+        for index, name in enumerate(names[: code.co_argcount])
+        if name in facts.TYPED_ARGUMENTS
     }
     if code.co_argcount == 1 and names[0] == ".defaults":
         made = [table.name_of[op] for op in instructions.ops]
@@ -162,6 +168,8 @@ class Rules:
             self.refuse(f"stores a borrowed reference in local {self.names[local]!r}")
         self._check_typed(local, value)
         bit = 1 << local
+        if self.cells & bit & (self.cell_slots | self.free) and value & KINDS & ~(CELL | NULL):
+            self.refuse(f"stores {kinds.words(value)} over the cell of {self.names[local]!r}")
         self.unassigned = self.unassigned | bit if value & NULL else self.unassigned & ~bit
         self.cells = self.cells | bit if value & CELL else self.cells & ~bit
         self.objects = self.objects | bit if value & KINDS & ~(NULL | CELL) else self.objects & ~bit
@@ -183,6 +191,8 @@ class Rules:
     def _delete_fast(self, operand, popped):
         self._release(operand)
         bit = 1 << operand
+        if self.cells & bit & (self.cell_slots | self.free):
+            self.refuse(f"deletes the cell of {self.names[operand]!r}")
         self.unassigned |= bit
         self.objects &= ~bit
         self.cells &= ~bit
@@ -190,6 +200,9 @@ class Rules:
     def _make_cell(self, operand, popped):
         # it raises MemoryError alone, and the compiler itself counts on it not to: a handler would find no cell
         self._release(operand)
+        # 3.14 puts a free variable's cell into another where a comprehension in a type parameter's bound closes over it
+        if not (self.cell_slots & ~self.cells | self.free) >> operand & 1:
+            self.refuse(f"makes a cell of {self.names[operand]!r}, which has one or is to have none")
         self._hold_cell(1 << operand)
 
     def _deref(self, operand, popped):
@@ -199,14 +212,39 @@ class Rules:
 
     def _load_deref(self, operand, popped):
         self._deref(operand, popped)
-        if operand in self.typed:
-            self.stack[-1] = kinds.TUPLE if self.typed[operand] & kinds.TUPLE else DICT
-        elif self.names[operand] == self.facts.SET_BY_NAME:
+        if self.names[operand] == self.facts.SET_BY_NAME:
             self.stack[-1] = SET
+        elif self.names[operand] == self.facts.TUPLE_BY_CELL and self._holds_stored_tuple(operand):
+            self.stack[-1] = kinds.TUPLE
 
     def _store_deref(self, operand, popped):
         self._deref(operand, popped)
-        self._check_typed(operand, popped[0])
+        if self.names[operand] == self.facts.TUPLE_BY_CELL:
+            self.tuple_stored[self.index] = popped[0] & KINDS
+
+    def _holds_stored_tuple(self, local):
+        """Does the cell in `local` still hold the tuple that this code put there?
+
+        Whoever holds a cell can write it, so nobody else may hold it yet: it is this code's own, was filled once,
+        never read before, and since then the code has only built the closure around it.
+        """
+        place = self.index - 1
+        while self.table.name_of[self.ops[place]] in self.facts.BUILDS_CLOSURE:
+            place -= 1
+        if self.table.name_of[self.ops[place]] != "STORE_DEREF" or self.operands[place] != local:
+            return False
+        if (1 << local) & self.free or self.tuple_stored.get(place, 0) & ~kinds.NAMES["tuple"]:
+            return False
+        made = self.table.number("MAKE_CELL")
+        if any(self.ops[index] != made and self._uses_local(index, local) for index in range(place)):
+            return False
+        if any(0 <= target <= place for target in self.targets[place:]):  # a loop would store again
+            return False
+        return not any(index in self.leaders for index in range(place + 1, self.index + 1))
+
+    def _uses_local(self, index, local):
+        domain, operand = self.table.domain_of[self.ops[index]], self.operands[index]
+        return domain == "local" and operand == local or domain == "two locals" and local in (operand >> 4, operand & 15)
 
     def _check_typed(self, local, value):
         if self.typed and local in self.typed and value & KINDS & ~self.typed[local]:
@@ -228,6 +266,8 @@ class Rules:
         slot = self.stack[place]
         if slot & EXCEPTIONS:  # two names for one list: what is added through one shows in the other
             slot = self.stack[place] = slot & ~EXCEPTIONS | LIST
+        if slot & DICT:  # likewise: a callee that is given a dict of arguments counts on nobody else to change it
+            slot = self.stack[place] = slot & ~DICT | OBJ
         self.stack.append(slot)
 
     def _swap(self, operand, popped):
@@ -297,6 +337,15 @@ class Rules:
     def _list_extend(self, operand, popped):
         self.stack[self._container(operand, _LISTS, "list")] = LIST
 
+    def _match_class(self, operand, popped):
+        names = popped[2]
+        if names & KINDS != STRINGS and (names & KINDS != SIZED or kinds.sizes(names) != [0]):
+            self.refuse(f"finds {kinds.words(names)}, expected a tuple of attributes' names")
+
+    def _import_star(self, operand, popped):
+        if operand == self.facts.IMPORT_STAR and self.code.co_flags & self.facts.OPTIMIZED:
+            self.refuse("import * writes variables by name, and those of a function have slots")
+
     def _into_set(self, operand, popped):
         self._container(operand, SET, "set")
 
@@ -344,7 +393,7 @@ class Rules:
         return first, self.code.co_consts[self.operands[first]], self.operands[index + 1 : past]
 
     def _takes_typed_arguments(self, code):
-        return not self.facts.TYPED_SLOTS.keys().isdisjoint(code.co_varnames[: argument_count(code, self.facts)])
+        return not self.facts.TYPED_ARGUMENTS.keys().isdisjoint(code.co_varnames[: code.co_argcount])
 
     def _make_function(self, operand, popped):
         _, code, _ = self._function_made(self.index)
@@ -357,6 +406,8 @@ class Rules:
         facts = self.facts
         self.stack[-1] = function
         kind = attribute & KINDS
+        if operand in attributes[:-1]:
+            self.refuse("gives a function an attribute twice")
         if operand == facts.DEFAULTS:
             ok = not kind & ~kinds.NAMES["tuple"]
         elif operand == facts.KEYWORD_DEFAULTS:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from bytecode.corrections import compile_corrected
 from bytecode import opcodes
 from bytecode.errors import BundleError
 from bytecode.format import Manifest, Module, read_bundle, write_bundle
 from bytecode.signing import TrustStore, generate_key
+from bytecode.source import compile_source
 from bytecode.verifier import VerifyError, load, verify
 
 SPECIMENS = sorted((Path(__file__).parents[1] / "properties" / "specimens").glob("*.py"))
@@ -21,7 +23,7 @@ LIBRARY = sorted(Path(importlib.util.find_spec("os").origin).parent.rglob("*.py"
 
 
 def compiled(source, level=0):
-    return compile(source, "sample.py", "exec", dont_inherit=True, optimize=level)
+    return compile_corrected(source, "sample.py", level)
 
 
 def function(source):
@@ -66,7 +68,7 @@ def refusal(code, where=""):
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("path", SPECIMENS, ids=lambda path: path.stem)
 def test_accepts_every_specimen(path, level):
-    verify(compile(path.read_bytes(), path.name, "exec", dont_inherit=True, optimize=level))
+    verify(compile_corrected(path.read_bytes(), path.name, level))
 
 
 @pytest.mark.parametrize("level", [0, 2])
@@ -76,7 +78,7 @@ def test_accepts_the_standard_library(level):
     for path in LIBRARY[level::12]:
         if "lib2to3" in path.parts or "bad" in path.name or "site-packages" in path.parts or not path.exists():
             continue
-        verify(compile(path.read_bytes(), str(path), "exec", dont_inherit=True, optimize=level), where=path.name)
+        verify(compile_corrected(path.read_bytes(), str(path), level), where=path.name)
         taken += 1
     assert taken > 40
 
@@ -154,8 +156,10 @@ def test_refuses_operands(source, name, operand, said):
 def test_cells_are_made_before_use():
     code = function("def f(a):\n def g(): return a\n return g")
     assert "cells are made for slots [], expected [0]" in refusal(blanked(code, "MAKE_CELL"))
-    inner = next(each for each in code.co_consts if isinstance(each, types.CodeType))
-    assert "does not begin with COPY_FREE_VARS" in refusal(blanked(inner, "COPY_FREE_VARS"))
+    place, inner = next((at, each) for at, each in enumerate(code.co_consts) if isinstance(each, types.CodeType))
+    assert "has free variables a and stands alone" in refusal(inner)
+    constants = (*code.co_consts[:place], blanked(inner, "COPY_FREE_VARS"), *code.co_consts[place + 1 :])
+    assert "does not begin with COPY_FREE_VARS" in refusal(code.replace(co_consts=constants))
     assert "may not hold a cell" in refusal(
         patched(function("def f(a, b):\n def g(): return a\n return a, b"), "LOAD_DEREF", 1)
     )
@@ -482,3 +486,17 @@ def test_damage_that_was_signed_is_a_bundle_error():
             continue
         with pytest.raises(BundleError, match=r"module main: function run @ offset \d+ \(BINARY_OP\): operand 99"):
             bundle.verify()
+
+
+def test_a_generic_class_within_a_class_reads_its_own_parameters():
+    """What CPython compiles looks into the class's namespace first, takes what it finds for a tuple, and is refused."""
+    source = "class M(type):\n __prepare__ = classmethod(lambda *a, **k: {'.type_params': 5})\n"
+    source += "class A(metaclass=M):\n class B[T]: pass\n"
+    with pytest.raises(VerifyError, match="finds some object at depth 1, expected tuple"):
+        verify(compile(source, "sample.py", "exec", dont_inherit=True))
+    code = load(compile_source(source.encode(), "sample.py", "sample.py"))
+    verify(code)
+    namespace = {"__name__": "sample"}
+    exec(code, namespace)
+    inner = vars(namespace["A"])["B"]
+    assert inner.__type_params__ == inner.__parameters__ != ()

@@ -36,6 +36,30 @@ WRECKERS = {
         "        def __init__(self): self.me = self\n        def __del__(self):\n            there = sys._getframe(1).f_locals\n"
         "            if '.defaults' in there: there['.defaults'] = 17\n    for _ in range(300):\n        Trap()\n"
         "        def f[T](a=1, b=2): return a\n        f()",
+    "super() in a comprehension over what a closure holds": "class A:\n        def f(self):\n            kept = lambda: self\n"
+        "            return [super().__thisclass__ for self in [self]] + [s() for self in [self] for s in [super]]\n"
+        "    assert A().f()[0] is A\n    class B(super): pass\n    class C:\n        def f(self):\n            kept = lambda: self\n"
+        "            return [B() for self in [self]], [super.__init__(B(C)) for self in [self]]\n    C().f()",
+    "a StopIteration without a value": "class I:\n        def __iter__(self): return self\n        def __next__(self): raise made()\n"
+        "    def g(): return (yield from I())\n    def deleted():\n        e = StopIteration(1); del e.value; return e\n"
+        "    class S(StopIteration):\n        def __init__(self): pass\n"
+        "    for made in (lambda: StopIteration.__new__(StopIteration), deleted, S): list(g())",
+    "a generic class in a class whose namespace has its parameters": "class M(type):\n"
+        "        __prepare__ = classmethod(lambda *a, **k: {'.type_params': 5})\n    class A(metaclass=M):\n        class B[T]: pass\n"
+        "    assert A.B[int].__origin__ is A.B\n    class C:\n        locals()['.type_params'] = 5\n        class D[T](list): pass",
+    "a class's type parameters, written through the cell": "import builtins\n    real = builtins.__build_class__\n"
+        "    def build(body, *a, **k):\n        for cell in body.__closure__ or (): cell.cell_contents = 5\n        return real(body, *a, **k)\n"
+        "    builtins.__build_class__ = build\n    class A[T]:\n        class B[S]: pass",
+    "hidden code, called by all ways": "import types\n    def outer():\n        def f[T](a=1, *, k=2): return a\n        return f\n"
+        "    code = next(c for c in outer.__code__.co_consts if isinstance(c, types.CodeType))\n    done = 0\n"
+        "    for way in (lambda: types.FunctionType(code, {})(5, 5), lambda: setattr(outer, '__code__', code), lambda: exec(code),\n"
+        "                lambda: types.FunctionType(code, {})(**{'.defaults': 5, '.kwdefaults': 5})):\n"
+        "        try: way()\n        except PermissionError: done += 1\n    assert done == 4, done",
+    "free variables of any kind": "import types\n    def outer():\n        class A[T]: x: T\n        return A\n"
+        "    codes = [outer.__code__]\n    for code in codes: codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]\n"
+        "    for code in codes:\n        cells = tuple(types.CellType(5) for _ in code.co_freevars)\n"
+        "        for call in (lambda: types.FunctionType(code, globals(), closure=cells)(), lambda: exec(code, globals(), closure=cells)):\n"
+        "            try: call()\n            except Exception: pass",
     "a dict changed while compared": "class K:\n        __hash__ = lambda s: 1\n        def __eq__(s, o): d.clear(); return False\n"
         "    d = {}\n    for _ in range(100): d[K()] = 1",
 }
@@ -50,8 +74,8 @@ SCRIPT = """
             task = host.load(bundle(f"def run(value):\\n    {body}\\n", f"task{number}", limits={"memory_bytes": 256 << 20}))
             try:
                 task(number, timeout_s=60)
-            except vmhost.VMHostError:
-                pass
+            except vmhost.VMHostError as error:
+                assert "AssertionError" not in str(error), error
             assert good(number) == number
             host.unload(task)
         lost = host.close()

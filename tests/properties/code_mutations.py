@@ -11,6 +11,8 @@ import random
 import types
 from pathlib import Path
 
+from bytecode.corrections import compile_corrected
+
 SPECIMENS = Path(__file__).with_name("specimens")
 # modules of the standard library that touch nothing but their arguments
 LIBRARY = tuple(
@@ -414,7 +416,7 @@ _FIELDS = (
 def load_specimens():
     """[(name, code of the module)]: the small ones, then those of the library."""
     small = [
-        (path.stem, compile(path.read_bytes(), f"specimens/{path.name}", "exec", dont_inherit=True, optimize=level))
+        (path.stem, compile_corrected(path.read_bytes(), f"specimens/{path.name}", level))
         for path in sorted(SPECIMENS.glob("*.py"))
         for level in (0, 2)
     ]
@@ -423,7 +425,7 @@ def load_specimens():
         path = Path(os.__file__).parent.joinpath(*name.split(".")).with_suffix(".py")
         if not path.exists():
             path = path.with_suffix("") / "__init__.py"
-        library.append((name, compile(path.read_bytes(), f"library/{name}", "exec", dont_inherit=True, optimize=0)))
+        library.append((name, compile_corrected(path.read_bytes(), f"library/{name}", 0)))
     return small, library
 
 

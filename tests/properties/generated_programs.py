@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 
+from bytecode.corrections import compile_corrected
 from bytecode.verifier import VerifyError, verify
 
 _NAMES = ("a", "b", "c", "d", "self", "x", "y", "_z")
@@ -324,7 +325,7 @@ def measure(seed, count):
         text = Program(each).text
         try:
             with warnings.catch_warnings(action="ignore"):
-                code = compile(text, "generated.py", "exec", dont_inherit=True, optimize=index % 3)
+                code = compile_corrected(text, "generated.py", index % 3)
         except SyntaxError, RecursionError:
             invalid += 1
             continue

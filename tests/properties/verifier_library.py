@@ -15,6 +15,7 @@ import types
 import warnings
 from pathlib import Path
 
+from bytecode.corrections import compile_corrected
 from bytecode.verifier import VerifyError, verify
 
 
@@ -36,7 +37,7 @@ def measure(folders, levels):
         for path, source in modules(folders):
             try:
                 with warnings.catch_warnings(action="ignore"):
-                    code = compile(source, str(path), "exec", dont_inherit=True, optimize=level)
+                    code = compile_corrected(source, str(path), level)
             except SyntaxError, ValueError, RecursionError:
                 continue
             begun = time.process_time()

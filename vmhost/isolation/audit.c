@@ -39,7 +39,7 @@ static bool is_hidden(PyObject *code)
         return true;
     }
     bool hidden = false;
-    for (Py_ssize_t i = 0; i < ((PyCodeObject *)code)->co_argcount && i < PyTuple_GET_SIZE(names) && !hidden; i++) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names) && !hidden; i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
         hidden = PyUnicode_EqualToUTF8(name, ".defaults") || PyUnicode_EqualToUTF8(name, ".kwdefaults");
     }
@@ -50,7 +50,7 @@ static bool is_hidden(PyObject *code)
 /* Would this event end in a function that anyone can call over such code? */
 static bool bares_hidden(const char *event, PyObject *args)
 {
-    if (strcmp(event, "function.__new__") == 0)
+    if (strcmp(event, "function.__new__") == 0 || strcmp(event, "exec") == 0)
         return PyTuple_GET_SIZE(args) > 0 && is_hidden(PyTuple_GET_ITEM(args, 0));
     return strcmp(event, "object.__setattr__") == 0 && PyTuple_GET_SIZE(args) > 2 && is_hidden(PyTuple_GET_ITEM(args, 2));
 }

@@ -179,6 +179,10 @@ void vmh_seal_visit(vmh_vm *vm, void (*visit)(vmh_seal *));
 /* gates_posix.c: os.environ holds what the permissions name, from now on. */
 int vmh_environ_fill(vmh_seal *seal);
 
+/* repairs.c: builtin types over which plain Python crashes the interpreter. In the calling interpreter, before code of a task runs;
+ * -1: error set. */
+int vmh_repairs_make(void);
+
 /* importer.c: the native module `name` comes from the file `path`, not from CPython's folders. Both are kept. Before the first VM. */
 void vmh_importer_lend(const char *name, const char *path);
 

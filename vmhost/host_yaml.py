@@ -145,7 +145,7 @@ def _function(name, target, problems):
 _VMS = {"max": ("max_vms", int), "warm": ("warm", int), "max_warm": ("max_warm", int), "idle_time": ("idle_s", seconds),
         "memory": ("memory_bytes", byte_count), "pressure": ("pressure_percent", float),
         "boot_tries": ("boot_tries", int)}
-_BREAKER = {"enabled": ("enabled", bool), "consecutive": ("consecutive", int), "window": ("window_s", seconds),
+_BREAKER = {"enabled": ("enabled", bool), "failures": ("failures", tuple), "caller_errors": ("caller_errors", tuple), "consecutive": ("consecutive", int), "window": ("window_s", seconds),
             "min_calls": ("min_calls", int), "failure_rate": ("failure_rate", float), "slow": ("slow_s", seconds),
             "slow_rate": ("slow_rate", float), "open_time": ("open_s", seconds),
             "max_open_time": ("max_open_s", seconds), "probes": ("probes", int)}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from bytecode.fields import END_OF_TIME_S, EXPECTED_LIMITS, GRANTS, MAX_PRIORITY, MIN_PRIORITY, limit_is_right, shown
+from bytecode.fields import END_OF_TIME_S, EXPECTED_LIMITS, FUNCTION, GRANTS, MAX_PRIORITY, MIN_PRIORITY, limit_is_right, matches, shown
 
 from vmhost.errors import ConfigurationError
 
@@ -125,9 +125,19 @@ _LIMIT_KEYS = {
 }
 
 
+FAILURES = ("error", "load", "value", "time", "cpu", "memory")
+CALLER_ERRORS = ("ValueError", "TypeError", "LookupError")
+
+
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
     """When a task version's breaker opens and how it closes again.
+
+    What counts as a failure: calls that end as one of `failures` says ("error": the task raised; "load": its module or
+    setup() failed; "value": it returned what cannot cross; "time", "cpu", "memory": a limit of the task), but for what
+    is its caller's doing: exceptions of `caller_errors` (names as in TaskError.type_name, subclasses included), time
+    that the caller's own `timeout_s` ended or that passed in the queue, an `entry` that the task does not have. A VM that
+    is lost counts always, a call that was cancelled, closed or refused never. Why these: docs/decisions/breaker.md.
 
     It opens at once when a VM of the task wedges or crashes, after `consecutive` failures in a row, and when of the
     calls of the last `window_s` seconds (at least `min_calls`) more than `failure_rate` failed, or more than
@@ -145,6 +155,8 @@ class BreakerPolicy:
     max_open_s: float = 300.0
     probes: int = 2
     enabled: bool = True
+    failures: tuple = FAILURES
+    caller_errors: tuple = CALLER_ERRORS
 
     def __post_init__(self):
         check_fields(self)
@@ -267,6 +279,18 @@ def _kinds(value, what):
     raise ConfigurationError(f"{what}: expected a list with any of {', '.join(GRANTS)}, got {shown(value)}")
 
 
+def _failures(value, what):
+    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(kind, str) and kind in FAILURES for kind in value):
+        return tuple(value)
+    raise ConfigurationError(f"{what}: expected a list with any of {', '.join(FAILURES)}, got {shown(value)}")
+
+
+def _exceptions(value, what):
+    if isinstance(value, (list, tuple, set, frozenset)) and len(value) <= 64 and all(matches(FUNCTION, name, 255) for name in value):
+        return tuple(value)
+    raise ConfigurationError(f"{what}: expected a list of at most 64 names of exceptions, such as ValueError or main.BadOrder, got {shown(value)}")
+
+
 def _search(value, what):
     if isinstance(value, str) and value in SEARCHES:
         return value
@@ -287,6 +311,7 @@ _CHECKS = {
     BreakerPolicy: {
         "consecutive": _COUNT, "window_s": _SECONDS_LONG, "min_calls": _COUNT, "failure_rate": _SHARE, "slow_s": _optional(_SECONDS_LONG),
         "slow_rate": _SHARE, "open_s": _SECONDS_LONG, "max_open_s": _SECONDS_LONG, "probes": _COUNT, "enabled": _flag,
+        "failures": _failures, "caller_errors": _exceptions,
     },
     TaskPolicy: {
         "weight": _above_zero(), "priority": _optional(_whole(MIN_PRIORITY, MAX_PRIORITY)), "queue": _whole(1), "fresh": _optional(_flag),

@@ -27,6 +27,8 @@ from vmhost.task import Version
 _log = logging.getLogger("vmhost")
 # Events after which nobody needs a VM who did not need it before.
 _NO_DEAL = frozenset(("done", "log", "host_call", "failed_call"))
+# How calls end that had no turn, or that their caller took back.
+_NOT_CALLED = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
 _AFTER_A_FAULT_S = 1.0
 # Quarantined VMs keep their memory until the process exits: from so many of one task on, its waiting calls get no more of them.
 _GIVEN_UP_MOST = 3
@@ -102,7 +104,7 @@ class Service:
         version.lane = self.native.Lane(
             version.name, version.version, image, version.entry, self.events, wall_s=_span(limits.wall_s),
             cpu_s=_span(limits.cpu_s), capacity=policy.queue, calls_per_vm=1 if version.fresh else 0,
-            slow_s=_span(policy.breaker.slow_s))
+            slow_s=_span(policy.breaker.slow_s), caller_errors="\n".join(("", *policy.breaker.caller_errors, "")))
         self._current[version.name] = version
         self._by_lane[version.lane] = version
         self._scheduler.add(version)
@@ -482,12 +484,12 @@ class Service:
         own = [vm for vm in vms if vm.id in ids]
         counters = dict(version.lane.statistics())
         ends = counters.pop("ends")
-        counts = version.counts()
+        calls = sum(count for kind, count in zip(Kind, ends) if kind not in _NOT_CALLED)
         breaker = version.breaker
         return statistics.TaskStatistics(
             name=version.name, version=version.version, draining=version.draining, queued=version.lane.queued,
-            running=version.lane.running, vms=len(self._pool.held_by(version)), calls=counts.calls,
-            failures=counts.failures, totals=version.totals.with_vms(own), ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
+            running=version.lane.running, vms=len(self._pool.held_by(version)), calls=calls,
+            failures=calls - ends[Kind.OK], totals=version.totals.with_vms(own), ended={kind.name: ends[kind] for kind in Kind if ends[kind]},
             breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips), counters=counters)
 
 

@@ -20,9 +20,9 @@ from vmhost.future import TaskFuture
 from vmhost.isolation.vm import LEAST_STACK_BYTES
 from vmhost.statistics import VMTotals
 
-# Ends that say nothing about the task.
-_NEUTRAL = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
-_FAILURES = tuple(kind for kind in Kind if kind is not Kind.OK and kind not in _NEUTRAL)
+# What a BreakerPolicy's `failures` names.
+_KINDS = {"error": Kind.TASK_ERROR, "load": Kind.LOAD_ERROR, "value": Kind.VALUE, "time": Kind.TIME_LIMIT, "cpu": Kind.CPU_LIMIT,
+          "memory": Kind.MEMORY_LIMIT}
 
 _MAP_WINDOW = 1024      # calls of one map() under way; more would only fill the queue
 
@@ -48,6 +48,7 @@ class Version:
         self.totals = VMTotals()        # of its VMs that are gone
         self.muted = False              # of its lane: says no more that it is starved
         self.closed_because = None      # a sentence once calls are refused
+        self._failures = (Kind.VM_LOST, *(_KINDS[name] for name in policy.breaker.failures))
         self.lane = None                # set by the service, which makes it
         # Calls and their seconds at the last look, and the mean seconds between that and the look before.
         self._recent = (0, 0.0, float("inf"))
@@ -69,8 +70,8 @@ class Version:
     def counts(self):
         """The lane's totals as the breaker wants them."""
         counters = self.lane.statistics()
-        ends = counters["ends"]
-        failures = sum(ends[kind] for kind in _FAILURES)
+        ends, excused = counters["ends"], counters["excused"]
+        failures = sum(max(0, ends[kind] - excused[kind]) for kind in self._failures)
         return Counts(ends[Kind.OK] + failures, failures, ends[Kind.VM_LOST], counters["slow"])
 
     def ended(self):
@@ -150,7 +151,12 @@ class Version:
 
     def _probe_ended(self, token, call):
         kind = call.kind if call.done() else Kind.CANCELLED
-        self.breaker.probe_ended(token, None if kind in _NEUTRAL else kind == Kind.OK)
+        succeeded = None
+        if kind == Kind.OK:
+            succeeded = True
+        elif kind in self._failures and not call.excused:
+            succeeded = False
+        self.breaker.probe_ended(token, succeeded)
 
     # -- after it was closed --------------------------------------------------------------------------------------
 

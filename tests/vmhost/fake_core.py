@@ -194,7 +194,7 @@ class VM:
 
 
 class Lane:
-    def __init__(self, core, name, version, image, entry, events, *, wall_s, cpu_s, capacity, calls_per_vm, slow_s):
+    def __init__(self, core, name, version, image, entry, events, *, wall_s, cpu_s, capacity, calls_per_vm, slow_s, caller_errors=""):
         self.core, self.name, self.version, self.image, self.entry = core, name, version, image, entry
         self.events, self.wall_s, self.cpu_s, self.capacity = events, wall_s, cpu_s, capacity
         self.calls_per_vm = calls_per_vm
@@ -205,6 +205,8 @@ class Lane:
         self.muted = False
         self.slow_s = slow_s
         self.ends = [0] * 16
+        self.excused = [0] * 16
+        self.caller_errors = caller_errors
         self.slow = 0
         self.wall_s_total = 0.0
         core.lanes.append(self)
@@ -230,7 +232,7 @@ class Lane:
         return bool(self.waiting) and not self.idle
 
     def statistics(self):
-        return {"ends": tuple(self.ends), "slow": self.slow, "wall_s": self.wall_s_total,
+        return {"ends": tuple(self.ends), "excused": tuple(self.excused), "slow": self.slow, "wall_s": self.wall_s_total,
                 "submitted": sum(self.ends) + self.queued + self.running}
 
     def call(self, value, timeout_s=None, priority=0, entry=None):
@@ -305,6 +307,7 @@ class Call:
         self.lane, self.value, self.timeout_s, self.priority, self.entry = lane, value, timeout_s, priority, entry
         self.vm = None
         self.kind = None
+        self.excused = False
         self._over = threading.Event()
         self._watched = False
         self._payload = self._answer = self._error = None

@@ -418,7 +418,7 @@ def test_priorities_go_first(host):
 
 
 def test_a_breaker_opens_half_opens_and_closes():
-    breaker = BreakerPolicy(consecutive=3, open_s=1, probes=2)
+    breaker = BreakerPolicy(consecutive=3, open_s=1, probes=2, caller_errors=())
     with vmhost.Host(allow_unsigned=True, policy=Policy(task=TaskPolicy(breaker=breaker))) as host:
         task = host.load(build())
         for _ in range(3):

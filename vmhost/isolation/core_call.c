@@ -158,6 +158,12 @@ static PyObject *call_kind(PyObject *object, void *Py_UNUSED(closure))
     return PyLong_FromLong(call->kind);
 }
 
+static PyObject *call_excused(PyObject *object, void *Py_UNUSED(closure))
+{
+    vmh_call *call = ((call_object *)object)->call;
+    return PyBool_FromLong(vmh_call_done(call) && call->excused);
+}
+
 static PyObject *call_state(PyObject *object, void *Py_UNUSED(closure))
 {
     vmh_call *call = ((call_object *)object)->call;
@@ -204,6 +210,7 @@ static PyMethodDef call_methods[] = {
 
 static PyGetSetDef call_getset[] = {
     {"kind", call_kind, NULL, PyDoc_STR("How it ended (vm.h), None before."), NULL},
+    {"excused", call_excused, NULL, PyDoc_STR("Does its end say nothing about the task? False before."), NULL},
     {"state", call_state, NULL, PyDoc_STR("'queued', 'running' or 'done'."), NULL},
     {"timings", call_timings, NULL, PyDoc_STR("(submitted, started, ended), monotonic ns; 0: not (known) yet."), NULL},
     {"lane", call_lane, NULL, PyDoc_STR("The lane."), NULL},

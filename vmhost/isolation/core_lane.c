@@ -9,14 +9,14 @@
 static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"name", "version", "image", "entry", "events", "wall_s", "cpu_s", "capacity", "calls_per_vm",
-                            "slow_s", NULL};
-    const char *name, *version, *entry;
+                            "slow_s", "caller_errors", NULL};
+    const char *name, *version, *entry, *caller_errors = NULL;
     PyObject *image, *events;
     double wall_s = -1, cpu_s = -1, slow_s = -1;
     Py_ssize_t capacity = PY_SSIZE_T_MAX;
     int calls_per_vm = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnid:Lane", names, &name, &version, vmh_image_type, &image, &entry,
-                                     vmh_events_type, &events, &wall_s, &cpu_s, &capacity, &calls_per_vm, &slow_s))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidz:Lane", names, &name, &version, vmh_image_type, &image, &entry,
+                                     vmh_events_type, &events, &wall_s, &cpu_s, &capacity, &calls_per_vm, &slow_s, &caller_errors))
         return NULL;
     if (capacity < 0)
         return PyErr_Format(PyExc_ValueError, "capacity: expected a count from 0 on, got %zd", capacity);
@@ -33,6 +33,10 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->lane->capacity = capacity == PY_SSIZE_T_MAX ? SIZE_MAX : (size_t)capacity;
     self->lane->calls_per_vm = calls_per_vm;
     self->lane->slow_ns = vmh_core_span_ns(slow_s);
+    if (caller_errors != NULL && (self->lane->caller_errors = strdup(caller_errors)) == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
     self->lane->wrapper = self;
     return (PyObject *)self;
 }
@@ -129,6 +133,7 @@ static vmh_call *prepare(vmh_lane *lane, PyObject *value, const options *o)
         return NULL;
     }
     call->deadline_ns = asked < limit ? asked : limit;
+    call->timed = asked < limit;
     call->level = 7 - o->priority;
     call->spread = o->spread;
     if (o->entry != NULL) {
@@ -333,6 +338,19 @@ static PyObject *lane_mute(PyObject *object, PyObject *muted)
     Py_RETURN_NONE;
 }
 
+static PyObject *counts_by_kind(const atomic_llong *counts)
+{
+    PyObject *result = PyTuple_New(VMH_KINDS);
+    for (int i = 0; result != NULL && i < VMH_KINDS; i++) {
+        PyObject *n = PyLong_FromLongLong(atomic_load(&counts[i]));
+        if (n == NULL)
+            Py_CLEAR(result);
+        else
+            PyTuple_SET_ITEM(result, i, n);
+    }
+    return result;
+}
+
 static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     vmh_lane *lane = ((lane_object *)object)->lane;
@@ -341,20 +359,17 @@ static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
     unsigned idle = lane->idle_count, workers = lane->workers;
     bool closed = lane->closed;
     pthread_mutex_unlock(&lane->lock);
-    PyObject *ends = PyTuple_New(VMH_KINDS);
-    for (int i = 0; ends != NULL && i < VMH_KINDS; i++) {
-        PyObject *n = PyLong_FromLongLong(atomic_load(&lane->ends[i]));
-        if (n == NULL)
-            Py_CLEAR(ends);
-        else
-            PyTuple_SET_ITEM(ends, i, n);
-    }
-    if (ends == NULL)
+    /* in this order: of the ends that are told, all that are excused are told as well, and maybe one that comes just now */
+    PyObject *ends = counts_by_kind(lane->ends);
+    PyObject *excused = ends == NULL ? NULL : counts_by_kind(lane->excused);
+    if (excused == NULL) {
+        Py_XDECREF(ends);
         return NULL;
-    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:L,s:N}", "queued", (Py_ssize_t)queued, "idle", idle, "vms", workers,
+    }
+    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:L,s:N,s:N}", "queued", (Py_ssize_t)queued, "idle", idle, "vms", workers,
                          "running", atomic_load(&lane->running), "closed", closed ? Py_True : Py_False, "submitted",
                          atomic_load(&lane->submitted_total), "wall_s", (double)atomic_load(&lane->wall_ns_total) / 1e9,
-                         "slow", atomic_load(&lane->slow_total), "ends", ends);
+                         "slow", atomic_load(&lane->slow_total), "ends", ends, "excused", excused);
 }
 
 static PyObject *lane_starved(PyObject *object, void *Py_UNUSED(closure))

@@ -341,6 +341,27 @@ static PyObject *call_entry(PyObject *entry, PyObject *value, bool spread)
     return PyObject_Call(entry, PyTuple_GET_ITEM(value, 0), PyTuple_GET_ITEM(value, 1));
 }
 
+/* Does the exception that is set, by its class or one that this was made from, blame the caller? No Python of the guest runs. */
+static bool blames_caller(const vmh_lane *lane)
+{
+    if (lane->caller_errors == NULL)
+        return false;
+    PyObject *raised = PyErr_GetRaisedException();
+    PyObject *classes = Py_XNewRef(Py_TYPE(raised)->tp_mro);
+    bool found = false;
+    for (Py_ssize_t i = 0; classes != NULL && i < PyTuple_GET_SIZE(classes) && !found; i++) {
+        PyObject *name = PyType_GetFullyQualifiedName((PyTypeObject *)PyTuple_GET_ITEM(classes, i));
+        Py_ssize_t size = 0;
+        const char *text = name == NULL ? NULL : PyUnicode_AsUTF8AndSize(name, &size);
+        for (const char *at = lane->caller_errors; text != NULL && size > 0 && (at = strstr(at, text)) != NULL && !found; at++)
+            found = at > lane->caller_errors && at[-1] == '\n' && at[size] == '\n';
+        Py_XDECREF(name);
+    }
+    Py_XDECREF(classes);
+    PyErr_SetRaisedException(raised);
+    return found;
+}
+
 void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
 {
     vmh_lane *lane = call->lane;
@@ -373,6 +394,8 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         && (PyErr_ExceptionMatches(PyExc_MemoryError) || atomic_load(&vm->meter->over) || atomic_load(&vm->meter->denied)))
         kind = VMH_MEMORY_LIMIT;
     bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop_error);
+    /* an entry point that its caller named and the task does not have is its caller's mistake as well */
+    bool excused = kind == VMH_LOAD_ERROR ? call->entry != NULL : kind == VMH_TASK_ERROR && !unwound && blames_caller(lane);
     if (kind != VMH_OK && !unwound)
         encode_report(vm, kind != VMH_MEMORY_LIMIT);
     bool stopped = vmh_phase_end(vm, &stop_kind);
@@ -400,6 +423,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         atomic_fetch_add_explicit(&vm->errors, 1, memory_order_relaxed);
     if (vmh_call_claim(call, VMH_RUNNING)) {
         vmh_blob_move(&call->reply, &vm->scratch);
+        call->excused = excused && (kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR);
         vmh_call_finish(call, kind);
     } else {
         vmh_blob_clear(&vm->scratch);

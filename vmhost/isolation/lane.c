@@ -187,7 +187,11 @@ void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
     vmh_lane *lane = call->lane;
     call->kind = kind;
     call->ended_ns = vmh_now_ns();
-    atomic_fetch_add_explicit(&lane->ends[kind], 1, memory_order_relaxed);
+    if (kind == VMH_TIME_LIMIT && (call->timed || call->started_ns == 0))       /* its caller's own haste, or a wait in the queue */
+        call->excused = true;
+    if (call->excused)
+        atomic_fetch_add_explicit(&lane->excused[kind], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&lane->ends[kind], 1, memory_order_release);      /* after `excused`, as who reads both expects */
     if (call->started_ns != 0) {
         atomic_fetch_add_explicit(&lane->wall_ns_total, call->ended_ns - call->started_ns, memory_order_relaxed);
         atomic_fetch_sub_explicit(&lane->running, 1, memory_order_relaxed);
@@ -283,6 +287,7 @@ void vmh_lane_unref(vmh_lane *lane)
     free(lane->name);
     free(lane->version);
     free(lane->entry);
+    free(lane->caller_errors);
     free(lane);
 }
 

@@ -55,6 +55,8 @@ typedef struct vmh_call {
     char *entry;                /* "module:function"; NULL: the lane's own. Owned */
     bool spread;                /* the value is (args, kwargs) */
     bool quiet;                 /* no FAILED_CALL event (which slow calls post too) */
+    bool timed;                 /* the deadline is its caller's own, sooner than the lane's limit */
+    bool excused;               /* its end says nothing about the task; written by the claimer, read after DONE */
     atomic_bool stop;           /* its caller wants it stopped */
     int level;                  /* 0 (first) .. VMH_LEVELS - 1 */
     int64_t submitted_ns, started_ns, ended_ns, deadline_ns;
@@ -90,8 +92,10 @@ struct vmh_lane {
     bool closed;
     atomic_bool stop;           /* everything that runs is to be stopped */
     atomic_llong running, ends[VMH_KINDS];  /* counters; ends by kind */
+    atomic_llong excused[VMH_KINDS];        /* of these ends, those that say nothing about the task */
     atomic_llong wall_ns_total, submitted_total;
     char *name, *version, *entry;           /* owned, never change */
+    char *caller_errors;                    /* likewise: names of exceptions that blame the caller, a line break before and after each; NULL: none */
     vmh_image *image;
     int64_t wall_ns, cpu_ns, grace_ns;      /* limits of a call; VMH_FOREVER: none */
     int calls_per_vm;           /* a worker retires after so many; 0: never */

@@ -25,15 +25,31 @@ def parse(source, shown):
         return ast.parse(source)
 
 
-def compile_source(source, filename, shown, optimize=0, warned=None):
+def compile_source(source, filename, shown, optimize=0, warned=None, docstrings=True):
     """Marshalled code of the module `source` (bytes).
 
     `filename` is what tracebacks will say, `shown` what messages say now. CompileError with file and line for what
     CPython refuses: syntax, encoding, null bytes, nesting too deep. The compiler's warnings are added as Diagnostics to
-    the list `warned`, if given, and shown to nobody else.
+    the list `warned`, if given, and shown to nobody else. Without `docstrings`, `__doc__` is None as `optimize` 2 makes
+    it, and asserts stay.
     """
     with _reporting(source, shown, [] if warned is None else warned):
+        if not docstrings:
+            source = _without_docstrings(compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True))
         return marshal.dumps(_settled(compile_corrected(source, filename, optimize)))
+
+
+def _without_docstrings(tree):
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        body = node.body
+        while body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) and (
+                isinstance(body[0].value.value, str)):      # a second one would become the docstring
+            first = body.pop(0)
+            if not body and not isinstance(node, ast.Module):
+                body.append(ast.copy_location(ast.Pass(), first))
+    return tree
 
 
 def _settled(code):

@@ -161,12 +161,12 @@ def build_stdlib(guest=_GUEST):
         filename = f"{name}@{version}/{module_path(module, is_package)}.py"
         for part, source_of_part in ((module, source), *parts.items()):
             modules[part] = Module(is_package and part == module,
-                                   compile_source(source_of_part, filename, str(path), optimize=2))
+                                   compile_source(source_of_part, filename, str(path), docstrings=False))
     texts = {}
     if "system_texts" in patches:
         library = [module for module in modules if module.partition(".")[0] != "vmhost"]
         texts = {text_digest(mode, text): compile_text(mode, text) for mode, text in patches["system_texts"](library)}
-    manifest = Manifest(name=name, version=version, kind="stdlib", exact_python=version, optimize=2)
+    manifest = Manifest(name=name, version=version, kind="stdlib", exact_python=version)
     return write_bundle(manifest, modules, texts=texts)
 
 

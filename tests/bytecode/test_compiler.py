@@ -12,6 +12,7 @@ from bytecode.errors import CompileError, TaskSpecError
 from bytecode.format import TARGET, read_bundle
 from bytecode.models import compile_model
 from bytecode.signing import TrustStore, generate_key
+from bytecode.source import compile_source
 from tests import networks
 
 SPEC = f"""\
@@ -153,3 +154,41 @@ def test_threads_of_a_host_may_compile_at_the_same_time():
     alone = [digest(name) for name in sources]
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(digest, list(sources) * 4)) == alone * 4
+
+
+UNDOCUMENTED = """
+'''the module'''
+"and a second string"
+from __future__ import annotations
+class Documented:
+    "a class"
+    "twice"
+    def method(self): "a method"
+    class Only: "nothing else"
+class Named:
+    __doc__ = "kept, as it is a value"
+async def later():
+    "a coroutine function"
+    return 1
+def checked(value):
+    "a function"
+    assert value, "no value"
+    return __debug__
+"""
+
+
+def test_docstrings_go_without_the_asserts():
+    source = UNDOCUMENTED.replace('"and a second string"\n', "").encode()      # only one may stand before __future__
+    for text in (source, UNDOCUMENTED.replace("from __future__ import annotations\n", "").encode()):
+        space = {"__name__": "sample"}
+        exec(marshal.loads(compile_source(text, "sample.py", "sample.py", docstrings=False)), space)
+        found = [space[name] for name in ("Documented", "later", "checked")]
+        found += [space["Documented"].method, space["Documented"].Only]
+        assert [each.__doc__ for each in found] == [None] * 5 and "__doc__" not in space
+        assert space["Named"].__doc__.startswith("kept") and space["checked"](1) is True
+        assert [each.__code__.co_firstlineno for each in (space["later"], space["checked"])] == [
+            text.decode()[:text.decode().index(word)].count("\n") + 1 for word in ("async def", "def checked")]
+        with pytest.raises(AssertionError, match="no value"):
+            space["checked"](0)
+        exec(marshal.loads(compile_source(text, "sample.py", "sample.py")), space)
+        assert space["checked"].__doc__ == "a function" and space["__doc__"] == "the module"

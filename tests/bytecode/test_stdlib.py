@@ -1,6 +1,8 @@
 """The standard-library bundle: what is in it, that it loads, and how the guest runtime shapes it."""
 
+import inspect
 import marshal
+import opcode
 import platform
 import runpy
 import sys
@@ -33,7 +35,7 @@ def test_it_is_a_library_for_exactly_this_python(bundle):
     manifest = bundle.manifest
     assert (
         manifest.kind, manifest.name, manifest.version, manifest.exact_python, manifest.optimize, manifest.entry) == (
-        "stdlib", "stdlib", platform.python_version(), platform.python_version(), 2, None)
+        "stdlib", "stdlib", platform.python_version(), platform.python_version(), 0, None)
 
 
 @pytest.mark.parametrize("name", [
@@ -63,7 +65,22 @@ def test_every_module_is_code_named_after_the_library(bundle):
     space["__package__"], space["__name__"] = "json", "json"
     exec(json, space)
     assert space["loads"]("[1]") == [1]
-    assert space["loads"].__doc__ is None          # optimize 2
+    assert space["loads"].__doc__ is None
+
+
+def test_asserts_stay_and_docstrings_go(bundle):
+    asserting = bytes((opcode.opmap["LOAD_COMMON_CONSTANT"], opcode._common_constants.index(AssertionError)))
+    documented, checking = set(), set()
+    for name, module in bundle.modules.items():
+        pending = [marshal.loads(module.code)]
+        for code in pending:
+            pending += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+            if code.co_flags & inspect.CO_HAS_DOCSTRING:
+                documented.add((name, code.co_qualname))
+            if asserting in {code.co_code[at:at + 2] for at in range(0, len(code.co_code), 2)}:
+                checking.add(name)
+    assert documented == set()
+    assert {"wsgiref.handlers", "threading", "argparse"} <= checking and len(checking) > 60
 
 
 def test_what_is_imported_unconditionally_is_offered_too(bundle):

@@ -52,6 +52,20 @@ def queues():
     except queue.Empty:
         return sorted(got), shared.empty(), queue.SimpleQueue is _queue.SimpleQueue
 
+def library_checks():
+    import argparse
+    import wsgiref.handlers
+    import wsgiref.headers
+    found = []
+    for wrong in (lambda: wsgiref.headers.Headers([("a", "b\\r\\nc: d")]),
+                  lambda: wsgiref.handlers.SimpleHandler(None, None, None, {}).start_response("200 OK", [("Connection", "close")])):
+        try:
+            wrong()
+            found.append(None)
+        except (AssertionError, ValueError) as error:
+            found.append(type(error).__name__)
+    return found, __debug__, library_checks.__doc__, argparse.ArgumentParser.__doc__, argparse.__doc__
+
 def interval():
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.001)
@@ -100,6 +114,10 @@ def task(host):
 @pytest.fixture(scope="module")
 def closed(host):
     return load(host, "closed", {})
+
+
+def test_the_library_checks_what_cpython_checks(task):
+    assert task("library_checks") == (["ValueError", "AssertionError"], True, None, None, None)
 
 
 def test_a_bundle_with_its_sources_shows_them(task):

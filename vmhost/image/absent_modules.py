@@ -89,7 +89,7 @@ class TokenizerIter:
 def stand_ins():
     """{name: Module} of the stand-ins."""
     sources = {"_ast": _ast_source().encode(), "_tokenize": _TOKENIZE}
-    return {name: Module(False, compile_source(source, f"stdlib/{name}.py", name, optimize=2)) for name, source in sources.items()}
+    return {name: Module(False, compile_source(source, f"stdlib/{name}.py", name, docstrings=False)) for name, source in sources.items()}
 
 
 def _ast_source():

@@ -256,7 +256,13 @@ def _read_source(source):
     """The bytes and what to call them; of a file they are a bytearray, which nobody else has."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source), "<bundle in memory>"
-    where = os.fspath(source)
+    try:
+        where = os.fsdecode(source)
+        if "\0" in where:
+            raise ValueError
+        os.fsencode(where)
+    except (TypeError, ValueError):     # of the second kind are names that no file can have
+        raise BundleError(f"expected a path or the bytes of a bundle, got {fields.shown(source)}") from None
     try:
         with open(source, "rb", buffering=0) as file:
             data = bytearray(min(os.fstat(file.fileno()).st_size, MAX_BYTES + 1))

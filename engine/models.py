@@ -95,6 +95,8 @@ class Model:
         return {name: ns / 1e6 for name, ns, _ in told}
 
     def _arrays(self, inputs):
+        if not hasattr(inputs, "keys"):
+            raise TypeError(f"{self.name}: expected a mapping of names to arrays, with {self._names()}, got a {type(inputs).__name__}")
         arrays, sizes = [], {}
         for port in self.inputs:
             if port.name not in inputs:

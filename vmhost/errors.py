@@ -193,6 +193,21 @@ _ADVICE = {
 }
 
 
+# The same for VMExecutor, which has no task.yaml.
+_EXECUTOR_ADVICE = {
+    Kind.TIME_LIMIT: "raise `wall_time` in the executor's limits, or make the function faster",
+    Kind.CPU_LIMIT: "raise `cpu_time` in the executor's limits, or make the function faster",
+    Kind.MEMORY_LIMIT: "raise `memory` in the executor's limits, or make the function smaller",
+    Kind.VM_LOST: "other calls are not concerned; see statistics() of the executor for what was quarantined",
+}
+
+
+def advise_executor(error, kind):
+    """Lets `error`, which from_core made for a call that ended as `kind`, advise the user of a VMExecutor."""
+    if kind in _EXECUTOR_ADVICE and error.args and isinstance(error.args[0], str):
+        error.args = (error.args[0].removesuffix(_ADVICE[kind][2]) + _EXECUTOR_ADVICE[kind],)
+
+
 def from_core(kind, payload, name, version):
     """The exception for a call of task `name` `version` that ended as `kind`.
 

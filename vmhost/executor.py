@@ -22,7 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 
-from bytecode.fields import EVERYTHING, GRANTS, MAX_CONCURRENCY, MAX_GRANT_CHARS, MAX_MEMORY_BYTES, MAX_STACK_BYTES, matches, shown
+from bytecode.fields import EVERYTHING, GRANTS, MAX_CONCURRENCY, MAX_GRANT_CHARS, MAX_MEMORY_BYTES, MAX_STACK_BYTES, is_unicode, matches, shown
 from bytecode.format import Manifest
 
 from vmhost import travel
@@ -36,11 +36,13 @@ from vmhost.errors import (
     VMLostError,
     from_core,
     read_report,
+    advise_executor,
 )
 from vmhost.future import TaskFuture
 from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
+from vmhost.task import end_after
 
 _log = logging.getLogger("vmhost")
 _GUEST = "vmhost.guest.executor"        # the module in each VM that takes the calls
@@ -111,13 +113,15 @@ class VMExecutor(concurrent.futures.Executor):
         `chunksize` items go to a VM as one call. `timeout` seconds from now on, the next result that is not there
         raises TimeoutError. With `buffersize`, at most that many calls are queued ahead of the results taken.
         """
+        if not isinstance(chunksize, int):
+            raise TypeError(f"chunksize must be an integer, got {shown(chunksize)}")
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
         if buffersize is not None and not isinstance(buffersize, int):
             raise TypeError("buffersize must be an integer or None")
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else end_after(max(timeout, 0) if isinstance(timeout, (int, float)) else timeout, "timeout")
         values, entry, sizes = self._map_values(fn, zip(*iterables), chunksize)
         calls = deque()
         try:
@@ -345,6 +349,7 @@ class _Workers:
         except VMHostError as error:
             standard = self._as_standard(error, call)
             if standard is None:
+                advise_executor(error, call.kind)
                 raise
             raise standard from error
 
@@ -426,6 +431,8 @@ def _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_ch
         raise TypeError("VMExecutor takes no mp_context: its workers are VMs in this process, nothing is started; leave it out")
     if not isinstance(thread_name_prefix, str):
         raise TypeError(f"thread_name_prefix: expected a str, got {thread_name_prefix!r:.80}")
+    if "\0" in thread_name_prefix or not is_unicode(thread_name_prefix):
+        raise ValueError(f"thread_name_prefix: expected a name without NUL and surrogates, got {shown(thread_name_prefix)}")
     if max_tasks_per_child is not None:
         raise TypeError("VMExecutor takes no max_tasks_per_child: its VMs serve until the end, and one whose call was stopped "
                         "is replaced; leave it out, and bound what a VM may keep with limits={'memory': ...}")
@@ -464,7 +471,7 @@ def _granted(kind, name):
         text = os.fspath(name)
         if kind in ("read", "write") and isinstance(text, str) and text:
             text = os.path.abspath(text)
-        if matches(pattern, text, MAX_GRANT_CHARS) or text in _EVERYTHING[kind]:
+        if matches(pattern, text, MAX_GRANT_CHARS) or text in EVERYTHING.get(kind, ()):
             return text
     raise ConfigurationError(f"permissions: {kind}: expected {expected}, got {shown(name)}")
 

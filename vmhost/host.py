@@ -12,9 +12,11 @@ import os
 import signal
 import threading
 import weakref
+from collections.abc import Mapping
 
 import bytecode.errors
-from bytecode.format import read_bundle
+from bytecode.fields import shown
+from bytecode.format import Bundle, read_bundle
 from bytecode.signing import TrustStore
 
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
@@ -23,7 +25,7 @@ from vmhost.limits import Limits, Policy
 from vmhost.service import Service
 from vmhost.statistics import Crash
 from vmhost.system_bundle import IN_CHECKOUT, add_model, boot_image, kept_models
-from vmhost.task import Task
+from vmhost.task import Task, end_after
 
 _log = logging.getLogger("vmhost")
 _services = weakref.WeakSet()
@@ -45,13 +47,11 @@ class Host:
     def __init__(self, *, trust=None, allow_unsigned=False, policy=None, state=None, functions=None):
         self._closed = False
         self._process = os.getpid()
+        _check_arguments(allow_unsigned, policy, state, functions)
         self._trust = _trust_store(trust)
-        self._allow_unsigned = bool(allow_unsigned)
+        self._allow_unsigned = allow_unsigned
         self._policy = policy if policy is not None else Policy()
         self._functions = dict(functions or {})
-        for name, function in self._functions.items():
-            if not callable(function):
-                raise ConfigurationError(f"functions: {name}: expected a callable, got {type(function).__name__}")
         native = isolation.core()
         folder = _state_folder(state) if state is not None else None
         self._state = folder.path if folder is not None else None
@@ -81,7 +81,7 @@ class Host:
         """
         from vmhost.host_yaml import read_host_yaml     # schema and YAML are needed by nobody else
 
-        settings = read_host_yaml(path)
+        settings = read_host_yaml(_path(path, "host.yaml"))
         host = cls(trust=settings.trust, allow_unsigned=settings.allow_unsigned, policy=settings.policy,
                    state=settings.state, functions=settings.functions)
         try:
@@ -100,7 +100,7 @@ class Host:
         A newer version of a task that is loaded takes its place: calls under way end in the old one, the Task that
         callers hold stays and calls the new one. BundleError, ClosedError.
         """
-        own = not hasattr(bundle, "manifest")       # nobody else has what is read here
+        own = not isinstance(bundle, Bundle)        # nobody else has what is read here
         bundle = self._read(bundle)
         manifest = bundle.manifest
         where = f"{bundle.where}: {manifest.name} {manifest.version}"
@@ -130,7 +130,7 @@ class Host:
 
     def _read(self, bundle):
         try:
-            if hasattr(bundle, "manifest"):
+            if isinstance(bundle, Bundle):
                 if not self._allow_unsigned and bundle.signed_by is None:
                     raise BundleError(f"{bundle.where}: not signed by a trusted key; this host does not allow that")
             else:
@@ -169,6 +169,8 @@ class Host:
 
         `drain`: its waiting calls still run; else all its calls end with ClosedError.
         """
+        if not isinstance(task, (str, Task)):
+            raise TypeError(f"unload: expected a Task or the name of one, got {shown(task)}")
         name = task if isinstance(task, str) else task.name
         try:
             self._service.unload(name, drain)
@@ -193,6 +195,11 @@ class Host:
         two seconds; what still runs then is logged, and is in `statistics().functions`. Called from a host function, it
         begins to close and waits for nothing.
         """
+        if isinstance(timeout_s, (int, float)):
+            timeout_s = max(timeout_s, 0)       # none is left
+        end_after(timeout_s)                    # says what is wrong with it
+        if timeout_s is not None and timeout_s > threading.TIMEOUT_MAX:
+            timeout_s = None
         self._closed = True
         if os.getpid() != self._process:
             return ()           # a forked child: the VMs and their threads are the parent's
@@ -232,9 +239,40 @@ def start_service(policy, native, folder=None, functions=dict):
     return service
 
 
+def _check_arguments(allow_unsigned, policy, state, functions):
+    """ConfigurationError for the first argument of Host that cannot be used."""
+    if not isinstance(allow_unsigned, bool):
+        raise ConfigurationError(f"allow_unsigned: expected True or False, got {shown(allow_unsigned)}")
+    if policy is not None and not isinstance(policy, Policy):
+        raise ConfigurationError(f"policy: expected a Policy, got {shown(policy)}")
+    if state is not None:
+        _path(state, "state", "the path of a folder")
+    if not isinstance(functions, Mapping) and functions is not None:
+        raise ConfigurationError(f"functions: expected a mapping of names to functions, got {shown(functions)}")
+    for name, function in (functions or {}).items():
+        if not isinstance(name, str):
+            raise ConfigurationError(f"functions: expected names, got {shown(name)}")
+        if not callable(function):
+            raise ConfigurationError(f"functions: {name}: expected a callable, got {type(function).__name__}")
+
+
+def _path(value, what, expected="a path"):
+    """`value` as a path that the file system can be asked for. ConfigurationError naming `what`."""
+    try:
+        path = os.fspath(value)
+        if isinstance(path, bytes):
+            path = os.fsdecode(path)
+        if "\0" not in path and os.fsencode(path):
+            return path
+    except (TypeError, UnicodeEncodeError):
+        pass
+    raise ConfigurationError(f"{what}: expected {expected}, got {shown(value)}")
+
+
 def _trust_store(trust):
     if trust is None or isinstance(trust, TrustStore):
         return trust
+    trust = _path(trust, "trust", "a TrustStore or the path of a file or folder of public keys")
     try:
         return TrustStore.load(trust)
     except bytecode.errors.SigningError as error:

@@ -14,6 +14,8 @@ import time
 import weakref
 from collections import deque
 
+from bytecode.fields import shown
+
 from vmhost.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, VMHostError
 from vmhost.future import TaskFuture
@@ -261,10 +263,15 @@ class Task:
         the iterator is dropped; Ctrl-C stops what runs, too. `timeout_s` counts from this call of map() for all items together: TimeLimitError, a
         TimeoutError.
         """
+        if not isinstance(window, int) or isinstance(window, bool):
+            raise TypeError(f"window: expected a whole number of at least 1, got {shown(window)}")
         if window < 1:
-            raise ValueError(f"window: expected at least 1, got {window!r}")
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        source = _Source(values)
+            raise ValueError(f"window: expected at least 1, got {shown(window)}")
+        end = end_after(timeout_s)
+        try:
+            source = _Source(values)
+        except TypeError as error:
+            raise TypeError(f"values: expected something to iterate over, got {shown(values)}: {error}") from error
         calls = deque()
         self._feed(source, calls, window, end, priority, entry)
         return self._results(source, calls, window, end, priority, entry)
@@ -309,6 +316,23 @@ class Task:
         finally:
             for call in calls:
                 call.cancel()
+
+
+def end_after(timeout_s, name="timeout_s"):
+    """When a time-out given as the argument `name` will be over, on the monotonic clock; None: never. TypeError, ValueError."""
+    if timeout_s is None:
+        return None
+    try:
+        seconds = float(timeout_s) if not isinstance(timeout_s, (str, bytes, bytearray)) else None
+    except TypeError:
+        seconds = None
+    except OverflowError:
+        raise ValueError(f"{name}: expected a number of seconds, got {shown(timeout_s)}") from None
+    if seconds is None:
+        raise TypeError(f"{name}: expected a number of seconds or None, got {shown(timeout_s)}")
+    if not seconds >= 0:
+        raise ValueError(f"{name}: expected a number of seconds from 0 on, got {shown(timeout_s)}")
+    return time.monotonic() + seconds
 
 
 class _Source:

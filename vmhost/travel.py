@@ -134,6 +134,8 @@ def compile_module(module_name, path, function):
         source = _typed_in(path)
     else:
         source = _source_of(module_name, function)
+        if module_name == "__main__":
+            _refuse_guarded(source, path, function)
     roots = tuple(_roots(source.root))
     with _compiled_lock:
         known = _compiled.get((source, roots))
@@ -152,6 +154,36 @@ def compile_module(module_name, path, function):
         _compiled[source, roots] = files, luggage
     _refuse_gaps(luggage, function)
     return luggage
+
+
+def _refuse_guarded(source, path, function):
+    """CrossingError if only what stands under `if __name__ == "__main__":` binds the name that begins `path`."""
+    name, guarded, free = path.partition(".")[0], {}, {}
+    for statement in ast.parse(source.text).body:
+        is_guard = isinstance(statement, ast.If) and ast.unparse(statement.test) in ("__name__ == '__main__'", "'__main__' == __name__")
+        for part in statement.body if is_guard else [statement]:
+            _note_bound(part, guarded if is_guard else free)
+        for part in statement.orelse if is_guard else []:
+            _note_bound(part, free)
+    if name in guarded and name not in free:
+        raise CrossingError(f'{_shown(function)} cannot travel to a VM: {source.path}:{guarded[name]}: {name} is bound under `if __name__ == '
+                            '"__main__":`, which does not run in a VM; define it above, at the top of the file')
+
+
+def _note_bound(statement, lines):
+    """Adds the names that `statement` binds in its own scope to `lines`, each with the line where it does first."""
+    pending = [statement]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            lines.setdefault(node.name, node.lineno)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                lines.setdefault(alias.asname or alias.name.partition(".")[0], node.lineno)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            lines.setdefault(node.id, node.lineno)
+        elif not isinstance(node, ast.Lambda):
+            pending += reversed(list(ast.iter_child_nodes(node)))
 
 
 def _gaps(text):

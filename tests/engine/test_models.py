@@ -140,7 +140,7 @@ def test_ports_tell_names_dtypes_and_shapes(tmp_path):
 
 
 @pytest.mark.parametrize(("inputs", "error", "message"), [
-    ({}, ValueError, "input 'input' is missing"), ({"input": networks.values((1, 3, 32, 32)), "more": 1}, ValueError, "no input 'more'"),
+    ([1, 2], TypeError, "expected a mapping of names to arrays, with .*, got a list"), ({}, ValueError, "input 'input' is missing"), ({"input": networks.values((1, 3, 32, 32)), "more": 1}, ValueError, "no input 'more'"),
     ({"input": networks.values((1, 3, 32, 31))}, ValueError, r"expected shape \(1, 3, 32, 32\), got \(1, 3, 32, 31\)"),
     ({"input": numpy.zeros((1, 3, 32, 32))}, TypeError, "expected float32, got float64"),
 ])

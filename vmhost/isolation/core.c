@@ -27,8 +27,13 @@ int vmh_core_deadline(PyObject *timeout_s, int64_t *deadline_ns)
         return 0;
     }
     double seconds = PyFloat_AsDouble(timeout_s);
-    if (seconds == -1.0 && PyErr_Occurred())
+    if (seconds == -1.0 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "timeout_s: expected a number of seconds or None, got `%T`", timeout_s);
+        else if (PyErr_ExceptionMatches(PyExc_OverflowError))
+            PyErr_SetString(PyExc_ValueError, "timeout_s: expected a number of seconds, got one that no float can hold");
         return -1;
+    }
     if (!(seconds >= 0)) {
         PyErr_Format(PyExc_ValueError, "timeout_s: expected a number of seconds from 0 on, got %R", timeout_s);
         return -1;

@@ -88,9 +88,17 @@ static int options_parse(const char *function, options *o, PyObject *const *args
     }
     o->timeout_s = found[0];
     if (found[1] != NULL) {
-        long priority = PyLong_AsLong(found[1]);
-        if (priority == -1 && PyErr_Occurred())
+        int overflow;
+        long priority = PyLong_AsLongAndOverflow(found[1], &overflow);
+        if (priority == -1 && PyErr_Occurred()) {
+            if (PyErr_ExceptionMatches(PyExc_TypeError))
+                PyErr_Format(PyExc_TypeError, "priority: expected a whole number from -8 to 7, got `%T`", found[1]);
             return -1;
+        }
+        if (overflow != 0) {
+            PyErr_SetString(PyExc_ValueError, "priority: expected -8 to 7, got a number of more than 64 bits");
+            return -1;
+        }
         if (priority < -8 || priority > 7) {
             PyErr_Format(PyExc_ValueError, "priority: expected -8 to 7, got %ld", priority);
             return -1;
@@ -137,9 +145,15 @@ static vmh_call *prepare(vmh_lane *lane, PyObject *value, const options *o)
     call->level = 7 - o->priority;
     call->spread = o->spread;
     if (o->entry != NULL) {
-        const char *entry = PyUnicode_AsUTF8(o->entry);
-        if (entry == NULL)
+        Py_ssize_t size;
+        const char *entry = PyUnicode_AsUTF8AndSize(o->entry, &size);
+        if (entry == NULL && !PyErr_ExceptionMatches(PyExc_UnicodeError))
             goto failed;
+        if (entry == NULL || strlen(entry) != (size_t)size) {       /* lone surrogates; NUL */
+            PyErr_Clear();
+            PyErr_Format(PyExc_ValueError, "entry: expected \"module:function\", got %A", o->entry);
+            goto failed;
+        }
         if ((call->entry = strdup(entry)) == NULL) {
             PyErr_NoMemory();
             goto failed;

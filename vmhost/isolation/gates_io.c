@@ -12,8 +12,7 @@ static _Atomic(initproc) file_init;
 static _Atomic(destructor) file_dealloc;
 static _Atomic(PyMethodDef *) base_close, file_dealloc_warn;
 static _Atomic(PyGetSetDef *) file_closefd;
-
-static _Thread_local PyObject *dying;       /* the file that this thread is about to free: borrowed */
+static _Atomic(PyMemberDef *) file_finalizing;
 
 static bool closes_fd(PyObject *file)
 {
@@ -193,6 +192,18 @@ static int check_file(vmh_gated *call)
     return vmh_gated_self_fd(call) == -2 ? -1 : 0;
 }
 
+/* What a file can do: of one whose descriptor is closed, nothing. */
+static int check_file_ability(vmh_gated *call)
+{
+    if (vmh_gated_self_fd(call) != -2)
+        return 0;
+    if (!PyErr_ExceptionMatches(PyExc_OSError))
+        return -1;
+    PyErr_Clear();
+    call->result = Py_NewRef(Py_False);
+    return 1;
+}
+
 /* A pipe or the like may keep a thread waiting, which a stop must end. gate->access is the poll event. */
 static int check_file_wait(vmh_gated *call)
 {
@@ -217,11 +228,13 @@ static int check_close(vmh_gated *call)
     call->result = vmh_def_call(atomic_load(&base_close), self, NULL, NULL, 0, NULL);
     PyObject *raised = PyErr_GetRaisedException();
     bool closes = closes_fd(self);
-    if (closes && dying == self) {
+    PyObject *finalizing = PyMember_GetOne((const char *)self, atomic_load(&file_finalizing));
+    if (closes && finalizing == Py_True) {
         PyObject *warned = vmh_def_call(atomic_load(&file_dealloc_warn), self, NULL, &self, 1, NULL);
         Py_XDECREF(warned);
-        PyErr_Clear();
     }
+    Py_XDECREF(finalizing);
+    PyErr_Clear();
     int error = vmh_fd_release(self, closes);
     if (error != 0 && closes) {
         Py_CLEAR(call->result);
@@ -239,10 +252,7 @@ static int check_close(vmh_gated *call)
 
 static void file_dealloc_gate(PyObject *self)
 {
-    PyObject *before = dying;
-    dying = self;
     vmh_fd_dealloc(self, atomic_load(&file_dealloc), false);
-    dying = before;
 }
 
 /* importlib and others open code files with it: to read, binary, by path. */
@@ -322,11 +332,11 @@ static int check_open(vmh_gated *call)
     G(_io, FileIO, readinto, check_file_wait, POLLIN, NULL) \
     G(_io, FileIO, write, check_file_wait, POLLOUT, NULL) \
     G(_io, FileIO, seek, check_file, 0, NULL)       \
-    G(_io, FileIO, seekable, check_file, 0, NULL)   \
+    G(_io, FileIO, seekable, check_file_ability, 0, NULL) \
     G(_io, FileIO, tell, check_file, 0, NULL)       \
     G(_io, FileIO, truncate, check_file, 0, NULL)   \
-    G(_io, FileIO, isatty, check_file, 0, NULL)     \
-    G(_io, FileIO, _isatty_open_only, check_file, 0, NULL)
+    G(_io, FileIO, isatty, check_file_ability, 0, NULL) \
+    G(_io, FileIO, _isatty_open_only, check_file_ability, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
 vmh_gate *const vmh_gates_io[] = { GATES(VMH_GATE_ADDRESS) NULL };
@@ -345,16 +355,17 @@ int vmh_io_finish(PyObject *dict)
     PyTypeObject *base = type->tp_base == NULL ? NULL : type->tp_base->tp_base;
     PyMethodDef *fileno_def = vmh_method_def(type, "fileno"), *warn_def = vmh_method_def(type, "_dealloc_warn");
     PyMethodDef *close_def = base == NULL ? NULL : vmh_method_def(base, "close");
-    PyObject *closefd = vmh_dict_get(type->tp_dict, "closefd"), *probe = NULL;
+    PyObject *closefd = vmh_dict_get(type->tp_dict, "closefd"), *finalizing = vmh_dict_get(type->tp_dict, "_finalizing"), *probe = NULL;
     if (fileno_def == NULL || warn_def == NULL || close_def == NULL)
         return -1;
-    if (closefd == NULL || !Py_IS_TYPE(closefd, &PyGetSetDescr_Type)) {
+    if (closefd == NULL || !Py_IS_TYPE(closefd, &PyGetSetDescr_Type) || finalizing == NULL || !Py_IS_TYPE(finalizing, &PyMemberDescr_Type)) {
         PyErr_SetString(PyExc_SystemError, "_io.FileIO cannot be gated in this Python");
         return -1;
     }
     atomic_store(&base_close, close_def);
     atomic_store(&file_dealloc_warn, warn_def);
     atomic_store(&file_closefd, ((PyGetSetDescrObject *)closefd)->d_getset);
+    atomic_store(&file_finalizing, ((PyMemberDescrObject *)finalizing)->d_member);
     atomic_store(&file_init, type->tp_init);
     atomic_store(&file_dealloc, type->tp_dealloc);
     type->tp_dealloc = file_dealloc_gate;

@@ -304,6 +304,25 @@ def lie(name, path, number, flips):
     told(os.close, own)
     return got + text, host.look(None)
 
+def scandir_of_a_descriptor(path):
+    number = os.open(os.path.dirname(path), os.O_RDONLY)
+    got = told(os.scandir, number)
+    os.close(number)
+    return got, []
+
+def stdout_that_goes(_):
+    """os.write(1, …) is a line of the log, also where the data takes sys.stdout away meanwhile."""
+    import sys
+    kept = sys.stdout
+    class Data:
+        def __buffer__(self, flags):
+            sys.stdout = None
+            return memoryview(b"")
+    try:
+        return told(os.write, 1, Data()), []
+    finally:
+        sys.stdout = kept
+
 def option(level, name):
     one, other = socket.socketpair()
     return told(one.getsockopt, level, name, 64), told(one.setsockopt, level, name, bytes(16))
@@ -448,7 +467,8 @@ def cases(path, numbers):
         yield f"epoll {name}", ("epoll_method", name)
     for name in ("double_close", "double_close_of_two", "double_close_of_a_socket", "dropped", "dropped_socket", "dropped_epoll", "buffered_writer",
                  "text_reader", "made_again", "closed_by_its_own_flush", "closed_by_its_own_name", "opener_of_a_folder", "buffer_that_closes",
-                 "bytes_that_close", "tls", "waiting_read", "waiting_file", "waiting_socket", "waiting_select"):
+                 "bytes_that_close", "tls", "waiting_read", "waiting_file", "waiting_socket", "waiting_select", "scandir_of_a_descriptor",
+                 "stdout_that_goes"):
         yield name, (name, path)
 
 

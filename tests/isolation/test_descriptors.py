@@ -60,6 +60,10 @@ def test_threads_that_close_what_others_use(cases):
     assert set(cases["race"]["got"].strip("[]").split(", ")) <= {"\"b'own fi'\"", "\"b''\"", "\"b'le'\"", "'EBADF'", "'ValueError'"}
 
 
+def test_a_folder_is_scanned_by_its_path(cases):
+    assert cases["scandir_of_a_descriptor"]["got"] == "TypeError", "the entries would go on using the number"
+
+
 def test_options_that_carry_descriptors_addresses_or_programs_are_refused(cases):
     options = [case["got"] for name, case in cases.items() if name.startswith("option ")]
     assert len(options) == 8 and all(got == ["denied", "denied"] for got in options)

@@ -136,10 +136,20 @@ static int hold(vmh_gated *call, int fd)
     return 0;
 }
 
+int vmh_fd_of(PyObject *argument)
+{
+    if (!PyIndex_Check(argument))
+        return PyObject_AsFileDescriptor(argument);
+    PyObject *number = PyNumber_Index(argument);
+    int fd = number == NULL ? -1 : PyLong_AsInt(number);
+    Py_XDECREF(number);
+    return fd;
+}
+
 int vmh_gated_fd(vmh_gated *call, PyObject **argument)
 {
-    int fd = PyObject_AsFileDescriptor(*argument);
-    if (fd < 0 || vmh_fd_check(fd, call->gate->name) < 0 || hold(call, fd) < 0)
+    int fd = vmh_fd_of(*argument);
+    if (PyErr_Occurred() || vmh_fd_check(fd, call->gate->name) < 0 || hold(call, fd) < 0)
         return -1;
     return vmh_gated_replace(call, argument, PyLong_FromLong(fd)) < 0 ? -1 : fd;
 }

@@ -217,7 +217,7 @@ static int check_write(vmh_gated *call)
              **data = vmh_gated_argument(call, 1, "data");
     if (argument != NULL && data != NULL && PyLong_CheckExact(*argument)) {
         long fd = PyLong_AsLong(*argument);
-        PyObject *stream = fd != 1 && fd != 2 ? NULL : PySys_GetObject(fd == 1 ? "stdout" : "stderr");
+        PyObject *stream = fd != 1 && fd != 2 ? NULL : Py_XNewRef(PySys_GetObject(fd == 1 ? "stdout" : "stderr"));
         if (stream != NULL && stream != Py_None && !vmh_fd_owned((int)fd)) {
             PyObject *bytes = PyBytes_FromObject(*data), *text = NULL, *count = NULL;
             if (bytes != NULL)
@@ -229,8 +229,10 @@ static int check_write(vmh_gated *call)
             Py_XDECREF(bytes);
             Py_XDECREF(text);
             Py_XDECREF(count);
+            Py_DECREF(stream);
             return call->result == NULL ? -1 : 1;
         }
+        Py_XDECREF(stream);
         PyErr_Clear();
     }
     return check_fd_wait(call);
@@ -241,8 +243,8 @@ static int check_close(vmh_gated *call)
     PyObject **argument = vmh_gated_argument(call, 0, "fd");
     if (argument == NULL || call->nargs > 1)
         return 0;       /* its own TypeError */
-    int fd = PyObject_AsFileDescriptor(*argument);
-    if (fd < 0 || vmh_fd_check(fd, "close") < 0)
+    int fd = vmh_fd_of(*argument);
+    if (PyErr_Occurred() || vmh_fd_check(fd, "close") < 0)
         return -1;
     int error = vmh_fd_close(fd);
     if (error != 0) {
@@ -324,7 +326,7 @@ static int check_device_encoding(vmh_gated *call)
     G(posix, , lstat, check_path, VMH_READ | KEEP_LAST | OF_BUNDLE, "path") \
     G(posix, , access, check_access, VMH_READ | OF_BUNDLE, "path")      \
     G(posix, , listdir, check_path, VMH_READ | OR_FD | OF_BUNDLE, "path") \
-    G(posix, , scandir, check_path, VMH_READ | OR_FD | OF_BUNDLE, "path") \
+    G(posix, , scandir, check_path, VMH_READ | OF_BUNDLE, "path")       \
     G(posix, , readlink, check_path, VMH_READ | KEEP_LAST | OF_BUNDLE, "path") \
     G(posix, , statvfs, check_path, VMH_READ | OR_FD, "path")           \
     G(posix, , chmod, check_path, VMH_WRITE | OR_FD, "path")            \

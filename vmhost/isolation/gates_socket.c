@@ -155,7 +155,9 @@ static int check_sendmsg(vmh_gated *call)
     if (check_socket(call) < 0)
         return -1;
     if (call->nargs > 1) {
-        Py_ssize_t count = PyObject_Size(call->args[1]);
+        PyObject *ancillary = PySequence_List(call->args[1]);
+        Py_ssize_t count = ancillary == NULL ? -1 : PyList_GET_SIZE(ancillary);
+        Py_XDECREF(ancillary);
         if (count < 0)
             return -1;
         if (count > 0) {
@@ -175,8 +177,18 @@ static int check_sendmsg(vmh_gated *call)
 static int check_recvmsg(vmh_gated *call)
 {
     if (call->nargs > 1) {
-        vmh_deny("ancillary data could carry descriptors", "socket.%s", call->gate->name);
-        return -1;
+        PyObject *room = PyNumber_Index(call->args[1]);
+        int overflow = 0;
+        long size = room == NULL ? -1 : PyLong_AsLongAndOverflow(room, &overflow);
+        Py_XDECREF(room);
+        if (PyErr_Occurred())
+            return -1;
+        if (size > 0 || overflow > 0) {
+            vmh_deny("ancillary data could carry descriptors", "socket.%s", call->gate->name);
+            return -1;
+        }
+        if (vmh_gated_replace(call, &call->args[1], PyLong_FromLong(size)) < 0)
+            return -1;
     }
     return check_wait(call);
 }
@@ -371,8 +383,8 @@ static int check_close_fd(vmh_gated *call)
 {
     if (call->nargs != 1 || call->kwnames != NULL)
         return 0;
-    int fd = PyObject_AsFileDescriptor(call->args[0]);
-    if (fd < 0 || vmh_fd_check(fd, "socket.close") < 0)
+    int fd = vmh_fd_of(call->args[0]);
+    if (PyErr_Occurred() || vmh_fd_check(fd, "socket.close") < 0)
         return -1;
     int error = vmh_fd_close(fd);
     if (error != 0 && error != ECONNRESET) {

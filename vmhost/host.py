@@ -6,6 +6,7 @@ ClosedError.
 """
 
 import atexit
+import errno
 import functools
 import logging
 import os
@@ -53,10 +54,6 @@ class Host:
         self._policy = policy if policy is not None else Policy()
         self._functions = dict(functions or {})
         native = isolation.core()
-        folder = _state_folder(state) if state is not None else None
-        self._state = folder.path if folder is not None else None
-        self._keeps_models, self._kept_models = folder is not None, None    # the second is made with the first model; where that fails, none is kept
-        self.crashes = _crashes_before(native, folder) if folder is not None else ()
         # The service must not keep this object alive, and so not the functions either, which may refer to it.
         self_ref = weakref.ref(self)
 
@@ -64,13 +61,23 @@ class Host:
             host = self_ref()
             return host._functions if host is not None else {}
 
-        try:
-            self._service = start_service(self._policy, native, folder, functions_now)
+        self._service = folder = None
+        try:        # Ctrl-C comes between any two steps: nothing may stay behind then, no thread, no VM, no lock on the folder
+            folder = _state_folder(state) if state is not None else None
+            self._state = folder.path if folder is not None else None
+            self._keeps_models, self._kept_models = folder is not None, None    # the second is made with the first model; where that fails, none is kept
+            self.crashes = _crashes_before(native, folder) if folder is not None else ()
+            start_service(self._policy, native, folder, functions_now, self._own)
         except BaseException:
-            if folder is not None:
+            if self._service is not None:
+                self._service.abandon()     # and with it the folder
+            elif folder is not None:
                 folder.close()
             raise
-        self._finalizer = weakref.finalize(self, self._service.abandon)
+
+    def _own(self, service):
+        self._service = service
+        self._finalizer = weakref.finalize(self, service.abandon)
         self._finalizer.atexit = False
 
     @classmethod
@@ -228,14 +235,19 @@ class Host:
         return f"<vmhost.Host {'closed' if self._closed else ', '.join(self.tasks) or 'no tasks'}>"
 
 
-def start_service(policy, native, folder=None, functions=dict):
-    """A Service on the native core, as Host and VMExecutor have one; closed at exit at the latest."""
+def start_service(policy, native, folder=None, functions=dict, own=lambda service: None):
+    """A Service on the native core, as Host and VMExecutor have one; closed at exit at the latest.
+
+    `own(service)` is called before it begins: from then on its owner abandons it when something goes wrong.
+    """
     _end_hosts_at_exit()
     if not native.sqlite_counted():
         _log.warning("SQLite was in use before the first host was made, so what tasks allocate in it does not count against "
                      "their memory limit; make the host before the first connection")
     service = Service(policy, native, system_image(native), folder, functions)
     _services.add(service)
+    own(service)
+    service.start()
     return service
 
 
@@ -294,20 +306,24 @@ def _state_folder(path):
 
 def _crashes_before(native, folder):
     """What the last process with this state folder left in its breadcrumbs; from now on they are this process's."""
-    try:
-        found = native.crash_open(folder.crash_map)
-    except OSError as error:
-        # One process keeps one set of breadcrumbs, in the folder of its first host.
-        _log.info("%s: crashes will not be traced: %s", folder.crash_map, error.strerror)
-        return ()
-    crashes = tuple(
-        Crash(entry["task"], entry["version"], entry["phase"], signal.Signals(entry["signal"]).name, entry["pid"])
-        for entry in found)
+    found, error = native.crash_open(folder.crash_map)
+    if error in (errno.EBUSY, errno.EEXIST):    # one process keeps one set of breadcrumbs, in the folder of its first host
+        _log.info("%s: crashes will not be traced there: %s", folder.crash_map, os.strerror(error))
+    elif error:
+        _log.warning("%s: crashes will not be traced: %s", folder.crash_map, os.strerror(error))
+    crashes = []
+    for entry in found:
+        try:
+            name = signal.Signals(entry["signal"]).name
+        except ValueError:
+            _log.error("%s: damaged, there is no signal %s; what crashed before is not known", folder.crash_map, entry["signal"])
+            continue
+        crashes.append(Crash(entry["task"], entry["version"], entry["phase"], name, entry["pid"]))
     for crash in crashes:
         _log.error("%s: %s", folder.path, crash)
         if crash.task:
             folder.add_crash(crash.task, crash.version, str(crash))
-    return crashes
+    return tuple(crashes)
 
 
 SYSTEM_BUNDLE = IN_CHECKOUT
@@ -315,6 +331,9 @@ SYSTEM_BUNDLE = IN_CHECKOUT
 
 def system_image(native):
     """The image that all VMs boot from: the standard library and the guest runtime, as set-up compiled them."""
+    image = _system_images.get(native)
+    if image is not None:
+        return image                # without the lock, which Ctrl-C in the main thread might leave taken
     with _system_lock:
         image = _system_images.get(native)
         if image is None:

@@ -10,6 +10,7 @@ strongly: a host that is dropped is cleaned up, through `abandon`.
 
 import _thread
 import collections
+import functools
 import logging
 import os
 import queue
@@ -72,9 +73,12 @@ class Service:
         self._abandoned = None      # what to do with waiting calls, once the Host object is gone: drain them?
         self._finished_at_all = False
         native.set_error_factory(from_core)
-        with self.lock:
-            self._scheduler.deal()
-        self._thread = threading.Thread(target=self._run, name="vmhost-service", daemon=True)
+        self._to_serve = [self]     # who takes it out serves, or sees to it that nobody does
+        self._thread = _ServiceThread(self._to_serve)
+
+    def start(self):
+        """Begin to serve. Who is interrupted in here, or gets an exception, calls `abandon`."""
+        self._scheduler.deal()      # nobody else knows this service yet: without the lock, which an interruption might leave taken
         self._thread.start()
 
     # -- loading and unloading ------------------------------------------------------------------------------------
@@ -183,12 +187,11 @@ class Service:
         """Wait until all that `begin_close` began is done. False after `timeout_s`, and at once on a thread that it waits for."""
         if self.is_waited_for(threading.current_thread()):
             return self._finished_at_all
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._thread.join(timeout_s)
 
     def is_waited_for(self, thread):
         """Can the service not end before `thread` goes on? It serves, or runs a function that a guest waits for."""
-        return thread is self._thread or self._function_threads.has(thread)
+        return self._thread.is_it(thread.ident) or self._function_threads.has(thread)
 
     def wait_functions(self):
         """After `wait_closed`: wait a bounded time for host functions whose guests have given up on them. What still runs is logged."""
@@ -201,6 +204,13 @@ class Service:
         """The Host object was dropped. Runs inside a garbage collection: takes no lock and does no work."""
         self._abandoned = drain
         self.events.wake()
+        try:
+            self._to_serve.pop()
+        except IndexError:
+            return                  # its thread serves: it does the rest
+        self._finished_at_all = True
+        if self._state is not None:
+            self._state.close()
 
     @property
     def abandoned(self):
@@ -404,7 +414,7 @@ class Service:
 
     def run_callbacks(self, act):
         """Run `act`, which calls user code: aside when this is the service thread, else here."""
-        if threading.current_thread() is self._thread:
+        if self._thread.is_it(threading.get_ident()):
             self._put_aside(act)
         else:
             act()
@@ -504,6 +514,41 @@ def _told(error):
 def _span(limit_s):
     """A limit as the core takes it: below zero is none."""
     return -1.0 if limit_s is None else limit_s
+
+
+class _ServiceThread:
+    """The thread that serves what is in the list `to_serve`; it ends at once when somebody has taken that out before.
+
+    Ctrl-C in `threading.Thread.start` can leave a lock taken that the new thread waits for, for ever. Here one call into C starts it.
+    """
+
+    def __init__(self, to_serve):
+        self._handle = _thread._ThreadHandle()      # what threading.Thread has
+        self._to_serve = to_serve
+
+    def start(self):
+        _thread.start_joinable_thread(functools.partial(_serve, self._to_serve), handle=self._handle, daemon=True)
+
+    def join(self, timeout_s=None):
+        """Wait for its end. Has it ended, or was it never to begin?"""
+        if self._handle.ident:
+            self._handle.join(-1 if timeout_s is None else max(timeout_s, 0.0))
+        return not self.is_alive()
+
+    def is_alive(self):
+        return bool(self._handle.ident) and not self._handle.is_done()
+
+    def is_it(self, ident):
+        return ident == self._handle.ident and self.is_alive()
+
+
+def _serve(to_serve):
+    try:
+        service = to_serve.pop()
+    except IndexError:
+        return
+    threading.current_thread().name = "vmhost-service"
+    service._run()
 
 
 def _work_off(work):

@@ -5,44 +5,65 @@ tasks that were not loaded since), and `crash.map`, where the native core keeps 
 the process crashes. Files are replaced whole, so a crash leaves the old or the new one.
 """
 
+import contextlib
 import fcntl
+import io
+import logging
+import math
 import os
+import stat
+import weakref
 from pathlib import Path
 
 import msgpack
 
 from vmhost.errors import ConfigurationError
 
+_log = logging.getLogger("vmhost")
 _FORMAT = 1
+_MOST_BYTES = 64 << 20      # of a file that is read; thousands of open breakers have some hundred KB
+_open_folders = weakref.WeakSet()
 
 
 class StateFolder:
-    """The folder `path`, made if missing and locked until `close()`.
+    """The folder `path`, made if missing and locked until `close()`, or until the object or the process is gone.
 
-    ConfigurationError when another process holds it.
+    ConfigurationError when another host or process holds it, or it cannot be used.
     """
 
     def __init__(self, path):
         self.path = Path(path)
+        self._lock = None
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._take()
+            self._breakers, self._crashes = self._read()
         except OSError as error:
+            self.close()
             raise ConfigurationError(f"{self.path}: expected a folder that can be written, got {error}; "
                                      "choose another folder for `state`") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self):
+        """Lock the folder. A file object holds the lock, so that an interruption between two steps lets go of it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = self.path / "lock"
+        with contextlib.suppress(FileExistsError):
+            os.mknod(file, 0o600 | stat.S_IFREG)
+        self._lock = io.FileIO(file, "r+")
+        _open_folders.add(self)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip()
-            os.close(self._lock)
-            self._lock = None
+        except BlockingIOError as error:
+            owner = os.pread(self._lock.fileno(), 32, 0).decode("ascii", "replace").strip()
             whose = ("this process" if owner == str(os.getpid()) else
-                     f"process {owner}" if owner else "another process, which is just starting")
+                     f"process {owner}" if owner.isdigit() else "another process, which is just starting")
             raise ConfigurationError(f"{self.path}: already in use as the state folder of a host of {whose}; close that host, or "
                                      "give each host a state folder of its own") from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
-        self._breakers, self._crashes = self._read()
+        with contextlib.suppress(OSError):      # a full disk: only the message above is poorer for it
+            os.ftruncate(self._lock.fileno(), 0)
+            os.pwrite(self._lock.fileno(), str(os.getpid()).encode(), 0)
 
     @property
     def crash_map(self):
@@ -51,19 +72,21 @@ class StateFolder:
     def _read(self):
         """Saved breakers by (name, version, digest), crashes by (name, version).
 
-        A damaged file is put aside: nothing is known then.
+        What is damaged or cannot be read is put aside, and told: nothing is known then. OSError: it cannot be put aside.
         """
         file = self.path / "breakers.msgpack"
         try:
-            content = msgpack.unpackb(file.read_bytes())
-            if content["format"] != _FORMAT:
-                raise ValueError(f"format {content['format']}")
-            return ({tuple(key): saved for key, saved in content["breakers"]},
-                    {tuple(key): reason for key, reason in content["crashes"]})
+            return _checked(_content(file))
         except FileNotFoundError:
             return {}, {}
-        except (ValueError, KeyError, TypeError, msgpack.UnpackException):
-            file.replace(file.with_suffix(".damaged"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError,
+                msgpack.UnpackException) as error:
+            aside = file.with_suffix(".damaged")
+            with contextlib.suppress(OSError):
+                aside.rmdir()       # an empty folder would be in the way
+            file.replace(aside)
+            _log.error("%s: not what this version of vmhost keeps there (%s: %s); which breakers were open is not known. It is %s now",
+                       file, type(error).__name__, error, aside.name)
             return {}, {}
 
     def breaker(self, key):
@@ -83,25 +106,76 @@ class StateFolder:
     def add_crash(self, name, version, reason):
         """The process before this one crashed in task `name` `version`; kept until `take_crash`."""
         self._crashes[name, version] = reason
-        self._write()
+        self._try_to_write()
 
     def take_crash(self, name, version):
         """Why `name` `version` must start with its breaker open, None: it need not. Forgotten once told."""
         reason = self._crashes.pop((name, version), None)
         if reason is not None:
-            self._write()
+            self._try_to_write()
         return reason
+
+    def _try_to_write(self):
+        try:
+            self._write()
+        except OSError as error:
+            _log.error("%s: what crashed before cannot be saved, a restart will not know of it: %s", self.path, error)
 
     def _write(self):
         file = self.path / "breakers.msgpack"
         new = file.with_suffix(".new")
-        new.write_bytes(msgpack.packb({
-            "format": _FORMAT, "breakers": [[list(key), saved] for key, saved in self._breakers.items()],
-            "crashes": [[list(key), reason] for key, reason in self._crashes.items()]}))
-        new.replace(file)
+        try:
+            new.write_bytes(msgpack.packb({
+                "format": _FORMAT, "breakers": [[list(key), saved] for key, saved in self._breakers.items()],
+                "crashes": [[list(key), reason] for key, reason in self._crashes.items()]}))
+            new.replace(file)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            raise
 
     def close(self):
         """Give the folder free. Repeating it does nothing."""
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.close()
             self._lock = None
+
+
+def _content(file):
+    """What is in the `file`, unpacked. OSError, ValueError, msgpack's errors."""
+    with io.FileIO(file, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:     # waits for no pipe
+        found = os.fstat(opened.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+            raise ValueError(f"expected a file of at most {_MOST_BYTES >> 20} MiB")
+        return msgpack.unpackb(opened.readall())
+
+
+def _checked(content):
+    """Breakers and crashes of what a file held. ValueError, TypeError, KeyError, AttributeError."""
+    if content["format"] != _FORMAT:
+        raise ValueError(f"format {content['format']!r}, expected {_FORMAT}")
+    breakers = {_key(key, 3): saved for key, saved in content["breakers"]}
+    for saved in breakers.values():
+        numbers = saved["open_s"], saved["until"]
+        if not (type(saved["reason"]) is str and type(saved["trips"]) is int and saved["trips"] >= 0
+                and all(type(number) in (int, float) and math.isfinite(number) and number >= 0 for number in numbers)):
+            raise ValueError("a breaker's state has wrong values")
+    crashes = {_key(key, 2): reason for key, reason in content["crashes"]}
+    if not all(type(reason) is str for reason in crashes.values()):
+        raise ValueError("a crash's reason is no text")
+    return breakers, crashes
+
+
+def _key(key, length):
+    if len(key) != length or not all(type(part) in (str, bytes) for part in key):
+        raise ValueError("a task's name, version or digest has the wrong type")
+    return tuple(key)
+
+
+def _let_go_in_a_child():
+    """A forked child has the lock's descriptor, too: the folder would be in use for as long as the child lives."""
+    for folder in list(_open_folders):
+        folder.close()
+
+
+os.register_at_fork(after_in_child=_let_go_in_a_child)

@@ -82,7 +82,7 @@ void kept_open(model_making *it, const char *path, size_t size)
     const bool leave = it->spent != NULL;
     struct stat found;
     kept_header head;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);     /* nor is a pipe waited for */
     if (file < 0)
         return;
     if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0

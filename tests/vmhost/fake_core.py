@@ -43,7 +43,7 @@ class FakeCore:
 
     def crash_open(self, path):
         told, self.crashes = self.crashes, []
-        return told
+        return told, 0
 
     def clock(self):
         return self.now

@@ -80,10 +80,7 @@ static PyObject *crash_open(PyObject *Py_UNUSED(module), PyObject *path)
         PyErr_NoMemory();
         goto done;
     }
-    if ((errno = vmh_crash_open(PyBytes_AS_STRING(encoded), before)) != 0) {
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
-        goto done;
-    }
+    int error = vmh_crash_open(PyBytes_AS_STRING(encoded), before);
     list = PyList_New(0);
     for (int i = 0; list != NULL && i < VMH_CRASH_SLOTS; i++) {
         vmh_crash_slot *slot = &before->slots[i];
@@ -101,6 +98,8 @@ static PyObject *crash_open(PyObject *Py_UNUSED(module), PyObject *path)
             Py_CLEAR(list);
         Py_XDECREF(item);
     }
+    if (list != NULL)
+        list = Py_BuildValue("(Ni)", list, error);
 done:
     free(before);
     Py_XDECREF(encoded);
@@ -160,8 +159,8 @@ static PyMethodDef core_methods[] = {
      PyDoc_STR("The native modules of OpenSSL and libzstd that this Python has, and whose libraries' memory is not charged to the VM that\n"
                "asks for it. Loads them.")},
     {"crash_open", crash_open, METH_O,
-     PyDoc_STR("crash_open(path) -> list of dicts: keeps this process's breadcrumbs in the file, and tells which VMs were running on "
-               "the crashing thread of the process that had it before. OSError EBUSY: another process has it.")},
+     PyDoc_STR("crash_open(path) -> (list of dicts, errno): keeps this process's breadcrumbs in the file, and tells which VMs were running on "
+               "the crashing thread of the process that had it before. errno 0: it does keep them; EBUSY: another process has the file.")},
     {"fork_prepare", vmh_fork_prepare, METH_NOARGS, PyDoc_STR("os.register_at_fork: before")},
     {"fork_parent", vmh_fork_parent, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_parent")},
     {"fork_child", vmh_fork_child, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_child")},

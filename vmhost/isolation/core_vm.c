@@ -26,8 +26,10 @@ static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     vmh_vm *vm = vmh_vm_new(((image_object *)system)->image, ((events_object *)events)->events);
     if (vm == NULL) {
+        int error = errno;
         Py_DECREF(self);
-        return PyErr_NoMemory();
+        errno = error;
+        return error == ENOMEM ? PyErr_NoMemory() : PyErr_SetFromErrno(PyExc_OSError);
     }
     self->vm = vm;
     vm->wrapper = self;

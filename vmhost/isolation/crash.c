@@ -5,11 +5,12 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "overflow.h"
@@ -22,8 +23,8 @@ static const int fatal[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
 enum { FATAL_COUNT = sizeof fatal / sizeof *fatal };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static vmh_crash_map unsaved;                   /* until a file is opened */
-static _Atomic(vmh_crash_map *) map = &unsaved;
+static vmh_crash_map map;
+static atomic_int file = -1;                    /* holds the same; -1: none. Open, for its lock, as long as the process lives */
 static char *open_path;                         /* guarded by lock */
 static struct sigaction before_us[FATAL_COUNT];
 
@@ -34,8 +35,14 @@ static void on_fatal(int number, siginfo_t *info, void *context)
 {
     if (number == SIGSEGV && vmh_overflow_fault(info, context))
         return;
-    if (mine != NULL)
+    if (mine != NULL) {
         atomic_store(&mine->signal, number);
+        int fd = atomic_load(&file), error = errno;
+        if (fd >= 0 && pwrite(fd, mine, sizeof *mine, (char *)mine - (char *)&map) < 0) {
+            /* untold, then */
+        }
+        errno = error;
+    }
     /* The handler before us comes next: a fault happens again when we return, an abort is raised again. */
     for (int i = 0; i < FATAL_COUNT; i++)
         if (fatal[i] == number)
@@ -74,29 +81,36 @@ int vmh_crash_open(const char *path, vmh_crash_map *before)
         rc = strcmp(open_path, path) == 0 ? 0 : EEXIST;
         goto done;
     }
-    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
+    struct stat found;
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &found) < 0) {
         rc = errno == EWOULDBLOCK ? EBUSY : errno;
+        goto done;
+    }
+    if (!S_ISREG(found.st_mode)) {
+        rc = EINVAL;
         goto done;
     }
     ssize_t got = pread(fd, before, sizeof *before, 0);
     if (got != (ssize_t)sizeof *before || memcmp(before->magic, magic, sizeof magic) != 0)
         memset(before, 0, sizeof *before);
-    if (ftruncate(fd, 0) < 0 || ftruncate(fd, sizeof *before) < 0) {
+    memcpy(map.magic, magic, sizeof magic);
+    map.pid = (int32_t)getpid();
+    if (ftruncate(fd, 0) < 0) {         /* whatever comes: a crash is told once */
         rc = errno;
         goto done;
     }
-    vmh_crash_map *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (fresh == MAP_FAILED || (open_path = strdup(path)) == NULL) {
+    if ((rc = posix_fallocate(fd, 0, sizeof map)) != 0) {
+        (void)!ftruncate(fd, 0);
+        goto done;
+    }
+    if (pwrite(fd, &map, offsetof(vmh_crash_map, slots), 0) < 0 || (open_path = strdup(path)) == NULL) {
         rc = errno;
         goto done;
     }
-    memcpy(fresh->magic, magic, sizeof magic);
-    fresh->pid = (int32_t)getpid();
-    /* VMs that run already go on in the unsaved map: they leave no trace in the file */
-    atomic_store(&map, fresh);
+    atomic_store(&file, fd);
     install();
-    fd = -1;        /* stays open, for the lock, as long as the process lives */
+    fd = -1;
 done:
     pthread_mutex_unlock(&lock);
     if (fd >= 0)
@@ -104,13 +118,19 @@ done:
     return rc;
 }
 
+void vmh_crash_forked(void)
+{
+    int fd = atomic_exchange(&file, -1);
+    if (fd >= 0)
+        close(fd);
+}
+
 vmh_crash_slot *vmh_crash_thread_enter(uint64_t vm_id)
 {
-    vmh_crash_map *all = atomic_load(&map);
     vmh_crash_slot *slot = NULL;
     for (int i = 0; i < VMH_CRASH_SLOTS && slot == NULL; i++)
-        if (atomic_exchange(&all->slots[i].used, 1) == 0)
-            slot = &all->slots[i];
+        if (atomic_exchange(&map.slots[i].used, 1) == 0)
+            slot = &map.slots[i];
     if (slot != NULL) {
         atomic_store(&slot->signal, 0);
         slot->vm_id = vm_id;

@@ -12,6 +12,7 @@
 #include "fork.h"
 
 #include "clock.h"
+#include "crash.h"
 #include "vm_private.h"
 #include "warden.h"
 
@@ -123,5 +124,6 @@ PyObject *vmh_fork_parent(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unuse
 PyObject *vmh_fork_child(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     atomic_store(&child, true);
+    vmh_crash_forked();
     Py_RETURN_NONE;
 }

@@ -66,8 +66,10 @@ static void on_soft(void *context)
 vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events)
 {
     vmh_vm *vm = calloc(1, sizeof *vm);
-    if (vm == NULL)
+    if (vm == NULL) {
+        errno = ENOMEM;
         return NULL;
+    }
     vm->stop_fd = -1;
     vmh_blob_init(&vm->permissions);
     vmh_blob_init(&vm->scratch);
@@ -93,10 +95,12 @@ vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events)
     vm->meter->on_soft = on_soft;
     vmh_warden_add_vm(vm);
     return vm;
-failed:
+failed:;
+    int error = vm->meter == NULL ? ENOMEM : errno;     /* of the descriptor: none is left, say */
     if (vm->meter != NULL)
         vmh_meter_unref(vm->meter);
     free(vm);
+    errno = error;
     return NULL;
 }
 

@@ -117,6 +117,7 @@ struct vmh_vm {
     struct vmh_vm *next_vm, **link;     /* the warden's list */
 };
 
+/* NULL: errno says why. */
 vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events);
 vmh_vm *vmh_vm_ref(vmh_vm *vm);
 void vmh_vm_unref(vmh_vm *vm);

@@ -104,6 +104,66 @@ TASKS = {
             assert connection.execute(f"select {number}").fetchone() == (number,)
         assert connection.execute("select 4").fetchall() == [(4,)]
     """,
+    # what `_decimal` shows it is not whole yet
+    "a kind of numbers that uses what it is shown": """
+        import numbers, sys
+        class Number:
+            @staticmethod
+            def register(kind):
+                shown.append(kind)
+                value = kind(1)
+                for name in dir(value):
+                    if name != "__class__":
+                        for arguments in ((), (value,), (1,)):
+                            try:
+                                getattr(value, name)(*arguments)
+                            except Exception:
+                                pass
+        shown = []
+        real, numbers.Number = numbers.Number, Number
+        import decimal
+        numbers.Number = real
+        assert shown == [decimal.Decimal], shown
+        assert decimal.Decimal("1.5") + 1 == decimal.Decimal("2.5") and str(decimal.Decimal(1).as_tuple()).startswith("DecimalTuple")
+        assert sys.modules["numbers"] is numbers
+    """,
+    "decimals are numbers": """
+        import decimal, numbers
+        assert isinstance(decimal.Decimal(1), numbers.Number) and decimal.getcontext().prec == 28
+    """,
+    # types that are being made are not told of
+    "an import function that uses what is being made": """
+        import builtins, _vmhost
+        real, depth = builtins.__import__, 0
+        before = set(object.__subclasses__())
+        def spy(asked, *rest):
+            nonlocal depth
+            if depth == 0:
+                depth = 1
+                for kind in [kind for kind in object.__subclasses__() if kind not in before and kind.__module__ in about]:
+                    for arguments in ((), (1,), ("a",), ([],)):
+                        try:
+                            made = kind(*arguments)
+                        except Exception:
+                            continue
+                        for name in dir(made):
+                            for given in ((), (1,), ("a",), ([1],)):
+                                try:
+                                    getattr(made, name)(*given)
+                                except Exception:
+                                    pass
+                depth = 0
+            return real(asked, *rest)
+        about = ("_pickle", "_asyncio", "decimal", "zoneinfo", "xml.etree.ElementTree")
+        builtins.__import__ = spy
+        try:
+            for name in ("_pickle", "_asyncio", "_decimal", "_elementtree", "_zoneinfo"):
+                eval(call, {"__builtins__": dict(vars(builtins)), "create": _vmhost.create, "name": name})
+        finally:
+            builtins.__import__ = real
+        import pickle, decimal
+        assert pickle.loads(pickle.dumps(decimal.Decimal("1.5"))) == 1.5
+    """,
     "a type in the place of one that is gated": """
         import _sqlite3, sys
         class Connection:

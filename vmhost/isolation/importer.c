@@ -210,11 +210,85 @@ static PyObject *native_modules(PyObject *Py_UNUSED(native), PyObject *package)
     return all.found;
 }
 
-/* --- the second phase of a module that has gates
+/* --- the second phase
  *
- * While it runs, its types are there (`object.__subclasses__()`) and not gated yet. So no Python may run from its beginning until it is
- * gated. What it imports is looked up in `sys.modules` alone, and must be there as a plain module. `_sqlite3` takes functools.lru_cache from
- * there and believes whatever that gives back, so it gets one that is made of the native part of functools only. */
+ * While it runs, the module's types are there, and neither finished nor gated. `__subclasses__` does not tell of them until then, in case
+ * the module imports what is written in Python. */
+
+static PyObject *subclasses(PyObject *type, PyObject *Py_UNUSED(unused));
+static PyMethodDef subclasses_def = { "__subclasses__", subclasses, METH_NOARGS,
+                                      PyDoc_STR("__subclasses__($self, /)\n--\n\nReturn a list of immediate subclasses.") };
+static _Atomic(PyMethodDef *) subclasses_original;
+
+static bool is_under_way(const vmh_seal *seal, PyObject *type)
+{
+    if (!PyType_Check(type) || !(((PyTypeObject *)type)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+        return false;
+    PyObject *module = ((PyHeapTypeObject *)type)->ht_module;
+    for (const vmh_making *one = seal->making; module != NULL && one != NULL; one = one->next)
+        if (one->module == module)
+            return true;
+    return false;
+}
+
+static PyObject *subclasses(PyObject *type, PyObject *Py_UNUSED(unused))
+{
+    const vmh_seal *seal = vmh_seal_here();
+    PyObject *all = atomic_load(&subclasses_original)->ml_meth(type, NULL);
+    if (all == NULL || seal == NULL || seal->making == NULL)
+        return all;
+    PyObject *told = PyList_New(0);
+    for (Py_ssize_t i = 0; told != NULL && i < PyList_GET_SIZE(all); i++)
+        if (!is_under_way(seal, PyList_GET_ITEM(all, i)) && PyList_Append(told, PyList_GET_ITEM(all, i)) < 0)
+            Py_CLEAR(told);
+    Py_DECREF(all);
+    return told;
+}
+
+/* The type `type` is a static one, whose attributes each interpreter has in a dict of its own; nothing has looked this one up yet. */
+int vmh_subclasses_gate(void)
+{
+    PyMethodDef *def = PyType_Type.tp_methods;
+    while (def->ml_name != NULL && strcmp(def->ml_name, subclasses_def.ml_name) != 0)
+        def++;
+    if (def->ml_name == NULL || !(def->ml_flags & METH_NOARGS)) {
+        PyErr_SetString(PyExc_SystemError, "type.__subclasses__ cannot be gated in this Python");
+        return -1;
+    }
+    atomic_store(&subclasses_original, def);
+    PyObject *dict = PyType_GetDict(&PyType_Type), *gate = dict == NULL ? NULL : PyDescr_NewMethod(&PyType_Type, &subclasses_def);
+    int rc = gate == NULL ? -1 : PyDict_SetItemString(dict, subclasses_def.ml_name, gate);
+    Py_XDECREF(gate);
+    Py_XDECREF(dict);
+    return rc;
+}
+
+/* Executes and gates `module`; 0, or -1 with an error. */
+static int second_phase(PyObject *module, const char *text, PyMethodDef *exec)
+{
+    vmh_seal *seal = vmh_seal_here();
+    if (seal == NULL) {
+        vmh_deny("this thread is not one of the task's", "import of %s", text);
+        return -1;
+    }
+    vmh_making making = { module, seal->making, &seal->making };
+    if (making.next != NULL)
+        making.next->link = &making.next;
+    seal->making = &making;
+    PyObject *status = vmh_def_call(exec, NULL, NULL, &module, 1, NULL);
+    *making.link = making.next;
+    if (making.next != NULL)
+        making.next->link = making.link;
+    int rc = status == NULL ? -1 : vmh_gate_module(module, text);
+    Py_XDECREF(status);
+    return rc;
+}
+
+/* --- the second phase of a module that no Python of a guest may look into
+ *
+ * Of one that has gates, above all: no Python runs from its beginning until it is gated. What it imports is looked up in `sys.modules` alone,
+ * and must be there as a plain module. Two of them believe what they find there, and so find something native while they are made: `_sqlite3`
+ * takes what comes out of functools.lru_cache for statements, and `_decimal` shows numbers.Number its type before that is whole. */
 
 static PyObject *cache_of(PyObject *size, PyObject *function)
 {
@@ -236,6 +310,53 @@ static PyObject *lru_cache(PyObject *kind, PyObject *size)
 }
 
 static PyMethodDef lru_cache_def = { "lru_cache", lru_cache, METH_O, NULL };
+
+static void list_free(PyObject *capsule)
+{
+    Py_DECREF((PyObject *)PyCapsule_GetPointer(capsule, NULL));
+}
+
+/* register(type) -> type, of the stand-in for numbers.Number: it is registered when the phase is over. */
+static PyObject *number_register(PyObject *capsule, PyObject *type)
+{
+    PyObject *list = PyCapsule_GetPointer(capsule, NULL);
+    return list == NULL || PyList_Append(list, type) < 0 ? NULL : Py_NewRef(type);
+}
+
+static PyMethodDef number_register_def = { "register", number_register, METH_O, NULL };
+
+/* A module with what `_decimal` takes from `numbers`; `types` collects what it registers. */
+static PyObject *numbers_native(PyObject *numbers, PyObject *types)
+{
+    PyObject *capsule = PyCapsule_New(types, NULL, list_free);
+    if (capsule != NULL)
+        Py_INCREF(types);
+    PyObject *function = capsule == NULL ? NULL : PyCFunction_New(&number_register_def, capsule);
+    PyObject *number = function == NULL ? NULL : PyModule_New("Number"), *made = number == NULL ? NULL : PyModule_New("numbers");
+    PyObject *rational = made == NULL ? NULL : PyObject_GetAttrString(numbers, "Rational");
+    if (rational == NULL || PyModule_AddObjectRef(number, "register", function) < 0 || PyModule_AddObjectRef(made, "Number", number) < 0
+        || PyModule_AddObjectRef(made, "Rational", rational) < 0)
+        Py_CLEAR(made);
+    Py_XDECREF(rational);
+    Py_XDECREF(number);
+    Py_XDECREF(function);
+    Py_XDECREF(capsule);
+    return made;
+}
+
+/* Registers them with the true numbers.Number; 0, or -1 with an error. */
+static int numbers_register(PyObject *numbers, PyObject *types)
+{
+    PyObject *number = PyObject_GetAttrString(numbers, "Number"), *result = number;
+    for (Py_ssize_t i = 0; result != NULL && i < PyList_GET_SIZE(types); i++) {
+        PyObject *type = Py_NewRef(PyList_GET_ITEM(types, i));
+        result = PyObject_CallMethod(number, "register", "O", type);
+        Py_DECREF(type);
+        Py_XDECREF(result);
+    }
+    Py_XDECREF(number);
+    return result == NULL ? -1 : 0;
+}
 
 /* A module with what `_sqlite3` takes from functools. */
 static PyObject *functools_native(void)
@@ -265,9 +386,11 @@ static bool has_plain_keys(PyObject *dict)
     return true;
 }
 
-/* What `__import__` is while such a phase runs: the caller then takes the module from sys.modules. */
-static PyObject *quiet_import(PyObject *Py_UNUSED(unused), PyObject *args)
+/* What `__import__` is while such a phase runs: the caller then takes the module from sys.modules. To look into a plain one runs no Python. */
+static PyObject *quiet_import(PyObject *is_gated, PyObject *args)
 {
+    if (is_gated != Py_True)
+        Py_RETURN_NONE;
     PyObject *name = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : Py_None;
     PyObject *module = PyUnicode_CheckExact(name) ? PyDict_GetItemWithError(PyImport_GetModuleDict(), name) : NULL;
     PyObject *dict = module != NULL && PyModule_CheckExact(module) ? PyModule_GetDict(module) : NULL;
@@ -280,7 +403,8 @@ static PyMethodDef quiet_import_def = { "__import__", quiet_import, METH_VARARGS
 
 typedef struct {
     PyObject *module;           /* borrowed; NULL: it has run */
-    PyObject *functools;        /* borrowed; or NULL: not needed */
+    PyObject *stand_in;         /* borrowed; or NULL: not needed */
+    const char *stands_for;     /* a module */
     PyMethodDef *exec;
     const char *text;
 } quiet_phase;
@@ -299,17 +423,15 @@ static PyObject *quiet_run(PyObject *capsule, PyObject *Py_UNUSED(unused))
     phase->module = NULL;
     if (!has_plain_keys(modules))
         return PyErr_Format(PyExc_ImportError, "native module '%s': sys.modules holds keys that are no str", phase->text);
-    if (phase->functools != NULL) {
-        if ((key = PyUnicode_FromString("functools")) == NULL)
+    if (phase->stand_in != NULL) {
+        if ((key = PyUnicode_FromString(phase->stands_for)) == NULL)
             return NULL;
         before = Py_XNewRef(PyDict_GetItemWithError(modules, key));
-        if (PyErr_Occurred() || PyDict_SetItem(modules, key, phase->functools) < 0)
+        if (PyErr_Occurred() || PyDict_SetItem(modules, key, phase->stand_in) < 0)
             goto done;
     }
-    status = vmh_def_call(phase->exec, NULL, NULL, &module, 1, NULL);
-    if (status != NULL && vmh_gate_module(module, phase->text) < 0)
-        Py_CLEAR(status);
-    if (phase->functools != NULL) {
+    status = second_phase(module, phase->text, phase->exec) < 0 ? NULL : Py_NewRef(Py_None);
+    if (phase->stand_in != NULL) {
         PyObject *error = PyErr_GetRaisedException();
         int rc = before == NULL ? PyDict_DelItem(modules, key) : PyDict_SetItem(modules, key, before);
         if (rc < 0) {
@@ -326,26 +448,38 @@ done:
 
 static PyMethodDef quiet_run_def = { "run", quiet_run, METH_NOARGS, NULL };
 
+/* What is imported before such a phase begins. */
+static const struct { const char *by, *name; } needed[] = {
+    { "_ssl", "_socket" }, { "_decimal", "collections" }, { "_decimal", "collections.abc" },
+};
+
 /* Executes and gates `module`; 0, or -1 with an error. What a module imports is looked up by way of the globals of the frame that it is
  * called from, which are a guest's: hence a frame with globals of our own. */
 static int second_phase_quiet(PyObject *module, const char *text, PyMethodDef *exec)
 {
     int rc = -1;
-    PyObject *globals = PyDict_New(), *builtins = PyDict_New(), *import = PyCFunction_New(&quiet_import_def, NULL), *functools = NULL;
+    PyObject *globals = PyDict_New(), *builtins = PyDict_New(), *stand_in = NULL;
+    PyObject *import = PyCFunction_New(&quiet_import_def, vmh_policy_gates(text) ? Py_True : Py_False);
+    PyObject *numbers = NULL, *types = NULL;
     PyObject *code = vmh_dict_get(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.enter"), *capsule = NULL, *run = NULL;
     PyObject *enter = NULL, *result = NULL;
     quiet_phase *phase = NULL;
     if (globals == NULL || builtins == NULL || import == NULL || PyDict_SetItemString(builtins, "__import__", import) < 0
         || PyDict_SetItemString(globals, "__builtins__", builtins) < 0)
         goto done;
-    if (strcmp(text, "_sqlite3") == 0 && (functools = functools_native()) == NULL)
+    if (strcmp(text, "_sqlite3") == 0 && (stand_in = functools_native()) == NULL)
         goto done;
-    if (strcmp(text, "_ssl") == 0) {        /* its second phase wants this one there */
-        PyObject *socket = PyImport_ImportModule("_socket");
-        Py_XDECREF(socket);
-        if (socket == NULL)
-            goto done;
-    }
+    if (strcmp(text, "_decimal") == 0
+        && ((types = PyList_New(0)) == NULL || (numbers = PyImport_ImportModule("numbers")) == NULL
+            || (stand_in = numbers_native(numbers, types)) == NULL))
+        goto done;
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (strcmp(text, needed[i].by) == 0) {
+            PyObject *there = PyImport_ImportModule(needed[i].name);
+            Py_XDECREF(there);
+            if (there == NULL)
+                goto done;
+        }
     if (code == NULL) {
         PyErr_SetString(PyExc_ImportError, "native modules with gates are opened once the VM has booted");
         goto done;
@@ -355,7 +489,7 @@ static int second_phase_quiet(PyObject *module, const char *text, PyMethodDef *e
         PyErr_NoMemory();
         goto done;
     }
-    *phase = (quiet_phase){ module, functools, exec, text };
+    *phase = (quiet_phase){ module, stand_in, types == NULL ? "functools" : "numbers", exec, text };
     if ((capsule = PyCapsule_New(phase, NULL, quiet_free)) == NULL) {
         PyMem_Free(phase);
         goto done;
@@ -363,13 +497,15 @@ static int second_phase_quiet(PyObject *module, const char *text, PyMethodDef *e
     if ((run = PyCFunction_New(&quiet_run_def, capsule)) == NULL || (enter = PyFunction_New(code, globals)) == NULL)
         goto done;
     result = PyObject_CallOneArg(enter, run);
-    rc = result == NULL ? -1 : 0;
     phase->module = NULL;       /* where it never came to it */
+    rc = result == NULL || (types != NULL && numbers_register(numbers, types) < 0) ? -1 : 0;
 done:
     Py_XDECREF(globals);
     Py_XDECREF(builtins);
     Py_XDECREF(import);
-    Py_XDECREF(functools);
+    Py_XDECREF(stand_in);
+    Py_XDECREF(numbers);
+    Py_XDECREF(types);
     Py_XDECREF(capsule);
     Py_XDECREF(run);
     Py_XDECREF(enter);
@@ -381,7 +517,7 @@ done:
  * read a state that is not there, and what is gated is what the module made, not what a guest put in its place. */
 static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *asked)
 {
-    PyObject *module = NULL, *spec = NULL, *origin = NULL, *name = NULL, *status = NULL;
+    PyObject *module = NULL, *spec = NULL, *origin = NULL, *name = NULL;
     const char *text = name_text(asked, "create");
     char path[PATH_MAX];
     if (text == NULL || !vmh_policy_knows(text))
@@ -415,17 +551,11 @@ static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *asked)
         goto done;
     }
     PyMethodDef *exec = builtin ? python.exec_builtin : python.exec_dynamic;
-    if (vmh_policy_gates(text)) {
-        if (second_phase_quiet(module, text, exec) < 0)
-            Py_CLEAR(module);
-        goto done;
-    }
-    /* no pass: it may import what is written in Python */
-    status = vmh_def_call(exec, NULL, NULL, &module, 1, NULL);
-    if (status == NULL || vmh_gate_module(module, text) < 0)
+    /* without the pass: it may import what is written in Python */
+    bool quiet = vmh_policy_gates(text) || strcmp(text, "_decimal") == 0;
+    if ((quiet ? second_phase_quiet(module, text, exec) : second_phase(module, text, exec)) < 0)
         Py_CLEAR(module);
 done:
-    Py_XDECREF(status);
     Py_XDECREF(origin);
     Py_XDECREF(spec);
     Py_XDECREF(name);

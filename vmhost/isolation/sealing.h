@@ -80,11 +80,17 @@ typedef struct vmh_queue {      /* threads that wait for one thing, first come f
     vmh_waiter *first, **tail;
 } vmh_queue;
 
+typedef struct vmh_making {     /* a native module whose second phase runs; on the stack of the thread that makes it; GIL */
+    PyObject *module;           /* by its address only */
+    struct vmh_making *next, **link;
+} vmh_making;
+
 typedef struct vmh_seal {
     struct vmh_seal *next;      /* all seals; guarded by their own lock */
     vmh_vm *vm;
     vmh_image *task;            /* one reference; NULL until the VM is attached */
     bool armed;
+    vmh_making *making;
     char runtime[256];          /* folder, as code objects name it, of the guest runtime */
 
     vmh_list read, write, net, listen, env;
@@ -188,6 +194,7 @@ void vmh_importer_lend(const char *name, const char *path);
 
 /* What each file adds to `_vmhost`. */
 int vmh_importer_add(PyObject *native);
+int vmh_subclasses_gate(void);
 PyObject *vmh_importer_code(const char *name);      /* code of the system image */
 
 /* waits.c: waits until a descriptor is ready (poll events), the VM is stopped (error set) or the time is over.

@@ -118,7 +118,7 @@ ALIASES = frozenset({
 _GUEST = Path(__file__).resolve().parent.parent / "vmhost" / "guest"
 _ENGINE = Path(__file__).resolve().parent.parent / "engine"
 _STUB = b'"""Inside a VM this package holds the guest runtime only."""\n'
-_FOR_THE_BUILD = ("patches.py", "policy.py", "splitting.py")        # in vmhost/guest/, but never inside a VM
+_FOR_THE_BUILD = ("patches.py", "policy.py", "splitting.py", "testing.py")        # in vmhost/guest/, but never inside a VM
 _NOT_LIBRARY = ("__pycache__", "lib-dynload", "site-packages", "dist-packages")
 
 

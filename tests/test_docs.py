@@ -190,6 +190,15 @@ def set_up(text, folder, capfd):
     assert namespace["labels"] == ["zero", "one"]
 
 
+def without_a_vm(text, folder, capfd):
+    """The test that the page shows, of the task that it shows above, by pytest and plain Python."""
+    (folder / "main.py").write_text(block("docs/writing-tasks.md", "from vmhost.guest import"))
+    (folder / "test_main.py").write_text(f"import main\n{text}")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_main.py"], cwd=folder, capture_output=True, text=True,
+                          timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
 def asks_its_host(text, folder, capfd):
     task = compile_sources(
         {"main": (text, "main.py", False)}, entry="main:run", name="asks", version="1", files={"table.csv": b"a,b"},
@@ -248,6 +257,7 @@ BLOCKS = {
     ("docs/writing-tasks.md", "import json"): set_up,
     ("docs/writing-tasks.md", "limits: {memory"): task_yaml,
     ("docs/writing-tasks.md", "from vmhost.guest import"): asks_its_host,
+    ("docs/writing-tasks.md", "from vmhost.guest.testing import"): without_a_vm,
     ("docs/writing-tasks.md", "import engine"): model_by_name,
 }
 

@@ -36,6 +36,8 @@ _GAP = "__import__('vmhost.guest.executor', fromlist=['Gap']).Gap"
 _ERRORS_SHOWN = 5
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
+_BRANCHES = frozenset((*dis.hasjump, dis.opmap["FOR_ITER"]))
+
 _compiled = {}                      # what _Source was compiled to, see compile_module
 _compiled_lock = threading.Lock()
 
@@ -211,6 +213,7 @@ def _gaps(text):
 def _refuse_gaps(luggage, function):
     """CrossingError when `function`, or what it uses of its module, uses what the module cannot import in a VM."""
     function = inspect.unwrap(function) if callable(function) else function
+    _refuse_first_imports(luggage, function)
     home = sys.modules.get(function.__module__) if luggage.gaps and hasattr(function, "__code__") else None
     waiting, seen = [] if home is None else [(function.__code__, "it")], set()
     while waiting:
@@ -226,6 +229,23 @@ def _refuse_gaps(luggage, function):
                 parts = vars(value).values() if isinstance(value, type) else [value]
                 codes = [getattr(getattr(part, "__func__", part), "__code__", None) for part in parts]
                 waiting += [(inner, f"it uses {name}, which") for inner in codes if inner is not None]
+
+
+def _refuse_first_imports(luggage, function):
+    """CrossingError when `function` imports what a VM does not have before it can take a branch, or has begun to handle an error."""
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return      # a coroutine handles an exception from its first step on
+    level, handled = 0, [(entry.start, entry.end) for entry in dis.Bytecode(code).exception_entries]
+    for step in dis.get_instructions(code):
+        if step.opcode in _BRANCHES or step.opname == "RETURN_VALUE" or any(start <= step.offset < end for start, end in handled):
+            return
+        if step.opname == "LOAD_SMALL_INT":
+            level = step.argval         # the second operand of an IMPORT_NAME
+        elif step.opname == "IMPORT_NAME" and level == 0 and step.argval not in luggage.modules and step.argval not in offered_modules():
+            raise CrossingError(f"{_shown(function)} cannot travel to a VM: {code.co_filename}:{step.positions.lineno}: import {step.argval}: a VM does "
+                                "not have it: native packages and what is not installed as pure Python stay on the host; import it where it is "
+                                "not called, or use engine.numpy for arrays")
 
 
 def _is_the_vms_own(name, function):

@@ -142,8 +142,8 @@ def test_imports_inside_functions_that_are_not_called_do_no_harm(pool, write_mod
             return x
     """)
     assert pool.submit(module.light, 1).result() == 1
-    with pytest.raises(ModuleNotFoundError, match="numpy"):
-        pool.submit(module.plot).result()
+    with pytest.raises(vmhost.CrossingError, match=r"plots.py:3: import numpy: a VM does not have it"):
+        pool.submit(module.plot)
 
 
 def in_this_very_module(x):
@@ -523,3 +523,64 @@ def test_functions_from_a_pipe_are_refused_with_the_reason(tmp_path):
                 print(error)
     """))
     assert "the source of f is not to be had" in out
+
+
+def test_a_function_that_begins_with_an_import_that_a_vm_has_not_is_refused_with_its_line(pool, write_module):
+    write_module("deferred_help", "def double(x): return 2 * x\n")
+    module = write_module("deferred", """
+        import contextlib
+
+        def first(x):
+            import numpy.linalg
+            return numpy.linalg.norm(x)
+
+        def second(x):
+            y = x + 1
+            from numpy import abs
+            return abs(y)
+
+        def prepared(x):
+            try:
+                import numpy
+            except ImportError:
+                return x
+
+        def suppressed(x):
+            with contextlib.suppress(ImportError):
+                import numpy
+            return x
+
+        def seldom(x):
+            if x is None:
+                import numpy
+            return x
+
+        def later(x):
+            for _ in range(2):
+                import numpy
+
+        def never(x):
+            def inner():
+                import numpy
+            return x
+
+        def ours(x):
+            import json
+            import deferred_help
+            from engine import numpy
+            return deferred_help.double(json.loads(x))
+
+        async def coroutine(x):
+            try:
+                import numpy
+            except ImportError:
+                return x
+    """)
+    for function, line, name in ((module.first, 5, "numpy.linalg"), (module.second, 10, "numpy")):
+        with pytest.raises(vmhost.CrossingError, match=rf"deferred.py:{line}: import {name}: a VM does not have it"):
+            pool.submit(function, 1)
+    for function in (module.prepared, module.suppressed, module.seldom, module.never, module.coroutine):
+        assert pool.submit(function, 1).result() == 1
+    assert pool.submit(module.ours, "21").result() == 42
+    with pytest.raises(ModuleNotFoundError, match="numpy"):
+        pool.submit(module.later, 1).result()

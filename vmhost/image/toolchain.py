@@ -7,6 +7,7 @@ is, and held to the digests in tools/device.lock, so that an image is the same w
 import hashlib
 import importlib.util
 import shutil
+import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -51,10 +52,21 @@ def find():
         raise ImageError(f"{', '.join(missing)}: not on PATH; install gcc and binutils")
     python = python_library()
     include = Path(sysconfig.get_path("include"))
+    if not sorted((LIBRARIES / "lib").glob("*/libsodium.a")):
+        _fetch_libraries()
     # in this order: both have a blake2b_init, and hashes.c means LibTomCrypt's
     libraries = {name: _locked(name) for name in ("libtomcrypt.a", "libsodium.a")}
     libraries |= {name: _beside(python, name, "install zlib1g-dev and libexpat1-dev beside the Python") for name in ("libz.a", "libexpat.a")}
     return Toolchain(*tools.values(), python, (include, include / "internal", LIBRARIES / "include"), libraries, _sqlite_module())
+
+
+def _fetch_libraries():
+    """What `make device-libraries` does. ImageError with what it said last."""
+    done = subprocess.run(["sh", "tools/device_libraries.sh"], cwd=CHECKOUT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise ImageError(f"the static libraries that images are linked with could not be fetched: {said[-1] if said else done.returncode}; "
+                         "look at what `make device-libraries` says")
 
 
 def python_library():

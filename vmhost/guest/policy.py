@@ -197,10 +197,11 @@ POLICY = {
         _SSLContext get_default_verify_paths
         _SSLContext._set_alpn_protocols _SSLContext._wrap_bio _SSLContext.cert_store_stats
         _SSLContext.get_ca_certs _SSLContext.get_ciphers _SSLContext.session_stats _SSLContext.set_ciphers
-        _SSLContext.set_default_verify_paths _SSLContext.set_ecdh_curve _SSLContext.set_psk_client_callback
+        _SSLContext.set_ecdh_curve _SSLContext.set_psk_client_callback
         _SSLContext.set_psk_server_callback
     """, gated="""
         _SSLContext.load_verify_locations _SSLContext.load_cert_chain _SSLContext.load_dh_params _SSLContext._wrap_socket
+        _SSLContext.set_default_verify_paths
     """, refused="_SSLContext.keylog_filename", absent="_test_decode_cert"),
 
     # --- databases

@@ -224,7 +224,7 @@ static vmh_gate *gate_find(const char *module, const char *name)
 {
     vmh_gate *const *const lists[] = { vmh_gates_posix, vmh_gates_io, vmh_gates_socket, vmh_gates_sqlite, vmh_gates_sqlite_use,
                                        vmh_gates_builtins, vmh_gates_process, vmh_gates_hashlib, vmh_gates_mmap,
-                                       vmh_gates_ssl };
+                                       vmh_gates_ssl, vmh_gates_certificates };
     const char *dot = strchr(name, '.');
     size_t type_size = dot == NULL ? 0 : (size_t)(dot - name);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
@@ -442,7 +442,7 @@ int vmh_gate_module(PyObject *module, const char *name)
         type_name = method;
     }
     if (strcmp(name, "posix") == 0)
-        rc = vmh_posix_finish(dict);
+        rc = vmh_posix_finish(dict, module);
     else if (strcmp(name, "_io") == 0)
         rc = vmh_io_finish(dict);
     else if (strcmp(name, "_thread") == 0)

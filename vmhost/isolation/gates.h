@@ -86,10 +86,12 @@ vmh_gate_check vmh_gate_refuse;
 #define VMH_GATE_ADDRESS(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD) &gate_##MODULE##_##TYPE##_##NAME,
 
 extern vmh_gate *const vmh_gates_posix[], *const vmh_gates_io[], *const vmh_gates_socket[], *const vmh_gates_sqlite[], *const vmh_gates_sqlite_use[],
-    *const vmh_gates_builtins[], *const vmh_gates_process[], *const vmh_gates_hashlib[], *const vmh_gates_mmap[], *const vmh_gates_ssl[];
+    *const vmh_gates_builtins[], *const vmh_gates_process[], *const vmh_gates_hashlib[], *const vmh_gates_mmap[], *const vmh_gates_ssl[],
+    *const vmh_gates_certificates[];
 
 /* What is left to do when the names of a module are filed: types, dicts and objects. -1: error set. */
-int vmh_posix_finish(PyObject *dict);
+int vmh_posix_finish(PyObject *dict, PyObject *module);
+int vmh_scandir_finish(PyObject *dict, PyObject *module);   /* scandir.c: its types */
 int vmh_io_finish(PyObject *dict);
 int vmh_socket_finish(PyObject *dict);
 int vmh_select_finish(PyObject *dict);
@@ -101,6 +103,11 @@ int vmh_types_finish(PyObject *dict, const char *module);   /* gates_types.c, as
 int vmh_super_gate(void);
 int vmh_thread_finish(PyObject *dict);      /* threads.c */
 int vmh_time_finish(PyObject *dict, PyObject *module);      /* waits.c */
+
+/* The stat_result of an open or held file. `module`: posix. */
+PyObject *vmh_posix_status(PyObject *module, int fd);
+/* scandir.c: what os.scandir answers, in call->result, of `given`, a path whose bytes are `text`. 1, or -1 with an error set. */
+int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text);
 
 /* A slot of a native heap type, for good: the type's slot and the wrapper that Python sees. */
 int vmh_slot_replace(PyTypeObject *type, const char *dunder, void **slot, void *function);

@@ -1,6 +1,8 @@
 /* Gates of `_io`: FileIO is the one type that opens files; all of io and builtins.open go through it. */
 #include "gates.h"
 
+#include "paths.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -55,24 +57,15 @@ static int flags_of(const char *mode)
     return flags | O_CLOEXEC | (access == (VMH_READ | VMH_WRITE) ? O_RDWR : access == VMH_READ ? O_RDONLY : O_WRONLY);
 }
 
-/* Opens what a path names; the descriptor is the guest's. -1: error set. */
-static int open_path(PyObject *name, int access, int flags)
+/* Opens what a path names, which errors call `name`; the descriptor is the guest's. -1: error set. */
+static int open_path(PyObject *name, const char *mode, int flags)
 {
-    PyObject *path = NULL;
-    int fd, error, stopped = 0;
-    if (vmh_grant_path(name, access, false, "open", &path) < 0)
+    PyObject *given, *text;
+    if (vmh_path_convert(name, &given, &text) < 0)
         return -1;
-    do {
-        Py_BEGIN_ALLOW_THREADS
-        fd = open(PyBytes_AS_STRING(path), flags, 0666);
-        error = errno;
-        Py_END_ALLOW_THREADS
-    } while (fd < 0 && error == EINTR && (stopped = PyErr_CheckSignals()) == 0);
-    Py_DECREF(path);
-    if (fd < 0 && stopped == 0) {
-        errno = error;
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, name);
-    }
+    int fd = vmh_path_open(name, text, mode, flags, 0666, access_of(mode), "open");
+    Py_DECREF(given);
+    Py_DECREF(text);
     return fd < 0 || vmh_fd_own(fd) < 0 ? -1 : fd;
 }
 
@@ -119,7 +112,7 @@ static int descriptor_of(PyObject *name, const char *mode, bool close_fd, PyObje
         PyErr_SetString(PyExc_ValueError, "Cannot use closefd=False with file name");
         return -1;
     }
-    fd = opener == Py_None ? open_path(name, access_of(mode), flags) : open_with(opener, name, flags);
+    fd = opener == Py_None ? open_path(name, mode, flags) : open_with(opener, name, flags);
     const vmh_owned_fd *entry = fd < 0 ? NULL : vmh_fd_entry(fd);
     if (entry != NULL && entry->folder) {
         vmh_fd_close(fd);
@@ -255,43 +248,38 @@ static void file_dealloc_gate(PyObject *self)
     vmh_fd_dealloc(self, atomic_load(&file_dealloc), false);
 }
 
-/* importlib and others open code files with it: to read, binary, by path. */
+/* importlib and others open code files with it. It calls io.open, which is gated; here relative paths mean nothing. */
 static int check_open_code(vmh_gated *call)
 {
-    PyObject **argument = vmh_gated_argument(call, 0, "path"), *path = NULL;
+    PyObject **argument = vmh_gated_argument(call, 0, "path"), *given, *text;
     if (argument == NULL)
         return 0;
-    if (vmh_grant_path(*argument, VMH_READ, false, "open_code", &path) < 0)
+    if (vmh_path_convert(*argument, &given, &text) < 0 || vmh_gated_replace(call, argument, given) < 0)
         return -1;
-    PyObject *text = PyUnicode_DecodeFSDefaultAndSize(PyBytes_AS_STRING(path), PyBytes_GET_SIZE(path));
-    Py_DECREF(path);
-    call->pass = VMH_PASS_GATE;
-    return vmh_gated_replace(call, argument, text);
+    int rc = vmh_path_absolute(text, "open_code");
+    Py_DECREF(text);
+    return rc;
 }
 
-/* An absolute path that names a file of the bundle, to read, and that nothing grants. -1: error set. */
+/* Does `path`, which is absolute, name a file of the bundle, to read, which nothing grants? -1: error set. */
 static int names_bundled(vmh_gated *call, PyObject *path)
 {
-    PyObject **mode = vmh_gated_argument(call, 1, "mode"), *bytes = NULL, *granted = NULL;
+    PyObject **mode = vmh_gated_argument(call, 1, "mode"), *bytes = NULL;
     const char *text = mode == NULL || !PyUnicode_Check(*mode) ? "r" : PyUnicode_AsUTF8(*mode);
     vmh_bundle_entry entry = { 0 };
-    int rc = -1;
     if (text == NULL)
         return -1;
     if (access_of(text) != VMH_READ)
         return 0;
-    if (!PyUnicode_FSConverter(path, &bytes) || vmh_bundle_find(PyBytes_AS_STRING(bytes), &entry) < 0)
-        goto done;
-    rc = 0;
-    if (entry.kind != 0 && vmh_grant_path(path, VMH_READ, false, "open", &granted) < 0) {
-        rc = PyErr_ExceptionMatches(PyExc_PermissionError) ? 1 : -1;
-        if (rc == 1)
-            PyErr_Clear();
+    int rc = PyUnicode_FSConverter(path, &bytes) ? vmh_bundle_find(PyBytes_AS_STRING(bytes), &entry) : -1;
+    if (rc == 0 && entry.kind != 0) {
+        vmh_place place;
+        bool granted = vmh_place_find(&place, PyBytes_AS_STRING(bytes), VMH_PLACE_OBJECT, VMH_READ);
+        rc = !granted && place.denied != 0;
+        vmh_place_close(&place);
     }
-done:
     vmh_bundle_entry_clear(&entry);
     Py_XDECREF(bytes);
-    Py_XDECREF(granted);
     return rc;
 }
 

@@ -2,13 +2,17 @@
  * shares is refused or virtual. */
 #include "gates.h"
 
+#include "paths.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { KEEP_LAST = 8, OR_FD = 16, OF_BUNDLE = 32 };     /* beside VMH_READ, VMH_WRITE */
+/* Of a path gate, beside VMH_READ and VMH_WRITE. NAME, LOOK: as enum vmh_place_of; else the object. BY_FD: the original
+ * takes O_PATH descriptors, too. LISTS: the path may be left out. ENTRIES: gives DirEntry objects. */
+enum { OR_FD = 16, OF_BUNDLE = 32, NAME = 64, LOOK = 128, BY_FD = 256, LISTS = 512, ENTRIES = 1024 };
 
 /* A keyword argument such as dir_fd or src_dir_fd: only None. */
 static int no_folder_fd(vmh_gated *call)
@@ -26,95 +30,136 @@ static int no_folder_fd(vmh_gated *call)
     return 0;
 }
 
-static int path_argument(vmh_gated *call, PyObject **argument, int access)
+/* The argument asked once for what it stands for, which takes its place. *given is borrowed from the call. */
+static int convert_argument(vmh_gated *call, PyObject **argument, PyObject **given, PyObject **text)
 {
-    PyObject *path = NULL, *value = *argument;
-    if ((access & OR_FD) && PyIndex_Check(value)) {
-        if (PyBool_Check(value) && PyErr_WarnEx(PyExc_RuntimeWarning, "bool is used as a file descriptor", 1) < 0)
-            return -1;
-        if (vmh_gated_replace(call, argument, PyNumber_Index(value)) < 0)
-            return -1;
-        return vmh_gated_fd(call, argument) < 0 ? -1 : 0;
-    }
-    if (vmh_grant_path(value, access & (VMH_READ | VMH_WRITE), access & KEEP_LAST, call->gate->name, &path) < 0)
+    if (vmh_path_convert(*argument, given, text) < 0)
         return -1;
-    if (PyBytes_Check(value))
-        return vmh_gated_replace(call, argument, path);
-    PyObject *text = PyUnicode_DecodeFSDefaultAndSize(PyBytes_AS_STRING(path), PyBytes_GET_SIZE(path));
-    Py_DECREF(path);
-    return vmh_gated_replace(call, argument, text);
+    int rc = vmh_gated_replace(call, argument, *given);
+    if (rc < 0)
+        Py_CLEAR(*text);
+    return rc;
 }
 
-/* Paths of the bundle's files and folders: 1, answered; 0, not of the bundle, or granted; -1, error set. */
-static int bundle_answer(vmh_gated *call, PyObject *value, int access)
+/* The original's answer, its errors about `first` and `second`, which guests know by these names. */
+static int call_original(vmh_gated *call, PyObject *first, PyObject *second)
 {
-    PyObject *path = PyOS_FSPath(value), *bytes = NULL, *granted = NULL;
+    call->pass = VMH_PASS_GATE;
+    call->result = vmh_gated_original(call);
+    if (call->result != NULL)
+        return 1;
+    vmh_path_restore(first, second);
+    return -1;
+}
+
+/* A file or folder of the bundle: 1, answered; 0, not of the bundle; -1, error set. Of absolute paths those that nothing
+ * grants. */
+static int bundle_answer(vmh_gated *call, PyObject *given, const vmh_bundle_entry *entry)
+{
     PyObject **mode = vmh_gated_argument(call, 1, "mode");
+    if (entry->kind == 0)
+        return 0;
+    call->result = vmh_bundle_answer(entry, call->gate->name, given, mode == NULL ? Py_None : *mode);
+    return call->result == NULL ? -1 : 1;
+}
+
+/* A path as listdir, scandir, stat and their like take it. 1: *place is held for the original; 2: the bundle has answered;
+ * -1: error set. */
+static int find_argument(vmh_gated *call, vmh_place *place, PyObject *given, PyObject *text, unsigned of, int access)
+{
+    const char *path = PyBytes_AS_STRING(text);
     vmh_bundle_entry entry = { 0 };
     int rc = -1;
-    if (path == NULL || !PyUnicode_FSConverter(path, &bytes) || vmh_bundle_find(PyBytes_AS_STRING(bytes), &entry) < 0)
-        goto done;
-    bool absolute = PyBytes_AS_STRING(bytes)[0] == '/';
-    rc = 0;
-    if (entry.kind == 0) {
-        if (!absolute) {
+    *place = (vmh_place){ .fd = -1 };
+    if ((access & OF_BUNDLE) && vmh_bundle_find(path, &entry) < 0)
+        return -1;
+    if (path[0] != '/' && !(access & OF_BUNDLE))
+        vmh_path_absolute(text, call->gate->name);
+    else if (path[0] != '/') {
+        if ((rc = bundle_answer(call, given, &entry)) == 0) {
             errno = ENOENT;
-            PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
+            PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, given);
             rc = -1;
         }
-        goto done;
-    }
-    if (absolute) {
-        if (vmh_grant_path(path, access & VMH_READ, access & KEEP_LAST, call->gate->name, &granted) == 0)
-            goto done;
-        if (!PyErr_ExceptionMatches(PyExc_PermissionError)) {
-            rc = -1;
-            goto done;
-        }
-        PyErr_Clear();
-    }
-    call->result = vmh_bundle_answer(&entry, call->gate->name, path, mode == NULL ? Py_None : *mode);
-    rc = call->result == NULL ? -1 : 1;
-done:
+    } else if (vmh_place_find(place, path, of, access & (VMH_READ | VMH_WRITE)))
+        rc = 0;
+    else if (place->denied == 0 || entry.kind == 0)
+        vmh_place_raise(place, given, text, call->gate->name);
+    else
+        rc = bundle_answer(call, given, &entry);
     vmh_bundle_entry_clear(&entry);
-    Py_XDECREF(path);
-    Py_XDECREF(bytes);
-    Py_XDECREF(granted);
-    return rc;
+    return rc < 0 ? -1 : rc == 0 ? 1 : 2;
+}
+
+/* Does the call name what to do with links, and how? */
+static int follows_links(vmh_gated *call)
+{
+    for (Py_ssize_t i = 0; call->kwnames != NULL && i < PyTuple_GET_SIZE(call->kwnames); i++)
+        if (PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(call->kwnames, i), "follow_symlinks")) {
+            int follow = PyObject_IsTrue(call->args[call->nargs + i]);
+            /* to the original of stat, whatever is held is what was meant */
+            call->args[call->nargs + i] = follow || (call->gate->access & BY_FD) ? Py_True : Py_False;
+            return follow;
+        }
+    return 1;
+}
+
+static int descriptor_argument(vmh_gated *call, PyObject **argument)
+{
+    if (PyBool_Check(*argument) && PyErr_WarnEx(PyExc_RuntimeWarning, "bool is used as a file descriptor", 1) < 0)
+        return -1;
+    if (vmh_gated_replace(call, argument, PyNumber_Index(*argument)) < 0)
+        return -1;
+    return vmh_gated_fd(call, argument) < 0 ? -1 : 0;
 }
 
 static int check_path(vmh_gated *call)
 {
-    PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
+    PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword), *given, *text;
     int access = call->gate->access;
+    vmh_place place;
     if (no_folder_fd(call) < 0)
         return -1;
-    bool lists = strcmp(call->gate->name, "listdir") == 0 || strcmp(call->gate->name, "scandir") == 0;
-    if (lists && (argument == NULL || *argument == Py_None)) {
-        PyObject *here = PyUnicode_FromString(".");
-        int rc = here == NULL ? -1 : bundle_answer(call, here, access);
-        Py_XDECREF(here);
-        return rc;
-    }
-    if (argument == NULL)
+    if (argument == NULL && !(access & LISTS))
         return 0;       /* CPython raises its own TypeError */
-    /* lstat through stat(follow_symlinks=False) and its like */
-    for (Py_ssize_t i = 0; call->kwnames != NULL && i < PyTuple_GET_SIZE(call->kwnames); i++)
-        if (PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(call->kwnames, i), "follow_symlinks")) {
-            int follow = PyObject_IsTrue(call->args[call->nargs + i]);
-            if (follow < 0)
-                return -1;
-            if (!follow)
-                access |= KEEP_LAST;
-            call->args[call->nargs + i] = follow ? Py_True : Py_False;
-        }
-    if ((access & OF_BUNDLE) && !((access & OR_FD) && PyIndex_Check(*argument))) {
-        int rc = bundle_answer(call, *argument, access);
-        if (rc != 0)
-            return rc;
+    PyObject *here;
+    if (argument == NULL || ((access & LISTS) && *argument == Py_None)) {
+        argument = &here;       /* the bundle answers, not the original */
+        if (vmh_gated_replace(call, argument, PyUnicode_FromString(".")) < 0)
+            return -1;
     }
-    call->pass = VMH_PASS_GATE;
-    return path_argument(call, argument, access);
+    if ((access & OR_FD) && PyIndex_Check(*argument)) {
+        call->pass = VMH_PASS_GATE;
+        return descriptor_argument(call, argument);
+    }
+    int follow = follows_links(call);
+    if (follow < 0 || convert_argument(call, argument, &given, &text) < 0)
+        return -1;
+    bool alone = call->nargs == 1 && call->kwnames == NULL;
+    bool by_fd = (access & BY_FD) && (alone || !(access & LOOK));
+    unsigned of = access & NAME                    ? VMH_PLACE_NAME
+                  : follow && !(access & LOOK)     ? VMH_PLACE_OBJECT
+                  : by_fd                          ? VMH_PLACE_ITSELF
+                                                   : VMH_PLACE_LOOK;
+    int rc = find_argument(call, &place, given, text, of, access);
+    if (rc != 1) {
+        rc = rc < 0 ? -1 : 1;
+        goto done;
+    }
+    if (access & ENTRIES)
+        rc = vmh_scandir(call, given, text);
+    else {
+        PyObject *held = by_fd ? PyLong_FromLong(place.fd) : vmh_place_object(&place, given);
+        rc = vmh_gated_replace(call, argument, held);
+        if (rc == 0 && by_fd && (access & LOOK))
+            rc = (call->result = vmh_posix_status(call->self, place.fd)) == NULL ? -1 : 1;
+        else if (rc == 0)
+            rc = call_original(call, given, NULL);
+    }
+    vmh_place_close(&place);
+done:
+    Py_DECREF(text);
+    return rc;
 }
 
 /* os.access answers whether, and raises for nothing: what is not granted is not accessible. */
@@ -130,15 +175,37 @@ static int check_access(vmh_gated *call)
 
 static int check_two_paths(vmh_gated *call)
 {
-    PyObject **from = vmh_gated_argument(call, 0, "src"), **to = vmh_gated_argument(call, 1, "dst");
-    call->pass = VMH_PASS_GATE;
+    PyObject **arguments[2] = { vmh_gated_argument(call, 0, "src"), vmh_gated_argument(call, 1, "dst") };
+    PyObject *given[2], *texts[2] = { NULL, NULL };
+    vmh_place places[2] = { { .fd = -1 }, { .fd = -1 } };
+    int rc = -1;
     if (no_folder_fd(call) < 0)
         return -1;
-    if (from == NULL || to == NULL)
+    if (arguments[0] == NULL || arguments[1] == NULL)
         return 0;       /* CPython raises its own TypeError */
-    return path_argument(call, from, VMH_WRITE | KEEP_LAST) < 0 || path_argument(call, to, VMH_WRITE | KEEP_LAST) < 0
-               ? -1
-               : 0;
+    for (int i = 0; i < 2; i++)
+        if (convert_argument(call, arguments[i], &given[i], &texts[i]) < 0)
+            goto done;
+    for (int i = 0; i < 2; i++) {
+        if (vmh_path_absolute(texts[i], call->gate->name) < 0)
+            goto done;
+        if (!vmh_place_find(&places[i], PyBytes_AS_STRING(texts[i]), VMH_PLACE_NAME, VMH_WRITE)) {
+            if (places[i].denied == 0)
+                PyErr_SetFromErrnoWithFilenameObjects(PyExc_OSError, given[0], given[1]);
+            else
+                vmh_place_raise(&places[i], given[i], texts[i], call->gate->name);
+            goto done;
+        }
+        if (vmh_gated_replace(call, arguments[i], vmh_place_object(&places[i], given[i])) < 0)
+            goto done;
+    }
+    rc = call_original(call, given[0], given[1]);
+done:
+    for (int i = 0; i < 2; i++) {
+        Py_XDECREF(texts[i]);
+        vmh_place_close(&places[i]);
+    }
+    return rc;
 }
 
 /* The new descriptor that the original returns becomes the guest's. */
@@ -156,25 +223,37 @@ static int finish_new_fd(vmh_gated *call)
 
 static int check_open(vmh_gated *call)
 {
-    PyObject **path = vmh_gated_argument(call, 0, "path"), **flags = vmh_gated_argument(call, 1, "flags");
+    PyObject **path = vmh_gated_argument(call, 0, "path"), **flags = vmh_gated_argument(call, 1, "flags"),
+             **mode = vmh_gated_argument(call, 2, "mode"), *given, *text;
+    int bits[2] = { 0, 0777 };
     if (no_folder_fd(call) < 0)
         return -1;
-    if (path == NULL || flags == NULL)
-        return 0;
-    PyObject *number = PyNumber_Index(*flags);
-    if (vmh_gated_replace(call, flags, number) < 0)
+    Py_ssize_t count = call->nargs + (call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames));
+    bool by_folder = vmh_gated_argument(call, VMH_GATED_ARGS_MOST, "dir_fd") != NULL;
+    if (path == NULL || flags == NULL || call->nargs > 3 || count != 2 + (mode != NULL) + by_folder)
+        return 0;       /* CPython raises its own TypeError, and has no pass to open anything */
+    if (convert_argument(call, path, &given, &text) < 0)
         return -1;
-    long bits = PyLong_AsLong(number);
-    if (bits == -1 && PyErr_Occurred())
-        return -1;
-    int mode = (int)bits & O_ACCMODE;
-    int access = mode == O_RDONLY ? VMH_READ : mode == O_WRONLY ? VMH_WRITE : VMH_READ | VMH_WRITE;
-    if (bits & (O_CREAT | O_TRUNC | O_APPEND | (O_TMPFILE & ~O_DIRECTORY)))
+    PyObject **numbers[2] = { flags, mode };
+    for (int i = 0; i < 2 && numbers[i] != NULL; i++) {
+        bits[i] = PyLong_AsInt(*numbers[i]);
+        if (bits[i] == -1 && PyErr_Occurred()) {
+            Py_DECREF(text);
+            return -1;
+        }
+    }
+    int opened, to = bits[0] & O_ACCMODE;
+    int access = to == O_RDONLY ? VMH_READ : to == O_WRONLY ? VMH_WRITE : VMH_READ | VMH_WRITE;
+    if (bits[0] & (O_CREAT | O_TRUNC | O_APPEND | (O_TMPFILE & ~O_DIRECTORY)))
         access |= VMH_WRITE;
-    if (path_argument(call, path, access) < 0)
+    opened = vmh_path_open(given, text, NULL, bits[0], (mode_t)bits[1], access, "open");
+    Py_DECREF(text);
+    if (opened < 0)
         return -1;
-    call->pass = VMH_PASS_GATE;
-    return finish_new_fd(call);
+    if (vmh_fd_own(opened) < 0)
+        return -1;
+    call->result = PyLong_FromLong(opened);
+    return call->result == NULL ? -1 : 1;
 }
 
 static int check_fd(vmh_gated *call)
@@ -322,18 +401,18 @@ static int check_device_encoding(vmh_gated *call)
 }
 
 #define GATES(G)                                                        \
-    G(posix, , stat, check_path, VMH_READ | OR_FD | OF_BUNDLE, "path")  \
-    G(posix, , lstat, check_path, VMH_READ | KEEP_LAST | OF_BUNDLE, "path") \
+    G(posix, , stat, check_path, VMH_READ | OR_FD | OF_BUNDLE | BY_FD, "path") \
+    G(posix, , lstat, check_path, VMH_READ | LOOK | OF_BUNDLE | BY_FD, "path") \
     G(posix, , access, check_access, VMH_READ | OF_BUNDLE, "path")      \
-    G(posix, , listdir, check_path, VMH_READ | OR_FD | OF_BUNDLE, "path") \
-    G(posix, , scandir, check_path, VMH_READ | OF_BUNDLE, "path")       \
-    G(posix, , readlink, check_path, VMH_READ | KEEP_LAST | OF_BUNDLE, "path") \
-    G(posix, , statvfs, check_path, VMH_READ | OR_FD, "path")           \
+    G(posix, , listdir, check_path, VMH_READ | OR_FD | OF_BUNDLE | LISTS, "path") \
+    G(posix, , scandir, check_path, VMH_READ | OF_BUNDLE | LISTS | ENTRIES, "path") \
+    G(posix, , readlink, check_path, VMH_READ | LOOK | OF_BUNDLE, "path") \
+    G(posix, , statvfs, check_path, VMH_READ | OR_FD | BY_FD, "path")   \
     G(posix, , chmod, check_path, VMH_WRITE | OR_FD, "path")            \
-    G(posix, , mkdir, check_path, VMH_WRITE | KEEP_LAST, "path")        \
-    G(posix, , rmdir, check_path, VMH_WRITE | KEEP_LAST, "path")        \
-    G(posix, , unlink, check_path, VMH_WRITE | KEEP_LAST, "path")       \
-    G(posix, , remove, check_path, VMH_WRITE | KEEP_LAST, "path")       \
+    G(posix, , mkdir, check_path, VMH_WRITE | NAME, "path")             \
+    G(posix, , rmdir, check_path, VMH_WRITE | NAME, "path")             \
+    G(posix, , unlink, check_path, VMH_WRITE | NAME, "path")            \
+    G(posix, , remove, check_path, VMH_WRITE | NAME, "path")            \
     G(posix, , utime, check_path, VMH_WRITE | OR_FD, "path")            \
     G(posix, , truncate, check_path, VMH_WRITE | OR_FD, "path")         \
     G(posix, , rename, check_two_paths, 0, "src")                       \
@@ -376,6 +455,18 @@ static int check_device_encoding(vmh_gated *call)
 
 GATES(VMH_GATE_DEFINE)
 vmh_gate *const vmh_gates_posix[] = { GATES(VMH_GATE_ADDRESS) NULL };
+
+PyObject *vmh_posix_status(PyObject *module, int fd)
+{
+    PyObject *number = PyLong_FromLong(fd), *status = NULL;
+    PyMethodDef *original = atomic_load(&gate_posix__stat.original);
+    if (original == NULL)
+        PyErr_SetString(PyExc_SystemError, "posix.stat is not bound");
+    else if (number != NULL)
+        status = vmh_def_call(original, module, NULL, &number, 1, NULL);
+    Py_XDECREF(number);
+    return status;
+}
 
 /* --- the environment */
 
@@ -421,9 +512,9 @@ static int drop_folder_functions(PyObject *dict)
     return 0;
 }
 
-int vmh_posix_finish(PyObject *dict)
+int vmh_posix_finish(PyObject *dict, PyObject *module)
 {
-    if (drop_folder_functions(dict) < 0)
+    if (drop_folder_functions(dict) < 0 || vmh_scandir_finish(dict, module) < 0)
         return -1;
     PyObject *held = vmh_dict_get(dict, "environ");
     if (held == NULL || !PyDict_Check(held))

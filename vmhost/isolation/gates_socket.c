@@ -1,4 +1,4 @@
-/* Gates of `_socket`, `select` and `_ssl`: addresses go by the permissions, descriptors must be the guest's own, and
+/* Gates of `_socket` and `select`: addresses go by the permissions, descriptors must be the guest's own, and
  * what can block waits beside the VM's stop event first. */
 #include "gates.h"
 
@@ -737,25 +737,6 @@ static void epoll_dealloc_gate(PyObject *self)
     atomic_load(&epoll_dealloc)(self);
 }
 
-/* --- _ssl: certificates come from files that may be read */
-
-static int check_ssl_paths(vmh_gated *call)
-{
-    const char *second = strcmp(call->gate->name, "load_verify_locations") == 0 ? "capath" : "keyfile";
-    PyObject **arguments[2] = { vmh_gated_argument(call, 0, call->gate->keyword),
-                                strcmp(call->gate->name, "load_dh_params") == 0 ? NULL
-                                                                                : vmh_gated_argument(call, 1, second) };
-    for (int i = 0; i < 2; i++) {
-        PyObject *path = NULL;
-        if (arguments[i] == NULL || *arguments[i] == Py_None)
-            continue;
-        if (vmh_grant_path(*arguments[i], VMH_READ, false, call->gate->name, &path) < 0
-                || vmh_gated_replace(call, arguments[i], path) < 0)
-            return -1;
-    }
-    return 0;
-}
-
 #define GATES(G)                                                                \
     G(_socket, , socketpair, check_socketpair, 0, NULL)                         \
     G(_socket, , close, check_close_fd, 0, NULL)                                \
@@ -795,10 +776,7 @@ static int check_ssl_paths(vmh_gated *call)
     G(select, epoll, modify, check_epoll_fd, 0, "fd")                           \
     G(select, epoll, unregister, check_epoll_fd, 0, "fd")                       \
     G(select, epoll, close, check_epoll_close, 0, NULL)                         \
-    G(select, epoll, fromfd, vmh_gate_refuse, 0, NULL)                          \
-    G(_ssl, _SSLContext, load_verify_locations, check_ssl_paths, 0, "cafile")   \
-    G(_ssl, _SSLContext, load_cert_chain, check_ssl_paths, 0, "certfile")       \
-    G(_ssl, _SSLContext, load_dh_params, check_ssl_paths, 0, "path")
+    G(select, epoll, fromfd, vmh_gate_refuse, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
 vmh_gate *const vmh_gates_socket[] = { GATES(VMH_GATE_ADDRESS) NULL };

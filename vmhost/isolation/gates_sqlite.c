@@ -3,11 +3,15 @@
  * own where the rules have nothing to say (sqlite_rules.c). What keeps a connection open while it is used is in sqlite_use.c. */
 #include "gates.h"
 
+#include "paths.h"
 #include "sqlite_rules.h"
 #include "sqlite_use.h"
 
+#include <fcntl.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static _Atomic(initproc) connection_init;
 static _Atomic(PyMethodDef *) connection_execute;
@@ -109,6 +113,42 @@ static int connection_open(PyObject *self, PyObject *args, PyObject *kwargs)
     return connection_settle(self);     /* or the host has taken SQLite's automatic extensions away meanwhile */
 }
 
+/* Has the file a write-ahead log? SQLite would map its index, which it can't be kept from where it hides its functions. */
+static bool has_log(const char *path)
+{
+    vmh_place place;
+    unsigned char versions[2] = { 0, 0 };       /* of the file format, to write and to read: 2 with such a log */
+    int fd = vmh_place_open(&place, path, O_RDONLY | O_NONBLOCK, 0, VMH_PLACE_OBJECT, VMH_READ, true);
+    bool found = fd >= 0 && pread(fd, versions, sizeof versions, 18) == sizeof versions
+        && (versions[0] == 2 || versions[1] == 2);
+    if (fd >= 0)
+        close(fd);
+    return found;
+}
+
+/* Where the database is, or will be made. SQLite opens it by this path, again asked for what it leads to: sqlite_files.c. */
+static PyObject *database_path(PyObject *database)
+{
+    PyObject *given, *text, *target = NULL;
+    vmh_place place;
+    if (vmh_path_convert(database, &given, &text) < 0)
+        return NULL;
+    if (vmh_path_absolute(text, "sqlite3.connect") == 0) {
+        char *real = vmh_place_real(&place, PyBytes_AS_STRING(text), VMH_READ | VMH_WRITE);
+        if (real != NULL && !vmh_sqlite_rules_native() && has_log(real))
+            vmh_deny("its write-ahead log can't be kept from being mapped, as this Python hides its SQLite; leave that mode "
+                     "outside (PRAGMA journal_mode=DELETE)", "sqlite3.connect('%s')", real);
+        else if (real != NULL)
+            target = PyUnicode_DecodeFSDefault(real);
+        else
+            vmh_place_raise(&place, given, text, "sqlite3.connect");
+        free(real);
+    }
+    Py_DECREF(given);
+    Py_DECREF(text);
+    return target;
+}
+
 static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *copy = NULL, *named = NULL, *target = NULL;
@@ -133,12 +173,7 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
     if (PyUnicode_CheckExact(database) && PyUnicode_EqualToUTF8(database, ":memory:"))
         target = Py_NewRef(database);
     else {
-        PyObject *path = NULL;
-        if (vmh_grant_path(database, VMH_READ | VMH_WRITE, false, "sqlite3.connect", &path) < 0)
-            return -1;
-        target = PyUnicode_DecodeFSDefaultAndSize(PyBytes_AS_STRING(path), PyBytes_GET_SIZE(path));
-        Py_DECREF(path);
-        if (target == NULL)
+        if ((target = database_path(database)) == NULL)
             return -1;
     }
     copy = PyTuple_New(count > 0 ? count : 1);

@@ -1,7 +1,5 @@
-/* What a task's permissions name: paths and environment names (addresses: addresses.c); and the seal, which holds them.
- *
- * Paths are compared after realpath(3). Guests cannot make links (os.link and os.symlink are refused), so that none can
- * move a path between the check and its use; a process outside that rearranges granted folders meanwhile can.
+/* What a task's permissions name: environment names, and the lists of the others (paths: paths.c, addresses: addresses.c);
+ * and the seal, which holds them. The paths of permissions are resolved once, when a VM gets them.
  */
 #include "sealing.h"
 
@@ -54,109 +52,6 @@ PyObject *vmh_deny(const char *why, const char *format, ...)
         PyErr_SetObject(type == NULL ? PyExc_PermissionError : type, args);
     Py_XDECREF(args);
     return NULL;
-}
-
-/* --- paths */
-
-static bool path_in(const char *path, const vmh_list *roots)
-{
-    for (size_t i = 0; i < roots->count; i++) {
-        size_t size = strlen(roots->items[i]);
-        if (strncmp(path, roots->items[i], size) == 0
-                && (path[size] == 0 || path[size] == '/' || (size > 0 && roots->items[i][size - 1] == '/')))
-            return true;
-    }
-    return false;
-}
-
-/* Is `path` a folder above one of `roots`? */
-static bool path_above(const char *path, const vmh_list *roots)
-{
-    size_t size = strcmp(path, "/") == 0 ? 0 : strlen(path);
-    for (size_t i = 0; i < roots->count && *path != 0; i++)
-        if (strncmp(path, roots->items[i], size) == 0 && roots->items[i][size] == '/')
-            return true;
-    return false;
-}
-
-/* `path` with its folder resolved and its last part as it is; malloc'ed, NULL with errno. */
-static char *resolve_folder(const char *path)
-{
-    size_t size = strlen(path);
-    while (size > 1 && path[size - 1] == '/')
-        size--;
-    char *folder = strndup(path, size), *result = NULL, *real = NULL;
-    if (folder == NULL)
-        return NULL;
-    char *slash = strrchr(folder, '/');
-    const char *last = slash + 1;
-    if (strcmp(last, "..") == 0 || strcmp(last, ".") == 0 || *last == 0) {
-        result = realpath(folder, NULL);
-        goto done;
-    }
-    if (slash == folder)
-        real = strdup("/");
-    else {
-        *slash = 0;
-        real = realpath(folder, NULL);
-    }
-    if (real == NULL)
-        goto done;
-    result = malloc(strlen(real) + strlen(last) + 2);
-    if (result != NULL)
-        sprintf(result, "%s%s%s", real, strcmp(real, "/") == 0 ? "" : "/", last);
-done:
-    free(folder);
-    free(real);
-    return result;
-}
-
-int vmh_grant_path(PyObject *path, int access, bool keep_last, const char *what, PyObject **resolved)
-{
-    PyObject *bytes = NULL;
-    char *real = NULL;
-    int rc = -1;
-    if (!PyUnicode_FSConverter(path, &bytes))
-        return -1;
-    const char *text = PyBytes_AS_STRING(bytes);
-    vmh_seal *seal = vmh_seal_here();
-    if (seal == NULL || text[0] != '/') {
-        vmh_deny("relative paths name files of the bundle, which are read through open() and vmhost.guest.resources",
-                 "%s('%s')", what, text);
-        goto done;
-    }
-    if (!keep_last)
-        real = realpath(text, NULL);
-    if (real == NULL && (keep_last || errno == ENOENT))
-        real = resolve_folder(text);
-    int error = real == NULL ? errno : 0;
-    /* what is not there is told apart from what is not granted by its text alone */
-    const char *seen = real != NULL ? real : strstr(text, "/..") != NULL ? "" : text;
-    struct stat status;
-    if (real != NULL && !keep_last && lstat(real, &status) == 0 && S_ISLNK(status.st_mode))
-        seen = "";      /* a link to nothing: made through it, a file would be anywhere */
-    if ((access & VMH_WRITE) && !path_in(seen, &seal->write)) {
-        vmh_deny("not granted; a task that may write there names it in task.yaml, permissions: {write: [...]}",
-                 "%s('%s')", what, text);
-        goto done;
-    }
-    /* lstat of the folders above a granted one: realpath() walks down to it, and what it learns is that they are folders */
-    if ((access & VMH_READ) && !path_in(seen, &seal->read) && !(keep_last && path_above(seen, &seal->read))) {
-        vmh_deny("not granted; a task that may read there names it in task.yaml, permissions: {read: [...]}",
-                 "%s('%s')", what, text);
-        goto done;
-    }
-    if (real == NULL) {
-        errno = error;
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
-        goto done;
-    }
-    *resolved = PyBytes_FromString(real);
-    rc = *resolved == NULL ? -1 : 0;
-done:
-    free(real);
-    Py_DECREF(bytes);
-    return rc;
 }
 
 bool vmh_grant_environ(const char *name)
@@ -257,6 +152,38 @@ void vmh_seal_free(vmh_vm *vm)
         vmh_image_unref(seal->task);
     pthread_mutex_destroy(&seal->waits_mutex);
     free(seal);
+}
+
+/* `path` with its folder resolved and its last part as it is; malloc'ed, NULL with errno. */
+static char *resolve_folder(const char *path)
+{
+    size_t size = strlen(path);
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    char *folder = strndup(path, size), *result = NULL, *real = NULL;
+    if (folder == NULL)
+        return NULL;
+    char *slash = strrchr(folder, '/');
+    const char *last = slash + 1;
+    if (strcmp(last, "..") == 0 || strcmp(last, ".") == 0 || *last == 0) {
+        result = realpath(folder, NULL);
+        goto done;
+    }
+    if (slash == folder)
+        real = strdup("/");
+    else {
+        *slash = 0;
+        real = realpath(folder, NULL);
+    }
+    if (real == NULL)
+        goto done;
+    result = malloc(strlen(real) + strlen(last) + 2);
+    if (result != NULL)
+        sprintf(result, "%s%s%s", real, strcmp(real, "/") == 0 ? "" : "/", last);
+done:
+    free(folder);
+    free(real);
+    return result;
 }
 
 /* A path of permissions, as the file system has it now; two stars at its end are for the folder before them, which stands

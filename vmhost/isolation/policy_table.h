@@ -816,7 +816,7 @@ static const vmh_filing filings_of__ssl[] = {
     {"_SSLContext.load_verify_locations", 'g'},
     {"_SSLContext.session_stats", 'a'},
     {"_SSLContext.set_ciphers", 'a'},
-    {"_SSLContext.set_default_verify_paths", 'a'},
+    {"_SSLContext.set_default_verify_paths", 'g'},
     {"_SSLContext.set_ecdh_curve", 'a'},
     {"_SSLContext.set_psk_client_callback", 'a'},
     {"_SSLContext.set_psk_server_callback", 'a'},

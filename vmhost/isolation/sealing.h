@@ -124,9 +124,7 @@ unsigned vmh_pass_get(void);
 PyObject *vmh_deny(const char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 enum { VMH_READ = 1, VMH_WRITE = 2 };
-/* `path` (str, bytes or PathLike) as an absolute one without links, as bytes in *resolved. keep_last: the last part is
- * not followed. Denied unless all of `access` is granted. `what` names the operation. */
-int vmh_grant_path(PyObject *path, int access, bool keep_last, const char *what, PyObject **resolved);
+/* Paths: paths.h. */
 bool vmh_grant_environ(const char *name);
 
 /* --- addresses.c. All: 0, or -1 with a Python error set. */

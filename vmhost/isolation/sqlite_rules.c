@@ -17,6 +17,7 @@
 #include "memory.h"
 #include "overflow.h"
 #include "sealing.h"
+#include "sqlite_files.h"
 
 /* As in sqlite3.h, whose header is not needed to build. */
 enum { SQLITE_OK_ = 0, SQLITE_DENY_ = 1, SQLITE_ERROR_ = 1, SQLITE_NOMEM_ = 7, SQLITE_UTF16LE_ = 2 };
@@ -79,6 +80,10 @@ bool vmh_sqlite_refuses(int action, const char *first, const char *second)
                                            "soft_heap_limit",      "temp_store",      "temp_store_directory",
                                            "writable_schema",      "load_extension",  "fts3_tokenizer" };
     if (action == SQLITE_ATTACH_ || vmh_overflow_left() < INSIDE)
+        return true;
+    /* a log whose index is mapped, where files are not kept from being mapped otherwise (sqlite_files.h) */
+    if (!native && action == SQLITE_PRAGMA_ && first != NULL && second != NULL && strcasecmp(first, "journal_mode") == 0
+            && strcasecmp(second, "wal") == 0)
         return true;
     const char *name = action == SQLITE_PRAGMA_ ? first : action == SQLITE_FUNCTION_ ? second : NULL;
     for (size_t i = 0; name != NULL && i < sizeof refused / sizeof *refused; i++)
@@ -168,6 +173,8 @@ static int rule(void *connection, char **Py_UNUSED(message), const void *Py_UNUS
     if (status == SQLITE_OK_)
         status = configure(connection, VMH_SQLITE_CONFIG_DEFENSIVE, 1);
     if (status == SQLITE_OK_)
+        status = vmh_sqlite_files_unmapped(connection);
+    if (status == SQLITE_OK_)
         status = remember(connection);
     if (status != SQLITE_OK_)
         return status;
@@ -186,7 +193,7 @@ static int add_rule(void)
     vmh_meter *payer = vmh_memory_payer();
     vmh_memory_bind(NULL);
     vmh_critical_enter();
-    int status = library.auto_extension((void (*)(void))rule);
+    int status = vmh_sqlite_files_install() ? library.auto_extension((void (*)(void))rule) : SQLITE_ERROR_;
     vmh_critical_leave();
     vmh_memory_bind(payer);
     return status;
@@ -207,7 +214,7 @@ void vmh_sqlite_rules_install(const char *path)
     *(void **)&library.interrupt = dlsym(handle, "sqlite3_interrupt");
     native = library.auto_extension != NULL && library.set_authorizer != NULL && library.progress_handler != NULL
         && library.exec != NULL && library.limit != NULL && library.db_config != NULL && library.create_collation != NULL
-        && library.interrupt != NULL;
+        && library.interrupt != NULL && vmh_sqlite_files_find(handle);
 }
 
 bool vmh_sqlite_opening_begin(vmh_sqlite_opening *opening)

@@ -233,7 +233,9 @@ static bool is_made_for_this(const char *path)
     return right;
 }
 
-static bool find_image(void)
+/* The executable's own file is looked at as well, unless the command `check` will do so thoroughly: what is damaged in it shows in any way,
+ * or in none, but mostly not in what runs until here. */
+static bool find_image(bool with_executable)
 {
     char path[PATH_MAX];
     size_t manifest_bytes;
@@ -248,6 +250,8 @@ static bool find_image(void)
     if (snprintf(path, sizeof path, "%s/manifest", folder) >= (int)sizeof path || (manifest = vmrun_file_read(path, &manifest_bytes)) == NULL)
         return false;
     if (!is_made_for_this(path) || !vmrun_manifest_check(path, manifest, manifest_bytes))
+        return false;
+    if (with_executable && !vmrun_file_check(executable, "vmrun", manifest, false))
         return false;
 #ifdef VMRUN_SQLITE
     if (snprintf(sqlite_module, sizeof sqlite_module, "%s/" SQLITE_FILE, folder) >= (int)sizeof sqlite_module
@@ -319,7 +323,7 @@ static int end(int code)
 
 int main(int argc, char **argv)
 {
-    if (!find_image())
+    if (!find_image(argc < 2 || strcmp(argv[1], "check") != 0))
         return 5;
     if (!freeze_all()) {
         fputs("vmrun: the image's bundles lack what Python starts with, or there is no memory; make the image again\n", stderr);

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test stress mutations conformance conformance-quick conformance-image sanitize sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers lock clean distclean
+.PHONY: help build device-libraries demo test stress mutations fuzz conformance conformance-quick conformance-image sanitize sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -38,6 +38,9 @@ polls:                     ## how long the engine's operators go without a look 
 
 mutations: build  ## 100,000 mutated code objects through the verifier, the accepted ones run (15 minutes)
 	@$(PYTHON) -m tests.properties.verifier_mutations --count 100000 $(ARGS)
+
+fuzz: build       ## junk into all that a VM offers, for an hour (ARGS="--seconds 600 --seed 5")
+	@$(PYTHON) -m tests.fuzz $(ARGS)
 
 conformance: build  ## CPython's own tests in sealed VMs, beside plain CPython (30 minutes)
 	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance --suite "$$suite" $(ARGS)

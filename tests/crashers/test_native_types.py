@@ -105,6 +105,17 @@ def helpers(value):
         asyncio.get_running_loop().call_soon(future.set_result, 4)
         return await future
 
+    half = _pickle.Pickler.__new__(_pickle.Pickler)
+    assert half.memo.copy() == {} and half.memo.clear() is None
+    half.__init__(io.BytesIO())
+    half.dump(["a"])
+    assert len(half.memo.copy()) == 2
+
+    loop = asyncio.new_event_loop()
+    task = asyncio.Task(wait(), loop=loop)
+    assert outcome(task.__init__, wait()) == "RuntimeError"     # no loop runs: from now on the task has none
+    del task
+    loop.close()
     return asyncio.run(wait()), len(pickle.Pickler(io.BytesIO()).memo.copy()), pickle.Unpickler(io.BytesIO()).memo.copy()
 
 

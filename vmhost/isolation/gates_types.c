@@ -21,6 +21,17 @@ static bool is_internal(const char *module, PyTypeObject *type)
     return false;
 }
 
+/* What reads and sets an attribute; NULL with an error. */
+static PyGetSetDef *getset_of(PyTypeObject *type, const char *name)
+{
+    PyObject *descriptor = vmh_dict_get(type->tp_dict, name);
+    if (descriptor != NULL && Py_IS_TYPE(descriptor, &PyGetSetDescr_Type))
+        return ((PyGetSetDescrObject *)descriptor)->d_getset;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_SystemError, "%s.%s is not a getset in this Python", type->tp_name, name);
+    return NULL;
+}
+
 /* ---- asyncio's tasks: one that is pending as it goes tells its loop, which it has from its __init__ on, until a second one fails */
 static _Atomic(PyMethodDef *) future_get_loop;
 static _Atomic(destructor) task_finalize;
@@ -52,9 +63,36 @@ static int asyncio_finish(PyObject *dict)
     return vmh_slot_replace(task, "__del__", (void **)&task->tp_finalize, (void *)task_finalize_gate);
 }
 
+/* ---- pickle: the proxy of a pickler's memo reads the memo, which __init__ makes unless it is there */
+static _Atomic(newfunc) pickler_new;
+static _Atomic(PyGetSetDef *) pickler_memo;
+
+static PyObject *pickler_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyGetSetDef *def = atomic_load(&pickler_memo);
+    PyObject *self = atomic_load(&pickler_new)(type, args, kwargs), *empty = self == NULL ? NULL : PyDict_New();
+    if (empty == NULL || def->set(self, empty, def->closure) < 0)
+        Py_CLEAR(self);
+    Py_XDECREF(empty);
+    return self;
+}
+
+static int pickle_finish(PyObject *dict)
+{
+    PyTypeObject *pickler = (PyTypeObject *)vmh_dict_get(dict, "Pickler");
+    if (pickler == NULL || pickler->tp_new == pickler_new_gate)
+        return PyErr_Occurred() ? -1 : 0;
+    PyGetSetDef *memo = getset_of(pickler, "memo");
+    if (memo == NULL)
+        return -1;
+    atomic_store(&pickler_memo, memo);
+    atomic_store(&pickler_new, pickler->tp_new);
+    return vmh_slot_replace(pickler, "__new__", (void **)&pickler->tp_new, (void *)pickler_new_gate);
+}
+
 int vmh_types_finish(PyObject *dict, const char *module)
 {
-    if (strcmp(module, "_asyncio") == 0 && asyncio_finish(dict) < 0)
+    if ((strcmp(module, "_asyncio") == 0 && asyncio_finish(dict) < 0) || (strcmp(module, "_pickle") == 0 && pickle_finish(dict) < 0))
         return -1;
     bool any = false;
     for (int i = 0; i < INTERNAL; i++)
@@ -204,14 +242,9 @@ static int cursor_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
 
 static int attribute_find(PyTypeObject *type, const char *name, int which)
 {
-    PyObject *descriptor = vmh_dict_get(type->tp_dict, name);
-    if (descriptor == NULL || !Py_IS_TYPE(descriptor, &PyGetSetDescr_Type)) {
-        if (!PyErr_Occurred())
-            PyErr_Format(PyExc_SystemError, "%s.%s is not a getset in this Python", type->tp_name, name);
-        return -1;
-    }
-    atomic_store(&attributes[which], ((PyGetSetDescrObject *)descriptor)->d_getset);
-    return 0;
+    PyGetSetDef *def = getset_of(type, name);
+    atomic_store(&attributes[which], def);
+    return def == NULL ? -1 : 0;
 }
 
 /* Replaces what makes the objects of a type, which has object's __new__ so far; it gets a __new__ of its own, or object's would refuse it. */

@@ -1,0 +1,225 @@
+"""The host's half of the fuzzer: rounds of batches in VMs of this process, and after each round a look at all that no task may change.
+
+`python -m tests.fuzz.process FOLDER SEED FIRST SECONDS [ROUNDS]` is started by tests/fuzz/__main__.py, which tells what the process died of. It writes a
+line of JSON for each round. Exit status: 0 the time is over, 3 a task had an effect (told on the last line), 4 a VM was lost: the
+next rounds want a new process.
+"""
+
+import fcntl
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import termios
+import time
+import warnings
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import vmhost
+from bytecode.compiler import compile_sources
+from tests.fuzz.exclusions import SKIPPED
+from tests.fuzz.guest_notes import notes
+from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
+
+HERE = Path(__file__).parent
+BATCHES, STEPS, THREADS = 6, 400, 2
+BATCH_S, GRACE_S = 4.0, 2.0
+MEMORY_BYTES = 256 << 20
+GROWTH_BYTES = 768 << 20        # beyond what the process had after its first round: caches, arenas that are kept, one wedged VM's heap
+SETTLE_S = 5.0
+SECRET = "vmhost-fuzz-secret-7Qx"
+
+
+def policy():
+    """The table of vmhost/guest/policy.py, whose package imports what only VMs have."""
+    spec = spec_from_file_location("policy", HERE.parents[1] / "vmhost" / "guest" / "policy.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.POLICY
+
+
+PURE = """
+    abc argparse asyncio base64 bisect calendar codecs collections collections.abc colorsys concurrent.futures configparser contextlib contextvars copy copyreg
+    csv dataclasses datetime decimal difflib email.message email.parser enum fnmatch fractions functools glob gzip hashlib heapq hmac html html.parser http.client
+    importlib.resources inspect io ipaddress json keyword linecache locale logging lzma mimetypes numbers operator os pathlib pickle pkgutil posixpath pprint
+    queue quopri random re reprlib sched secrets select selectors shelve shlex shutil signal socket sqlite3 ssl stat statistics string string.templatelib
+    struct subprocess tempfile textwrap threading time timeit tokenize traceback types typing unicodedata urllib.parse urllib.request uuid warnings wave weakref
+    xml.etree.ElementTree xml.dom.minidom xml.sax zipfile zlib zoneinfo bz2 compression.zstd
+    vmhost.guest vmhost.guest.files vmhost.guest.folders vmhost.guest.texts vmhost.guest.assembler vmhost.guest.expressions vmhost.guest.deferred _vmhost
+    engine.numpy engine.numpy.linalg engine.numpy.fft engine.numpy.random engine.numpy.lib.stride_tricks engine.numpy.testing
+"""
+
+
+class Canaries:
+    """Files, descriptors and settings of the host, and how they were."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        outside, inside, readable = (folder / name for name in ("outside", "inside", "readable"))
+        for made in (outside / "d", inside / "d", readable, folder / "notes"):
+            made.mkdir(parents=True)
+        for path in (outside / "secret", outside / "d" / "secret"):
+            path.write_text(SECRET * 20)
+        (readable / "r").write_text("may be read")
+        (inside / "link").symlink_to(outside / "secret")
+        (inside / "up").symlink_to(outside)
+        os.environ["VMHOST_FUZZ_SECRET"] = SECRET
+        self.held = [open(outside / "secret", "rb+", buffering=0), open(outside / "d" / "secret", "ab", buffering=0)]
+        self.pipe, self.sockets = os.pipe(), socket.socketpair()
+        os.write(self.pipe[1], SECRET.encode())
+        self.sockets[0].send(SECRET.encode())
+        self.held[0].seek(5)
+        self.descriptors = [one.fileno() for one in self.held] + list(self.pipe) + [one.fileno() for one in self.sockets]
+        self.before = None
+
+    def close(self):
+        for one in (*self.held, *self.sockets):
+            one.close()
+        for number in self.pipe:
+            os.close(number)
+
+    def state(self):
+        """Everything that must be the same after each round, by what it is called."""
+        files = {}
+        for top in ("outside", "readable"):
+            for path in sorted((self.folder / top).rglob("*")):
+                status = path.lstat()
+                files[str(path)] = (status.st_mode, status.st_mtime_ns, status.st_uid, path.read_bytes() if path.is_file() else None)
+        own = Path("/proc/self/status").read_text().splitlines()
+        status = {line.partition(":")[0]: line for line in own}
+        return {
+            "files": files, "descriptors": self.descriptors_now(), "environment": dict(os.environb), "current folder": os.getcwd(),
+            "pipe": self.peek(), "umask": status["Umask"], "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt")],
+            "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()}, "timers": signal.getitimer(signal.ITIMER_REAL),
+            "limits": [resource.getrlimit(number) for number in range(16)],
+            "users": (os.getresuid(), os.getresgid(), os.getgroups()), "priority": os.getpriority(os.PRIO_PROCESS, 0),
+            "affinity": os.sched_getaffinity(0), "name": Path("/proc/self/comm").read_text(),
+            "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text(), "host name": socket.gethostname(),
+            "recursion": sys.getrecursionlimit(), "digits": sys.get_int_max_str_digits(), "switch": sys.getswitchinterval(),
+            "warnings": len(warnings.filters), "zone": time.tzname, "modules": "main" in sys.modules,
+        }
+
+    def descriptors_now(self):
+        """Those that stay: others of the process (the warden's, this listing's) come and go."""
+        seen = []
+        for _ in range(3):
+            found = {}
+            for number in map(int, os.listdir("/proc/self/fd")):
+                try:
+                    info = os.fstat(number)
+                    position = Path(f"/proc/self/fdinfo/{number}").read_text().splitlines()[:2] if number in self.descriptors else None
+                    found[number] = (info.st_dev, info.st_ino, position)
+                except OSError:
+                    pass
+            seen.append(found)
+            time.sleep(0.01)
+        return {number: about for number, about in seen[0].items() if all(one.get(number) == about for one in seen)}
+
+    def peek(self):
+        """What waits in the pipe and in the socket, which stays there."""
+        waiting = fcntl.ioctl(self.pipe[0], termios.FIONREAD, bytes(4))
+        return waiting, self.sockets[1].recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+
+    def changed(self, lost):
+        """Sentences on what is not as it was. A VM that was lost keeps the descriptors that it had."""
+        now = self.state()
+        if self.before is None:
+            self.before = now
+            return []
+        told = []
+        for name, was in self.before.items():
+            if name == "descriptors":
+                gone = [number for number, about in was.items() if now[name].get(number) != about]
+                more = [number for number in now[name] if number not in was and not lost]
+                told += [f"descriptor {number} was {was[number]} and is {now[name].get(number)}" for number in gone]
+                told += [f"descriptor {number} was left open: {os.readlink(f'/proc/self/fd/{number}')}" for number in more]
+            elif now[name] != was:
+                told.append(f"{name}: was {was!r:.500}, is {now[name]!r:.500}")
+        return told
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def slow(folder):
+    """The calls that have been under way for a second."""
+    now = time.time()
+    return [f"{lines[-1]} since {now - (folder / f'{thread}.notes').stat().st_mtime:.1f} s" for thread, lines in notes(folder).items()
+            if lines and now - (folder / f"{thread}.notes").stat().st_mtime > 1]
+
+
+def good_bundle():
+    return compile_sources({"main": ("def run(value):\n    return value\n", "main.py", False)}, entry="main:run", name="good", version="1.0.0")
+
+
+def one_round(canaries, folder, seed, number, modules):
+    """One round: a host, a task, some batches. What it counted, and what went wrong."""
+    counts = {"round": number, "steps": 0, "timeouts": 0, "lost": 0, "errors": 0, "functions": 0, "types": 0, "slow": [], "effects": []}
+    calm = TaskPolicy(breaker=BreakerPolicy(enabled=False))
+    inside, readable = str(folder / "inside"), str(folder / "readable")
+    task_bundle = compile_sources({"main": ((HERE / "guest.py").read_text(), "main.py", False)}, entry="main:run", name="fuzz", version="1.0.0",
+                                  limits={"memory_bytes": MEMORY_BYTES, "concurrency": 1},
+                                  permissions={"read": [inside, readable, str(folder / "notes")], "write": [inside, str(folder / "notes")]})
+    with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=GRACE_S, task=calm)) as host:
+        task, good = host.load(task_bundle), host.load(good_bundle())
+        for batch in range(BATCHES):
+            settings = {"seed": f"{seed}/{number}/{batch}", "steps": STEPS, "threads": THREADS, "modules": modules, "skipped": sorted(SKIPPED),
+                        "inside": inside, "outside": str(folder / "outside"), "readable": readable, "notes": str(folder / "notes"),
+                        "descriptors": canaries.descriptors, "secret": SECRET[::-1]}
+            try:
+                answer = task(settings, timeout_s=BATCH_S)
+            except vmhost.TimeLimitError:
+                counts["timeouts"] += 1
+                counts["slow"] += slow(folder / "notes")
+            except vmhost.VMLostError:
+                counts["lost"] += 1
+                counts["slow"] += slow(folder / "notes")
+            except vmhost.VMHostError:
+                counts["errors"] += 1
+            else:
+                counts["steps"] += answer["steps"]
+                counts["functions"], counts["types"] = answer["functions"], answer["types"]
+                counts["effects"] += [f"read what was not granted: {what}" for what in answer["leaks"]]
+            if good(batch) != batch:
+                counts["effects"].append("the next VM answers wrongly")
+        counts["lost"] += len(host.close())
+    end = time.monotonic() + SETTLE_S
+    while (changed := canaries.changed(counts["lost"])) and time.monotonic() < end:
+        time.sleep(0.1)         # a VM's last steps come after its end is told
+    counts["effects"] += changed
+    return counts
+
+
+def main(folder, seed, first, seconds, rounds):
+    folder = Path(folder)
+    modules = sorted({*policy(), *PURE.split()})
+    canaries = Canaries(folder)
+    end, number, resident = time.monotonic() + seconds, first, None
+    with vmhost.Host(allow_unsigned=True) as host:      # what the process keeps from its first host on
+        host.load(good_bundle())(0)
+    canaries.changed(0)
+    while time.monotonic() < end and number - first < rounds:
+        for note in (folder / "notes").iterdir():
+            note.unlink()
+        begun = time.monotonic()
+        counts = one_round(canaries, folder, seed, number, modules)
+        resident = resident or resident_bytes()
+        if resident_bytes() > resident + GROWTH_BYTES:
+            counts["effects"].append(f"memory: {resident_bytes() >> 20} MiB resident, {resident >> 20} after the first round")
+        print(json.dumps({**counts, "seconds": round(time.monotonic() - begun, 1), "resident_mib": resident_bytes() >> 20}), flush=True)
+        if counts["effects"]:
+            return 3
+        if counts["lost"]:
+            return 4
+        number += 1
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
+    sys.stdout.flush()
+    os._exit(status)        # a VM that was lost would be waited for

@@ -276,7 +276,7 @@ static int set_part(PyObject *self, PyObject *value, void *closure)
     }
     array *part = (array *)get_part(self, closure);
     int result = part == NULL || array_require_writable(part, "assignment destination is read-only") < 0 ? -1
-                 : array_assign_python(part, value);
+                 : WRITING(part->state, array_assign_python(part, value));
     Py_XDECREF(part);
     return result;
 }

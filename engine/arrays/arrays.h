@@ -57,6 +57,7 @@ struct array_state {
     array *free_arrays[ARRAY_FREE_MOST];
     vme_buffer *free_buffers[ARRAY_FREE_MOST];
     int free_array_count, free_buffer_count, free_most;
+    int writing;                    /* operations under way that may write into arrays which exist: WRITING */
     void *api;                      /* struct vme_python_api */
 };
 
@@ -84,6 +85,15 @@ PyObject *array_axis_error(array_state *state, int64_t axis, int rank);
         PyEval_RestoreThread(engine_thread); \
     } \
     engine_status; })
+
+/* A call that asks whether an array may be written, and writes later: without the GIL, or after code of the program has run, which may have
+ * had the array cross a wall meanwhile. It crosses as a copy then. */
+#define WRITING(state, call) ({ \
+    array_state *writing_state = (state); \
+    writing_state->writing++; \
+    __typeof__(call) writing_result = (call); \
+    writing_state->writing--; \
+    writing_result; })
 
 /* What walks over elements with the GIL held asks this after each: `*walked` counts them, and every ARRAY_WALK_MOST of them it looks at
  * the stop flag. -1: stopped, the exception is set. */

@@ -48,14 +48,18 @@ int array_getbuffer(PyObject *object, Py_buffer *view, int flags)
         .shape = shaped ? (Py_ssize_t *)self->t.shape : NULL,
         .strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? (Py_ssize_t *)self->t.strides : NULL,
         .obj = Py_NewRef(object),
+        .internal = writable ? self->t.buffer : NULL,
     };
+    if (writable)
+        vme_buffer_open_window(self->t.buffer);
     return 0;
 }
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "sizes are handed over as they are");
 
 void array_releasebuffer(PyObject *self, Py_buffer *view)
 {
-    /* nothing was made for the view */
+    if (view->internal != NULL)
+        vme_buffer_close_window(view->internal);
 }
 
 /* ---- foreign memory */

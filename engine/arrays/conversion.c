@@ -221,7 +221,7 @@ PyObject *array_method_fill(PyObject *self, ARRAY_VECTORCALL)
     PyObject *value;
     if (array_arguments("fill", args, count, keywords, names, 1, 1, &value) < 0
         || array_require_writable((array *)self, "assignment destination is read-only") < 0
-        || array_assign_python((array *)self, value) < 0)
+        || WRITING(((array *)self)->state, array_assign_python((array *)self, value)) < 0)
         return NULL;
     Py_RETURN_NONE;
 }

@@ -33,22 +33,20 @@ enum { DL_CPU = 1, DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_COMPLEX = 5, DL_BOO
 typedef struct export {
     union { dl_managed plain; dl_versioned versioned; } as;
     vme_buffer *buffer;
+    bool writable;                  /* a window is open on it */
     int64_t dims[];
 } export;
 
-static void delete_plain(dl_managed *managed)
+static void drop_export(export *given)
 {
-    export *given = managed->manager;
+    if (given->writable)
+        vme_buffer_close_window(given->buffer);
     vme_buffer_unref(given->buffer);
     PyMem_RawFree(given);
 }
 
-static void delete_versioned(dl_versioned *managed)
-{
-    export *given = managed->manager;
-    vme_buffer_unref(given->buffer);
-    PyMem_RawFree(given);
-}
+static void delete_plain(dl_managed *managed) { drop_export(managed->manager); }
+static void delete_versioned(dl_versioned *managed) { drop_export(managed->manager); }
 
 /* A capsule that nobody consumed frees what it holds. */
 static void drop_capsule(PyObject *capsule)
@@ -128,20 +126,21 @@ PyObject *array_method___dlpack__(PyObject *object, ARRAY_VECTORCALL)
         tensor.strides[i] = source->t.strides[i] / width;
     }
     given->buffer = vme_buffer_ref(source->t.buffer);
+    given->writable = array_writable(source);
+    if (given->writable)
+        vme_buffer_open_window(given->buffer);
     if (versioned) {
         given->as.versioned = (dl_versioned){
             .version = {1, 0}, .manager = given, .deleter = delete_versioned,
-            .flags = (uint64_t)((array_writable(source) ? 0 : DL_READ_ONLY) | (copy ? DL_COPIED : 0)), .tensor = tensor,
+            .flags = (uint64_t)((given->writable ? 0 : DL_READ_ONLY) | (copy ? DL_COPIED : 0)), .tensor = tensor,
         };
         capsule = PyCapsule_New(&given->as.versioned, "dltensor_versioned", drop_capsule);
     } else {
         given->as.plain = (dl_managed){.tensor = tensor, .manager = given, .deleter = delete_plain};
         capsule = PyCapsule_New(&given->as.plain, "dltensor", drop_capsule);
     }
-    if (capsule == NULL) {
-        vme_buffer_unref(given->buffer);
-        PyMem_RawFree(given);
-    }
+    if (capsule == NULL)
+        drop_export(given);
 done:
     Py_DECREF(source);
     return capsule;

@@ -469,7 +469,7 @@ done:
     return result;
 }
 
-int array_assign_subscript(PyObject *object, PyObject *key, PyObject *value)
+static int assign_subscript(PyObject *object, PyObject *key, PyObject *value)
 {
     array *self = (array *)object;
     if (value == NULL) {
@@ -522,6 +522,11 @@ int array_assign_subscript(PyObject *object, PyObject *key, PyObject *value)
     selection_clear(&chosen);
     index_clear(&read);
     return result;
+}
+
+int array_assign_subscript(PyObject *object, PyObject *key, PyObject *value)
+{
+    return WRITING(((array *)object)->state, assign_subscript(object, key, value));
 }
 
 /* ---- take, nonzero, scatter-add */
@@ -635,7 +640,7 @@ done:
 ARRAY_BOTH_OF(nonzero, nonzero_names, 1, 1, 1, nonzero)
 
 /* numpy.add.at(target, key, values) */
-PyObject *array_scatter_add(array_state *state, PyObject *const *values)
+static PyObject *scatter_add(array_state *state, PyObject *const *values)
 {
     PyObject *result = NULL;
     index_key read;
@@ -659,6 +664,8 @@ done:
     index_clear(&read);
     return result;
 }
+
+PyObject *array_scatter_add(array_state *state, PyObject *const *values) { return WRITING(state, scatter_add(state, values)); }
 
 /* _scatter_add(target, key, values) */
 PyObject *array_function__scatter_add(PyObject *module, ARRAY_VECTORCALL)

@@ -32,9 +32,9 @@ PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
         if (size[i] < 0)
             return PyErr_Format(PyExc_ValueError, "_linear(): negative sizes");
     int64_t work = size[0] * size[2] * size[1] * (size[2] + size[3]) + 100;
-    vme_status status = ENGINE(op > VME_LINEAR_CHOLESKY ? ARRAY_WORK_RELEASE : work,
-                               vme_linear(state->context, (vme_linear_op)op, (unsigned)flags, cutoff, size[0], size[1], size[2],
-                                          size[3], in, out, &failed));
+    vme_status status = WRITING(state, ENGINE(op > VME_LINEAR_CHOLESKY ? ARRAY_WORK_RELEASE : work,
+                                              vme_linear(state->context, (vme_linear_op)op, (unsigned)flags, cutoff, size[0], size[1],
+                                                         size[2], size[3], in, out, &failed)));
     return status == VME_OK ? PyLong_FromLongLong(failed) : array_fail(state, status);
 }
 

@@ -5,6 +5,7 @@
 #define ENGINE_METHODS_H
 
 #include "arrays.h"
+#include "vme_window.h"
 
 #define ARRAY_REDUCTIONS(X) X(sum) X(prod) X(max) X(min) X(all) X(any) X(argmax) X(argmin) X(mean) X(cumsum) X(cumprod)
 
@@ -45,7 +46,7 @@ ARRAY_FUNCTIONS(DECLARE_FUNCTION)
         values[0] = self; \
         if (array_arguments(#name, args, count, keywords, (names) + 1, (positional) - 1, (required) - 1, values + 1) < 0) \
             return NULL; \
-        return body(((array *)self)->state, (array *)self, values); \
+        return WRITING(((array *)self)->state, body(((array *)self)->state, (array *)self, values)); \
     }
 #define ARRAY_FUNCTION_OF(name, names, positional, required, room, body) \
     PyObject *array_function_##name(PyObject *module, ARRAY_VECTORCALL) \
@@ -57,7 +58,7 @@ ARRAY_FUNCTIONS(DECLARE_FUNCTION)
         array *first = array_from_any(state, values[0], -1); \
         if (first == NULL) \
             return NULL; \
-        PyObject *result = body(state, first, values); \
+        PyObject *result = WRITING(state, body(state, first, values)); \
         Py_DECREF(first); \
         return result; \
     }

@@ -15,7 +15,29 @@ array_state *array_state_of(PyObject *module) { return PyModule_GetState(module)
 static bool api_check(PyObject *object) { return is_array(object); }
 static void api_view(PyObject *object, vme_tensor *view) { *view = ((array *)object)->t; }
 static bool api_writable(PyObject *object) { return array_writable((array *)object); }
-static bool api_lent(PyObject *object) { return ((array *)object)->flags & ARRAY_LENT; }
+
+static bool api_must_be_copied(PyObject *object)
+{
+    const array *self = (array *)object;
+    return self->flags & ARRAY_LENT || self->state->writing != 0 || vme_buffer_has_window(self->t.buffer);
+}
+
+static PyObject *api_copied(PyObject *object)
+{
+    array *self = (array *)object;
+    const size_t size = vme_buffer_size(self->t.buffer);
+    if ((size_t)self->size <= size / (size_t)vme_dtype_size((vme_dtype)self->t.dtype))
+        return (PyObject *)array_cast(self, self->t.dtype);
+    vme_buffer *whole;
+    if (array_check_status(self->state, vme_buffer_new(self->state->context, size, false, &whole)) < 0)
+        return NULL;
+    const char *from = vme_buffer_data(self->t.buffer);
+    char *to = vme_buffer_data(whole);
+    memcpy(to, from, size);
+    return (PyObject *)array_on_buffer(self->state, whole, self->t.dtype, self->t.rank, self->t.shape, self->t.strides,
+                                       to + (self->t.data - from), 0);
+}
+
 static vme_context *api_context(PyObject *module) { return array_state_of(module)->context; }
 
 static PyObject *api_from_buffer(PyObject *module, vme_buffer *buffer, int dtype, int rank, const int64_t *shape,
@@ -65,7 +87,8 @@ static int api_init(PyObject *module)
     }
     *api = (struct vme_python_api){
         .abi = VME_PYTHON_ABI, .size = sizeof *api, .module = module,
-        .array_check = api_check, .array_view = api_view, .array_writable = api_writable, .array_lent = api_lent,
+        .array_check = api_check, .array_view = api_view, .array_writable = api_writable,
+        .array_must_be_copied = api_must_be_copied, .array_copied = api_copied,
         .array_from_buffer = api_from_buffer, .context = api_context, .array_scalar = api_scalar, .scalar_new = api_scalar_new,
     };
     PyObject *capsule = PyCapsule_New(api, VME_PYTHON_CAPSULE, api_free);

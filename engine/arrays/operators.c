@@ -424,7 +424,7 @@ static PyObject *inplace_operator(int op, PyObject *left, PyObject *right)
         Py_RETURN_NOTIMPLEMENTED;
     if (array_require_writable(a, "output array is read-only") < 0)
         return NULL;
-    return array_binary(a->state, op, left, right, a, -1);
+    return WRITING(a->state, array_binary(a->state, op, left, right, a, -1));
 }
 
 #define BINARY(name, op) \
@@ -482,7 +482,7 @@ static PyObject *number_inplace_matmul(PyObject *a, PyObject *b)
     array *self = (array *)a;
     if (array_require_writable(self, "output array is read-only") < 0)
         return NULL;
-    return array_matrix_product(self->state, a, b, self);
+    return WRITING(self->state, array_matrix_product(self->state, a, b, self));
 }
 
 #define SLOT(name, function) {Py_nb_##name, number_##function}, {Py_nb_inplace_##name, number_inplace_##function}
@@ -548,19 +548,10 @@ static int ufunc_dtype(const ufunc *self, int dtype)
     return -2;
 }
 
-static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flags, PyObject *keywords)
+static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     static const char *const binary_names[] = {"x1", "x2", "out", "where", "casting", "order", "dtype", "subok", NULL};
     static const char *const unary_names[] = {"x", "out", "where", "casting", "order", "dtype", "subok", NULL};
-    ufunc *self = (ufunc *)object;
-    Py_ssize_t count = PyVectorcall_NARGS(flags);
-    if (self->binary && count == 2 && keywords == NULL) {
-        if ((is_array(args[0]) || is_array(args[1])) && array_is_operand(args[0]) && array_is_operand(args[1]))
-            return binary_operator(self->op, args[0], args[1], !is_comparison(self->op));
-        return array_binary(self->state, self->op, args[0], args[1], NULL, -1);
-    }
-    if (!self->binary && count == 1 && keywords == NULL)
-        return unary(self->state, self->op, args[0], NULL, -1, true);
     PyObject *all[8], **values = all + self->binary;        /* values[0..] lies as for a unary one, from its `x` on */
     array *out;
     int inputs = 1 + self->binary;
@@ -610,6 +601,20 @@ static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flag
     Py_XDECREF(mask);
     Py_DECREF(computed);
     return (PyObject *)into;
+}
+
+static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flags, PyObject *keywords)
+{
+    ufunc *self = (ufunc *)object;
+    Py_ssize_t count = PyVectorcall_NARGS(flags);
+    if (self->binary && count == 2 && keywords == NULL) {
+        if ((is_array(args[0]) || is_array(args[1])) && array_is_operand(args[0]) && array_is_operand(args[1]))
+            return binary_operator(self->op, args[0], args[1], !is_comparison(self->op));
+        return array_binary(self->state, self->op, args[0], args[1], NULL, -1);
+    }
+    if (!self->binary && count == 1 && keywords == NULL)
+        return unary(self->state, self->op, args[0], NULL, -1, true);
+    return WRITING(self->state, ufunc_with_arguments(self, args, count, keywords));
 }
 
 static PyObject *ufunc_get_name(PyObject *self, void *closure) { return PyUnicode_FromString(ufunc_name((ufunc *)self)); }
@@ -734,7 +739,7 @@ static PyObject *conjugate(PyObject *self, ARRAY_VECTORCALL)
         return NULL;
     if (out == NULL && !dtype_is_complex(of->t.dtype))
         return Py_NewRef(self);         /* as NumPy's method; its function makes a new array */
-    return array_unary(of->state, VME_CONJUGATE, self, out, -1);
+    return WRITING(of->state, array_unary(of->state, VME_CONJUGATE, self, out, -1));
 }
 PyObject *array_method_conjugate(PyObject *self, ARRAY_VECTORCALL) { return conjugate(self, args, count, keywords); }
 PyObject *array_method_conj(PyObject *self, ARRAY_VECTORCALL) { return conjugate(self, args, count, keywords); }
@@ -967,7 +972,7 @@ PyObject *array_function_matmul(PyObject *module, ARRAY_VECTORCALL)
     }
     if (array_arguments("matmul", args, count, keywords, names, 3, 2, values) < 0 || array_argument_out(values[2], &out) < 0)
         return NULL;
-    return array_matrix_product(array_state_of(module), values[0], values[1], out);
+    return WRITING(array_state_of(module), array_matrix_product(array_state_of(module), values[0], values[1], out));
 }
 
 /* dot: scalars multiply, matrices and vectors are matmul; higher ranks sum over a's last and b's last but one dimension. */

@@ -422,7 +422,7 @@ static int join(array_state *state, array **parts, int parts_count, int axis, ar
     return array_check_status(state, status);
 }
 
-PyObject *array_function_concatenate(PyObject *module, ARRAY_VECTORCALL)
+static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"arrays", "axis", "out", "dtype", "casting", NULL};
     PyObject *values[5];
@@ -523,6 +523,11 @@ done:
     PyMem_Free(parts);
     Py_DECREF(items);
     return (PyObject *)result;
+}
+
+PyObject *array_function_concatenate(PyObject *module, ARRAY_VECTORCALL)
+{
+    return WRITING(array_state_of(module), concatenate(module, args, count, keywords));
 }
 
 /* _pad(a, before, shape, mode number, value): what follows comes from the shape; the rest of numpy.pad is Python */

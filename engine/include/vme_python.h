@@ -11,7 +11,7 @@
 
 #include "vme.h"
 
-#define VME_PYTHON_ABI 2
+#define VME_PYTHON_ABI 3
 #define VME_SCALAR_BYTES 16             /* the largest element */
 #define VME_PYTHON_CAPSULE "engine._array._C_API"
 /* Where an interpreter's owner leaves its vme_context (a capsule of this name, in PyInterpreterState_GetDict, under this key)
@@ -39,9 +39,12 @@ struct vme_python_api {
     void (*array_view)(PyObject *array, vme_tensor *view);
     /* Whether writing through this array is allowed: false also for a read-only view on a writable buffer. */
     bool (*array_writable)(PyObject *array);
-    /* Whether its memory belongs to a Python object of this interpreter (buffer protocol, DLPack) and ends with it: copy it
-     * before it crosses to another one. */
-    bool (*array_lent)(PyObject *array);
+    /* Whether to copy it before it crosses to another interpreter. Its memory belongs to a Python object of this one (buffer protocol,
+     * DLPack) and ends with it; or somebody may still write it who does not ask again: through a window (vme_window.h), or in an operation
+     * that is under way, on another thread or on this one, in the midst of which code of the program runs (`a[0] = x`, `x.__float__`). */
+    bool (*array_must_be_copied)(PyObject *array);
+    /* A copy of what it shows, in C order; with the strides that it has where they let it show more than there is. NULL: an error is set. */
+    PyObject *(*array_copied)(PyObject *array);
     /* A new array on a buffer (a reference of its own is taken); `shape` and `strides` (bytes; NULL: C order) are copied.
      * NULL with ValueError set when the view leaves the buffer, TypeError for an unknown dtype. */
     PyObject *(*array_from_buffer)(PyObject *module, vme_buffer *buffer, int dtype, int rank, const int64_t *shape,

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vme_window.h"
+
 enum {
     SMALL_MOST = 4096,              /* bytes of one block with the header */
     PAGES_LEAST = 4 << 20,          /* from here on on pages of its own */
@@ -18,6 +20,7 @@ enum {
 
 struct vme_buffer {
     atomic_int refs;
+    atomic_int windows;             /* of the whole, also those that were opened on a share */
     atomic_bool frozen;
     atomic_bool crossed;            /* it may be in a list */
     bool writable, separate;        /* separate: `data` is a block of its own */
@@ -200,6 +203,13 @@ bool vme_buffer_writable(vme_buffer *buffer)
     atomic_store(&whole->frozen, false);        /* nobody else is left to see it change, and nobody can come */
     return true;
 }
+
+/* A share's whole, without changing either. */
+static vme_buffer *whole_of(const vme_buffer *buffer) { return buffer->whole != NULL ? buffer->whole : (vme_buffer *)buffer; }
+
+void vme_buffer_open_window(vme_buffer *buffer) { atomic_fetch_add_explicit(&whole_of(buffer)->windows, 1, memory_order_relaxed); }
+void vme_buffer_close_window(vme_buffer *buffer) { atomic_fetch_sub_explicit(&whole_of(buffer)->windows, 1, memory_order_release); }
+bool vme_buffer_has_window(const vme_buffer *buffer) { return atomic_load_explicit(&whole_of(buffer)->windows, memory_order_acquire) != 0; }
 
 vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer **made)
 {

@@ -207,36 +207,30 @@ static void drop_buffer(void *buffer) { atomic_load(&engine)->buffer_unref(buffe
 static void drop_storage(void *storage) { vmh_storage_unref(storage); }
 
 int vmh_engine_put(PyObject *array, const struct vme_python_api *arrays, vmh_storage **storage, vmh_array *description,
-                   const int64_t **shape, const int64_t **strides)
+                   const int64_t **shape, const int64_t **strides, PyObject **crosses)
 {
     const struct vme_api *api = atomic_load(&engine);
     if (api == NULL) {
         PyErr_SetString(PyExc_ValueError, "arrays cannot cross: the engine is not attached to this host");
         return -1;
     }
-    vme_tensor view;
-    arrays->array_view(array, &view);
-    char *base = api->buffer_data(view.buffer);
-    size_t size = api->buffer_size(view.buffer);
-    vme_buffer *held;
-    if (!arrays->array_lent(array))
-        held = api->buffer_ref(api->buffer_whole(view.buffer));
-    else if (api->buffer_new(arrays->context(arrays->module), size, false, &held) == VME_OK)
-        memcpy(api->buffer_data(held), base, size);     /* an object of this interpreter owns it: a copy crosses */
-    else {
-        PyErr_NoMemory();
+    *crosses = arrays->array_must_be_copied(array) ? arrays->array_copied(array) : Py_NewRef(array);
+    if (*crosses == NULL)
         return -1;
-    }
-    *storage = vmh_storage_hold(api->buffer_data(held), size, held, drop_buffer);
+    vme_tensor view;
+    arrays->array_view(*crosses, &view);
+    vme_buffer *held = api->buffer_ref(api->buffer_whole(view.buffer));
+    *storage = vmh_storage_hold(api->buffer_data(held), api->buffer_size(held), held, drop_buffer);
     if (*storage == NULL) {
         api->buffer_unref(held);
+        Py_CLEAR(*crosses);
         PyErr_NoMemory();
         return -1;
     }
     api->buffer_freeze(held);
     description->dtype = view.dtype;
     description->rank = view.rank;
-    description->offset = view.data - base;
+    description->offset = view.data - (char *)api->buffer_data(held);
     *shape = view.shape;
     *strides = view.strides;
     return 0;

@@ -37,9 +37,10 @@ typedef struct vmh_array {
     int64_t offset;             /* bytes from the storage's start to the first element */
 } vmh_array;
 
-/* A storage that holds the array's buffer (frozen now), and its description; `view` borrows from the array. -1: error set. */
+/* A storage that holds the array's buffer (frozen now), and its description. `crosses` is the array, or a copy where somebody may still
+ * write it: a new reference, from which `shape` and `strides` borrow. -1: error set. */
 int vmh_engine_put(PyObject *array, const struct vme_python_api *arrays, vmh_storage **storage, vmh_array *description,
-                   const int64_t **shape, const int64_t **strides);
+                   const int64_t **shape, const int64_t **strides, PyObject **crosses);
 /* A new array on what a storage holds; strides NULL: C order. Loads engine._array where it is not loaded yet. */
 PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, const int64_t *shape, const int64_t *strides);
 /* The engine's number for an item format of the struct module; -1: none. */

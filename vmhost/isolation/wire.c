@@ -207,7 +207,8 @@ static int put_array(encoder *e, PyObject *value, const struct vme_python_api *a
     vmh_storage *storage = NULL;
     vmh_array array;
     const int64_t *shape, *strides;
-    if (vmh_engine_put(value, arrays, &storage, &array, &shape, &strides) < 0)
+    PyObject *crosses;
+    if (vmh_engine_put(value, arrays, &storage, &array, &shape, &strides, &crosses) < 0)
         return -1;
     size_t sizes = (size_t)array.rank * sizeof *shape;
     int rc = put_tag(e, TAG_ARRAY);
@@ -223,6 +224,7 @@ static int put_array(encoder *e, PyObject *value, const struct vme_python_api *a
         }
     }
     vmh_storage_unref(storage);
+    Py_DECREF(crosses);
     return at == NULL ? -1 : 0;
 }
 

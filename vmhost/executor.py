@@ -81,9 +81,11 @@ class VMExecutor(concurrent.futures.Executor):
             raise TypeError(f"initializer must be a callable, got {shown(initializer)}")
         self._max_workers = max_workers
         self._workers = _Workers(thread_name_prefix or "executor", max_workers, permissions, limits, initializer,
-                                 initargs)
+                                 initargs, self._own)
+
+    def _own(self, service):
         # Dropped without shutdown(), what was submitted still runs, as with the standard executors.
-        weakref.finalize(self, self._workers._service.abandon, True).atexit = False
+        weakref.finalize(self, service.abandon, True).atexit = False
 
     def submit(self, fn, /, *args, **kwargs):
         """Queue `fn(*args, **kwargs)`; gives a Future, which also has `stop()`.
@@ -245,7 +247,7 @@ class _Workers:
     `submit` and `submit_many` are those of the native lane until something speaks against it.
     """
 
-    def __init__(self, name, max_workers, permissions, limits, initializer, initargs):
+    def __init__(self, name, max_workers, permissions, limits, initializer, initargs, own):
         self.closed = False
         self.entries = {}               # function -> entry point
         self._lock = threading.RLock()  # of the image and what is known of it; a finalizer may submit as well
@@ -271,11 +273,22 @@ class _Workers:
             self._initializer, fill, self._initkeywords = _unfold(initializer)
             self._initargs = fill(initargs)
             self.entry_for(self._initializer)
-        self._service = start_service(policy, native, functions=lambda: {
-            "initializer": self._tell_initializer, "initializer failed": self._break})
-        _drain_at_exit()
-        _workers_alive.add(self)
-        self._load()
+        self._service = None
+
+        def mine(service):
+            self._service = service
+            own(service)
+
+        try:
+            start_service(policy, native, functions=lambda: {
+                "initializer": self._tell_initializer, "initializer failed": self._break}, own=mine)
+            _drain_at_exit()
+            _workers_alive.add(self)
+            self._load()
+        except BaseException:       # Ctrl-C comes between any two steps
+            if self._service is not None:
+                self._service.abandon()
+            raise
 
     # -- the ways in ----------------------------------------------------------------------------------------------
 

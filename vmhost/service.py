@@ -75,11 +75,13 @@ class Service:
         native.set_error_factory(from_core)
         self._to_serve = [self]     # who takes it out serves, or sees to it that nobody does
         self._thread = _ServiceThread(self._to_serve)
+        self._begun = False
 
     def start(self):
         """Begin to serve. Who is interrupted in here, or gets an exception, calls `abandon`."""
         self._scheduler.deal()      # nobody else knows this service yet: without the lock, which an interruption might leave taken
         self._thread.start()
+        self._begun = True
 
     # -- loading and unloading ------------------------------------------------------------------------------------
 
@@ -204,10 +206,12 @@ class Service:
         """The Host object was dropped. Runs inside a garbage collection: takes no lock and does no work."""
         self._abandoned = drain
         self.events.wake()
+        if self._begun:
+            return                  # its thread does the rest, as soon as it has a turn
         try:
             self._to_serve.pop()
         except IndexError:
-            return                  # its thread serves: it does the rest
+            return                  # likewise
         self._finished_at_all = True
         if self._state is not None:
             self._state.close()

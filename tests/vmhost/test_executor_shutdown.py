@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import vmhost
+from tests.hosts import in_a_process
 from tests.vmhost import functions
+from vmhost import service
 
 ROOT = Path(__file__).parents[2]
 LONG_S = 60
@@ -213,12 +215,30 @@ def test_an_executor_that_is_dropped_runs_what_was_submitted(tmp_path):
     executor = vmhost.VMExecutor(2)
     futures = [executor.submit(functions.echo, i) for i in range(20)]
     executor.submit(functions.append_line, str(tmp_path / "lines"), "ran")
-    service = executor._workers._service
+    own = executor._workers._service
     del executor
     gc.collect()
     assert [future.result(LONG_S) for future in futures] == list(range(20))
-    assert service.wait_closed(LONG_S)
+    assert own.wait_closed(LONG_S)
     assert (tmp_path / "lines").read_text() == "ran\n"
+
+
+def test_an_executor_that_is_dropped_before_its_thread_had_a_turn_runs_what_was_submitted(monkeypatch):
+    turn, serve = threading.Event(), service._serve
+
+    def later(to_serve):
+        turn.wait(LONG_S)
+        serve(to_serve)
+
+    monkeypatch.setattr(service, "_serve", later)
+    executor = vmhost.VMExecutor(1)
+    future, own = executor.submit(functions.echo, 1), executor._workers._service
+    del executor
+    gc.collect()
+    assert own.abandoned
+    turn.set()
+    assert future.result(LONG_S) == 1
+    assert own.wait_closed(LONG_S)
 
 
 def test_an_executor_that_was_never_used():
@@ -400,6 +420,33 @@ def test_ctrl_c_at_exit_ends_the_wait_for_what_still_runs_without_a_traceback(tm
             threading.Thread(target=interrupt, daemon=True).start()
     """)
     assert out == "True\n"
+
+
+def test_ctrl_c_between_any_two_steps_of_making_an_executor_leaves_nothing():
+    done = in_a_process("""
+        import gc, itertools
+        from tests.hosts import interrupt_at
+        def counts():
+            return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        for _ in range(2):
+            vmhost.VMExecutor(1).shutdown()
+        before, interrupted = counts(), 0
+        for number in itertools.count(5, 37):
+            sys.settrace(interrupt_at(number))
+            try:
+                executor = vmhost.VMExecutor(1)
+                if sys.gettrace() is not None:      # else it was interrupted in a finalizer, which CPython reports and forgets
+                    break
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                sys.settrace(None)
+        executor.shutdown()
+        gc.collect()
+        until(lambda: counts() == before)
+        print(interrupted > 50)
+    """)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_terminate_workers_ends_what_runs_and_what_waits(gate):

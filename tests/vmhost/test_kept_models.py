@@ -6,6 +6,8 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -119,6 +121,43 @@ def test_a_full_disk_keeps_nothing_and_leaves_nothing(bundle, state, caplog):
     assert files(state) == []
     assert "what this machine's cores do is not kept" in caplog.text
     assert len(answers(bundle, state)) == 2
+
+
+def test_a_kept_model_that_is_swapped_under_load_is_right_in_every_call_and_prepared_anew(bundle, state):
+    [kept, _] = answers(bundle, state)
+    path = state / "models" / kept
+    good = path.read_bytes()
+    with vmhost.Host(allow_unsigned=True, state=state) as host:
+        task = host.load(bundle)        # it is mapped
+        with ThreadPoolExecutor(2) as callers:
+            ended = threading.Event()
+
+            def call():
+                count = 0
+                while not ended.is_set() or count == 0:
+                    check(task)
+                    count += 1
+                return count
+
+            running = [callers.submit(call) for _ in range(2)]
+            try:
+                for content in (b"", good[:len(good) // 2], bytes(len(good)), good[:-1] + bytes([good[-1] ^ 1])):
+                    (state / "models" / "swapped").write_bytes(content)
+                    os.replace(state / "models" / "swapped", path)
+                    host.unload("small")
+                    task = host.load(bundle)
+                    check(task)
+                    assert path.read_bytes() == good
+            finally:
+                ended.set()
+            assert all(future.exception() is None or isinstance(future.exception(), vmhost.ClosedError) for future in running)
+
+
+def test_a_pipe_in_a_kept_models_place_is_not_waited_for(bundle, state):
+    [kept, _] = answers(bundle, state)
+    (state / "models" / kept).unlink()
+    os.mkfifo(state / "models" / kept)
+    answers(bundle, state)
 
 
 def test_a_folder_that_is_taken_away_meanwhile_is_done_without(bundle, state, caplog):

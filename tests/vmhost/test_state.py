@@ -233,7 +233,7 @@ def test_ctrl_c_between_any_two_steps_of_making_or_closing_a_host_leaves_nothing
     first = 1 + int.from_bytes(os.urandom(4)) % 37
     print("first", first)
     done = in_a_process("""
-        import itertools
+        import gc, itertools
         from tests import hosts
         def counts():
             return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
@@ -245,7 +245,9 @@ def test_ctrl_c_between_any_two_steps_of_making_or_closing_a_host_leaves_nothing
             sys.settrace(hosts.interrupt_at(number))
             try:
                 host = vmhost.Host(state=sys.argv[1], policy=policy)
-                break
+                if sys.gettrace() is not None:      # else it was interrupted in a finalizer, which CPython reports and forgets
+                    break
+                host.close()
             except KeyboardInterrupt:
                 interrupted += 1
             finally:
@@ -254,18 +256,20 @@ def test_ctrl_c_between_any_two_steps_of_making_or_closing_a_host_leaves_nothing
             sys.settrace(hosts.interrupt_at(number))
             try:
                 host.close()
-                break
+                if sys.gettrace() is not None:
+                    break
             except KeyboardInterrupt:
                 interrupted += 1
             finally:
                 sys.settrace(None)
             del host        # closes it, if that has not begun
             host = vmhost.Host(state=sys.argv[1], policy=policy)
+        gc.collect()
         until(lambda: counts() == before, 20)
         vmhost.Host(state=sys.argv[1], policy=policy).close()
         print(interrupted > 50)
     """, tmp_path, first)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "True\n")
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_at_the_descriptor_limit_a_failed_boot_says_so():

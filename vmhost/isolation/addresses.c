@@ -139,7 +139,8 @@ int vmh_grant_resolved(const char *host, const char *address)
     const vmh_list *lists[] = { &seal->net, &seal->listen };
     for (size_t k = 0; k < 2; k++)
         for (size_t i = 0; i < lists[k]->count; i++)
-            if (host_matches(lists[k]->items[i], host) && resolved_add(seal, address, lists[k]->items[i]) < 0)
+            if (host_matches(lists[k]->items[i], host) && !host_matches(lists[k]->items[i], address)
+                && resolved_add(seal, address, lists[k]->items[i]) < 0)
                 return -1;
     return 0;
 }

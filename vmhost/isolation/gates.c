@@ -75,9 +75,16 @@ PyObject *vmh_gated_original(vmh_gated *call)
 PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames)
 {
-    vmh_gated call = {
-        .gate = gate, .seal = vmh_seal_here(), .self = self, .owner = owner, .nargs = nargs, .kwnames = kwnames
-    };
+    vmh_gated call;     /* its arrays are not cleared: that would be half of what a gate costs */
+    call.gate = gate;
+    call.seal = vmh_seal_here();
+    call.self = self;
+    call.owner = owner;
+    call.nargs = nargs;
+    call.kwnames = kwnames;
+    call.owned_count = call.held_count = 0;
+    call.pass = 0;
+    call.result = NULL;
     Py_ssize_t count = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
     if (count > VMH_GATED_ARGS_MOST)
         return PyErr_Format(PyExc_TypeError, "%s(): at most %d arguments, got %zd", gate->name, VMH_GATED_ARGS_MOST,

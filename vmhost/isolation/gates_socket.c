@@ -203,6 +203,12 @@ static int check_accept(vmh_gated *call)
     return call->result == NULL ? -1 : 1;
 }
 
+static bool is_number(const char *host)
+{
+    struct in6_addr address;
+    return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+}
+
 static int check_bind(vmh_gated *call)
 {
     char number[VMH_ADDRESS_TEXT];
@@ -214,7 +220,7 @@ static int check_bind(vmh_gated *call)
         return -1;
     /* the number of a host that the permissions name, for listen() */
     const char *host = vmh_host_text(PyTuple_GET_ITEM(call->args[0], 0));
-    if (host != NULL && vmh_socket_name(socket_fd(call->self), number, &port) && vmh_grant_resolved(host, number) == 0)
+    if (host[0] == 0 || is_number(host) || !vmh_socket_name(socket_fd(call->self), number, &port) || vmh_grant_resolved(host, number) == 0)
         return 1;
     Py_CLEAR(call->result);
     return -1;
@@ -440,12 +446,6 @@ static int check_socketpair(vmh_gated *call)
     if (!owned)
         Py_CLEAR(call->result);
     return owned ? 1 : -1;
-}
-
-static bool is_number(const char *host)
-{
-    struct in6_addr address;
-    return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
 }
 
 /* Puts the host that was looked at in the place of an argument, in the form that the resolver takes; `named`: it is not a number, and

@@ -189,6 +189,10 @@ static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, i
         Py_DECREF(inner);
         return result;
     }
+    if (depth == found->rank) {
+        PyErr_SetString(PyExc_ValueError, "a number became a sequence while an array was made of it");
+        return -1;
+    }
     PyObject *items = items_of(found, object);
     if (items == NULL)
         return -1;

@@ -274,3 +274,23 @@ def test_what_the_system_refuses_is_no_peak(size):
     with pytest.raises(MemoryError, match=f"{8 * size} bytes"):
         engine.numpy.empty(size)
     assert _array._statistics()["peak_bytes"] == before
+
+
+def test_a_number_that_becomes_a_sequence_while_an_array_is_made_is_refused():
+    """What was to be an element would else stay undefined."""
+    class Changes:
+        looks = 0
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            if index == 0:
+                self.looks += 1
+                if self.looks == 2:
+                    rows[1][0] = [1.0]
+            return (1.0, 2.0)[index]
+
+    rows = [Changes(), [3.0, 4.0]]
+    with pytest.raises(ValueError, match="became a sequence"):
+        engine.numpy.array(rows)

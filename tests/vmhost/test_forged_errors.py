@@ -53,6 +53,19 @@ def test_a_task_ends_in_one_error_of_a_bounded_size(task, name):
     assert len("".join(traceback.format_exception(error))) < 400_000
 
 
+def test_a_text_that_never_ends_ends_at_the_deadline():
+    source = """
+        class Endless(Exception):
+            def __str__(self):
+                while True:
+                    pass
+        def run(value):
+            raise Endless
+    """
+    with vmhost.Host(allow_unsigned=True, policy=NEVER) as host, pytest.raises(vmhost.TimeLimitError):
+        host.load(bundle(source))(None, timeout_s=0.5)
+
+
 @pytest.fixture(scope="module")
 def pool():
     with vmhost.VMExecutor(max_workers=1, limits={"memory": "128 MiB"}) as pool:

@@ -326,6 +326,18 @@ def task(folder):
     with vmhost.Host(allow_unsigned=True) as host:
         yield host.load(bundle(GUEST, permissions={"read": granted, "write": granted},
                                limits={"concurrency": 2, "wall_time_s": 100.0}))
+        assert held(folder) == []
+
+
+def held(folder):
+    """What this process has open below `folder`."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:
+            pass
+    return [path for path in found if path.startswith(str(folder))]
 
 
 def _table():
@@ -348,6 +360,7 @@ def test_a_path_means_what_it_means_to_cpython(task, folder):
     for tree in range(number + 1):
         make_tree(sealed / str(tree))
     got = task(("answers", str(sealed), cases))
+    assert held(folder) == []       # of what gates hold, nothing is left
     assert [(case, wanted, given) for case, wanted, given in zip(cases, expected, got, strict=True) if wanted != given] == []
     assert number > 200
     left = [state(root) for root in (plain, sealed)]

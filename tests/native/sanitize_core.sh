@@ -30,7 +30,7 @@ cd "$copy"
 : > LICENSE; : > README.md
 VMHOST_SANITIZE=$sanitizer "$python" setup.py -q build_ext --inplace
 [ $# -gt 0 ] || set -- tests/isolation/test_memory.py tests/isolation/test_apart.py tests/test_bad_input.py tests/guest/test_waits.py \
-    tests/guest/test_grants.py tests/stress/test_cycles.py tests/vmhost/test_real_host.py tests/vmhost/test_arrays.py \
+    tests/guest/test_grants.py tests/guest/test_paths.py tests/guest/test_certificates.py tests/stress/test_cycles.py tests/vmhost/test_real_host.py tests/vmhost/test_arrays.py \
     tests/vmhost/test_array_stops.py tests/engine/test_bad_arrays.py tests/engine/test_copy.py tests/engine/test_index.py \
     tests/engine/test_fft.py tests/engine/test_interchange.py tests/engine/test_interpreters.py tests/engine/test_linalg.py tests/engine/test_matmul.py \
     tests/engine/test_random_generator.py tests/engine/test_model_operators.py tests/engine/test_models.py tests/engine/test_sessions.py \

@@ -214,10 +214,12 @@ static walk *explain(vmh_place *place, const char *text, unsigned of, int access
     }
     place->denied = lacking(seal, seen, of, access);
     if (place->denied != 0 && strstr(at->rest, "..") == NULL) {     /* a granted folder that is not there itself */
-        char *whole = NULL;
-        if (asprintf(&whole, "%s%s", seen, at->rest) >= 0 && lacking(seal, whole, of, access) == 0)
-            place->denied = 0;
-        free(whole);
+        char *whole;
+        if (asprintf(&whole, "%s%s", seen, at->rest) >= 0) {
+            if (lacking(seal, whole, of, access) == 0)
+                place->denied = 0;
+            free(whole);
+        }
     }
     free(seen);
     if (place->denied == 0) {

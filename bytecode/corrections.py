@@ -12,7 +12,7 @@ from .verifier.layout import slot_names
 
 
 def compile_corrected(source, filename, optimize=0):
-    """The code object of the module `source` (bytes, str or syntax tree), as CPython's compiler makes it and `corrected`."""
+    """The code object of the module `source` (bytes, str or syntax tree): what CPython makes of it, `corrected`."""
     return corrected(compile(source, filename, "exec", dont_inherit=True, optimize=optimize))
 
 

@@ -200,11 +200,11 @@ DEFAULTS, KEYWORD_DEFAULTS, ANNOTATIONS, CLOSURE, ANNOTATE = 1, 2, 4, 8, 16
 
 IMPORT_STAR = 2  # of CALL_INTRINSIC_1
 
-# Arguments that only the compiler can name, in its order, and what it passes in them: the code takes their kind on trust.
+# Arguments that only the compiler can name, in its order, and what it passes in them: the code takes that on trust.
 TYPED_ARGUMENTS = {".defaults": "tuple", ".kwdefaults": "dict"}
 
-# The variable in which a generic class's code keeps its type parameters, for the class's body; it reads them back itself, for
-# CALL_INTRINSIC_1 10, after no more than these instructions, which run no code that could reach the cell.
+# The variable in which a generic class's code keeps its type parameters, for the class's body; it reads them back
+# itself, for CALL_INTRINSIC_1 10, after no more than these instructions, which run no code that could reach the cell.
 TUPLE_BY_CELL = ".type_params"
 BUILDS_CLOSURE = frozenset(
     {

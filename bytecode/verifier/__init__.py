@@ -30,8 +30,8 @@ __all__ = ["VerifyError", "load", "verify"]
 def verify(code: CodeType, *, where: str = "", closure: bool = False) -> None:
     """Raises VerifyError if `code`, or a code object among its constants, could harm the interpreter when it runs.
 
-    `where` names the bundle and file in messages. With `closure`, `code` may have free variables: whoever runs it makes a
-    function of it, which gives it cells for them. `code` must not have run yet: the interpreter rewrites code that
+    `where` names the bundle and file in messages. With `closure`, `code` may have free variables: whoever runs it makes
+    a function of it, which gives it cells for them. `code` must not have run yet: the interpreter rewrites code that
     runs. Code that this returns for may still raise, loop, or ask for much memory, as any Python may.
     """
     instruction_table = table()

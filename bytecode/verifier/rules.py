@@ -244,7 +244,9 @@ class Rules:
 
     def _uses_local(self, index, local):
         domain, operand = self.table.domain_of[self.ops[index]], self.operands[index]
-        return domain == "local" and operand == local or domain == "two locals" and local in (operand >> 4, operand & 15)
+        if domain == "two locals":
+            return local in (operand >> 4, operand & 15)
+        return domain == "local" and operand == local
 
     def _check_typed(self, local, value):
         if self.typed and local in self.typed and value & KINDS & ~self.typed[local]:

@@ -1,12 +1,12 @@
-/* Where a few lines of plain Python crash CPython 3.14: builtin types that the interpreter takes more on trust about than they keep.
+/* Builtin types over which a few lines of plain Python crash CPython 3.14.
  *
- * - super() without arguments takes what lies in its caller's first slot for a cell if the function has one there. A comprehension
- *   over that variable puts the object itself there: `lambda: self; [super() for self in …]`.
- * - `yield from` and `await` take a StopIteration to have a value. One that only `__new__` has made, or whose `value` was deleted, has
- *   none.
+ * - super() without arguments takes what lies in its caller's first slot for a cell if the function has one there. A
+ *   comprehension over that variable puts the object itself there: `lambda: self; [super() for self in …]`.
+ * - `yield from` and `await` take a StopIteration to have a value. One that only `__new__` has made, or whose `value`
+ *   was deleted, has none.
  *
- * The types are static ones: their slots are the process's, and are replaced once; the replacements do in the host what the originals
- * do. Their attributes are each interpreter's. */
+ * The types are static ones: their slots are the process's, and are replaced once; the replacements do in the host what
+ * the originals do. Their attributes are each interpreter's. */
 #include "sealing.h"
 
 #include <frameobject.h>
@@ -21,7 +21,7 @@ static newfunc _Atomic stop_new;
 
 enum { KIND_CELL = 0x40 };      /* Include/internal/pycore_code.h: CO_FAST_CELL */
 
-/* What super() without arguments stands for, new references. 1: found; 0: CPython finds it safely itself; -1: error set. */
+/* What super() without arguments stands for, new references. 1: found; 0: CPython finds it safely; -1: error set. */
 static int super_arguments(PyObject *found[2])
 {
     PyFrameObject *frame = PyEval_GetFrame();       /* borrowed */
@@ -83,7 +83,8 @@ static int super_init_repaired(PyObject *self, PyObject *args, PyObject *kwargs)
 static PyObject *super_call_repaired(PyObject *type, PyObject *const *args, size_t count, PyObject *names)
 {
     PyObject *found[2] = {NULL, NULL}, *result = NULL;
-    int rc = PyVectorcall_NARGS(count) > 0 || (names != NULL && PyTuple_GET_SIZE(names) > 0) ? 0 : super_arguments(found);
+    bool given = PyVectorcall_NARGS(count) > 0 || (names != NULL && PyTuple_GET_SIZE(names) > 0);
+    int rc = given ? 0 : super_arguments(found);
     if (rc == 0)
         return atomic_load(&super_call)(type, args, count, names);
     if (rc > 0)

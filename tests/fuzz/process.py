@@ -135,10 +135,17 @@ class Canaries:
                 gone = [number for number, about in was.items() if now[name].get(number) != about]
                 more = [number for number in now[name] if number not in was and not lost]
                 told += [f"descriptor {number} was {was[number]} and is {now[name].get(number)}" for number in gone]
-                told += [f"descriptor {number} was left open: {os.readlink(f'/proc/self/fd/{number}')}" for number in more]
+                told += [f"descriptor {number} was left open: {descriptor_text(number)}" for number in more]
             elif now[name] != was:
                 told.append(f"{name}: was {was!r:.500}, is {now[name]!r:.500}")
         return told
+
+
+def descriptor_text(number):
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except FileNotFoundError:       # garbage of a VM's, closed since: the next look tells
+        return "closed since"
 
 
 def resident_bytes():

@@ -119,6 +119,51 @@ def helpers(value):
     return asyncio.run(wait()), len(pickle.Pickler(io.BytesIO()).memo.copy()), pickle.Unpickler(io.BytesIO()).memo.copy()
 
 
+class Releasing(tuple):
+    """Calls what it holds as its buffer is released, which may be in the middle of a collection; a tuple is never cleared."""
+
+    def __buffer__(self, flags):
+        return memoryview(bytearray(9))
+
+    def __release_buffer__(self, view):
+        for function in self:
+            try:
+                function()
+            except NameError:
+                pass
+
+
+def collected(value):
+    """Functions that the collector has cleared already, called by what it clears after them."""
+    import gc
+    called = []
+
+    def make():
+        def first():
+            called.append(1)
+            gc.collect(0)
+            return len, gc, sorted, box
+
+        def second():
+            gc.collect(0)
+            return first()
+
+        class Kind:
+            def method(self):
+                return gc
+
+        one = Kind()
+        box = [one, Kind, second]
+        both = [first, second]
+        box += [memoryview(Releasing((first, second, one.method))), both]
+        both.append(box)
+
+    for _ in range(100):
+        make()
+    gc.collect()
+    return len(called) > 0
+
+
 def unbound(value):
     """super() without its __init__ is unbound, of `object`."""
     class Own(super):
@@ -183,7 +228,7 @@ SCRIPT = """
     folder = tempfile.mkdtemp()
     with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=20, task=calm)) as host:
         task = host.load(bundle(TASK, limits={"memory_bytes": 512 << 20}, permissions={"read": [folder], "write": [folder]}))
-        for entry in ("buffers", "maps", "databases", "helpers", "unbound", "halves"):
+        for entry in ("buffers", "maps", "databases", "helpers", "collected", "unbound", "halves"):
             print(entry, flush=True)
             print(task(folder, entry=f"main:{entry}", timeout_s=60), flush=True)
     os.rmdir(folder)
@@ -200,5 +245,6 @@ def test_each_is_refused_or_answers():
     assert made > 100 and "PermissionDenied" in refused and "SystemError" not in refused
     assert answers["databases"] == (1, 2)
     assert answers["helpers"] == (4, 0, {})
+    assert answers["collected"]
     assert answers["unbound"] == ["<super: <class 'object'>, <int object>>", "<class 'object'>", "TypeError", True]
     assert answers["halves"] > 1000

@@ -101,6 +101,7 @@ int vmh_mmap_finish(PyObject *dict);
 int vmh_sqlite_finish(PyObject *dict);
 int vmh_types_finish(PyObject *dict, const char *module);   /* gates_types.c, as the next: types that crash when made by __new__ alone */
 int vmh_super_gate(void);
+int vmh_function_gate(void);
 int vmh_thread_finish(PyObject *dict);      /* threads.c */
 int vmh_time_finish(PyObject *dict, PyObject *module);      /* waits.c */
 

@@ -160,6 +160,44 @@ int vmh_super_gate(void)
     return 0;
 }
 
+/* ---- functions: the collector clears them one after the other, and CPython 3.14 reads NULL when what runs meanwhile (`__release_buffer__`,
+ * `__del__` of objects that the collector does not know) calls one that was cleared. It keeps what the evaluation loop needs: cycles
+ * through globals and cells end where those are cleared. The type is a static one, as super. */
+static _Atomic(inquiry) function_clear;
+
+static void keep(PyObject **place, PyObject *value)
+{
+    if (*place == NULL)
+        *place = value;
+    else
+        Py_XDECREF(value);
+}
+
+static int function_clear_gate(PyObject *object)
+{
+    PyFunctionObject *function = (PyFunctionObject *)object;
+    if (vmh_seal_here() == NULL)
+        return atomic_load(&function_clear)(object);
+    PyObject *globals = Py_XNewRef(function->func_globals), *builtins = Py_XNewRef(function->func_builtins), *closure = Py_XNewRef(function->func_closure);
+    int rc = atomic_load(&function_clear)(object);
+    keep(&function->func_globals, globals);
+    keep(&function->func_builtins, builtins);
+    keep(&function->func_closure, closure);
+    return rc;
+}
+
+int vmh_function_gate(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    vmh_mutex_lock(&lock);
+    if (atomic_load(&function_clear) == NULL) {
+        atomic_store(&function_clear, PyFunction_Type.tp_clear);
+        __atomic_store_n(&PyFunction_Type.tp_clear, function_clear_gate, __ATOMIC_SEQ_CST);
+    }
+    vmh_mutex_unlock(&lock);
+    return 0;
+}
+
 /* ---- sqlite3: cursors and connections have attributes before their __init__, and other objects look into them. A connection whose second
  * __init__ fails is again as one without. */
 static _Atomic(Py_ssize_t) cursor_description;

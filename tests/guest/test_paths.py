@@ -18,11 +18,13 @@ from tests.hosts import bundle
 TABLE = '''
 import io, os, posix
 
-PATHS = ["file", "file/", "file//", "file/.", "file/..", "file/x", "dir", "dir/", "dir/.", "dir/..", "dir/../file", "dir//inner",
+PATHS = ["file", "file/", "file//", "file/.", "file/..", "file/x", "dir", "dir/", "dir/.", "dir/..", "dir/../file",
+         "dir//inner",
          "dir/inner", "dir/../missing", "empty", "empty/", "empty/.", "missing", "missing/", "missing/.", "missing/x",
          "missing/../file", "missing/../../file", "to_file", "to_file/", "to_dir", "to_dir/", "to_dir/inner",
          "to_dir/new", "to_dir/../file", "to_link", "to_absolute", "to_folder_absolute/inner", "loop", "loop/", "loop/x",
-         "dangling", "dangling/", "dangling/x", "into_dangling", "n" * 255, "n" * 256, "n" * 256 + "/x", "dir" + "/" * 4200 + "inner", ".", ""]
+         "dangling", "dangling/", "dangling/x", "into_dangling", "n" * 255, "n" * 256, "n" * 256 + "/x",
+         "dir" + "/" * 4200 + "inner", ".", ""]
 
 def mode_and_size(status):
     return status.st_mode, status.st_size if status.st_mode & 0o100000 else 0, status.st_nlink
@@ -53,8 +55,8 @@ def by_open_code(path):
 
 def entries(path):
     with os.scandir(path) as scan:
-        return sorted((entry.name, entry.path, os.fspath(entry), repr(entry), entry.is_symlink(), entry.is_dir(follow_symlinks=False),
-                       entry.is_file(follow_symlinks=False), ask(entry.is_dir), ask(entry.is_file), ask(entry.stat), ask(entry.stat),
+        return sorted((entry.name, entry.path, os.fspath(entry), repr(entry), entry.is_symlink(),
+                       entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False), ask(entry.is_dir), ask(entry.is_file), ask(entry.stat), ask(entry.stat),
                        mode_and_size(entry.stat(follow_symlinks=False)), entry.inode() == os.lstat(entry.path).st_ino)
                       for entry in scan)
 
@@ -72,7 +74,8 @@ OPERATIONS = dict(
     stat=lambda path: mode_and_size(os.stat(path)),
     lstat=lambda path: mode_and_size(os.lstat(path)),
     stat_itself=lambda path: mode_and_size(os.stat(path, follow_symlinks=False)),
-    access=lambda path: (os.access(path, os.F_OK), os.access(path, os.X_OK), os.access(path, os.F_OK, follow_symlinks=False)),
+    access=lambda path: (os.access(path, os.F_OK), os.access(path, os.X_OK),
+                         os.access(path, os.F_OK, follow_symlinks=False)),
     listdir=lambda path: sorted(os.listdir(path)),
     entries=entries,
     in_bytes=in_bytes,
@@ -161,7 +164,8 @@ def outward(tree):
     global TREE
     TREE = tree
     return {f"{name} {path}": tried(OPERATIONS[name], tree + path) for name in OPERATIONS
-            for path in ("out_file", "out_file/", "out_dir/", "out_dir/secret", "out_dir/new", "out_dangling", "dir/../../../outside/secret",
+            for path in ("out_file", "out_file/", "out_dir/", "out_dir/secret", "out_dir/new", "out_dangling",
+                         "dir/../../../outside/secret",
                          "out_missing/../file")
             if not name.startswith("file_io_") and ("/" in path or name not in ITSELF)}
 
@@ -172,11 +176,13 @@ ITSELF = set("""lstat stat_itself readlink utime_itself unlink remove rename ren
 
 def entry(folder, name):
     found = {entry.name: entry for entry in os.scandir(folder)}[name]
-    return [tried(found.is_dir), tried(found.is_file), tried(found.stat), found.is_symlink(), found.stat(follow_symlinks=False).st_size]
+    return [tried(found.is_dir), tried(found.is_file), tried(found.stat), found.is_symlink(),
+            found.stat(follow_symlinks=False).st_size]
 
 def changing(inside, outside):
     names = "stat lstat access listdir scandir chmod utime truncate unlink mkdir rmdir".split()
-    calls = {name: lambda path, name=name: getattr(os, name)(path, *{"access": [0], "chmod": [0o600], "truncate": [0]}.get(name, [])) for name in names}
+    more = {"access": [0], "chmod": [0o600], "truncate": [0]}
+    calls = {name: lambda path, name=name: getattr(os, name)(path, *more.get(name, [])) for name in names}
     calls |= {"open": lambda path: open(path).read(), "os.open": lambda path: os.close(os.open(path, os.O_RDWR)),
               "sqlite3": lambda path: journal(path, "create table if not exists t (x)"),
               "rename": lambda path: os.rename(path, Changes(inside + ".moved", outside + ".moved"))}
@@ -361,7 +367,8 @@ def test_a_path_means_what_it_means_to_cpython(task, folder):
         make_tree(sealed / str(tree))
     got = task(("answers", str(sealed), cases))
     assert held(folder) == []       # of what gates hold, nothing is left
-    assert [(case, wanted, given) for case, wanted, given in zip(cases, expected, got, strict=True) if wanted != given] == []
+    told = zip(cases, expected, got, strict=True)
+    assert [(case, wanted, given) for case, wanted, given in told if wanted != given] == []
     assert number > 200
     left = [state(root) for root in (plain, sealed)]
     assert {name: (left[0].get(name), left[1].get(name)) for name in left[0].keys() | left[1].keys()

@@ -172,7 +172,7 @@ done:
     return rc;
 }
 
-/* A path of ssl.get_default_verify_paths: of the variable `name`, if the task has it, else `otherwise`. A new reference. */
+/* A path of ssl.get_default_verify_paths: of the variable `name`, if the task has it, else `otherwise`. */
 static PyObject *default_path(PyObject *name, PyObject *otherwise)
 {
     PyObject *os = PyImport_ImportModule("os"), *environ = os == NULL ? NULL : PyObject_GetAttrString(os, "environ");

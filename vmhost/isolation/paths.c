@@ -174,8 +174,9 @@ static bool ends_the_same(int error)
     return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOSYS;
 }
 
-/* The path did not lead to anything, for `error`. That is told about places that are granted, and about no others. Where
- * the walk ended, for whoever wants to make something there: *at, to be closed and freed; NULL: errno or `denied`. */
+/* The path did not lead to anything, for `error`. That is told about places that are granted, and about no others.
+ * Gives where the walk ended, for whoever wants to make something there, to be closed and freed; NULL: errno or
+ * `denied`. */
 static walk *explain(vmh_place *place, const char *text, unsigned of, int access, int error)
 {
     const vmh_seal *seal = vmh_seal_here();
@@ -356,7 +357,8 @@ static bool find_name(vmh_place *place, const char *text, const char *last, size
         return explain_only(place, text, of, access, errno);
     if (!settle(place, fd, last, size, of, access))
         return false;
-    snprintf(place->text, sizeof place->text, "/proc/self/fd/%d/%.*s%s", fd, (int)size, last, last[size] == '/' ? "/" : "");
+    snprintf(place->text, sizeof place->text, "/proc/self/fd/%d/%.*s%s", fd, (int)size, last,
+             last[size] == '/' ? "/" : "");
     return true;
 }
 

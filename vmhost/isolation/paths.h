@@ -18,8 +18,8 @@ enum vmh_place_of {
     VMH_PLACE_OBJECT,       /* what it leads to, links followed */
     VMH_PLACE_NAME,         /* its last part in a folder, whatever is there: to be made, renamed, removed */
     VMH_PLACE_ITSELF,       /* the object, but a link itself where its last part is one: lstat */
-    VMH_PLACE_LOOK,         /* its last part in a folder, as VMH_PLACE_ITSELF: readlink. To be read, folders above a granted
-                             * one count as granted with these two */
+    VMH_PLACE_LOOK,         /* its last part in a folder, as VMH_PLACE_ITSELF: readlink. To be read, folders above a
+                             * granted one count as granted with these two */
 };
 /* Beside one of them: "-journal", "-wal" and "-shm" are granted with the database before them. */
 enum { VMH_PLACE_DATABASE = 8 };
@@ -31,7 +31,7 @@ typedef struct vmh_place {
     int denied;             /* found nothing: the access that is not granted, or 0, and errno says why */
 } vmh_place;
 
-/* Holds what `text` means, which must be absolute, for the seal of this thread. False: see `denied`; nothing is held. */
+/* Holds what `text`, which must be absolute, means for the seal of this thread. False: see `denied`. */
 bool vmh_place_find(vmh_place *place, const char *text, unsigned of, int access);
 void vmh_place_close(vmh_place *place);
 
@@ -48,12 +48,12 @@ char *vmh_place_real(vmh_place *place, const char *text, int access);
 int vmh_path_convert(PyObject *path, PyObject **given, PyObject **text);
 /* PermissionDenied unless it begins with "/". */
 int vmh_path_absolute(PyObject *text, const char *what);
-/* Raises what kept a place from being found: PermissionDenied, or OSError with `given` as its filename. Returns NULL. */
+/* Raises what kept a place from being found: PermissionDenied, or OSError with `given` as its filename. NULL. */
 PyObject *vmh_place_raise(const vmh_place *place, PyObject *given, PyObject *text, const char *what);
 /* As vmh_place_find, also where `text` is not absolute. */
 int vmh_place_get(vmh_place *place, PyObject *given, PyObject *text, unsigned of, int access, const char *what);
-/* As vmh_place_open, also where `text` is not absolute. Host's audit hooks are told "open", as io.open ("w+") and os.open
- * (NULL) tell it. */
+/* As vmh_place_open, also where `text` is not absolute. The host's audit hooks are told "open", as io.open ("w+") and
+ * os.open (NULL) tell it. */
 int vmh_path_open(PyObject *given, PyObject *text, const char *mode_text, int flags, mode_t mode, int access,
                   const char *what);
 /* The text of `place` as the type that `given` has; a new reference. */

@@ -54,7 +54,8 @@ static PyObject *ask(entry *self, bool follow)
         return vmh_deny("this thread is not one of the task's", "DirEntry.stat");
     if (!PyUnicode_FSConverter(self->path, &text))
         return NULL;
-    if (vmh_place_get(&place, self->path, text, follow ? VMH_PLACE_OBJECT : VMH_PLACE_ITSELF, VMH_READ, "DirEntry.stat") == 0)
+    unsigned of = follow ? VMH_PLACE_OBJECT : VMH_PLACE_ITSELF;
+    if (vmh_place_get(&place, self->path, text, of, VMH_READ, "DirEntry.stat") == 0)
         result = vmh_posix_status(module, place.fd);
     Py_DECREF(text);
     vmh_place_close(&place);
@@ -166,9 +167,12 @@ static PyObject *entry_repr(entry *self)
 static PyMethodDef entry_methods[] = {
     {"is_dir", WITH_KEYWORDS(entry_is_dir), PyDoc_STR("is_dir" FOLLOWS "Return True if the entry is a directory.")},
     {"is_file", WITH_KEYWORDS(entry_is_file), PyDoc_STR("is_file" FOLLOWS "Return True if the entry is a file.")},
-    {"is_symlink", WITHOUT(entry_is_symlink), PyDoc_STR("is_symlink" PLAIN "Return True if the entry is a symbolic link.")},
-    {"is_junction", WITHOUT(entry_is_junction), PyDoc_STR("is_junction" PLAIN "Return False: only Windows has junctions.")},
-    {"stat", WITH_KEYWORDS(entry_stat), PyDoc_STR("stat" FOLLOWS "Return the stat_result of the entry; it is asked for once.")},
+    {"is_symlink", WITHOUT(entry_is_symlink),
+     PyDoc_STR("is_symlink" PLAIN "Return True if the entry is a symbolic link.")},
+    {"is_junction", WITHOUT(entry_is_junction),
+     PyDoc_STR("is_junction" PLAIN "Return False: only Windows has junctions.")},
+    {"stat", WITH_KEYWORDS(entry_stat),
+     PyDoc_STR("stat" FOLLOWS "Return the stat_result of the entry; it is asked for once.")},
     {"inode", WITHOUT(entry_inode), PyDoc_STR("inode" PLAIN "Return the inode number of the entry.")},
     {"__fspath__", WITHOUT(entry_path), PyDoc_STR("__fspath__" PLAIN "Return the path of the entry.")},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, PyDoc_STR("See PEP 585")},
@@ -176,7 +180,8 @@ static PyMethodDef entry_methods[] = {
 };
 
 static PyMemberDef entry_members[] = {
-    {"name", Py_T_OBJECT_EX, offsetof(entry, name), Py_READONLY, PyDoc_STR("the entry's name, relative to the listed folder")},
+    {"name", Py_T_OBJECT_EX, offsetof(entry, name), Py_READONLY,
+     PyDoc_STR("the entry's name, relative to the listed folder")},
     {"path", Py_T_OBJECT_EX, offsetof(entry, path), Py_READONLY, PyDoc_STR("the listed folder's path with the name")},
     {NULL, 0, 0, 0, NULL},
 };

@@ -60,8 +60,8 @@ static int (*plain_rmdir)(const char *);
 static int (*plain_open_folder)(const char *, int *);
 static void *(*plain_mmap)(void *, size_t, int, int, int, off_t);
 
-/* Holds what a call on a thread of a VM means, until `leave`. False with errno. SQLite calls with locks of its own: whoever runs
- * over the end of the stack meanwhile is not parked with them (overflow.c). */
+/* Holds what a call on a thread of a VM means, until `leave`. False with errno. SQLite calls with locks of its own:
+ * whoever runs over the end of the stack meanwhile is not parked with them (overflow.c). */
 static bool find(vmh_place *place, const char *path, unsigned of, int access)
 {
     bool found = false;
@@ -182,7 +182,7 @@ bool vmh_sqlite_files_find(void *handle)
     return vfs_find != NULL && file_control != NULL;
 }
 
-/* The host may take our functions out again, and gets them in again. What it has put over them calls them, and stays. */
+/* The host may take our functions out; they are put in again. What it has put over them calls them, and stays. */
 static bool put(sqlite3_vfs *vfs, int i)
 {
     system_call now = vfs->get_system_call(vfs, calls[i].name), plain;

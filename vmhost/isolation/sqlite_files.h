@@ -1,9 +1,10 @@
-/* The files of tasks' databases. SQLite opens, looks for and removes files by itself, at any time while a connection is
- * open: what it asks the system for on a thread of a VM goes by the task's permissions. Its calls on the host's own threads
- * are left as they are.
+/* The files of tasks' databases. SQLite opens, looks for and removes files by itself, at any time while a connection
+ * is open: what it asks the system for on a thread of a VM goes by the task's permissions. Its calls on the host's own
+ * threads are left as they are.
  *
- * No file is mapped for a VM: one that shrinks under its map would kill the process. So VMs have no write-ahead logs that
- * several connections share (`PRAGMA journal_mode=WAL` changes nothing), only exclusive ones, whose index is in memory.
+ * No file is mapped for a VM: one that shrinks under its map would kill the process. So VMs have no write-ahead logs
+ * that several connections share (`PRAGMA journal_mode=WAL` changes nothing), only exclusive ones, whose index is in
+ * memory.
  */
 #ifndef VMH_SQLITE_FILES_H
 #define VMH_SQLITE_FILES_H

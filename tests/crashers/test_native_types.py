@@ -1,5 +1,6 @@
-"""Objects of native types that were made by `__new__` alone, or with each combination of flags: CPython 3.14 crashes over many of these, or
-lets the process be killed; a VM refuses them or reads what it should. One process runs them all."""
+"""Objects of native types that were made by `__new__` alone, or with each combination of flags: CPython 3.14 crashes
+over many of these, or lets the process be killed; a VM refuses them or reads what it should. One process runs them
+all."""
 
 from tests.hosts import in_a_process
 

@@ -1,7 +1,9 @@
-"""`python -m tests.fuzz [--seconds N] [--seed S] [--first ROUND] [--rounds N]`: fuzzes VMs in processes of their own, from a seed that it prints.
+"""`python -m tests.fuzz [--seconds N] [--seed S] [--first ROUND] [--rounds N]`: fuzzes VMs in processes of their own,
+from a seed that it prints.
 
-A crash names the round and the calls that were under way, and is tried again with `--first ROUND --rounds 1`. What a batch does follows from
-the seed; which thread is when where does not. Exit status 1: the process died, or a task had an effect on the host.
+A crash names the round and the calls that were under way, and is tried again with `--first ROUND --rounds 1`. What a
+batch does follows from the seed; which thread is when where does not. Exit status 1: the process died, or a task had
+an effect on the host.
 """
 
 import argparse

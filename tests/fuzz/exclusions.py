@@ -1,4 +1,5 @@
-"""What the fuzzer leaves out, and why. A CPython bug stands here only if a guest cannot reach it, or if docs/isolation.md names it."""
+"""What the fuzzer leaves out, and why. A CPython bug stands here only if a guest cannot reach it, or if
+docs/isolation.md names it."""
 
 # Effects that are let pass, up to a bound.
 KEPT = {

@@ -1,7 +1,9 @@
-"""The guest's half of the fuzzer: walks every module, type and object that a task reaches, and calls what it finds with junk.
+"""The guest's half of the fuzzer: walks every module, type and object that a task reaches, and calls what it finds
+with junk.
 
-A task like any other, compiled by tests/fuzz/process.py. `run` makes one batch of calls; what it does follows from the seeds that it is
-given. Before each call its thread notes it in a file, so that the host can say what crashed the process.
+A task like any other, compiled by tests/fuzz/process.py. `run` makes one batch of calls; what it does follows from
+the seeds that it is given. Before each call its thread notes it in a file, so that the host can say what crashed the
+process.
 """
 
 import _ast
@@ -418,15 +420,21 @@ NEVER = frozenset(("__class__", "__init_subclass__", "__subclasshook__", "__abst
 NAMES = ("key", "default", "dtype", "axis", "out", "size", "mode", "encoding", "errors", "timeout", "buffering", "closefd", "opener", "flags", "name",
          "start", "stop", "step", "maxlen", "copy", "order", "context", "loop", "factory", "uri", "dir_fd", "follow_symlinks", "usedforsecurity", "strict")
 PLAIN = (
-    lambda: None, lambda: True, lambda: 0, lambda: 1, lambda: -1, lambda: 2, lambda: 7, lambda: 255, lambda: 4096, lambda: 2**31, lambda: -2**31, lambda: 2**63 - 1,
-    lambda: 2**64, lambda: -10**30, lambda: 0.5, lambda: float("inf"), lambda: float("nan"), lambda: 1j, lambda: "", lambda: "a", lambda: "\0", lambda: chr(0xDC80),
-    lambda: "utf-8", lambda: "r", lambda: "w+b", lambda: "f8", lambda: "é" * 9, lambda: "select 1", lambda: "%s%d{0}", lambda: b"", lambda: b"abc", lambda: b"\xff" * 40,
-    lambda: b"\0", lambda: (), lambda: (1, 2), lambda: ("127.0.0.1", 1), lambda: [], lambda: [1, "a"], lambda: {}, lambda: {"a": 1}, lambda: set(), lambda: frozenset((1,)),
-    lambda: range(5), lambda: slice(0, 2**70, -1), lambda: ..., lambda: NotImplemented, lambda: bytearray(b"abc"), lambda: memoryview(bytearray(8)), lambda: object(),
-    lambda: ValueError("x"), lambda: Junk, lambda: len, lambda: print, lambda: lambda *a, **k: 1, lambda: iter(()), lambda: int, lambda: str, lambda: type, lambda: object,
-    lambda: array.array("d", [1, 2]), lambda: np.arange(6.0).reshape(2, 3), lambda: np.zeros(()), lambda: np.float32(3), lambda: np.arange(4)[::-1], lambda: io.BytesIO(b"abc"),
-    lambda: io.StringIO("abc"), lambda: collections.deque([1, 2]), lambda: sqlite3.connect(":memory:"), lambda: mmap.mmap(-1, 4096),
-    lambda: threading.Lock(), lambda: re.compile("a+"), lambda: decimal.Decimal("1.5"), lambda: datetime.datetime(2026, 1, 1), lambda: collections.OrderedDict(a=1),
+    lambda: None, lambda: True, lambda: 0, lambda: 1, lambda: -1, lambda: 2, lambda: 7, lambda: 255, lambda: 4096,
+    lambda: 2**31, lambda: -2**31, lambda: 2**63 - 1, lambda: 2**64, lambda: -10**30, lambda: 0.5,
+    lambda: float("inf"), lambda: float("nan"), lambda: 1j, lambda: "", lambda: "a", lambda: "\0",
+    lambda: chr(0xDC80), lambda: "utf-8", lambda: "r", lambda: "w+b", lambda: "f8", lambda: "é" * 9,
+    lambda: "select 1", lambda: "%s%d{0}", lambda: b"", lambda: b"abc", lambda: b"\xff" * 40, lambda: b"\0",
+    lambda: (), lambda: (1, 2), lambda: ("127.0.0.1", 1), lambda: [], lambda: [1, "a"], lambda: {},
+    lambda: {"a": 1}, lambda: set(), lambda: frozenset((1,)), lambda: range(5), lambda: slice(0, 2**70, -1),
+    lambda: ..., lambda: NotImplemented, lambda: bytearray(b"abc"), lambda: memoryview(bytearray(8)),
+    lambda: object(), lambda: ValueError("x"), lambda: Junk, lambda: len, lambda: print, lambda: lambda *a, **k: 1,
+    lambda: iter(()), lambda: int, lambda: str, lambda: type, lambda: object, lambda: array.array("d", [1, 2]),
+    lambda: np.arange(6.0).reshape(2, 3), lambda: np.zeros(()), lambda: np.float32(3), lambda: np.arange(4)[::-1],
+    lambda: io.BytesIO(b"abc"), lambda: io.StringIO("abc"), lambda: collections.deque([1, 2]),
+    lambda: sqlite3.connect(":memory:"), lambda: mmap.mmap(-1, 4096), lambda: threading.Lock(),
+    lambda: re.compile("a+"), lambda: decimal.Decimal("1.5"), lambda: datetime.datetime(2026, 1, 1),
+    lambda: collections.OrderedDict(a=1),
 )
 USES = tuple([(function.__name__, lambda value, other, function=function: function(value)) for function in (
     repr, str, hash, len, bool, int, float, complex, bytes, dir, vars, reversed, iter, memoryview, callable, abs, ascii, id, sys.getsizeof)]) + (

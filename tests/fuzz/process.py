@@ -1,8 +1,9 @@
-"""The host's half of the fuzzer: rounds of batches in VMs of this process, and after each round a look at all that no task may change.
+"""The host's half of the fuzzer: rounds of batches in VMs of this process, and after each round a look at all that no
+task may change.
 
-`python -m tests.fuzz.process FOLDER SEED FIRST SECONDS [ROUNDS]` is started by tests/fuzz/__main__.py, which tells what the process died of. It writes a
-line of JSON for each round. Exit status: 0 the time is over, 3 a task had an effect (told on the last line), 4 a VM was lost: the
-next rounds want a new process.
+`python -m tests.fuzz.process FOLDER SEED FIRST SECONDS [ROUNDS]` is started by tests/fuzz/__main__.py, which tells
+what the process died of. It writes a line of JSON for each round. Exit status: 0 the time is over, 3 a task had an
+effect (told on the last line), 4 a VM was lost: the next rounds want a new process.
 """
 
 import fcntl
@@ -44,14 +45,17 @@ def policy():
 
 
 PURE = """
-    abc argparse asyncio base64 bisect calendar codecs collections collections.abc colorsys concurrent.futures configparser contextlib contextvars copy copyreg
-    csv dataclasses datetime decimal difflib email.message email.parser enum fnmatch fractions functools glob gzip hashlib heapq hmac html html.parser http.client
-    importlib.resources inspect io ipaddress json keyword linecache locale logging lzma mimetypes numbers operator os pathlib pickle pkgutil posixpath pprint
-    queue quopri random re reprlib sched secrets select selectors shelve shlex shutil signal socket sqlite3 ssl stat statistics string string.templatelib
-    struct subprocess tempfile textwrap threading time timeit tokenize traceback types typing unicodedata urllib.parse urllib.request uuid warnings wave weakref
-    xml.etree.ElementTree xml.dom.minidom xml.sax zipfile zlib zoneinfo bz2 compression.zstd
-    vmhost.guest vmhost.guest.files vmhost.guest.folders vmhost.guest.texts vmhost.guest.assembler vmhost.guest.expressions vmhost.guest.deferred _vmhost
-    engine.numpy engine.numpy.linalg engine.numpy.fft engine.numpy.random engine.numpy.lib.stride_tricks engine.numpy.testing
+         abc argparse asyncio base64 bisect calendar codecs collections collections.abc colorsys concurrent.futures
+    configparser contextlib contextvars copy copyreg     csv dataclasses datetime decimal difflib email.message
+    email.parser enum fnmatch fractions functools glob gzip hashlib heapq hmac html html.parser http.client
+    importlib.resources inspect io ipaddress json keyword linecache locale logging lzma mimetypes numbers operator
+    os pathlib pickle pkgutil posixpath pprint     queue quopri random re reprlib sched secrets select selectors
+    shelve shlex shutil signal socket sqlite3 ssl stat statistics string string.templatelib     struct subprocess
+    tempfile textwrap threading time timeit tokenize traceback types typing unicodedata urllib.parse urllib.request
+    uuid warnings wave weakref     xml.etree.ElementTree xml.dom.minidom xml.sax zipfile zlib zoneinfo bz2
+    compression.zstd     vmhost.guest vmhost.guest.files vmhost.guest.folders vmhost.guest.texts
+    vmhost.guest.assembler vmhost.guest.expressions vmhost.guest.deferred _vmhost     engine.numpy
+    engine.numpy.linalg engine.numpy.fft engine.numpy.random engine.numpy.lib.stride_tricks engine.numpy.testing
 """
 
 
@@ -147,7 +151,8 @@ class Canaries:
         return told
 
     def is_database(self, number):
-        """A file of the granted folder that SQLite opened (exclusions.py: KEPT). At most DATABASES_MOST of them are let pass."""
+        """A file of the granted folder that SQLite opened (exclusions.py: KEPT). At most DATABASES_MOST of them are
+        let pass."""
         path, _, about = descriptor_text(number).partition(" ")
         if Path(path).parent == self.folder / "inside" and about.split()[-1:] == [SQLITE_FLAGS]:
             self.databases.add(number)

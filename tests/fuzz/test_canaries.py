@@ -1,4 +1,5 @@
-"""What the fuzzer looks at after each round: each effect that a task may not have on the host is noticed, and no effect is not."""
+"""What the fuzzer looks at after each round: each effect that a task may not have on the host is noticed, and no
+effect is not."""
 
 import os
 import resource

@@ -1,5 +1,5 @@
-/* Gates of `mmap`: anonymous maps only, which can always be read. A file that shrinks under its map would kill every VM of the process, and
- * so would a look at memory that was mapped without PROT_READ. */
+/* Gates of `mmap`: anonymous maps only, which can always be read. A file that shrinks under its map would kill every
+ * VM of the process, and so would a look at memory that was mapped without PROT_READ. */
 #include "gates.h"
 
 #include "meter.h"
@@ -10,11 +10,12 @@
 static _Atomic(newfunc) mmap_new;
 static _Atomic(destructor) mmap_dealloc;
 
-/* Flags of a map that leave it memory that can be read at any time. Others place it (MAP_FIXED), let it grow, or hand its pages out by rules of
- * their own (MAP_HUGETLB, MAP_DROPPABLE, MAP_LOCKED). */
+/* Flags of a map that leave it memory that can be read at any time. Others place it (MAP_FIXED), let it grow, or
+ * hand its pages out by rules of their own (MAP_HUGETLB, MAP_DROPPABLE, MAP_LOCKED). */
 enum {
-    FLAGS = MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_NORESERVE | MAP_STACK | MAP_DENYWRITE | MAP_EXECUTABLE,
-    ADVICE_MOST = 21,           /* MADV_PAGEOUT: above are those that take pages away for good (hardware poison, guards) */
+    FLAGS = MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_NORESERVE | MAP_STACK | MAP_DENYWRITE
+            | MAP_EXECUTABLE,
+    ADVICE_MOST = 21,   /* MADV_PAGEOUT: above are those that take pages away for good (hardware poison, guards) */
 };
 
 /* The arguments, as numbers that the call below gets again: what was checked is what is used. NULL: error set. */
@@ -24,7 +25,8 @@ static PyObject *checked_arguments(PyObject *args, PyObject *kwargs, size_t *byt
     int fileno, flags = MAP_SHARED, prot = PROT_READ | PROT_WRITE, access = 0, trackfd = 1;
     Py_ssize_t length;
     long long offset = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "in|iiiL$p:mmap", names, &fileno, &length, &flags, &prot, &access, &offset, &trackfd))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "in|iiiL$p:mmap", names, &fileno, &length, &flags, &prot, &access,
+                                     &offset, &trackfd))
         return NULL;
     if (fileno != -1)
         return vmh_deny("a task maps anonymous memory only (fileno -1)", "mmap");

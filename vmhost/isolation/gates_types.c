@@ -1,6 +1,6 @@
-/* Native types whose objects lack what their own methods take for granted when they are made by `__new__` alone: CPython 3.14 reads NULL
- * there. Each such object is either not made, or gets at once what reading it needs. tests/crashers/test_native_types.py tries all types.
- */
+/* Native types whose objects lack what their own methods take for granted when they are made by `__new__` alone:
+ * CPython 3.14 reads NULL there. Each such object is either not made, or gets at once what reading it needs.
+ * tests/crashers/test_native_types.py tries all types. */
 #include "gates.h"
 #include "sqlite_use.h"
 
@@ -32,7 +32,8 @@ static PyGetSetDef *getset_of(PyTypeObject *type, const char *name)
     return NULL;
 }
 
-/* ---- asyncio's tasks: one that is pending as it goes tells its loop, which it has from its __init__ on, until a second one fails */
+/* ---- asyncio's tasks: one that is pending as it goes tells its loop, which it has from its __init__ on, until a
+ * second one fails */
 static _Atomic(PyMethodDef *) future_get_loop;
 static _Atomic(destructor) task_finalize;
 
@@ -52,7 +53,8 @@ static void task_finalize_gate(PyObject *task)
 
 static int asyncio_finish(PyObject *dict)
 {
-    PyTypeObject *future = (PyTypeObject *)vmh_dict_get(dict, "Future"), *task = (PyTypeObject *)vmh_dict_get(dict, "Task");
+    PyTypeObject *future = (PyTypeObject *)vmh_dict_get(dict, "Future");
+    PyTypeObject *task = (PyTypeObject *)vmh_dict_get(dict, "Task");
     if (future == NULL || task == NULL || task->tp_finalize == task_finalize_gate)
         return PyErr_Occurred() ? -1 : 0;
     PyMethodDef *get_loop = vmh_method_def(future, "get_loop");
@@ -92,7 +94,8 @@ static int pickle_finish(PyObject *dict)
 
 int vmh_types_finish(PyObject *dict, const char *module)
 {
-    if ((strcmp(module, "_asyncio") == 0 && asyncio_finish(dict) < 0) || (strcmp(module, "_pickle") == 0 && pickle_finish(dict) < 0))
+    if ((strcmp(module, "_asyncio") == 0 && asyncio_finish(dict) < 0)
+        || (strcmp(module, "_pickle") == 0 && pickle_finish(dict) < 0))
         return -1;
     bool any = false;
     for (int i = 0; i < INTERNAL; i++)
@@ -103,7 +106,8 @@ int vmh_types_finish(PyObject *dict, const char *module)
         return any ? -1 : 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(types); i++) {
         PyTypeObject *type = (PyTypeObject *)PyList_GET_ITEM(types, i);
-        if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) && (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) && is_internal(module, type)) {
+        if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) && (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE)
+            && is_internal(module, type)) {
             type->tp_new = NULL;
             type->tp_flags = (type->tp_flags | Py_TPFLAGS_DISALLOW_INSTANTIATION) & ~Py_TPFLAGS_BASETYPE;
             PyType_Modified(type);
@@ -117,7 +121,8 @@ int vmh_types_finish(PyObject *dict, const char *module)
 static Py_ssize_t member_offset(PyTypeObject *type, const char *name)
 {
     PyObject *dict = PyType_GetDict(type), *member = dict == NULL ? NULL : vmh_dict_get(dict, name);
-    Py_ssize_t offset = member != NULL && Py_IS_TYPE(member, &PyMemberDescr_Type) ? ((PyMemberDescrObject *)member)->d_member->offset : 0;
+    Py_ssize_t offset = member != NULL && Py_IS_TYPE(member, &PyMemberDescr_Type)
+        ? ((PyMemberDescrObject *)member)->d_member->offset : 0;
     Py_XDECREF(dict);
     if (offset <= 0 && !PyErr_Occurred())
         PyErr_Format(PyExc_SystemError, "%s.%s is not a member in this Python", type->tp_name, name);
@@ -131,8 +136,8 @@ static void fill(PyObject *object, Py_ssize_t offset, PyObject *value)
         *place = Py_NewRef(value);
 }
 
-/* ---- super: its __get__ asks for its class. One made by __new__ alone is unbound, of `object`. The type is a static one, so the slot is the
- * process's; outside of VMs all is as it was. */
+/* ---- super: its __get__ asks for its class. One made by __new__ alone is unbound, of `object`. The type is a
+ * static one, so the slot is the process's; outside of VMs all is as it was. */
 static _Atomic(newfunc) super_new;
 static _Atomic(Py_ssize_t) super_class;
 
@@ -160,9 +165,10 @@ int vmh_super_gate(void)
     return 0;
 }
 
-/* ---- functions: the collector clears them one after the other, and CPython 3.14 reads NULL when what runs meanwhile (`__release_buffer__`,
- * `__del__` of objects that the collector does not know) calls one that was cleared. It keeps what the evaluation loop needs: cycles
- * through globals and cells end where those are cleared. The type is a static one, as super. */
+/* ---- functions: the collector clears them one after the other, and CPython 3.14 reads NULL when what runs
+ * meanwhile (`__release_buffer__`, `__del__` of objects that the collector does not know) calls one that was
+ * cleared. It keeps what the evaluation loop needs: cycles through globals and cells end where those are cleared.
+ * The type is a static one, as super. */
 static _Atomic(inquiry) function_clear;
 
 static void keep(PyObject **place, PyObject *value)
@@ -178,7 +184,8 @@ static int function_clear_gate(PyObject *object)
     PyFunctionObject *function = (PyFunctionObject *)object;
     if (vmh_seal_here() == NULL)
         return atomic_load(&function_clear)(object);
-    PyObject *globals = Py_XNewRef(function->func_globals), *builtins = Py_XNewRef(function->func_builtins), *closure = Py_XNewRef(function->func_closure);
+    PyObject *globals = Py_XNewRef(function->func_globals), *builtins = Py_XNewRef(function->func_builtins);
+    PyObject *closure = Py_XNewRef(function->func_closure);
     int rc = atomic_load(&function_clear)(object);
     keep(&function->func_globals, globals);
     keep(&function->func_builtins, builtins);
@@ -198,8 +205,8 @@ int vmh_function_gate(void)
     return 0;
 }
 
-/* ---- sqlite3: cursors and connections have attributes before their __init__, and other objects look into them. A connection whose second
- * __init__ fails is again as one without. */
+/* ---- sqlite3: cursors and connections have attributes before their __init__, and other objects look into them. A
+ * connection whose second __init__ fails is again as one without. */
 static _Atomic(Py_ssize_t) cursor_description;
 static _Atomic(initproc) cursor_init;
 static _Atomic(destructor) connection_dealloc;
@@ -285,11 +292,13 @@ static int attribute_find(PyTypeObject *type, const char *name, int which)
     return def == NULL ? -1 : 0;
 }
 
-/* Replaces what makes the objects of a type, which has object's __new__ so far; it gets a __new__ of its own, or object's would refuse it. */
+/* Replaces what makes the objects of a type, which has object's __new__ so far; it gets a __new__ of its own, or
+ * object's would refuse it. */
 static int new_replace(PyTypeObject *type, newfunc function)
 {
     /* every native type's __new__ is the same C function, which calls the slot of the type that it is bound to */
-    PyObject *dict = PyType_GetDict(&PyLong_Type), *other = dict == NULL ? NULL : vmh_dict_get(dict, "__new__"), *own = NULL;
+    PyObject *dict = PyType_GetDict(&PyLong_Type), *own = NULL;
+    PyObject *other = dict == NULL ? NULL : vmh_dict_get(dict, "__new__");
     if (other != NULL && PyCFunction_CheckExact(other))
         own = PyCFunction_New(((PyCFunctionObject *)other)->m_ml, (PyObject *)type);
     else if (!PyErr_Occurred())
@@ -307,7 +316,8 @@ int vmh_sqlite_types_finish(PyObject *dict, PyTypeObject *connection)
         return PyErr_Occurred() ? -1 : 0;
     Py_ssize_t description = member_offset(cursor, "description");
     if (description == 0 || attribute_find(cursor, "row_factory", CURSOR_ROWS) < 0
-        || attribute_find(connection, "row_factory", CONNECTION_ROWS) < 0 || attribute_find(connection, "text_factory", CONNECTION_TEXTS) < 0
+        || attribute_find(connection, "row_factory", CONNECTION_ROWS) < 0
+        || attribute_find(connection, "text_factory", CONNECTION_TEXTS) < 0
         || attribute_find(connection, "total_changes", CONNECTION_CHANGES) < 0)
         return -1;
     atomic_store(&cursor_description, description);

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test stress mutations fuzz conformance conformance-quick conformance-image sanitize sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers lock clean distclean
+.PHONY: help build device-libraries demo test stress mutations fuzz conformance conformance-quick conformance-image sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers lock clean distclean
 PYTHON := .venv/bin/python
 
 help:             ## this list
@@ -22,7 +22,10 @@ test: build       ## the test suite
 stress: build     ## the long runs: many hosts and VMs in several processes
 	@$(PYTHON) -m pytest -q -m stress -n 2 $(ARGS)
 
-sanitize: sanitize-address sanitize-undefined sanitize-thread  ## the native core under all three sanitizers
+sanitize: sanitize-memory sanitize-thread  ## the native core under all three sanitizers
+
+sanitize-memory: build     ## the native core under the address and undefined-behaviour sanitizers, both in one build
+	@sh tests/native/run.sh address,undefined && sh tests/native/engine/run.sh address,undefined && sh tests/native/sanitize_core.sh address,undefined
 
 sanitize-address: build    ## the native core under the address sanitizer
 	@sh tests/native/run.sh address && sh tests/native/engine/run.sh address && sh tests/native/sanitize_core.sh address

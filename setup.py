@@ -4,7 +4,7 @@
 it; files in its folders avx2/ and avx512/ are compiled for those instructions and run only where the CPU has them);
 `engine._array`, its Python array type, of those in engine/arrays; `engine._vme`, cffi's binding for the host, of what
 engine/declarations.py reads in its header. The shipped tasks come along in vmhost/tasks. Two environment variables change the build:
-VMHOST_SANITIZE=address|undefined|thread adds that sanitizer, VMHOST_WERROR=1 turns warnings into errors. Object files with
+VMHOST_SANITIZE=address|undefined|thread adds that sanitizer ("address,undefined" both), VMHOST_WERROR=1 turns warnings into errors. Object files with
 different sanitizers lie in different folders, so switching between them never mixes them; those that were compiled with
 warnings as errors serve a plain build too. The latter is the default: a compiler that knows more warnings than ours
 must not keep a user from an installation.
@@ -71,7 +71,7 @@ def extensions():
 
 def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_library=False, ours=True):
     """One shared object, of every C file in `folders` (the first one's headers are watched too); `ours`: we answer for its warnings."""
-    sanitize = SANITIZERS[_sanitizer()] if _sanitizer() else []
+    sanitize = list(dict.fromkeys(flag for chosen in _sanitizers() for flag in SANITIZERS[chosen]))
     extension = Extension(
         name,
         sorted(str(path) for folder in folders for path in Path(folder).glob("*.c")),
@@ -105,7 +105,7 @@ class BuildInParallel(build_ext):
     def finalize_options(self):
         super().finalize_options()
         # one place for all ways to build, editable installations included, so that none compiles what another has compiled
-        self.build_temp = f"build/objects-{sysconfig.get_platform()}-{sys.implementation.cache_tag}-{_sanitizer() or 'plain'}"
+        self.build_temp = f"build/objects-{sysconfig.get_platform()}-{sys.implementation.cache_tag}-{'-'.join(_sanitizers()) or 'plain'}"
         self.force = True       # links always: what is up to date is decided below, per C file and with the settings
 
     def run(self):
@@ -188,10 +188,11 @@ def _included(made, otherwise):
     return own if all(map(os.path.exists, own)) else otherwise
 
 
-def _sanitizer():
-    chosen = os.environ.get("VMHOST_SANITIZE", "")
-    if chosen and chosen not in SANITIZERS:
-        raise SystemExit(f"VMHOST_SANITIZE: expected one of {', '.join(SANITIZERS)}, got {chosen!r}")
+def _sanitizers():
+    chosen = [name for name in os.environ.get("VMHOST_SANITIZE", "").split(",") if name]
+    for name in chosen:
+        if name not in SANITIZERS:
+            raise SystemExit(f"VMHOST_SANITIZE: expected some of {', '.join(SANITIZERS)}, joined by commas, got {name!r}")
     return chosen
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import report
+from tests.conformance import report, selection
 from tests.conformance.__main__ import _again as again
 from tests.conformance.sealed import Crashed, Process
 
@@ -167,8 +167,11 @@ def test_later_runs_are_held_against_the_table(tmp_path):
     document = tmp_path / "conformance.md"
     document.write_text("# A page\n\nwith words\n\n## Results\nold", encoding="utf-8")
     found = [report.judge(ONE, {}), {"module": "test_other", "error": "CRASHED"}]
-    report.write_table(found, report.total(found), document)
-    assert document.read_text(encoding="utf-8").startswith("# A page\n\nwith words\n\n## Results\nCPython ")
+    left_out = {"test_ctypes.test_a": "no ctypes", "test_ctypes.test_b": "no ctypes", "test_pty": "no terminal"}
+    report.write_table(found, report.total(found), left_out, document)
+    written = document.read_text(encoding="utf-8")
+    assert written.startswith("# A page\n\nwith words\n\n## Results\nCPython ")
+    assert "| no ctypes | test_ctypes (2) |\n| no terminal | test_pty |\n" in written
     table = report.read_table(document)
     assert table == {"test_sample": (1, 2)}
     assert report.less_than(found[:1], table) == []
@@ -177,6 +180,18 @@ def test_later_runs_are_held_against_the_table(tmp_path):
         "test_sample: 0 tests pass in a VM, docs/conformance.md says 1",
         "test_sample: 3 tests without a denied event do not pass in a VM, docs/conformance.md says 2"]
     assert "has no row" in report.less_than([worse | {"module": "test_new"}], table)[0]
+
+
+def test_a_module_is_run_unless_it_is_left_out_with_a_reason(tmp_path):
+    for name, text in {"test_a.py": "", "test_b/__init__.py": "class T:\n    def test_it(self): pass\n", "test_b/test_c.py": "", "test_d/__init__.py": "",
+                       "test_d/helper.py": "", "support/__init__.py": ""}.items():
+        (tmp_path / "test" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "test" / name).write_text(text)
+    every = selection.all_modules(tmp_path)
+    assert every == ["test_a", "test_b", "test_b.test_c"]
+    patterns = {"no b": ["test_b.*"], "gone": ["test_old"]}
+    assert selection.select(every, patterns) == (["test_a", "test_b"], {"test_b.test_c": "no b"})
+    assert selection.idle_patterns(every, patterns) == ["test_old"]
 
 
 def test_a_crash_is_told_with_the_modules_that_were_running():

@@ -1,6 +1,6 @@
 """CPython's own tests in sealed VMs: `python -m tests.conformance [MODULE ...] [--suite FOLDER] [--vms N] [--times N]`.
 
-Compiles each test module into a bundle, runs it in a sealed VM and in plain CPython, and prints for each how many tests
+Without names and --list, all modules of CPython's are run but those that left_out.toml names. Compiles each test module into a bundle, runs it in a sealed VM and in plain CPython, and prints for each how many tests
 pass there and here. Left out of the share are tests for which plain CPython's own run raised an audit event, from the
 test's own frames, that a sealed VM denies. What still differs must have a reason in reasons.toml. Writes
 build/conformance/report.json and report.html. Exit status 1 if a difference has no reason, the process crashed, a module
@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import device, report
+from . import device, report, selection
 from .folders import Folder, original
 from .sealed import Crashed, Process
 
@@ -105,7 +105,7 @@ class Run:
 def _parsed(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="test_dict, test_json.test_decode, ... (default: --list's)")
-    parser.add_argument("--list", type=Path, default=HERE / "modules.txt", help="the file of modules (modules.txt)")
+    parser.add_argument("--list", type=Path, help="a file of modules (default: all but those of left_out.toml)")
     parser.add_argument("--suite", type=Path, help="the folder of CPython's tests, if the Python has none")
     parser.add_argument("--vms", type=int, default=2, help="modules that run side by side (2)")
     parser.add_argument("--times", type=int, default=1, help="how often all of them run in VMs (1)")
@@ -149,15 +149,25 @@ def _again(run, found, times, vms, reasons):
     return wrong
 
 
+def _modules(options, tests):
+    """The modules to run, and {module: why it is left out}, which is empty where the command names the modules."""
+    if options.modules or options.list:
+        return options.modules or options.list.read_text(encoding="utf-8").split(), {}
+    every, patterns = selection.all_modules(tests), selection.left_out_patterns()
+    for name in selection.idle_patterns(every, patterns):
+        print(f"left_out.toml: {name} names no module of this suite", flush=True)
+    return selection.select(every, patterns)
+
+
 def main(arguments=None):
     options = _parsed(arguments)
-    modules = options.modules or options.list.read_text(encoding="utf-8").split()
     (options.home / "writable").mkdir(parents=True, exist_ok=True)
     try:
         run = Run(options, original(options.home.resolve(), options.suite))
     except FileNotFoundError as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 2
+    modules, left_out = _modules(options, run.tests)
     found, raw, reasons = [], [], report.known_reasons()
     with ThreadPoolExecutor(options.vms) as threads:
         for one in threads.map(run.module, modules):
@@ -173,7 +183,7 @@ def main(arguments=None):
     print(*wrong, report.closing(totals), sep="\n")
     report.write(found, totals, options.home)
     if options.write:
-        report.write_table(found, totals, DOCUMENT)
+        report.write_table(found, totals, left_out, DOCUMENT)
     print(f"whole report: {os.path.relpath(options.home / 'report.html')} and report.json")
     return 1 if totals["unexplained"] or totals["errors"] or run.process.crashes or wrong else 0
 

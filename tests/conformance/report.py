@@ -21,10 +21,6 @@ def known_reasons():
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def _listed():
-    return Path(__file__).with_name("modules.txt").read_text(encoding="utf-8").split()
-
-
 def reason_of(name, text, reasons):
     """Why the test `name` may fail so in a VM, as `reasons` have it; None if it must not. `text` ends with the failure's last line."""
     for reason, patterns in reasons.get("tests", {}).items():
@@ -127,14 +123,16 @@ def write(found, totals, home):
         encoding="utf-8")
 
 
-def write_table(found, totals, document):
-    """Replaces the results in the Markdown file `document`."""
+def write_table(found, totals, left_out, document):
+    """Replaces the results in the Markdown file `document`; `left_out` are modules that were not run, with the reason for each."""
     head = document.read_text(encoding="utf-8").partition(_RESULTS)[0]
     reasons = collections.Counter(difference["reason"] or "no reason" for one in found for difference in
                                   one.get("differences", ()) if not difference["denied"])
     document.write_text("\n".join([
         head + _RESULTS + f"CPython {platform.python_version()}, written by `make conformance ARGS=--write`: " +
-        closing(totals).replace("\n", ". ") + f". The list has {len(_listed())} modules; those without a row were not in this run.", "",
+        closing(totals).replace("\n", ". ") + f". Left out are {len(left_out)} modules more.", "",
+        "| why a module is left out | modules |", "| --- | --- |",
+        *(f"| {reason} | {', '.join(_shortened(names))} |" for reason, names in _by_reason(left_out).items()), "",
         "| why a test that raises no denied event differs | tests |", "| --- | ---: |",
         *(f"| {reason} | {count} |" for reason, count in reasons.most_common()), "",
         "| module | run | pass in CPython | pass in a VM | raise no denied event | of these in a VM |",
@@ -142,6 +140,19 @@ def write_table(found, totals, document):
         *(f"| {one['module']} | {one['run']} | {one['passed']} | {one['same']} | {one['counted']} | {one['same_counted']} |"
           if "error" not in one else f"| {one['module']} | {one['error']} | | | | |"
           for one in sorted(found, key=lambda one: one["module"])), ""]), encoding="utf-8")
+
+
+def _by_reason(left_out):
+    reasons = {}
+    for module, reason in left_out.items():
+        reasons.setdefault(reason, []).append(module)
+    return reasons
+
+
+def _shortened(modules):
+    """The modules' names, those of one package as "test_ctypes (63)"."""
+    packages = collections.Counter(module.partition(".")[0] for module in modules)
+    return dict.fromkeys(f"{name} ({packages[name]})" if packages[name] > 1 else module for module in modules for name in [module.partition(".")[0]])
 
 
 def read_table(document):

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the whole native core and the engine with a sanitizer, in a copy of the checkout, and runs the tests that work it hardest on it.
 #
-#   sh tests/native/sanitize_core.sh address|undefined [pytest's arguments]
+#   sh tests/native/sanitize_core.sh address|undefined|address,undefined [pytest's arguments]
 #
 # CPython itself is not instrumented: what is found is in our C files, or in memory that they share with it. The sanitizer's
 # library is preloaded, as the executable does not know of it.
@@ -11,12 +11,17 @@ sanitizer=$1
 shift
 python=$PWD/.venv/bin/python
 case $sanitizer in
-    address) library=libasan.so ;;
-    undefined) library=libubsan.so ;;
-    *) echo "sanitize_core.sh: expected address or undefined, got $sanitizer" >&2; exit 2 ;;
+    address) libraries=libasan.so ;;
+    undefined) libraries=libubsan.so ;;
+    address,undefined) libraries="libasan.so libubsan.so" ;;
+    *) echo "sanitize_core.sh: expected address, undefined or address,undefined, got $sanitizer" >&2; exit 2 ;;
 esac
-library=$(${CC:-gcc} -print-file-name=$library)
-[ -e "$library" ] || { echo "sanitize_core.sh: ${CC:-gcc} has no $sanitizer sanitizer; install its libraries" >&2; exit 1; }
+preload=
+for library in $libraries; do
+    library=$(${CC:-gcc} -print-file-name="$library")
+    [ -e "$library" ] || { echo "sanitize_core.sh: ${CC:-gcc} has no sanitizer $sanitizer; install its libraries" >&2; exit 1; }
+    preload="$preload $library"
+done
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 mkdir "$copy/tests" "$copy/bench"
@@ -41,6 +46,6 @@ echo "sanitizer: $sanitizer, the whole core"
 # The instrumented frames are larger, so VMs need more stack than tests give them, and one test gives the least there is. Leaks are the leak fixture's business.
 ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0:halt_on_error=1:detect_stack_use_after_return=0:allocator_may_return_null=1 \
 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-LD_PRELOAD=$library PYTHONPATH=$copy "$python" -m pytest -q -p no:cacheprovider \
+LD_PRELOAD=$preload PYTHONPATH=$copy "$python" -m pytest -q -p no:cacheprovider \
     --deselect tests/vmhost/test_arrays.py::test_the_engine_works_on_the_smallest_stack \
     --deselect tests/engine/test_models.py::test_resnet18_agrees_with_onnx_runtime "$@"

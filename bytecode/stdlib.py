@@ -79,7 +79,6 @@ LEFT_OUT = {
     "_tracemalloc": _PROCESS_WIDE, "tracemalloc": _PROCESS_WIDE, "faulthandler": _PROCESS_WIDE, "fcntl": _PROCESS_WIDE,
     "grp": _PROCESS_WIDE, "pwd": _PROCESS_WIDE, "resource": _PROCESS_WIDE, "syslog": _PROCESS_WIDE,
     "_dbm": "no build of it runs in a VM; use sqlite3", "_gdbm": "no build of it runs in a VM; use sqlite3",
-    "xmlrpc.server": "its pages come from pydoc; use http.server",
     "dbm": "no build of it runs in a VM; use sqlite3",
     "shelve": "it stores through dbm and pickle; use sqlite3 or json",
 }

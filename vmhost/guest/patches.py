@@ -269,6 +269,19 @@ EDITS = {
          '        return await mock(*args, **kwargs)\n'
          '    funcopy.__name__ = funcopy.__qualname__ = name\n'),
     ],
+    # pydoc is for the pages of servers that document themselves, which a VM does not have
+    "xmlrpc.server": [
+        ("import pydoc\n",
+         "from vmhost.guest import deferred as _deferred\n"
+         "pydoc = _deferred.Module('pydoc')\n"),
+        ("            return pydoc.getdoc(method)\n",
+         "            import inspect\n"
+         "            return inspect.getdoc(method) or ''\n"),
+        ("class ServerHTMLDoc(pydoc.HTMLDoc):\n",
+         "class ServerHTMLDoc:\n"
+         "    def __init__(self):\n"
+         "        pydoc.HTMLDoc       # ImportError: a VM does not have it\n"),
+    ],
     "zoneinfo._common": [
         ("        raise ZoneInfoNotFoundError(f\"No time zone found with key {key}\")\n",
          "        import os\n"

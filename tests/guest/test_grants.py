@@ -180,6 +180,8 @@ def folder(tmp_path_factory):
     (folder / "in").mkdir()
     (folder / "out").mkdir()
     (folder / "outside").mkdir()
+    (folder / "drop" / "in").mkdir(parents=True)
+    (folder / "drop" / "kept").write_text("written, not read")
     (folder / "in" / "text").write_text("granted")
     (folder / "outside" / "secret").write_text("secret")
     (folder / "in" / "Here").write_bytes(      # a time zone of one offset (RFC 8536)
@@ -226,7 +228,7 @@ def own_port():
 def task(folder, server, own_port):
     os.environ["VMHOST_TEST_GRANTED"] = "given"
     os.environ["VMHOST_TEST_SECRET"] = "kept"
-    permissions = {"read": [str(folder / "in" / "**"), str(folder / "out")], "write": [str(folder / "out" / "**")],
+    permissions = {"read": [str(folder / "in" / "**"), str(folder / "out")], "write": [str(folder / "out" / "**"), str(folder / "drop")],
                    "net": [f"127.0.0.1:{server}", f"localhost:{server}", f"127.0.0.1:{own_port}"],
                    "listen": [f"127.0.0.1:{own_port}"],
                    "env": ["VMHOST_TEST_GRANTED"]}
@@ -310,6 +312,19 @@ def test_nothing_is_moved_in_or_out(task, folder):
     task("write", f"{folder}/out/a", "a")
     assert denied(task("move", f"{folder}/out/a", f"{folder}/outside/a"))
     assert denied(task("remove", f"{folder}/in/text"))
+
+
+def test_moving_a_file_does_not_make_it_readable(task, folder):
+    (folder / "out" / "deep").mkdir()
+    for to in ("out/kept", "out/deep/kept"):
+        assert "permissions: {read: [...]}" in task("move", f"{folder}/drop/kept", f"{folder}/{to}")
+        assert denied(task("move", f"{folder}/drop/in", f"{folder}/{to}"))
+    (folder / "out" / "deep").rmdir()
+    task("move", f"{folder}/drop/kept", f"{folder}/drop/in/kept")
+    assert (folder / "drop" / "in" / "kept").read_text() == "written, not read"
+    task("write", f"{folder}/out/readable", "read")
+    task("move", f"{folder}/out/readable", f"{folder}/drop/readable")
+    assert (folder / "drop" / "readable").read_text() == "read"
 
 
 def test_truncating_is_writing(task, folder):

@@ -169,6 +169,22 @@ def made_again(path):
     os.close(number)
     return after(number, file.__init__, path)
 
+def made_in_the_midst(path, by_opener):
+    """The code that gives an object its descriptor gives it another first, which the object lets go of."""
+    file, seen = io.FileIO(path), []
+    def make(*_):
+        file.__init__(path)
+        seen.append(file.fileno())
+        seen.append(io.FileIO(file.fileno(), closefd=False))
+        return os.open(path, os.O_RDONLY)
+    class Number:
+        __index__ = make
+    if by_opener:
+        file.__init__(path, opener=make)
+    else:
+        file.__init__(Number())
+    return after(seen[0], seen[1].read, 6)
+
 def closed_by_its_own_flush(path):
     class File(io.FileIO):
         def flush(self):
@@ -470,6 +486,8 @@ def cases(path, numbers):
                  "bytes_that_close", "tls", "waiting_read", "waiting_file", "waiting_socket", "waiting_select", "scandir_of_a_descriptor",
                  "stdout_that_goes"):
         yield name, (name, path)
+    for by_opener in (False, True):
+        yield f"made_in_the_midst {by_opener}", ("made_in_the_midst", path, by_opener)
 
 
 def main():

@@ -15,7 +15,7 @@ file read, file readall, file readinto, file write, file seek, file tell, file t
 socket recv, socket recv_into, socket recvfrom, socket recvmsg, socket send, socket sendall, socket sendmsg, socket _accept, socket listen,
 socket getpeername, socket getsockname, socket getsockopt, socket setsockopt, socket setblocking, socket settimeout, socket shutdown,
 socket close, epoll poll, epoll close, double_close, double_close_of_two, double_close_of_a_socket, buffered_writer, text_reader, made_again,
-tls
+tls, made_in_the_midst False, made_in_the_midst True
 """
 
 

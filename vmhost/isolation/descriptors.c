@@ -144,12 +144,13 @@ int vmh_fd_release(PyObject *object, bool closes)
         return 0;
     *field = -1;
     vmh_seal *seal = vmh_seal_here();
+    bool making = false;
     for (vmh_fd_init *init = seal == NULL ? NULL : seal->fd_inits; init != NULL; init = init->next)
         if (init->object == object)
-            init->released = true;
+            init->released = making = true;
     vmh_owned_fd *entry = entry_of(seal, fd);
-    if (entry == NULL)
-        return EBADF;
+    if (entry == NULL)      /* a socket that is being made, by another thread: nobody else has its number */
+        return !making || close(fd) != 0 ? EBADF : 0;
     if (!closes || entry->state != VMH_FD_OPEN) {
         vmh_fd_drop(fd);
         return closes ? EBADF : 0;
@@ -157,6 +158,21 @@ int vmh_fd_release(PyObject *object, bool closes)
     if (entry->uses > 0)
         entry->uses--;
     return vmh_fd_close(fd);
+}
+
+void vmh_fd_init_begin(vmh_seal *seal, vmh_fd_init *init, PyObject *object)
+{
+    *init = (vmh_fd_init){ .next = seal->fd_inits, .object = object };
+    seal->fd_inits = init;
+}
+
+void vmh_fd_init_end(vmh_seal *seal, vmh_fd_init *init)
+{
+    for (vmh_fd_init **link = &seal->fd_inits; *link != NULL; link = &(*link)->next)
+        if (*link == init) {
+            *link = init->next;
+            break;
+        }
 }
 
 void vmh_fd_dealloc(PyObject *object, destructor original, bool closes)

@@ -26,6 +26,20 @@ static bool closes_fd(PyObject *file)
     return closes;
 }
 
+/* Lets go of what the object has, if anything: its descriptor is closed by us, never by the original. -1: error set. */
+static int let_go_of(PyObject *file)
+{
+    while (*vmh_compat_fd(file) >= 0) {     /* others run while it closes, and may give it another */
+        int error = vmh_fd_release(file, closes_fd(file));
+        if (error != 0) {
+            errno = error;
+            PyErr_SetFromErrno(PyExc_OSError);
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static int access_of(const char *mode)
 {
     int access = 0;
@@ -139,28 +153,25 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         vmh_deny("this thread is not one of the task's", "FileIO");
         return -1;
     }
-    int error = vmh_fd_release(self, closes_fd(self));      /* of an object that is made again */
-    if (error != 0) {
-        errno = error;
-        PyErr_SetFromErrno(PyExc_OSError);
+    if (let_go_of(self) < 0)        /* of an object that is made again: first, as CPython does */
         return -1;
-    }
     int fd = descriptor_of(name, mode, close_fd, opener, &made);
     if (fd < 0 || vmh_fd_hold(fd, "open") < 0)
         return -1;
     vmh_fd_hold(fd, "open");        /* one use for the object, one for this call */
-    vmh_fd_init init = {.next = seal->fd_inits, .object = self};
-    seal->fd_inits = &init;
     PyObject *checked = Py_BuildValue("(isOO)", fd, mode, close_fd ? Py_True : Py_False, Py_None);
-    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
-    int rc = checked == NULL ? -1 : atomic_load(&file_init)(self, checked, NULL);
-    vmh_pass_set(before);
+    vmh_fd_init init;
+    int rc = -1;
+    /* once more: code of the guest's ran for the argument, and may have made the object meanwhile */
+    if (checked != NULL && let_go_of(self) == 0) {
+        vmh_fd_init_begin(seal, &init, self);
+        unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
+        rc = atomic_load(&file_init)(self, checked, NULL);
+        vmh_pass_set(before);
+        vmh_fd_init_end(seal, &init);
+    } else
+        init.released = false;
     Py_XDECREF(checked);
-    for (vmh_fd_init **link = &seal->fd_inits; *link != NULL; link = &(*link)->next)
-        if (*link == &init) {
-            *link = init.next;
-            break;
-        }
     PyObject *raised = rc < 0 ? PyErr_GetRaisedException() : NULL;
     if (rc < 0 && !init.released) {     /* the original has let go of it */
         vmh_fd_drop(fd);

@@ -199,6 +199,11 @@ static int check_two_paths(vmh_gated *call)
         if (vmh_gated_replace(call, arguments[i], vmh_place_object(&places[i], given[i])) < 0)
             goto done;
     }
+    if (vmh_place_opens(&places[0], &places[1])) {
+        places[0].denied = VMH_READ;
+        vmh_place_raise(&places[0], given[0], texts[0], call->gate->name);
+        goto done;
+    }
     rc = call_original(call, given[0], given[1]);
 done:
     for (int i = 0; i < 2; i++) {
@@ -283,8 +288,9 @@ static int check_fd_wait(vmh_gated *call)
     if (rc != 0 || argument == NULL)
         return rc;
     int fd = PyLong_AsInt(*argument), flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || (flags & O_NONBLOCK))
-        return 0;
+    int never = call->gate->access == POLLIN ? O_WRONLY : O_RDONLY;
+    if (flags < 0 || (flags & (O_NONBLOCK | O_PATH)) || (flags & O_ACCMODE) == never)
+        return 0;       /* it answers at once */
     struct pollfd fds[2] = {{ .fd = fd, .events = (short)call->gate->access }};
     return vmh_wait_fds(fds, 1, INT64_MAX) < 0 ? -1 : 0;
 }

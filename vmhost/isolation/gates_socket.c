@@ -520,7 +520,6 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         vmh_deny("this thread is not one of the task's", "socket");
         return -1;
     }
-    vmh_fd_release(self, false);        /* of an object that is made again: as in CPython, it is not closed */
     if (fileno_argument != Py_None) {
         PyObject *number = PyNumber_Index(fileno_argument);
         fd = number == NULL ? -1 : PyLong_AsInt(number);
@@ -566,19 +565,26 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         Py_DECREF(checked);
         return -1;
     }
+    vmh_fd_init init;
+    vmh_fd_release(self, false);        /* of an object that is made again: as in CPython, it is not closed */
+    vmh_fd_init_begin(seal, &init, self);
     unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
     int rc = atomic_load(&socket_init)(self, checked, NULL);
     vmh_pass_set(before);
+    vmh_fd_init_end(seal, &init);
     Py_DECREF(checked);
-    if (fd < 0 && rc == 0) {
+    if (fd >= 0) {
+        if (rc < 0 && !init.released) {
+            *vmh_compat_fd(self) = -1;
+            vmh_fd_drop(fd);
+        }
+        return rc;
+    }
+    if (rc == 0 && !init.released) {
         if (vmh_fd_own(socket_fd(self)) == 0)
             return vmh_fd_hold(socket_fd(self), "socket");
         *vmh_compat_fd(self) = -1;      /* it is closed */
         return -1;
-    }
-    if (fd >= 0 && rc < 0) {
-        *vmh_compat_fd(self) = -1;
-        vmh_fd_drop(fd);
     }
     return rc;
 }

@@ -23,8 +23,11 @@ static int check_wrap_socket(vmh_gated *call)
         free(use);
         return -1;
     }
+    vmh_fd_init taking;
+    vmh_fd_init_begin(call->seal, &taking, *socket);
     call->result = vmh_gated_original(call);
-    if (call->result != NULL && *vmh_compat_fd(*socket) != fd) {    /* closed meanwhile: which number did the connection take? */
+    vmh_fd_init_end(call->seal, &taking);
+    if (call->result != NULL && taking.released) {  /* which number did the connection take? */
         Py_CLEAR(call->result);
         errno = EBADF;
         PyErr_SetFromErrno(PyExc_OSError);

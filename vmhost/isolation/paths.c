@@ -498,6 +498,35 @@ failed:;
     return NULL;
 }
 
+/* The path of what `place` holds or names, malloc'ed; NULL: errno. */
+static char *seen_of(const vmh_place *place)
+{
+    char *seen = malloc(sizeof(real_path) + NAME_MAX + 2);
+    if (seen == NULL || !real_of(place->fd, seen)) {
+        free(seen);
+        return NULL;
+    }
+    if (place->named) {
+        const char *name = strchr(place->text + sizeof "/proc/self/fd/" - 1, '/');
+        size_t length = strcmp(seen, "/") == 0 ? 0 : strlen(seen), size = strlen(name);
+        while (size > 1 && name[size - 1] == '/')
+            size--;
+        sprintf(seen + length, "%.*s", (int)size, name);
+    }
+    return seen;
+}
+
+bool vmh_place_opens(const vmh_place *from, const vmh_place *to)
+{
+    const vmh_list *read = &vmh_seal_here()->read;
+    char *before = seen_of(from), *after = seen_of(to);
+    bool opens = before == NULL || after == NULL
+                 || (!path_in(before, read) && (path_in(after, read) || path_above(after, read)));
+    free(before);
+    free(after);
+    return opens;
+}
+
 /* --- for gates */
 
 int vmh_path_convert(PyObject *path, PyObject **given, PyObject **text)

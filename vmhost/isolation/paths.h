@@ -42,6 +42,9 @@ int vmh_place_open(vmh_place *place, const char *text, int flags, mode_t mode, u
 /* Where a file of that path is, or would be made: its path without links, malloc'ed. NULL as vmh_place_find. */
 char *vmh_place_real(vmh_place *place, const char *text, int access);
 
+/* Would what `from` names be read where `to` names it, though not where it is? Both were found as VMH_PLACE_NAME. */
+bool vmh_place_opens(const vmh_place *from, const vmh_place *to);
+
 /* --- for gates: with the GIL; -1 or NULL with a Python error set */
 
 /* `path` (str, bytes or PathLike), asked once: *given is the str or bytes that it stands for, *text its bytes. */

@@ -37,7 +37,7 @@ typedef struct vmh_owned_fd {
 typedef struct vmh_fd_init {    /* an object that is being given its descriptor; on a stack */
     struct vmh_fd_init *next;
     PyObject *object;           /* borrowed */
-    bool released;              /* it has been closed meanwhile, by what ran in between */
+    bool released;              /* it has let go of one meanwhile, by what ran in between */
 } vmh_fd_init;
 
 typedef struct vmh_fd_use {     /* an object that keeps a number where we cannot see it */
@@ -157,6 +157,9 @@ int vmh_fd_close(int fd);                       /* as the guest: 0 or an errno, 
 const vmh_owned_fd *vmh_fd_entry(int fd);       /* NULL: the guest has nothing to do with it */
 /* `object` (FileIO, socket, epoll) lets go of its descriptor, which ends the object's use of it, and `closes` it or not. 0 or an errno. */
 int vmh_fd_release(PyObject *object, bool closes);
+/* `object` is being given its descriptor, or its descriptor is being given to another, between the two; see init->released. */
+void vmh_fd_init_begin(vmh_seal *seal, vmh_fd_init *init, PyObject *object);
+void vmh_fd_init_end(vmh_seal *seal, vmh_fd_init *init);
 void vmh_fd_dealloc(PyObject *object, destructor original, bool closes);    /* what a tp_dealloc does with such an object */
 void vmh_fds_end(vmh_seal *seal);               /* closes what the guest left open */
 

@@ -48,6 +48,19 @@ def bind_odd(host, port):
         bound.bind(Pair((Text(host), Number(port))))
         return bound.getsockname()
 
+def listen_with_another(host, port):
+    '''The socket becomes another one while its argument is asked for.'''
+    with socket.socket() as listening:
+        class Backlog:
+            def __index__(self):
+                bound = listening.fileno()
+                super(socket.socket, listening).__init__(socket.AF_INET, socket.SOCK_STREAM, 0, socket.socket().detach())
+                socket.close(bound)
+                return 1
+        listening.bind((host, port))
+        listening.listen(Backlog())
+        return listening.getsockname()
+
 def fetch(port, source):
     with socket.create_connection(("127.0.0.1", port), timeout=10, source_address=source) as connection:
         return connection.recv(5)
@@ -204,6 +217,10 @@ def test_an_ipv6_number_is_the_same_however_it_is_written(asked, port):
 
 def test_what_was_checked_is_what_is_bound(asked, port):
     assert asked("listen", "bind_odd", "127.0.0.1", port) == ("127.0.0.1", port)
+
+
+def test_what_was_checked_is_what_listens(asked, port):
+    assert denied(asked("listen", "listen_with_another", "127.0.0.1", port))
 
 
 @pytest.mark.parametrize("server", ["asyncio_server", "socketserver_server", "http_server"])

@@ -226,10 +226,24 @@ static int check_bind(vmh_gated *call)
     return -1;
 }
 
-/* By where the socket is: without bind() the kernel binds it to all addresses of the machine. */
+/* listen([backlog]), by where the socket is: without bind() the kernel binds it to all addresses of the machine. Done here, since the
+ * original asks for the backlog first, and then for the object's descriptor again, which may be another by then. */
 static int check_listen(vmh_gated *call)
 {
-    return check_socket(call) < 0 ? -1 : vmh_grant_listen(socket_fd(call->self), "socket.listen");
+    if (call->nargs > 1 || call->kwnames != NULL)
+        return 0;       /* its own TypeError */
+    int backlog = call->nargs == 1 ? PyLong_AsInt(call->args[0]) : SOMAXCONN < 128 ? SOMAXCONN : 128;
+    if (backlog == -1 && PyErr_Occurred())
+        return -1;
+    int fd = vmh_gated_self_fd(call);
+    if (fd == -2 || (fd >= 0 && vmh_grant_listen(fd, "socket.listen") < 0))
+        return -1;
+    if (listen(fd, backlog < 0 ? 0 : backlog) != 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    call->result = Py_NewRef(Py_None);
+    return 1;
 }
 
 static vmh_gate *settimeout_gate(void);

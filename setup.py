@@ -72,6 +72,8 @@ def extensions():
 def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_library=False, ours=True):
     """One shared object, of every C file in `folders` (the first one's headers are watched too); `ours`: we answer for its warnings."""
     sanitize = list(dict.fromkeys(flag for chosen in _sanitizers() for flag in SANITIZERS[chosen]))
+    if len(_sanitizers()) > 1:
+        sanitize.append("-fno-var-tracking-assignments")        # else gcc tells of each function that is too large for it
     extension = Extension(
         name,
         sorted(str(path) for folder in folders for path in Path(folder).glob("*.c")),

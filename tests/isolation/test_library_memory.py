@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import vmhost
-from tests.hosts import bundle
+from tests.hosts import bundle, until
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
@@ -104,6 +104,7 @@ def task(host, request):
     loaded(None, entry="main:warm")
     yield loaded
     host.unload("libraries")
+    until(lambda: not any(vm.task == "libraries" for vm in host.statistics().vms))     # a VM that still ends would be read for the next
 
 
 def live(host, name="libraries"):

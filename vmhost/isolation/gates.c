@@ -145,20 +145,27 @@ static int hold(vmh_gated *call, int fd)
 
 int vmh_fd_of(PyObject *argument)
 {
-    if (!PyIndex_Check(argument))
-        return PyObject_AsFileDescriptor(argument);
     PyObject *number = PyNumber_Index(argument);
     int fd = number == NULL ? -1 : PyLong_AsInt(number);
     Py_XDECREF(number);
     return fd;
 }
 
-int vmh_gated_fd(vmh_gated *call, PyObject **argument)
+static int use_fd(vmh_gated *call, PyObject **argument, int fd)
 {
-    int fd = vmh_fd_of(*argument);
     if (PyErr_Occurred() || vmh_fd_check(fd, call->gate->name) < 0 || hold(call, fd) < 0)
         return -1;
     return vmh_gated_replace(call, argument, PyLong_FromLong(fd)) < 0 ? -1 : fd;
+}
+
+int vmh_gated_fd(vmh_gated *call, PyObject **argument)
+{
+    return use_fd(call, argument, vmh_fd_of(*argument));
+}
+
+int vmh_gated_fildes(vmh_gated *call, PyObject **argument)
+{
+    return use_fd(call, argument, PyObject_AsFileDescriptor(*argument));
 }
 
 int vmh_gated_self_fd(vmh_gated *call)

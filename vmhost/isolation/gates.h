@@ -58,11 +58,13 @@ PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, Py
 PyObject **vmh_gated_argument(vmh_gated *call, Py_ssize_t position, const char *keyword);
 /* Puts `value` (a new reference, may be NULL: -1) in place of an argument. */
 int vmh_gated_replace(vmh_gated *call, PyObject **argument, PyObject *value);
-/* The number that an int, what has __index__ or else fileno() gives, asked once; it may be negative, and -1 with an error. */
+/* The number that an int or what has __index__ gives, asked once; it may be negative, and -1 with an error. */
 int vmh_fd_of(PyObject *argument);
 /* The descriptor that an argument names, which the guest must own; an exact int takes the argument's place, and the number is in use until
  * the call is over. -1 with an error. */
 int vmh_gated_fd(vmh_gated *call, PyObject **argument);
+/* The same for functions that take an int or an object with fileno(), which is asked once. */
+int vmh_gated_fildes(vmh_gated *call, PyObject **argument);
 /* The same for the object whose method it is (FileIO, socket, epoll): its descriptor, -1 when closed; -2 with an error. */
 int vmh_gated_self_fd(vmh_gated *call);
 vmh_gate_check vmh_gate_refuse;

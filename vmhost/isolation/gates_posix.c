@@ -30,9 +30,35 @@ static int no_folder_fd(vmh_gated *call)
     return 0;
 }
 
-/* The argument asked once for what it stands for, which takes its place. *given is borrowed from the call. */
-static int convert_argument(vmh_gated *call, PyObject **argument, PyObject **given, PyObject **text)
+/* 1 when `value` can stand for a path; else 0, or -1, with the TypeError of the function that CPython gives. */
+static int is_path(vmh_gated *call, PyObject *value, const char *name)
 {
+    if (PyUnicode_Check(value) || PyBytes_Check(value))
+        return 1;
+    PyObject *method;
+    if (PyObject_GetOptionalAttrString((PyObject *)Py_TYPE(value), "__fspath__", &method) < 0)
+        return -1;
+    bool stands = method != NULL && method != Py_None;
+    Py_XDECREF(method);
+    if (stands)
+        return 1;
+    int access = call->gate->access;
+    PyObject *type = PyType_GetName(Py_TYPE(value));
+    if (type == NULL)
+        return -1;
+    PyErr_Format(PyExc_TypeError, "%s: %s should be string, bytes%s, not %.200U", call->gate->name, name,
+                 access & LISTS   ? ", os.PathLike, integer or None"
+                 : access & OR_FD ? ", os.PathLike or integer"
+                                  : " or os.PathLike", type);
+    Py_DECREF(type);
+    return 0;
+}
+
+/* The argument called `name` asked once for what it stands for, which takes its place. *given is borrowed from the call. */
+static int convert_argument(vmh_gated *call, PyObject **argument, const char *name, PyObject **given, PyObject **text)
+{
+    if (is_path(call, *argument, name) <= 0)
+        return -1;
     if (vmh_path_convert(*argument, given, text) < 0)
         return -1;
     int rc = vmh_gated_replace(call, argument, *given);
@@ -133,7 +159,7 @@ static int check_path(vmh_gated *call)
         return descriptor_argument(call, argument);
     }
     int follow = follows_links(call);
-    if (follow < 0 || convert_argument(call, argument, &given, &text) < 0)
+    if (follow < 0 || convert_argument(call, argument, call->gate->keyword, &given, &text) < 0)
         return -1;
     bool alone = call->nargs == 1 && call->kwnames == NULL;
     bool by_fd = (access & BY_FD) && (alone || !(access & LOOK));
@@ -184,7 +210,7 @@ static int check_two_paths(vmh_gated *call)
     if (arguments[0] == NULL || arguments[1] == NULL)
         return 0;       /* CPython raises its own TypeError */
     for (int i = 0; i < 2; i++)
-        if (convert_argument(call, arguments[i], &given[i], &texts[i]) < 0)
+        if (convert_argument(call, arguments[i], i == 0 ? "src" : "dst", &given[i], &texts[i]) < 0)
             goto done;
     for (int i = 0; i < 2; i++) {
         if (vmh_path_absolute(texts[i], call->gate->name) < 0)
@@ -237,7 +263,7 @@ static int check_open(vmh_gated *call)
     bool by_folder = vmh_gated_argument(call, VMH_GATED_ARGS_MOST, "dir_fd") != NULL;
     if (path == NULL || flags == NULL || call->nargs > 3 || count != 2 + (mode != NULL) + by_folder)
         return 0;       /* CPython raises its own TypeError, and has no pass to open anything */
-    if (convert_argument(call, path, &given, &text) < 0)
+    if (convert_argument(call, path, "path", &given, &text) < 0)
         return -1;
     PyObject **numbers[2] = { flags, mode };
     for (int i = 0; i < 2 && numbers[i] != NULL; i++) {
@@ -268,6 +294,16 @@ static int check_fd(vmh_gated *call)
         return 0;
     call->pass = VMH_PASS_GATE;
     return vmh_gated_fd(call, argument) < 0 ? -1 : 0;
+}
+
+/* Where CPython takes an object with fileno(), too. */
+static int check_fildes(vmh_gated *call)
+{
+    PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
+    if (argument == NULL)
+        return 0;
+    call->pass = VMH_PASS_GATE;
+    return vmh_gated_fildes(call, argument) < 0 ? -1 : 0;
 }
 
 static int check_two_fds(vmh_gated *call)
@@ -351,8 +387,8 @@ static int check_isatty(vmh_gated *call)
     PyObject **argument = vmh_gated_argument(call, 0, "fd");
     if (argument == NULL)
         return 0;
-    int fd = PyObject_AsFileDescriptor(*argument);
-    if (fd < 0)
+    vmh_fd_of(*argument);
+    if (PyErr_Occurred())
         return -1;
     call->result = Py_NewRef(Py_False);     /* a guest has no terminal */
     return 1;
@@ -438,8 +474,8 @@ static int check_device_encoding(vmh_gated *call)
     G(posix, , fstat, check_fd, 0, "fd")                                \
     G(posix, , fstatvfs, check_fd, 0, "fd")                             \
     G(posix, , ftruncate, check_fd, 0, "fd")                            \
-    G(posix, , fsync, check_fd, 0, "fd")                                \
-    G(posix, , fdatasync, check_fd, 0, "fd")                            \
+    G(posix, , fsync, check_fildes, 0, "fd")                            \
+    G(posix, , fdatasync, check_fildes, 0, "fd")                        \
     G(posix, , posix_fallocate, check_fd, 0, "fd")                      \
     G(posix, , get_inheritable, check_fd, 0, "fd")                      \
     G(posix, , set_inheritable, check_fd, 0, "fd")                      \

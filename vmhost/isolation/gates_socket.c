@@ -713,7 +713,7 @@ static int check_epoll_fd(vmh_gated *call)
     PyObject **argument = vmh_gated_argument(call, 0, "fd");
     if (argument == NULL || *vmh_compat_fd(call->self) < 0 || (PyLong_CheckExact(*argument) && PyLong_IsNegative(*argument)))
         return 0;       /* its own error */
-    return check_socket(call) < 0 || vmh_gated_fd(call, argument) < 0 ? -1 : 0;
+    return check_socket(call) < 0 || vmh_gated_fildes(call, argument) < 0 ? -1 : 0;
 }
 
 static int check_epoll_close(vmh_gated *call)

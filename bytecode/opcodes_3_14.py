@@ -99,7 +99,7 @@ ROWS: dict[str, Row] = {
     "UNPACK_SEQUENCE": Row("obj -- obj*oparg", "count"),
     "UNPACK_EX": Row("obj -- obj*unpack", "unpack"),
     # containers and strings
-    "BUILD_TUPLE": Row("obj*oparg -- sized", "count", rule="build_tuple"),
+    "BUILD_TUPLE": Row("obj*oparg -- sized", "count>=1", rule="build_tuple"),  # the empty tuple is immortal
     "BUILD_LIST": Row("obj*oparg -- list", "count", rule="build_list"),
     "BUILD_SET": Row("obj*oparg -- set", "count"),
     "BUILD_MAP": Row("obj*2*oparg -- dict", "count"),
@@ -225,8 +225,13 @@ BUILDS_CLOSURE = frozenset(
 # The one name whose value the compiler adds to with SET_ADD: the interpreter checks it (3.14.8) or trusts it.
 SET_BY_NAME = "__conditional_annotations__"
 
-# Instructions that look at the eval breaker, or leave the frame for a caller that does: where a stop can land.
-STOPPABLE = frozenset({"CALL", "JUMP_BACKWARD", "YIELD_VALUE"})
+# Instructions that always look at the eval breaker, where a stop can land. So does the RESUME after YIELD_VALUE 0. CALL
+# does not once it is specialised for `len`, `isinstance` or `list.append`.
+STOPPABLE = frozenset({"JUMP_BACKWARD"})
+
+# YIELD_VALUE's operand -> what the RESUME after it may say: after `yield`; after `yield from` or `await`, where it does not
+# look at the eval breaker, as what is delegated to does
+RESUME_AFTER = {0: frozenset({1}), 1: frozenset({2, 3})}
 
 # flags of code objects that the compiler sets
 OPTIMIZED, NEWLOCALS, VARARGS, VARKEYWORDS, NESTED, GENERATOR = 1, 2, 4, 8, 0x10, 0x20

@@ -9,7 +9,7 @@ keeps.
 from functools import cache, lru_cache
 
 from . import kinds
-from .kinds import EXC, KINDS, LASTI, Effect
+from .kinds import EXC, KINDS, LASTI, Effect, shared
 from .layout import argument_count, slot_names
 from .rules import Rules, constant_slot, typed_slots
 
@@ -19,7 +19,7 @@ _MAX_STEPS_PER_INSTRUCTION = 400  # of merging; the lattice is finite, this boun
 @lru_cache(4096)
 def _effect(text, operand):
     effect = Effect(text, operand)
-    return tuple(effect.forbidden), tuple(effect.outputs), effect.popped
+    return tuple(effect.forbidden), tuple(effect.outputs), tuple(effect.kept), effect.popped
 
 
 class Flow(Rules):
@@ -46,6 +46,9 @@ class Flow(Rules):
         )
         self.op_make_function, self.op_set_attribute = number("MAKE_FUNCTION"), number("SET_FUNCTION_ATTRIBUTE")
         self.op_end_for, self.op_copy, self.op_swap = number("END_FOR"), number("COPY"), number("SWAP")
+        self.op_list_extend, self.op_send = number("LIST_EXTEND"), number("SEND")
+        self.op_jump_back = number("JUMP_BACKWARD_NO_INTERRUPT")
+        self.stoppable = {number(name) for name in self.facts.STOPPABLE}
         self.quiet = self.facts.QUIET
         self.rules = _rules(self.table)
         self.effects = self._effects()
@@ -97,15 +100,23 @@ class Flow(Rules):
         """Refuses a loop without an instruction at which a stop can land.
 
         Handlers lie after their ranges and every jump but two leads forward, so only JUMP_BACKWARD_NO_INTERRUPT can
-        close such a loop; the compiler uses it in loops that yield and to come back from code that it moved out of the
-        way.
+        close such a loop; the compiler uses it in loops that delegate, and to come back from code that it moved out of
+        the way. A loop that delegates stops where what it delegates to does: it has SEND and YIELD_VALUE 1.
         """
-        name_of, ops, targets = self.table.name_of, self.ops, self.targets
-        starts = [index for index, op in enumerate(ops) if name_of[op] == "JUMP_BACKWARD_NO_INTERRUPT"]
+        starts = [index for index, op in enumerate(self.ops) if op == self.op_jump_back]
         if not starts:
             return
+        stoppable = set()
+        for index, op in enumerate(self.ops):
+            if op in self.stoppable or op == self.op_yield and not self.operands[index]:
+                stoppable.add(index)
+        for delegates in (self.op_send, self.op_yield):
+            self._check_paths_back(starts, stoppable | {at for at, op in enumerate(self.ops) if op == delegates})
+
+    def _check_paths_back(self, starts, stoppable):
+        """Refuses a loop through one of the instructions `starts` and through none of those in `stoppable`."""
+        name_of, ops, targets = self.table.name_of, self.ops, self.targets
         ends = {self.table.number(name) for name in ("RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")}
-        stoppable = {self.table.number(name) for name in self.facts.STOPPABLE}
         done, on_path = set(), set()
         for start in starts:
             work = [(start, False)]
@@ -123,10 +134,10 @@ class Flow(Rules):
                 on_path.add(index)
                 work.append((index, True))
                 op = ops[index]
-                if op not in stoppable:
+                if index not in stoppable:
                     if targets[index] >= 0 and name_of[op] != "END_ASYNC_FOR":
                         work.append((targets[index], False))
-                    falls_through = op not in ends and name_of[op] != "JUMP_BACKWARD_NO_INTERRUPT"
+                    falls_through = op not in ends and op != self.op_jump_back
                     if falls_through and index + 1 < len(ops):  # dead code may run off the end
                         work.append((index + 1, False))
                 if self.handler_of[index]:
@@ -265,11 +276,11 @@ class Flow(Rules):
             self.table.raises,
             self.free,
         )
-        begin, sent, total = index, None, len(ops)
+        begin, sent, total, list_extend = index, None, len(ops), self.op_list_extend
         while True:
             self.index = index
             op = ops[index]
-            forbidden, outputs, gone = effects[index]
+            forbidden, outputs, kept, gone = effects[index]
             taken = len(forbidden)
             base = len(stack) - taken
             if base < 0:
@@ -282,6 +293,10 @@ class Flow(Rules):
                     )
             if free and (self.unassigned | self.objects) & free and self.table.name_of[op] not in self.quiet:
                 self.refuse("a free variable's slot may not hold its cell here")
+            for place in kept:  # methods of what stays on the stack ran, and may have kept it
+                stack[base + place] = shared(stack[base + place])
+            if op == list_extend and base >= operands[index]:  # it may raise when it has added something
+                stack[base - operands[index]] = shared(stack[base - operands[index]])
             handler = handler_of[index]
             if handler:
                 if raises[op]:

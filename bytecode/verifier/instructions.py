@@ -115,9 +115,11 @@ class Instructions:
                             f"operand {operand} means locals {operand >> 4} and {operand & 15}, "
                             f"and there are {local_count}",
                         )
-                elif domain == "count":
+                elif domain in ("count", "count>=1"):
                     if operand > code.co_stacksize:
                         self.refuse(index, f"operand {operand}, and the stack has {code.co_stacksize} slots")
+                    if not operand and domain == "count>=1":
+                        self.refuse(index, "operand 0, expected 1 or more")
                 elif domain == "unpack":
                     if (operand & 0xFF) + (operand >> 8) > code.co_stacksize:
                         self.refuse(index, f"operand {operand} unpacks more than the stack's {code.co_stacksize} slots")

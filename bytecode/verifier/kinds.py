@@ -72,7 +72,8 @@ _WORDS = (
     (EXC, "exception"),
     (EXC_OR_NONE, "exception or None"),
     (BOOL, "bool"),
-    (LIST | EXCEPTIONS, "list"),
+    (LIST, "list"),
+    (EXCEPTIONS, "list of exceptions"),
     (SET, "set"),
     (DICT, "dict"),
     (TUPLE | SIZED_TUPLES, "tuple"),
@@ -113,6 +114,16 @@ def sizes(slot):
     return [place // 2 for place in range(0, bits.bit_length(), 2) if bits >> place & 1]
 
 
+def shared(slot):
+    """A slot whose object others may hold, too: what they put into a list of exceptions shows here, and a callee that
+    is given a dict of arguments counts on nobody else to change it."""
+    if slot & EXCEPTIONS:
+        slot = slot & ~EXCEPTIONS | LIST
+    if slot & DICT:
+        slot = slot & ~DICT | OBJ
+    return slot
+
+
 def _count(expression, operand):
     if expression == "":
         return 1
@@ -125,10 +136,10 @@ class Effect:
     """An effect as `inputs -- outputs` made ready for use.
 
     `forbidden`: for each input, deepest first, the kinds that it must not have. `outputs`: kinds, or ~index of the
-    input that stays. `popped`: how many slots are gone, at most, when the instruction raises.
+    input that stays. `kept`: those inputs. `popped`: how many slots are gone, at most, when the instruction raises.
     """
 
-    __slots__ = ("forbidden", "outputs", "popped")
+    __slots__ = ("forbidden", "kept", "outputs", "popped")
 
     def __init__(self, text, operand):
         inputs, _, outputs = text.partition("--")
@@ -149,6 +160,7 @@ class Effect:
             for alternative in name.split("|"):
                 pushed |= PUSHED[alternative]
             self.outputs += [pushed] * _count(count, operand)
+        self.kept = [~output for output in self.outputs if output < 0]
         self.popped = len(self.forbidden)
         for place, output in enumerate(self.outputs):
             if output != ~place:

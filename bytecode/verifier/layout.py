@@ -5,10 +5,12 @@ import marshal
 from types import CodeType
 
 from .errors import VerifyError
+from .marshalled import check_marshalled
 
 _PLAIN = frozenset({type(None), type(...), bool, int, float, complex, str, bytes})
 _MAX_NESTING = 200  # of tuples and frozensets in constants; the compiler's own limit for source is lower
 _LOCAL, _CELL, _FREE = 0x20, 0x40, 0x80  # bits of co_localspluskinds
+_OF_ARGUMENT = 0x1F  # bits that say what kind of argument a slot is, and whether it is hidden
 
 
 def check_layout(code, facts, where):
@@ -23,9 +25,12 @@ def check_layout(code, facts, where):
                 where, repr(code.co_qualname), f"{field} is {type(getattr(code, field)).__name__}, expected str"
             )
     for field in ("co_names", "co_varnames", "co_cellvars", "co_freevars"):
-        for name in getattr(code, field):
+        names = getattr(code, field)
+        for name in names:
             if type(name) is not str:
                 refuse(f"{field} holds {name!r:.60}, expected names")
+        if field != "co_names" and len(frozenset(names)) != len(names):
+            refuse(f"{field} names a variable twice")
     _check_flags(code, facts, refuse)
     _check_constants(code.co_consts, refuse)
     _check_slots(code, facts, refuse)
@@ -128,18 +133,9 @@ def argument_count(code, facts):
 
 
 def _check_kinds_of_namesakes(code, where):
-    import re       # late: few code objects have two slots of one name
-
     held = frozenset(code.co_varnames)
     cells = frozenset(code.co_cellvars)
-    kinds = [_LOCAL | (_CELL if name in cells else 0) for name in code.co_varnames]
-    kinds += [_CELL for name in code.co_cellvars if name not in held] + [_FREE for _ in code.co_freevars]
-    length = len(kinds).to_bytes(4, "little")
-    # the low five bits say what kind of argument a slot is and whether it is hidden
-    pattern = b"".join(
-        b"[" + re.escape(bytes([kind])) + b"-" + re.escape(bytes([kind | 0x1F])) + b"]" for kind in kinds
-    )
-    if not re.search(
-        b"[s\xf3]" + re.escape(length) + pattern, marshal.dumps(code), re.DOTALL
-    ):  # \xf3: an s that is referred to
+    expected = [_LOCAL | (_CELL if name in cells else 0) for name in code.co_varnames]
+    expected += [_CELL for name in code.co_cellvars if name not in held] + [_FREE for _ in code.co_freevars]
+    if [kind & ~_OF_ARGUMENT for kind in check_marshalled(marshal.dumps(code), where)] != expected:
         raise VerifyError(where, code.co_qualname, "its slots are not in the order locals, cells, free variables")

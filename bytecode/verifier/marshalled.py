@@ -10,6 +10,7 @@ import marshal
 from .errors import VerifyError
 
 _MAX_DEPTH = 500  # containers in one another; the parser stops at 200 parentheses and 100 indentations
+_MAX_UNFOLDED = 1 << 26  # objects, those within an object counted each time that it is referred to
 _ATOMS = {ord(letter): size for letter, size in {"N": 0, "F": 0, "T": 0, ".": 0, "i": 4, "g": 8, "y": 16}.items()}
 _LONG_STRINGS = frozenset(b"stuaA")  # four bytes of length
 _SHORT_STRINGS = frozenset(b"zZ")  # one byte of length
@@ -21,20 +22,30 @@ _CODE_NUMBERS, _CODE_OBJECTS, _LINE_NUMBER, _CODE_TABLES = (
     4,
     2,
 )  # bytes, objects, bytes, objects of a code object
+_SLOTS_MISSING = 4  # of a code object's eight, when the kinds of its slots come next
+_SLOT_KINDS = frozenset({0x20, 0x40, 0x60, 0x80})  # local, cell, local in a cell, free variable
+_SLOT_KIND_MASK = 0xE0  # the bits below say what kind of argument it is, and whether it is hidden
+_BYTES = b"s"[0]
+_SINGLETONS = frozenset(b"NFT.")
 _FLAG = 0x80  # the object is referred to later
 
 
 def check_marshalled(data, where=""):
-    """Refuses bytes that are not exactly one well-formed marshalled code object. Builds nothing."""
+    """Refuses bytes that are not exactly one well-formed marshalled code object. Builds nothing.
+
+    Gives the kinds of that code object's slots, a byte for each.
+    """
 
     def refuse(message):
         raise VerifyError(where, None, f"not marshalled code: byte {place}: {message}")
 
     place, total = 0, len(data)
-    complete = []  # for each flagged object, in order: may it be referred to?
+    unfolded = []  # for each flagged object, in order: how many objects it is; 0: not complete, no reference to it yet
+    flagged_bytes = {}  # number among the flagged -> where its length is
     # one entry for each container that is open: [objects missing, its number among the flagged or -1, is it a code
-    # object?]
+    # object whose tables are to come?, objects within]
     open_containers = []
+    outermost_kinds = b""
     if not data or data[0] & ~_FLAG != _CODE:
         refuse("no code object begins here")
     while True:
@@ -45,9 +56,15 @@ def check_marshalled(data, where=""):
         number = -1
         if kind & _FLAG:
             kind &= ~_FLAG
-            number = len(complete)
-            complete.append(True)
-        count = -1
+            if kind in _SINGLETONS:  # CPython does not number them, and every number after this one would be off
+                refuse(f"type {kind:#x} is never referred to")
+            number = len(unfolded)
+            unfolded.append(1)
+        count, weight = -1, 1
+        of_slots = open_containers and open_containers[-1][2] and open_containers[-1][0] == _SLOTS_MISSING
+        begin = place if kind == _BYTES else -1
+        if begin >= 0 and number >= 0:
+            flagged_bytes[number] = begin
         if kind in _ATOMS:
             place += _ATOMS[kind]
         elif kind in _SHORT_STRINGS:
@@ -55,8 +72,10 @@ def check_marshalled(data, where=""):
         elif kind == _REFERENCE:
             target = int.from_bytes(data[place : place + 4], "little")
             place += 4
-            if number >= 0 or target >= len(complete) or not complete[target]:
+            if number >= 0 or target >= len(unfolded) or not unfolded[target]:
                 refuse(f"refers to object {target}, which is not there yet")
+            weight = unfolded[target]
+            begin = flagged_bytes.get(target, -1)
         elif kind in _LONG_STRINGS:
             place += 4 + int.from_bytes(data[place : place + 4], "little")
         elif kind == _SMALL_TUPLE:
@@ -76,29 +95,39 @@ def check_marshalled(data, where=""):
             refuse(f"type {kind:#x} is none that code objects hold")
         if place > total or count > total - place:
             refuse("an object reaches beyond the end of the data")
+        if of_slots:
+            kinds = data[begin + 4 : begin + 4 + int.from_bytes(data[begin : begin + 4], "little")]
+            if begin < 0 or any(each & _SLOT_KIND_MASK not in _SLOT_KINDS for each in kinds):
+                refuse("the kinds of a code object's slots are not local, cell or free")
+            if len(open_containers) == 1:
+                outermost_kinds = kinds
         if count > 0:
             if len(open_containers) == _MAX_DEPTH:
                 refuse(f"objects nested deeper than {_MAX_DEPTH}")
             if number >= 0:
-                complete[number] = False
-            open_containers.append([count, number, kind == _CODE])
+                unfolded[number] = 0
+            open_containers.append([count, number, kind == _CODE, 1])
             continue
         while open_containers:
             innermost = open_containers[-1]
             innermost[0] -= 1
+            innermost[3] += weight
+            if innermost[3] > _MAX_UNFOLDED:
+                refuse(f"tuples that refer to tuples come to more than {_MAX_UNFOLDED} objects")
             if innermost[0]:
                 break
             if innermost[2]:
                 place += _LINE_NUMBER
                 innermost[0], innermost[2] = _CODE_TABLES, False
                 break
+            weight = innermost[3]
             if innermost[1] >= 0:
-                complete[innermost[1]] = True
+                unfolded[innermost[1]] = weight
             open_containers.pop()
         if not open_containers:
             if place != total:
                 refuse(f"{total - place} bytes follow the code object")
-            return
+            return outermost_kinds
 
 
 def load(data, *, where=""):

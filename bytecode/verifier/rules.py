@@ -265,11 +265,7 @@ class Rules:
 
     def _copy(self, operand, popped):
         place = self._reach(operand)
-        slot = self.stack[place]
-        if slot & EXCEPTIONS:  # two names for one list: what is added through one shows in the other
-            slot = self.stack[place] = slot & ~EXCEPTIONS | LIST
-        if slot & DICT:  # likewise: a callee that is given a dict of arguments counts on nobody else to change it
-            slot = self.stack[place] = slot & ~DICT | OBJ
+        slot = self.stack[place] = kinds.shared(self.stack[place])
         self.stack.append(slot)
 
     def _swap(self, operand, popped):
@@ -474,6 +470,8 @@ class Rules:
     def _return_value(self, operand, popped):
         if self.stack:
             self.refuse(f"{len(self.stack)} slots are left on the stack")
+        if self.code.co_flags & self.facts.ASYNC_GENERATOR and popped[0] & KINDS != NONE:
+            self.refuse(f"returns {kinds.words(popped[0])} from an asynchronous generator, expected None")
         return True
 
     def _leave(self, operand, popped):
@@ -536,8 +534,12 @@ class Rules:
         if not self.code.co_flags & (self.facts.GENERATOR | self.facts.COROUTINE | self.facts.ASYNC_GENERATOR):
             self.refuse(f"in code whose flags {self.code.co_flags:#x} say that it is no generator")
         after = self.index + 1
-        if after == len(self.ops) or self.ops[after] != self.op_resume or not self.operands[after] & 3:
-            self.refuse("RESUME after a yield expected next")
+        if (
+            after == len(self.ops)
+            or self.ops[after] != self.op_resume
+            or self.operands[after] & 3 not in self.facts.RESUME_AFTER[operand]
+        ):
+            self.refuse("RESUME after a yield expected next, of the same sort")
         handler = self.handler_of[self.index]
         if handler:  # throw() finds the value that was sent, None, where the yielded one lay
             self._raise_to(handler, 0, None)

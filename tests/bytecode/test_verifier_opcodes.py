@@ -7,13 +7,14 @@ changed here: every body is written out, so that what is refused is that one thi
 
 import opcode
 import re
+import struct
 
 import pytest
 
 from bytecode import opcodes_3_14 as facts
-from bytecode.verifier import VerifyError, verify
+from bytecode.verifier import VerifyError, load, verify
 
-OPTIMIZED, GENERATOR, VARKEYWORDS, VARARGS = 3, 0x20, 0x8, 0x4
+OPTIMIZED, GENERATOR, ASYNC_GENERATOR, VARKEYWORDS, VARARGS = 3, 0x20, 0x200, 0x8, 0x4
 
 
 def assembled(
@@ -261,6 +262,8 @@ OPERANDS = [
     ("LOAD_CONST 0; UNPACK_SEQUENCE 13", "and the stack has 12 slots"),
     ("LOAD_CONST 0; UNPACK_EX 3082", "unpacks more than the stack's 12 slots"),
     ("LOAD_CONST 0; BUILD_TUPLE 13", "and the stack has 12 slots"),
+    # its result is taken for an object with a reference count, and the empty tuple is one for the whole process
+    ("BUILD_TUPLE 0", "expected 1 or more"),
     ("LOAD_CONST 0; BUILD_LIST 13", "and the stack has 12 slots"),
     ("LOAD_CONST 0; BUILD_SET 13", "and the stack has 12 slots"),
     ("LOAD_CONST 0; BUILD_MAP 13", "and the stack has 12 slots"),
@@ -296,7 +299,7 @@ TYPED_INNER = assembled(
     argcount=1, slots=".defaults", consts=(None, PLAIN), name="<generic parameters of g>",
 )  # fmt: skip
 GENERIC = dict(slots="b", argcount=0, cells=".type_params", prologue="MAKE_CELL 1", name="<generic parameters of C>")
-STORED = "BUILD_TUPLE 0; STORE_DEREF 1;"
+STORED = "LOAD_CONST 0; BUILD_TUPLE 1; STORE_DEREF 1;"
 SUBSCRIPT = "LOAD_DEREF 1; CALL_INTRINSIC_1 10; RETURN_VALUE"
 TRUSTED = {
     # variables: non-NULL, cells, what an argument may hold
@@ -414,13 +417,17 @@ TRUSTED = {
         "PUSH_NULL; PUSH_NULL; LOAD_CONST 0; BUILD_MAP 0; LOAD_CONST 0; DICT_MERGE 1;" + "POP_TOP;" * 4
         + RETURN, {}, "expected callable"),
     "CALL_FUNCTION_EX: assert(kwargs == NULL || PyDict_CheckExact(kwargs))": (
-        "LOAD_CONST 0; PUSH_NULL; BUILD_TUPLE 0; LOAD_FAST 0; CALL_FUNCTION_EX; RETURN_VALUE", {},
+        "LOAD_CONST 0; PUSH_NULL; LOAD_CONST 0; BUILD_TUPLE 1; LOAD_FAST 0; CALL_FUNCTION_EX; RETURN_VALUE", {},
         "expected NULL marker or dict"),
     "CALL_FUNCTION_EX: nobody else holds the dict": (
-        "LOAD_CONST 0; PUSH_NULL; BUILD_TUPLE 0; BUILD_MAP 0; COPY 1; STORE_FAST 2; CALL_FUNCTION_EX; RETURN_VALUE", {},
+        "LOAD_CONST 0; PUSH_NULL; LOAD_CONST 0; BUILD_TUPLE 1; BUILD_MAP 0; COPY 1; STORE_FAST 2; CALL_FUNCTION_EX;"
+        "RETURN_VALUE", {},
         "expected NULL marker or dict"),
+    "CALL_FUNCTION_EX: a method of the dict is given away": (
+        "LOAD_CONST 0; PUSH_NULL; LOAD_CONST 1; BUILD_MAP 0; IMPORT_FROM 0; STORE_GLOBAL 0; CALL_FUNCTION_EX;"
+        "RETURN_VALUE", dict(consts=(None, ())), "expected NULL marker or dict"),
     "CALL_FUNCTION_EX: a NULL below": (
-        "LOAD_CONST 0; LOAD_CONST 0; BUILD_TUPLE 0; PUSH_NULL; CALL_FUNCTION_EX; RETURN_VALUE", {},
+        "LOAD_CONST 0; LOAD_CONST 0; LOAD_CONST 0; BUILD_TUPLE 1; PUSH_NULL; CALL_FUNCTION_EX; RETURN_VALUE", {},
         "expected NULL marker"),
     "CALL_KW: names are a tuple of str, and no more than arguments": (
         "LOAD_CONST 0; PUSH_NULL; LOAD_CONST 0; LOAD_CONST 1; CALL_KW 1; RETURN_VALUE", dict(consts=(None, ("x", "y"))),
@@ -436,12 +443,13 @@ TRUSTED = {
         "LOAD_CONST 1; COPY 1; POP_TOP; MAKE_FUNCTION; RETURN_VALUE", dict(consts=(None, PLAIN)),
         "LOAD_CONST of a code object"),
     "SET_FUNCTION_ATTRIBUTE: assert(PyFunction_Check(func))": (
-        "BUILD_TUPLE 0; LOAD_FAST 0; SET_FUNCTION_ATTRIBUTE 1; RETURN_VALUE", {}, "finds some object at depth 1"),
+        "LOAD_CONST 0; BUILD_TUPLE 1; LOAD_FAST 0; SET_FUNCTION_ATTRIBUTE 1; RETURN_VALUE", {},
+        "finds some object at depth 1"),
     "SET_FUNCTION_ATTRIBUTE: defaults are a tuple": (
         "LOAD_FAST 0; LOAD_CONST 1; MAKE_FUNCTION; SET_FUNCTION_ATTRIBUTE 1; RETURN_VALUE", dict(consts=(None, PLAIN)),
         "does not fit function"),
     "SET_FUNCTION_ATTRIBUTE: keyword defaults are a dict": (
-        "BUILD_TUPLE 0; LOAD_CONST 1; MAKE_FUNCTION; SET_FUNCTION_ATTRIBUTE 2; RETURN_VALUE",
+        "LOAD_CONST 0; BUILD_TUPLE 1; LOAD_CONST 1; MAKE_FUNCTION; SET_FUNCTION_ATTRIBUTE 2; RETURN_VALUE",
         dict(consts=(None, PLAIN)),
         "does not fit function"),
     "SET_FUNCTION_ATTRIBUTE: annotations come in pairs": (
@@ -454,7 +462,8 @@ TRUSTED = {
         "LOAD_FAST 0; LOAD_FAST 0; BUILD_TUPLE 2; LOAD_CONST 1; MAKE_FUNCTION; SET_FUNCTION_ATTRIBUTE 8; RETURN_VALUE",
         CELL | dict(consts=(None, INNER)), "does not fit function"),
     "SET_FUNCTION_ATTRIBUTE: assert(*ptr == NULL)": (
-        "BUILD_TUPLE 0; BUILD_TUPLE 0; LOAD_CONST 1; MAKE_FUNCTION; SET_FUNCTION_ATTRIBUTE 1; SET_FUNCTION_ATTRIBUTE 1;"
+        "LOAD_CONST 0; BUILD_TUPLE 1; LOAD_CONST 0; BUILD_TUPLE 1; LOAD_CONST 1; MAKE_FUNCTION;"
+        "SET_FUNCTION_ATTRIBUTE 1; SET_FUNCTION_ATTRIBUTE 1;"
         "RETURN_VALUE", dict(consts=(None, PLAIN)), "an attribute twice"),
     "a function without its closure is called": (
         "LOAD_CONST 1; MAKE_FUNCTION; PUSH_NULL; CALL 0; RETURN_VALUE", dict(consts=(None, INNER)),
@@ -470,7 +479,7 @@ TRUSTED = {
         "expected str"),
     "BUILD_TEMPLATE: tuples": ("LOAD_FAST 0; LOAD_FAST 0; BUILD_TEMPLATE; RETURN_VALUE", {}, "expected tuple"),
     "BUILD_TEMPLATE: of strings, one more than interpolations": (
-        "LOAD_CONST 1; BUILD_TUPLE 0; BUILD_TEMPLATE; RETURN_VALUE", dict(consts=(None, ("x", "y"))),
+        "LOAD_CONST 1; LOAD_CONST 2; BUILD_TEMPLATE; RETURN_VALUE", dict(consts=(None, ("x", "y"), ())),
         "with one interpolation fewer"),
     "BUILD_TEMPLATE: of interpolations": (
         "LOAD_CONST 1; LOAD_CONST 0; BUILD_TUPLE 1; BUILD_TEMPLATE; RETURN_VALUE", dict(consts=(None, ("x", "y"))),
@@ -504,12 +513,22 @@ TRUSTED = {
         EXC + "LOAD_FAST 0; BUILD_LIST 1; CALL_INTRINSIC_2 1; RETURN_VALUE", TRY, "finds list at depth 1"),
     "prep_reraise_star: the original is an exception": (
         "LOAD_FAST 0; BUILD_LIST 0; CALL_INTRINSIC_2 1; RETURN_VALUE", {}, "expected exception"),
+    "prep_reraise_star: a method of the list is given away": (
+        EXC + "BUILD_LIST 0; IMPORT_FROM 0; POP_TOP; CALL_INTRINSIC_2 1; RETURN_VALUE", TRY, "finds list at depth 1"),
+    "prep_reraise_star: the list was an argument of __exit__": (
+        EXC + "LOAD_FAST 0; SWAP 3; BUILD_LIST 0; SWAP 3; LOAD_CONST 0; SWAP 2; WITH_EXCEPT_START;"
+        "POP_TOP; SWAP 4; SWAP 3; POP_TOP; POP_TOP; CALL_INTRINSIC_2 1; SWAP 2; POP_TOP; RETURN_VALUE", LASTI,
+        "finds list at depth 1"),
+    "prep_reraise_star: LIST_EXTEND raises when it has added something": (
+        f"BUILD_LIST 0; top: LOAD_FAST 0; LIST_EXTEND 1; past: POP_TOP; {RETURN};"
+        "caught: SWAP 2; CALL_INTRINSIC_2 1; RETURN_VALUE", dict(handlers="top past caught 1"),
+        "finds list at depth 1"),
     "typevar_with_bound: assert(PyUnicode_Check(name))": (
         "LOAD_FAST 0; LOAD_FAST 0; CALL_INTRINSIC_2 2; RETURN_VALUE", {}, "expected str"),
     "typevar_with_constraints: likewise": (
         "LOAD_FAST 0; LOAD_FAST 0; CALL_INTRINSIC_2 3; RETURN_VALUE", {}, "expected str"),
     "set_function_type_params: assert(PyFunction_Check(func))": (
-        "LOAD_FAST 0; BUILD_TUPLE 0; CALL_INTRINSIC_2 4; RETURN_VALUE", {}, "expected function"),
+        "LOAD_FAST 0; LOAD_CONST 0; BUILD_TUPLE 1; CALL_INTRINSIC_2 4; RETURN_VALUE", {}, "expected function"),
     "set_function_type_params: assert(PyTuple_Check(type_params))": (
         "LOAD_CONST 1; MAKE_FUNCTION; LOAD_FAST 0; CALL_INTRINSIC_2 4; RETURN_VALUE", dict(consts=(None, PLAIN)),
         "expected tuple"),
@@ -572,6 +591,13 @@ TRUSTED = {
         "LOAD_CONST 0; YIELD_VALUE 1; RESUME 2; RETURN_VALUE", GENERATES, "no iterator below"),
     "YIELD_VALUE 1: a NULL below": (
         "PUSH_NULL; LOAD_CONST 0; YIELD_VALUE 1; RESUME 2; RETURN_VALUE", GENERATES, "no iterator below"),
+    "YIELD_VALUE 0: the RESUME after it looks at the eval breaker": (
+        "LOAD_CONST 0; YIELD_VALUE 0; RESUME 2; RETURN_VALUE", GENERATES, "of the same sort"),
+    "YIELD_VALUE 1: the RESUME after it says so": (
+        "LOAD_FAST 0; LOAD_CONST 0; YIELD_VALUE 1; RESUME 1; POP_TOP; RETURN_VALUE", GENERATES, "of the same sort"),
+    "gen_send_ex2: assert(result == Py_None || !PyAsyncGen_CheckExact(gen))": (
+        "LOAD_FAST 0; RETURN_VALUE", dict(flags=OPTIMIZED | ASYNC_GENERATOR, prologue="RETURN_GENERATOR; POP_TOP"),
+        "from an asynchronous generator"),
     "FOR_ITER: assert(next_instr[oparg].op.code == END_FOR)": (
         f"LOAD_CONST 0; FOR_ITER @over; POP_TOP; over: POP_TOP; {RETURN}", {}, "does not lead to END_FOR"),
     "INSTRUMENTED_END_FOR: an iterator is below": (f"LOAD_CONST 0; END_FOR; {RETURN}", {}, "takes 2 slots"),
@@ -579,6 +605,15 @@ TRUSTED = {
         f"PUSH_NULL; LOAD_CONST 0; END_FOR; POP_TOP; {RETURN}", {}, "finds NULL marker"),
     "a loop that no stop reaches": (
         f"top: NOP; JUMP_BACKWARD_NO_INTERRUPT @top; {RETURN}", {}, "never looks at the eval breaker"),
+    "a loop that no stop reaches once its CALL is one of len": (
+        f"top: LOAD_FAST 0; PUSH_NULL; LOAD_FAST 1; CALL 1; POP_TOP; JUMP_BACKWARD_NO_INTERRUPT @top; {RETURN}", {},
+        "never looks at the eval breaker"),
+    "a loop that says it delegates and does not": (
+        f"LOAD_FAST 0; top: LOAD_CONST 0; YIELD_VALUE 1; RESUME 2; POP_TOP; JUMP_BACKWARD_NO_INTERRUPT @top; {RETURN}",
+        GENERATES, "never looks at the eval breaker"),
+    "a loop that delegates and never yields": (
+        "LOAD_FAST 0; LOAD_CONST 0; top: SEND @over; JUMP_BACKWARD_NO_INTERRUPT @top; over: END_SEND; RETURN_VALUE",
+        GENERATES, "never looks at the eval breaker"),
     # names that the compiler alone can write
     ".type_params: not stored before": (SUBSCRIPT, GENERIC, "expected tuple"),
     ".type_params: no tuple": (f"LOAD_CONST 0; STORE_DEREF 1; {SUBSCRIPT}", GENERIC, "expected tuple"),
@@ -618,7 +653,7 @@ def typed(body, **options):
     return calling(inner)
 
 
-def calling(inner, arguments="BUILD_TUPLE 0;", call="SWAP 2; CALL 0"):
+def calling(inner, arguments="LOAD_CONST 0; BUILD_TUPLE 1;", call="SWAP 2; CALL 0"):
     body = f"{arguments} LOAD_CONST 1; MAKE_FUNCTION; {call}; POP_TOP; {RETURN}"
     return assembled(body, argcount=0, slots="", consts=(None, inner), flags=0, name="<module>")
 
@@ -649,7 +684,7 @@ BUILT = {  # rows of TRUSTED that take more than one code object
     ".defaults: by keyword only": typed(TAKE_DEFAULTS, argcount=0, kwonly=1),
     ".defaults: beside another argument": calling(
         assembled(TAKE_DEFAULTS, argcount=2, slots=".defaults a", consts=(None, PLAIN), name="g"),
-        "LOAD_CONST 0; BUILD_TUPLE 0;", "SWAP 3; CALL 1",
+        "LOAD_CONST 0; LOAD_CONST 0; BUILD_TUPLE 1;", "SWAP 3; CALL 1",
     ),
     ".defaults: in a cell": typed(TAKE_DEFAULTS, cells=".defaults", prologue="MAKE_CELL 0"),
     ".defaults: of a closure": capturing(
@@ -687,13 +722,17 @@ ACCEPTED = {
     "type parameters of a class": (f"{STORED} LOAD_BUILD_CLASS; PUSH_NULL; {SUBSCRIPT}".replace(
         "RETURN_VALUE", "CALL 1; RETURN_VALUE"), GENERIC),
     "keyword arguments": (
-        "LOAD_CONST 0; PUSH_NULL; BUILD_TUPLE 0; BUILD_MAP 0; LOAD_FAST 0; DICT_MERGE 1; CALL_FUNCTION_EX;"
-        "RETURN_VALUE", {}),
+        "LOAD_CONST 0; PUSH_NULL; LOAD_CONST 0; BUILD_TUPLE 1; BUILD_MAP 0; LOAD_FAST 0; DICT_MERGE 1;"
+        "CALL_FUNCTION_EX; RETURN_VALUE", {}),
     "a pattern with attributes": (
         "LOAD_FAST 0; LOAD_FAST 1; LOAD_CONST 1; MATCH_CLASS 0; RETURN_VALUE", dict(consts=(None, ("x",)))),
-    "a pattern without": ("LOAD_FAST 0; LOAD_FAST 1; BUILD_TUPLE 0; MATCH_CLASS 1; RETURN_VALUE", {}),
+    "a pattern without": (
+        "LOAD_FAST 0; LOAD_FAST 1; LOAD_CONST 1; MATCH_CLASS 1; RETURN_VALUE", dict(consts=(None, ()))),
     "borrowed and given back first": ("LOAD_FAST_BORROW 0; POP_TOP; LOAD_CONST 0; STORE_FAST 0;" + RETURN, {}),
     "raised again where it was raised": (EXC + "RERAISE 1", LASTI),
+    "a loop that delegates": (
+        "LOAD_FAST 0; GET_YIELD_FROM_ITER; LOAD_CONST 0; top: SEND @over; YIELD_VALUE 1; RESUME 2;"
+        "JUMP_BACKWARD_NO_INTERRUPT @top; over: END_SEND; RETURN_VALUE", GENERATES),
     "delegation": (
         "LOAD_FAST 0; GET_YIELD_FROM_ITER; LOAD_CONST 0; YIELD_VALUE 1; RESUME 2; POP_TOP; RETURN_VALUE", GENERATES),
 }  # fmt: skip
@@ -719,6 +758,65 @@ def test_a_prefix_that_extends_nothing_is_refused():
     data[place:place] = bytes((opcode.EXTENDED_ARG, 0))
     lines = b"".join(bytes((0xF8 | min(8, len(data) // 2 - start) - 1,)) for start in range(0, len(data) // 2, 8))
     assert "EXTENDED_ARG extends nothing" in refusal(code.replace(co_code=bytes(data), co_linetable=lines))
+
+
+# -- the bytes: what CPython takes on trust while it reads them, or when it is asked for names
+
+
+def marshalled(constants=b")\x01N", slots=b")\x00", kinds=b""):
+    """A marshalled function that returns None, with these constants and names of slots (marshalled) and their kinds."""
+    code = PLAIN
+    bytecode, lines = code.co_code, code.co_linetable
+    numbers = (0, 0, 0, code.co_stacksize, code.co_flags)
+    return (
+        b"c" + struct.pack("<5i", *numbers) + b"s" + struct.pack("<i", len(bytecode)) + bytecode
+        + constants + b")\x00" + slots + b"s" + struct.pack("<i", len(kinds)) + kinds + b"z\x01f" * 3
+        + struct.pack("<i", 1) + b"s" + struct.pack("<i", len(lines)) + lines + b"s" + struct.pack("<i", 0)
+    )  # fmt: skip
+
+
+def reference(number):
+    return b"r" + struct.pack("<i", number)
+
+
+TUPLE, REFERRED = ord(")"), 0x80
+BYTES = {
+    # CPython does not number None, so that object 0 is the tuple that is being read
+    "a tuple that holds itself, behind a None": (
+        dict(constants=b")\x02" + bytes((ord("N") | REFERRED, TUPLE | REFERRED, 1)) + reference(0)),
+        "type 0x4e is never referred to"),
+    "tuples that double sixty times: each way through them is walked": (
+        dict(constants=bytes((TUPLE, 61, TUPLE | REFERRED, 1)) + b"N" + b"".join(
+            bytes((TUPLE | REFERRED, 2)) + reference(number) * 2 for number in range(60))),
+        "come to more than"),
+    "a slot that is local and free: co_freevars has no room for its name": (
+        dict(slots=b")\x01z\x01a", kinds=b"\xa0"), "not local, cell or free"),
+    "a slot that is cell and free": (dict(slots=b")\x01z\x01a", kinds=b"\xc0"), "not local, cell or free"),
+    "a slot that is nothing": (dict(slots=b")\x01z\x01a", kinds=b"\0"), "not local, cell or free"),
+    # the first would be made a cell, and the second taken for one
+    "two cells of one name": (dict(slots=b")\x02z\x01az\x01a", kinds=b"``"), "co_varnames names a variable twice"),
+    "two free variables of one name": (
+        dict(slots=b")\x02z\x01az\x01a", kinds=b"\x80\x80"), "co_freevars names a variable twice"),
+    "a local of a free variable's name, the free one first": (
+        dict(slots=b")\x02z\x01az\x01a", kinds=b"\x80 "), "not in the order locals, cells, free variables"),
+    "the same, with the right order somewhere else": (
+        dict(constants=b")\x02Ns\x02\0\0\0 \x80", slots=b")\x02z\x01az\x01a", kinds=b"\x80 "),
+        "not in the order locals, cells, free variables"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BYTES)
+def test_refuses_bytes_that_cpython_trips_over(what):
+    """Unmended, one of these kills the process or never ends."""
+    fields, said = BYTES[what]
+    with pytest.raises(VerifyError) as caught:
+        verify(load(marshalled(**fields)), closure=True)
+    assert said in str(caught.value)
+
+
+def test_accepts_the_bytes_when_they_are_right():
+    shared = dict(constants=bytes((TUPLE, 3, TUPLE | REFERRED, 1)) + b"N" + b"i\x01\0\0\0" + reference(0))
+    verify(load(marshalled(slots=b")\x01z\x01a", kinds=b" ", **shared)))
 
 
 def test_every_row_of_the_table_is_violated_somewhere():

@@ -121,7 +121,7 @@ ROWS: dict[str, Row] = {
     "CALL": Row("obj|bare_func obj|null obj*oparg -- obj", "count", rule="call"),
     "CALL_KW": Row("obj obj|null obj*oparg tuple -- obj", "count", rule="call_kw"),
     "CALL_FUNCTION_EX": Row("obj null obj dict|null -- obj"),
-    "CALL_INTRINSIC_1": Row("see INTRINSIC_1", (1, 11), rule="import_star"),
+    "CALL_INTRINSIC_1": Row("see INTRINSIC_1", (1, 11), rule="intrinsic_1"),
     "CALL_INTRINSIC_2": Row("see INTRINSIC_2", (1, 5)),
     "MAKE_FUNCTION": Row("code -- func", rule="make_function"),
     "SET_FUNCTION_ATTRIBUTE": Row(
@@ -149,7 +149,7 @@ ROWS: dict[str, Row] = {
     "SEND": Row("obj obj -- =0 obj", "forward", rule="send"),
     "END_SEND": Row("obj obj -- =1", raises=False),
     "END_ASYNC_FOR": Row("obj exc --", "backward", rule="end_async_for"),
-    "CLEANUP_THROW": Row("obj obj exc -- obj obj"),
+    "CLEANUP_THROW": Row("obj obj exc -- obj obj", rule="generator_only"),
     # exceptions
     "PUSH_EXC_INFO": Row("exc -- exc_or_none exc", raises=False),
     "POP_EXCEPT": Row("exc|exc_or_none --", raises=False),
@@ -198,7 +198,7 @@ INTRINSIC_2 = {
 # SET_FUNCTION_ATTRIBUTE: defaults, keyword defaults, annotations, closure, annotate
 DEFAULTS, KEYWORD_DEFAULTS, ANNOTATIONS, CLOSURE, ANNOTATE = 1, 2, 4, 8, 16
 
-IMPORT_STAR = 2  # of CALL_INTRINSIC_1
+IMPORT_STAR, STOP_ITERATION_ERROR = 2, 3  # of CALL_INTRINSIC_1
 
 # Arguments that only the compiler can name, in its order, and what it passes in them: the code takes that on trust.
 TYPED_ARGUMENTS = {".defaults": "tuple", ".kwdefaults": "dict"}

@@ -340,7 +340,9 @@ class Rules:
         if names & KINDS != STRINGS and (names & KINDS != SIZED or kinds.sizes(names) != [0]):
             self.refuse(f"finds {kinds.words(names)}, expected a tuple of attributes' names")
 
-    def _import_star(self, operand, popped):
+    def _intrinsic_1(self, operand, popped):
+        if operand == self.facts.STOP_ITERATION_ERROR:
+            self._generator_only(operand, popped)
         if operand == self.facts.IMPORT_STAR and self.code.co_flags & self.facts.OPTIMIZED:
             self.refuse("import * writes variables by name, and those of a function have slots")
 
@@ -530,9 +532,12 @@ class Rules:
             self.refuse(f"jumps {operand} code units, more than fit the frame's return offset")
         self._merge(self.targets[self.index], self.stack)
 
-    def _yield_value(self, operand, popped):
+    def _generator_only(self, operand, popped):
         if not self.code.co_flags & (self.facts.GENERATOR | self.facts.COROUTINE | self.facts.ASYNC_GENERATOR):
             self.refuse(f"in code whose flags {self.code.co_flags:#x} say that it is no generator")
+
+    def _yield_value(self, operand, popped):
+        self._generator_only(operand, popped)
         after = self.index + 1
         if (
             after == len(self.ops)

@@ -586,6 +586,10 @@ TRUSTED = {
     "a generator without RETURN_GENERATOR": (RETURN, dict(flags=OPTIMIZED | GENERATOR), "promise a generator"),
     "YIELD_VALUE: the frame is a generator's": (
         "LOAD_CONST 0; YIELD_VALUE 0; RESUME 5; RETURN_VALUE", {}, "that it is no generator"),
+    "CLEANUP_THROW: assert(throwflag)": (
+        EXC + "LOAD_CONST 0; COPY 1; SWAP 3; CLEANUP_THROW; POP_TOP; RETURN_VALUE", TRY, "that it is no generator"),
+    "stopiteration_error: assert(frame->owner == FRAME_OWNED_BY_GENERATOR)": (
+        EXC + "CALL_INTRINSIC_1 3; RERAISE 0", TRY, "that it is no generator"),
     "YIELD_VALUE: RESUME comes next": ("LOAD_CONST 0; YIELD_VALUE 0; RETURN_VALUE", GENERATES, "RESUME after a yield"),
     "YIELD_VALUE 1: the iterator that is delegated to is below": (
         "LOAD_CONST 0; YIELD_VALUE 1; RESUME 2; RETURN_VALUE", GENERATES, "no iterator below"),

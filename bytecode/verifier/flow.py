@@ -14,6 +14,8 @@ from .layout import argument_count, slot_names
 from .rules import Rules, constant_slot, typed_slots
 
 _MAX_STEPS_PER_INSTRUCTION = 400  # of merging; the lattice is finite, this bounds time on hostile input
+# Of all instructions together, slots taken and pushed: what takes or unpacks many has as many before it or after it.
+_MAX_SLOTS_PER_INSTRUCTION, _MAX_SLOTS = 16, 4096
 
 
 @lru_cache(4096)
@@ -60,6 +62,7 @@ class Flow(Rules):
 
     def _effects(self):
         effects = []
+        slots = _MAX_SLOTS + _MAX_SLOTS_PER_INSTRUCTION * len(self.ops)
         texts, name_of = self.table.effect_of, self.table.name_of
         for op, operand in zip(self.ops, self.operands):
             text = texts[op]
@@ -67,7 +70,11 @@ class Flow(Rules):
                 text = (self.facts.INTRINSIC_1 if name_of[op] == "CALL_INTRINSIC_1" else self.facts.INTRINSIC_2)[
                     operand
                 ]
-            effects.append(_effect(text, operand if "*" in text else 0))
+            effect = _effect(text, operand if "*" in text else 0)
+            slots -= len(effect[0]) + len(effect[1])
+            if slots < 0:
+                self.instructions.refuse(len(effects), "its instructions take and push more slots than any could fill")
+            effects.append(effect)
         return effects
 
     def refuse(self, message):

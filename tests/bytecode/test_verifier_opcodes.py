@@ -581,6 +581,9 @@ TRUSTED = {
     "execution runs off the end": ("LOAD_CONST 0; POP_TOP", {}, "runs off the end"),
     "stack: WITHIN_STACK_BOUNDS()": (
         "LOAD_CONST 0; LOAD_CONST 0; POP_TOP; RETURN_VALUE", dict(stack=1), "and it has 1"),
+    "slots by the thousand, again and again, which take the verifier minutes": (
+        "LOAD_CONST 0;" + "UNPACK_SEQUENCE 9999; BUILD_TUPLE 9999;" * 4 + "RETURN_VALUE", dict(stack=10000),
+        "more slots than any could fill"),
     "RETURN_GENERATOR: the flags say so": (
         RETURN, dict(prologue="RETURN_GENERATOR; POP_TOP"), "RESUME 0 expected here"),
     "a generator without RETURN_GENERATOR": (RETURN, dict(flags=OPTIMIZED | GENERATOR), "promise a generator"),

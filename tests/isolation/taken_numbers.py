@@ -185,6 +185,29 @@ def made_in_the_midst(path, by_opener):
         file.__init__(Number())
     return after(seen[0], seen[1].read, 6)
 
+def made_again_in_vain(path):
+    """What the object had is closed first, whatever comes of its making."""
+    file = io.FileIO(path)
+    number = file.fileno()
+    assert told(file.__init__, path + "/missing") == "ENOTDIR"
+    return after(number, file.fileno)
+
+def closed_while_it_is_named(path):
+    """The object is closed in the midst of its making, which then fails; another one still has its number."""
+    seen = []
+    class File(io.FileIO):
+        @property
+        def name(self):
+            return "name"
+        @name.setter
+        def name(self, _):
+            seen.append(self.fileno())
+            seen.append(io.FileIO(self.fileno(), closefd=False))
+            self.close()
+            raise ValueError
+    assert told(File, path) == "ValueError"
+    return after(seen[0], seen[1].read, 6)
+
 def closed_by_its_own_flush(path):
     class File(io.FileIO):
         def flush(self):
@@ -375,6 +398,60 @@ def race(path):
     current[0].close()
     return str(sorted(got)), []
 
+def together(*calls):
+    """What each of `calls` gave in a thread of its own, all at once."""
+    got, begin = [], threading.Barrier(len(calls))
+    def body(call):
+        begin.wait()
+        got.append(told(call))
+    threads = [threading.Thread(target=body, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return got
+
+def made_and_closed(_):
+    """Threads make one socket again and close it, with a default timeout, which is set when its number is known."""
+    end, kept, got = _socket.socket(), socket.socket(), set()
+    def again(*calls):
+        for _ in range(2000):
+            got.update(told(call) for call in calls)
+    socket.setdefaulttimeout(5)
+    try:
+        together(lambda: again(end.__init__, end.close), lambda: again(end.close, end.__init__),
+                 lambda: again(end.close), lambda: again(lambda: end.__init__(fileno=kept.fileno()), end.detach))
+    finally:
+        socket.setdefaulttimeout(None)
+        end.close()
+        for number in range(1024):      # a socket that is made again leaves its descriptor open, as in CPython
+            told(os.close, number)
+    return str(sorted(got)), []
+
+def made_while_tls_takes_it(_):
+    """A connection uses the number that it holds, although its socket gets another one while it is made."""
+    import ssl
+    context, changed = ssl.create_default_context(), []
+    for _ in range(120):
+        pair = socket.socketpair()
+        numbers = [one.detach() for one in pair]
+        end, made = socket.socket(fileno=numbers[0]), []
+        def connect():
+            try:        # which lets others run before it asks for the number
+                made.append(context._wrap_socket(end, False, "localhost"))
+            except OSError:
+                made.append(None)       # it saw that
+        together(lambda: _socket.socket.__init__(end, fileno=numbers[1]), connect)
+        for number in numbers:
+            os.close(number)
+        told(end.close)
+        told(end.setblocking, False)
+        host.occupy([max(numbers), "socket"])
+        if made[0] is not None:
+            told(made[0].do_handshake)
+        changed += host.look(None)
+    return "", changed
+
 def left_open(path):
     kept.append(os.open(path, os.O_RDONLY))
     kept.extend(os.pipe())
@@ -423,6 +500,18 @@ class Numbers:
             received = end.recv(1000, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             end.send(b"", socket.MSG_DONTWAIT)      # raises where it has been shut down
         return status.st_ino, flags, received
+
+    def work(self, over, wrong):
+        """Opens and closes files until `over` is set; `wrong` gets what happened to one meanwhile."""
+        while not over.is_set() and not wrong:
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+                if os.lseek(fd, 0, os.SEEK_CUR) != 0 or os.pread(fd, 1000, 0) != SECRET or flags & os.O_NONBLOCK:
+                    wrong.append(f"{fd} was changed")
+                os.close(fd)
+            except OSError as error:
+                wrong.append(f"{fd}: {error}")
 
     def look(self, _):
         """What is not as it was, and close all."""
@@ -482,7 +571,8 @@ def cases(path, numbers):
     for name in tables["EPOLL_METHODS"]:
         yield f"epoll {name}", ("epoll_method", name)
     for name in ("double_close", "double_close_of_two", "double_close_of_a_socket", "dropped", "dropped_socket", "dropped_epoll", "buffered_writer",
-                 "text_reader", "made_again", "closed_by_its_own_flush", "closed_by_its_own_name", "opener_of_a_folder", "buffer_that_closes",
+                 "text_reader", "made_again", "made_again_in_vain", "closed_while_it_is_named",
+                 "closed_by_its_own_flush", "closed_by_its_own_name", "opener_of_a_folder", "buffer_that_closes",
                  "bytes_that_close", "tls", "waiting_read", "waiting_file", "waiting_socket", "waiting_select", "scandir_of_a_descriptor",
                  "stdout_that_goes"):
         yield name, (name, path)
@@ -528,27 +618,19 @@ def main():
             for level, name in ((1, 26), (1, 50), (1, 52), (1, 77), (6, 35), (6, 19), (0, 64), (41, 64)):
                 print(json.dumps({"case": f"option {level} {name}", "got": task(("option", level, name)), "changed": []}), flush=True)
             print(json.dumps({"case": "family", "got": task(("family_of_another", 0)), "changed": []}), flush=True)
-            over, wrong = threading.Event(), []
-
-            def work():
-                while not over.is_set() and not wrong:
-                    fd = os.open(numbers.path, os.O_RDONLY)
-                    try:
-                        if os.lseek(fd, 0, os.SEEK_CUR) != 0 or os.pread(fd, 1000, 0) != SECRET:
-                            wrong.append(f"{fd} was moved")
-                        os.close(fd)
-                    except OSError as error:
-                        wrong.append(f"{fd}: {error}")
-
             numbers.path.write_bytes(SECRET)
-            worker = threading.Thread(target=work)
-            worker.start()
-            try:
-                got, _ = task(("race", path))
-            finally:
-                over.set()
-                worker.join()
-            print(json.dumps({"case": "race", "got": got, "changed": wrong}), flush=True)
+            for name in ("race", "made_and_closed"):
+                over, wrong = threading.Event(), []
+                worker = threading.Thread(target=numbers.work, args=(over, wrong))
+                worker.start()
+                try:
+                    got, _ = task((name, path))
+                finally:
+                    over.set()
+                    worker.join()
+                print(json.dumps({"case": name, "got": got, "changed": wrong}), flush=True)
+            got, changed = task(("made_while_tls_takes_it", path))
+            print(json.dumps({"case": "made_while_tls_takes_it", "got": got, "changed": changed}), flush=True)
             task(("left_open", path))
         # a VM that is being booted or ended has events of its own; guests make none
         left = [f"{number}: {name}" for number, name in open_files().items() if before.get(number) != name and "eventfd" not in name]

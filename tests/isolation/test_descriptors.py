@@ -2,6 +2,7 @@
 while its threads close what they use. The cases are in taken_numbers.py, which runs in a process of its own."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ file read, file readall, file readinto, file write, file seek, file tell, file t
 socket recv, socket recv_into, socket recvfrom, socket recvmsg, socket send, socket sendall, socket sendmsg, socket _accept, socket listen,
 socket getpeername, socket getsockname, socket getsockopt, socket setsockopt, socket setblocking, socket settimeout, socket shutdown,
 socket close, epoll poll, epoll close, double_close, double_close_of_two, double_close_of_a_socket, buffered_writer, text_reader, made_again,
-tls, made_in_the_midst False, made_in_the_midst True
+tls, closed_while_it_is_named, made_in_the_midst False, made_in_the_midst True
 """
 
 
@@ -58,6 +59,15 @@ def test_who_waits_for_a_descriptor_that_is_closed_gets_nothing_of_the_next_ones
 
 def test_threads_that_close_what_others_use(cases):
     assert set(cases["race"]["got"].strip("[]").split(", ")) <= {"\"b'own fi'\"", "\"b''\"", "\"b'le'\"", "'EBADF'", "'ValueError'"}
+
+
+def test_threads_that_make_a_socket_again_and_close_it(cases):
+    got = re.sub(r"'-?\d+'", "'number'", cases["made_and_closed"]["got"])
+    assert set(got.strip("[]").split(", ")) <= {"'number'", "'EBADF'", "'None'"}
+
+
+def test_what_a_file_has_is_closed_before_it_is_made_again(cases):
+    assert cases["made_again_in_vain"]["got"] == "ValueError", "I/O operation on closed file"
 
 
 def test_a_folder_is_scanned_by_its_path(cases):

@@ -144,13 +144,12 @@ int vmh_fd_release(PyObject *object, bool closes)
         return 0;
     *field = -1;
     vmh_seal *seal = vmh_seal_here();
-    bool making = false;
     for (vmh_fd_init *init = seal == NULL ? NULL : seal->fd_inits; init != NULL; init = init->next)
         if (init->object == object)
-            init->released = making = true;
+            init->released = true;
     vmh_owned_fd *entry = entry_of(seal, fd);
-    if (entry == NULL)      /* a socket that is being made, by another thread: nobody else has its number */
-        return !making || close(fd) != 0 ? EBADF : 0;
+    if (entry == NULL)
+        return EBADF;
     if (!closes || entry->state != VMH_FD_OPEN) {
         vmh_fd_drop(fd);
         return closes ? EBADF : 0;

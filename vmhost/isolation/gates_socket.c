@@ -17,7 +17,7 @@
 static _Atomic(initproc) socket_init;
 static _Atomic(destructor) socket_dealloc, epoll_dealloc;
 static _Atomic(newfunc) epoll_new;
-static _Atomic(PyMethodDef *) socket_gettimeout, epoll_fileno;
+static _Atomic(PyMethodDef *) socket_gettimeout, socket_getdefaulttimeout, epoll_fileno;
 
 static int socket_fd(PyObject *self)
 {
@@ -522,6 +522,42 @@ static int check_gethostname(vmh_gated *call)
 
 /* --- creation */
 
+/* What new sockets of this VM have for a timeout: a float, or None. A new reference; NULL: error set. */
+static PyObject *default_timeout(PyObject *socket)
+{
+    PyTypeObject *type = Py_TYPE(socket);
+    while (type->tp_dealloc != socket_dealloc_gate)
+        type = type->tp_base;
+    PyObject *module = PyType_GetModule(type);
+    return module == NULL ? NULL : vmh_def_call(atomic_load(&socket_getdefaulttimeout), module, NULL, NULL, 0, NULL);
+}
+
+/* Gives `self` the guest's descriptor `fd`, which is held for this call. Without a default timeout the original keeps
+ * the GIL, so no other thread comes between letting go of the descriptor before and taking this one. With one it would
+ * release the GIL, go on with the number that the object has by then, and close `fd` itself where that fails; so the
+ * timeout is set after it. */
+static int socket_take(PyObject *self, int family, int type, int protocol, int fd)
+{
+    PyObject *timeout = default_timeout(self), *checked = NULL;
+    bool later = timeout != NULL && timeout != Py_None && !(type & SOCK_NONBLOCK);
+    int rc = -1;
+    if (timeout != NULL)
+        checked = Py_BuildValue("(iiii)", family, later ? type | SOCK_NONBLOCK : type, protocol, fd);
+    if (checked != NULL && vmh_fd_hold(fd, "socket") == 0) {
+        vmh_fd_release(self, false);    /* of an object that is made again: as in CPython, it is not closed */
+        unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
+        rc = atomic_load(&socket_init)(self, checked, NULL);
+        vmh_pass_set(before);
+        if (rc < 0)
+            vmh_fd_drop(fd);
+        else if (later)
+            rc = timeout_set(self, timeout);
+    }
+    Py_XDECREF(checked);
+    Py_XDECREF(timeout);
+    return rc;
+}
+
 static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"family", "type", "proto", "fileno", NULL};
@@ -554,6 +590,11 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
             PyErr_SetFromErrno(PyExc_OSError);
             return -1;
         }
+        size = sizeof type;
+        if (type == -1 && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
+            PyErr_SetFromErrno(PyExc_OSError);
+            return -1;
+        }
         family = domain;
     } else {
         if (family != -1 && family != AF_INET && family != AF_INET6) {
@@ -571,35 +612,29 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
             return -1;
         }
     }
-    PyObject *checked = fileno_argument == Py_None ? Py_BuildValue("(iii)", family, type, protocol)
-                                                   : Py_BuildValue("(iiii)", family, type, protocol, fd);
-    if (checked == NULL)
-        return -1;
-    if (fd >= 0 && vmh_fd_hold(fd, "socket(fileno=...)") < 0) {
-        Py_DECREF(checked);
-        return -1;
+    bool made = fd < 0;
+    if (made) {
+        family = family == -1 ? AF_INET : family;
+        type = type == -1 ? SOCK_STREAM : type;
+        protocol = protocol == -1 ? 0 : protocol;
+        Py_BEGIN_ALLOW_THREADS
+        fd = socket(family, type | SOCK_CLOEXEC, protocol);
+        Py_END_ALLOW_THREADS
+        if (vmh_fd_own(fd) < 0)
+            return -1;
     }
-    vmh_fd_init init;
-    vmh_fd_release(self, false);        /* of an object that is made again: as in CPython, it is not closed */
-    vmh_fd_init_begin(seal, &init, self);
-    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
-    int rc = atomic_load(&socket_init)(self, checked, NULL);
-    vmh_pass_set(before);
-    vmh_fd_init_end(seal, &init);
-    Py_DECREF(checked);
-    if (fd >= 0) {
-        if (rc < 0 && !init.released) {
-            *vmh_compat_fd(self) = -1;
-            vmh_fd_drop(fd);
-        }
-        return rc;
-    }
-    if (rc == 0 && !init.released) {
-        if (vmh_fd_own(socket_fd(self)) == 0)
-            return vmh_fd_hold(socket_fd(self), "socket");
-        *vmh_compat_fd(self) = -1;      /* it is closed */
+    if (vmh_fd_hold(fd, "socket") < 0)
         return -1;
+    int rc = socket_take(self, family, type, protocol, fd);
+    if (rc < 0 && made) {
+        PyObject *raised = PyErr_GetRaisedException();
+        if (socket_fd(self) == fd)
+            vmh_fd_release(self, true);
+        else
+            vmh_fd_close(fd);
+        PyErr_SetRaisedException(raised);
     }
+    vmh_fd_drop(fd);
     return rc;
 }
 
@@ -817,8 +852,14 @@ int vmh_socket_finish(PyObject *dict)
     if (type == NULL || !PyType_Check((PyObject *)type) || type->tp_init == socket_init_gate)
         return PyErr_Occurred() ? -1 : 0;
     PyMethodDef *fileno_def = vmh_method_def(type, "fileno"), *gettimeout_def = vmh_method_def(type, "gettimeout");
+    PyObject *getdefaulttimeout = vmh_dict_get(dict, "getdefaulttimeout");
     if (fileno_def == NULL || gettimeout_def == NULL)
         return -1;
+    if (getdefaulttimeout == NULL || !PyCFunction_CheckExact(getdefaulttimeout)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_SystemError, "_socket.getdefaulttimeout is missing in this Python");
+        return -1;
+    }
     PyObject *none = PyTuple_New(0), *probe = none == NULL ? NULL : type->tp_new(type, none, NULL);
     int rc = probe == NULL ? -1 : vmh_fd_field_check(probe, fileno_def);
     Py_XDECREF(probe);
@@ -826,6 +867,7 @@ int vmh_socket_finish(PyObject *dict)
     if (rc < 0)
         return -1;
     atomic_store(&socket_gettimeout, gettimeout_def);
+    atomic_store(&socket_getdefaulttimeout, ((PyCFunctionObject *)getdefaulttimeout)->m_ml);
     atomic_store(&socket_init, type->tp_init);
     atomic_store(&socket_dealloc, type->tp_dealloc);
     type->tp_dealloc = socket_dealloc_gate;

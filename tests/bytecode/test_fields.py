@@ -100,6 +100,12 @@ def _forged(manifest, code):
     return write_archive({**entries, "manifest.msgpack": msgpack.packb({**bundle_format._fields_of(manifest), "files": files})})
 
 
+@pytest.mark.parametrize("write", [write_bundle, bundle_in_memory])
+def test_what_utf8_cannot_say_is_not_written(write):
+    with pytest.raises(BundleError, match=r"permissions\.read\[0\]: expected an absolute path"):
+        write(replace(MANIFEST, permissions={"read": ("/x\ud800",)}), {"main": Module(False, b"")})
+
+
 def test_a_bundle_in_memory_is_held_to_the_same_before_it_is_loaded():
     bundle = bundle_in_memory(MANIFEST, {"main": Module(False, b"")})
     wrong = replace(bundle, manifest=replace(MANIFEST, limits={"memory_bytes": 2**63}))

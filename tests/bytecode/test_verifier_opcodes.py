@@ -638,6 +638,7 @@ TRUSTED = {
     ".type_params: an argument of that name": (
         "LOAD_FAST 0; CALL_INTRINSIC_1 10; RETURN_VALUE", dict(slots=".type_params", argcount=1), "expected tuple"),
     ".type_params: of a closure that anyone can make": (None, None, "expected tuple"),
+    ".type_params: stored in a closure's cell, which others hold": (None, None, "expected tuple"),
     ".defaults: as **": (None, None, "positional arguments and the only ones"),
     ".defaults: as *": (None, None, "positional arguments and the only ones"),
     ".defaults: by keyword only": (None, None, "positional arguments and the only ones"),
@@ -685,6 +686,10 @@ BUILT = {  # rows of TRUSTED that take more than one code object
     "COPY_FREE_VARS: func_closure is there": INNER,
     ".type_params: of a closure that anyone can make": capturing(
         "LOAD_DEREF 0; CALL_INTRINSIC_1 10; RETURN_VALUE", free=".type_params", outer_cells=".type_params"
+    ),
+    ".type_params: stored in a closure's cell, which others hold": capturing(
+        "LOAD_CONST 0; BUILD_TUPLE 1; STORE_DEREF 0; LOAD_DEREF 0; CALL_INTRINSIC_1 10; RETURN_VALUE",
+        free=".type_params", outer_cells=".type_params",
     ),
     ".defaults: as **": typed(TAKE_DEFAULTS, argcount=0, flags=OPTIMIZED | VARKEYWORDS),
     ".defaults: as *": typed(TAKE_DEFAULTS, argcount=0, flags=OPTIMIZED | VARARGS),

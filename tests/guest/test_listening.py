@@ -128,6 +128,7 @@ def asked(port):
     kinds = {
         "net": {"net": ["127.0.0.1:*", "localhost:*"]},
         "listen": {"listen": [f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}"], "host": ["ready"]},
+        "name": {"listen": [f"localhost:{port}"]},
         "any port": {"listen": ["127.0.0.1:*"]},
         "any": {"listen": ["*:*"]},
         "none": {},
@@ -168,6 +169,7 @@ def test_a_client_may_ask_for_a_free_port(asked):
         try:
             assert asked("net", "fetch", server.getsockname()[1], ("127.0.0.1", 0)) == b"hello"
         finally:
+            server.shutdown(socket.SHUT_RDWR)       # where nobody came
             answering.join()
     assert asked("net", "bind", "", 0, "SOCK_DGRAM")[0] == "0.0.0.0"
     assert denied(asked("net", "bind", "example.org", 0)), "that would ask for a name that nothing grants"
@@ -185,6 +187,8 @@ def test_an_unbound_datagram_socket_is_answered(asked):
         try:
             assert asked("net", "datagram", server.getsockname()[1]) == b"answer"
         finally:
+            with socket.socket(type=socket.SOCK_DGRAM) as last:         # where none came
+                last.sendto(b"", server.getsockname())
             answering.join()
 
 
@@ -199,6 +203,12 @@ def test_what_listen_names_is_bound_and_nothing_else(asked, port):
     assert denied(asked("listen", "listen"))
     assert denied(asked("listen", "fetch", port, None), "net"), "listening is no connecting"
     assert denied(asked("none", "listen"), "net") and denied(asked("none", "bind", "127.0.0.1", 0), "net")
+
+
+def test_a_name_stands_for_the_number_that_it_has_once_it_is_bound(asked, port):
+    assert denied(asked("name", "bind", "127.0.0.1", port))
+    assert asked("name", "listen", "localhost", port) == ("127.0.0.1", port)
+    assert denied(asked("name", "listen", "127.0.0.2", port))
 
 
 def test_a_star_stands_for_all_ports_or_addresses(asked):

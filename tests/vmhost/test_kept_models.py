@@ -16,6 +16,7 @@ import pytest
 import vmhost
 from bytecode.compiler import compile_task
 from tests import networks
+from tests.hosts import in_a_process
 from vmhost.kept_models import KeptModels
 
 MAIN = """
@@ -75,7 +76,7 @@ def test_a_kept_model_that_was_damaged_between_runs_is_prepared_anew(bundle, sta
     [kept, _] = answers(bundle, state)
     path = state / "models" / kept
     good, before = path.read_bytes(), path.stat().st_ino
-    for at in (7, 33, 45, 4096, len(good) // 2, len(good) - 1):         # header, sum, choices, weights
+    for at in (7, 21, 29, 33, 45, 4096, len(good) // 2, len(good) - 1):         # header, with sizes; sum, choices, weights
         path.write_bytes(good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1:])
         assert answers(bundle, state) == [kept, "rates.json"]
         assert path.read_bytes() == good and path.stat().st_ino != before
@@ -157,6 +158,11 @@ def test_a_pipe_in_a_kept_models_place_is_not_waited_for(bundle, state):
     [kept, _] = answers(bundle, state)
     (state / "models" / kept).unlink()
     os.mkfifo(state / "models" / kept)
+    done = in_a_process("""
+        with vmhost.Host(allow_unsigned=True, state=sys.argv[1]) as host:
+            host.load(sys.argv[2])
+    """, state, bundle, timeout_s=60)
+    assert (done.returncode, done.stderr) == (0, "")
     answers(bundle, state)
 
 

@@ -70,6 +70,13 @@ def test_a_second_damaged_file_takes_the_place_of_the_first(tmp_path):
         assert (tmp_path / "breakers.damaged").read_bytes() == content
 
 
+def test_an_empty_folder_is_not_in_a_damaged_files_way(tmp_path):
+    (tmp_path / "breakers.damaged").mkdir()
+    (tmp_path / "breakers.msgpack").write_bytes(b"\xc1")
+    StateFolder(tmp_path).close()
+    assert (tmp_path / "breakers.damaged").read_bytes() == b"\xc1"
+
+
 def test_what_cannot_be_put_aside_is_one_typed_error_and_the_folder_is_free(tmp_path):
     (tmp_path / "breakers.msgpack").write_bytes(b"\xc1")
     (tmp_path / "breakers.damaged" / "in the way").mkdir(parents=True)
@@ -186,9 +193,11 @@ def test_the_folder_is_free_as_soon_as_its_process_was_killed_even_if_a_forked_c
             print(f"process {first.pid}" in str(error), type(error).__name__)
         first.kill()
         first.wait()
-        with vmhost.Host(allow_unsigned=True, state=sys.argv[1]) as host:
-            print(host.load(bundle("def run(value): return value"))(1))
-        os.kill(child, signal.SIGKILL)
+        try:
+            with vmhost.Host(allow_unsigned=True, state=sys.argv[1]) as host:
+                print(host.load(bundle("def run(value): return value"))(1))
+        finally:
+            os.kill(child, signal.SIGKILL)
     """, tmp_path)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "True ConfigurationError\n1\n")
 

@@ -92,7 +92,8 @@ def test_any_other_exception_is_the_tasks(load, error):
 
 @pytest.mark.parametrize(("error", "breaker", "opens"), [
     ("worse", {"caller_errors": ["main.BadOrder"]}, False), ("own", {"caller_errors": ["main.Worse"]}, True),
-    ("own", {"caller_errors": ["BadOrder"]}, True), ("value", {"caller_errors": []}, True), ("value", {"caller_errors": ["KeyError"]}, True),
+    ("own", {"caller_errors": ["BadOrder"]}, True), ("own", {"caller_errors": ["main.BadOrderly"]}, True),
+    ("value", {"caller_errors": []}, True), ("value", {"caller_errors": ["KeyError"]}, True),
     ("runtime", {"caller_errors": ["Exception"]}, False), ("exit", {"caller_errors": ["Exception"]}, True),
     ("runtime", {"failures": ["load", "time"]}, False), ("runtime", {"failures": []}, False), ("runtime", {"failures": ["error"]}, True),
 ])

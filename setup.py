@@ -2,7 +2,7 @@
 
 `vmhost.isolation._core` is made of every C file in vmhost/isolation/; `engine/libvme.so` of those in engine/src (no Python in
 it; files in its folders avx2/ and avx512/ are compiled for those instructions and run only where the CPU has them);
-`engine._array`, its Python array type, of those in engine/arrays; `engine._vme`, cffi's binding for the host, of what
+`vmhost.engine._array`, its Python array type, of those in engine/arrays; `vmhost.engine._vme`, cffi's binding for the host, of what
 engine/declarations.py reads in its header. The shipped tasks come along in vmhost/tasks. Two environment variables change the build:
 VMHOST_SANITIZE=address|undefined|thread adds that sanitizer ("address,undefined" both), VMHOST_WERROR=1 turns warnings into errors. Object files with
 different sanitizers lie in different folders, so switching between them never mixes them; those that were compiled with
@@ -54,8 +54,8 @@ if LIBMVEC:
     INSTRUCTIONS = {name: [*flags, "-DVME_LIBMVEC"] for name, flags in INSTRUCTIONS.items()}
 # Results are NumPy's: no contraction to fused products behind the source's back. The engine reads no errno and no exception flags.
 ARITHMETIC = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
-BINDING = "engine._vme"         # its one source is written when it is built
-LIBRARY = "engine.libvme"       # a plain shared library: no Python, no suffix in its name
+BINDING = "vmhost.engine._vme"         # its one source is written when it is built
+LIBRARY = "vmhost.engine.libvme"       # a plain shared library: no Python, no suffix in its name
 
 
 def extensions():
@@ -64,7 +64,7 @@ def extensions():
         _native("vmhost.isolation._core", ["vmhost/isolation"], ["engine/include", *_python_headers()], ["-O2"]),
         _native(LIBRARY, ["engine/src", "engine/src/portable", *(f"engine/src/{name}" for name in INSTRUCTIONS if X86_64)],
                 ["engine/include", "engine/src"], ARITHMETIC, libraries=["mvec", "m"] if LIBMVEC else ["m"]),
-        _native("engine._array", ["engine/arrays"], ["engine/include", *_python_headers()], ["-O2"], needs_library=True),
+        _native("vmhost.engine._array", ["engine/arrays"], ["engine/include", *_python_headers()], ["-O2"], needs_library=True),
         _native(BINDING, [], ["engine/include", *_python_headers()], ["-O2"], needs_library=True, ours=False),
     ]
 
@@ -169,7 +169,7 @@ class BuildInParallel(build_ext):
     def write_binding(self):
         """The C source of the binding; written only when it changes, so that it is compiled only then."""
         source = Path(self.build_temp, "vme_binding.c")
-        subprocess.run([sys.executable, "-m", "engine.declarations", f"{source}.new"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-m", "vmhost.engine.declarations", f"{source}.new"], check=True, stdout=subprocess.DEVNULL)
         made = Path(f"{source}.new").read_text()
         if not source.exists() or source.read_text() != made:
             source.write_text(made)

@@ -8,7 +8,7 @@ from concurrent.futures import InterpreterPoolExecutor, ProcessPoolExecutor, Thr
 from pathlib import Path
 
 import vmhost
-from bytecode.compiler import compile_task
+from vmhost.bytecode.compiler import compile_task
 
 from bench.functions import ROOT
 

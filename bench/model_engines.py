@@ -16,7 +16,7 @@ import time
 
 def _read(folder):
     """The bytes of our model file, as hosts and `engine.load` read them, and ms for that, which a host has done for its digests before it makes a session."""
-    from engine.task_models import find
+    from vmhost.engine.task_models import find
     began = time.perf_counter()
     _, data = find(folder / "network.vmm")
     return data, 1000 * (time.perf_counter() - began)
@@ -24,11 +24,11 @@ def _read(folder):
 
 class InTheHost:
     NAME = "in the host"
-    MODULES = ("engine.library", "engine.models", "engine.task_models", "numpy")
+    MODULES = ("vmhost.engine.library", "vmhost.engine.models", "vmhost.engine.task_models", "numpy")
 
     def __init__(self, folder, threads):
-        from engine import library
-        from engine.models import opened
+        from vmhost.engine import library
+        from vmhost.engine.models import opened
         library.set_threads(threads)
         data, read_ms = _read(folder)
         self._model = self.run = opened("network", data, spend=True)
@@ -43,7 +43,7 @@ class KeptInTheHost:
 
     def __init__(self, folder, threads):
         from vmhost.kept_models import KeptModels
-        from engine import library
+        from vmhost.engine import library
         library.set_threads(threads)
         data, read_ms = _read(folder)
         self._model = library.Model(data, kept=KeptModels(folder).place(b"network"), spend=True)
@@ -54,11 +54,11 @@ class InAVM:
     """Callers at the same time get VMs of their own, up to eight."""
 
     NAME = "in a VM"
-    MODULES = ("vmhost", "engine.library")
+    MODULES = ("vmhost", "vmhost.engine.library")
 
     def __init__(self, folder, threads):
         import vmhost
-        from engine import library
+        from vmhost.engine import library
         library.set_threads(threads)
         self._host = vmhost.Host(allow_unsigned=True, policy=vmhost.Policy(cores=8))
         self.run = self._host.load(folder / "network.vmb")

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from onnx import helper
 
 from bench.model_engines import MNN
-from bytecode.compiler import compile_task
+from vmhost.bytecode.compiler import compile_task
 
 MAIN = """
-import engine
+from vmhost import engine
 
 model = None
 

@@ -147,7 +147,7 @@ class _Served:
         return sum(counts) / (time.perf_counter() - began), getattr(self._engine, "vms", callers)
 
     def rates(self):
-        from engine import library
+        from vmhost.engine import library
 
         began = time.perf_counter()
         library.measured_rates()

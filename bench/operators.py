@@ -1,8 +1,8 @@
-"""engine.numpy against NumPy in the main interpreter, operator by operator, on the same values and layouts.
+"""vmhost.engine.numpy against NumPy in the main interpreter, operator by operator, on the same values and layouts.
 
 A case is timed in rounds: ours, NumPy's, NumPy's again, each as many calls in a row as fill about a third of a millisecond; the least of
 each counts, so that what else the machine does counts as little as possible. NumPy's two figures give its spread against itself, which
-ratios are to be read against. Cases of functions that engine.numpy lacks are left out and named.
+ratios are to be read against. Cases of functions that vmhost.engine.numpy lacks are left out and named.
 
 Where NumPy has threads, each sample waits until no thread of this process runs: after a call the threads of NumPy's OpenBLAS burn their
 cores for a tenth of a second, which whoever comes next would pay for. It then starts with ten milliseconds of calls that are not counted:
@@ -17,7 +17,7 @@ import time
 
 import numpy
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 from bench.measure import Cell
 from tests.engine import op_cases
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 guest = sys.modules["vmhost.guest"] = types.ModuleType("vmhost.guest")  # the package itself imports what only VMs have
 guest.__path__ = [str(ROOT / "vmhost" / "guest")]
 
-from bytecode.texts import collect_texts  # noqa: E402
+from vmhost.bytecode.texts import collect_texts  # noqa: E402
 from vmhost.guest import patches, texts  # noqa: E402
 from vmhost.isolation import vm as isolation  # noqa: E402
 

@@ -24,7 +24,7 @@ from .stdlib import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered
 
 _REFUSES_VMS = "its C part refuses interpreters with a GIL of their own"
 _THIRD_PARTY = {
-    "numpy": f"{_REFUSES_VMS}; import engine.numpy, which has its names",
+    "numpy": f"{_REFUSES_VMS}; import vmhost.engine.numpy, which has its names",
     "cffi": f"{_REFUSES_VMS}; call the library on the host, as a host function",
     "cryptography": f"{_REFUSES_VMS}; use hashlib and hmac, or a host function",
     "msgpack": f"{_REFUSES_VMS}; use json or struct",
@@ -240,7 +240,7 @@ class _Search:
         if top == "vmhost":
             if name in ("vmhost", "vmhost.guest") or name in offered_modules():
                 return None
-            return "a VM has vmhost.guest only, the host's side stays on the host"
+            return "a VM has vmhost.guest and vmhost.engine only, the host's side stays on the host"
         if name in ALIASES or (name in offered_modules() and name not in REFUSED):
             return None
         reason = REFUSED.get(name) or left_out(name)
@@ -371,7 +371,7 @@ class _Reader:
             elif inner in LEFT_OUT or inner in REFUSED:
                 self._import(inner, node, shown + alias.name, alias)
             elif base == "vmhost" and self._search.is_task and inner not in offered_modules() and alias.name != "guest":
-                self._refuse(node, f"{shown}{alias.name}: a VM has vmhost.guest only, the host's side stays on the "
+                self._refuse(node, f"{shown}{alias.name}: a VM has vmhost.guest and vmhost.engine only, the host's side stays on the "
                                    "host")
             elif inner in REFUSED_NAMES:
                 self._refuse(node, f"{shown}{alias.name}: a VM does not have it: {REFUSED_NAMES[inner]}", alias)

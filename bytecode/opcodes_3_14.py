@@ -7,7 +7,7 @@ is a kind here, what it checks itself is plain `obj`.
 
 Effects read `inputs -- outputs`, deepest slot first. `obj*oparg` repeats a slot, `=0` leaves input 0 as it was (with
 what it borrows), `a|b` allows either kind. Rows whose `rule` is set have an effect that depends on more than the
-operand; `bytecode.verifier.flow` has a function of that name, and the text then says what is popped and pushed at
+operand; `vmhost.bytecode.verifier.flow` has a function of that name, and the text then says what is popped and pushed at
 least.
 """
 
@@ -17,7 +17,7 @@ VERSION = (3, 14)
 
 
 class Row(namedtuple("Row", ("effect", "operand", "rule", "raises"), defaults=("none", "", True))):
-    """One instruction. `operand` names a domain (see `bytecode.verifier.operands`); a range is (first, last)."""
+    """One instruction. `operand` names a domain (see `vmhost.bytecode.verifier.operands`); a range is (first, last)."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
 """The standard-library bundle, and the tables of what a sealed VM offers.
 
-`python -m bytecode.stdlib OUT.vmb` compiles the running Python's own standard library (its .py sources), minus what has
-no use in a VM, plus the guest runtime of `vmhost/guest/` and `engine.numpy`, into one unsigned bundle that only this exact Python accepts.
+`python -m vmhost.bytecode.stdlib OUT.vmb` compiles the running Python's own standard library (its .py sources), minus what has
+no use in a VM, plus the guest runtime of `vmhost/guest/` and `vmhost.engine.numpy`, into one unsigned bundle that only this exact Python accepts.
 Same Python, same sources: same bytes.
 
 The guest runtime shapes the bundle in two ways, and both are read as files, since this package imports nothing of
@@ -20,6 +20,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+import vmhost
+
 from .acceptance import note
 from .errors import BytecodeError
 from .format import Manifest, Module, module_path, read_bundle, write_bundle
@@ -35,7 +37,7 @@ NATIVE_MODULES = frozenset("""
     _sqlite3 _sre _ssl _stat _statistics _string _struct _sysconfig _thread _tokenize _types _typing _uuid
     _warnings _weakref _zoneinfo _zstd array atexit binascii builtins cmath errno gc itertools marshal math mmap posix
     pyexpat select sys time unicodedata zlib
-    engine._array
+    vmhost.engine._array
 """.split())
 
 _NO_PROCESSES = "a VM starts no processes; run the work in the task itself, or start the process on the host"
@@ -114,8 +116,8 @@ ALIASES = frozenset({
     "xml.parsers.expat.model",
 })
 
-_GUEST = Path(__file__).resolve().parent.parent / "vmhost" / "guest"
-_ENGINE = Path(__file__).resolve().parent.parent / "engine"
+_VMHOST = Path(vmhost.__file__).parent
+_GUEST, _ENGINE = _VMHOST / "guest", _VMHOST / "engine"
 _STUB = b'"""Inside a VM this package holds the guest runtime only."""\n'
 _FOR_THE_BUILD = ("patches.py", "policy.py", "splitting.py", "testing.py")        # in vmhost/guest/, but never inside a VM
 _NOT_LIBRARY = ("__pycache__", "lib-dynload", "site-packages", "dist-packages")
@@ -203,12 +205,12 @@ def _guest_sources(guest=_GUEST):
 
 
 def _engine_sources():
-    """The engine's Python that runs inside a VM: the package itself, `engine.models` and `engine.numpy`."""
-    sources = {"engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True),
-               "engine.models": (_ENGINE / "models.py", (_ENGINE / "models.py").read_bytes(), False)}
+    """The engine's Python that runs inside a VM: the package itself, `vmhost.engine.models` and `vmhost.engine.numpy`."""
+    sources = {"vmhost.engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True),
+               "vmhost.engine.models": (_ENGINE / "models.py", (_ENGINE / "models.py").read_bytes(), False)}
     for path in sorted((_ENGINE / "numpy").rglob("*.py")):
         is_package = path.stem == "__init__"
-        parts = path.relative_to(_ENGINE.parent).with_suffix("").parts
+        parts = ("vmhost", *path.relative_to(_VMHOST).with_suffix("").parts)
         sources[".".join(parts[:-1] if is_package else parts)] = (path, path.read_bytes(), is_package)
     return sources
 
@@ -219,8 +221,8 @@ def _load(path):
 
 
 def main(arguments=None):
-    """`python -m bytecode.stdlib OUT.vmb`; exit status 0, 1 if it can't be compiled or written, 2 for wrong usage, 130 for Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m bytecode.stdlib", description="Build the standard-library bundle.")
+    """`python -m vmhost.bytecode.stdlib OUT.vmb`; exit status 0, 1 if it can't be compiled or written, 2 for wrong usage, 130 for Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m vmhost.bytecode.stdlib", description="Build the standard-library bundle.")
     parser.add_argument("out", type=Path, metavar="OUT.vmb")
     out = parser.parse_args(arguments).out
     try:

@@ -1,4 +1,4 @@
-"""The models of a task's folder or of a bundle, for `engine.load` outside VMs: the entry point `engine.models` of pyproject.toml."""
+"""The models of a task's folder or of a bundle, for `engine.load` outside VMs: the entry point `vmhost.engine.models` of pyproject.toml."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """What cffi is told of the engine: the declarations of include/vme.h and vme_search.h, read from the headers themselves, so that they cannot drift.
 
-`python -m engine.declarations OUT.c` writes the C source of `engine._vme`, the host's binding; setup.py does so at build time.
+`python -m vmhost.engine.declarations OUT.c` writes the C source of `vmhost.engine._vme`, the host's binding; setup.py does so at build time.
 Needs cffi; nothing inside a VM imports this.
 """
 
@@ -24,11 +24,11 @@ def declarations():
 
 
 def binding():
-    """The cffi builder of `engine._vme`."""
+    """The cffi builder of `vmhost.engine._vme`."""
     from cffi import FFI
     builder = FFI()
     builder.cdef(declarations())
-    builder.set_source("engine._vme", '#include "vme_search.h"\n')
+    builder.set_source("vmhost.engine._vme", '#include "vme_search.h"\n')
     return builder
 
 

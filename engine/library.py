@@ -1,4 +1,4 @@
-"""Administration of the engine, for the host: backends, threads, what it is made of. Arrays are in `engine.numpy`.
+"""Administration of the engine, for the host: backends, threads, what it is made of. Arrays are in `vmhost.engine.numpy`.
 
 Needs cffi, so it works in the main interpreter only; nothing inside a VM imports it.
 """
@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from engine._vme import ffi, lib
+from vmhost.engine._vme import ffi, lib
 
 
 RATES = ("products", "points_2", "points_4", "weight_bytes", "bytes")       # in the order of vme_search.h
@@ -79,7 +79,7 @@ class Statistics(NamedTuple):
 
 def statistics():
     """The Statistics of the host's own arrays; what each VM holds and pays for is in `Host.statistics()`."""
-    from engine import _array
+    from vmhost.engine import _array
     return Statistics(**_array._statistics())
 
 
@@ -123,7 +123,7 @@ class Model:
 
     `search`: "measured" chooses algorithms by what this machine's cores do and tries near ties, "fixed" by built-in numbers. `kept`: a path that
     stands for these bytes and this engine, backend and CPU, in a folder that only this user can write: what is prepared is mapped from there, or
-    kept there. `spend`: `data` is writable and nobody reads it afterwards, as of engine.models.opened. EngineError says what is wrong with the bytes.
+    kept there. `spend`: `data` is writable and nobody reads it afterwards, as of vmhost.engine.models.opened. EngineError says what is wrong with the bytes.
     """
 
     def __init__(self, data, search="measured", kept=None, spend=False):
@@ -156,8 +156,8 @@ def table_address():
 
 
 def array_module_path():
-    """The file of the native module `engine._array`."""
-    return importlib.util.find_spec("engine._array").origin
+    """The file of the native module `vmhost.engine._array`."""
+    return importlib.util.find_spec("vmhost.engine._array").origin
 
 
 def _check(status):

@@ -1,18 +1,18 @@
 """What operators there are and how each is made, read from where they are made: what `vmhost doctor` prints.
 
 The C library says which of its operators have kernels in every backend, which are loops written once, and which are lowered to others; the
-functions of `engine.numpy` beyond those are lowered to them in Python or in the array module. Needs cffi, like `engine.library`; imports
-all files of `engine.numpy`.
+functions of `vmhost.engine.numpy` beyond those are lowered to them in Python or in the array module. Needs cffi, like `vmhost.engine.library`; imports
+all files of `vmhost.engine.numpy`.
 """
 
 import importlib
 from types import BuiltinFunctionType, FunctionType
 from typing import NamedTuple
 
-import engine.numpy
-from engine import _array
-from engine._vme import ffi, lib
-from engine.numpy._composites import Composite
+import vmhost.engine.numpy
+from vmhost.engine import _array
+from vmhost.engine._vme import ffi, lib
+from vmhost.engine.numpy._composites import Composite
 
 KERNELS, LOOPS, LOWERED = "kernels", "loops", "lowered"
 _MAKINGS = {lib.VME_BY_KERNELS: KERNELS, lib.VME_BY_LOOPS: LOOPS, lib.VME_LOWERED: LOWERED}
@@ -20,7 +20,7 @@ _MAKINGS = {lib.VME_BY_KERNELS: KERNELS, lib.VME_BY_LOOPS: LOOPS, lib.VME_LOWERE
 _FAMILIES = {"unary": (lib.VME_UNARY_COUNT, lib.vme_unary_name), "binary": (lib.VME_BINARY_COUNT, lib.vme_binary_name),
              "reduce": (lib.VME_REDUCE_COUNT, lib.vme_reduce_name), "scan": (lib.VME_SCAN_COUNT, lib.vme_scan_name)}
 
-# Files of engine.numpy that hold no operators on arrays: dtypes, files, text, printing, options, walks and functions of Python's.
+# Files of vmhost.engine.numpy that hold no operators on arrays: dtypes, files, text, printing, options, walks and functions of Python's.
 _NO_OPERATORS = {"_apply", "_dtypes", "_files", "_flat", "_inspection", "_memory", "_options", "_poly1d", "_printing", "_text"}
 # Functions beside operators that are none: what they say is no array, comes from outside, or from a function of the caller's.
 _NONE = {"array", "asarray", "asarray_chkfinite", "base_repr", "binary_repr", "broadcast_shapes", "can_cast", "copyto",
@@ -71,17 +71,17 @@ def kernels():
 
 
 def lowered():
-    """The names of the operators that are made of others and so need nothing in any backend: the library's, and engine.numpy's functions."""
+    """The names of the operators that are made of others and so need nothing in any backend: the library's, and vmhost.engine.numpy's functions."""
     names = {operator.name for operator in operators() if operator.making == LOWERED}
-    files = {file for file in engine.numpy._FILE_OF.values() if file not in _NO_OPERATORS}
+    files = {file for file in vmhost.engine.numpy._FILE_OF.values() if file not in _NO_OPERATORS}
     for file in files:
-        importlib.import_module(f"engine.numpy.{file}")
+        importlib.import_module(f"vmhost.engine.numpy.{file}")
     known = {operator.name for operator in operators()} | _NONE | _ONE
     found = {}      # a function under several names counts once
-    for name in sorted(set(dir(_array)) | {name for name, file in engine.numpy._FILE_OF.items() if file in files}):
-        function = getattr(engine.numpy, name, None)
+    for name in sorted(set(dir(_array)) | {name for name, file in vmhost.engine.numpy._FILE_OF.items() if file in files}):
+        function = getattr(vmhost.engine.numpy, name, None)
         if not name.startswith("_") and name not in known and isinstance(function, (BuiltinFunctionType, FunctionType, Composite)):
-            found.setdefault(id(function), function.__name__ if getattr(engine.numpy, function.__name__, None) is function else name)
+            found.setdefault(id(function), function.__name__ if getattr(vmhost.engine.numpy, function.__name__, None) is function else name)
     return sorted(names | set(found.values()))
 
 

@@ -1,4 +1,4 @@
-"""`python -m engine.surface` writes docs/numpy.md: every public name of NumPy, and whether `engine.numpy` has it.
+"""`python -m vmhost.engine.surface` writes docs/numpy.md: every public name of NumPy, and whether `vmhost.engine.numpy` has it.
 
 Needs NumPy, whose names are listed, so it runs in the host and while developing only. What differs on purpose stands in
 DIFFERENT here; what is absent on purpose in engine/numpy/_absent.py.
@@ -7,8 +7,8 @@ DIFFERENT here; what is absent on purpose in engine/numpy/_absent.py.
 import importlib
 import sys
 
-import engine.numpy
-from engine.numpy._absent import ABSENT, ABSENT_IN, ABSENT_METHODS
+import vmhost.engine.numpy
+from vmhost.engine.numpy._absent import ABSENT, ABSENT_IN, ABSENT_METHODS
 
 # NumPy's names that work, with a difference that a user may notice
 DIFFERENT = {
@@ -58,7 +58,7 @@ def public_names(module):
 
 def verdict(module, name):
     """(same, different or absent; the remark)"""
-    ours = importlib.import_module("engine.numpy" + (f".{module}" if module else ""))
+    ours = importlib.import_module("vmhost.engine.numpy" + (f".{module}" if module else ""))
     try:
         getattr(ours, name)
     except AttributeError:
@@ -71,8 +71,8 @@ def page():
     """The text of docs/numpy.md."""
     import numpy
 
-    lines = ["# NumPy's names in `engine.numpy`", "",
-             "<!-- Made by: python -m engine.surface > docs/numpy.md -->", "",
+    lines = ["# NumPy's names in `vmhost.engine.numpy`", "",
+             "<!-- Made by: python -m vmhost.engine.surface > docs/numpy.md -->", "",
              f"Against NumPy {'.'.join(numpy.__version__.split('.')[:2])}. *Same* means NumPy's arguments, values, dtypes and errors, with these differences everywhere: reductions and",
              "full indexing give arrays of no dimensions that hash, compare, format and convert like numbers; there are no floating-point warnings;",
              "object, string, datetime and structured dtypes are absent. A name that is absent raises AttributeError with the advice that stands here.", ""]
@@ -88,7 +88,7 @@ def page():
             lines += ["| name | | how, or what to use |", "| --- | --- | --- |"]
             lines += [f"| `{name}` | {kind} | {remark} |" for name, kind, remark in rest] + [""]
     methods = sorted(name for name in dir(numpy.ndarray) if not name.startswith("_"))
-    absent = [name for name in methods if not hasattr(engine.numpy.ones((1, 1)), name)]
+    absent = [name for name in methods if not hasattr(vmhost.engine.numpy.ones((1, 1)), name)]
     lines += ["## Methods and attributes of arrays", "", f"{len(methods) - len(absent)} same, {len(absent)} absent.", "",
               "| name | what to use |", "| --- | --- |"]
     lines += [f"| `{name}` | {ABSENT_METHODS.get(name, '')} |" for name in absent]

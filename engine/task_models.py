@@ -1,7 +1,7 @@
 """Models by name outside VMs, so that a task's modules run as plain Python: `engine.load("digits")` finds what task.yaml calls so.
 
 Names are looked up in the task folder that the calling module lies in, else in the one that is the current folder; `look_in` names another, or a bundle.
-Whoever can read these says so with an entry point of the group `engine.models`: a function of a folder or a bundle and a name that gives the bytes of the
+Whoever can read these says so with an entry point of the group `vmhost.engine.models`: a function of a folder or a bundle and a name that gives the bytes of the
 model file, and raises LookupError where there is no such model. The engine itself knows neither.
 """
 
@@ -34,7 +34,7 @@ def find(name):
     place = None if isinstance(name, os.PathLike) or os.sep in name else _place()
     if place is None and not os.path.isfile(name):
         raise LookupError(f"there is no model file {os.fspath(name)!r}, and no {SPEC_NAME} beside the caller or in the current folder that could name a model so; "
-                          "name a file, call it from the task's folder, or say where: with engine.task_models.look_in(FOLDER_OR_BUNDLE)")
+                          "name a file, call it from the task's folder, or say where: with vmhost.engine.task_models.look_in(FOLDER_OR_BUNDLE)")
     if place is not None:
         try:
             return name, _reader()(place, name)
@@ -56,7 +56,7 @@ def _place():
     if _named:
         return _named[-1]
     frame = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "engine":
+    while frame is not None and f"{frame.f_globals.get('__name__', '')}.".startswith("vmhost.engine."):
         frame = frame.f_back
     file = None if frame is None else frame.f_globals.get("__file__")
     caller = () if file is None else Path(file).resolve().parents
@@ -64,6 +64,6 @@ def _place():
 
 
 def _reader():
-    for found in metadata.entry_points(group="engine.models"):
+    for found in metadata.entry_points(group="vmhost.engine.models"):
         return found.load()
     raise LookupError("nothing installed here reads task folders and bundles; install vmhost (pip install vmhost, or make build), or name a model file")

@@ -10,7 +10,7 @@ import gzip
 import runpy
 from pathlib import Path
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 DATA = Path(__file__).resolve().parent / "data"
 DIGITS_FOR_TRAINING = 1297

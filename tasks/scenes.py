@@ -4,13 +4,13 @@ A digit of 8x8 pixels is enlarged, turned and written in coloured ink on coloure
 from one side, and the sensor adds noise. The same seed draws the same pictures. `cases.py` shows them to tasks/vision, `training/vision.py` learns from others.
 """
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 LEAST, MOST = 40, 88        # pixels of a side
 
 
 def picture(image, random):
-    """A picture (height, width, 3), uint8, of the digit `image` (64 numbers of ink from 0 to 16), by a Generator of engine.numpy."""
+    """A picture (height, width, 3), uint8, of the digit `image` (64 numbers of ink from 0 to 16), by a Generator of vmhost.engine.numpy."""
     height, width = (int(side) for side in random.integers(LEAST, MOST, 2))
     size = min(height, width) * random.uniform(0.75, 0.95)
     middle = np.asarray([height / 2, width / 2]) + random.uniform(-0.05, 0.05, 2) * size

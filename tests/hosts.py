@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 from vmhost.limits import byte_count, seconds
 
 _LIMITS = {"memory": ("memory_bytes", byte_count), "stack": ("stack_bytes", byte_count), "wall_time": ("wall_time_s", seconds),

@@ -111,7 +111,7 @@ def test_what_the_packages_import_is_declared():
     ("bytecode/format.py", "import vmhost.host"),
     ("vmhost/guest/boot.py", "from vmhost import host"),
     ("vmhost/guest/boot.py", "from .. import errors"),
-    ("vmhost/isolation/vm.py", "from bytecode.format import read_bundle"),
+    ("vmhost/isolation/vm.py", "from vmhost.bytecode.format import read_bundle"),
     ("vmhost/pool.py", "def late():\n    import vmhost.scheduler"),
     ("vmhost/isolation/vm.py", "from vmhost.pool import Pool"),
     ("vmhost/task.py", "import tests.vmhost"),

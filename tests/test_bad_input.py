@@ -13,8 +13,8 @@ import numpy
 import pytest
 
 import vmhost
-from bytecode.format import write_bundle
-from bytecode.signing import TrustStore, generate_key
+from vmhost.bytecode.format import write_bundle
+from vmhost.bytecode.signing import TrustStore, generate_key
 from tests.hosts import bundle, in_a_process, until
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 

@@ -20,9 +20,9 @@ import numpy
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources, compile_task
-from bytecode.errors import TaskSpecError
-from bytecode.spec import read_task
+from vmhost.bytecode.compiler import compile_sources, compile_task
+from vmhost.bytecode.errors import TaskSpecError
+from vmhost.bytecode.spec import read_task
 from tests.images import device_tools
 from vmhost.cli import main
 
@@ -234,7 +234,7 @@ def shown_only(text, folder, capfd):
 BLOCKS = {
     ("README.md", "make demo"): make_targets,
     ("README.md", "import vmhost"): ten_lines,
-    ("README.md", "import engine.numpy as np"): arrays_in_tasks,
+    ("README.md", "import vmhost.engine.numpy as np"): arrays_in_tasks,
     ("docs/architecture.md", "tasks/digits/ --compile_cloud-->"): shown_only,
     ("docs/bundle.md", "python tools/compile_cloud.py"): compile_cloud,
     ("docs/bundle.md", "digits.vmb: compiled for Python 3.15"): shown_only,        # tests/bytecode/test_format.py
@@ -242,14 +242,14 @@ BLOCKS = {
     ("docs/conformance.md", "make conformance"): make_targets,
     ("docs/device-image.md", "vmhost image"): device_image,
     ("docs/engine.md", "# tasks/mean/main.py"): arrays_in_tasks,
-    ("docs/engine.md", "from engine import library"): engine_settings,
+    ("docs/engine.md", "from vmhost.engine import library"): engine_settings,
     ("docs/executor.md", "import vmhost"): executor,
     ("docs/host-yaml.md", "trust: keys"): host_yaml,
     ("docs/host.md", "import asyncio, vmhost"): the_host,
     ("docs/host.md", "Task ------"): shown_only,
     ("docs/task-yaml.md", "tasks/x/task.yaml:5:"): task_yaml_errors,
     ("docs/task-yaml.md", "name: digits"): task_yaml,
-    ("docs/verifier.md", "from bytecode.verifier import"): verifier,
+    ("docs/verifier.md", "from vmhost.bytecode.verifier import"): verifier,
     ("docs/verifier.md", "digits.vmb: module main: function f"): shown_only,       # tests/bytecode/test_verifier.py
     ("docs/writing-tasks.md", "# hello/task.yaml"): shown_only,     # by first_task
     ("docs/writing-tasks.md", "# hello/main.py"): shown_only,       # by first_task
@@ -258,7 +258,7 @@ BLOCKS = {
     ("docs/writing-tasks.md", "limits: {memory"): task_yaml,
     ("docs/writing-tasks.md", "from vmhost.guest import"): asks_its_host,
     ("docs/writing-tasks.md", "from vmhost.guest.testing import"): without_a_vm,
-    ("docs/writing-tasks.md", "import engine"): model_by_name,
+    ("docs/writing-tasks.md", "from vmhost import engine"): model_by_name,
 }
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bytecode.compiler import compile_task
-from bytecode.errors import BytecodeError, CompileError, TaskSpecError
-from bytecode.format import TARGET, read_bundle
-from bytecode.signing import TrustStore, fingerprint, load_key
+from vmhost.bytecode.compiler import compile_task
+from vmhost.bytecode.errors import BytecodeError, CompileError, TaskSpecError
+from vmhost.bytecode.format import TARGET, read_bundle
+from vmhost.bytecode.signing import TrustStore, fingerprint, load_key
 
 
 def main(arguments=None):

@@ -201,7 +201,7 @@ bundle=vmhost/data/stdlib.vmb
 sources="$(running) $(find bytecode vmhost/guest engine -name '*.py' -o -name '*.json' | LC_ALL=C sort | xargs cat | sha256sum)"
 if ! is_stamped .venv/stdlib.stamp "$sources $(states "$bundle")"; then
     say "compiling the standard library for the VMs"
-    "$python" -m bytecode.stdlib "$bundle" >&2 || fail "the standard-library bundle could not be made (see above)"
+    "$python" -m vmhost.bytecode.stdlib "$bundle" >&2 || fail "the standard-library bundle could not be made (see above)"
     stamp .venv/stdlib.stamp "$sources $(states "$bundle")"
 fi
 

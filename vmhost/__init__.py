@@ -4,35 +4,51 @@ own.
     with vmhost.Host() as host:
         digits = host.load("build/digits.vmb")
         label = digits({"image": pixels})
+
+This file imports nothing until a name is used: `vmhost.bytecode` and `vmhost.engine` work without a host.
 """
 
-from vmhost.errors import (
-    BreakerOpenError,
-    BundleError,
-    ClosedError,
-    ConfigurationError,
-    CrossingError,
-    MemoryLimitError,
-    PermissionDenied,
-    QueueFullError,
-    TaskError,
-    TimeLimitError,
-    VMHostError,
-    VMLostError,
-)
-from vmhost.host import Host
-from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
-from vmhost.task import Task
+TYPE_CHECKING = False
+if TYPE_CHECKING:       # the same names again, for tools that read the source
+    from vmhost.errors import (
+        BreakerOpenError,
+        BundleError,
+        ClosedError,
+        ConfigurationError,
+        CrossingError,
+        MemoryLimitError,
+        PermissionDenied,
+        QueueFullError,
+        TaskError,
+        TimeLimitError,
+        VMHostError,
+        VMLostError,
+    )
+    from vmhost.executor import BrokenVMExecutor, VMExecutor
+    from vmhost.host import Host
+    from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
+    from vmhost.task import Task
 
-__all__ = [
-    "BreakerOpenError", "BreakerPolicy", "BundleError", "ClosedError", "ConfigurationError", "CrossingError", "Host",
-    "Limits", "MemoryLimitError", "PermissionDenied", "Policy", "QueueFullError", "Task", "TaskError", "TaskPolicy",
-    "TimeLimitError",
-    "VMExecutor", "VMHostError", "VMLostError",
-]
+_HOMES = {
+    "errors": (
+        "BreakerOpenError", "BundleError", "ClosedError", "ConfigurationError", "CrossingError", "MemoryLimitError",
+        "PermissionDenied", "QueueFullError", "TaskError", "TimeLimitError", "VMHostError", "VMLostError"),
+    "executor": ("BrokenVMExecutor", "VMExecutor"),
+    "host": ("Host",),
+    "limits": ("BreakerPolicy", "Limits", "Policy", "TaskPolicy"),
+    "task": ("Task",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name):
+    if name in _HOME_OF:
+        from importlib import import_module
+
+        value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        globals()[name] = value
+        return value
     if name == "__version__":
         from importlib import metadata      # the version stands in pyproject.toml, and in what was installed from it
 
@@ -40,8 +56,8 @@ def __getattr__(name):
             return metadata.version("vmhost")
         except metadata.PackageNotFoundError:
             return "checkout"               # that nobody installed
-    if name in ("BrokenVMExecutor", "VMExecutor"):
-        from vmhost import executor         # it needs the compiler, which a host of finished bundles does not
-
-        return getattr(executor, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

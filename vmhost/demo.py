@@ -235,7 +235,7 @@ def _load_cases(tasks_folder):
 
 def _left_out(tasks_folder):
     """The names of tasks that cannot be compiled here."""
-    from bytecode.spec import read_task
+    from vmhost.bytecode.spec import read_task
 
     if importlib.util.find_spec("onnx"):
         return ()
@@ -244,9 +244,9 @@ def _left_out(tasks_folder):
 
 def _compile_all(tasks_folder, names, folder, progress):
     """Writes NAME.vmb for every name into `folder`; the trust store for the key that signed them, and each task's compiled models."""
-    from bytecode import signing
-    from bytecode.compiler import compile_task
-    from bytecode.format import TARGET
+    from vmhost.bytecode import signing
+    from vmhost.bytecode.compiler import compile_task
+    from vmhost.bytecode.format import TARGET
 
     key, models = signing.generate_key(), {}
     for name in names:

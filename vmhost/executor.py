@@ -22,8 +22,8 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 
-from bytecode.fields import EVERYTHING, GRANTS, MAX_CONCURRENCY, MAX_GRANT_CHARS, MAX_MEMORY_BYTES, MAX_STACK_BYTES, is_unicode, matches, shown
-from bytecode.format import Manifest
+from vmhost.bytecode.fields import EVERYTHING, GRANTS, MAX_CONCURRENCY, MAX_GRANT_CHARS, MAX_MEMORY_BYTES, MAX_STACK_BYTES, is_unicode, matches, shown
+from vmhost.bytecode.format import Manifest
 
 from vmhost import travel
 from vmhost.errors import (

@@ -13,7 +13,7 @@
 | 141 | the reader of stdout went away |
 """
 
-import bytecode.errors
+import vmhost.bytecode.errors
 import vmhost.errors as ours
 
 DONE, TASK_FAILED, WRONG_INPUT, REFUSED, LIMIT, HOST_FAILED, UNHEALTHY = range(7)
@@ -23,9 +23,9 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 _CODES = (
     ((ours.TaskError, ours.PermissionDenied, ours.CrossingError), TASK_FAILED),
     ((ours.TimeLimitError, ours.MemoryLimitError), LIMIT),
-    ((ours.BundleError, bytecode.errors.BundleError, bytecode.errors.CompileError), REFUSED),
-    ((bytecode.errors.TaskSpecError,), REFUSED),
-    ((bytecode.errors.BytecodeError,), WRONG_INPUT),
+    ((ours.BundleError, vmhost.bytecode.errors.BundleError, vmhost.bytecode.errors.CompileError), REFUSED),
+    ((vmhost.bytecode.errors.TaskSpecError,), REFUSED),
+    ((vmhost.bytecode.errors.BytecodeError,), WRONG_INPUT),
     ((ours.ConfigurationError,), WRONG_INPUT),
     ((ours.VMHostError,), HOST_FAILED),
 )

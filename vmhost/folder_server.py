@@ -19,7 +19,7 @@ import select
 import threading
 import time
 
-from bytecode.fields import shown
+from vmhost.bytecode.fields import shown
 
 from vmhost import json_values
 from vmhost.errors import ConfigurationError, VMHostError

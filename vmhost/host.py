@@ -15,10 +15,10 @@ import threading
 import weakref
 from collections.abc import Mapping
 
-import bytecode.errors
-from bytecode.fields import shown
-from bytecode.format import Bundle, read_bundle
-from bytecode.signing import TrustStore
+import vmhost.bytecode.errors
+from vmhost.bytecode.fields import shown
+from vmhost.bytecode.format import Bundle, read_bundle
+from vmhost.bytecode.signing import TrustStore
 
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
 from vmhost.isolation import vm as isolation
@@ -143,7 +143,7 @@ class Host:
             else:
                 bundle = read_bundle(bundle, self._trust, self._allow_unsigned)
             bundle.verify()
-        except bytecode.errors.BundleError as error:
+        except vmhost.bytecode.errors.BundleError as error:
             raise BundleError(str(error)) from error
         return bundle
 
@@ -287,7 +287,7 @@ def _trust_store(trust):
     trust = _path(trust, "trust", "a TrustStore or the path of a file or folder of public keys")
     try:
         return TrustStore.load(trust)
-    except bytecode.errors.SigningError as error:
+    except vmhost.bytecode.errors.SigningError as error:
         raise ConfigurationError(str(error)) from error
 
 

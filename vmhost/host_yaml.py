@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from bytecode.fields import shown
-from bytecode.schema import validator
+from vmhost.bytecode.fields import shown
+from vmhost.bytecode.schema import validator
 
 from vmhost.errors import ConfigurationError
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy, byte_count, field_problem, seconds

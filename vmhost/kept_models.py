@@ -63,7 +63,7 @@ class KeptModels:
             file.unlink(missing_ok=True)       # who has it mapped keeps it
 
     def _take_rates(self):
-        from engine import library
+        from vmhost.engine import library
         try:
             kept = json.loads((self.path / "rates.json").read_bytes())
             if kept["machine"] != self._here:
@@ -74,7 +74,7 @@ class KeptModels:
             return False
 
     def _keep_rates(self):
-        from engine import library
+        from vmhost.engine import library
         text = json.dumps({"machine": self._here, "rates": library.measured_rates()}, indent=1)
         descriptor, unfinished = tempfile.mkstemp(dir=self.path, prefix="rates.")
         try:
@@ -88,7 +88,7 @@ class KeptModels:
 
 def _machine():
     """What prepared models and rates depend on beside the model: the CPU, the engine's build and the backend."""
-    from engine import library
+    from vmhost.engine import library
     try:
         cpu = next(line.partition(":")[2].strip() for line in _CPU.read_text().splitlines() if line.startswith("model name"))
     except (OSError, StopIteration):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from bytecode.fields import END_OF_TIME_S, EXPECTED_LIMITS, FUNCTION, GRANTS, MAX_PRIORITY, MIN_PRIORITY, limit_is_right, matches, shown
+from vmhost.bytecode.fields import END_OF_TIME_S, EXPECTED_LIMITS, FUNCTION, GRANTS, MAX_PRIORITY, MIN_PRIORITY, limit_is_right, matches, shown
 
 from vmhost.errors import ConfigurationError
 
@@ -59,7 +59,7 @@ class Limits:
     """What one task may use. `memory_bytes` is the soft limit; `hard_bytes`, where allocations fail, is 25 % above.
 
     None means no limit of that kind. `concurrency` is the number of VMs that may serve the task at once. The ranges are those of
-    task.yaml (`bytecode.fields`); ConfigurationError for what lies outside.
+    task.yaml (`vmhost.bytecode.fields`); ConfigurationError for what lies outside.
     """
 
     memory_bytes: int = 64 << 20

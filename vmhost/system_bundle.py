@@ -15,10 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import bytecode
-from bytecode.acceptance import accept, is_accepted, note
-from bytecode.errors import BundleError, BytecodeError
-from bytecode.format import read_bundle
+from vmhost import bytecode
+from vmhost.bytecode.acceptance import accept, is_accepted, note
+from vmhost.bytecode.errors import BundleError, BytecodeError
+from vmhost.bytecode.format import read_bundle
 from vmhost.errors import ConfigurationError
 from vmhost.isolation import vm as isolation
 
@@ -58,7 +58,7 @@ def boot_image(native, in_checkout=IN_CHECKOUT):
         accept(bundle, path)
     except BundleError as error:
         raise ConfigurationError(f"{error}; run `make build`") from error
-    from engine import library      # late: only who runs VMs pays for loading cffi
+    from vmhost.engine import library      # late: only who runs VMs pays for loading cffi
     native.engine_attach(library.table_address(), library.array_module_path())
     library.find_lapack()
     return isolation.image_of(bundle, native)
@@ -67,7 +67,7 @@ def boot_image(native, in_checkout=IN_CHECKOUT):
 def add_model(image, name, data, search, kept=None, spend=False):
     """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; `search` is a Policy's, `kept` where that is kept
     (vmhost/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads them afterwards. ValueError says what is wrong with them."""
-    from engine import library
+    from vmhost.engine import library
     try:
         model = library.Model(data, search, kept, spend)
     except library.EngineError as error:
@@ -87,7 +87,7 @@ def kept_models(folder, search):
 
 
 def _make(path):
-    from bytecode.stdlib import build_stdlib
+    from vmhost.bytecode.stdlib import build_stdlib
 
     try:
         data = build_stdlib()
@@ -105,10 +105,10 @@ def _make(path):
 
 
 def _sources_digest():
-    """What shapes the bundle beside the Python: the compiler, the guest runtime and `engine.numpy`."""
+    """What shapes the bundle beside the Python: the compiler, the guest runtime and `vmhost.engine.numpy`."""
     digest = hashlib.sha256(sys.version.encode())
     here = Path(__file__).parent
-    for root in (Path(bytecode.__file__).parent, here / "guest", here.parent / "engine"):
+    for root in (Path(bytecode.__file__).parent, here / "guest", here / "engine"):
         for source in sorted(root.rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 
-from bytecode.fields import shown
+from vmhost.bytecode.fields import shown
 
 from vmhost.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, VMHostError

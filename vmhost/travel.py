@@ -21,10 +21,10 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import MappingProxyType
 
-from bytecode.closure import closure_of_module
-from bytecode.compiler import compile_sources
-from bytecode.errors import BytecodeError
-from bytecode.stdlib import REFUSED, left_out, offered_modules
+from vmhost.bytecode.closure import closure_of_module
+from vmhost.bytecode.compiler import compile_sources
+from vmhost.bytecode.errors import BytecodeError
+from vmhost.bytecode.stdlib import REFUSED, left_out, offered_modules
 
 from vmhost.errors import CrossingError
 from vmhost.interactive import sketch
@@ -245,7 +245,7 @@ def _refuse_first_imports(luggage, function):
         elif step.opname == "IMPORT_NAME" and level == 0 and step.argval not in luggage.modules and step.argval not in offered_modules():
             raise CrossingError(f"{_shown(function)} cannot travel to a VM: {code.co_filename}:{step.positions.lineno}: import {step.argval}: a VM does "
                                 "not have it: native packages and what is not installed as pure Python stay on the host; import it where it is "
-                                "not called, or use engine.numpy for arrays")
+                                "not called, or use vmhost.engine.numpy for arrays")
 
 
 def _is_the_vms_own(name, function):
@@ -254,10 +254,10 @@ def _is_the_vms_own(name, function):
     if top in sys.stdlib_module_names and not _is_of_the_library(sys.modules.get(top)):
         raise CrossingError(f"{_shown(function)} cannot travel to a VM: its module {name} "
                             f"({sys.modules[top].__file__}) has the name of one of the standard library; rename it")
-    if top == "vmhost":
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: vmhost's own modules stay on the host")
     if name in offered_modules() and name not in REFUSED:
         return True
+    if top == "vmhost":
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: vmhost's own modules stay on the host")
     if top in sys.stdlib_module_names:
         reason = REFUSED.get(name) or left_out(name) or "it is not among the modules that VMs are given"
         raise CrossingError(f"{_shown(function)} cannot travel to a VM: a VM does not have the module {name}: {reason}")

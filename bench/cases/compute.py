@@ -5,7 +5,7 @@ many, one and two plain processes that run the same function with nothing betwee
 from the best round of each contender; the median over the rounds stands beside it.
 """
 
-import engine.library
+import vmhost.engine.library
 
 from bench import contenders, functions
 from bench.contenders import PROCESSES
@@ -47,7 +47,7 @@ def _task(name, values, rounds):
 
 
 def run(quick):
-    threads = engine.library.threads()
+    threads = vmhost.engine.library.threads()
     functions.use_one_engine_thread()       # else one VM may use both cores, and two VMs cannot be twice as fast
     try:
         images = [value for value, _ in cases("neighbours")][:50 if quick else 100]
@@ -56,4 +56,4 @@ def run(quick):
                 _task("grove", [{**patients, "trees": 12}] * 2, 4 if quick else 20),
                 _task("forest", [patients], 2 if quick else 7)]
     finally:
-        engine.library.set_threads(threads)
+        vmhost.engine.library.set_threads(threads)

@@ -1,4 +1,4 @@
-"""engine.numpy against NumPy in the main interpreter, and arrays in VMs: at work, crossing the wall, shared.
+"""vmhost.engine.numpy against NumPy in the main interpreter, and arrays in VMs: at work, crossing the wall, shared.
 
 NumPy runs as it comes, on one thread but for matrix products; the engine on its own threads, as users meet it.
 """
@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy
 import psutil
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 from bench import contenders, functions, operators
 from bench.cases import ENGINE_CLASSES, ENGINE_SIZES
 from bench.functions import ROOT
 from bench.measure import Figure, Result, interleaved, per_call_us, per_second, seconds
 from bench.tasks.arrays.small import work
-from engine import library
+from vmhost.engine import library
 from tests.engine import op_cases
 
-OURS, NUMPY, ITSELF = "engine.numpy", "NumPy", "NumPy, once more"
+OURS, NUMPY, ITSELF = "vmhost.engine.numpy", "NumPy", "NumPy, once more"
 
 
 # ---- operators
@@ -182,7 +182,7 @@ def _small(rounds, steps):
             "8 VMs": lambda: per_second(lambda: _at_once(lambda: eight.submit(steps, entry="main:small"), calls), total),
             "1 VM": lambda: per_second(lambda: [one(steps, entry="main:small") for _ in range(calls)], total),
             "8 GIL threads, NumPy": lambda: per_second(lambda: _at_once(lambda: threads.submit(work, numpy, steps), calls), total),
-            "8 GIL threads, engine.numpy": lambda: per_second(lambda: _at_once(lambda: threads.submit(work, np, steps), calls), total),
+            "8 GIL threads, vmhost.engine.numpy": lambda: per_second(lambda: _at_once(lambda: threads.submit(work, np, steps), calls), total),
             "two plain processes": lambda: per_second(lambda: plain([steps] * (calls // 2), 2), total),
             "one plain process": lambda: per_second(lambda: plain([steps] * calls, 1), total),
         }
@@ -251,9 +251,9 @@ def _import(rounds):
             times.append(task(None, entry="main:imported"))
             sizes.append((_vm_bytes(host, task) - before) / 1000)
     time_taken, size = Figure(tuple(times), "ms", "less"), Figure(tuple(sizes), "kB", "less")
-    return [Result("import of engine.numpy in a VM, time", {"first import": time_taken},
+    return [Result("import of vmhost.engine.numpy in a VM, time", {"first import": time_taken},
                    promises=((f"{time_taken.median:.1f} ms (reach 5 ms)", time_taken.median < 5),)),
-            Result("import of engine.numpy in a VM, memory", {"first import": size},
+            Result("import of vmhost.engine.numpy in a VM, memory", {"first import": size},
                    promises=((f"{size.median:.0f} kB (reach 600 kB)", size.median < 600),))]
 
 

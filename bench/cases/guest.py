@@ -10,7 +10,7 @@ import types
 
 from bench import contenders
 from bench.measure import Result, interleaved
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 PROGRAM = '''
 import json

@@ -13,7 +13,7 @@ import psutil
 from vmhost.host import system_image
 from vmhost.isolation.vm import core, image_of
 
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 from bench.functions import import_all
 from bench.measure import Result, interleaved, seconds

@@ -1,4 +1,4 @@
-"""Whole numerical scripts, unchanged but for the import: in a VM and in the host with `engine.numpy`, against NumPy."""
+"""Whole numerical scripts, unchanged but for the import: in a VM and in the host with `vmhost.engine.numpy`, against NumPy."""
 
 import numpy
 
@@ -22,7 +22,7 @@ def _with_numpy(name):
     """The script's entry function with NumPy in the engine's place."""
     source = (ROOT / "tasks" / name / "main.py").read_text()
     names = {"__name__": name}
-    exec(compile(source.replace("import engine.numpy as np", "import numpy as np"), f"{name}.py", "exec"), names)
+    exec(compile(source.replace("import vmhost.engine.numpy as np", "import numpy as np"), f"{name}.py", "exec"), names)
     return names["run"]
 
 

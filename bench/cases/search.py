@@ -5,11 +5,11 @@ what the search chooses. One thread; the networks are run whole, so that each st
 import tempfile
 from pathlib import Path
 
-import engine
+from vmhost import engine
 from bench import networks
 from bench.measure import Figure, Result
-from bytecode.models import compile_model
-from engine import library
+from vmhost.bytecode.models import compile_model
+from vmhost.engine import library
 
 NEAR, FAR, SHARE = 1.05, 1.3, 0.9
 

@@ -298,7 +298,7 @@ static PyObject *get_flags(PyObject *self, void *closure)
 {
     const vme_tensor *t = &SELF->t;
     bool aligned = (uintptr_t)t->data % (uintptr_t)(vme_dtype_size((vme_dtype)t->dtype) >> dtype_is_complex(t->dtype)) == 0;
-    PyObject *module = PyImport_ImportModule("engine.numpy._flags");
+    PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._flags");
     if (module == NULL)
         return NULL;
     PyObject *flags = PyObject_CallMethod(module, "Flags", "OOOOOO", self, SELF->flags & ARRAY_CONTIGUOUS ? Py_True : Py_False,
@@ -311,7 +311,7 @@ static PyObject *get_flags(PyObject *self, void *closure)
 
 static PyObject *get_flat(PyObject *self, void *closure)
 {
-    PyObject *module = PyImport_ImportModule("engine.numpy._flat");
+    PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._flat");
     PyObject *flat = module == NULL ? NULL : PyObject_CallMethod(module, "flatiter", "O", self);
     Py_XDECREF(module);
     return flat;
@@ -333,7 +333,7 @@ static int set_flat(PyObject *self, PyObject *value, void *closure)
 /* What is left out on purpose: an AttributeError with what to use instead. `closure`: the name. */
 static PyObject *get_absent(PyObject *self, void *closure)
 {
-    PyObject *module = PyImport_ImportModule("engine.numpy._absent");
+    PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._absent");
     PyObject *error = module == NULL ? NULL : PyObject_CallMethod(module, "missing_method", "s", (const char *)closure);
     if (error != NULL)
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
@@ -385,7 +385,7 @@ static Py_ssize_t length(PyObject *self)
 /* Printing is Python, loaded when an array is printed for the first time. */
 static PyObject *in_words(PyObject *self, const char *function)
 {
-    PyObject *module = PyImport_ImportModule("engine.numpy._printing");
+    PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._printing");
     if (module == NULL)
         return NULL;
     PyObject *text = PyObject_CallMethod(module, function, "O", self);
@@ -472,7 +472,7 @@ static PyType_Slot iterator_slots[] = {
     {0, NULL},
 };
 static PyType_Spec iterator_spec = {
-    "engine._array.ndarray_iterator", sizeof(array_iterator), 0,
+    "vmhost.engine._array.ndarray_iterator", sizeof(array_iterator), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, iterator_slots,
 };
 
@@ -549,7 +549,7 @@ PyTypeObject *array_type_new(array_state *state, PyObject *module)
         slots[count++] = array_conversion_slots[i];
     slots[count] = (PyType_Slot){0, NULL};
     PyType_Spec spec = {
-        "engine.numpy.ndarray", sizeof(array), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_SEQUENCE, slots,
+        "vmhost.engine.numpy.ndarray", sizeof(array), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_SEQUENCE, slots,
     };
     state->iterator_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &iterator_spec, NULL);
     if (state->iterator_type == NULL)

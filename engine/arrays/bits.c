@@ -1,4 +1,4 @@
-/* Packing and unpacking bits, and taking floats apart, for engine.numpy._bits and _arithmetic, which checks dtypes and brings the axis to the end. */
+/* Packing and unpacking bits, and taking floats apart, for vmhost.engine.numpy._bits and _arithmetic, which checks dtypes and brings the axis to the end. */
 #include "methods.h"
 
 #include "vme_bits.h"

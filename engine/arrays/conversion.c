@@ -462,11 +462,11 @@ PyType_Slot array_conversion_slots[] = {
     {Py_nb_float, number_float}, {Py_nb_int, number_int}, {Py_nb_index, number_index}, {Py_nb_bool, number_bool}, {0, NULL},
 };
 
-/* ---- methods written in Python: the function of that name in engine.numpy, with the array in front */
+/* ---- methods written in Python: the function of that name in vmhost.engine.numpy, with the array in front */
 #define DELEGATED(name) \
     PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL) \
     { \
-        return array_delegate("engine.numpy", #name, self, args, count, keywords); \
+        return array_delegate("vmhost.engine.numpy", #name, self, args, count, keywords); \
     }
 ARRAY_DELEGATED(DELEGATED)
 
@@ -477,7 +477,7 @@ PyObject *array_method_compress(PyObject *self, ARRAY_VECTORCALL)
     PyObject *values[3];
     if (array_arguments("compress", args, count, keywords, names, 3, 1, values) < 0)
         return NULL;
-    PyObject *module = PyImport_ImportModule("engine.numpy");
+    PyObject *module = PyImport_ImportModule("vmhost.engine.numpy");
     PyObject *result = module == NULL ? NULL
                        : PyObject_CallMethod(module, "compress", "OOOO", values[0], self, values[1] == NULL ? Py_None : values[1],
                                              values[2] == NULL ? Py_None : values[2]);

@@ -159,7 +159,7 @@ PyObject *array_method_to_device(PyObject *self, ARRAY_VECTORCALL)
     return Py_NewRef(self);
 }
 
-PyObject *array_method___array_namespace__(PyObject *self, ARRAY_VECTORCALL) { return PyImport_ImportModule("engine.numpy"); }
+PyObject *array_method___array_namespace__(PyObject *self, ARRAY_VECTORCALL) { return PyImport_ImportModule("vmhost.engine.numpy"); }
 
 static void drop_plain(void *owner)
 {

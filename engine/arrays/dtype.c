@@ -306,7 +306,7 @@ static PyType_Slot slots[] = {
 int array_dtypes_init(array_state *state, PyObject *module)
 {
     PyType_Spec spec = {
-        "engine.numpy.dtype", sizeof(dtype_object), 0,
+        "vmhost.engine.numpy.dtype", sizeof(dtype_object), 0,
         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL, slots,
     };
     state->dtype_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);

@@ -65,7 +65,7 @@ int array_errors_init(array_state *state, PyObject *module)
     PyObject *bases = PyTuple_Pack(2, PyExc_ValueError, PyExc_IndexError);
     if (bases == NULL)
         return -1;
-    state->axis_error = PyErr_NewExceptionWithDoc("engine.numpy.exceptions.AxisError",
+    state->axis_error = PyErr_NewExceptionWithDoc("vmhost.engine.numpy.exceptions.AxisError",
                                                   "Axis supplied was invalid.", bases, NULL);
     Py_DECREF(bases);
     return state->axis_error == NULL ? -1 : PyModule_AddObjectRef(module, "AxisError", state->axis_error);

@@ -1,4 +1,4 @@
-/* Linear algebra for engine.numpy.linalg, which checks shapes and makes the outputs; convolution as a product. */
+/* Linear algebra for vmhost.engine.numpy.linalg, which checks shapes and makes the outputs; convolution as a product. */
 #include "methods.h"
 
 /* _linear(op, flags, cutoff, (batch, m, n, columns), inputs, outputs): how many items failed. Inputs and outputs are C-contiguous

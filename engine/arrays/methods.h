@@ -9,7 +9,7 @@
 
 #define ARRAY_REDUCTIONS(X) X(sum) X(prod) X(max) X(min) X(all) X(any) X(argmax) X(argmin) X(mean) X(cumsum) X(cumprod)
 
-/* Methods that are a function of engine.numpy with the array in front, written in Python. */
+/* Methods that are a function of vmhost.engine.numpy with the array in front, written in Python. */
 #define ARRAY_DELEGATED(X) X(repeat) X(round) X(var) X(std) X(choose) X(put) X(argpartition)
 
 #define ARRAY_METHODS(X) \

@@ -6,7 +6,7 @@
 #include "vme_python.h"
 #include "vme_search.h"
 
-static const char *const session_name = "engine.session";
+static const char *const session_name = "vmhost.engine.session";
 
 /* NULL: an error is set, or this interpreter may open any model. */
 static const struct vme_python_models *models_here(void)

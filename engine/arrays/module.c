@@ -1,4 +1,4 @@
-/* `engine._array`: the array type and its functions, the same in the host and in every VM.
+/* `vmhost.engine._array`: the array type and its functions, the same in the host and in every VM.
  *
  * Each interpreter has its own module, types, free lists and context: nothing here is shared but code. The context comes from who
  * owns the interpreter (see vme_python.h), else the module makes one that charges nobody.
@@ -98,7 +98,7 @@ static int api_init(PyObject *module)
     }
     /* not in the module: there, programs could take it away, or let go of the module while others hold the table */
     PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get());     /* borrowed */
-    int rc = owned == NULL || PyDict_SetItemString(owned, "engine._array", module) < 0
+    int rc = owned == NULL || PyDict_SetItemString(owned, "vmhost.engine._array", module) < 0
              || PyDict_SetItemString(owned, VME_PYTHON_CAPSULE, capsule) < 0 ? -1 : 0;
     Py_DECREF(capsule);
     return rc;
@@ -259,7 +259,7 @@ static PyModuleDef_Slot slots[] = {
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "engine._array",
+    .m_name = "vmhost.engine._array",
     .m_size = sizeof(array_state),
     .m_methods = functions,
     .m_slots = slots,

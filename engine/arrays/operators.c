@@ -660,7 +660,7 @@ static PyMemberDef ufunc_members[] = {
 #define UFUNC_METHOD(name) \
     static PyObject *ufunc_##name(PyObject *self, ARRAY_VECTORCALL) \
     { \
-        return array_delegate("engine.numpy._ufuncs", #name, self, args, count, keywords); \
+        return array_delegate("vmhost.engine.numpy._ufuncs", #name, self, args, count, keywords); \
     }
 UFUNC_METHOD(reduce)
 UFUNC_METHOD(accumulate)
@@ -671,7 +671,7 @@ static PyObject *ufunc_at(PyObject *self, ARRAY_VECTORCALL)
     const ufunc *of = (const ufunc *)self;
     if (of->binary && of->op == VME_ADD && count == 3 && keywords == NULL && is_array(args[0]) && is_array(args[1]) && args[2] != Py_None)
         return array_scatter_add(of->state, args);
-    return array_delegate("engine.numpy._ufuncs", "at", self, args, count, keywords);
+    return array_delegate("vmhost.engine.numpy._ufuncs", "at", self, args, count, keywords);
 }
 #define UFUNC_ENTRY(name) {#name, (PyCFunction)(void (*)(void))ufunc_##name, METH_FASTCALL | METH_KEYWORDS, NULL}
 static PyMethodDef ufunc_methods[] = {
@@ -697,7 +697,7 @@ static PyType_Slot ufunc_slots[] = {
     {Py_tp_getset, ufunc_attributes}, {Py_tp_members, ufunc_members}, {Py_tp_methods, ufunc_methods}, {Py_tp_repr, ufunc_repr}, {0, NULL},
 };
 static PyType_Spec ufunc_spec = {
-    "engine.numpy.ufunc", sizeof(ufunc), 0,
+    "vmhost.engine.numpy.ufunc", sizeof(ufunc), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     ufunc_slots,
 };
@@ -968,7 +968,7 @@ PyObject *array_function_matmul(PyObject *module, ARRAY_VECTORCALL)
     array *out;
     for (Py_ssize_t i = 0, given = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords); i < given && count >= 2; i++) {
         if (!PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(keywords, i), "out"))     /* the rarer arguments of a ufunc */
-            return array_delegate("engine.numpy._products", "matmul", args[0], args + 1, count - 1, keywords);
+            return array_delegate("vmhost.engine.numpy._products", "matmul", args[0], args + 1, count - 1, keywords);
     }
     if (array_arguments("matmul", args, count, keywords, names, 3, 2, values) < 0 || array_argument_out(values[2], &out) < 0)
         return NULL;
@@ -1001,7 +1001,7 @@ static PyObject *dot(array_state *state, array *self, PyObject **values)
     } else if (ranks[1] <= 2) {
         result = array_matrix_product(state, (PyObject *)self, (PyObject *)other, out);
     } else {
-        PyObject *module = PyImport_ImportModule("engine.numpy._products");
+        PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._products");
         result = module == NULL ? NULL : PyObject_CallMethod(module, "dot_of_high_rank", "OO", self, other);
         Py_XDECREF(module);
     }

@@ -78,7 +78,7 @@ static PyObject *partition(array_state *state, array *self, PyObject **values)
 {
     if (array_require_writable(self, "sort array is read-only") < 0)
         return NULL;
-    PyObject *module = PyImport_ImportModule("engine.numpy._sets"), *axis = values[2] != NULL ? Py_NewRef(values[2]) : PyLong_FromLong(-1);
+    PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._sets"), *axis = values[2] != NULL ? Py_NewRef(values[2]) : PyLong_FromLong(-1);
     PyObject *made = module == NULL || axis == NULL ? NULL : PyObject_CallMethod(module, "partition", "OOO", self, values[1], axis);
     int result = made == NULL ? -1 : array_assign(self, (array *)made);
     Py_XDECREF(module);

@@ -1,4 +1,4 @@
-/* Drawing random numbers for engine.numpy.random, which holds the state and checks parameters. */
+/* Drawing random numbers for vmhost.engine.numpy.random, which holds the state and checks parameters. */
 #include "methods.h"
 
 #include "vme_random.h"

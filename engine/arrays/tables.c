@@ -1,4 +1,4 @@
-/* Counting into tables and interpolating in them, for engine.numpy, which checks dtypes. */
+/* Counting into tables and interpolating in them, for vmhost.engine.numpy, which checks dtypes. */
 #include "methods.h"
 
 #include "vme_tables.h"

@@ -1,4 +1,4 @@
-/* How other native modules read and make arrays of `engine._array`: the struct behind a capsule of this name that the module
+/* How other native modules read and make arrays of `vmhost.engine._array`: the struct behind a capsule of this name that the module
  * leaves in PyInterpreterState_GetDict, under this key; it is good for as long as the interpreter is.
  *
  * Each interpreter has its own module and so its own struct; the arrays of one interpreter never meet another's. Call with
@@ -13,16 +13,16 @@
 
 #define VME_PYTHON_ABI 3
 #define VME_SCALAR_BYTES 16             /* the largest element */
-#define VME_PYTHON_CAPSULE "engine._array._C_API"
+#define VME_PYTHON_CAPSULE "vmhost.engine._array._C_API"
 /* Where an interpreter's owner leaves its vme_context (a capsule of this name, in PyInterpreterState_GetDict, under this key)
- * before engine._array is imported there; the module takes a reference of its own. Absent: a context without an account. */
+ * before vmhost.engine._array is imported there; the module takes a reference of its own. Absent: a context without an account. */
 #define VME_CONTEXT_CAPSULE "engine.context"
 /* And a function of no arguments that lets the interpreter run what is pending: a stop raises out of it. May be absent. */
 #define VME_BREATHE "engine.breathe"
 
 /* Where the owner of an interpreter that may run some models only leaves what finds them: a capsule of this name, under this key, of
  * struct vme_python_models. Absent: models are made of the bytes of their files. */
-#define VME_MODELS_CAPSULE "engine.models"
+#define VME_MODELS_CAPSULE "vmhost.engine.models"
 struct vme_python_models {
     vme_model *(*find)(const char *name);       /* borrowed, valid as long as the interpreter; NULL: none of that name */
     /* Calls `each` with every name, until one returns other than 0, which is returned. */
@@ -32,7 +32,7 @@ struct vme_python_models {
 struct vme_python_api {
     uint32_t abi;                   /* VME_PYTHON_ABI */
     uint32_t size;                  /* sizeof(struct vme_python_api) */
-    PyObject *module;               /* borrowed; engine._array of this interpreter */
+    PyObject *module;               /* borrowed; vmhost.engine._array of this interpreter */
     /* Whether it is an array: of any interpreter, so ask only about objects of this one. Cannot fail. */
     bool (*array_check)(PyObject *object);
     /* What the array shows, borrowed: valid while the caller holds the array, whose shape never changes. Cannot fail. */

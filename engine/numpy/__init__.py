@@ -1,10 +1,10 @@
-"""NumPy's names over the tensor engine: `import engine.numpy as np`, the same in the host and in every VM.
+"""NumPy's names over the tensor engine: `import vmhost.engine.numpy as np`, the same in the host and in every VM.
 
-What computes is C (`engine._array`); what arranges calls of it is Python, in the files beside this one, loaded at first use.
+What computes is C (`vmhost.engine._array`); what arranges calls of it is Python, in the files beside this one, loaded at first use.
 """
 
-from engine import _array
-from engine._array import *  # noqa: F403 - the module's public names are NumPy's
+from vmhost.engine import _array
+from vmhost.engine._array import *  # noqa: F403 - the module's public names are NumPy's
 
 pi = 3.141592653589793
 e = 2.718281828459045
@@ -112,7 +112,7 @@ def __getattr__(name):
         return import_module(f"{__name__}.{_MODULES[name]}")
     file = _FILE_OF.get(name)
     if file is None:
-        from engine.numpy._absent import missing
+        from vmhost.engine.numpy._absent import missing
 
         raise missing("", name)
     value = globals()[name] = getattr(import_module(f"{__name__}.{file}"), name)

@@ -1,20 +1,20 @@
-"""NumPy's public names that `engine.numpy` leaves out by design, and what to use instead.
+"""NumPy's public names that `vmhost.engine.numpy` leaves out by design, and what to use instead.
 
-Read by `engine.numpy.__getattr__`, whose AttributeError ends with the advice, and by what writes docs/numpy.md. A name is here or it
+Read by `vmhost.engine.numpy.__getattr__`, whose AttributeError ends with the advice, and by what writes docs/numpy.md. A name is here or it
 works; tests/engine/test_names.py holds the two against NumPy's own list. {name: advice}, an advice is one clause.
 """
 
 
 def missing(module, name):
-    """The AttributeError for a name that `module` ("": engine.numpy itself) lacks, with the advice if there is one."""
+    """The AttributeError for a name that `module` ("": vmhost.engine.numpy itself) lacks, with the advice if there is one."""
     advice = ABSENT_IN.get(module, {}).get(name) if module else ABSENT.get(name)
-    title = f"engine.numpy{'.' * bool(module)}{module}"
+    title = f"vmhost.engine.numpy{'.' * bool(module)}{module}"
     return AttributeError(f"module {title!r} has no attribute {name!r}" + (f"; {advice}" if advice else ""))
 
 
 def missing_method(name):
     """The same for a name that arrays lack."""
-    return AttributeError(f"'engine.numpy.ndarray' object has no attribute {name!r}; {ABSENT_METHODS[name]}")
+    return AttributeError(f"'vmhost.engine.numpy.ndarray' object has no attribute {name!r}; {ABSENT_METHODS[name]}")
 
 
 _DATES = "dates and times have no dtype here: keep seconds or days in an int64 or float64 array, and use the module datetime for calendars"
@@ -55,9 +55,9 @@ ABSENT = {
     **dict.fromkeys("show_config show_runtime get_include info".split(), _BUILD),
     "f2py": "compiled extensions are not loaded into VMs: use array operations",
     "ctypeslib": "foreign functions are not reachable from a VM: arrays cross with the buffer protocol or DLPack",
-    "core": "a private name of NumPy: use the names of engine.numpy",
+    "core": "a private name of NumPy: use the names of vmhost.engine.numpy",
     "test": "run the project's tests: `python -m pytest tests/engine`",
-    "typing": "annotate with engine.numpy.ndarray",
+    "typing": "annotate with vmhost.engine.numpy.ndarray",
     "sctypeDict": "use dtype(name)",
 }
 
@@ -92,7 +92,7 @@ ABSENT_IN = {
 ABSENT_METHODS = {
     **dict.fromkeys("dump dumps tofile".split(), "arrays are not pickled: use save(), or tobytes()"),
     **dict.fromkeys("getfield setfield".split(), _RECORDS),
-    "resize": "use engine.numpy.resize(), which returns a new array",
+    "resize": "use vmhost.engine.numpy.resize(), which returns a new array",
     "base": "ask shares_memory()",
     **dict.fromkeys("ctypes data".split(), "the memory is reached through the buffer protocol: memoryview(array)"),
 }

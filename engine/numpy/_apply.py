@@ -1,7 +1,7 @@
 """Functions applied along axes, and Python functions of numbers applied to every element."""
 
-from engine import _array as _a
-from engine.numpy._shapes import _axis, expand_dims, moveaxis
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._shapes import _axis, expand_dims, moveaxis
 
 
 def apply_along_axis(func1d, axis, arr, *args, **kwargs):
@@ -92,7 +92,7 @@ class vectorize:
         return self._by_rows(function, arrays) if self._dimensions else self._by_elements(function, arrays)
 
     def _by_elements(self, function, arrays):
-        from engine.numpy._creation import broadcast_arrays
+        from vmhost.engine.numpy._creation import broadcast_arrays
 
         arrays = broadcast_arrays(*arrays)
         shape, columns = arrays[0].shape, [array.ravel().tolist() for array in arrays]
@@ -117,7 +117,7 @@ class vectorize:
         inputs, outputs = self._dimensions
         if len(arrays) != len(inputs):
             raise TypeError(f"wrong number of positional arguments: expected {len(inputs)}, got {len(arrays)}")
-        from engine.numpy._creation import broadcast_shapes
+        from vmhost.engine.numpy._creation import broadcast_shapes
 
         sizes, outer = {}, []
         for array, names in zip(arrays, inputs):
@@ -127,7 +127,7 @@ class vectorize:
             outer.append(array.shape[:array.ndim - len(names)])
         shape = broadcast_shapes(*outer)
         arrays = [_a.broadcast_to(array, shape + array.shape[array.ndim - len(names):]) for array, names in zip(arrays, inputs)]
-        from engine.numpy._grids import ndindex
+        from vmhost.engine.numpy._grids import ndindex
 
         made = None
         for place in ndindex(*shape):

@@ -1,9 +1,9 @@
 """Elementwise functions that are a few operators each."""
 
-from engine import _array as _a
-from engine.numpy._composites import Composite, floating, together
-from engine.numpy._shapes import moveaxis
-from engine.numpy._statistics import diff
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._composites import Composite, floating, together
+from vmhost.engine.numpy._shapes import moveaxis
+from vmhost.engine.numpy._statistics import diff
 
 
 def _refuse(name, *arrays, kinds):
@@ -112,7 +112,7 @@ def sinc(x):
     x = _a.asarray(x)
     y = 3.141592653589793 * x
     if y.dtype.kind == "f":
-        from engine.numpy._dtypes import finfo
+        from vmhost.engine.numpy._dtypes import finfo
 
         small = finfo(y.dtype).eps
     else:

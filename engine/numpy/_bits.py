@@ -2,8 +2,8 @@
 
 from operator import index
 
-from engine import _array as _a
-from engine.numpy._shapes import _axis
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._shapes import _axis
 
 
 def _order(bitorder):

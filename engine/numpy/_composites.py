@@ -1,6 +1,6 @@
 """Ufuncs that are a few operators each: called with out=, where= and dtype=, and with reduce, accumulate, outer, reduceat and at."""
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 
 class Composite:
@@ -52,7 +52,7 @@ class Composite:
 
     def _written(self, result, out, where, casting):
         if out is None:
-            from engine.numpy._creation import broadcast_shapes
+            from vmhost.engine.numpy._creation import broadcast_shapes
 
             out = _a.zeros(result.shape if where is True else broadcast_shapes(result.shape, _a.asarray(where).shape), result.dtype)
         elif not _a.can_cast(result.dtype, out.dtype, casting):
@@ -61,27 +61,27 @@ class Composite:
         return out
 
     def reduce(self, *args, **kwargs):
-        from engine.numpy._ufuncs import reduce
+        from vmhost.engine.numpy._ufuncs import reduce
 
         return reduce(self, *args, **kwargs)
 
     def accumulate(self, *args, **kwargs):
-        from engine.numpy._ufuncs import accumulate
+        from vmhost.engine.numpy._ufuncs import accumulate
 
         return accumulate(self, *args, **kwargs)
 
     def outer(self, *args, **kwargs):
-        from engine.numpy._ufuncs import outer
+        from vmhost.engine.numpy._ufuncs import outer
 
         return outer(self, *args, **kwargs)
 
     def reduceat(self, *args, **kwargs):
-        from engine.numpy._ufuncs import reduceat
+        from vmhost.engine.numpy._ufuncs import reduceat
 
         return reduceat(self, *args, **kwargs)
 
     def at(self, *args, **kwargs):
-        from engine.numpy._ufuncs import at
+        from vmhost.engine.numpy._ufuncs import at
 
         return at(self, *args, **kwargs)
 

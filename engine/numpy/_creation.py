@@ -2,7 +2,7 @@
 
 from operator import index
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 
 def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0, *, device=None):
@@ -25,7 +25,7 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis
     if endpoint and num > 1:
         made[-1] = stop
     if axis != 0:
-        from engine.numpy._shapes import moveaxis
+        from vmhost.engine.numpy._shapes import moveaxis
 
         made = moveaxis(made, 0, axis)
     dtype = loop if dtype is None else _a.dtype(dtype)
@@ -38,7 +38,7 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis
 def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
     """`base` to the power of `linspace(start, stop)`."""
     if not isinstance(base, (int, float)) and _a.asarray(base).ndim:
-        from engine.numpy._shapes import expand_dims
+        from vmhost.engine.numpy._shapes import expand_dims
 
         rank = len(broadcast_shapes(*(_a.asarray(one).shape for one in (start, stop, base))))
         start, stop, base = (_a.array(one, ndmin=rank) for one in (start, stop, base))

@@ -1,6 +1,6 @@
 """What is known of dtypes: limits of their numbers, and the kinds that they belong to."""
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 
 class iinfo:

@@ -7,8 +7,8 @@ the product). Letters of one operand alone that nobody else needs are summed fir
 import functools
 from operator import index
 
-from engine import _array as _a
-from engine.numpy._statistics import _finish
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._statistics import _finish
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 

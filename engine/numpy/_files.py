@@ -4,12 +4,12 @@ A path is opened as `open` does: in a VM a relative one names a file of the bund
 the task's permission. Anything with `read` (or `write`) serves as well.
 """
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 _MAGIC = b"\x93NUMPY"
 _HEADER_MOST = 10_000           # characters: NumPy's own bound
 _PIECE = 1 << 20                # bytes that are read at a time
-_NO_OBJECTS = ("holds Python objects, which are pickled and could run code when they are read: engine.numpy never does. Save numbers as "
+_NO_OBJECTS = ("holds Python objects, which are pickled and could run code when they are read: vmhost.engine.numpy never does. Save numbers as "
                "arrays, and everything else as JSON")
 
 

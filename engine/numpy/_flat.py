@@ -1,6 +1,6 @@
 """`array.flat`: the elements in C order, read and written by their number without a copy of the array."""
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 
 class flatiter:
@@ -30,7 +30,7 @@ class flatiter:
     @property
     def coords(self):
         """The index of the next element."""
-        from engine.numpy._grids import unravel_index
+        from vmhost.engine.numpy._grids import unravel_index
 
         return tuple(int(place) for place in unravel_index(self._next, self.base.shape))
 
@@ -43,7 +43,7 @@ class flatiter:
             row, key = self.base.reshape(-1), _row_key(key)
             row[key] = _repeated(value, row[key])
             return
-        from engine.numpy._grids import unravel_index
+        from vmhost.engine.numpy._grids import unravel_index
 
         places = _a.arange(self.base.size)[_row_key(key)]
         self.base[unravel_index(places, self.base.shape)] = _repeated(value, places)

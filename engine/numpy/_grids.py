@@ -1,7 +1,7 @@
 """Places in grids: open and full grids by slices, joining by index syntax, flat numbers to indices and back, walking all indices."""
 
-from engine import _array as _a
-from engine.numpy._shapes import _count
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._shapes import _count
 
 _INT64 = _a.dtype(int)
 
@@ -161,7 +161,7 @@ class broadcast:
     """The shape that arrays broadcast to, and their elements side by side."""
 
     def __init__(self, *args):
-        from engine.numpy._creation import broadcast_arrays
+        from vmhost.engine.numpy._creation import broadcast_arrays
 
         arrays = broadcast_arrays(*args)
         self.shape = arrays[0].shape if arrays else ()
@@ -251,7 +251,7 @@ def diag_indices_from(arr):
 
 
 def tril_indices_from(arr, k=0):
-    from engine.numpy._creation import tril_indices
+    from vmhost.engine.numpy._creation import tril_indices
 
     if arr.ndim != 2:
         raise ValueError("input array must be 2-d")
@@ -259,7 +259,7 @@ def tril_indices_from(arr, k=0):
 
 
 def triu_indices_from(arr, k=0):
-    from engine.numpy._creation import triu_indices
+    from vmhost.engine.numpy._creation import triu_indices
 
     if arr.ndim != 2:
         raise ValueError("input array must be 2-d")

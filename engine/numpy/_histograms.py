@@ -2,7 +2,7 @@
 
 from operator import index
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 
 def bincount(x, /, weights=None, minlength=0):
@@ -57,8 +57,8 @@ def _limits(a, range):
 
 def _width(name, x, range):
     """The width of a bin that a rule of thumb asks for; 0: it does not say."""
-    from engine.numpy._quantiles import percentile
-    from engine.numpy._statistics import std
+    from vmhost.engine.numpy._quantiles import percentile
+    from vmhost.engine.numpy._statistics import std
 
     n, spread = x.size, float(x.max()) - float(x.min())
     if name == "sqrt":
@@ -96,7 +96,7 @@ _counting = range
 
 
 def _edges(a, bins, range, weights):
-    from engine.numpy._creation import linspace
+    from vmhost.engine.numpy._creation import linspace
 
     if isinstance(bins, str):
         if weights is not None:
@@ -177,8 +177,8 @@ def histogram(a, bins=10, range=None, density=None, weights=None):
 
 def histogramdd(sample, bins=10, range=None, density=None, weights=None):
     """Counts in a grid of bins over points of D dimensions, an (N, D) array or D arrays: (counts, edges of each dimension)."""
-    from engine.numpy._creation import linspace
-    from engine.numpy._shapes import stack
+    from vmhost.engine.numpy._creation import linspace
+    from vmhost.engine.numpy._shapes import stack
 
     if not (isinstance(sample, _a.ndarray) and sample.ndim == 2):
         columns = _a.asarray(sample)

@@ -1,6 +1,6 @@
 """What the array API standard asks of a namespace about itself: capabilities, devices, dtypes."""
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 _KINDS = {
     "bool": ("bool",),

@@ -1,6 +1,6 @@
 """Comparing arrays as wholes, and questions about kinds of numbers."""
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 
 def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
@@ -42,7 +42,7 @@ def array_equal(a1, a2, equal_nan=False):
 
 
 def array_equiv(a1, a2):
-    from engine.numpy._creation import broadcast_shapes
+    from vmhost.engine.numpy._creation import broadcast_shapes
 
     try:
         a1, a2 = _a.asarray(a1), _a.asarray(a2)
@@ -92,7 +92,7 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
         x.real, x.imag = (nan_to_num(part, True, nan, posinf, neginf) for part in (x.real, x.imag))
         return x if x.ndim else x[()]
     if x.dtype.kind == "f":
-        from engine.numpy._dtypes import finfo
+        from vmhost.engine.numpy._dtypes import finfo
 
         limits = finfo(x.dtype)
         bad, high, low = _a.isnan(x), isposinf(x), isneginf(x)

@@ -1,6 +1,6 @@
 """Whether arrays share memory; views with strides of their own."""
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 
 def byte_bounds(a):
@@ -33,7 +33,7 @@ def shares_memory(a, b, /, max_work=-1):
     if a.flags.forc and b.flags.forc:
         return True
     if max_work is not None and 0 <= max_work < a.size + b.size:
-        from engine.numpy.exceptions import TooHardError
+        from vmhost.engine.numpy.exceptions import TooHardError
 
         raise TooHardError("Exceeded max_work")
     starts = _a.sort(_starts(a))

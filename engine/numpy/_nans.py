@@ -1,7 +1,7 @@
 """Reductions that leave NaNs out."""
 
-from engine import _array as _a
-from engine.numpy._statistics import _finish, var
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._statistics import _finish, var
 
 
 def _known(a):

@@ -4,7 +4,7 @@ The five modes that only move elements are the engine's (`_array._pad`, regions 
 they put there, one dimension after the other, each along all that the earlier ones made, as NumPy does.
 """
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 _MOVES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3, "wrap": 4}
 _OPTIONS = {"constant": "constant_values", "reflect": "reflect_type", "symmetric": "reflect_type", "linear_ramp": "end_values",
@@ -73,7 +73,7 @@ def pad(array, pad_width, mode="constant", **kwargs):
 
 def _each_axis(array, widths, options, edges):
     """`edges(array, widths of an axis, its option)` sees that axis as the first one, and returns what to put before and behind."""
-    from engine.numpy._shapes import moveaxis
+    from vmhost.engine.numpy._shapes import moveaxis
 
     for axis, (pair, option) in enumerate(zip(widths, options)):
         if any(pair):
@@ -88,7 +88,7 @@ def _constants(lines, widths, values):
 
 
 def _ramps(lines, widths, ends):
-    from engine.numpy._creation import linspace
+    from vmhost.engine.numpy._creation import linspace
 
     front, back = (linspace(end, edge, width, endpoint=False, dtype=lines.dtype)
                    for end, edge, width in zip(ends, (lines[0], lines[-1]), widths))
@@ -97,7 +97,7 @@ def _ramps(lines, widths, ends):
 
 def _with_statistics(array, before, shape, mode, lengths):
     """`array` in the middle, around it what its lines' ends (of `lengths`, None: the whole lines) have for a mean or the like."""
-    from engine.numpy._quantiles import median
+    from vmhost.engine.numpy._quantiles import median
 
     function = {"maximum": _a.max, "minimum": _a.min, "mean": _a.mean, "median": median}[mode]
     made = _a._pad(array, before, shape, _MOVES["constant"])
@@ -146,7 +146,7 @@ def _by_function(array, widths, function, options):
     """`function(vector, widths, axis, options)` fills the edges of every vector of the grown array, an axis after the other."""
     from itertools import product
 
-    from engine.numpy._shapes import moveaxis
+    from vmhost.engine.numpy._shapes import moveaxis
 
     for axis, pair in enumerate(widths):
         lines = moveaxis(array, axis, -1)

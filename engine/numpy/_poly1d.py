@@ -2,10 +2,10 @@
 
 import re
 
-from engine import _array as _a
-from engine.numpy import _polynomials
-from engine.numpy._logic import isscalar
-from engine.numpy._shapes import atleast_1d, trim_zeros
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy import _polynomials
+from vmhost.engine.numpy._logic import isscalar
+from vmhost.engine.numpy._shapes import atleast_1d, trim_zeros
 
 
 class poly1d:

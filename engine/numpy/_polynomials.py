@@ -2,8 +2,8 @@
 
 from functools import wraps
 
-from engine import _array as _a
-from engine.numpy._shapes import atleast_1d
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._shapes import atleast_1d
 
 
 def _of_poly1d_too(function):
@@ -15,7 +15,7 @@ def _of_poly1d_too(function):
                 break
         else:
             return function(*args, **options)
-        from engine.numpy._poly1d import poly1d
+        from vmhost.engine.numpy._poly1d import poly1d
 
         result = function(*(getattr(argument, "coeffs", argument) for argument in args), **options)
         return tuple(map(poly1d, result)) if isinstance(result, tuple) else poly1d(result)
@@ -42,7 +42,7 @@ def poly(seq_of_zeros):
     """The coefficients of the polynomial with these roots, or a square matrix's characteristic polynomial."""
     roots = atleast_1d(seq_of_zeros)
     if roots.ndim == 2 and roots.shape[0] == roots.shape[1] and roots.shape[0]:
-        from engine.numpy.linalg import eigvals
+        from vmhost.engine.numpy.linalg import eigvals
 
         roots = eigvals(roots)
     elif roots.ndim != 1:
@@ -51,7 +51,7 @@ def poly(seq_of_zeros):
         return 1.0
     if roots.dtype.kind not in "fc" or roots.dtype == _a.float16:
         roots = roots.astype(float)
-    from engine.numpy._products import convolve
+    from vmhost.engine.numpy._products import convolve
 
     made = _a.ones(1, roots.dtype)
     for root in roots:
@@ -75,8 +75,8 @@ def roots(p):
         p = p.astype(float)
     found = _a.zeros(0)
     if len(p) > 1:
-        from engine.numpy._creation import eye
-        from engine.numpy.linalg import eigvals
+        from vmhost.engine.numpy._creation import eye
+        from vmhost.engine.numpy.linalg import eigvals
 
         companion = eye(len(p) - 1, k=-1, dtype=p.dtype)
         companion[0] = -p[1:] / p[0]
@@ -137,8 +137,8 @@ def polysub(a1, a2):
 
 @_of_poly1d_too
 def polymul(a1, a2):
-    from engine.numpy._products import convolve
-    from engine.numpy._shapes import trim_zeros
+    from vmhost.engine.numpy._products import convolve
+    from vmhost.engine.numpy._shapes import trim_zeros
 
     a1, a2 = (trim_zeros(atleast_1d(a), "f") for a in (a1, a2))
     return convolve(*(a if len(a) else _a.zeros(1, a.dtype) for a in (a1, a2)))
@@ -162,8 +162,8 @@ def polydiv(u, v):
 
 def polyfit(x, y, deg, rcond=None, full=False, w=None, cov=False):
     """The polynomial of degree `deg` that lies nearest to the points, by least squares."""
-    from engine.numpy import linalg
-    from engine.numpy._creation import vander
+    from vmhost.engine.numpy import linalg
+    from vmhost.engine.numpy._creation import vander
 
     order = int(deg) + 1
     x, y = _a.asarray(x) + 0.0, _a.asarray(y) + 0.0
@@ -178,7 +178,7 @@ def polyfit(x, y, deg, rcond=None, full=False, w=None, cov=False):
     if x.shape[0] != y.shape[0]:
         raise TypeError("expected x and y to have same length")
     if rcond is None:
-        from engine.numpy._dtypes import finfo
+        from vmhost.engine.numpy._dtypes import finfo
 
         rcond = len(x) * finfo(x.dtype).eps
     left, right = vander(x, order), y
@@ -197,7 +197,7 @@ def polyfit(x, y, deg, rcond=None, full=False, w=None, cov=False):
     if rank != order and not full:
         from warnings import warn
 
-        from engine.numpy.exceptions import RankWarning
+        from vmhost.engine.numpy.exceptions import RankWarning
 
         warn("Polyfit may be poorly conditioned", RankWarning, stacklevel=2)
     if full:

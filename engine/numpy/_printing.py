@@ -1,13 +1,13 @@
 """Arrays in words, exactly as NumPy prints them: `repr`, `str`, `array2string`, and the printing options.
 
-Numbers are printed with the fewest digits that tell them apart (`engine._array._shortest`), cut off at `precision` by correct
+Numbers are printed with the fewest digits that tell them apart (`vmhost.engine._array._shortest`), cut off at `precision` by correct
 rounding, and padded so that decimal points stand in one column. The rules are those of NumPy's arrayprint.
 """
 
 import struct
 from contextlib import contextmanager
 
-from engine import _array
+from vmhost.engine import _array
 
 _options = {
     "edgeitems": 3, "threshold": 1000, "floatmode": "maxprec", "precision": 8, "suppress": False, "linewidth": 75,

@@ -1,7 +1,7 @@
 """Products of vectors and matrices beyond `@`, and convolution; all lowered to matrix products."""
 
-from engine import _array as _a
-from engine.numpy._statistics import _finish
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._statistics import _finish
 
 
 def inner(a, b, /):
@@ -39,7 +39,7 @@ def _as_vectors(name, *arrays):
 
 def _cores_last(axes, *arrays_and_counts):
     """The arrays with the dimensions that `axes` names for each of them last; None: they are there."""
-    from engine.numpy._shapes import moveaxis
+    from vmhost.engine.numpy._shapes import moveaxis
 
     arrays = [array for array, _ in arrays_and_counts]
     if axes is None:
@@ -55,7 +55,7 @@ def _cores_last(axes, *arrays_and_counts):
 
 def _core_placed(axes, result, inputs):
     """The result with its last dimension where the entry of `axes` behind those of the inputs says."""
-    from engine.numpy._shapes import moveaxis
+    from vmhost.engine.numpy._shapes import moveaxis
 
     if axes is None or len(axes) == inputs:
         return result
@@ -72,7 +72,7 @@ def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=N
         x1, x2 = _a.asarray(x1), _a.asarray(x2)
         if x1.ndim > 1 and x2.ndim > 1 and x1.dtype.kind == x2.dtype.kind == "f" and x1.shape[-1] == x2.shape[-1] < ROWS_LONG:
             return (x1 * x2).sum(-1)
-    from engine.numpy._shapes import expand_dims
+    from vmhost.engine.numpy._shapes import expand_dims
 
     if axis is not None and axes is not None:
         raise TypeError("cannot specify both 'axis' and 'axes'")
@@ -142,7 +142,7 @@ def _cast(name, dtype, *operands, casting="same_kind"):
 
 def matmul(x1, x2, /, out=None, *, axes=None, axis=None, casting="same_kind", order="K", dtype=None, subok=True):
     """matmul with arguments beyond `out`: what C has calls this for them."""
-    from engine.numpy._shapes import moveaxis
+    from vmhost.engine.numpy._shapes import moveaxis
 
     if axis is not None:
         raise TypeError("matmul: axis can only be used with a single shared core dimension, not with the 3 distinct ones implied by signature "
@@ -229,7 +229,7 @@ def kron(a, b):
 
 def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
     """The cross product of vectors of three (or two) components."""
-    from engine.numpy._shapes import moveaxis, stack
+    from vmhost.engine.numpy._shapes import moveaxis, stack
 
     if axis is not None:
         axisa = axisb = axisc = axis

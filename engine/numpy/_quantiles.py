@@ -3,10 +3,10 @@
 Methods of `quantile` after Hyndman and Fan, "Sample quantiles in statistical packages", The American Statistician 50 (1996).
 """
 
-from engine import _array as _a
-from engine.numpy._sets import SELECTED_MOST, partitioned
-from engine.numpy._shapes import _axes, _count, moveaxis, take_along_axis
-from engine.numpy._statistics import _finish, _keep
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._sets import SELECTED_MOST, partitioned
+from vmhost.engine.numpy._shapes import _axes, _count, moveaxis, take_along_axis
+from vmhost.engine.numpy._statistics import _finish, _keep
 
 
 def _last(a, axis):

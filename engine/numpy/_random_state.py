@@ -8,8 +8,8 @@ from math import exp, floor, lgamma, log, sqrt
 from operator import index
 from random import Random
 
-from engine import _array as _a
-from engine.numpy.random import _limits, _mean_and_covariances, _shape, _shape_of
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy.random import _limits, _mean_and_covariances, _shape, _shape_of
 
 _HALF = (1 << 32) - 1
 
@@ -266,7 +266,7 @@ class RandomState:
     def _bits(self, count, last):
         if last == 0:
             return _a.zeros(count, bool)
-        from engine.numpy._bits import unpackbits
+        from vmhost.engine.numpy._bits import unpackbits
 
         return unpackbits(self._words(-(-count // 32)).view(_a.uint8), bitorder="little")[:count]
 
@@ -349,7 +349,7 @@ class RandomState:
         return array[places]
 
     def _different(self, p, count):
-        from engine.numpy._sets import unique
+        from vmhost.engine.numpy._sets import unique
 
         p, found = p.copy(), _a.zeros(0, int)
         while len(found) < count:
@@ -388,7 +388,7 @@ class RandomState:
 
     def multivariate_normal(self, mean, cov, size=None, check_valid="warn", tol=1e-8):
         """Vectors of normal numbers with this mean and these covariances."""
-        from engine.numpy.linalg import svd
+        from vmhost.engine.numpy.linalg import svd
 
         mean, cov = _mean_and_covariances(mean, cov)
         x = self.standard_normal((() if size is None else _shape(size)) + mean.shape).reshape(-1, len(mean))

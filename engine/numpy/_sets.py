@@ -1,6 +1,6 @@
 """Sets of values, counting them, finding where they are; partial order."""
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 
 def flatnonzero(a):
@@ -9,7 +9,7 @@ def flatnonzero(a):
 
 def argwhere(a):
     """The places where `a` is not zero, a row each."""
-    from engine.numpy._shapes import stack
+    from vmhost.engine.numpy._shapes import stack
 
     a = _a.asarray(a)
     if a.ndim == 0:
@@ -33,7 +33,7 @@ def unique(ar, return_index=False, return_inverse=False, return_counts=False, ax
                 first[1:] &= ~(_a.isnan(ordered[1:]) & _a.isnan(ordered[:-1]))
         values = ordered[first]
     else:
-        from engine.numpy._shapes import _axis, _count, moveaxis
+        from vmhost.engine.numpy._shapes import _axis, _count, moveaxis
 
         axis = _axis(axis, ar.ndim)
         moved = moveaxis(ar, axis, 0)
@@ -179,7 +179,7 @@ def setxor1d(ar1, ar2, assume_unique=False):
 # ---- order
 
 def _partitioned(a, kth, axis, places):
-    from engine.numpy._shapes import _axis
+    from vmhost.engine.numpy._shapes import _axis
 
     a = _a.asarray(a)
     if axis is None:
@@ -222,7 +222,7 @@ def argpartition(a, kth, axis=-1, kind="introselect", order=None):
 
 def lexsort(keys, axis=-1):
     """The order by the last key, within it by the one before, and so on."""
-    from engine.numpy._shapes import take_along_axis
+    from vmhost.engine.numpy._shapes import take_along_axis
 
     keys = [_a.asarray(key) for key in keys]
     if not keys:

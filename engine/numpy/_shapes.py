@@ -2,8 +2,8 @@
 
 from operator import index
 
-from engine import _array as _a
-from engine._array import AxisError
+from vmhost.engine import _array as _a
+from vmhost.engine._array import AxisError
 
 
 def _axis(axis, rank, name=None):
@@ -545,7 +545,7 @@ CHOICES_FEW = 4         # up to so many, a pass over all places for each choice 
 
 def choose(a, choices, out=None, mode="raise"):
     """From each of `choices` the elements where `a` has its number."""
-    from engine.numpy._creation import broadcast_arrays
+    from vmhost.engine.numpy._creation import broadcast_arrays
 
     a, *choices = broadcast_arrays(a, *choices)
     if not _a.can_cast(a.dtype, _a.int64):

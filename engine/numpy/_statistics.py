@@ -2,7 +2,7 @@
 
 from operator import index as _index
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 
 def _finish(result, out):
@@ -69,7 +69,7 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=False):
         if weights.shape != a.shape:
             if axis is None:
                 raise TypeError("Axis must be specified when shapes of a and weights differ.")
-            from engine.numpy._shapes import _axes
+            from vmhost.engine.numpy._shapes import _axes
 
             axes = _axes(axis, a.ndim, "axis" if isinstance(axis, (tuple, list)) else None)
             if weights.shape != tuple(a.shape[one] for one in axes):
@@ -130,7 +130,7 @@ def ediff1d(ary, to_end=None, to_begin=None):
 
 def gradient(f, *varargs, axis=None, edge_order=1):
     """Central differences, at the ends one-sided ones of `edge_order` 1 or 2; for equal steps, or places along an axis."""
-    from engine.numpy._shapes import _axes, moveaxis
+    from vmhost.engine.numpy._shapes import _axes, moveaxis
 
     f = _a.asarray(f)
     axes = tuple(range(f.ndim)) if axis is None else _axes(axis, f.ndim)
@@ -191,7 +191,7 @@ def _steps(places, length):
 
 def trapezoid(y, x=None, dx=1.0, axis=-1):
     """The area under straight lines between the points."""
-    from engine.numpy._shapes import moveaxis
+    from vmhost.engine.numpy._shapes import moveaxis
 
     y = moveaxis(_a.asarray(y), axis, -1)
     if x is None:

@@ -6,7 +6,7 @@ Only numbers are read: a column of words needs a converter, or the module csv.
 
 from operator import index
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 
 def _lines(source, encoding, what="fname"):
@@ -152,7 +152,7 @@ def genfromtxt(fname, dtype=float, comments="#", delimiter=None, skip_header=0, 
                encoding=None, *, ndmin=0, like=None):
     """loadtxt for tables with gaps: a word that is missing, or no number, becomes `filling_values` (NaN, for integers -1)."""
     if names is not None or usemask:
-        from engine.numpy._absent import ABSENT
+        from vmhost.engine.numpy._absent import ABSENT
 
         raise ValueError(f"genfromtxt({'names' if names is not None else 'usemask'}=): {ABSENT['record' if names is not None else 'ma']}")
     if max_rows is not None and skip_footer:

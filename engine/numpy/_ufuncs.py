@@ -1,6 +1,6 @@
 """What a ufunc can do beyond being called: `add.reduce`, `maximum.accumulate`, `multiply.outer`, `add.at`."""
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 _REDUCTIONS = {
     "add": _a.sum, "multiply": _a.prod, "maximum": _a.max, "minimum": _a.min, "fmax": _a._fmax, "fmin": _a._fmin, "logical_and": _a.all, "logical_or": _a.any,
@@ -55,7 +55,7 @@ def reduce(ufunc, array, axis=0, dtype=None, out=None, keepdims=False, initial=N
 
 
 def _reduced_axes(ufunc, array, axis):
-    from engine.numpy._shapes import _axes
+    from vmhost.engine.numpy._shapes import _axes
 
     if array.ndim == 0 and axis in (0, -1):
         return ()
@@ -97,7 +97,7 @@ def accumulate(ufunc, array, axis=0, dtype=None, out=None):
     scan = _SCANS.get(ufunc.__name__)
     if scan is not None:
         return scan(array, axis, dtype, out)
-    from engine.numpy._shapes import moveaxis
+    from vmhost.engine.numpy._shapes import moveaxis
 
     array = _a.asarray(array, dtype)
     if not array.ndim:
@@ -136,7 +136,7 @@ def at(ufunc, a, indices, b=None):
 
 def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
     """For each index the reduction up to the next one; the element itself where that is not further on."""
-    from engine.numpy._shapes import moveaxis
+    from vmhost.engine.numpy._shapes import moveaxis
 
     _only_of_two(ufunc, "reduceat")
     array, starts = _a.asarray(array, dtype), _a.asarray(indices)

@@ -6,7 +6,7 @@ Number by number and in NumPy's streams: small samples one draw after the other,
 
 from math import floor, lgamma, log, sqrt
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 _FULL_32, _FULL_64 = (1 << 32) - 1, (1 << 64) - 1
 

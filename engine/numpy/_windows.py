@@ -1,6 +1,6 @@
 """Window functions, and the modified Bessel function that the Kaiser window is made of."""
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 pi = 3.141592653589793
 

@@ -1,6 +1,6 @@
-"""Exceptions of `engine.numpy`, under NumPy's module name."""
+"""Exceptions of `vmhost.engine.numpy`, under NumPy's module name."""
 
-from engine._array import AxisError
+from vmhost.engine._array import AxisError
 
 __all__ = ["AxisError", "RankWarning", "TooHardError"]
 
@@ -14,6 +14,6 @@ class TooHardError(RuntimeError):
 
 
 def __getattr__(name):
-    from engine.numpy._absent import missing
+    from vmhost.engine.numpy._absent import missing
 
     raise missing("exceptions", name)

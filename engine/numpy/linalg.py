@@ -6,9 +6,9 @@ The work is the engine's `vme_linear`: solve, inv, det and cholesky need nothing
 
 from operator import index as _index
 
-from engine import _array as _a
-from engine.numpy._products import cross as _cross, outer as _outer_any, tensordot, vecdot
-from engine.numpy._shapes import matrix_transpose, moveaxis as _moveaxis
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._products import cross as _cross, outer as _outer_any, tensordot, vecdot
+from vmhost.engine.numpy._shapes import matrix_transpose, moveaxis as _moveaxis
 
 __all__ = ["LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "matmul",
            "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",
@@ -115,7 +115,7 @@ def _lapack(op, *args, **kwargs):
 def _find_lapack():
     """In the host, where nobody has named the library yet; a VM has what its host named."""
     try:
-        from engine import library
+        from vmhost.engine import library
     except ImportError:
         return False
     return library.find_lapack()
@@ -143,7 +143,7 @@ def solve(a, b):
 def _broadcast(first, second):
     if first == second:
         return first
-    from engine.numpy._creation import broadcast_shapes
+    from vmhost.engine.numpy._creation import broadcast_shapes
 
     return broadcast_shapes(first, second)
 
@@ -210,7 +210,7 @@ def matrix_power(a, n):
     except TypeError as error:
         raise TypeError("exponent must be an integer") from error
     if n == 0:
-        from engine.numpy._creation import eye
+        from vmhost.engine.numpy._creation import eye
 
         made = _a.empty_like(a)
         made[...] = eye(a.shape[-1], dtype=a.dtype)
@@ -262,7 +262,7 @@ def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
 
 
 def _identities(a, shape, dtype):
-    from engine.numpy._creation import eye
+    from vmhost.engine.numpy._creation import eye
 
     made = _a.empty(a.shape[:-2] + shape, dtype)
     made[...] = eye(*shape, dtype=dtype)
@@ -276,7 +276,7 @@ def _svd_of_hermitian(a, compute_uv):
     sign = _a.sign(s)
     s = _a.absolute(s)
     order = _a.argsort(s)[..., ::-1]
-    from engine.numpy._shapes import take_along_axis
+    from vmhost.engine.numpy._shapes import take_along_axis
 
     sign, s = take_along_axis(sign, order, axis=-1), take_along_axis(s, order, axis=-1)
     u = take_along_axis(u, order[..., None, :], axis=-1)
@@ -461,7 +461,7 @@ def norm(x, ord=None, axis=None, keepdims=False):
 
 
 def _normal(axis, rank):
-    from engine.numpy._shapes import _axis
+    from vmhost.engine.numpy._shapes import _axis
 
     return _axis(axis, rank)
 

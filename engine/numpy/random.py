@@ -7,7 +7,7 @@ normal …) are in _random_state.py.
 
 from operator import index as _index
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 __all__ = ["BitGenerator", "Generator", "Philox", "SeedSequence", "default_rng"]
 
@@ -225,7 +225,7 @@ class Generator:
         dtype = _a.float64 if dtype is None else dtype
         shape = None if size is None else _shape(size)
         if any(parameter.ndim for parameter in parameters):
-            from engine.numpy._creation import broadcast_shapes
+            from vmhost.engine.numpy._creation import broadcast_shapes
 
             common = broadcast_shapes(*(parameter.shape for parameter in parameters))
             if shape is None:
@@ -364,7 +364,7 @@ class Generator:
         return self._draw(_NONCENTRAL_CHISQUARE, size, (_positive(df, "df", True), _positive(nonc, "nonc")))
 
     def noncentral_f(self, dfnum, dfden, nonc, size=None):
-        from engine.numpy._creation import broadcast_arrays
+        from vmhost.engine.numpy._creation import broadcast_arrays
 
         parameters = [_positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True), _positive(nonc, "nonc")]
         shape = _shape_of(*parameters) if size is None else _shape(size)
@@ -447,8 +447,8 @@ class Generator:
 
     def hypergeometric(self, ngood, nbad, nsample, size=None):
         """How many of `nsample` balls, drawn without putting back from `ngood` good and `nbad` bad ones, are good."""
-        from engine.numpy._creation import broadcast_arrays
-        from engine.numpy._urns import hypergeometric
+        from vmhost.engine.numpy._creation import broadcast_arrays
+        from vmhost.engine.numpy._urns import hypergeometric
 
         counts = [_a.asarray(count).astype(_a.int64, casting="same_kind") for count in (ngood, nbad, nsample)]
         for name, count, most in zip(("ngood", "nbad", "nsample"), counts, (10**9, 10**9, None), strict=True):
@@ -465,7 +465,7 @@ class Generator:
 
     def multivariate_hypergeometric(self, colors, nsample, size=None, method="marginals"):
         """How many balls of each colour are among `nsample`, drawn without putting back: (..., colours)."""
-        from engine.numpy._urns import by_counting, by_marginals
+        from vmhost.engine.numpy._urns import by_counting, by_marginals
 
         if method not in ("marginals", "count"):
             raise ValueError('method must be "count" or "marginals".')
@@ -611,7 +611,7 @@ class Generator:
         if axis is None:
             made = _a.take(x.ravel(), self._order(x.size)).reshape(x.shape)
         else:
-            from engine.numpy._shapes import take_along_axis
+            from vmhost.engine.numpy._shapes import take_along_axis
 
             axis = _axis_of(axis, x.ndim)
             rest = [i for i in range(x.ndim) if i != axis] + [axis]
@@ -632,7 +632,7 @@ class Generator:
     # ---- vectors
     def multivariate_normal(self, mean, cov, size=None, check_valid="warn", tol=1e-8, *, method="svd"):
         """Vectors of normal numbers with this mean and these covariances."""
-        from engine.numpy import linalg
+        from vmhost.engine.numpy import linalg
 
         if method not in ("eigh", "svd", "cholesky"):
             raise ValueError("method must be one of {'eigh', 'svd', 'cholesky'}")
@@ -683,7 +683,7 @@ def _mean_and_covariances(mean, cov):
 
 
 def _shape_of(*arrays):
-    from engine.numpy._creation import broadcast_shapes
+    from vmhost.engine.numpy._creation import broadcast_shapes
 
     return broadcast_shapes(*(array.shape for array in arrays))
 
@@ -735,7 +735,7 @@ def _integer_ranges(lows, highs, lowest, highest, endpoint):
 
 
 def _axis_of(axis, rank):
-    from engine.numpy._shapes import _axis
+    from vmhost.engine.numpy._shapes import _axis
 
     return _axis(axis, rank)
 
@@ -745,12 +745,12 @@ def __dir__():
 
 
 def __getattr__(name):
-    from engine.numpy import _random_state
+    from vmhost.engine.numpy import _random_state
 
     if name == "RandomState":
         return _random_state.RandomState
     if name in _random_state.SHARED:
         return _random_state.shared(_random_state.SHARED[name])
-    from engine.numpy._absent import missing
+    from vmhost.engine.numpy._absent import missing
 
     raise missing("random", name)

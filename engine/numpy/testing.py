@@ -1,8 +1,8 @@
 """`numpy.testing`: assertions on arrays, whose AssertionError shows where they differ."""
 
-from engine import _array as _a
-from engine.numpy._logic import isclose
-from engine.numpy._printing import array2string, array_repr
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._logic import isclose
+from vmhost.engine.numpy._printing import array2string, array_repr
 
 __all__ = ["assert_", "assert_allclose", "assert_almost_equal", "assert_approx_equal", "assert_array_almost_equal", "assert_array_compare",
            "assert_array_equal", "assert_array_less", "assert_equal", "assert_raises", "assert_raises_regex", "assert_string_equal"]
@@ -58,7 +58,7 @@ def _compare(agrees, actual, desired, err_msg="", verbose=True, header="", equal
 
 def _remarks(actual, desired, wrong, names):
     """How many elements differ, where the first ones do, and by how much."""
-    from engine.numpy._sets import argwhere
+    from vmhost.engine.numpy._sets import argwhere
 
     count = int(_a.count_nonzero(wrong))
     lines = [f"Mismatched elements: {count} / {wrong.size} ({100 * count / wrong.size:.3g}%)"]
@@ -204,6 +204,6 @@ def __dir__():
 
 
 def __getattr__(name):
-    from engine.numpy._absent import missing
+    from vmhost.engine.numpy._absent import missing
 
     raise missing("testing", name)

@@ -7,7 +7,7 @@ nothing is computed that is thrown away. Long signals go through long filters in
 is looked at by Welch's spectra and by its autocorrelation, and what the bands hear is held against them.
 """
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 RATE = 16000                # samples a second
 RIPPLE = 80.0               # decibels that the stop band lies below the pass band

@@ -8,7 +8,7 @@ many groups there are is chosen by the silhouette (Rousseeuw, 1987). Where label
 them: purity, adjusted Rand index, normalised mutual information.
 """
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 SHARE = 0.6         # of the variance, that the kept components carry
 ROUNDS, TOLERANCE = 100, 1e-6

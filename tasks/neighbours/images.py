@@ -1,6 +1,6 @@
 """Images of 8x8 pixels as rows of 64 numbers: reading the reference file, and moving an image about."""
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 SIDE = 8
 

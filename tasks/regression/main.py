@@ -4,7 +4,7 @@ temperature that Newton's method finds (Guo and others, 2017), and what came out
 precision and recall, log loss, Brier's score, areas under ROC curves.
 """
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 MEMORY = 8                          # steps that L-BFGS remembers
 SUFFICIENT, CURVATURE = 1e-4, 0.9   # Wolfe's constants

@@ -7,8 +7,8 @@ sales.
 
 import json
 
-import engine
-import engine.numpy as np
+from vmhost import engine
+import vmhost.engine.numpy as np
 
 _known = {}
 

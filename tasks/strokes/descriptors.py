@@ -4,7 +4,7 @@ After Dalal and Triggs, Histograms of Oriented Gradients for Human Detection (CV
 their second moments and enlarged to 16x16, both in one bilinear sampling.
 """
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 SIDE = 8            # pixels of an image that comes in
 LARGE = 16          # pixels of the one that edges are looked for in

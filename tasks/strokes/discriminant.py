@@ -1,6 +1,6 @@
 """Linear discriminant analysis: classes told apart by their means and by the covariance that they share."""
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 RIDGE = 0.1     # of the mean variance, added to each: a covariance from few examples is too sure of itself
 

@@ -6,7 +6,7 @@ A state is (x, speed in x, y, speed in y); its velocity wanders at random. A sig
 none.
 """
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 DT = 0.1                    # seconds between sightings
 GATE = 13.815510557964274   # squared distance, in standard deviations, that one right sighting in a thousand exceeds (two dimensions)

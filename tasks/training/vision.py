@@ -6,7 +6,7 @@ is drawn of the held-out 500 is looked at once, when all is done.
 
 import numpy
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 from tasks import cases, scenes
 from tasks.vision import pictures
 

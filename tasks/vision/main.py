@@ -6,8 +6,8 @@ Takes `{"picture": array (height, width, 3), uint8, "count": 3}` (`count` may be
 
 import json
 
-import engine
-import engine.numpy as np
+from vmhost import engine
+import vmhost.engine.numpy as np
 from pictures import prepare
 
 LEAST, MOST = 8, 4096       # pixels of a side

@@ -1,6 +1,6 @@
 """Pictures on their way into a network: resized, cropped, normalized, laid out as it wants them."""
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 SIDE = 32               # pixels of what the network sees
 SHORTER = 36            # what the shorter side is resized to before the middle is cut out

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from bytecode.format import TARGET
+from vmhost.bytecode.format import TARGET
 
 SPEC = f"""\
 name: sample

@@ -5,9 +5,9 @@ import platform
 
 import pytest
 
-from bytecode.acceptance import accept, is_accepted, note
-from bytecode.errors import BundleError
-from bytecode.format import Bundle, Manifest, Module, read_bundle, write_bundle
+from vmhost.bytecode.acceptance import accept, is_accepted, note
+from vmhost.bytecode.errors import BundleError
+from vmhost.bytecode.format import Bundle, Manifest, Module, read_bundle, write_bundle
 
 GOOD = compile("word = 'text'", "stdlib@3/word.py", "exec")
 BAD = GOOD.replace(co_consts=())        # right digests around code that reads beyond its constants

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bytecode.archive import MAX_BYTES, path_problem, read_archive, write_archive
-from bytecode.errors import BundleError
+from vmhost.bytecode.archive import MAX_BYTES, path_problem, read_archive, write_archive
+from vmhost.bytecode.errors import BundleError
 
 names = st.lists(
     st.text(st.characters(codec="utf-8", exclude_characters='\\:/\x7f', min_codepoint=32), min_size=1, max_size=8)

@@ -4,9 +4,9 @@ import numpy
 import pytest
 from onnx import TensorProto, helper
 
-from bytecode.errors import CompileError
-from bytecode.models import compiled
-from engine.models import opened
+from vmhost.bytecode.errors import CompileError
+from vmhost.bytecode.models import compiled
+from vmhost.engine.models import opened
 from tests import networks
 
 X = networks.values((2, 3))
@@ -68,7 +68,7 @@ def test_nodes_without_names_are_told_by_their_outputs():
 
 def test_what_onnx_ir_refuses_is_one_error(monkeypatch):
     """It wraps errors in its own, which say in several lines where in it that was."""
-    from bytecode.models import cleaning
+    from vmhost.bytecode.models import cleaning
 
     def fails(*passes):
         def apply(graph):

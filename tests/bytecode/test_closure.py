@@ -4,8 +4,8 @@ import textwrap
 
 import pytest
 
-from bytecode.closure import close_over_folder, closure_of_module
-from bytecode.errors import CompileError
+from vmhost.bytecode.closure import close_over_folder, closure_of_module
+from vmhost.bytecode.errors import CompileError
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_standard_library_of_a_vm(close):
 
 @pytest.mark.parametrize(("statement", "expected"), [
     ("import numpy as np", "import numpy: a VM can't load it: its C part refuses interpreters with a GIL of their "
-                           "own; import engine.numpy"),
+                           "own; import vmhost.engine.numpy"),
     ("from numpy.linalg import norm", "from numpy.linalg import norm: a VM can't load it: "),
     ("import torch", "import torch: a VM can't load it: "),
     ("import requests", "import requests: neither in the task's folder nor in a VM's standard library; copy its "
@@ -110,8 +110,8 @@ def test_standard_library_of_a_vm(close):
     ("import tkinter.ttk", "import tkinter.ttk: a VM does not have it: a VM has no display"),
     ("import marshal", "import marshal: a VM does not have it: only the importer of a VM may unmarshal code"),
     ("import json.nothing", "import json.nothing: the standard library has no such module in Python 3."),
-    ("from vmhost import Host", "from vmhost import Host: a VM has vmhost.guest only"),
-    ("import vmhost.host", "import vmhost.host: a VM has vmhost.guest only"),
+    ("from vmhost import Host", "from vmhost import Host: a VM has vmhost.guest and vmhost.engine only"),
+    ("import vmhost.host", "import vmhost.host: a VM has vmhost.guest and vmhost.engine only"),
     ("import pkg.gone", "import pkg.gone: the task's folder has no module pkg.gone"),
     ("import pkg.leaf.x", "leaf.py is a module, not a package"),
     ("from . import x", "a relative import that leads out of the task's folder; write `import x`"),

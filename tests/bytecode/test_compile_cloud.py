@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bytecode.format import TARGET, read_bundle
-from bytecode.signing import TrustStore, fingerprint, generate_key
+from vmhost.bytecode.format import TARGET, read_bundle
+from vmhost.bytecode.signing import TrustStore, fingerprint, generate_key
 
 ROOT = Path(__file__).resolve().parents[2]
 

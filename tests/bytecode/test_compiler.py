@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bytecode.compiler import compile_sources, compile_task
-from bytecode.errors import CompileError, TaskSpecError
-from bytecode.format import TARGET, read_bundle
-from bytecode.models import compile_model
-from bytecode.signing import TrustStore, generate_key
-from bytecode.source import compile_source
+from vmhost.bytecode.compiler import compile_sources, compile_task
+from vmhost.bytecode.errors import CompileError, TaskSpecError
+from vmhost.bytecode.format import TARGET, read_bundle
+from vmhost.bytecode.models import compile_model
+from vmhost.bytecode.signing import TrustStore, generate_key
+from vmhost.bytecode.source import compile_source
 from tests import networks
 
 SPEC = f"""\

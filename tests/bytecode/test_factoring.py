@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from bytecode.models import compile_model
-from engine.models import opened
+from vmhost.bytecode.models import compile_model
+from vmhost.engine.models import opened
 from tests import networks
 
 WIDTH, COLUMNS = 64, 5

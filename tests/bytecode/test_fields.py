@@ -7,13 +7,13 @@ from pathlib import Path
 import msgpack
 import pytest
 
-import bytecode
+from vmhost import bytecode
 import vmhost
-from bytecode import fields
-from bytecode.archive import read_archive, write_archive
-from bytecode.compiler import compile_task
-from bytecode.errors import BundleError, TaskSpecError
-from bytecode.format import Manifest, Module, bundle_in_memory, read_bundle, write_bundle
+from vmhost.bytecode import fields
+from vmhost.bytecode.archive import read_archive, write_archive
+from vmhost.bytecode.compiler import compile_task
+from vmhost.bytecode.errors import BundleError, TaskSpecError
+from vmhost.bytecode.format import Manifest, Module, bundle_in_memory, read_bundle, write_bundle
 
 MANIFEST = Manifest(name="sample", version="1.0.0", entry="main:run")
 SCHEMA = json.loads(Path(bytecode.__file__).with_name("task.schema.json").read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ def test_a_reader_and_a_writer_take_the_same_values(name, value, says):
 
 def _forged(manifest, code):
     """The bytes of a bundle whose manifest says what `manifest` does, written without looking at it."""
-    from bytecode import format as bundle_format
+    from vmhost.bytecode import format as bundle_format
 
     entries = read_archive(write_bundle(MANIFEST, code), "x")
     files = msgpack.unpackb(bytes(entries["manifest.msgpack"]))["files"]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bytecode.archive import read_archive, write_archive
-from bytecode.errors import BundleError
-from bytecode.format import MAGIC, TARGET, FileRecord, Manifest, Module, bundle_in_memory, read_bundle, write_bundle
-from bytecode.signing import TrustStore, generate_key
+from vmhost.bytecode.archive import read_archive, write_archive
+from vmhost.bytecode.errors import BundleError
+from vmhost.bytecode.format import MAGIC, TARGET, FileRecord, Manifest, Module, bundle_in_memory, read_bundle, write_bundle
+from vmhost.bytecode.signing import TrustStore, generate_key
 
 KEY = generate_key()
 TRUST = TrustStore.of(ours=KEY.public)
@@ -303,11 +303,11 @@ def test_verify_names_the_module_that_is_not_code(content, message):
 
 
 def test_verify_covers_modules_and_texts(monkeypatch):
-    verifier = types.ModuleType("bytecode.verifier")
+    verifier = types.ModuleType("vmhost.bytecode.verifier")
     seen = []
     verifier.load = lambda data, *, where: marshal.loads(data)
     verifier.verify = lambda code, *, where: seen.append((code.co_filename, where))
-    monkeypatch.setitem(sys.modules, "bytecode.verifier", verifier)
+    monkeypatch.setitem(sys.modules, "vmhost.bytecode.verifier", verifier)
     bundle_in_memory(MANIFEST, *parts()).verify()
     assert [where.partition(": ")[2].split()[0] for _, where in seen] == ["module", "module", "module", "text"]
     assert {name for name, _ in seen} == {"sample@1.2.0/main.py"}

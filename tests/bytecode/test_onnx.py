@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from bench.networks import bert
-from bytecode.errors import CompileError
-from bytecode.models import compile_model, compiled
-from bytecode.models.writing import OPS
-from bytecode.task_models import model_file
-from engine.models import opened
+from vmhost.bytecode.errors import CompileError
+from vmhost.bytecode.models import compile_model, compiled
+from vmhost.bytecode.models.writing import OPS
+from vmhost.bytecode.task_models import model_file
+from vmhost.engine.models import opened
 from tests import networks
 
 OPERATORS = {number: name for name, number in OPS.items()}
@@ -235,7 +235,7 @@ def test_a_task_is_compiled_anew_when_its_weights_change(tmp_path):
 def test_without_onnx_the_error_says_what_to_install(monkeypatch):
     advice = "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
     compile_model(networks.small(), "model.onnx")
-    monkeypatch.delitem(sys.modules, "bytecode.models.cleaning")
+    monkeypatch.delitem(sys.modules, "vmhost.bytecode.models.cleaning")
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "onnx_ir", None)
         refused(networks.small(), advice)

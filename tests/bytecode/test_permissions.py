@@ -9,10 +9,10 @@ import msgpack
 import pytest
 
 import vmhost
-from bytecode.archive import read_archive, write_archive
-from bytecode.errors import BundleError
-from bytecode.fields import EVERYTHING, GRANTS, LATER_GRANTS
-from bytecode.format import Manifest, Module, read_bundle, write_bundle
+from vmhost.bytecode.archive import read_archive, write_archive
+from vmhost.bytecode.errors import BundleError
+from vmhost.bytecode.fields import EVERYTHING, GRANTS, LATER_GRANTS
+from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
 
 ROOT = Path(__file__).parent.parent.parent
 KINDS = tuple(GRANTS)

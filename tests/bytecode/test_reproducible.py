@@ -50,14 +50,14 @@ COMPILE = """
 import sys
 for name in sys.argv[1].split():
     __import__(name)
-from bytecode.compiler import compile_task
+from vmhost.bytecode.compiler import compile_task
 sys.stdout.buffer.write(compile_task(sys.argv[2]).to_bytes())
 """
 
 
 LOADED = """
 import marshal
-from bytecode.compiler import compile_task
+from vmhost.bytecode.compiler import compile_task
 kept = [marshal.loads(module.code) for module in compile_task(sys.argv[2]).modules.values()]
 """
 
@@ -88,7 +88,7 @@ def test_the_library_gives_the_same_bytes_everywhere(tmp_path):
     digests = set()
     for seed in "17":
         out = tmp_path / f"{seed}.vmb"
-        subprocess.run([sys.executable, "-m", "bytecode.stdlib", out], cwd=ROOT, check=True, capture_output=True,
+        subprocess.run([sys.executable, "-m", "vmhost.bytecode.stdlib", out], cwd=ROOT, check=True, capture_output=True,
                        env={"PYTHONHASHSEED": seed})
         digests.add(out.read_bytes())
     assert len(digests) == 1

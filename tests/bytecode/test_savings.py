@@ -9,7 +9,7 @@ import numpy
 import pytest
 from onnx import helper
 
-from bytecode.models import compiled
+from vmhost.bytecode.models import compiled
 from tests import networks
 
 ROOT = Path(__file__).parents[2]

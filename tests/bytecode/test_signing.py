@@ -6,8 +6,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
-from bytecode.errors import BundleError, SigningError
-from bytecode.signing import TrustStore, fingerprint, format_public_key, generate_key, load_key
+from vmhost.bytecode.errors import BundleError, SigningError
+from vmhost.bytecode.signing import TrustStore, fingerprint, format_public_key, generate_key, load_key
 
 
 def test_saved_key_is_private_and_loads_as_the_same_key(tmp_path):

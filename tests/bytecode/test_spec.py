@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bytecode.errors import TaskSpecError
-from bytecode.spec import read_task
+from vmhost.bytecode.errors import TaskSpecError
+from vmhost.bytecode.spec import read_task
 
 GOOD = """\
 name: sample

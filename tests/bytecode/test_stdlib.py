@@ -10,10 +10,10 @@ import types
 
 import pytest
 
-from bytecode import stdlib
-from bytecode.acceptance import is_accepted
-from bytecode.errors import BundleError
-from bytecode.format import read_bundle
+from vmhost.bytecode import stdlib
+from vmhost.bytecode.acceptance import is_accepted
+from vmhost.bytecode.errors import BundleError
+from vmhost.bytecode.format import read_bundle
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from bytecode.texts import collect_texts, text_digest
+from vmhost.bytecode.texts import collect_texts, text_digest
 
 HEAD = """
 from collections import namedtuple as nt

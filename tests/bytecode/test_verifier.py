@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bytecode.corrections import compile_corrected
-from bytecode import opcodes
-from bytecode.errors import BundleError
-from bytecode.format import Manifest, Module, read_bundle, write_bundle
-from bytecode.signing import TrustStore, generate_key
-from bytecode.source import compile_source
-from bytecode.verifier import VerifyError, load, verify
+from vmhost.bytecode.corrections import compile_corrected
+from vmhost.bytecode import opcodes
+from vmhost.bytecode.errors import BundleError
+from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
+from vmhost.bytecode.signing import TrustStore, generate_key
+from vmhost.bytecode.source import compile_source
+from vmhost.bytecode.verifier import VerifyError, load, verify
 
 SPECIMENS = sorted((Path(__file__).parents[1] / "properties" / "specimens").glob("*.py"))
 LIBRARY = sorted(Path(importlib.util.find_spec("os").origin).parent.rglob("*.py"))

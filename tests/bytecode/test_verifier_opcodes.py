@@ -11,8 +11,8 @@ import struct
 
 import pytest
 
-from bytecode import opcodes_3_14 as facts
-from bytecode.verifier import VerifyError, load, verify
+from vmhost.bytecode import opcodes_3_14 as facts
+from vmhost.bytecode.verifier import VerifyError, load, verify
 
 OPTIMIZED, GENERATOR, ASYNC_GENERATOR, VARKEYWORDS, VARARGS = 3, 0x20, 0x200, 0x8, 0x4
 

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import vmhost
-from bytecode.format import read_bundle
+from vmhost.bytecode.format import read_bundle
 
 from . import sealed
 

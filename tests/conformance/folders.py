@@ -14,8 +14,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from bytecode.closure import close_over_folder
-from bytecode.stdlib import left_out, offered_modules
+from vmhost.bytecode.closure import close_over_folder
+from vmhost.bytecode.stdlib import left_out, offered_modules
 
 HERE = Path(__file__).resolve().parent
 _BYTECODE = HERE.parent.parent / "bytecode"

@@ -183,7 +183,7 @@ def main(tests, module, writable, out):
     import runner
     import stand_ins
 
-    from bytecode.stdlib import LEFT_OUT, NATIVE_MODULES, left_out
+    from vmhost.bytecode.stdlib import LEFT_OUT, NATIVE_MODULES, left_out
 
     sys.path[:] = [path for path in sys.path if "site-packages" not in path]     # the tests find no packages
 

@@ -6,7 +6,7 @@ from tests.hosts import in_a_process
 
 TASK = '''
 import _asyncio, _pickle, asyncio, io, itertools, mmap, pickle, sqlite3
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 
 def outcome(function, *arguments, **named):

@@ -1,4 +1,4 @@
-"""Cases: an expression of `np` and of named values, evaluated by NumPy and by `engine.numpy` in the host, and then again in a sealed VM.
+"""Cases: an expression of `np` and of named values, evaluated by NumPy and by `vmhost.engine.numpy` in the host, and then again in a sealed VM.
 
     check("np.roll(x, n, axis=axis)", x=x, n=3, axis=0)
 
@@ -13,7 +13,7 @@ import inspect
 import numpy
 import pytest
 
-import engine.numpy
+import vmhost.engine.numpy
 import vmhost
 from tests.engine.test_arrays_against_numpy import assert_same
 from tests.hosts import bundle
@@ -61,7 +61,7 @@ def _in_the_engine(value):
     if not isinstance(value, numpy.ndarray):
         return value
     memory, *rest = _packed(value)
-    return viewed(engine.numpy, engine.numpy.asarray(memory), *rest)
+    return viewed(vmhost.engine.numpy, vmhost.engine.numpy.asarray(memory), *rest)
 
 
 def _outcome(function, np, values):
@@ -76,7 +76,7 @@ def outcomes(expression, **values):
     """(NumPy's outcome, the engine's), each a value or an exception. Arrays among the values are NumPy's."""
     function, _ = _function(expression, values)
     wanted = _outcome(function, numpy, values.values())
-    got = _outcome(function, engine.numpy, map(_in_the_engine, values.values()))
+    got = _outcome(function, vmhost.engine.numpy, map(_in_the_engine, values.values()))
     if _kept is not None:
         _kept.append((expression, values, tellable(got)))
     return wanted, got
@@ -100,7 +100,7 @@ def check(expression, **values):
 def run(batch):
     """The entry: of (memories, cases), what tells the outcome of each case (number of its expression, values; an array is "array", number of its memory,
     shape, strides, first element)."""
-    import engine.numpy as np
+    import vmhost.engine.numpy as np
 
     (memories, cases), told = batch, []
     for number, values in cases:
@@ -127,7 +127,7 @@ def in_a_vm(host, cases):
                 key = memory.dtype.str, memory.tobytes()
                 if key not in places:
                     places[key] = len(memories)
-                    memories.append(engine.numpy.asarray(memory))
+                    memories.append(vmhost.engine.numpy.asarray(memory))
                 value = ("array", places[key], *rest)
             own.append(value)
         _, source = _function(expression, values)

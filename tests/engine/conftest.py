@@ -4,12 +4,12 @@ import gc
 
 import pytest
 
-import engine.numpy
-from engine import _array
+import vmhost.engine.numpy
+from vmhost.engine import _array
 from tests.engine.library import Context, backend_name, backends, check, library
 
 
-engine.numpy.True_, engine.numpy.False_      # constants: made once, kept by the module
+vmhost.engine.numpy.True_, vmhost.engine.numpy.False_      # constants: made once, kept by the module
 
 
 @pytest.fixture(params=backends(), ids=backend_name)

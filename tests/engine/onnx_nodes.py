@@ -13,11 +13,11 @@ import warnings
 import numpy
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
-from bytecode.errors import CompileError
-from bytecode.models import READERS, compile_model
-from bytecode.models.network import DTYPES
-from engine import _array
-from engine.models import Model
+from vmhost.bytecode.errors import CompileError
+from vmhost.bytecode.models import READERS, compile_model
+from vmhost.bytecode.models.network import DTYPES
+from vmhost.engine import _array
+from vmhost.engine.models import Model
 from tests.engine.library import backend_name, backends, on_backend
 
 UNREAD = "unread"

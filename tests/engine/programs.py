@@ -1,5 +1,5 @@
 """Random programs of a few statements on arrays that share memory: views of views, in-place operators, out=, where=, broadcasting, mixed dtypes,
-wrong shapes. The same text runs with NumPy and with `engine.numpy`, and every array must be the same after every statement.
+wrong shapes. The same text runs with NumPy and with `vmhost.engine.numpy`, and every array must be the same after every statement.
 
     python -m tests.engine.programs [SECONDS [SEED]]        many, until the time is over; a program that differs is printed
 
@@ -15,7 +15,7 @@ import warnings
 
 import numpy
 
-import engine.numpy
+import vmhost.engine.numpy
 
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
 BINARY = ["add", "subtract", "multiply", "maximum", "minimum", "bitwise_and", "bitwise_xor", "equal", "less", "greater_equal", "logical_or", "not_equal"]
@@ -156,7 +156,7 @@ def difference(statements):
     theirs, ours = {}, {}
     statements = exact_part(statements)
     for number, statement in enumerate(statements):
-        wanted, got = step(numpy, theirs, statement), step(engine.numpy, ours, statement)
+        wanted, got = step(numpy, theirs, statement), step(vmhost.engine.numpy, ours, statement)
         if "read-only" in str(wanted) and not all(value.size for value in theirs.values()):
             continue        # nothing would be written: refused there, let through here
         if (wanted is None) != (got is None):

@@ -1,4 +1,4 @@
-"""The whole surface of `engine.numpy` against NumPy: one table of expressions for each subject, evaluated with both.
+"""The whole surface of `vmhost.engine.numpy` against NumPy: one table of expressions for each subject, evaluated with both.
 
 Where two ways of rounding are both right the last digits may differ: floats agree to 1e-12 of their size, everything else is equal:
 dtypes, shapes, integers, errors' types.
@@ -7,7 +7,7 @@ dtypes, shapes, integers, errors' types.
 import numpy
 import pytest
 
-import engine.numpy
+import vmhost.engine.numpy
 from tests.engine import op_cases
 from tests.engine.test_arrays_against_numpy import described, outcome
 
@@ -221,8 +221,8 @@ SURFACE = {
         np.format_float_positional(1.25, min_digits=5); np.format_float_scientific(np.pi); np.format_float_scientific(1.0); np.format_float_scientific(123456.0, 3); np.format_float_scientific(1e-300, exp_digits=4)
         np.format_float_scientific(1.5, 3, unique=False); np.format_float_scientific(np.float32(1e10), trim='0'); np.format_float_scientific(-np.inf); np.format_float_scientific(0.0, sign=True)""",
 }
-for name in dir(engine.numpy):      # all loaded here, so that no test is the first to import one
-    getattr(engine.numpy, name)
+for name in dir(vmhost.engine.numpy):      # all loaded here, so that no test is the first to import one
+    getattr(vmhost.engine.numpy, name)
 CASES = [(subject, line.strip()) for subject, text in SURFACE.items() for part in text.splitlines() for line in part.split("; ") if line.strip()]
 
 
@@ -298,7 +298,7 @@ def assert_near(got, wanted):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("subject", "expression"), CASES, ids=[expression for _, expression in CASES])
 def test_expression(subject, expression):
-    wanted, got = (outcome(np, lambda np, *arrays: evaluated(np, expression, arrays), VALUES.values()) for np in (numpy, engine.numpy))
+    wanted, got = (outcome(np, lambda np, *arrays: evaluated(np, expression, arrays), VALUES.values()) for np in (numpy, vmhost.engine.numpy))
     if isinstance(wanted, Exception) or isinstance(got, Exception):
         if isinstance(got, Exception) and not isinstance(wanted, Exception):
             raise got
@@ -318,10 +318,10 @@ def test_every_method_of_quantile(method):
     for size in (1, 2, 5, 10, 17):
         for values in (numpy.sort(random.normal(size=(3, size))), random.integers(0, 9, (3, size))):
             wanted = numpy.quantile(values, fractions, 1, method=method)
-            got = engine.numpy.quantile(engine.numpy.array(values), engine.numpy.array(fractions), 1, method=method)
+            got = vmhost.engine.numpy.quantile(vmhost.engine.numpy.array(values), vmhost.engine.numpy.array(fractions), 1, method=method)
             assert_near(got, wanted)
     holes = numpy.where(random.uniform(size=(4, 9)) > 0.7, numpy.nan, random.normal(size=(4, 9)))
-    assert_near(engine.numpy.nanquantile(engine.numpy.array(holes), engine.numpy.array(fractions), 1, method=method),
+    assert_near(vmhost.engine.numpy.nanquantile(vmhost.engine.numpy.array(holes), vmhost.engine.numpy.array(fractions), 1, method=method),
                 numpy.nanquantile(holes, fractions, 1, method=method))
 
 
@@ -332,7 +332,7 @@ MEASURED = op_cases.surface_cases(1000)
 @pytest.mark.parametrize("case", MEASURED, ids=[expression for expression, *_ in MEASURED])
 def test_what_is_measured_gives_what_numpy_gives(case):
     _, _, function, operands = case
-    wanted, got = (outcome(np, function, operands) for np in (numpy, engine.numpy))
+    wanted, got = (outcome(np, function, operands) for np in (numpy, vmhost.engine.numpy))
     if "partition" in case[0]:      # any order that has the right element in its place
         wanted, got = (wanted[500], got[500]) if wanted.dtype == float else (operands[0][wanted[500]], operands[0][int(got[500])])
     assert not isinstance(got, Exception), got

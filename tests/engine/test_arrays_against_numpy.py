@@ -1,4 +1,4 @@
-"""`engine.numpy` against NumPy: the same values, dtypes, shapes, strides, errors and sentences from the same expressions.
+"""`vmhost.engine.numpy` against NumPy: the same values, dtypes, shapes, strides, errors and sentences from the same expressions.
 
 Each case is an expression of `np` and of arrays that both sides hold; it is evaluated once with NumPy and once with the engine.
 """
@@ -10,7 +10,7 @@ import numpy
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import engine.numpy
+import vmhost.engine.numpy
 
 pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
 
@@ -31,14 +31,14 @@ def outcome(module, function, arguments):
 def described(value):
     if isinstance(value, (tuple, list)):
         return [described(item) for item in value]
-    if isinstance(value, (numpy.ndarray, numpy.generic, engine.numpy.ndarray)):
+    if isinstance(value, (numpy.ndarray, numpy.generic, vmhost.engine.numpy.ndarray)):
         return value.dtype.name, value.shape
     return value
 
 
 def check(function, *arguments, strides=False, sentences=True):
     wanted = outcome(numpy, function, arguments)
-    got = outcome(engine.numpy, function, arguments)
+    got = outcome(vmhost.engine.numpy, function, arguments)
     if isinstance(wanted, Exception) or isinstance(got, Exception):
         assert isinstance(got, Exception), f"NumPy raised {wanted!r}"
         assert isinstance(wanted, Exception), f"raised {got!r}, NumPy returned {wanted!r}"
@@ -94,7 +94,7 @@ def test_in_place(function):
 
 
 def test_a_scalar_is_bound_anew_by_in_place_operators():
-    a = engine.numpy.array([1.0, 2.0])
+    a = vmhost.engine.numpy.array([1.0, 2.0])
     first = kept = a[0]
     first += 1
     assert (float(kept), float(first), a.tolist()) == (1.0, 2.0, [1.0, 2.0])
@@ -207,7 +207,7 @@ def test_in_place_through_an_index():
 
 
 def test_read_only_views_are_not_written():
-    a = engine.numpy.broadcast_to(engine.numpy.zeros(3), (2, 3))
+    a = vmhost.engine.numpy.broadcast_to(vmhost.engine.numpy.zeros(3), (2, 3))
     with pytest.raises(ValueError, match="assignment destination is read-only"):
         a[0] = 1
     with pytest.raises(ValueError, match="output array is read-only"):
@@ -302,8 +302,8 @@ def test_a_list_that_its_items_change_meanwhile():
             sizes.clear()
             return memoryview(bytes(8))
 
-    for make in (engine.numpy.zeros, lambda v: engine.numpy.asarray(v, dtype="float64"),
-                 lambda v: engine.numpy.transpose(engine.numpy.zeros((1, 1, 1, 1)), v), engine.numpy.concatenate):
+    for make in (vmhost.engine.numpy.zeros, lambda v: vmhost.engine.numpy.asarray(v, dtype="float64"),
+                 lambda v: vmhost.engine.numpy.transpose(vmhost.engine.numpy.zeros((1, 1, 1, 1)), v), vmhost.engine.numpy.concatenate):
         sizes = [Emptying(i) for i in range(4)]
         try:
             make(sizes)
@@ -317,7 +317,7 @@ def test_a_list_that_its_items_change_meanwhile():
 @pytest.mark.parametrize("key", [[0, 2, 0, 0], slice(1, 4), 3, [], [[1, 1], [1, 2]]], ids=str)
 def test_at_counts_every_time_that_a_place_is_named(name, operands, key):
     results = []
-    for np in (numpy, engine.numpy):
+    for np in (numpy, vmhost.engine.numpy):
         array = np.asarray([1.0, 2.0, 3.0, 4.0])
         places = key if isinstance(key, (int, slice)) else np.asarray(key, dtype="int64")
         try:

@@ -1,4 +1,4 @@
-"""Bad input to `engine.numpy`: a clear error, NumPy's where NumPy refuses the same, and nothing changed, held or left charged."""
+"""Bad input to `vmhost.engine.numpy`: a clear error, NumPy's where NumPy refuses the same, and nothing changed, held or left charged."""
 
 import ctypes
 import math
@@ -6,8 +6,8 @@ import math
 import numpy
 import pytest
 
-import engine.numpy
-from engine import _array
+import vmhost.engine.numpy
+from vmhost.engine import _array
 from tests.engine.test_arrays_against_numpy import CUBE, check, outcome
 
 SHAPES = """
@@ -76,7 +76,7 @@ def refused(expression, sentences=True):
 
     wanted = outcome(numpy, evaluate, (CUBE,))
     assert isinstance(wanted, Exception), f"NumPy gave {wanted!r}"
-    got = outcome(engine.numpy, evaluate, (CUBE,))
+    got = outcome(vmhost.engine.numpy, evaluate, (CUBE,))
     assert isinstance(got, Exception), f"gave {got!r}, NumPy {wanted!r}"
     for _, x, fixed in kept:
         assert numpy.array_equal(numpy.asarray(x), CUBE) and numpy.array_equal(numpy.asarray(fixed), CUBE)
@@ -122,7 +122,7 @@ class Undecided:
     lambda np, x, no: np.from_dlpack(x, copy=no), lambda np, x, no: x.byteswap(no), lambda np, x, no: x.setflags(write=no)])
 def test_an_argument_that_is_neither_true_nor_false(call):
     with pytest.raises(Boom):
-        call(engine.numpy, engine.numpy.asarray(CUBE.copy()), Undecided())
+        call(vmhost.engine.numpy, vmhost.engine.numpy.asarray(CUBE.copy()), Undecided())
 
 
 @pytest.mark.parametrize("call", [
@@ -131,21 +131,21 @@ def test_an_argument_that_is_neither_true_nor_false(call):
 def test_two_wrong_arguments_give_one_error(call):
     """A lone surrogate has no UTF-8: looking at it with an exception set was a SystemError."""
     with pytest.raises((TypeError, ValueError)):
-        call(engine.numpy, chr(0xDC80))
+        call(vmhost.engine.numpy, chr(0xDC80))
 
 
 def test_whole_numbers_are_rounded_far_above_them():
     x = numpy.array([15, -25, 2**62])
     for decimals in range(-20, 3):
-        assert engine.numpy.round(engine.numpy.asarray(x), decimals).tolist() == numpy.round(x, decimals).tolist(), decimals
-    assert engine.numpy.round(engine.numpy.asarray(x), -2**31).tolist() == [0, 0, 0]
+        assert vmhost.engine.numpy.round(vmhost.engine.numpy.asarray(x), decimals).tolist() == numpy.round(x, decimals).tolist(), decimals
+    assert vmhost.engine.numpy.round(vmhost.engine.numpy.asarray(x), -2**31).tolist() == [0, 0, 0]
 
 
 def test_powers_of_a_matrix_with_a_huge_exponent():
-    turn = engine.numpy.array([[0, -1], [1, 0]])
+    turn = vmhost.engine.numpy.array([[0, -1], [1, 0]])
     for exponent in (4 * 10**4000, 4 * 10**4000 + 3, *range(-3, 12)):
         wanted = numpy.linalg.matrix_power(numpy.asarray(turn), exponent % 4)
-        assert engine.numpy.linalg.matrix_power(turn, exponent).tolist() == wanted.tolist(), exponent
+        assert vmhost.engine.numpy.linalg.matrix_power(turn, exponent).tolist() == wanted.tolist(), exponent
 
 
 @pytest.mark.parametrize(("name", "sentence"), [
@@ -153,8 +153,8 @@ def test_powers_of_a_matrix_with_a_huge_exponent():
     ("O", "data type 'O' not understood"), (">f8", "data type '>f8' not understood"), ("f4,i4", "data type 'f4,i4' not understood"),
     ("longdouble", "data type 'longdouble' not understood"), ([("a", "f4")], "Cannot interpret"), (object, "Cannot interpret"), (str, "Cannot interpret")])
 def test_dtypes_that_the_engine_lacks(name, sentence):
-    for use in (engine.numpy.dtype, lambda dtype: engine.numpy.zeros(3, dtype), engine.numpy.ones(3).astype, engine.numpy.ones(2).view,
-                lambda dtype: engine.numpy.asarray([1], dtype), lambda dtype: engine.numpy.ones(3).sum(dtype=dtype)):
+    for use in (vmhost.engine.numpy.dtype, lambda dtype: vmhost.engine.numpy.zeros(3, dtype), vmhost.engine.numpy.ones(3).astype, vmhost.engine.numpy.ones(2).view,
+                lambda dtype: vmhost.engine.numpy.asarray([1], dtype), lambda dtype: vmhost.engine.numpy.ones(3).sum(dtype=dtype)):
         with pytest.raises(TypeError) as caught:
             use(name)
         assert sentence in str(caught.value)
@@ -163,11 +163,11 @@ def test_dtypes_that_the_engine_lacks(name, sentence):
 @pytest.mark.parametrize("value", ["a", ["a", "b"], [None], [object()], {1: 2}, {1, 2}, [1, "x"], b"ab", [b"a"], [[1, 2], "ab"], print])
 def test_values_that_are_no_numbers(value):
     with pytest.raises((TypeError, ValueError)):
-        engine.numpy.array(value, "f8")
+        vmhost.engine.numpy.array(value, "f8")
 
 
 def test_a_view_never_reaches_beyond_its_memory():
-    x = engine.numpy.arange(600.0)
+    x = vmhost.engine.numpy.arange(600.0)
     for shape, strides in [((601,), (8,)), ((2,), (4800,)), ((2,), (-8,)), ((3,), (2**62,)), ((2**62,), (8,)), ((2, 2), (4792, 8)),
                            ((2,), (-2**63,))]:
         with pytest.raises(ValueError):
@@ -209,7 +209,7 @@ def test_foreign_buffers_that_cannot_be(layout, error, sentence):
     memory = ctypes.create_string_buffer(64)
     view, kept = exported(memory, **layout)
     with pytest.raises(error, match=sentence):
-        engine.numpy.asarray(view)
+        vmhost.engine.numpy.asarray(view)
     del view, kept
 
 
@@ -254,13 +254,13 @@ class Producer:
 def test_dlpack_that_cannot_be(producer, error, sentence):
     made = Producer(**producer)
     with pytest.raises(error, match=sentence):
-        engine.numpy.from_dlpack(made)
+        vmhost.engine.numpy.from_dlpack(made)
     assert not made.freed       # the capsule was not taken: its maker's to free
 
 
 def test_dlpack_that_can_be_frees_its_memory_once():
     made = Producer()
-    taken = engine.numpy.from_dlpack(made)
+    taken = vmhost.engine.numpy.from_dlpack(made)
     view = taken[2:4]
     del taken
     assert not made.freed
@@ -272,7 +272,7 @@ def test_dlpack_that_can_be_frees_its_memory_once():
 def test_what_the_system_refuses_is_no_peak(size):
     before = _array._statistics()["peak_bytes"]
     with pytest.raises(MemoryError, match=f"{8 * size} bytes"):
-        engine.numpy.empty(size)
+        vmhost.engine.numpy.empty(size)
     assert _array._statistics()["peak_bytes"] == before
 
 
@@ -293,4 +293,4 @@ def test_a_number_that_becomes_a_sequence_while_an_array_is_made_is_refused():
 
     rows = [Changes(), [3.0, 4.0]]
     with pytest.raises(ValueError, match="became a sequence"):
-        engine.numpy.array(rows)
+        vmhost.engine.numpy.array(rows)

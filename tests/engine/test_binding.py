@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-import engine.numpy as np
-from engine import declarations, library
-from engine._vme import ffi, lib
+import vmhost.engine.numpy as np
+from vmhost.engine import declarations, library
+from vmhost.engine._vme import ffi, lib
 
 
 TEXT = "".join(header.read_text() for header in declarations.HEADERS)

@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 from tests.engine.op_cases import INTEGERS
 
 pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend

@@ -25,8 +25,8 @@ name = ctypes.c_char_p(b"engine.context")       # outlives the capsule
 own = ctypes.cast(python.PyInterpreterState_GetDict(python.PyInterpreterState_Get()), ctypes.py_object).value     # borrowed
 own["engine.context"] = python.PyCapsule_New(context, name, None)
 
-import engine.numpy as np
-from engine import _array
+import vmhost.engine.numpy as np
+from vmhost.engine import _array
 
 def stop(wanted=True):
     library.vme_context_stop(context, ctypes.c_bool(wanted))

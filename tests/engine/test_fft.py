@@ -1,10 +1,10 @@
-"""`engine.numpy.fft` against NumPy's: every function, length, axis, norm and precision; plans that are kept; in a sealed VM."""
+"""`vmhost.engine.numpy.fft` against NumPy's: every function, length, axis, norm and precision; plans that are kept; in a sealed VM."""
 
 import numpy
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
 from tests.hosts import bundle
 
@@ -114,7 +114,7 @@ def test_more_lengths_than_plans_are_kept():
 def test_in_a_sealed_vm():
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle("""
-            import engine.numpy as np
+            import vmhost.engine.numpy as np
 
             def run(a):
                 return [np.fft.fft(a), np.fft.rfft2(np.ones((4, 6))), np.fft.irfft(np.fft.rfft(np.arange(100001.0)), 100001)]

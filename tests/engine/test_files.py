@@ -7,7 +7,7 @@ import zipfile
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
 from tests.hosts import bundle
 
@@ -123,7 +123,7 @@ def test_an_archive_that_says_more_than_it_holds():
         assert len(members["b"]) == 9000000
     source = """
         import io
-        import engine.numpy as np
+        import vmhost.engine.numpy as np
 
         def run(data):
             return len(np.load(io.BytesIO(data))["b"])
@@ -144,7 +144,7 @@ def test_from_a_bundle_in_a_sealed_vm(tmp_path):
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle("""
             import io
-            import engine.numpy as np
+            import vmhost.engine.numpy as np
 
             def run(data):
                 with np.load(io.BytesIO(data)) as archive:

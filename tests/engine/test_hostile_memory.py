@@ -6,7 +6,7 @@ import gc
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 VERSIONED, PLAIN = ctypes.c_char_p(b"dltensor_versioned"), ctypes.c_char_p(b"dltensor")      # outlive their capsules
 READ_ONLY = 1

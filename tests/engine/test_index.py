@@ -182,7 +182,7 @@ def test_single_elements_of_a_matrix(backend, context, dtype):
 
 
 def test_take_into_an_array_writes_nothing_when_an_index_is_wrong(backend):
-    import engine.numpy as en
+    import vmhost.engine.numpy as en
 
     out = en.zeros(600)
     indices = en.arange(600)

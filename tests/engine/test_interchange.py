@@ -7,7 +7,7 @@ import pickle
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 
 def test_numpy_reads_and_writes_our_memory():

@@ -15,8 +15,8 @@ def run(source):
 
 def test_an_interpreter_of_its_own_makes_and_drops_arrays():
     run("""
-        import engine.numpy as np
-        from engine import _array
+        import vmhost.engine.numpy as np
+        from vmhost.engine import _array
 
         kept = [np.zeros((3, 4)) for _ in range(100)]
         assert kept[0].T.shape == (4, 3)
@@ -31,7 +31,7 @@ def test_an_interpreter_of_its_own_makes_and_drops_arrays():
 
 def test_many_at_once():
     source = """
-        import engine.numpy as np
+        import vmhost.engine.numpy as np
         for n in range(2000):
             a = np.zeros(n % 50) if n % 2 else np.array([float(n)] * 8)
             assert a.reshape(-1, 1).T.shape == (1, a.size)
@@ -43,8 +43,8 @@ def test_many_at_once():
 
 def test_exceptions_and_dtypes_are_each_interpreters_own():
     run("""
-        import engine.numpy as np
-        from engine.numpy.exceptions import AxisError
+        import vmhost.engine.numpy as np
+        from vmhost.engine.numpy.exceptions import AxisError
         try:
             np.zeros((2, 2)).swapaxes(0, 2)
         except AxisError as error:

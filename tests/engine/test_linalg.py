@@ -1,4 +1,4 @@
-"""`engine.numpy.linalg` against NumPy's: values, dtypes, errors; batches; without LAPACK; stopped in the middle."""
+"""`vmhost.engine.numpy.linalg` against NumPy's: values, dtypes, errors; batches; without LAPACK; stopped in the middle."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import numpy
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
 from tests.hosts import bundle
 
@@ -166,7 +166,7 @@ def test_without_lapack_it_says_what_to_install_and_solves_equations_all_the_sam
         import importlib.util, sys
         found = importlib.util.find_spec
         importlib.util.find_spec = lambda name, *more: None if name == "scipy_openblas32" else found(name, *more)
-        import engine.numpy as np
+        import vmhost.engine.numpy as np
         a = np.eye(100) * 4
         assert np.linalg.solve(a, np.ones(100))[99] == 0.25 and abs(np.linalg.det(a[:3, :3]) - 64) < 1e-9
         try:
@@ -179,7 +179,7 @@ def test_without_lapack_it_says_what_to_install_and_solves_equations_all_the_sam
 
 
 TASK = """
-    import engine.numpy as np
+    import vmhost.engine.numpy as np
 
     def factors(a):
         a = np.asarray(a)
@@ -219,7 +219,7 @@ __attribute__((destructor)) static void end(void) { usleep(300000); }
 """
 EXIT = """
 import ctypes, psutil, sys, threading
-import engine.numpy as np
+import vmhost.engine.numpy as np
 np.linalg.svd(np.eye(3))
 ctypes.CDLL(sys.argv[1])
 def others():

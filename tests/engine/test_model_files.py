@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import bench.networks
-import engine.numpy
-from bytecode.models import compile_model
-from engine import _array
-from engine.models import Model
+import vmhost.engine.numpy
+from vmhost.bytecode.models import compile_model
+from vmhost.engine import _array
+from vmhost.engine.models import Model
 from tests import networks
 
 _TENSOR, _NODE, _HEADER = 192, 128, 128         # bytes of records: docs/model-format.md
@@ -102,7 +102,7 @@ def refuses(data):
 def _run(model, size):
     """One on zeros, with all open sizes the same, unless these make it large."""
     shapes = (tuple(size if isinstance(own, str) else own for own in port.shape) for port in model.inputs)
-    inputs = tuple(engine.numpy.zeros(shape, port.dtype) for shape, port in zip(shapes, model.inputs))
+    inputs = tuple(vmhost.engine.numpy.zeros(shape, port.dtype) for shape, port in zip(shapes, model.inputs))
     if max(math.prod(step[4]) for step in _array._model_steps(model._session, inputs)) < 1 << 18:
         _array._model_run(model._session, inputs)
 
@@ -254,4 +254,4 @@ def test_wrong_open_sizes_are_refused(number, field, value, message):
 def test_open_sizes_that_come_to_nonsense_are_refused_when_they_are_asked_for(factor, message):
     model = opened(varying("term", 0, factor))
     with pytest.raises((ValueError, MemoryError), match=message):
-        _array._model_run(model._session, (engine.numpy.zeros((2, 5, 6), "float32"),))
+        _array._model_run(model._session, (vmhost.engine.numpy.zeros((2, 5, 6), "float32"),))

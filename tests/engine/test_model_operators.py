@@ -4,8 +4,8 @@ import numpy
 import pytest
 from onnx import helper
 
-from bytecode.errors import CompileError
-from bytecode.models import compile_model
+from vmhost.bytecode.errors import CompileError
+from vmhost.bytecode.models import compile_model
 from tests import networks
 from tests.engine.test_tensor_models import agrees, runs
 

@@ -1,4 +1,4 @@
-"""The examples in NumPy's own docstrings, of every name that `engine.numpy` has: run with both, they print the same.
+"""The examples in NumPy's own docstrings, of every name that `vmhost.engine.numpy` has: run with both, they print the same.
 
 The docstrings are the installed NumPy's, read when the tests run; what an example prints is compared with what it prints with NumPy, not
 with the docstring's text, which is of many versions. Digits beyond the rounding of both may differ. Examples that need what the
@@ -17,10 +17,10 @@ import sys
 import numpy
 import pytest
 
-import engine.numpy
+import vmhost.engine.numpy
 import vmhost
-from engine import surface
-from engine.numpy._absent import ABSENT_METHODS
+from vmhost.engine import surface
+from vmhost.engine.numpy._absent import ABSENT_METHODS
 from tests.hosts import bundle
 
 SCALAR = "a number of its own kind of scalar"
@@ -65,8 +65,8 @@ def documented():
         for name in surface.public_names(module):
             if surface.verdict(module, name)[0] != "absent":
                 found.append((f"{module}.{name}".strip("."), getattr(theirs, name)))
-    for title, theirs, ours in (("ndarray", numpy.ndarray, engine.numpy.ndarray),
-                                ("random.Generator", numpy.random.Generator, engine.numpy.random.Generator)):
+    for title, theirs, ours in (("ndarray", numpy.ndarray, vmhost.engine.numpy.ndarray),
+                                ("random.Generator", numpy.random.Generator, vmhost.engine.numpy.random.Generator)):
         found += [(f"{title}.{name}", getattr(theirs, name)) for name in dir(theirs)
                   if not name.startswith("_") and hasattr(ours, name) and name not in ABSENT_METHODS]
     for name, thing in found:
@@ -117,12 +117,12 @@ def names_of(source):
 def differences(name, text):
     """(example, NumPy's output, ours) of those that are not alike."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (numpy, engine.numpy):        # one stream of random numbers for both
+        for module in (numpy, vmhost.engine.numpy):        # one stream of random numbers for both
             made = module.random.Generator
             bits = module.random.Philox
             module.random.seed(1)
             patch.setattr(module.random, "default_rng", lambda seed=0, made=made, bits=bits: made(bits(seed)))
-        theirs, ours = ({"np": module, "__name__": "example"} for module in (numpy, engine.numpy))
+        theirs, ours = ({"np": module, "__name__": "example"} for module in (numpy, vmhost.engine.numpy))
         unknown = set()         # names that examples passed over would have bound
         for example in doctest.DocTestParser().get_examples(text):
             read, bound = names_of(example.source)
@@ -130,7 +130,7 @@ def differences(name, text):
                 unknown |= bound
                 continue
             wanted, their_error = printed(example.source, theirs)
-            got, our_error = printed(re.sub(r"\b(from|import) numpy\b", r"\1 engine.numpy", example.source), ours)
+            got, our_error = printed(re.sub(r"\b(from|import) numpy\b", r"\1 vmhost.engine.numpy", example.source), ours)
             if our_error is not None and BY_DESIGN.search(str(our_error)):
                 unknown |= bound
                 continue
@@ -143,7 +143,7 @@ def differences(name, text):
 
 @pytest.fixture(autouse=True)
 def printing_as_it_was():
-    with numpy.printoptions(), engine.numpy.printoptions(), numpy.errstate(all="ignore"):
+    with numpy.printoptions(), vmhost.engine.numpy.printoptions(), numpy.errstate(all="ignore"):
         yield
 
 
@@ -179,7 +179,7 @@ def without_addresses(shown):
 @pytest.mark.filterwarnings("ignore")
 def test_the_examples_show_the_same_in_a_sealed_vm():
     chosen = [text for name, text in DOCUMENTED.items() if not name.startswith("random")]       # chance has seeds of its own there
-    source = "\n".join(["import engine.numpy as np", *(as_a_function(number, text) for number, text in enumerate(chosen)),
+    source = "\n".join(["import vmhost.engine.numpy as np", *(as_a_function(number, text) for number, text in enumerate(chosen)),
                         "def run(number):", "    with np.printoptions():", f"        return ({', '.join(f'example_{number}' for number in range(len(chosen)))})[number](np)"])
     names = {}
     exec(compile(source, "examples", "exec"), names)

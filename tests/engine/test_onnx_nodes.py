@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from bytecode.models import READERS
+from vmhost.bytecode.models import READERS
 from tests.engine import onnx_nodes
 
 

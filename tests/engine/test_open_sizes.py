@@ -2,16 +2,16 @@
 
 import threading
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from bytecode.errors import CompileError
-from bytecode.models import compile_model
-from engine import _array
-from engine.models import opened
+from vmhost.bytecode.errors import CompileError
+from vmhost.bytecode.models import compile_model
+from vmhost.engine import _array
+from vmhost.engine.models import opened
 from tests import networks
 from tests.engine.library import backends, on_backend
 from tests.networks import images

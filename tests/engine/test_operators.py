@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import engine.numpy
-from engine import _array, operators
-from engine._vme import lib
+import vmhost.engine.numpy
+from vmhost.engine import _array, operators
+from vmhost.engine._vme import lib
 from tests.engine.test_every_operator import operators as of_the_headers
 
 ROOT = Path(__file__).parents[2]
@@ -104,15 +104,15 @@ def test_what_the_surface_lowers_is_listed():
             "einsum", "linspace", "median", "histogram", "kaiser", "divmod"} <= lowered
     assert not lowered & {operator.name for operator in operators.operators() if operator.making != operators.LOWERED}
     # one function, one name
-    functions = [getattr(engine.numpy, name) for name in lowered]
+    functions = [getattr(vmhost.engine.numpy, name) for name in lowered]
     assert len({id(function) for function in functions}) == len(lowered)
 
 
 def test_what_is_no_operator_is_still_there():
-    files = set(engine.numpy._FILE_OF.values())
+    files = set(vmhost.engine.numpy._FILE_OF.values())
     assert operators._NO_OPERATORS <= files
     for name in operators._NONE | operators._ONE:
-        assert callable(getattr(engine.numpy, name)), name
+        assert callable(getattr(vmhost.engine.numpy, name)), name
 
 
 def test_functions_of_the_array_module_are_lowered_when_they_call_no_kernel_of_their_own():

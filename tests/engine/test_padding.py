@@ -4,7 +4,7 @@ import numpy
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import engine.numpy
+import vmhost.engine.numpy
 from tests.engine.test_arrays_against_numpy import check
 
 pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
@@ -49,7 +49,7 @@ def test_what_is_computed(case, mode, option):
     if wanted is None:
         check(lambda np, a: np.pad(a, widths, mode, **options), array)
         return
-    got = engine.numpy.pad(engine.numpy.asarray(array), widths, mode, **options)
+    got = vmhost.engine.numpy.pad(vmhost.engine.numpy.asarray(array), widths, mode, **options)
     assert (got.dtype.name, got.shape) == (wanted.dtype.name, wanted.shape)
     # means are summed in another order; where the result is an integer that may show at a half
     numpy.testing.assert_allclose(numpy.asarray(got), wanted, rtol=1e-5, atol=1 if array.dtype.kind in "iu" else 1e-5)
@@ -57,8 +57,8 @@ def test_what_is_computed(case, mode, option):
 
 def test_the_grown_array_is_a_new_one():
     for mode in ("mean", "edge", "constant", "empty"):
-        kept = engine.numpy.ones((2, 2))
-        grown = engine.numpy.pad(kept, 0, mode)
+        kept = vmhost.engine.numpy.ones((2, 2))
+        grown = vmhost.engine.numpy.pad(kept, 0, mode)
         grown[0, 0] = 5
         assert kept[0, 0] == 1 and grown.shape == (2, 2)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from numpy import inf, nan
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 RANDOM = numpy.random.default_rng(0)
 ARRAYS = [

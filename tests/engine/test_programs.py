@@ -1,4 +1,4 @@
-"""Random programs on arrays that share memory give in `engine.numpy`, in the host and in a VM, what they give in NumPy: see programs.py."""
+"""Random programs on arrays that share memory give in `vmhost.engine.numpy`, in the host and in a VM, what they give in NumPy: see programs.py."""
 
 import warnings
 
@@ -54,7 +54,7 @@ def test_programs_in_a_vm():
     wanted = {"np": numpy}
     exec("\n".join(lines), wanted)
     with vmhost.Host(allow_unsigned=True) as host, numpy.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-        task = host.load(bundle("\n".join(["import engine.numpy as np", *lines]), name="programs"))
+        task = host.load(bundle("\n".join(["import vmhost.engine.numpy as np", *lines]), name="programs"))
         for seed in range(60):
             for got, value in zip(task(None, entry=f"main:program{seed}"), wanted[f"program{seed}"](None), strict=True):
                 same = (got is None) == (value is None)

@@ -1,9 +1,9 @@
-"""`engine.numpy.random` against numpy.random.Generator(Philox): the same streams for the same seed, every distribution; in a sealed VM."""
+"""`vmhost.engine.numpy.random` against numpy.random.Generator(Philox): the same streams for the same seed, every distribution; in a sealed VM."""
 
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
 from tests.hosts import bundle
 
@@ -146,7 +146,7 @@ def test_errors_are_valueerrors(wrong):
 def test_in_a_sealed_vm():
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle("""
-            import engine.numpy as np
+            import vmhost.engine.numpy as np
 
             def run(seed):
                 random = np.random.default_rng(seed)

@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
 from tests.engine.cases import again_in_a_vm, check, host_of_cases, outcomes  # noqa: F401 - two are fixtures
 from tests.engine.test_array_expressions import assert_near
@@ -72,7 +72,7 @@ def test_the_functions_share_a_state_which_ends_with_the_vm():
     np.random.seed(5), numpy.random.seed(5)
     assert [np.random.rand(), np.random.randint(9), np.random.ranf()] == [numpy.random.rand(), numpy.random.randint(9), numpy.random.ranf()]
     source = """
-        import engine.numpy as np
+        import vmhost.engine.numpy as np
 
         def run(seed):
             if seed is not None:

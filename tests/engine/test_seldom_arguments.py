@@ -4,7 +4,7 @@ with what is no number. NumPy the oracle; in the host and again in a sealed VM: 
 import numpy
 import pytest
 
-import engine.numpy
+import vmhost.engine.numpy
 from tests.engine.cases import again_in_a_vm, check, host_of_cases, outcomes  # noqa: F401 - two are fixtures
 
 pytestmark = pytest.mark.usefixtures("again_in_a_vm")
@@ -103,8 +103,8 @@ def test_small_ones():
 
 def test_numpy_sees_the_dtypes_that_it_would_have_chosen():
     for dtype in ("int64", "uint64"):
-        seen = numpy.asarray(engine.numpy.ones(2, dtype))
+        seen = numpy.asarray(vmhost.engine.numpy.ones(2, dtype))
         assert seen.dtype.char == numpy.dtype(dtype).char and "dtype=int64" not in repr(seen)
-        assert memoryview(engine.numpy.ones(2, dtype)).format == memoryview(numpy.ones(2, dtype)).format
+        assert memoryview(vmhost.engine.numpy.ones(2, dtype)).format == memoryview(numpy.ones(2, dtype)).format
     for code in "qlQL":
-        assert engine.numpy.asarray(memoryview(bytes(16)).cast(code)).dtype.name == ("int64" if code in "ql" else "uint64")
+        assert vmhost.engine.numpy.asarray(memoryview(bytes(16)).cast(code)).dtype.name == ("int64" if code in "ql" else "uint64")

@@ -2,16 +2,16 @@
 
 import os
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import numpy
 import pytest
 from onnx import helper
 
-import engine
-from bytecode.models import compile_model
-from engine import library
-from engine._vme import ffi, lib
-from engine.models import opened
+from vmhost import engine
+from vmhost.bytecode.models import compile_model
+from vmhost.engine import library
+from vmhost.engine._vme import ffi, lib
+from vmhost.engine.models import opened
 from tests import networks
 from tests.engine.test_models import window
 
@@ -47,8 +47,8 @@ def test_a_profile_tells_of_every_step(path):
 
 def test_a_profile_tells_products_of_matrices():
     data = networks.graph([helper.make_node("MatMul", ["x", "x"], ["y"], name="square")], {"x": (3, 20, 20)}, {"y": (3, 20, 20)})
-    from engine import _array
-    from engine.models import Model
+    from vmhost.engine import _array
+    from vmhost.engine.models import Model
     product, = (step for step in Model("model", _array._model_open(compile_model(data, "model"))).steps if step.kind == "MatMul")
     assert (product.name, product.products) == ("square", 3 * 20 * 20 * 20)
 

@@ -1,4 +1,4 @@
-"""The Python array API standard (2024.12) in `engine.numpy`: its names, its inspection, promotion, special values, and its functions on
+"""The Python array API standard (2024.12) in `vmhost.engine.numpy`: its names, its inspection, promotion, special values, and its functions on
 arrays of any dtype, shape and strides, NumPy the oracle. Where NumPy and the standard differ, NumPy is followed. Every case is evaluated in
 the host and again in a sealed VM: see cases.py."""
 
@@ -9,15 +9,15 @@ import numpy
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import engine.numpy
+import vmhost.engine.numpy
 from tests.engine.arrays import arrays
 from tests.engine.cases import again_in_a_vm, check, host_of_cases, outcomes  # noqa: F401 - two are fixtures
 from tests.engine.test_array_expressions import assert_near
 
 pytestmark = pytest.mark.usefixtures("again_in_a_vm")
 
-for name in dir(engine.numpy):      # all loaded here, so that no test is the first to import one
-    getattr(engine.numpy, name)
+for name in dir(vmhost.engine.numpy):      # all loaded here, so that no test is the first to import one
+    getattr(vmhost.engine.numpy, name)
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64", "complex128"]
 
 NAMES = """
@@ -39,17 +39,17 @@ METHODS = """
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_standards_names(name):
-    assert hasattr(engine.numpy, name)
+    assert hasattr(vmhost.engine.numpy, name)
 
 
 def test_the_methods_of_arrays():
-    assert [name for name in METHODS if not hasattr(engine.numpy.ndarray, name)] == []
-    assert engine.numpy.zeros(1).__array_namespace__() is engine.numpy
-    assert engine.numpy.zeros(1).to_device("cpu").device == "cpu"
+    assert [name for name in METHODS if not hasattr(vmhost.engine.numpy.ndarray, name)] == []
+    assert vmhost.engine.numpy.zeros(1).__array_namespace__() is vmhost.engine.numpy
+    assert vmhost.engine.numpy.zeros(1).to_device("cpu").device == "cpu"
 
 
 def test_inspection():
-    info, theirs = engine.numpy.__array_namespace_info__(), numpy.__array_namespace_info__()
+    info, theirs = vmhost.engine.numpy.__array_namespace_info__(), numpy.__array_namespace_info__()
     assert info.capabilities() == theirs.capabilities()
     assert (info.default_device(), info.devices()) == ("cpu", ("cpu",)) == (theirs.default_device(), theirs.devices())
     assert {name: dtype.name for name, dtype in info.default_dtypes().items()} == \
@@ -64,7 +64,7 @@ def test_inspection():
 
 def test_functions_in_c_have_signatures_of_numpys_parameters():
     for name in ("sum", "sort", "clip", "asarray", "zeros", "full_like", "where", "take", "searchsorted", "concatenate", "can_cast"):
-        own, theirs = (list(inspect.signature(getattr(np, name)).parameters) for np in (engine.numpy, numpy))
+        own, theirs = (list(inspect.signature(getattr(np, name)).parameters) for np in (vmhost.engine.numpy, numpy))
         assert own == [parameter for parameter in theirs if parameter != "kwargs"]
 
 

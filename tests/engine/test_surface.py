@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import surface
+from vmhost.engine import surface
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "numpy.md"
 WRITTEN = surface.page()        # here, since modules that it loads keep arrays for as long as they live
 
 
 def test_the_page_is_up_to_date():
-    assert PAGE.read_text() == WRITTEN, "write it anew: python -m engine.surface > docs/numpy.md"
+    assert PAGE.read_text() == WRITTEN, "write it anew: python -m vmhost.engine.surface > docs/numpy.md"
 
 
 @pytest.mark.parametrize("module", surface.MODULES)

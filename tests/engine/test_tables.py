@@ -3,8 +3,8 @@
 import numpy
 import pytest
 
-import engine.numpy as np
-from engine import _array
+import vmhost.engine.numpy as np
+from vmhost.engine import _array
 
 pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend
 

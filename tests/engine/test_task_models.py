@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy
 import pytest
 
-import engine
+from vmhost import engine
 import vmhost
-from bytecode import task_models
-from bytecode.compiler import compile_task
-from bytecode.errors import TaskSpecError
-from engine.task_models import look_in
+from vmhost.bytecode import task_models
+from vmhost.bytecode.compiler import compile_task
+from vmhost.bytecode.errors import TaskSpecError
+from vmhost.engine.task_models import look_in
 from tests import networks
 
 MAIN = """
-import engine
+from vmhost import engine
 
 def run(value):
     name, inputs, options = value

@@ -13,14 +13,14 @@ import sys
 import numpy
 import pytest
 
-import engine.numpy
+import vmhost.engine.numpy
 
 SIZE = 20_000       # elements: above what is too small to be worth it
 
 PEAKS = """
 import sys
-import engine.numpy as np
-from engine import _array
+import vmhost.engine.numpy as np
+from vmhost.engine import _array
 
 def peak(expression, size):
     a, b, row, i = np.full((size // 8, 8), 2.0), np.full((size // 8, 8), 3.0), np.full(8, 1.5), np.full(size, 3)
@@ -43,7 +43,7 @@ def test_a_chain_takes_the_memory_of_one_result(expressions):
 
 
 def test_what_both_halves_of_divmod_need_is_not_taken():
-    a = engine.numpy.arange(SIZE * 1.0)
+    a = vmhost.engine.numpy.arange(SIZE * 1.0)
     for b in (7.0, 7, a + 7):
         quotient, rest = divmod(a + 0.0, b)
         assert (quotient * b + rest == a).all()
@@ -141,7 +141,7 @@ def test_nothing_that_has_a_name_is_overwritten(seeds):
     for seed in seeds:
         source = program(seed)
         wanted = outcome(numpy, source)
-        got = outcome(engine.numpy, source)
+        got = outcome(vmhost.engine.numpy, source)
         assert len(wanted) == len(got), (seed, wanted, got)
         for one, other in zip(wanted, got):
             assert numpy.array_equal(one, other), f"seed {seed}\n{source}"

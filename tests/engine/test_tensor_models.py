@@ -7,12 +7,12 @@ import pytest
 from onnx import helper
 
 import bench.networks
-import engine.library
-from bytecode.errors import CompileError
-from bytecode.models import compile_model
-from bytecode.models.network import BINARY, REDUCE, UNARY
-from engine import _array
-from engine.models import Model, opened
+import vmhost.engine.library
+from vmhost.bytecode.errors import CompileError
+from vmhost.bytecode.models import compile_model
+from vmhost.bytecode.models.network import BINARY, REDUCE, UNARY
+from vmhost.engine import _array
+from vmhost.engine.models import Model, opened
 from tests import networks
 from tests.engine.library import backends, names, on_backend
 
@@ -151,11 +151,11 @@ ATTENTION = [node("Transpose", "k", "t", perm=[0, 1, 3, 2]), node("MatMul", "q t
 
 @contextlib.contextmanager
 def forced(algorithm):
-    engine.library.force_algorithm(algorithm)
+    vmhost.engine.library.force_algorithm(algorithm)
     try:
         yield
     finally:
-        engine.library.force_algorithm(None)
+        vmhost.engine.library.force_algorithm(None)
 
 
 def ways_of_attention(data, search="fixed"):
@@ -205,9 +205,9 @@ def test_attention_that_is_expected_to_take_as_long_in_both_ways_is_tried():
             with forced(way):
                 expected += [step.expected_ms for step in opened("model", data).steps if step.kind == "Attention"]
         return abs(expected[0] / expected[1] - 1), rows
-    rates = engine.library.measured_rates()
+    rates = vmhost.engine.library.measured_rates()
     try:
-        engine.library.set_rates(engine.library.fixed_rates())
+        vmhost.engine.library.set_rates(vmhost.engine.library.fixed_rates())
         difference, rows = min(map(gap, range(20, 200, 6)))
         assert difference < 0.02
         source, inputs = attention_of(rows, 256, 64)
@@ -216,7 +216,7 @@ def test_attention_that_is_expected_to_take_as_long_in_both_ways_is_tried():
         assert len(made) == 1
         networks.assert_close(opened("model", data)(inputs)["y"], networks.expected(source, inputs)[0])
     finally:
-        engine.library.set_rates(rates)
+        vmhost.engine.library.set_rates(rates)
 
 
 def test_attention_whose_operands_and_result_lie_in_any_order():

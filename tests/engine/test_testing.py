@@ -1,9 +1,9 @@
-"""`engine.numpy.testing` fails where numpy.testing fails, and passes where it passes."""
+"""`vmhost.engine.numpy.testing` fails where numpy.testing fails, and passes where it passes."""
 
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 NAN, INF = float("nan"), float("inf")
 PAIRS = [([1.0, 2.0], [1.0, 2.0]), ([1.0, 2.0], [1.0, 2.1]), ([1.0, NAN], [1.0, NAN]), ([1.0, NAN], [NAN, 1.0]), ([INF, -INF], [INF, -INF]), ([INF], [-INF]),

@@ -7,9 +7,9 @@ import textwrap
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 from tests.engine.cases import again_in_a_vm, check, host_of_cases  # noqa: F401 - two are fixtures
 from tests.engine.test_arrays_against_numpy import outcome
 
@@ -69,7 +69,7 @@ def test_a_files_text_comes_back(tmp_path):
 
 def test_a_tasks_file_is_read():
     source = """
-        import engine.numpy as np
+        import vmhost.engine.numpy as np
 
         def run(_):
             return np.loadtxt("prices.csv", delimiter=",", skiprows=1).mean(axis=0)

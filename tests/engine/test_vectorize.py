@@ -2,7 +2,7 @@
 
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 from tests.engine.cases import again_in_a_vm, check, host_of_cases  # noqa: F401 - two are fixtures
 
 pytestmark = pytest.mark.usefixtures("again_in_a_vm")

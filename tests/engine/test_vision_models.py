@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from bench.networks import mobilenet_v2, resnet50, shufflenet_v2, squeezenet1_1
-from bytecode.models import compile_model
+from vmhost.bytecode.models import compile_model
 from tests import networks
 from tests.engine.test_models import agrees, opened, window
 

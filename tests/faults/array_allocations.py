@@ -3,7 +3,7 @@
     LD_PRELOAD=failing.so python -m tests.faults.array_allocations account|engine|python [STEP]
 
 `account`: what the context's account is asked for is refused, that one alone and, in a second round, from it on. `engine`: what libvme
-asks of libc. `python`: what CPython's allocators are asked for, by engine._array, by engine.numpy and by CPython itself. Every STEP-th n is
+asks of libc. `python`: what CPython's allocators are asked for, by vmhost.engine._array, by vmhost.engine.numpy and by CPython itself. Every STEP-th n is
 tried. The operations are those written here and, but for `python`, all of the op-case table that tests and benchmarks share. Each operation may give its usual result or MemoryError, and must leave nothing charged. Each is named before it is tried, so a crash is
 known by its name. Run by test_array_allocations.py.
 """
@@ -27,7 +27,7 @@ NEVER = 10**9
 
 
 def charge_arrays_of_this_interpreter(lib):
-    """engine._array, which must not be imported yet, gets a context whose account is failing.c's."""
+    """vmhost.engine._array, which must not be imported yet, gets a context whose account is failing.c's."""
     account, handle = ctypes.create_string_buffer(7 * ctypes.sizeof(ctypes.c_void_p)), ctypes.c_void_p()
     pointers = ctypes.cast(account, ctypes.POINTER(ctypes.c_void_p))        # struct vme_account: owner, charge, release, …
     for number, function in ((1, lib.failing_charge), (2, lib.failing_release)):
@@ -45,7 +45,7 @@ def charge_arrays_of_this_interpreter(lib):
 
 def operations():
     """{name: function of no arguments}; what each returns is compared."""
-    import engine.numpy as np
+    import vmhost.engine.numpy as np
 
     a, b, square = np.arange(2000.0), np.arange(2000.0) + 0.5, np.arange(900.0).reshape(30, 30)
     whole, mask, places = np.arange(2000), np.arange(2000) % 3 == 0, np.arange(1999, -1, -3)
@@ -237,7 +237,7 @@ class Failing:
 
 
 def try_all(operations, failures, charged, ends, step):
-    from engine import _array
+    from vmhost.engine import _array
 
     gc.collect()
     gc.freeze()                     # of what is there now nothing becomes garbage
@@ -289,7 +289,7 @@ def main(mode, step="1"):
 
     def run():
         try:
-            import engine.numpy as np       # so that libvme is there
+            import vmhost.engine.numpy as np       # so that libvme is there
             tried = operations() | (cases(np) if mode != "python" else {})
             ways = [Refused(lib, True), Refused(lib, False)] if mode == "account" else [Failing(lib, mode)]
             for way in ways:

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 from tests.hosts import bundle, until
 from vmhost.errors import VMHostError, from_core
 from vmhost.host import system_image
@@ -80,7 +80,7 @@ def run(value):
     if value == "raised":
         raise ValueError(table[3])
     if value == "array":
-        import engine.numpy as np
+        import vmhost.engine.numpy as np
         return np.ones((3, 4)).T
     print("a line")
     return [value, {"a": (1, 2.5, b"x" * 1000)}, table]

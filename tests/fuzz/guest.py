@@ -28,7 +28,7 @@ import threading
 import types
 import weakref
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 SLOT, SLOTS = 240, 32           # bytes of a note, and how many are kept of each thread
 STRIDE = 200                    # results that are kept for later calls

@@ -20,7 +20,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 from tests.fuzz.exclusions import SKIPPED
 from tests.fuzz.guest_notes import notes
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
@@ -54,8 +54,8 @@ PURE = """
     tempfile textwrap threading time timeit tokenize traceback types typing unicodedata urllib.parse urllib.request
     uuid warnings wave weakref     xml.etree.ElementTree xml.dom.minidom xml.sax zipfile zlib zoneinfo bz2
     compression.zstd     vmhost.guest vmhost.guest.files vmhost.guest.folders vmhost.guest.texts
-    vmhost.guest.assembler vmhost.guest.expressions vmhost.guest.deferred _vmhost     engine.numpy
-    engine.numpy.linalg engine.numpy.fft engine.numpy.random engine.numpy.lib.stride_tricks engine.numpy.testing
+    vmhost.guest.assembler vmhost.guest.expressions vmhost.guest.deferred _vmhost     vmhost.engine.numpy
+    vmhost.engine.numpy.linalg vmhost.engine.numpy.fft vmhost.engine.numpy.random vmhost.engine.numpy.lib.stride_tricks vmhost.engine.numpy.testing
 """
 
 

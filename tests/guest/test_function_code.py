@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bytecode.verifier import verify
+from vmhost.bytecode.verifier import verify
 from tests.hosts import bundle
 from vmhost import Host
 from vmhost.isolation import vm as isolation

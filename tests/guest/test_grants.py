@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 SOURCE = """
 import errno, os

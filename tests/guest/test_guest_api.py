@@ -5,7 +5,7 @@ import logging
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 SOURCE = '''
 """A task that asks its VM for everything."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 PROGRAMS = Path(__file__).parent / "programs"
 

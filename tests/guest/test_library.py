@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bytecode import stdlib
+from vmhost.bytecode import stdlib
 from vmhost.guest import patches
 
 LIBRARY = Path(__file__).parent / "programs" / "library.py"

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 SOURCE = """
 import socket

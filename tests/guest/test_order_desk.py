@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_task
-from bytecode.format import TARGET
+from vmhost.bytecode.compiler import compile_task
+from vmhost.bytecode.format import TARGET
 
 FOLDER = Path(__file__).parent / "desk"
 IN_PLAIN_PYTHON = "import json, sys, main; json.dump(main.run(None), sys.stdout)"

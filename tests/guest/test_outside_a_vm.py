@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 from tests.hosts import ROOT
 
 TASK = '''

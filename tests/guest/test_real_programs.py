@@ -3,7 +3,7 @@
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 SOURCE = '''\
 import sys

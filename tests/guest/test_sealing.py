@@ -13,7 +13,7 @@ import time
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 # name -> the body of a function that tries something; what it does in the end is told by the tests below
 DENIED = {

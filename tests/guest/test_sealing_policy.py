@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 ROOT = Path(__file__).parents[2]
 TABLE = runpy.run_path(str(ROOT / "vmhost" / "guest" / "policy.py"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 SPLITTING = runpy.run_path(str(Path(vmhost.__file__).parent / "guest" / "splitting.py"))
 CUT = [*SPLITTING["PARTS"], *SPLITTING["FACADES"]]

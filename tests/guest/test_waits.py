@@ -5,7 +5,7 @@ import time
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 SOURCE = """
 import threading

@@ -52,7 +52,7 @@ def vmrun(image):
 @pytest.fixture
 def task(tmp_path):
     """task(source) -> path of a compiled bundle with this one module, whose entry point is `run`."""
-    from bytecode.compiler import compile_task
+    from vmhost.bytecode.compiler import compile_task
 
     def made(source, name="probe", key=None):
         folder = tmp_path / name

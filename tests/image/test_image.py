@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import vmhost
-from bytecode import signing
-from bytecode.compiler import compile_task
+from vmhost.bytecode import signing
+from vmhost.bytecode.compiler import compile_task
 from tests import networks
 from tests.hosts import ROOT
 from tests.tasks import test_numerical_scripts as numerical
@@ -47,7 +47,7 @@ def test_shipped_tasks_give_the_answers_of_the_full_host(vmrun, engine_image, tm
 
 
 def test_a_task_that_needs_the_engine_is_told_how_to_get_it(vmrun, task, tmp_path):
-    bundle = task("import engine.numpy as np\ndef run(value):\n    return float(np.sum(np.arange(value)))\n")
+    bundle = task("import vmhost.engine.numpy as np\ndef run(value):\n    return float(np.sum(np.arange(value)))\n")
     done = vmrun("run", bundle, "--allow-unsigned", "--input", "4")
     assert done.returncode == failures.TASK_FAILED and "--with-engine" in done.stderr
     out = tmp_path / "with"
@@ -57,8 +57,8 @@ def test_a_task_that_needs_the_engine_is_told_how_to_get_it(vmrun, task, tmp_pat
 
 
 MODEL = """
-import engine
-import engine.numpy as np
+from vmhost import engine
+import vmhost.engine.numpy as np
 
 def run(value):
     return {name: found.tolist() for name, found in engine.load("net")({"input": np.full((1, 3, 32, 32), value, np.float32)}).items()}

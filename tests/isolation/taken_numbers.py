@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 SECRET = b"SECRET" * 20
 

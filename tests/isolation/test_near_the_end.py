@@ -11,7 +11,7 @@ import pytest
 PROGRAM = '''
 import ctypes, json, sys
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 TASK = """
 import hashlib, sqlite3

@@ -11,7 +11,7 @@ import json, logging, sys
 BEFORE
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 
 GREEDY = """
 import sqlite3

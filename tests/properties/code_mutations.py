@@ -11,7 +11,7 @@ import random
 import types
 from pathlib import Path
 
-from bytecode.corrections import compile_corrected
+from vmhost.bytecode.corrections import compile_corrected
 
 SPECIMENS = Path(__file__).with_name("specimens")
 # modules of the standard library that touch nothing but their arguments

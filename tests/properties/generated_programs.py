@@ -12,8 +12,8 @@ import sys
 import time
 import warnings
 
-from bytecode.corrections import compile_corrected
-from bytecode.verifier import VerifyError, verify
+from vmhost.bytecode.corrections import compile_corrected
+from vmhost.bytecode.verifier import VerifyError, verify
 
 _NAMES = ("a", "b", "c", "d", "self", "x", "y", "_z")
 

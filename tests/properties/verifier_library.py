@@ -15,8 +15,8 @@ import types
 import warnings
 from pathlib import Path
 
-from bytecode.corrections import compile_corrected
-from bytecode.verifier import VerifyError, verify
+from vmhost.bytecode.corrections import compile_corrected
+from vmhost.bytecode.verifier import VerifyError, verify
 
 
 def modules(folders):

@@ -30,7 +30,7 @@ import time
 import types
 from pathlib import Path
 
-from bytecode.verifier import VerifyError, load, verify
+from vmhost.bytecode.verifier import VerifyError, load, verify
 from tests.properties.code_mutations import code_objects, load_specimens, mutant
 
 ROOT = Path(__file__).resolve().parents[2]

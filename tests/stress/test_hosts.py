@@ -15,7 +15,7 @@ import time
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
+from vmhost.bytecode.compiler import compile_sources
 from tests.guests import GUESTS
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 

@@ -1,4 +1,4 @@
-"""Numerical scripts in ordinary NumPy: the same results with NumPy, with `engine.numpy` in the host, and in a sealed VM, unchanged but
+"""Numerical scripts in ordinary NumPy: the same results with NumPy, with `vmhost.engine.numpy` in the host, and in a sealed VM, unchanged but
 for the import."""
 
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_task
+from vmhost.bytecode.compiler import compile_task
 from tasks.cases import read_digits, read_tumours
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
@@ -37,9 +37,9 @@ def run(call, module):
     """The script's answer in this process, with `module` imported as np."""
     name = folder(call)
     source = (TASKS / name / "main.py").read_text()
-    assert source.count("import engine.numpy as np\n") == 1
+    assert source.count("import vmhost.engine.numpy as np\n") == 1
     names = {"__name__": name}
-    exec(compile(source.replace("import engine.numpy as np\n", f"import {module} as np\n"), f"{name}.py", "exec"), names)
+    exec(compile(source.replace("import vmhost.engine.numpy as np\n", f"import {module} as np\n"), f"{name}.py", "exec"), names)
     return names["run"](value(call))
 
 
@@ -64,7 +64,7 @@ def answers():
 
 @pytest.mark.parametrize("name", CALLS)
 def test_with_the_engine_in_the_host(name, answers):
-    same(run(name, "engine.numpy"), answers[name])
+    same(run(name, "vmhost.engine.numpy"), answers[name])
 
 
 def test_in_sealed_vms(answers, tmp_path):

@@ -7,10 +7,10 @@ import numpy
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_task
-from bytecode.models import compile_model
-from engine import _array
-from engine.models import Model
+from vmhost.bytecode.compiler import compile_task
+from vmhost.bytecode.models import compile_model
+from vmhost.engine import _array
+from vmhost.engine.models import Model
 from tasks import cases
 from tasks.training import digits_cnn, reranking, vision
 from tasks.training.onnx_files import read_weights

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import yaml
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
 LEARNED = ("digits", "digits_cnn", "neighbours", "strokes", "vision", "forest")

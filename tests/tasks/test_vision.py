@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
-from bytecode.compiler import compile_task
+from vmhost.bytecode.compiler import compile_task
 from tasks import cases
 from tasks.training import vision
 from tasks.training.onnx_files import read_weights

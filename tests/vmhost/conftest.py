@@ -2,7 +2,7 @@
 
 import pytest
 
-from bytecode.format import Bundle, Manifest, Module
+from vmhost.bytecode.format import Bundle, Manifest, Module
 from tests.vmhost.fake_core import FakeCore
 from vmhost import host as host_module
 from vmhost.host import Host

@@ -6,9 +6,9 @@ import os
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
-from engine import _array
+from vmhost.engine import _array
 from tests.hosts import bundle, in_a_process, until
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
@@ -23,7 +23,7 @@ OPERATORS = {
     "gather": "a[np.argsort(a[:, 0])]",
 }
 TASK = """
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 def echo(value):
     return value
@@ -114,7 +114,7 @@ def test_a_fork_while_the_engine_works():
     """Children compute on their own: none waits for a thread or a lock that stayed with the parent."""
     done = in_a_process("""
         import warnings
-        import numpy, engine.numpy as np
+        import numpy, vmhost.engine.numpy as np
         warnings.simplefilter("ignore", DeprecationWarning)     # CPython's, that a process with threads forks
 
         a = np.array(numpy.random.default_rng(5).random((256, 256)))

@@ -8,9 +8,9 @@ from concurrent.futures import CancelledError
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
-from engine import _array, operators
+from vmhost.engine import _array, operators
 from tests.hosts import bundle, until
 from vmhost.limits import Policy
 
@@ -74,8 +74,8 @@ LOOP_OF = {
     "concatenate": "concatenate", "pad": "pad", "tile": "tile", "roll": "roll",
 }
 TASK = """
-import engine.numpy as np
-from engine import _array
+import vmhost.engine.numpy as np
+from vmhost.engine import _array
 from vmhost import guest
 
 class Arrays:
@@ -99,7 +99,7 @@ def {name}(named):
 
 # A single call each that goes over a thousand million elements: where nothing looks at the stop flag in the middle, the VM is wedged.
 LONG = """
-import engine.numpy as np
+import vmhost.engine.numpy as np
 
 def run(value):
     return value

@@ -3,14 +3,14 @@
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
 from tests.hosts import bundle
 
 TASK = '''
 import threading
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 from vmhost.guest import Buffer, host
 
 kept = []

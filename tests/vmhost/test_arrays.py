@@ -5,13 +5,13 @@ import gc
 import numpy
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
-from engine import _array, library
+from vmhost.engine import _array, library
 from tests.hosts import bundle, until
 
 TASK = """
-    import engine.numpy as np
+    import vmhost.engine.numpy as np
 
     kept = []
 
@@ -128,7 +128,7 @@ def test_views_cross_as_they_are(load):
                                    "float32", "float64", "complex64", "complex128"])
 def test_numpys_arrays_arrive_as_arrays(load, dtype):
     sent = numpy.arange(6).reshape(2, 3).astype(dtype)
-    assert load()(sent, entry="main:kind") == ["engine.numpy.ndarray", dtype, [2, 3], sent.tobytes().hex()]
+    assert load()(sent, entry="main:kind") == ["vmhost.engine.numpy.ndarray", dtype, [2, 3], sent.tobytes().hex()]
 
 
 KINDS = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -297,7 +297,7 @@ def test_a_stop_reaches_the_engine_in_the_middle(load, entry, size):
 def test_the_engine_works_on_the_smallest_stack(host):
     """An operator takes at most 16 KiB of a VM's stack (tests/engine/test_stack.py): it works deep in calls of the guest, too."""
     task = host.load(bundle("""
-        import engine.numpy as np
+        import vmhost.engine.numpy as np
 
         def work():
             a = np.reshape(np.arange(6400, dtype="float32"), (80, 80))
@@ -343,7 +343,7 @@ def test_many_vms_share_one_array(host):
 
 
 def test_the_numpy_surface_works_in_a_sealed_vm(host):
-    """The same expressions in a VM and in NumPy; every file of engine.numpy is opened on the way."""
+    """The same expressions in a VM and in NumPy; every file of vmhost.engine.numpy is opened on the way."""
     expressions = [
         "np.arange(12.0).reshape(3, 4).mean(axis=0)", "np.linspace(0, 1, 5)", "np.eye(3) @ np.arange(3.0)", "np.exp(np.arange(3.0)).sum()",
         "np.concatenate([np.zeros(2), np.ones(3)])", "np.unique(np.asarray([3, 1, 3]))", "np.stack([np.arange(3), np.arange(3)], axis=1)",
@@ -353,7 +353,7 @@ def test_the_numpy_surface_works_in_a_sealed_vm(host):
         "np.float32(1.5) * np.ones(2, dtype='float32')", "np.clip(np.arange(5), 1, 3)", "np.dot(np.arange(3.0), np.arange(3.0))",
     ]
     task = host.load(bundle("\n".join(
-        ["import engine.numpy as np", "def values(_):", f"    return [np.asarray(v) for v in ({', '.join(expressions)},)]", "def texts(_):",
+        ["import vmhost.engine.numpy as np", "def values(_):", f"    return [np.asarray(v) for v in ({', '.join(expressions)},)]", "def texts(_):",
          f"    return [repr(v) for v in ({', '.join(expressions)},)]", "run = values"]), name="surface"))
     values, texts = task(None), task(None, entry="main:texts")
     for expression, value, text in zip(expressions, values, texts, strict=True):

@@ -1,18 +1,18 @@
-"""The whole surface of `engine.numpy` inside a sealed VM: every expression of the host's table gives the same there."""
+"""The whole surface of `vmhost.engine.numpy` inside a sealed VM: every expression of the host's table gives the same there."""
 
 import inspect
 import textwrap
 
 import pytest
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 import vmhost
 from tests.engine.test_arrays_against_numpy import outcome
 from tests.engine.test_array_expressions import CASES, VALUES, evaluated, fill, flat, pads, part, protected, same_array
 from tests.hosts import bundle
 
 TASK = """
-    import engine.numpy as np
+    import vmhost.engine.numpy as np
 
     def plain(value):
         if isinstance(value, (list, tuple)):

@@ -567,7 +567,7 @@ def test_a_function_that_begins_with_an_import_that_a_vm_has_not_is_refused_with
         def ours(x):
             import json
             import deferred_help
-            from engine import numpy
+            from vmhost.engine import numpy
             return deferred_help.double(json.loads(x))
 
         async def coroutine(x):

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 import vmhost
-from bytecode.format import write_bundle
+from vmhost.bytecode.format import write_bundle
 from tests.hosts import ROOT, bundle, until
 from vmhost import folder_server
 from vmhost.cli import failures, main

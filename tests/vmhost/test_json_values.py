@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import engine.numpy as np
+import vmhost.engine.numpy as np
 from vmhost import json_values as values
 
 scalars = (

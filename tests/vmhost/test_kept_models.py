@@ -14,13 +14,13 @@ import numpy
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_task
+from vmhost.bytecode.compiler import compile_task
 from tests import networks
 from tests.hosts import in_a_process
 from vmhost.kept_models import KeptModels
 
 MAIN = """
-import engine
+from vmhost import engine
 
 def run(value):
     return engine.load("net")(value)

@@ -7,15 +7,15 @@ import numpy
 import pytest
 from onnx import helper
 
-from bytecode.compiler import compile_task
-from engine import task_models
-from engine.models import opened
+from vmhost.bytecode.compiler import compile_task
+from vmhost.engine import task_models
+from vmhost.engine.models import opened
 from tests import networks
 
 MIB = 1 << 20
 ROWS = numpy.arange(0, 8192, 2048)
 MAIN = """
-import engine
+from vmhost import engine
 
 def run(value):
     return engine.load("net")(value)
@@ -33,7 +33,7 @@ before = told("VmRSS:")
 print(told("VmHWM:") - before)
 """
 WAYS = {
-    "engine.load": ("import engine\nimport engine.models, engine.task_models", "model = engine.load(sys.argv[1] + '/net.vmm')"),
+    "engine.load": ("from vmhost import engine\nimport vmhost.engine.models, vmhost.engine.task_models", "model = engine.load(sys.argv[1] + '/net.vmm')"),
     "Host.load": ("import vmhost\nhost = vmhost.Host(allow_unsigned=True)", "host.load(sys.argv[1] + '/net.vmb'); host.close()"),
 }
 
@@ -65,7 +65,7 @@ def test_no_more_than_a_constant_is_twice_in_memory(folder, way):
 
 def test_a_kept_model_and_its_file_are_not_in_memory_together(folder):
     """The second process maps what the first one has kept, all of which is held against its sum; then both have it in memory."""
-    imports = "from engine import library, task_models"
+    imports = "from vmhost.engine import library, task_models"
     loading = "model = library.Model(task_models.find(sys.argv[1] + '/net.vmm')[1], kept=sys.argv[1] + '/kept', spend=True)"
     one, two = (subprocess.run([sys.executable, "-c", LOADING.format(imports=imports, loading=f"{loading}; print(model.was_kept, told('RssFile:'))"), str(folder)],
                                capture_output=True, text=True, timeout=200, check=True).stdout.split() for _ in range(2))

@@ -13,9 +13,9 @@ import time
 import pytest
 
 import vmhost
-from bytecode.compiler import compile_sources
-from bytecode.format import write_bundle
-from bytecode.signing import generate_key
+from vmhost.bytecode.compiler import compile_sources
+from vmhost.bytecode.format import write_bundle
+from vmhost.bytecode.signing import generate_key
 from tests import hosts
 from tests.guests import GUESTS
 from tests.hosts import stopped_by_its_deadline, until

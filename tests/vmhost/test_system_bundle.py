@@ -5,9 +5,9 @@ import platform
 
 import pytest
 
-from bytecode import stdlib
-from bytecode.acceptance import is_accepted
-from bytecode.format import Manifest, Module, read_bundle, write_bundle
+from vmhost.bytecode import stdlib
+from vmhost.bytecode.acceptance import is_accepted
+from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
 from vmhost import host
 from vmhost import system_bundle as module
 from vmhost.errors import ConfigurationError

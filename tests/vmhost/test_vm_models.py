@@ -10,17 +10,17 @@ from onnx import helper
 
 import vmhost
 from bench.networks import resnet18
-from bytecode.compiler import compile_task
-from bytecode.format import read_bundle, write_bundle
-from bytecode.models import compile_model
-from engine import library
-from engine.models import opened
+from vmhost.bytecode.compiler import compile_task
+from vmhost.bytecode.format import read_bundle, write_bundle
+from vmhost.bytecode.models import compile_model
+from vmhost.engine import library
+from vmhost.engine.models import opened
 from tests import networks
 from tests.hosts import until
 from vmhost.limits import Policy
 
 MAIN = """
-import engine
+from vmhost import engine
 
 opened = {}
 
@@ -35,7 +35,7 @@ def describe(name):
     return [(port.name, str(port.dtype), list(port.shape)) for port in (*model.inputs, *model.outputs)]
 
 def open_bytes(data):
-    from engine import _array
+    from vmhost.engine import _array
     return _array._model_open(data)
 
 def with_options(value):

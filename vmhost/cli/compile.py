@@ -24,8 +24,8 @@ from vmhost.cli import failures, inspect, keys
 @failures.command
 def command(output, folders, path, target, optimize, sign, strict):
     """Compile task FOLDERs into signed bundles."""
-    from bytecode.compiler import compile_task
-    from bytecode.format import read_bundle
+    from vmhost.bytecode.compiler import compile_task
+    from vmhost.bytecode.format import read_bundle
 
     key = keys.signing_key(sign) if sign else None
     into_folder = path is not None and (len(folders) > 1 or path.is_dir() or str(path).endswith(os.sep))

@@ -148,9 +148,9 @@ def installation():
         if uncounted := _core.libraries_uncounted():
             yield Finding("libraries", REMARK, f"what {', '.join(uncounted)} take from the C library is not charged to the VM that asks for it",
                           "they are linked into this Python: bound such a process from outside, see isolation.md in docs")
-    from bytecode.acceptance import is_accepted
-    from bytecode.errors import BundleError
-    from bytecode.format import read_bundle
+    from vmhost.bytecode.acceptance import is_accepted
+    from vmhost.bytecode.errors import BundleError
+    from vmhost.bytecode.format import read_bundle
     from vmhost.errors import ConfigurationError
     from vmhost.host import SYSTEM_BUNDLE
     from vmhost.system_bundle import system_bundle
@@ -160,7 +160,7 @@ def installation():
         path = system_bundle(SYSTEM_BUNDLE)
         bundle = read_bundle(path, allow_unsigned=True)
     except BundleError as error:
-        yield Finding("standard library", WRONG, str(error), f"make it again: python -m bytecode.stdlib {path}")
+        yield Finding("standard library", WRONG, str(error), f"make it again: python -m vmhost.bytecode.stdlib {path}")
     except ConfigurationError as error:
         yield Finding("standard library", WRONG, str(error), None)
     else:
@@ -176,7 +176,7 @@ def installation():
 def engine():
     """The tensor engine: what it runs on, and what it is made of."""
     try:
-        from engine import library
+        from vmhost.engine import library
     except ImportError as error:
         yield Finding("engine", WRONG, str(error), "build it: make build, or pip install the project again")
         return
@@ -190,9 +190,9 @@ def engine():
 
 def _operators():
     """What the engine computes: what has kernels, what is lowered to that, and what lowering saves."""
-    from bytecode.models import READERS
-    from bytecode.models.writing import OPS
-    from engine import operators
+    from vmhost.bytecode.models import READERS
+    from vmhost.bytecode.models.writing import OPS
+    from vmhost.engine import operators
 
     made, lowered, pieces = operators.operators(), operators.lowered(), operators.pieces()
     makings = [operator.making for operator in made]
@@ -221,8 +221,8 @@ def trust():
 def probe():
     """A task from source to answer, in a VM that must boot, answer, and refuse what a sealed VM refuses."""
     import vmhost
-    from bytecode.compiler import compile_task
-    from bytecode.format import TARGET
+    from vmhost.bytecode.compiler import compile_task
+    from vmhost.bytecode.format import TARGET
 
     with tempfile.TemporaryDirectory(prefix="vmhost-doctor-") as folder:
         (Path(folder) / "task.yaml").write_text(PROBE_YAML.format(python=TARGET), encoding="utf-8")

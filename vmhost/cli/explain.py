@@ -56,12 +56,12 @@ def _models(path, only, store):
         raise failures.Failure(f"{path}: no such file; expected an ONNX model, a model file or a bundle")
     data = path.read_bytes()
     if path.suffix == ".onnx":
-        from bytecode.models import compiled
+        from vmhost.bytecode.models import compiled
 
         return {path.stem: compiled(data, str(path), path.parent)[:2]}
     if data[:8] == b"VMEMODEL":
         return {path.stem: (data, None)}
-    from bytecode.format import read_bundle
+    from vmhost.bytecode.format import read_bundle
 
     models = read_bundle(path, trust=store, allow_unsigned=True).models
     if only is not None and only not in models:
@@ -73,7 +73,7 @@ def _models(path, only, store):
 
 def _explained(name, data, savings, runs, threads, search, sizes):
     """What is to be told of a model, in plain values."""
-    from engine.models import opened
+    from vmhost.engine.models import opened
 
     try:
         model = opened(name, data, threads=threads, search=search)
@@ -127,7 +127,7 @@ def _port(port):
 
 def _input(shape, dtype):
     """Random numbers where they are floats, else zeros, which are good indices."""
-    import engine.numpy as np
+    import vmhost.engine.numpy as np
 
     if not str(dtype).startswith("float"):
         return np.zeros(shape, dtype)

@@ -16,7 +16,7 @@ from vmhost.cli.inspect import size_text
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT")
 @click.option("--bundle", "bundles", multiple=True, type=click.Path(path_type=Path), help="A bundle that the image must be able to run.")
 @click.option("--module", "modules", multiple=True, metavar="NAME", help="A further module of the standard library to take in; all: the whole library.")
-@click.option("--with-engine", is_flag=True, help="Take in the tensor engine, as bundles that import engine.numpy do.")
+@click.option("--with-engine", is_flag=True, help="Take in the tensor engine, as bundles that import vmhost.engine.numpy do.")
 @click.option("--with-lapack", is_flag=True, help="Take in the engine and the OpenBLAS of scipy-openblas32, 25 MB, for linear algebra.")
 @click.option("--sizes", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page of what the image weighs, and print what zstd -19 makes of it.")
 @failures.command

@@ -16,7 +16,7 @@ from vmhost.cli import failures, keys
 @failures.command
 def command(output, path, trust, verify):
     """List BUNDLE's manifest, modules, files, digests and signature."""
-    from bytecode.format import read_bundle
+    from vmhost.bytecode.format import read_bundle
 
     store = keys.trust_store(trust)
     bundle = read_bundle(existing(path), trust=store, allow_unsigned=True)
@@ -54,7 +54,7 @@ def existing(path):
 
 def summary(bundle, path, size):
     """What people and programs want to know of a Bundle, in plain values."""
-    from bytecode.format import module_path
+    from vmhost.bytecode.format import module_path
 
     manifest = bundle.manifest
 
@@ -90,8 +90,8 @@ def summary(bundle, path, size):
 
 def signature(path, store):
     """Who signed the bundle at `path`: None, or the fingerprint and the name under which `store` trusts it, if so."""
-    from bytecode import signing
-    from bytecode.archive import read_archive
+    from vmhost.bytecode import signing
+    from vmhost.bytecode.archive import read_archive
 
     entries = read_archive(path.read_bytes(), str(path))
     if "signature" not in entries:

@@ -22,7 +22,7 @@ def home():
 
 def signing_key(name_or_path):
     """The SigningKey that `--sign` names: a file, or the name of one in `keys/`."""
-    from bytecode import signing
+    from vmhost.bytecode import signing
 
     stored = home() / "keys" / name_or_path
     if os.sep not in name_or_path and not Path(name_or_path).exists() and stored.exists():
@@ -32,7 +32,7 @@ def signing_key(name_or_path):
 
 def trust_store(paths):
     """What the host trusts: the files and folders in `paths`, else this user's `trusted/`, else nobody."""
-    from bytecode import signing
+    from vmhost.bytecode import signing
 
     if not paths:
         default = home() / "trusted"
@@ -57,7 +57,7 @@ def command():
 @failures.command
 def new(output, name, path, trust):
     """Make a signing key called NAME."""
-    from bytecode import signing
+    from vmhost.bytecode import signing
 
     _check_name(name)
     path = path or home() / "keys" / name
@@ -80,7 +80,7 @@ def new(output, name, path, trust):
 @failures.command
 def trust(output, path):
     """Trust what is signed with the public keys in the file PATH."""
-    from bytecode import signing
+    from vmhost.bytecode import signing
 
     store = signing.TrustStore.load(path)
     if not store.keys:
@@ -99,7 +99,7 @@ def trust(output, path):
 @failures.command
 def list_keys(output):
     """List this user's keys and the signers that are trusted."""
-    from bytecode import signing
+    from vmhost.bytecode import signing
 
     folder = home()
     rows = {}
@@ -129,7 +129,7 @@ def list_keys(output):
 
 def _trust(name, public):
     """Writes the public key into `trusted/`; a key of the same name that differs is never replaced."""
-    from bytecode import signing
+    from vmhost.bytecode import signing
 
     folder = home() / "trusted"
     _make_folder(folder, 0o755)

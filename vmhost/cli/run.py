@@ -129,7 +129,7 @@ def guest_log(output):
 
 def _add_source_lines(error, path, source):
     """Puts the task's source lines into the error's traceback where the folder of the bundle is at hand."""
-    from bytecode.format import read_bundle
+    from vmhost.bytecode.format import read_bundle
 
     if getattr(error, "guest_traceback", None):
         folder = tracebacks.source_folder(read_bundle(path, allow_unsigned=True), source)

@@ -40,8 +40,8 @@ def source_folder(bundle, given=None):
 
 
 def _compiles_to(folder, bundle):
-    from bytecode.compiler import compile_task
-    from bytecode.errors import BytecodeError
+    from vmhost.bytecode.compiler import compile_task
+    from vmhost.bytecode.errors import BytecodeError
 
     try:
         spec = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))

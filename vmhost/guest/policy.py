@@ -105,7 +105,7 @@ POLICY = {
     """, gated="sleep", absent="clock_settime clock_settime_ns pthread_getcpuclockid tzset"),
 
     # --- the tensor engine's arrays: ours, and without a way out
-    "engine._array": Rules(allowed="""
+    "vmhost.engine._array": Rules(allowed="""
         AxisError _address _as_strided _bincount _bits_packed _bits_unpacked _cummax _cummin _fft _fmax _fmin _interp _linear _pad _partition _parts _random
         _reduceat _roll _scatter_add _model_backends _model_names _model_open _model_ports _model_run _model_steps _shortest _split _tile _windows _words absolute add all any arange arccos
         arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort array asarray ascontiguousarray

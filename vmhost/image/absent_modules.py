@@ -7,8 +7,8 @@ words of one line, as `inspect` does with the signatures of native functions, an
 
 import _ast
 
-from bytecode.format import Module
-from bytecode.source import compile_source
+from vmhost.bytecode.format import Module
+from vmhost.bytecode.source import compile_source
 
 _HEAD = '''
 class AST:

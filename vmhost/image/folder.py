@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from bytecode.errors import BundleError
-from bytecode.format import read_bundle
-from bytecode.stdlib import NATIVE_MODULES
+from vmhost.bytecode.errors import BundleError
+from vmhost.bytecode.format import read_bundle
+from vmhost.bytecode.stdlib import NATIVE_MODULES
 
 from vmhost.image import ImageError, host_code, link, modules, toolchain
 from vmhost.system_bundle import system_bundle
@@ -47,7 +47,7 @@ class Image:
 def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=False):
     """Makes the image `out` for the bundles at the paths `bundles` (none: modules.DEFAULT) and `more_modules`; an Image.
 
-    The tensor engine is in it if a bundle imports `engine.numpy`, or `with_engine`; `with_lapack` copies the OpenBLAS
+    The tensor engine is in it if a bundle imports `vmhost.engine.numpy`, or `with_engine`; `with_lapack` copies the OpenBLAS
     of scipy-openblas32 into it as well, which decompositions, solvers and the like need.
     An image that is there is replaced; any other folder that holds something is left alone. ImageError.
     """
@@ -59,7 +59,7 @@ def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=Fal
         with _written(out):                     # before all else: who cannot write there is told at once
             out.parent.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        image, files = _made(out, tools, bundles, (*more_modules, *(("engine.numpy",) if with_engine or with_lapack else ())), _lapack() if with_lapack else None)
+        image, files = _made(out, tools, bundles, (*more_modules, *(("vmhost.engine.numpy",) if with_engine or with_lapack else ())), _lapack() if with_lapack else None)
         with _written(out):
             for name, data in files.items():
                 (work / name).write_bytes(data)
@@ -99,7 +99,7 @@ def _made(out, tools, bundles, more_modules, lapack):
         wanted |= imported
     python, native = library.closure(wanted)
     native = (native | modules.ALWAYS_NATIVE) & linked
-    engine = "engine._array" in native
+    engine = "vmhost.engine._array" in native
     executable = link.link(tools, native, engine=engine)
     sqlite = tools.sqlite_module if "_sqlite3" in native else None
     glibc = link.needed_glibc(tools, *filter(None, (executable, lapack, sqlite)))
@@ -136,7 +136,7 @@ def _lapack():
 
 def _required(native, imported):
     """Native modules that a bundle cannot do without: those that it imports itself, and those that stand behind nothing else."""
-    return {name for name in native if name in imported or name in ("_sqlite3", "engine._array")}
+    return {name for name in native if name in imported or name in ("_sqlite3", "vmhost.engine._array")}
 
 
 def _read(path):

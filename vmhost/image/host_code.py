@@ -14,23 +14,23 @@ from pathlib import Path
 
 import msgpack
 
-import bytecode
-from bytecode.format import Manifest, Module, module_path, write_bundle
-from bytecode.source import compile_source
-from bytecode.texts import collect_texts
+from vmhost import bytecode
+from vmhost.bytecode.format import Manifest, Module, module_path, write_bundle
+from vmhost.bytecode.source import compile_source
+from vmhost.bytecode.texts import collect_texts
 
 from vmhost.image.line_tables import without_columns
 from vmhost.image.modules import imports_of
 
 _GUEST = Path(__file__).parent.parent / "guest"
 _DEVICE = Path(__file__).parent / "device"
-_PACKAGES = {"vmhost": Path(__file__).parent.parent, "bytecode": Path(bytecode.__file__).parent, "msgpack": Path(msgpack.__file__).parent}
+_PACKAGES = {"vmhost": Path(__file__).parent.parent, "vmhost.bytecode": Path(bytecode.__file__).parent, "msgpack": Path(msgpack.__file__).parent}
 # On a device nobody compiles, and what needs a package with native parts of its own is not there.
 _LEFT_OUT = ("vmhost.cli", "vmhost.demo", "vmhost.executor", "vmhost.guest", "vmhost.host_yaml", "vmhost.image", "vmhost.interactive",
-             "vmhost.travel", "bytecode.closure", "bytecode.compiler", "bytecode.source", "bytecode.spec", "bytecode.stdlib", "bytecode.texts",
+             "vmhost.travel", "vmhost.bytecode.closure", "vmhost.bytecode.compiler", "vmhost.bytecode.source", "vmhost.bytecode.spec", "vmhost.bytecode.stdlib", "vmhost.bytecode.texts",
              "msgpack._cmsgpack")
 # Imported by a name that is put together.
-_BY_NAME = (f"bytecode.opcodes_{sys.version_info.major}_{sys.version_info.minor}",)
+_BY_NAME = (f"vmhost.bytecode.opcodes_{sys.version_info.major}_{sys.version_info.minor}",)
 _IMPORTER = {"_frozen_importlib": "importlib._bootstrap", "_frozen_importlib_external": "importlib._bootstrap_external"}
 
 

@@ -32,7 +32,7 @@ ENGINE = CHECKOUT / "engine"
 OBJECTS = CHECKOUT / "build" / "image"
 # Of modules that are linked in under another name than PyInit_<name>.
 INITS = {"marshal": "PyMarshal_Init", "_warnings": "_PyWarnings_Init", "builtins": None, "sys": None}
-OURS = {"vmhost.isolation._core": "PyInit__core", "engine._array": "PyInit__array"}
+OURS = {"vmhost.isolation._core": "PyInit__core", "vmhost.engine._array": "PyInit__array"}
 # Modules that lie beside the executable.
 SHARED = frozenset(("_sqlite3",))
 _FLAGS = ("-std=c11", "-Os", "-g0", "-DNDEBUG", "-D_GNU_SOURCE", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", "-fno-pie",
@@ -54,7 +54,7 @@ def offered(toolchain):
     members = _run([toolchain.nm, "--defined-only", "-A", str(toolchain.python_library)])
     made = set(re.findall(r"\bPyInit_(\w+)$", members, re.MULTILINE))
     shared = {"_sqlite3"} if toolchain.sqlite_module is not None else set()
-    return (made | INITS.keys() | {"engine._array"} | shared) - {"_ast", "_symtable", "_tokenize"}
+    return (made | INITS.keys() | {"vmhost.engine._array"} | shared) - {"_ast", "_symtable", "_tokenize"}
 
 
 def sqlite_module(toolchain):
@@ -68,7 +68,7 @@ def link(toolchain, modules, *, engine):
     work = OBJECTS / ("engine" if engine else "plain")
     work.mkdir(parents=True, exist_ok=True)
     sqlite = "_sqlite3" in modules
-    header = _table(sorted(modules - SHARED | {"vmhost.isolation._core"} | ({"engine._array"} if engine else set())), sqlite)
+    header = _table(sorted(modules - SHARED | {"vmhost.isolation._core"} | ({"vmhost.engine._array"} if engine else set())), sqlite)
     made_of = Path(work, hashlib.sha256(header.encode()).hexdigest()[:16])
     made_of.mkdir(exist_ok=True)
     unfinished = made_of / f"native_modules.{os.getpid()}"

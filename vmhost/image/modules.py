@@ -9,8 +9,8 @@ import functools
 import marshal
 from collections import defaultdict
 
-from bytecode.format import Manifest, Module, read_bundle, write_bundle
-from bytecode.stdlib import NATIVE_MODULES
+from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
+from vmhost.bytecode.stdlib import NATIVE_MODULES
 
 from vmhost.image import ImageError
 from vmhost.image.absent_modules import stand_ins
@@ -69,7 +69,7 @@ class Library:
 
     def everything(self, linked):
         """The names of all modules but the engine's, and of the native ones among `linked` that VMs can have."""
-        return {name for name in self.modules if name.partition(".")[0] != "engine"} | (linked & NATIVE_MODULES - {"engine._array"})
+        return {name for name in self.modules if not f"{name}.".startswith("vmhost.engine.")} | (linked & NATIVE_MODULES - {"vmhost.engine._array"})
 
     def closure(self, wanted):
         """(names of modules, names of native modules) that the modules `wanted` need, themselves among them."""
@@ -87,7 +87,7 @@ class Library:
             waiting += [(parent, asked) for parent in _parents(name)]
             waiting += [(part, True) for part in self._parts.get(name.replace(".", "_"), ())]
             # packages that import their modules by names in a table
-            if name in ("asyncio", "engine.numpy"):
+            if name in ("asyncio", "vmhost.engine.numpy"):
                 waiting += [(other, False) for other in self.bundle.modules if other.startswith(f"{name}.")]
             # what it imports at once must be there for it to be imported at all
             waiting += self._imports_of(name)

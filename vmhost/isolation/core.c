@@ -152,7 +152,7 @@ static PyObject *engine_attach(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef core_methods[] = {
     {"engine_attach", engine_attach, METH_VARARGS,
-     PyDoc_STR("engine_attach(table, path): the address of the engine's `struct vme_api`, and the file of engine._array.")},
+     PyDoc_STR("engine_attach(table, path): the address of the engine's `struct vme_api`, and the file of vmhost.engine._array.")},
     {"sqlite_counted", sqlite_counted, METH_NOARGS,
      PyDoc_STR("Is what SQLite allocates charged to the VM that asks for it? Not if the host used SQLite before the core was loaded.")},
     {"libraries_uncounted", libraries_uncounted, METH_NOARGS,

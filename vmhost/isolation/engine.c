@@ -10,7 +10,7 @@
 #include "vme_python.h"
 #include "vm_private.h"
 
-static const char *const module_name = "engine._array";
+static const char *const module_name = "vmhost.engine._array";
 
 /* Set once, by the host, before any VM can load the engine. */
 static _Atomic(const struct vme_api *) engine;
@@ -30,7 +30,7 @@ int vmh_engine_attach(uintptr_t table, const char *path)
         return -1;
     }
     if (strlen(path) >= sizeof module_path) {
-        PyErr_Format(PyExc_ImportError, "the path of engine._array is longer than %zu bytes", sizeof module_path - 1);
+        PyErr_Format(PyExc_ImportError, "the path of vmhost.engine._array is longer than %zu bytes", sizeof module_path - 1);
         return -1;
     }
     strcpy(module_path, path);
@@ -248,7 +248,7 @@ static const struct vme_python_api *arrays_loaded(void)
         return NULL;
     arrays = vmh_engine_arrays();
     if (arrays == NULL && !PyErr_Occurred())
-        PyErr_SetString(PyExc_ImportError, "engine._array is loaded, but left no table of its arrays");
+        PyErr_SetString(PyExc_ImportError, "vmhost.engine._array is loaded, but left no table of its arrays");
     return arrays;
 }
 

@@ -1,7 +1,7 @@
 """Axis numbers checked, and the range of an array's memory."""
 
-from engine.numpy._memory import byte_bounds
-from engine.numpy._shapes import _axes, _axis
+from vmhost.engine.numpy._memory import byte_bounds
+from vmhost.engine.numpy._shapes import _axes, _axis
 
 __all__ = ["byte_bounds", "normalize_axis_index", "normalize_axis_tuple"]
 

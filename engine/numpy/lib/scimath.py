@@ -1,6 +1,6 @@
 """Functions that go on into complex numbers where real ones end: `emath.sqrt(-1)` is 1j."""
 
-from engine import _array as _a
+from vmhost.engine import _array as _a
 
 __all__ = ["arccos", "arcsin", "arctanh", "log", "log10", "log2", "logn", "power", "sqrt"]
 

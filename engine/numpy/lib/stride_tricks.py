@@ -1,7 +1,7 @@
 """Views by strides: windows that slide over an array."""
 
-from engine import _array as _a
-from engine.numpy._shapes import _axes
+from vmhost.engine import _array as _a
+from vmhost.engine.numpy._shapes import _axes
 
 __all__ = ["as_strided", "sliding_window_view"]
 

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from bytecode.compiler import compile_task
+from vmhost.bytecode.compiler import compile_task
 from vmhost.cli import keys, main
 
 

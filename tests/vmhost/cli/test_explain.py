@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bytecode.models import compile_model, compiled
+from vmhost.bytecode.models import compile_model, compiled
 from tests import networks
 
 

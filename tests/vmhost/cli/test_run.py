@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from bytecode.format import read_bundle
+from vmhost.bytecode.format import read_bundle
 from tests.hosts import ROOT, until
 from tests.vmhost.cli.command import COMMAND
 from vmhost import Host, TimeLimitError

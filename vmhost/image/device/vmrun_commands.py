@@ -11,8 +11,8 @@ import sys
 import _vmrun
 
 import vmhost
-from bytecode.errors import BytecodeError
-from bytecode.signing import TrustStore
+from vmhost.bytecode.errors import BytecodeError
+from vmhost.bytecode.signing import TrustStore
 from vmhost import exit_codes, json_values, stdout
 from vmhost.limits import seconds
 
@@ -170,7 +170,7 @@ def _advice(error):
     if getattr(error, "type_name", None) != "ModuleNotFoundError":
         return ""
     name = error.guest_message.partition("'")[2].rpartition("'")[0]
-    if name.partition(".")[0] == "engine":
+    if f"{name}.".startswith("vmhost.engine."):
         return "\nthe tensor engine is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, or with `--with-engine`"
     if name.partition(".")[0] not in sys.stdlib_module_names:
         return ""

@@ -1,6 +1,6 @@
 """Where the `vmhost` command begins: what it needs is imported with Ctrl-C in mind, which ends it then as quietly as later.
 
-A module of its own, outside the package, as the package's own import is most of that time.
+A module of its own: what it imports is most of that time.
 """
 
 import os

@@ -20,8 +20,6 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-import vmhost
-
 from .acceptance import note
 from .errors import BytecodeError
 from .format import Manifest, Module, module_path, read_bundle, write_bundle
@@ -116,7 +114,7 @@ ALIASES = frozenset({
     "xml.parsers.expat.model",
 })
 
-_VMHOST = Path(vmhost.__file__).parent
+_VMHOST = Path(__file__).parents[1]        # the package above; in a checkout its folder holds a link to this one
 _GUEST, _ENGINE = _VMHOST / "guest", _VMHOST / "engine"
 _STUB = b'"""Inside a VM this package holds the guest runtime only."""\n'
 _FOR_THE_BUILD = ("patches.py", "policy.py", "splitting.py", "testing.py")        # in vmhost/guest/, but never inside a VM

@@ -233,7 +233,7 @@ def shown_only(text, folder, capfd):
 
 BLOCKS = {
     ("README.md", "make demo"): make_targets,
-    ("README.md", "import vmhost"): ten_lines,
+    ("README.md", "import vmhost\n"): ten_lines,
     ("README.md", "import vmhost.engine.numpy as np"): arrays_in_tasks,
     ("docs/architecture.md", "tasks/digits/ --compile_cloud-->"): shown_only,
     ("docs/bundle.md", "python tools/compile_cloud.py"): compile_cloud,

@@ -25,8 +25,8 @@ SHORT_DEMO = (
 def installed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site-packages")
     subprocess.run([sys.executable, "setup.py", "-q", "build_py", "--build-lib", folder], cwd=ROOT, check=True)
-    for library in (*ROOT.glob("vmhost/isolation/*.so"), *ROOT.glob("engine/*.so"), ROOT / "vmhost" / "data" / "stdlib.vmb"):
-        target = folder / library.relative_to(ROOT)
+    for library in (*ROOT.glob("vmhost/isolation/*.so"), *ROOT.glob("vmhost/engine/*.so"), ROOT / "vmhost" / "data" / "stdlib.vmb"):
+        target = folder / "vmhost" / library.relative_to(ROOT / "vmhost")
         target.parent.mkdir(exist_ok=True)
         shutil.copy(library, target)
     return folder

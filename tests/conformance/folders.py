@@ -93,7 +93,7 @@ class Folder:
             f'python: "{sys.version_info[0]}.{sys.version_info[1]}"\n'
             "limits: {memory: 512 MiB, wall_time: 600 s, stack: 8 MiB, concurrency: 1}\n"
             f"permissions: {{read: ['{self._writable}/**', '{self._tests}/**'], write: ['{self._writable}/**'], "
-            "net: ['127.0.0.1:*', '[::1]:*', 'localhost:*'], listen: ['127.0.0.1:*', '[::1]:*', 'localhost:*']}\n",
+            "net: ['127.0.0.1:*', 'localhost:*'], listen: ['127.0.0.1:*', 'localhost:*']}\n",
             encoding="utf-8")
         done = subprocess.run([sys.executable, HERE.parent.parent / "tools" / "compile_cloud.py", self.path, "-o", out],
                               capture_output=True, text=True, check=False)

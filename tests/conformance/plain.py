@@ -44,7 +44,7 @@ _PROCESS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_sp
 _NETWORK = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo",
             "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo", "socket.sethostname")
 _RESOLVE = ("socket.getaddrinfo", "socket.gethostbyname")
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")       # what folders.py grants, with all ports
+_LOOPBACK = ("127.0.0.1", "localhost")       # what folders.py grants, with all ports
 _FILES = ("open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink",
           "os.truncate", "os.utime", "os.chmod", "os.chown", "os.chdir", "os.fwalk", "os.mkfifo", "os.lockf",
           "os.getxattr", "os.setxattr", "os.listxattr", "os.removexattr", "os.add_dll_directory", "shutil.chown",

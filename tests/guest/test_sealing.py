@@ -4,6 +4,7 @@ And the process is as it was.
 """
 
 import inspect
+import io
 import os
 import signal
 import sys
@@ -280,11 +281,12 @@ def rooted(value):
     return found
 
 def signatures(_):
-    import inspect, os, sys, threading, time
+    import inspect, io, os, sys, threading, time
     from inspect import signature
     module = sys.modules[__name__]
     return ([str(signature(function)) for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep,
-                                                       threading.Lock().__exit__, sys.__breakpointhook__)],
+                                                       threading.Lock().__exit__, sys.__breakpointhook__,
+                                                       io.FileIO.close, io.FileIO._isatty_open_only)],
             time.sleep.__self__ is time, inspect.getmembers(module, lambda value: isinstance(value, type)))
 
 def closed(_):
@@ -389,7 +391,7 @@ def test_replaced_functions_have_the_signatures_of_the_originals(task):
     found, is_in_its_module, classes = task(None, entry="main:signatures")
     assert found == [str(inspect.signature(function))
                      for function in (input, os.fork, os.kill, threading.stack_size, threading.Lock, time.sleep,
-                                      threading.Lock().__exit__, sys.__breakpointhook__)]
+                                      threading.Lock().__exit__, sys.__breakpointhook__, io.FileIO.close, io.FileIO._isatty_open_only)]
     assert is_in_its_module
     assert classes == []        # the module's __loader__ is none
 

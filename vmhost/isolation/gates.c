@@ -271,13 +271,24 @@ static void bind_all(void)
     bound_all = true;
 }
 
+/* The documentation of a replacement. inspect gives an undocumented function without arguments, or with one, a signature by its flags,
+ * which a replacement has not: it says so itself, in `room`. */
+static const char *gate_doc(const PyMethodDef *original, char *room, size_t size)
+{
+    const char *signature = original->ml_flags & METH_NOARGS ? "($self, /)" : original->ml_flags & METH_O ? "($self, object, /)" : NULL;
+    if (original->ml_doc != NULL || signature == NULL)
+        return original->ml_doc;
+    snprintf(room, size, "%s%s\n--\n\n", original->ml_name, signature);
+    return room;
+}
+
 /* The replacement's def is filled by whoever comes first; all would write the same. */
 static PyMethodDef *gate_def(vmh_gate *gate, PyMethodDef *original, bool method)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     vmh_mutex_lock(&lock);
     if (gate->def.ml_name == NULL) {
-        gate->def.ml_doc = original->ml_doc;
+        gate->def.ml_doc = gate_doc(original, gate->doc, sizeof gate->doc);
         gate->def.ml_flags = METH_FASTCALL | METH_KEYWORDS | (method ? METH_METHOD : 0);
         gate->def.ml_meth = method ? (PyCFunction)(void (*)(void))gate->run_method
                                    : (PyCFunction)(void (*)(void))gate->run;

@@ -45,6 +45,7 @@ typedef struct vmh_gate {
     vmh_gate_run_method *run_method;
     _Atomic(PyMethodDef *) original;
     PyMethodDef def;
+    char doc[64];                   /* where the original has none */
 } vmh_gate;
 
 PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,

@@ -148,7 +148,7 @@ def test_ctrl_c_that_breaks_what_it_hits_is_still_ctrl_c(vmhost, monkeypatch):
     assert (code, out, err.strip()) == (failures.INTERRUPTED, "", "vmhost: interrupted")
 
 
-@pytest.mark.parametrize("module", ["msgpack", "click"])
+@pytest.mark.parametrize("module", ["click", "rich"])
 def test_ctrl_c_while_the_command_is_imported_ends_it_as_quietly_as_later(tmp_path, module):
     """In the place of a package that it needs stands one that presses Ctrl-C when it is imported."""
     (tmp_path / f"{module}.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(100): time.sleep(0.1)\n")

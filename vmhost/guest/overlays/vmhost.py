@@ -1,4 +1,4 @@
-"""What `vmhost` is inside a VM: the package that holds `vmhost.guest`.
+"""What `vmhost` is inside a VM: the package that holds `vmhost.guest` and `vmhost.engine`.
 
 A module whose functions travel to a VM may also be the program that makes the host or the executor. Its `import vmhost` and
 `from vmhost import VMExecutor` work here, and raise only where the host's side is used.
@@ -15,7 +15,7 @@ class _HostSide:
         return f"<vmhost.{self._name}: on the host only>"
 
     def __call__(self, *arguments, **options):
-        raise RuntimeError(f"vmhost.{self._name} is on the host; inside a VM there is vmhost.guest only")
+        raise RuntimeError(f"vmhost.{self._name} is on the host; inside a VM there are vmhost.guest and vmhost.engine only")
 
     def __getattr__(self, attribute):
         if attribute.startswith("__"):
@@ -24,6 +24,6 @@ class _HostSide:
 
 
 def __getattr__(name):
-    if name.startswith("__") or name == "guest":
+    if name.startswith("__") or name in ("guest", "engine"):
         raise AttributeError(f"module 'vmhost' has no attribute {name!r}")
     return _HostSide(name)

@@ -1,6 +1,6 @@
 """Builds the native parts. What the project is called and needs stands in pyproject.toml.
 
-`vmhost.isolation._core` is made of every C file in vmhost/isolation/; `engine/libvme.so` of those in engine/src (no Python in
+`vmhost.isolation._core` is made of every C file in the rooms of vmhost/isolation/; `engine/libvme.so` of those in engine/src (no Python in
 it; files in its folders avx2/ and avx512/ are compiled for those instructions and run only where the CPU has them);
 `vmhost.engine._array`, its Python array type, of those in engine/arrays; `vmhost.engine._vme`, cffi's binding for the host, of what
 engine/declarations.py reads in its header. The shipped tasks come along in vmhost/tasks. Two environment variables change the build:
@@ -41,7 +41,7 @@ SANITIZERS = {
 HERE = Path(__file__).resolve().parent
 
 
-# A CPU has these before a kernel compiled for them runs: engine/src/backend.c asks.
+# A CPU has these before a kernel compiled for them runs: engine/src/runtime/backend.c asks.
 X86_64 = platform.machine() in ("x86_64", "AMD64")
 INSTRUCTIONS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
@@ -62,24 +62,23 @@ def extensions():
     """The project's native parts, in the order in which they can be linked."""
     return [
         _native("vmhost.isolation._core", ["vmhost/isolation"], ["engine/include", *_python_headers()], ["-O2"]),
-        _native(LIBRARY, ["engine/src", "engine/src/portable", *(f"engine/src/{name}" for name in INSTRUCTIONS if X86_64)],
-                ["engine/include", "engine/src"], ARITHMETIC, libraries=["mvec", "m"] if LIBMVEC else ["m"]),
+        _native(LIBRARY, ["engine/src"], ["engine/include"], ARITHMETIC, libraries=["mvec", "m"] if LIBMVEC else ["m"]),
         _native("vmhost.engine._array", ["engine/arrays"], ["engine/include", *_python_headers()], ["-O2"], needs_library=True),
         _native(BINDING, [], ["engine/include", *_python_headers()], ["-O2"], needs_library=True, ours=False),
     ]
 
 
 def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_library=False, ours=True):
-    """One shared object, of every C file in `folders` (the first one's headers are watched too); `ours`: we answer for its warnings."""
+    """One shared object, of every C file in `folders` and below; `ours`: we answer for its warnings."""
     sanitize = list(dict.fromkeys(flag for chosen in _sanitizers() for flag in SANITIZERS[chosen]))
     if len(_sanitizers()) > 1:
         sanitize.append("-fno-var-tracking-assignments")        # else gcc tells of each function that is too large for it
     extension = Extension(
         name,
-        sorted(str(path) for folder in folders for path in Path(folder).glob("*.c")),
+        sorted(str(path) for folder in folders for path in Path(folder).rglob("*.c") if _is_for_here(path)),
         depends=sorted(str(path) for folder in (*folders, *include_dirs) if not os.path.isabs(folder)
                        for path in Path(folder).rglob("*.h")),
-        include_dirs=[*folders[:1], *include_dirs],
+        include_dirs=[*folders, *include_dirs],
         define_macros=[("_GNU_SOURCE", "1")],
         libraries=list(libraries),
         # Debian's Python asks for -O3 -Wall of its own; ours come last and win.
@@ -88,6 +87,11 @@ def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_librar
     )
     extension.needs_library = needs_library
     return extension
+
+
+def _is_for_here(path):
+    """Whether the C file is compiled on this machine: vendored ones are included by ours, and kernels may be for another one."""
+    return "vendor" not in path.parts and (X86_64 or path.parent.name not in INSTRUCTIONS)
 
 
 class BuildWithTasks(build_py):

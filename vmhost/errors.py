@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """How a call ended. The numbers are those of `vmhost/isolation/vm.h`."""
+    """How a call ended. The numbers are those of `vmhost/isolation/lanes/vm.h`."""
 
     OK = 0
     TASK_ERROR = 1

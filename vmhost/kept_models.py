@@ -2,7 +2,7 @@
 searches nothing.
 
 Folder `models` of the state folder, of this user alone: `rates.json`, what this machine's cores do, and a file for each prepared model, written by the
-engine (engine/src/kept.c), whose name stands for the model's bytes, the engine, its backend, the CPU and how algorithms were chosen. What changes
+engine (engine/src/models/kept.c), whose name stands for the model's bytes, the engine, its backend, the CPU and how algorithms were chosen. What changes
 with none of these is never stale, so files are only ever taken away: the longest unused ones, beyond KEPT_MOST, and those that a host had begun when
 it was killed. What cannot be kept is no error: models are prepared anew then.
 """

@@ -219,7 +219,7 @@ typedef struct vme_region {
 VME_API vme_status vme_raster(vme_context *context, int element_size, int count, const vme_region *regions,
                               vme_buffer *destination);
 
-/* Transform operators, each lowered to regions in engine/src/transform.c. */
+/* Transform operators, each lowered to regions in engine/src/operators/transform.c. */
 VME_API vme_status vme_concatenate(vme_context *context, int count, const vme_tensor *const *parts, int axis,
                                    const vme_tensor *out);
 typedef enum vme_pad_mode { VME_PAD_CONSTANT, VME_PAD_EDGE, VME_PAD_REFLECT, VME_PAD_SYMMETRIC, VME_PAD_WRAP } vme_pad_mode;

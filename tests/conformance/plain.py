@@ -66,7 +66,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC     # open's event h
 
 def _harmless():
     """The events that the audit hook of a VM lets through without a pass, prefixes with a dot at the end."""
-    source = (_ROOT / "vmhost" / "isolation" / "audit.c").read_text(encoding="utf-8")
+    source = (_ROOT / "vmhost" / "isolation" / "seal" / "audit.c").read_text(encoding="utf-8")
     listed = re.search(r"harmless\[\] = \{(.*?)\};", source, re.DOTALL)[1]
     return re.findall(r'"([^"]+)"', listed)
 

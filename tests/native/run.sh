@@ -8,8 +8,7 @@ here=tests/native
 core=vmhost/isolation
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
-sources="$core/lane.c $core/warden.c $core/events.c $core/image.c $core/storage.c $core/meter.c $core/clock.c"
-sources="$sources $core/critical.c $core/urgency.c $here/fake_vm.c"
+sources="$core/lanes/*.c $here/fake_vm.c"
 wraps="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup,--wrap=aligned_alloc"
 [ $# -gt 0 ] || set -- none address undefined thread
 for sanitizer in "$@"; do
@@ -19,7 +18,7 @@ for sanitizer in "$@"; do
     {
         ${CC:-gcc} $flags $sources "$here/test_lane.c" -o "$build/test_lane"
         ${CC:-gcc} $flags -fPIC -shared -Wl,-z,relro,-z,now "$here/greedy_library.c" -o "$build/libgreedy.so"
-        ${CC:-gcc} $flags $wraps "$core/library_memory.c" "$core/meter.c" "$core/critical.c" "$here/test_library_memory.c" \
+        ${CC:-gcc} $flags $wraps "$core/memory/library_memory.c" "$core/lanes/meter.c" "$core/lanes/critical.c" "$here/test_library_memory.c" \
             "$here/failing_malloc.c" -L"$build" -lgreedy "-Wl,-rpath,$build" -o "$build/test_library_memory"
         ${CC:-gcc} $flags $wraps $sources "$here/test_faults.c" "$here/failing_malloc.c" -o "$build/test_faults"
     }

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "check.h"
-#include "clock.h"
+#include "lanes/clock.h"
 #include "fake_vm.h"
-#include "lane.h"
+#include "lanes/lane.h"
 
 /* All of it once; 0 when everything was there, -1 when an allocation failed and was told. */
 static int everything(void)

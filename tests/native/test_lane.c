@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "clock.h"
+#include "lanes/clock.h"
 #include "fake_vm.h"
-#include "lane.h"
+#include "lanes/lane.h"
 
 enum { WORKERS = 4, SUBMITTERS = 4, CALLS = 4000 };
 

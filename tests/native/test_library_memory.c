@@ -6,8 +6,8 @@
 
 #include "check.h"
 #include "greedy_library.h"
-#include "library_memory.h"
-#include "memory.h"
+#include "memory/library_memory.h"
+#include "memory/memory.h"
 
 static _Thread_local vmh_meter *paying;
 void vmh_memory_bind(vmh_meter *meter) { paying = meter; }

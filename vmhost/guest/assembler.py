@@ -2,7 +2,7 @@
 
 A VM cannot compile. Where CPython compiles text whose shape is known (the methods of a dataclass, the `__new__` of a
 named tuple), this file reads that text into a recipe: which method, which fields, where their values come from. The
-native writer (`vmhost/isolation/function_code.c`) checks the recipe and writes the instructions that the compiler would
+native writer (`vmhost/isolation/seal/function_code.c`) checks the recipe and writes the instructions that the compiler would
 write. What comes out differs from the compiler's only in having no column positions (as under `-X no_debug_ranges`);
 `tests/guest/test_assembler.py` compares the two for the running Python.
 

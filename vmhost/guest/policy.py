@@ -9,7 +9,7 @@ A name that is in none of them is deleted too; the test of the table (tests/gues
 A module that is not here cannot be imported. "Type.method" files a method of a native type; where a type has such
 lines, all its methods have, and one that has none is deleted. Other types are filed as a whole.
 
-`python vmhost/guest/policy.py > vmhost/isolation/policy_table.h` writes the table for the C core; a test holds the two
+`python vmhost/guest/policy.py > vmhost/isolation/seal/policy_table.h` writes the table for the C core; a test holds the two
 equal. Not imported inside a VM.
 """
 

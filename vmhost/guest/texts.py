@@ -37,7 +37,7 @@ def install(find_text, writer):
     find_text(digest: bytes) -> code object or None: looks into the task's bundle, then the system's, for the code of
     the text with that digest (see `digest`).
     writer: what has `namedtuple_code`, `method_code` and `coroutine_code`, which make code objects from recipes (see
-    `vmhost/isolation/function_code.c`): `_vmhost` in a VM. They check what they are given; anyone may call them.
+    `vmhost/isolation/seal/function_code.c`): `_vmhost` in a VM. They check what they are given; anyone may call them.
     """
     global _find_text, _writer
     _find_text = find_text

@@ -77,7 +77,7 @@ def link(toolchain, modules, *, engine):
     includes = [NATIVE, ISOLATION, ENGINE / "include", *toolchain.includes]
     objects = _engine_objects() if engine else []
     options = [*_FLAGS, *(["-DVMRUN_ENGINE"] if engine else []), f"-ffile-prefix-map={CHECKOUT}=."]
-    sources = [(path, options, [made_of, *includes]) for folder in (NATIVE, ISOLATION) for path in sorted(folder.glob("*.c"))]
+    sources = [(path, options, [made_of, *includes]) for folder in (NATIVE, ISOLATION) for path in sorted(folder.rglob("*.c"))]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         objects += pool.map(lambda source: _compile(toolchain, *source), sources)
     libraries = [toolchain.python_library, *(path for name, path in toolchain.libraries.items() if name != "libexpat.a" or "pyexpat" in modules)]

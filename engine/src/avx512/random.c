@@ -1,7 +1,7 @@
 /* Philox 4x64 of 10 rounds, a block in each lane, twice eight at once: products of 64 bits are put together from those of 32. */
 #include <immintrin.h>
 
-#include "internal.h"
+#include "runtime/internal.h"
 
 typedef struct part { __m512i x0, x1, x2, x3; } part;
 

@@ -3,7 +3,7 @@
  *
  * A tile holds rows x 2 vectors of sums in registers. Each step along k reads two vectors of b and one element of a for each
  * row, wherever the rows of a lie: with 14 rows and 512-bit vectors that is 28 multiply-adds in 14 cycles, beside 16 loads. */
-#include "../internal.h"
+#include "runtime/internal.h"
 #include "gemm_compiler_vectors.h"
 
 #include <string.h>

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../internal.h"
+#include "runtime/internal.h"
 
 #define VME_JOIN_(group, target) vme_##group##_##target
 #define VME_JOIN(group, target) VME_JOIN_(group, target)

@@ -2,7 +2,7 @@
  * bytes. Included once a backend, with VME_TARGET naming it. Elements need not be aligned. */
 #include <string.h>
 
-#include "../internal.h"
+#include "runtime/internal.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>

@@ -1,10 +1,10 @@
 /* Kernels that fold elements into an accumulator, a run of them (`fold`) or row by row (`rows`). Included once a backend, with
- * VME_TARGET naming it. What an accumulator is stands in engine/src/reduce.h; float16 has no kernels, it goes through float32.
+ * VME_TARGET naming it. What an accumulator is stands in engine/src/operators/reduce.h; float16 has no kernels, it goes through float32.
  *
  * Floating sums are pairwise: blocks of 32 vectors, the blocks' sums added two by two; as accurate as NumPy's. Products of less than
  * 64 floats are in order, as NumPy's. Elements need not be aligned. */
-#include "../elements.h"
-#include "../reduce.h"
+#include "operators/elements.h"
+#include "operators/reduce.h"
 
 #include <math.h>
 #include <string.h>

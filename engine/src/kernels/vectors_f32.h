@@ -2,7 +2,7 @@
 #ifndef VME_VECTORS_F32_H
 #define VME_VECTORS_F32_H
 
-#include "../internal.h"
+#include "runtime/internal.h"
 #include "gemm_compiler_vectors.h"       /* VME_INLINE */
 
 #ifdef __AVX2__

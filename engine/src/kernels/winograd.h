@@ -4,7 +4,7 @@
  * the points 0, +-a, +-b and infinity (m = 4), or 0, +-1 and infinity (m = 2), multiplied there with the window's, and turned back; in two,
  * that is done along rows, then along columns. a = 3/4 and b = 3/2 are exact and lose a fifth of what the usual 1 and 2 do. winograd.c makes
  * the windows' side of it. */
-#include "../internal.h"
+#include "runtime/internal.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "../check.h"
-#include "model.h"
+#include "models/model.h"
 
 static int outermost(const vme_model *model, int number)
 {

@@ -14,7 +14,7 @@ for sanitizer in "$@"; do
     flags="$flags -ffp-contract=off -fno-math-errno -fno-trapping-math -Iengine/include -Iengine/src"
     if [ "$sanitizer" = none ]; then flags="$flags -DVME_POLLS -include $here/polls.h"; else flags="$flags -fsanitize=$sanitizer -fno-sanitize-recover=all"; fi
     mkdir "$build/$sanitizer"
-    folders="engine/src engine/src/portable"
+    folders="engine/src/runtime engine/src/operators engine/src/models engine/src/portable"
     [ "$(uname -m)" != x86_64 ] || folders="$folders engine/src/avx2 engine/src/avx512"
     for folder in $folders; do
         case $folder in

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "../check.h"
-#include "model.h"
+#include "models/model.h"
 
 typedef struct shape { int64_t n, c, h, w, o; int window, stride, pad, margin; bool addend, relu; } shape;
 static const shape shapes[] = {

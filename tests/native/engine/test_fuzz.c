@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "../check.h"
-#include "internal.h"
+#include "runtime/internal.h"
 #include "vme_bits.h"
 #include "vme_fft.h"
 #include "vme_order.h"

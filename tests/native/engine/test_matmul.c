@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "../check.h"
-#include "internal.h"
+#include "runtime/internal.h"
 
 static uint64_t seed = 20261121;
 

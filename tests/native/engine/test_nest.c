@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../check.h"
-#include "nest.h"
+#include "operators/nest.h"
 
 static uint64_t seed = 20261121;
 

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "../check.h"
-#include "internal.h"
-#include "pool.h"
+#include "runtime/internal.h"
+#include "runtime/pool.h"
 
 static atomic_ullong worked_ns;
 static void worked(void *owner, uint64_t cpu_ns) { (void)owner; atomic_fetch_add(&worked_ns, cpu_ns); }

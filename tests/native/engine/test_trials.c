@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../check.h"
-#include "rates.h"
+#include "models/rates.h"
 
 enum { VALUES = 5, Q = 0, K, V, ADDEND, OUT };
 static vme_context *context;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../check.h"
-#include "random.h"
+#include "operators/random.h"
 #include "vme_bits.h"
 
 static uint64_t seed = 20261121;

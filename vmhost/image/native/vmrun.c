@@ -20,7 +20,7 @@
 #include "archive.h"
 #include "native_modules.h"     /* which modules are linked in: written by link.py */
 
-#include "core.h"               /* vmhost/isolation */
+#include "python/core.h"               /* vmhost/isolation */
 #ifdef VMRUN_ENGINE
 #include "vme_search.h"
 #endif

@@ -1,4 +1,0 @@
-/* Fourier transforms in float: fft_rows.h. */
-#define real float
-#define NAME(x) vme_fft_##x##_f32
-#include "fft_rows.h"

@@ -1,0 +1,382 @@
+/* Attention: softmax(q @ k * factor + addend) @ v, where k comes transposed, as a product wants it, in two ways, of which search.c chooses.
+ *
+ * Fused, a block of rows at a time: as many rows of scores as a tile has are made, weighed and multiplied with v while they lie in the nearest cache, so that scores,
+ * which are as many as rows times keys, are never in memory. Both products are the tiles of models' layers, at their full rate: k and v are packed into slivers once,
+ * by all threads, then threads take blocks. Every block is computed alike whoever takes it.
+ *
+ * Apart, as the three operators that it stands for: for a few rows, for which packing takes longer than what it saves. */
+#include "models/model.h"
+#include "runtime/pool.h"
+
+#include <string.h>
+
+enum {
+    K_PART = 1 << 12,           /* numbers of a sum, or rows that are packed, between two looks at the stop flag */
+    LINE = 16,                  /* floats more in a row of scores, so that rows do not want one set of the nearest cache */
+};
+/* What the two ways take beside products, fitted to the times of both on all backends. As products: kernels that are faster at these are so at exponentials. */
+enum { SCORE_PRODUCTS = 32, ROW_PRODUCTS = 5000 };
+/* As bytes that are read or written: of each number of k and v to pack it, for vme_matmul to pack it, and to read it; of each score to go to the second cache and back, and
+ * to be a dot product by itself; of so many rows at most vme_matmul makes these. */
+enum { PACKED_BYTES = 4, MATMUL_BYTES = 2, READ_BYTES = 1, SCORE_BYTES = 3, DOT_BYTES = 14, DOT_ROWS = 16 };
+
+typedef struct attention {
+    vme_context *context;
+    const vme_gemm_kernel *gemm;
+    vme_move2 *transpose;
+    const model_row_kernels *row_kernels;
+    float factor;
+    vme_tensor q, k, v, addend, out;                /* addend.data NULL: none */
+    int64_t q_steps[VME_RANK_MOST], k_steps[VME_RANK_MOST], v_steps[VME_RANK_MOST], addend_steps[VME_RANK_MOST];     /* as broadcast to out's dimensions */
+    int64_t rows, keys, depth, width;               /* of one item: its scores are rows x keys, sums of depth; the result is rows x width */
+    int64_t items, row_blocks, blocks;
+    bool k_beside;                                  /* each key's numbers lie side by side */
+    int64_t key_slivers, width_slivers, item_floats;                                         /* packed */
+    int64_t score_row, made_row, slot_floats;
+    float *packed, *slots;
+    int count;                                      /* of slots */
+} attention;
+
+/* Where item `number`'s matrix begins: an offset in bytes by steps of the dimensions before the last two. */
+static int64_t item_at(const attention *it, const int64_t *steps, int64_t number)
+{
+    int64_t at = 0;
+    for (int d = it->out.rank - 3; d >= 0; d--) {
+        at += number % it->out.shape[d] * steps[d];
+        number /= it->out.shape[d];
+    }
+    return at;
+}
+
+/* ---- sizes */
+static int64_t last(const model_value *value, int from_end) { return value->shape[value->rank - from_end]; }
+
+/* What scratch memory holds; false: more than there is. */
+static bool lay_out(attention *it, const vme_gemm_kernel *gemm, const model_value *q, const model_value *k, const model_value *out)
+{
+    const int64_t columns = gemm->columns;
+    it->rows = last(out, 2);
+    it->width = last(out, 1);
+    it->keys = last(k, 1);
+    it->depth = last(q, 1);
+    it->k_beside = k->strides[k->rank - 2] == sizeof(float);
+    it->items = 1;
+    for (int d = 0; d < out->rank - 2; d++)
+        it->items *= out->shape[d];
+    it->row_blocks = parts(it->rows, gemm->rows);
+    it->blocks = it->items * it->row_blocks;
+    it->key_slivers = parts(it->keys, columns);
+    it->width_slivers = parts(it->width, columns);
+    it->item_floats = (it->key_slivers * it->depth + it->width_slivers * it->keys) * columns;
+    it->score_row = it->key_slivers * columns + LINE;
+    it->made_row = it->width_slivers * columns;
+    it->slot_floats = (gemm->rows * (it->score_row + it->made_row) + LINE - 1) / LINE * LINE;
+    int64_t total;
+    return !__builtin_mul_overflow(it->items, it->item_floats, &total) && total < MODEL_ELEMENTS_MOST / 8;
+}
+
+/* ---- work */
+static double scores_of(const attention *it) { return (double)(it->items * it->rows) * (double)it->keys; }
+static double packed_of(const attention *it) { return (double)it->items * (double)it->item_floats; }
+
+static rates_counted scores_work(const attention *it, double products)
+{
+    return (rates_counted){{[VME_RATE_PRODUCTS] = products + SCORE_PRODUCTS * scores_of(it) + ROW_PRODUCTS * (double)(it->items * it->rows)}};
+}
+
+static rates_counted tiles_work(const attention *it, const vme_gemm_kernel *gemm) { return scores_work(it, rates_tile_rows(gemm, it->rows) * packed_of(it)); }
+
+/* ---- fused */
+/* Rows x columns of a matrix into a sliver. */
+static void pack_sliver(const attention *it, int64_t rows, int64_t columns, const char *from, int64_t row, int64_t column, float *to)
+{
+    const int64_t wide = it->gemm->columns;
+    for (int64_t r = 0; r < rows && !vme_stopping(it->context); r += K_PART) {
+        const int64_t count = least(K_PART, rows - r);
+        const char *in = from + r * row;
+        float *out = to + r * wide;
+        if (column == sizeof(float))
+            for (int64_t i = 0; i < count; i++)
+                memcpy(out + i * wide, in + i * row, (size_t)columns * sizeof(float));
+        else if (row == sizeof(float))
+            it->transpose(count, columns, in, row, column, (char *)out, wide * (int64_t)sizeof(float), sizeof(float));
+        else
+            for (int64_t i = 0; i < count; i++)
+                for (int64_t j = 0; j < columns; j++)
+                    memcpy(out + i * wide + j, in + i * row + j * column, sizeof(float));
+    }
+}
+
+static vme_status pack(void *argument, int64_t begin, int64_t end)
+{
+    const attention *it = argument;
+    const int64_t columns = it->gemm->columns, each = it->key_slivers + it->width_slivers;
+    const int64_t *k = it->k_steps + it->out.rank - 2, *v = it->v_steps + it->out.rank - 2;
+    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++) {
+        const int64_t item = i / each, sliver = i % each, of_v = sliver - it->key_slivers;
+        float *to = it->packed + item * it->item_floats;
+        if (of_v < 0)
+            pack_sliver(it, it->depth, least(columns, it->keys - sliver * columns), (const char *)it->k.data + item_at(it, it->k_steps, item) + sliver * columns * k[1],
+                        k[0], k[1], to + sliver * columns * it->depth);
+        else
+            pack_sliver(it, it->keys, least(columns, it->width - of_v * columns), (const char *)it->v.data + item_at(it, it->v_steps, item) + of_v * columns * v[1],
+                        v[0], v[1], to + it->key_slivers * columns * it->depth + of_v * columns * it->keys);
+    }
+    return VME_OK;
+}
+
+/* to = a @ packed slivers, for a tile's rows. */
+static void product(const attention *it, int64_t rows, int64_t k, int64_t columns, const char *a, int64_t a_row, int64_t a_column, const float *packed, float *to,
+                    int64_t to_row)
+{
+    const int64_t wide = it->gemm->columns, b_row = wide * (int64_t)sizeof(float);
+    vme_gemm_tile tile = {.a_row = a_row, .a_column = a_column, .b_row = b_row, .c_row = to_row * (int64_t)sizeof(float), .ahead = 8 * b_row, .rows = (int)rows};
+    const vme_gemm_layer layer = {.runs = 1, .coming = (const char *)packed};
+    for (int64_t column = 0; column < columns; column += wide) {
+        tile.c = (char *)(to + column);
+        tile.columns = (int)least(wide, columns - column);
+        for (int64_t k0 = 0; k0 < k; k0 += K_PART) {
+            if (vme_stopping(it->context))
+                return;
+            tile.k = least(K_PART, k - k0);
+            tile.accumulate = k0 > 0;
+            tile.a = a + k0 * a_column;
+            tile.b = (const char *)(packed + column * k + k0 * wide);
+            if (a_column == sizeof(float))
+                it->gemm->layer_tile(&tile, &layer);
+            else
+                it->gemm->tile(&tile);
+        }
+    }
+}
+
+static void write_row(const attention *it, const float *from, float factor, char *to, int64_t step)
+{
+    if (step == sizeof(float) || it->width == 1) {
+        memcpy(to, from, (size_t)it->width * sizeof(float));
+        it->row_kernels->scale(it->width, factor, (float *)to);
+        return;
+    }
+    for (int64_t i = 0; i < it->width; i++)
+        *(float *)(to + i * step) = from[i] * factor;
+}
+
+static void do_block(const attention *it, int64_t number, float *scores)
+{
+    const int rank = it->out.rank;
+    const int64_t item = number / it->row_blocks, place = number % it->row_blocks, first = place * it->rows / it->row_blocks;
+    const int64_t rows = (place + 1) * it->rows / it->row_blocks - first;
+    const float *k = it->packed + item * it->item_floats, *v = k + it->key_slivers * it->gemm->columns * it->depth;
+    float *made = scores + it->gemm->rows * it->score_row;
+    float factors[32];          /* more rows than any tile has */
+    product(it, rows, it->depth, it->keys, (const char *)it->q.data + item_at(it, it->q_steps, item) + first * it->q_steps[rank - 2], it->q_steps[rank - 2],
+            it->q_steps[rank - 1], k, scores, it->score_row);
+    const char *addend = it->addend.data == NULL ? NULL : (const char *)it->addend.data + item_at(it, it->addend_steps, item) + first * it->addend_steps[rank - 2];
+    for (int64_t i = 0; i < rows && !vme_stopping(it->context); i++) {
+        float *row = scores + i * it->score_row;
+        const float most = it->row_kernels->weigh_here(it->keys, it->factor, addend == NULL ? NULL : (const float *)(addend + i * it->addend_steps[rank - 2]), row);
+        factors[i] = 1 / it->row_kernels->exponentials(it->keys, -most, row);
+    }
+    product(it, rows, it->keys, it->width, (const char *)scores, it->score_row * (int64_t)sizeof(float), sizeof(float), v, made, it->made_row);
+    if (vme_stopping(it->context))
+        return;
+    char *to = (char *)it->out.data + item_at(it, it->out.strides, item) + first * it->out.strides[rank - 2];
+    for (int64_t i = 0; i < rows; i++)
+        write_row(it, made + i * it->made_row, factors[i], to + i * it->out.strides[rank - 2], it->out.strides[rank - 1]);
+}
+
+static void do_blocks(void *argument, int64_t slot, vme_items *blocks)
+{
+    const attention *it = argument;
+    for (int64_t block; vme_item_next(blocks, &block);)
+        do_block(it, block, it->slots + slot * it->slot_floats);
+}
+
+static vme_status run_fused(attention *it, char *scratch)
+{
+    const int64_t each = it->key_slivers + it->width_slivers, sliver = it->item_floats / each;
+    it->packed = (float *)scratch;
+    it->slots = it->packed + it->items * it->item_floats;
+    vme_status status = vme_parallel_apart(it->context, it->items * each, (1 << 14) / (sliver + 1) + 1, pack, it);
+    return status == VME_OK ? vme_parallel_slots(it->context, it->count, it->blocks, do_blocks, it) : status;
+}
+
+static rates_counted fused_work(const attention *it, const vme_gemm_kernel *gemm)
+{
+    rates_counted made = tiles_work(it, gemm);
+    made.of[VME_RATE_BYTES] = PACKED_BYTES * packed_of(it);
+    return made;
+}
+
+static int64_t fused_floats(const attention *it, int slots) { return it->items * it->item_floats + slots * it->slot_floats; }
+
+/* ---- apart */
+static vme_status softmax_rows(void *argument, int64_t begin, int64_t end)
+{
+    const attention *it = argument;
+    const int rank = it->out.rank;
+    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++) {
+        const char *addend = (const char *)it->addend.data;
+        float *row = it->packed + i * it->keys;
+        if (addend != NULL)
+            addend += item_at(it, it->addend_steps, i / it->rows) + i % it->rows * it->addend_steps[rank - 2];
+        const float most = it->row_kernels->weigh_here(it->keys, it->factor, (const float *)addend, row);
+        it->row_kernels->scale(it->keys, 1 / it->row_kernels->exponentials(it->keys, -most, row), row);
+    }
+    return VME_OK;
+}
+
+static vme_status run_apart(attention *it, char *scratch)
+{
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], step = sizeof(float);
+    memcpy(shape, it->out.shape, sizeof *shape * (size_t)it->out.rank);
+    shape[it->out.rank - 1] = it->keys;
+    for (int d = it->out.rank - 1; d >= 0; d--) {
+        strides[d] = step;
+        step *= shape[d];
+    }
+    it->packed = (float *)scratch;
+    const vme_tensor scores = {.data = scratch, .shape = shape, .strides = strides, .rank = it->out.rank, .dtype = VME_FLOAT32};
+    vme_status status = vme_matmul(it->context, &it->q, &it->k, &scores);
+    if (status == VME_OK)
+        status = vme_parallel_apart(it->context, it->items * it->rows, (1 << 13) / it->keys + 1, softmax_rows, it);
+    return status == VME_OK ? vme_matmul(it->context, &scores, &it->v, &it->out) : status;
+}
+
+/* Of few rows the first product is dot products, where the numbers of each key lie side by side, and nothing is packed. */
+static rates_counted apart_work(const attention *it, const vme_gemm_kernel *gemm)
+{
+    const double numbers = (double)it->items * (double)(it->depth + it->width) * (double)it->keys;
+    rates_counted made = tiles_work(it, gemm);
+    if (it->rows <= DOT_ROWS && it->k_beside) {
+        made = scores_work(it, (double)it->rows * numbers);
+        made.of[VME_RATE_BYTES] = DOT_BYTES * scores_of(it) + READ_BYTES * numbers;
+    } else
+        made.of[VME_RATE_BYTES] = SCORE_BYTES * scores_of(it) + MATMUL_BYTES * packed_of(it);
+    return made;
+}
+
+static int64_t apart_floats(const attention *it, int slots)
+{
+    (void)slots;
+    return it->items * it->rows * it->keys;
+}
+
+/* ---- both */
+typedef struct attention_way {
+    const char *name;
+    rates_counted (*work)(const attention *it, const vme_gemm_kernel *gemm);
+    int64_t (*floats)(const attention *it, int slots);              /* of scratch memory */
+    vme_status (*run)(attention *it, char *scratch);
+} attention_way;
+
+static const attention_way *way_of(model_algorithm algorithm)
+{
+    static const attention_way fused = {"fused", fused_work, fused_floats, run_fused}, apart = {"apart", apart_work, apart_floats, run_apart};
+    return algorithm == ATTENTION_APART ? &apart : &fused;
+}
+
+/* Strides of the operand's dimensions as out has them: of its matrix as they are, of those before it broadcast. */
+static vme_status steps_of(const vme_tensor *operand, const vme_tensor *out, int64_t steps[VME_RANK_MOST])
+{
+    vme_tensor before = *operand, all = *out;
+    before.rank -= 2;
+    all.rank -= 2;
+    vme_status status = vme_broadcast_strides(&before, &all, steps);
+    for (int d = 1; d <= 2; d++)
+        steps[out->rank - d] = operand->strides[operand->rank - d];
+    return status;
+}
+
+vme_status attention_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    attention it = {
+        .context = context, .gemm = &model->kernels->gemm.of[VME_FLOAT32], .transpose = model->kernels->move.transpose[2], .row_kernels = model->kernels->rows,
+        .q = model_tensor(model, step->operand[0], arena), .k = model_tensor(model, step->operand[1], arena), .v = model_tensor(model, step->operand[2], arena),
+        .out = model_tensor(model, step->out, arena), .count = step->slots,
+    };
+    memcpy(&it.factor, &step->p[0], sizeof it.factor);
+    lay_out(&it, it.gemm, &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
+    vme_status status = steps_of(&it.q, &it.out, it.q_steps);
+    if (status == VME_OK)
+        status = steps_of(&it.k, &it.out, it.k_steps);
+    if (status == VME_OK)
+        status = steps_of(&it.v, &it.out, it.v_steps);
+    if (status == VME_OK && step->operand[3] >= 0) {
+        int64_t shape[VME_RANK_MOST];
+        vme_tensor scores = it.out;
+        memcpy(shape, it.out.shape, sizeof *shape * (size_t)it.out.rank);
+        shape[it.out.rank - 1] = it.keys;
+        scores.shape = shape;
+        it.addend = model_tensor(model, step->operand[3], arena);
+        status = vme_broadcast_strides(&it.addend, &scores, it.addend_steps);
+    }
+    char *scratch = arena + model->value[step->scratch].offset;
+    return status == VME_OK ? way_of(step->algorithm)->run(&it, scratch) : status;
+}
+
+bool model_is_attention(const model_step *step) { return step->run == attention_run; }
+const char *attention_name(model_algorithm algorithm) { return way_of(algorithm)->name; }
+
+static attention sizes_of(const vme_kernels *kernels, const vme_model *model, const model_step *step)
+{
+    attention it;
+    lay_out(&it, &kernels->gemm.of[VME_FLOAT32], &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
+    return it;
+}
+
+rates_counted attention_work(const vme_kernels *kernels, const vme_model *model, const model_step *step, model_algorithm algorithm)
+{
+    const attention it = sizes_of(kernels, model, step);
+    return way_of(algorithm)->work(&it, &kernels->gemm.of[VME_FLOAT32]);
+}
+
+int64_t attention_scratch(const vme_model *model, model_step *step)
+{
+    const attention it = sizes_of(model->kernels, model, step);
+    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MOST);
+    return way_of(step->algorithm)->floats(&it, step->slots) * (int64_t)sizeof(float);
+}
+
+static bool is_matrix(const model_value *value, int64_t rows, int64_t columns)
+{
+    return value->dtype == VME_FLOAT32 && value->rank >= 2 && last(value, 2) == rows && last(value, 1) == columns && !value->channels_last;
+}
+
+vme_status model_make_attention(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step, int step_number)
+{
+    (void)operands, (void)step_number;
+    vme_model *model = it->model;
+    step->run = attention_run;
+    for (int i = 0; i < 3; i++)
+        if (step->operand[i] < 0)
+            return MODEL_WRONG(number, "has no operand %d", i);
+    model_value *q = &model->value[step->operand[0]], *k = &model->value[step->operand[1]], *v = &model->value[step->operand[2]], *out = &model->value[step->out];
+    if (node->inputs > 4 || q->rank < 2 || k->rank < 2 || v->rank < 2 || out->rank < 2 || !is_matrix(q, last(out, 2), last(k, 2)) || !is_matrix(k, last(q, 1), last(v, 2))
+        || !is_matrix(v, last(k, 1), last(out, 1)) || !is_matrix(out, last(q, 2), last(v, 1)) || last(k, 1) > MODEL_ROW_MOST)
+        return MODEL_WRONG(number, "does not attend to matrices of float32 that fit");
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    vme_tensor made = model_tensor(model, step->out, NULL), tensors[4];
+    for (int i = 0; i < 4; i++)
+        if (step->operand[i] >= 0) {
+            model->value[step->operand[i]].plain = true;
+            if (model_root(model, step->operand[i]) == model_root(model, step->out))
+                return MODEL_WRONG(number, "writes where it reads");
+            tensors[i] = model_tensor(model, step->operand[i], NULL);
+        }
+    out->plain = true;
+    for (int i = 0; i < 3; i++)
+        if (steps_of(&tensors[i], &made, strides) != VME_OK)
+            return MODEL_WRONG(number, "does not attend to as many matrices as it makes");
+    memcpy(shape, made.shape, sizeof *shape * (size_t)made.rank);
+    shape[made.rank - 1] = last(k, 1);
+    made.shape = shape;
+    if (step->operand[3] >= 0) {
+        const model_value *addend = &model->value[step->operand[3]];
+        if (addend->dtype != VME_FLOAT32 || addend->rank < 1 || addend->channels_last || last(addend, 1) != last(k, 1)
+            || (last(addend, 1) > 1 && addend->strides[addend->rank - 1] != sizeof(float)) || vme_broadcast_strides(&tensors[3], &made, strides) != VME_OK)
+            return MODEL_WRONG(number, "adds what is not made of such rows");
+    }
+    attention sizes;
+    return lay_out(&sizes, &model->kernels->gemm.of[VME_FLOAT32], q, k, out) ? VME_OK : vme_fail(VME_NO_MEMORY, "the values of this model are too large");
+}

@@ -1,0 +1,151 @@
+/* Steps on images that follow each other, done by bands of rows: each makes only the rows that the next one needs next, so that what one writes is
+ * read from the near caches by the next. What is computed is the same in both ways, to the bit.
+ *
+ * A chain is some steps in a row. What only they read and write has no place in the arena but a strip of rows in the chain's scratch memory: rows that
+ * are needed no longer make room for the next ones, which are moved to the strip's start. What others read is whole, and no step of the chain reads it.
+ * Threads take pieces of the image, in slots with strips of their own; rows that two pieces need are made in both.
+ *
+ *     rows of   input     made                a band more of the last step's rows, and what the steps before it need for that
+ *               stem      made |  band
+ *               pool      made | band         <- these rows are the chain's
+ */
+#include "models/bands.h"
+#include "runtime/pool.h"
+
+#include <string.h>
+
+typedef struct chain_job {
+    vme_context *context;
+    const vme_model *model;
+    const model_step *step;                 /* the first */
+    char *arena;
+    const vme_tensor *const *inputs;
+    const walk *begun;
+    int64_t pieces;                         /* of an image */
+    atomic_llong *ns;                       /* of each step; NULL: nobody asks */
+} chain_job;
+
+static float *strip_row(const chain_job *it, const strip *of, int64_t slot, int64_t y)
+{
+    const model_value *value = &it->model->value[of->root];
+    return (float *)(it->arena + it->model->value[it->step->chain.scratch].offset + slot * it->step->chain.slot_bytes + value->strip_at)
+           + (y - of->base) * value->row;
+}
+
+/* Zeros left and right of the strip's rows, which stay there. */
+static void clear_sides(const chain_job *it, const strip *of, int64_t slot)
+{
+    const model_value *value = &it->model->value[of->root];
+    const strip first = {.root = of->root};
+    for (int64_t y = 0; y < value->strip && value->left + value->right > 0 && !vme_stopping(it->context); y++) {
+        float *row = strip_row(it, &first, slot, y);
+        memset(row, 0, (size_t)(value->left * value->pixel) * sizeof(float));
+        memset(row + (value->left + value->w) * value->pixel, 0, (size_t)(value->right * value->pixel) * sizeof(float));
+    }
+}
+
+static void clear_rows(const chain_job *it, const strip *of, int64_t slot, int64_t begin, int64_t end)
+{
+    if (begin < end)
+        model_clear(it->context, strip_row(it, of, slot, begin), (size_t)((end - begin) * it->model->value[of->root].row) * sizeof(float));
+}
+
+/* Makes room: rows that are needed no longer go. */
+static void strip_on(const chain_job *it, const walk *at, int number, strip *of, int64_t slot)
+{
+    const model_value *value = &it->model->value[of->root];
+    const int64_t first = walk_first_needed(at, number), end = walk_end_needed(at, number);
+    if (of->end > first && first > of->base) {
+        const float *from = strip_row(it, of, slot, first);
+        memmove(strip_row(it, of, slot, of->base), from, (size_t)((of->end - first) * value->row) * sizeof(float));
+    }
+    of->base = first;
+    clear_rows(it, of, slot, most(of->end, first), least(end, 0));
+    clear_rows(it, of, slot, most(most(of->end, first), value->h), end);
+    of->end = end;
+}
+
+/* Where a value lies while its strip has these rows. */
+static const model_value *lies(const chain_job *it, const walk *at, int value, int number, int64_t slot, model_value *copy)
+{
+    if (value < 0 || number < 0)
+        return value < 0 ? NULL : &it->model->value[value];
+    const strip *of = &at->strip[number];
+    const model_value *root = &it->model->value[of->root];
+    *copy = it->model->value[value];
+    copy->offset += it->model->value[it->step->chain.scratch].offset + slot * it->step->chain.slot_bytes + root->strip_at - root->offset
+                    - (root->top + of->base) * root->row * (int64_t)sizeof(float);
+    copy->image = 0;
+    return copy;
+}
+
+static void do_item(const chain_job *it, walk *at, int64_t slot, int64_t item)
+{
+    const model_chain *chain = &it->step->chain;
+    const int64_t n = item / it->pieces, piece = item % it->pieces, h = it->model->value[it->step[chain->steps - 1].out].h;
+    const int64_t begin = walk_piece_begin(at, h, it->pieces, piece), piece_end = walk_piece_begin(at, h, it->pieces, piece + 1);
+    walk_from(at, begin);
+    for (int64_t end = begin; end < piece_end && !vme_stopping(it->context);) {
+        end = least(end + chain->rows, piece_end);
+        walk_to(at, end);
+        for (int i = 0; i < at->strips; i++)
+            strip_on(it, at, i, &at->strip[i], slot);
+        for (int s = 0; s < chain->steps && !vme_stopping(it->context); s++) {
+            const model_step *step = &it->step[s];
+            if (step->kind == STEP_NOTHING || at->of[s].upto == at->of[s].made)
+                continue;
+            const uint64_t began = it->ns == NULL ? 0 : model_now_ns();
+            model_value in, addend, out;
+            const model_band band = {
+                .in = lies(it, at, step->in, at->of[s].in, slot, &in), .addend = lies(it, at, step->addend, at->of[s].addend, slot, &addend),
+                .out = lies(it, at, step->out, at->of[s].out, slot, &out), .arena = it->arena,
+                .scratch = it->arena + it->model->value[chain->scratch].offset + slot * chain->slot_bytes + chain->points_at,
+                .outside = step->kind == STEP_IMPORT ? it->inputs[step->port]->data : NULL, .n = n, .begin = at->of[s].made, .end = at->of[s].upto,
+            };
+            step_band(it->context, it->model, step, &band);
+            if (it->ns != NULL)
+                atomic_fetch_add_explicit(&it->ns[s], (long long)(model_now_ns() - began), memory_order_relaxed);
+        }
+        walk_on(at);
+    }
+}
+
+static void do_items(void *argument, int64_t slot, vme_items *items)
+{
+    const chain_job *it = argument;
+    walk at = *it->begun;
+    for (int i = 0; i < at.strips; i++)
+        clear_sides(it, &at.strip[i], slot);
+    for (int64_t item; vme_item_next(items, &item);)
+        do_item(it, &at, slot, item);
+}
+
+vme_status chain_run(vme_context *context, const vme_model *model, int first, char *arena, const vme_tensor *const *inputs, uint64_t *ns)
+{
+    const model_step *step = &model->step[first];
+    const int steps = step->chain.steps, threads = vme_parallel_threads();
+    const uint64_t began = ns == NULL ? 0 : model_now_ns();
+    const int64_t images = model->value[step[steps - 1].out].n;
+    atomic_llong spent[BANDS_STEPS_MOST];
+    walk begun;
+    walk_begin(&begun, model, step, steps);
+    chain_job it = {.context = context, .model = model, .step = step, .arena = arena, .inputs = inputs, .begun = &begun};
+    const int64_t slots = least(step->chain.slots, threads);
+    it.pieces = slots == 1 ? 1 : step->chain.slots;
+    for (int s = 0; s < steps; s++) {
+        atomic_init(&spent[s], 0);
+        if (step[s].kind != STEP_NOTHING && begun.of[s].out < 0)
+            model_clear_margin(context, &model->value[step[s].out], arena);
+    }
+    it.ns = ns == NULL ? NULL : spent;
+    const vme_status status = vme_parallel_slots(context, slots, images * it.pieces, do_items, &it);
+    if (ns != NULL) {                           /* threads at the same time: each step has its part of the whole */
+        const uint64_t whole = model_now_ns() - began;
+        double sum = 0;
+        for (int s = 0; s < steps; s++)
+            sum += (double)atomic_load(&spent[s]);
+        for (int s = 0; s < steps; s++)
+            ns[s] = sum > 0 ? (uint64_t)((double)whole * (double)atomic_load(&spent[s]) / sum) : 0;
+    }
+    return status;
+}

@@ -1,0 +1,272 @@
+/* Which steps of a model are done by bands (bands.c), and how many rows a band has: of all ways to cut the steps into chains the one that is expected to save the most.
+ * A chain saves the bytes that would not stay near from one step to the next; it costs a start of each step for each band, rows that are moved within strips, and rows
+ * that two pieces make both. */
+#include "models/bands.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NEAR = 1 << 20,             /* bytes of strips, points and weights of a thread: what stays in its second cache while rows come and go */
+    FAR_FROM = 700 << 10, FAR_ALL = 1400 << 10,      /* of a value of so many bytes nothing is still near when it is read, and no byte is */
+    ROWS_MOST = 16,             /* of a band */
+    PIECE_LEAST = 8,            /* rows, or of squares */
+    HEIGHT_MOST = 1 << 12,
+};
+/* Nanoseconds, of a core as in rates.c: of a byte that is written and read far away instead of near; of a product; and of one band's step. */
+static const double SAVED = 0.04, PRODUCT = 0.0125, START = 400;
+
+static int64_t aligned(int64_t bytes) { return parts(bytes, VME_ALIGNMENT) * VME_ALIGNMENT; }
+
+static bool is_image(const model_value *value) { return value->channels_last && value->n >= 1 && value->h >= 1 && value->w >= 1 && value->c >= 1; }
+
+static bool possible(const vme_model *model, const model_step *step)
+{
+    switch (step->kind) {
+    case STEP_NOTHING:
+        return true;
+    case STEP_IMPORT:
+        return is_image(&model->value[step->out]);
+    case STEP_CONV:
+        if (step->algorithm != CONVOLUTION_DIRECT           /* their curves are done to all of an image at once */
+            && ((step->algorithm != CONVOLUTION_WINOGRAD_2 && step->algorithm != CONVOLUTION_WINOGRAD_4) || model_curve_of(model, step) != NULL))
+            return false;
+        /* fall through */
+    case STEP_DEPTHWISE:
+    case STEP_MAX_POOL:
+    case STEP_AVERAGE_POOL:
+    case STEP_ADD:
+    case STEP_CLIP:
+    case STEP_SHUFFLE:
+    case STEP_COPY:
+        return is_image(&model->value[step->in]) && is_image(&model->value[step->out])
+               && (step->addend < 0 || is_image(&model->value[step->addend])) && model_root(model, step->in) != model_root(model, step->out)
+               && (step->addend < 0 || model_root(model, step->addend) != model_root(model, step->out));
+    default:
+        return false;
+    }
+}
+
+/* What only steps `first` to `end` read and write. */
+static bool is_inner(const vme_model *model, int root, int first, int end)
+{
+    const model_value *value = &model->value[root];
+    return value->kind == MODEL_COMPUTED && value->first >= first && value->last < end;
+}
+
+/* Whether these steps can be a chain: of as many images all of them, what they leave is as high as what the last one makes, and none of them reads it. */
+static bool are_chain(const vme_model *model, int first, int end)
+{
+    const model_step *last = &model->step[end - 1];
+    if (model->step[first].kind == STEP_NOTHING || last->kind == STEP_NOTHING || model->value[last->out].h > HEIGHT_MOST)
+        return false;
+    for (int s = first; s < end; s++) {
+        const model_step *step = &model->step[s];
+        const int root = step->kind == STEP_NOTHING ? -1 : model_root(model, step->out);
+        if (root < 0)
+            continue;
+        if (model->value[step->out].n != model->value[last->out].n)
+            return false;
+        if (is_inner(model, root, first, end))
+            continue;
+        if (model->value[step->out].h != model->value[last->out].h)
+            return false;
+        for (int r = first; r < end; r++)
+            if (model->step[r].kind != STEP_NOTHING
+                && ((model->step[r].in >= 0 && model_root(model, model->step[r].in) == root)
+                    || (model->step[r].addend >= 0 && model_root(model, model->step[r].addend) == root)))
+                return false;
+    }
+    return true;
+}
+
+/* Nanoseconds that a chain of these steps saves at most: each byte that would not stay near is written and read there. */
+static double saved(const walk *it)
+{
+    double bytes = 0;
+    for (int i = 0; i < it->strips; i++) {
+        const double all = (double)it->model->value[it->strip[i].root].bytes, far = (all - FAR_FROM) / (FAR_ALL - FAR_FROM);
+        bytes += all * (far < 0 ? 0 : far > 1 ? 1 : far);
+    }
+    return bytes * SAVED;
+}
+
+/* What the bands of so many rows want in their slots, and the nanoseconds that they cost. */
+static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int64_t *near)
+{
+    const vme_model *model = it->model;
+    const int64_t h = model->value[it->step[it->steps - 1].out].h;
+    int64_t strips[BANDS_STEPS_MOST] = {0}, made[BANDS_STEPS_MOST] = {0}, all_made[BANDS_STEPS_MOST], moved = 0, starts = 0, squares[BANDS_STEPS_MOST] = {0};
+    for (int64_t pieces = 1;; pieces = slots) {
+        moved = starts = 0;
+        memset(squares, 0, sizeof squares);
+        memset(all_made, 0, sizeof all_made);
+        for (int64_t piece = 0; piece < pieces; piece++) {
+            const int64_t begin = walk_piece_begin(it, h, pieces, piece), piece_end = walk_piece_begin(it, h, pieces, piece + 1);
+            walk_from(it, begin);
+            for (int64_t end = begin; end < piece_end;) {
+                end = least(end + rows, piece_end);
+                walk_to(it, end);
+                for (int i = 0; i < it->strips; i++) {
+                    strip *of = &it->strip[i];
+                    const int64_t first = walk_first_needed(it, i);
+                    moved += of->end > first && first > of->base ? (of->end - first) * model->value[of->root].row : 0;
+                    of->base = first;
+                    of->end = walk_end_needed(it, i);
+                    strips[i] = most(strips[i], of->end - of->base);
+                }
+                for (int s = 0; s < it->steps; s++) {
+                    const int64_t more = it->of[s].upto - it->of[s].made;
+                    starts += more > 0;
+                    made[s] = most(made[s], more);
+                    all_made[s] += more;
+                    if (it->of[s].unit > 1 && more > 0)
+                        squares[s] += winograd_padded(model, &it->step[s], parts(more, it->of[s].unit));
+                }
+                walk_on(it);
+            }
+        }
+        if (pieces == slots)
+            break;
+    }
+    int64_t at = 0, points = 0, weights = 0;
+    double cost = (double)starts * START + (double)moved * (double)sizeof(float) * SAVED;
+    for (int i = 0; i < it->strips; i++) {
+        model_value *value = &model->value[it->strip[i].root];
+        value->strip = most(1, strips[i]);
+        value->strip_at = at;
+        at += aligned(value->strip * value->row * (int64_t)sizeof(float)) + VME_ALIGNMENT;
+    }
+    for (int s = 0; s < it->steps; s++) {
+        const model_step *step = &it->step[s];
+        if (step->kind != STEP_CONV && step->kind != STEP_DEPTHWISE)
+            continue;
+        int64_t numbers = step->k;
+        if (it->of[s].unit > 1) {
+            const int64_t side = it->of[s].unit + 2, all = winograd_padded(model, step, parts(model->value[step->out].h, it->of[s].unit));
+            points = most(points, winograd_band_scratch(model, step, most(1, made[s])));
+            numbers = step->k / 9 * side * side;
+            cost += (double)(squares[s] - all) * (double)(numbers * model->value[step->out].c) * PRODUCT;
+        }
+        /* between pieces some rows are made twice */
+        const model_value *out = &model->value[step->out];
+        const double twice = (double)most(0, all_made[s] - out->h) * (double)(out->w * out->c * numbers) * PRODUCT;
+        cost += it->of[s].unit > 1 ? twice / (double)(it->of[s].unit * it->of[s].unit) : twice;
+        weights += numbers * model->value[step->out].c * (int64_t)sizeof(float);
+    }
+    chain->points_at = at;
+    chain->slot_bytes = at + aligned(points);
+    chain->rows = rows;
+    chain->slots = slots;
+    *near = chain->slot_bytes + weights;
+    return cost;
+}
+
+/* What these steps save as a chain with the best bands that stay near, 0: nothing; values get their strips. */
+static double try_chain(const vme_model *model, int first, int end, int threads, model_chain *chain)
+{
+    walk it;
+    const bool always = model->bands == VME_BANDS_ALWAYS;
+    for (int s = first; s < end; s++)
+        if (model->step[s].kind != STEP_NOTHING) {
+            const int root = model_root(model, model->step[s].out);
+            model->value[root].strip = is_inner(model, root, first, end);
+        }
+    walk_begin(&it, model, &model->step[first], end - first);
+    const int64_t h = model->value[model->step[end - 1].out].h;
+    const int slots = (int)most(1, least(threads, h / it.unit / (always ? 1 : PIECE_LEAST)));
+    const double all = always ? end - first : saved(&it);
+    double best = 0;
+    int64_t rows = 0, near;
+    if (always && it.strips > 0) {
+        best = all;
+        rows = it.unit * (1 + first % 3);
+    }
+    for (int64_t next = it.unit; !always && all > 0 && next <= ROWS_MOST && next <= h; next += it.unit) {
+        const double cost = measure(&it, next, slots, chain, &near);
+        if (near > NEAR)
+            break;
+        if (all - cost > best) {
+            best = all - cost;
+            rows = next;
+        }
+    }
+    if (rows > 0)
+        measure(&it, rows, slots, chain, &near);
+    for (int i = 0; i < it.strips && rows == 0; i++)
+        model->value[it.strip[i].root].strip = 0;
+    return best;
+}
+
+static void chain_make(model_making *it, int first, int end, model_chain chain)
+{
+    vme_model *model = it->model;
+    chain.steps = end - first;
+    chain.scratch = it->values++;
+    model->values = it->values;
+    model_value *scratch = &model->value[chain.scratch];
+    scratch->bytes = chain.slots * chain.slot_bytes;
+    scratch->first = first;
+    scratch->last = end - 1;
+    model->step[first].chain = chain;
+    for (int s = first; s < end; s++) {
+        model_step *step = &model->step[s];
+        if (step->kind == STEP_NOTHING)
+            continue;
+        if (step->scratch >= 0) {               /* a slot has it */
+            model->value[step->scratch].bytes = 0;
+            step->scratch = -1;
+        }
+        const int values[] = {step->in, step->addend, step->out};
+        for (int i = 0; i < 3; i++)
+            if (values[i] >= 0) {
+                model_value *root = &model->value[model_root(model, values[i])];
+                root->first = root->first > first ? first : root->first;        /* all live as long as the chain, then */
+                if (root->strip > 0)
+                    root->bytes = 0;
+            }
+    }
+}
+
+vme_status chains_choose(model_making *it)
+{
+    vme_model *model = it->model;
+    const int threads = vme_threads() < BANDS_SLOTS_MOST ? vme_threads() : BANDS_SLOTS_MOST;
+    struct { double saved; int end; } *best = NULL;     /* of the steps from each one on: in which step its chain ends */
+    vme_status status = VME_OK;
+    if (model->bands == VME_BANDS_NEVER)
+        return VME_OK;
+    best = calloc((size_t)model->steps + 1, sizeof *best);
+    if (best == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a model");
+    for (int first = model->steps - 1; first >= 0; first--) {
+        best[first].saved = best[first + 1].saved;
+        best[first].end = first + 1;
+        for (int end = first; end < model->steps && end - first < BANDS_STEPS_MOST && possible(model, &model->step[end]);) {
+            model_chain chain;
+            if (vme_stopping(model->context)) {
+                status = vme_stopped_here(model->context);
+                goto done;
+            }
+            end++;
+            if (end - first < 2 || !are_chain(model, first, end))
+                continue;
+            const double gained = try_chain(model, first, end, threads, &chain);
+            if (gained > 0 && gained + best[end].saved > best[first].saved) {
+                best[first].saved = gained + best[end].saved;
+                best[first].end = end;
+            }
+        }
+    }
+    for (int v = 0; v < model->values; v++)
+        model->value[v].strip = 0;
+    for (int first = 0; first < model->steps; first = best[first].end)
+        if (best[first].end > first + 1) {
+            model_chain chain;
+            try_chain(model, first, best[first].end, threads, &chain);
+            chain_make(it, first, best[first].end, chain);
+        }
+done:
+    free(best);
+    return status;
+}

@@ -1,0 +1,341 @@
+/* Convolutions: how their weights are packed, and the direct algorithm. (search.c chooses among algorithms.)
+ *
+ * That one is products of matrices, without copying the image: a tile (kernels/gemm_tile.h) has neighbouring pixels of one output row as
+ * its rows and output channels as its columns. With channels last, what a row of the window sees of one pixel lies together, so a tile's
+ * sum runs over kh runs of kw * channels numbers (kh * kw runs of channels where the window is dilated), whose rows are `stride` pixels
+ * apart. Margins of zeros stand for the padding.
+ *
+ * A layer of weights times vectors (ONNX's Gemm) is a convolution of one pixel, and one that looks at single pixels sees all images as one row.
+ *
+ * Groups of channels are convolutions side by side.
+ *
+ * Weights are slivers of the tile's columns for each group, each kh * kw * channels rows of them in the order in which they are added up;
+ * absent columns are 0. Behind every algorithm's weights lies the bias, as long as all slivers are wide. */
+#include "models/model.h"
+
+#include <string.h>
+
+enum {
+    /* Numbers of a sum between two visits of the output. For few tiles so many that they stay in the nearest cache, since the second one has enough to do with weights
+     * that come and are read once; for many so many that visits are few. */
+    K_PART = 384, K_PART_OF_MANY = 768, MANY_TILES = 8,
+    K_PART_APART = 256,         /* where a tile itself visits the output between them */
+    BLOCK_LEAST = 384,
+    INPUT_NEAR = 1 << 20,       /* bytes of the input that stay in the second cache while slivers of weights come and go */
+    TILES_MOST = 64,            /* of a piece */
+    NEAR = 512 << 10,           /* bytes of weights that stay in the second cache while pixels come and go */
+    PIECES = 4,                 /* for each thread, at least */
+    NEAR_TILES = 4,             /* of a piece then, for each of which a sliver is read once from the nearest cache */
+};
+
+static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
+
+/* ---- the algorithms */
+static const convolution_way direct;
+static const convolution_way *const ways[CONVOLUTION_ALGORITHMS] = {
+    [CONVOLUTION_DIRECT] = &direct, [CONVOLUTION_WINOGRAD_2] = &convolution_winograd_2, [CONVOLUTION_WINOGRAD_4] = &convolution_winograd_4,
+    [CONVOLUTION_STRASSEN] = &convolution_strassen, [CONVOLUTION_IM2COL] = &convolution_im2col,
+};
+
+const convolution_way *convolution_way_of(model_algorithm algorithm) { return ways[algorithm]; }
+
+int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias)
+{
+    int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS], wide = groups * parts(outputs / groups, columns) * columns;
+    return ways[step->algorithm]->packed(kernels, step, outputs, channels) + (bias ? wide : 0);
+}
+
+void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels, const char *weights, const char *bias)
+{
+    int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = parts(own, columns);
+    memset(step->weights, 0, (size_t)convolution_packed(kernels, step, outputs, channels, true) * sizeof(float));
+    step->bias = step->weights + convolution_packed(kernels, step, outputs, channels, false);
+    for (int64_t o = 0; bias != NULL && o < outputs; o++)
+        memcpy(step->bias + o / own * slivers * columns + o % own, bias + o * 4, 4);
+    ways[step->algorithm]->pack(kernels, step, outputs, channels, weights, step->weights);
+}
+
+int64_t convolution_scratch(const vme_model *model, model_step *step)
+{
+    return ways[step->algorithm]->scratch == NULL ? 0 : ways[step->algorithm]->scratch(model, step);
+}
+
+vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    vme_status status = ways[step->algorithm]->run(context, model, step, arena);
+    return status == VME_OK && step->algorithm != CONVOLUTION_DIRECT ? model_activate(context, model, step, arena) : status;
+}
+
+static bool dense(const model_value *value) { return value->top + value->left + value->bottom + value->right == 0; }
+
+bool convolution_is_product(const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+{
+    const int32_t *p = step->p;
+    return p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1 && dense(in) && dense(out) && (addend == NULL || dense(addend));
+}
+
+/* ---- the direct one: its weights */
+static bool direct_possible(const vme_kernels *kernels, const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+{
+    (void)kernels, (void)in, (void)addend, (void)out, (void)step;
+    return true;
+}
+
+int64_t direct_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
+{
+    (void)channels;
+    const int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS];
+    return groups * parts(outputs / groups, columns) * columns * step->k;
+}
+
+static rates_counted direct_work(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+{
+    const vme_gemm_kernel *kernel = kernel_of(kernels);
+    const int32_t *p = step->p;
+    const double numbers = (double)direct_packed(kernels, step, out->c, in->c / p[GROUPS]);
+    const bool joined = p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1;
+    const double rows = joined ? rates_tile_rows(kernel, out->n * out->h * out->w) : (double)(out->n * out->h) * rates_tile_rows(kernel, out->w);
+    return (rates_counted){{[VME_RATE_PRODUCTS] = rows * numbers, [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
+}
+
+void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed)
+{
+    const int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = parts(own, columns);
+    const int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
+    for (int64_t o = 0; o < outputs; o++) {
+        int64_t sliver = o / own * slivers + o % own / columns, column = o % own % columns;
+        float *to = packed + sliver * step->k * columns + column;
+        for (int64_t place = 0; place < window; place++)
+            for (int64_t channel = 0; channel < channels; channel++, to += columns)
+                memcpy(to, weights + ((o * channels + channel) * window + place) * 4, 4);
+    }
+}
+
+/* ---- and its tiles */
+typedef struct convolution {
+    vme_context *context;
+    const vme_model *model;
+    const model_step *step;
+    const vme_gemm_kernel *kernel;
+    const float *in, *addend;           /* what the window's first element is at the first output; first pixel; or NULL */
+    float *out;
+    int64_t in_pixel, in_row, in_image, out_pixel, out_row, out_image, addend_pixel, addend_row, addend_image;      /* elements */
+    int64_t channels, outputs;          /* of a group */
+    int64_t images, height, width;      /* of the output */
+    int64_t lines, runs, run;           /* of the window: lines of runs, and a run's length */
+    int64_t next_line, next_run;        /* elements */
+    int64_t part_runs, part;            /* of a tile's sum: so many runs, or one part of a run */
+    int64_t panel, row_tiles, tiles, piece_tiles, pieces, group_slivers, slivers;
+    int64_t piece_slivers;              /* 1, or all of them where they are near, or many where sums go over a block of the input at a time */
+    model_curve_kernel *curve;          /* the activation, where it is one that bounds do not do */
+    bool product;                       /* of one image, tile by tile */
+    bool by_rows;                       /* a piece of rows with all slivers, then the next one, so that each thread has rows of its own from layer to layer */
+    int64_t block;                      /* of a run: so many numbers for all of a piece's slivers, then the next ones */
+} convolution;
+
+/* Sums of one sliver over the numbers k_first to k_end of each run, some of the runs, for tiles from `first` to `end`. `after`: the weights that are read next. */
+static void compute(const convolution *it, int64_t image, int64_t sliver, int64_t first, int64_t end, int64_t k_first, const float *after)
+{
+    const model_step *step = it->step;
+    const int64_t columns = it->kernel->columns, group = sliver / it->group_slivers, before = sliver % it->group_slivers * columns;
+    const int64_t width = least(columns, it->outputs - before), column = group * it->outputs + before;
+    const int64_t k_end = least(it->run, k_first + it->block);
+    const float *weights = step->weights + (sliver * step->k + k_first) * columns, *bias = step->bias + sliver * columns;
+    const float *in = it->in + image * it->in_image + group * it->channels;
+    float *out = it->out + image * it->out_image + column;
+    vme_gemm_tile tile = {
+        .a_row = step->p[STRIDE_W] * it->in_pixel * 4, .c_row = it->out_pixel * 4,
+        .columns = (int)width, .accumulate = k_first > 0, .far = true,
+    };
+    vme_gemm_layer layer = {.a_run = it->next_run * 4, .addend_row = it->addend_pixel * 4, .bounds = step->bounds};
+    for (int64_t line = 0; line < it->lines; line++)
+        for (int64_t r = 0; r < it->runs; r += it->part_runs)
+            for (int64_t k0 = k_first; k0 < k_end; k0 += it->part) {
+                const float *from = in + line * it->next_line + r * it->next_run + k0;
+                tile.k = least(it->part, k_end - k0);
+                tile.b = (const char *)weights;
+                layer.runs = least(it->part_runs, it->runs - r);
+                weights += layer.runs * tile.k * columns;
+                const bool done = line == it->lines - 1 && r + layer.runs == it->runs && k0 + tile.k == k_end;
+                layer.coming = (const char *)(done ? after : weights);
+                layer.coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first));
+                layer.bias = done && k_end == it->run ? bias : NULL;
+                int64_t y = first / it->row_tiles, place = first % it->row_tiles, x = place * it->width / it->row_tiles, next;
+                for (int64_t t = first; t < end; t++, x = next, layer.coming += layer.coming_step * layer.runs * tile.k) {
+                    if (vme_stopping(it->context))
+                        return;
+                    next = ++place * it->width / it->row_tiles;
+                    tile.a = (const char *)(from + y * step->p[STRIDE_H] * it->in_row + x * step->p[STRIDE_W] * it->in_pixel);
+                    tile.c = (char *)(out + y * it->out_row + x * it->out_pixel);
+                    tile.rows = (int)(next - x);
+                    if (it->addend != NULL)
+                        layer.addend = (const char *)(it->addend + image * it->addend_image + y * it->addend_row + x * it->addend_pixel + column);
+                    it->kernel->layer_tile(&tile, &layer);
+                    for (int row = 0; row < tile.rows && layer.bias != NULL && it->curve != NULL; row++) {
+                        float *made = (float *)(tile.c + row * tile.c_row);
+                        it->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, width, made, made);
+                    }
+                    if (place == it->row_tiles) {
+                        place = next = 0;
+                        y++;
+                    }
+                }
+                tile.accumulate = true;
+            }
+}
+
+/* The same of a product, tile by tile: the output stays in the nearest cache between two parts of a sum, so that there can be more of them, which is more exact. */
+static void compute_product(const convolution *it, int64_t sliver, int64_t first, int64_t end, int64_t k_first, const float *after)
+{
+    const model_step *step = it->step;
+    const int64_t columns = it->kernel->columns, column = sliver * columns, k_end = least(it->run, k_first + it->block);
+    const float *weights = step->weights + (sliver * step->k + k_first) * columns, *bias = step->bias + column;
+    vme_gemm_tile tile = {.a_row = it->in_pixel * 4, .c_row = it->out_pixel * 4, .columns = (int)least(columns, it->outputs - column), .far = true};
+    vme_gemm_layer layer = {.apart = true, .addend_row = it->addend_pixel * 4, .bounds = step->bounds, .coming = (const char *)after,
+                            .coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first))};
+    for (int64_t t = first; t < end; t++) {
+        const int64_t x = t * it->width / it->tiles;
+        tile.c = (char *)(it->out + x * it->out_pixel + column);
+        tile.rows = (int)((t + 1) * it->width / it->tiles - x);
+        if (it->addend != NULL)
+            layer.addend = (const char *)(it->addend + x * it->addend_pixel + column);
+        for (int64_t k = k_first, count; k < k_end; k += count, layer.coming += layer.coming_step * count) {
+            if (vme_stopping(it->context))
+                return;
+            layer.runs = most(1, (k_end - k) / it->part);
+            tile.k = least(it->part, k_end - k);
+            layer.a_run = tile.k * 4;
+            count = layer.runs * tile.k;
+            tile.a = (const char *)(it->in + x * it->in_pixel + k);
+            tile.b = (const char *)(weights + (k - k_first) * columns);
+            tile.accumulate = k > 0;
+            tile.far = k == k_first;
+            layer.bias = k + count == it->run ? bias : NULL;
+            it->kernel->layer_tile(&tile, &layer);
+        }
+        for (int row = 0; row < tile.rows && layer.bias != NULL && it->curve != NULL; row++) {
+            float *made = (float *)(tile.c + row * tile.c_row);
+            it->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, tile.columns, made, made);
+        }
+    }
+}
+
+/* Of slivers. */
+static int64_t groups_of(const convolution *it) { return parts(it->slivers, it->piece_slivers); }
+
+static vme_status body(void *argument, int64_t begin, int64_t end)
+{
+    const convolution *it = argument;
+    const int64_t row = it->kernel->columns, size = it->step->k * row, each = groups_of(it);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t piece = it->by_rows ? i / each : i % it->pieces, rest = it->by_rows ? i % each : i / it->pieces;
+        const int64_t image = rest / each, sliver = rest % each * it->piece_slivers;
+        const int64_t first = piece * it->piece_tiles, slivers = least(it->piece_slivers, it->slivers - sliver);
+        const float *weights = it->step->weights + sliver * size;
+        for (int64_t k = 0; k < it->run; k += it->block)
+            for (int64_t s = 0; s < slivers && !vme_stopping(it->context); s++) {
+                const float *after = s + 1 < slivers ? weights + (s + 1) * size + k * row
+                    : k + it->block < it->run ? weights + (k + it->block) * row : weights + slivers * size;
+                if (it->product)
+                    compute_product(it, sliver + s, first, least(it->tiles, first + it->piece_tiles), k, after);
+                else
+                    compute(it, image, sliver + s, first, least(it->tiles, first + it->piece_tiles), k, after);
+            }
+    }
+    return VME_OK;
+}
+
+/* What a tile sums at a time. Sums are the same however many rows are asked for. */
+static void divide_sums(convolution *it, int64_t whole_tiles, int64_t whole_panel, bool product, bool few, bool near)
+{
+    const int64_t blocks = few || it->lines * it->runs > 1 ? 1
+        : least(parts(least(TILES_MOST, whole_tiles) * whole_panel * it->run * 4, INPUT_NEAR), parts(it->run, BLOCK_LEAST));
+    it->block = parts(it->run, blocks);
+    it->product = product && it->step->p[GROUPS] == 1 && whole_tiles >= MANY_TILES && !near;
+    const int64_t part = it->product ? K_PART_APART : product || whole_tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
+    it->part = parts(it->block, parts(it->block, part));
+    it->part_runs = it->part < it->run ? 1 : parts(it->runs, parts(it->runs * it->run, part));
+}
+
+/* Pieces of tiles and slivers, which threads take. */
+static void divide_work(convolution *it, int64_t whole_tiles, bool near, int64_t threads, int64_t wanted)
+{
+    const bool in_blocks = it->block < it->run;
+    it->piece_tiles = near ? NEAR_TILES : in_blocks ? least(least(TILES_MOST, whole_tiles), it->tiles)
+        : most(1, least(TILES_MOST, it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
+    int64_t groups = near ? 1 : it->slivers;            /* of slivers */
+    if (in_blocks)
+        groups = least(groups, parts(wanted, it->images * parts(it->tiles, it->piece_tiles)));
+    it->piece_slivers = parts(it->slivers, groups);
+    it->pieces = least(it->tiles, most(parts(it->tiles, it->piece_tiles), parts(wanted, it->images * groups_of(it))));
+    it->piece_tiles = parts(it->tiles, it->pieces);
+    it->pieces = parts(it->tiles, it->piece_tiles);
+    if (it->product && threads > 1 && it->tiles >= threads * MANY_TILES) {
+        it->by_rows = true;
+        it->tiles = parts(it->tiles, threads) * threads;
+        it->piece_tiles = it->tiles / threads;
+        it->pieces = threads;
+    }
+}
+
+/* Rows of one image, or all rows of all; for so many threads. */
+static convolution lay_out(vme_context *context, const vme_model *model, const model_step *step, const model_band *band, int64_t images, int64_t threads)
+{
+    const model_value *in = band->in, *out = band->out, *addend = band->addend;
+    const int32_t *p = step->p;
+    char *arena = band->arena;
+    bool runs_join = p[DILATION_W] == 1 && p[GROUPS] == 1 && in->pixel == in->c;
+    convolution it = {
+        .context = context, .model = model, .step = step, .curve = model_curve_of(model, step), .kernel = kernel_of(model->kernels),
+        .in = model_pixel(in, arena, band->n, band->begin * p[STRIDE_H] - p[PAD_TOP], -p[PAD_LEFT]), .in_pixel = in->pixel, .in_row = in->row,
+        .in_image = in->image, .out = model_pixel(out, arena, band->n, band->begin, 0), .out_pixel = out->pixel, .out_row = out->row,
+        .out_image = out->image, .channels = in->c / p[GROUPS], .outputs = out->c / p[GROUPS], .images = images, .height = band->end - band->begin,
+        .width = out->w, .lines = runs_join ? 1 : p[KERNEL_H], .next_line = p[DILATION_H] * in->row,
+        .runs = runs_join ? p[KERNEL_H] : p[KERNEL_W], .next_run = runs_join ? p[DILATION_H] * in->row : p[DILATION_W] * in->pixel,
+        .run = in->c / p[GROUPS] * (runs_join ? p[KERNEL_W] : 1),
+    };
+    if (addend != NULL) {
+        it.addend = model_pixel(addend, arena, band->n, band->begin, 0);
+        it.addend_pixel = addend->pixel;
+        it.addend_row = addend->row;
+        it.addend_image = addend->image;
+    }
+    int64_t width = out->w, height = out->h;            /* of the whole step */
+    const bool product = convolution_is_product(in, addend, out, step);
+    if (product) {
+        width *= height * out->n;
+        height = 1;
+        it.width *= it.height * it.images;
+        it.height = it.images = 1;
+    }
+    const int64_t whole_panel = parts(width, parts(width, it.kernel->rows)), whole_tiles = height * parts(width, whole_panel);
+    it.panel = parts(it.width, parts(it.width, it.kernel->rows));
+    it.row_tiles = parts(it.width, it.panel);
+    it.tiles = it.height * it.row_tiles;
+    it.group_slivers = parts(it.outputs, it.kernel->columns);
+    it.slivers = it.group_slivers * p[GROUPS];
+    const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * it.kernel->columns * 4;
+    const bool few = it.slivers * sliver_bytes <= NEAR, near = few && it.images * it.tiles >= wanted;
+    divide_sums(&it, whole_tiles, whole_panel, product, few, near);
+    divide_work(&it, whole_tiles, near, threads, wanted);
+    return it;
+}
+
+static vme_status direct_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const model_band whole = model_whole(model, step, arena);
+    convolution it = lay_out(context, model, step, &whole, whole.out->n, vme_parallel_threads());
+    return vme_parallel_apart(context, it.images * groups_of(&it) * it.pieces, 1, body, &it);
+}
+
+void convolution_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
+{
+    if (step->algorithm != CONVOLUTION_DIRECT) {
+        winograd_band(context, model, step, band);
+        return;
+    }
+    convolution it = lay_out(context, model, step, band, 1, 1);
+    body(&it, 0, groups_of(&it) * it.pieces);
+}
+
+static const convolution_way direct = {"direct", direct_possible, direct_work, NULL, direct_packed, direct_pack, direct_run};

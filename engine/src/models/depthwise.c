@@ -1,0 +1,86 @@
+/* Depthwise convolution: as many groups as channels, each channel is made of its own. Rows of outputs go to the backend's kernel; margins of
+ * zeros stand for the padding.
+ *
+ * Weights are packed as [kh][kw][channels], the bias behind them. */
+#include "models/model.h"
+
+#include <string.h>
+
+enum { PIECE = 1 << 16 };       /* products between two looks at the stop flag, or one output's */
+
+int64_t depthwise_packed(const model_step *step, int64_t channels) { return channels * (step->k + 1); }
+
+void depthwise_pack(model_step *step, int64_t channels, const char *weights, const char *bias)
+{
+    for (int64_t place = 0; place < step->k; place++)
+        for (int64_t channel = 0; channel < channels; channel++)
+            memcpy(step->weights + place * channels + channel, weights + (channel * step->k + place) * 4, 4);
+    step->bias = step->weights + step->k * channels;
+    if (bias != NULL)
+        memcpy(step->bias, bias, (size_t)channels * 4);
+    else
+        memset(step->bias, 0, (size_t)channels * 4);
+}
+
+typedef struct depthwise {
+    vme_context *context;
+    const vme_model *model;
+    const model_step *step;
+    const model_band *band;
+    int64_t at_once;            /* outputs */
+    model_curve_kernel *curve;  /* or NULL */
+} depthwise;
+
+static void row(const depthwise *it, int64_t n, int64_t y)
+{
+    const model_value *in = it->band->in, *addend = it->band->addend, *out = it->band->out;
+    const int32_t *p = it->step->p;
+    char *arena = it->band->arena;
+    vme_depthwise of = {
+        .channels = out->c, .kernel_h = p[KERNEL_H], .kernel_w = p[KERNEL_W], .in = model_pixel(in, arena, n, y * p[STRIDE_H] - p[PAD_TOP], -p[PAD_LEFT]),
+        .in_row = p[DILATION_H] * in->row, .in_column = p[DILATION_W] * in->pixel, .in_stride = p[STRIDE_W] * in->pixel,
+        .weights = it->step->weights, .bias = it->step->bias, .bounds = it->step->bounds,
+        .addend = addend == NULL ? NULL : model_pixel(addend, arena, n, y, 0), .addend_pixel = addend == NULL ? 0 : addend->pixel,
+        .out = model_pixel(out, arena, n, y, 0), .out_pixel = out->pixel,
+    };
+    for (int64_t left = out->w; left > 0 && !vme_stopping(it->context); left -= of.outputs) {
+        of.outputs = left < it->at_once ? left : it->at_once;
+        it->model->kernels->model.depthwise(&of);
+        for (int64_t x = 0; x < of.outputs && it->curve != NULL; x++)
+            it->curve(p[ACTIVATION] - ACTIVATION_CURVES, out->c, of.out + x * of.out_pixel, of.out + x * of.out_pixel);
+        of.in += of.outputs * of.in_stride;
+        of.out += of.outputs * of.out_pixel;
+        of.addend = of.addend == NULL ? NULL : of.addend + of.outputs * of.addend_pixel;
+    }
+}
+
+static vme_status body(void *argument, int64_t begin, int64_t end)
+{
+    const depthwise *it = argument;
+    const int64_t h = it->band->out->h;
+    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
+        row(it, i / h, i % h);
+    return VME_OK;
+}
+
+static depthwise of_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
+{
+    return (depthwise){
+        .context = context, .model = model, .step = step, .band = band, .at_once = PIECE / (band->out->c * step->k) / 28 * 28 + 28,
+        .curve = model_curve_of(model, step),
+    };
+}
+
+vme_status depthwise_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const model_band whole = model_whole(model, step, arena);
+    const model_value *out = whole.out;
+    depthwise it = of_band(context, model, step, &whole);
+    return vme_parallel_apart(context, out->n * out->h, PIECE / (out->w * out->c * step->k) + 1, body, &it);
+}
+
+void depthwise_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
+{
+    depthwise it = of_band(context, model, step, band);
+    body(&it, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
+}

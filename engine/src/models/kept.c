@@ -1,0 +1,165 @@
+/* Prepared models in files: the backend and the algorithms that were chosen and the packed weights, so that the next process neither chooses nor packs, and processes
+ * share the memory. Everything else about a model is made anew from its own file, which takes no time.
+ *
+ * Only files of this user that nobody else can write are mapped: who could shorten one could end the process. Who gives the path answers for its
+ * being the one of this model file, engine, backend and CPU; sizes and counts are held against the model all the same, and no content of the packed
+ * block can make a run leave its memory. A sum of all that follows the header tells of bytes that a disk or a crash has damaged: it is no digest, since
+ * who can write here can write the engine, and takes a tenth of one's time. Little-endian, and of this machine only:
+ *
+ *   kept_header, an algorithm's number for each step (a byte), zeros to a multiple of PAGE, the packed block */
+#include "models/model.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, PATH_LONGEST = 4096, PIECE = 4 << 20 };
+static const char magic[8] = "VMEKEPT5";
+
+typedef struct kept_header {
+    char magic[8];
+    uint64_t model_bytes, packed_bytes, steps, backend, sum;
+} kept_header;
+
+static size_t packed_at(uint64_t steps) { return (sizeof(kept_header) + (size_t)steps + PAGE - 1) / PAGE * PAGE; }
+
+enum { LANES = 8, BLOCK = LANES * 8 };
+
+/* Each word into a lane of its own by a product, which no change of one word leaves as it was. */
+static inline void mix(uint64_t *lane, const uint64_t *word)
+{
+    for (int i = 0; i < LANES; i++) {
+        lane[i] = (lane[i] ^ word[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        lane[i] ^= lane[i] >> 32;
+    }
+}
+
+/* Goes on from `sum`; the size counts too. */
+static uint64_t sum_of(uint64_t sum, const char *bytes, size_t size)
+{
+    uint64_t lane[LANES], word[LANES];
+    size_t at = 0;
+    for (int i = 0; i < LANES; i++)
+        lane[i] = sum + (uint64_t)i + size;
+    for (; at + BLOCK <= size; at += BLOCK) {       /* nearly as fast as memory is read */
+        memcpy(word, bytes + at, BLOCK);
+        mix(lane, word);
+    }
+    if (at < size) {
+        memset(word, 0, sizeof word);
+        memcpy(word, bytes + at, size - at);
+        mix(lane, word);
+    }
+    for (int i = 0; i < LANES; i++)
+        sum = (sum ^ lane[i]) * UINT64_C(0xff51afd7ed558ccd);
+    return sum ^ sum >> 32;
+}
+
+/* The same of the choices and the packed block, a piece after the other. `leave`: each piece of the mapping is let go of, and stays in the system's
+ * cache: the model's own file may still be in memory, too. */
+static uint64_t sum_of_all(const char *choices, size_t count, const char *packed, size_t size, bool leave)
+{
+    uint64_t sum = sum_of(0, choices, count);
+    for (size_t at = 0; at < size; at += PIECE) {
+        const size_t piece = size - at < PIECE ? size - at : PIECE;
+        if (leave)
+            madvise((void *)(uintptr_t)(packed + at), piece, MADV_POPULATE_READ);
+        sum = sum_of(sum, packed + at, piece);
+        if (leave)
+            madvise((void *)(uintptr_t)(packed + at), piece, MADV_DONTNEED);
+    }
+    return sum;
+}
+
+static uint64_t with_backend(uint64_t sum, uint64_t backend) { return (sum ^ (backend + 1)) * UINT64_C(0x9e3779b97f4a7c15); }
+
+void kept_open(model_making *it, const char *path, size_t size)
+{
+    const bool leave = it->spent != NULL;
+    struct stat found;
+    kept_header head;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);     /* nor is a pipe waited for */
+    if (file < 0)
+        return;
+    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0
+        && pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head && memcmp(head.magic, magic, sizeof magic) == 0 && head.model_bytes == size
+        && head.backend < (uint64_t)vme_backend_count() && vme_backend_available((int)head.backend)
+        && (!vme_backend_forced() || (int)head.backend == vme_backend_current())
+        && head.steps == (uint64_t)it->model->most_steps && head.packed_bytes <= (uint64_t)found.st_size
+        && packed_at(head.steps) + head.packed_bytes == (uint64_t)found.st_size) {
+        void *map = mmap(NULL, (size_t)found.st_size, PROT_READ, leave ? MAP_PRIVATE : MAP_PRIVATE | MAP_POPULATE, file, 0);
+        const char *packed = map == MAP_FAILED ? NULL : (const char *)map + packed_at(head.steps);
+        if (map != MAP_FAILED
+            && with_backend(sum_of_all((const char *)map + sizeof head, packed_at(head.steps) - sizeof head, packed, head.packed_bytes, leave), head.backend)
+                   != head.sum)
+            munmap(map, (size_t)found.st_size);
+        else if (map != MAP_FAILED) {
+            it->model->map = map;
+            it->model->map_bytes = (size_t)found.st_size;
+            it->model->kernels = vme_kernels_of((int)head.backend);
+            it->kept = (const char *)map + sizeof head;
+        }
+    }
+    close(file);
+}
+
+char *kept_packed(const model_making *it)
+{
+    if (it->kept == NULL)
+        return NULL;
+    kept_header head;
+    memcpy(&head, it->model->map, sizeof head);
+    for (int s = 0; s < it->model->steps; s++)      /* others may have been forced since */
+        if (it->model->step[s].kind == STEP_CONV && it->model->step[s].algorithm != (model_algorithm)it->kept[s])
+            return NULL;
+    return head.packed_bytes == it->model->packed_bytes ? (char *)it->model->map + packed_at(head.steps) : NULL;
+}
+
+void kept_return(const model_making *it)
+{
+    if (it->model->map != NULL && it->spent != NULL)
+        madvise(it->model->map, it->model->map_bytes, MADV_POPULATE_READ);
+}
+
+static bool put(int file, const char *bytes, size_t count)
+{
+    while (count > 0) {
+        ssize_t written = write(file, bytes, count);
+        if (written <= 0)
+            return false;
+        bytes += written;
+        count -= (size_t)written;
+    }
+    return true;
+}
+
+void kept_write(const vme_model *model, const char *path, size_t size)
+{
+    char unfinished[PATH_LONGEST];
+    const size_t room = packed_at((uint64_t)model->most_steps);
+    if (snprintf(unfinished, sizeof unfinished, "%s.XXXXXX", path) >= (int)sizeof unfinished)
+        return;
+    char *front = calloc(1, room);
+    int file = front == NULL ? -1 : mkostemp(unfinished, O_CLOEXEC);
+    if (file < 0) {
+        free(front);
+        return;
+    }
+    kept_header head = {.model_bytes = size, .packed_bytes = model->packed_bytes, .steps = (uint64_t)model->most_steps,
+                        .backend = (uint64_t)vme_model_backend(model)};
+    memcpy(head.magic, magic, sizeof magic);
+    for (int s = 0; s < model->steps; s++)
+        front[sizeof head + (size_t)s] = (char)model->step[s].algorithm;
+    head.sum = with_backend(sum_of_all(front + sizeof head, room - sizeof head, model->packed, model->packed_bytes, false), head.backend);
+    memcpy(front, &head, sizeof head);
+    /* on the disk before it has its name: after a loss of power there is a whole file or none */
+    bool whole = put(file, front, room) && put(file, model->packed, model->packed_bytes) && fsync(file) == 0;
+    whole = close(file) == 0 && whole;
+    if (!whole || rename(unfinished, path) != 0)
+        unlink(unfinished);
+    free(front);
+}

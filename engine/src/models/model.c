@@ -1,0 +1,525 @@
+/* Prepares a model, or a plan of one for other sizes: works out every shape and holds it against the file's, chooses layouts and margins, makes steps of the nodes, has every value get its
+ * place in the arena (model_arena.c), and the weights packed (model_weights.c). The file's bytes are not needed afterwards.
+ *
+ * A model is never written again, so any number of sessions on any threads read it. */
+#include "models/model.h"
+
+#include "vme_search.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    SPARE_PART = 3,                         /* of the file: what sums of weights may take besides. BERT's process takes less than ONNX Runtime's so */
+    CACHE_WAY = 4096,                       /* bytes: what lies so far apart wants the same lines of the nearest cache, on most CPUs */
+};
+
+#define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
+
+/* ---- values */
+static void value_read(model_making *it, uint32_t tensor)
+{
+    model_tensor_record record = model_file_tensor(it->file, tensor);
+    model_value *value = &it->model->value[tensor];
+    int64_t element = vme_dtype_size((vme_dtype)record.dtype), step = element;
+    value->kind = (int)record.kind;
+    value->dtype = (int)record.dtype;
+    value->rank = (int)record.rank;
+    value->first = value->within = value->offset = -1;
+    memcpy(value->shape, record.shape, sizeof value->shape);
+    for (int d = value->rank - 1; d >= 0; d--) {
+        value->strides[d] = record.kind == MODEL_VIEW ? record.strides[d] * element : step;
+        step *= record.shape[d];
+    }
+    value->bytes = (step + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+    if (record.kind == MODEL_VIEW) {
+        value->within = (int)record.base;
+        value->inside = record.offset * element;
+        it->model->value[record.base].plain = true;
+    }
+    if (value->dtype == VME_FLOAT32 && (value->rank == 2 || value->rank == 4)) {
+        value->n = value->shape[0];
+        value->c = value->shape[1];
+        value->h = value->rank == 4 ? value->shape[2] : 1;
+        value->w = value->rank == 4 ? value->shape[3] : 1;
+        value->pixel = value->c;
+        value->row = value->w * value->c;
+        value->image = value->h * value->row;
+    }
+}
+
+static uint32_t base_of(const model_making *it, uint32_t tensor)
+{
+    const model_value *value = &it->model->value[tensor];
+    return value->kind == MODEL_VIEW ? (uint32_t)value->within : tensor;
+}
+
+bool model_is_constant(const model_making *it, uint32_t tensor) { return it->model->value[base_of(it, tensor)].kind == MODEL_CONSTANT; }
+static bool has_value(const model_making *it, uint32_t tensor) { return model_is_constant(it, tensor) || it->defined[base_of(it, tensor)] != 0; }
+
+/* Of what an input or a node makes. A view gives a part of its base a value. */
+static vme_status value_define(model_making *it, uint32_t tensor, const char *what)
+{
+    char *defined = &it->defined[base_of(it, tensor)];
+    bool part = it->model->value[tensor].kind == MODEL_VIEW;
+    if (model_is_constant(it, tensor) || (!part && *defined != 0))
+        return NOT_A_MODEL("tensor %u is %s, and has a value already", tensor, what);
+    *defined = part && *defined != 2 ? 1 : 2;
+    return VME_OK;
+}
+
+vme_status model_as_image(model_making *it, uint32_t number, int tensor)
+{
+    model_value *value = &it->model->value[tensor];
+    bool dense = value->rank != 2 || ((value->shape[1] == 1 || value->strides[1] == 4)
+                                      && (value->shape[0] == 1 || value->strides[0] == 4 * value->shape[1]));
+    if (value->dtype != VME_FLOAT32 || model_is_constant(it, (uint32_t)tensor) || !dense
+        || (value->rank != 2 && (value->rank != 4 || value->kind == MODEL_VIEW || value->plain)))
+        return MODEL_WRONG(number, "wants images or matrices of float32 that no view sees, tensor %d is none", tensor);
+    value->channels_last = value->rank == 4;
+    return VME_OK;
+}
+
+static vme_status value_name(model_making *it, uint32_t tensor)
+{
+    model_tensor_record record = model_file_tensor(it->file, tensor);
+    model_value *value = &it->model->value[tensor];
+    if (it->model->base != NULL)
+        value->name = it->model->base->value[tensor].name;
+    else if (value->name == NULL)
+        value->name = strndup(it->file->names + record.name_at, record.name_size);
+    return value->name != NULL ? VME_OK : vme_fail(VME_NO_MEMORY, "no memory for a model");
+}
+
+void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right)
+{
+    value->top = most(value->top, top);
+    value->left = most(value->left, left);
+    value->bottom = most(value->bottom, bottom);
+    value->right = most(value->right, right);
+}
+
+static void image_strides(model_value *value)
+{
+    int64_t strides[4] = {value->image * 4, 4, value->row * 4, value->pixel * 4};
+    memcpy(value->strides, strides, sizeof strides);
+    value->start = (value->top * value->row + value->left * value->pixel) * 4;
+}
+
+/* Elements from a row of c numbers to the next: a line more where a tile's rows would drive each other out of the nearest cache. */
+static int64_t row_apart(const model_value *value)
+{
+    return value->may_be_apart && value->n * value->h * value->w > 1 && value->c * (int64_t)sizeof(float) % CACHE_WAY == 0
+        ? value->c + VME_ALIGNMENT / (int64_t)sizeof(float) : value->c;
+}
+
+/* Of a matrix between two products. */
+static void matrix_lay_out(model_value *value)
+{
+    value->pixel = value->row = value->image = row_apart(value);
+    value->strides[0] = value->pixel * (int64_t)sizeof(float);
+    value->bytes = (value->n * value->strides[0] + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+}
+
+static void not_apart(vme_model *model, int value)
+{
+    if (value >= 0)
+        model->value[model_root(model, value)].may_be_apart = false;
+}
+
+/* Says which values' rows may lie apart: images that no operator on tensors sees, and matrices that only products do. */
+static void find_apart(vme_model *model)
+{
+    for (int v = 0; v < model->values; v++) {
+        model_value *value = &model->value[v];
+        value->may_be_apart = value->channels_last
+            || (value->dtype == VME_FLOAT32 && value->rank == 2 && value->kind != MODEL_CONSTANT && value->kind != MODEL_VIEW && !value->plain);
+    }
+    for (int v = 0; v < model->values; v++)
+        if (model->value[v].within >= 0 && !model->value[v].channels_last)
+            not_apart(model, v);
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        const int used[] = {step->in, step->addend, step->out};
+        for (int i = 0; i < 3; i++)
+            if (step->kind == STEP_TENSOR || (step->kind != STEP_CONV && used[i] >= 0 && !model->value[used[i]].channels_last))
+                not_apart(model, used[i]);
+        for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
+            not_apart(model, step->operand[i]);
+    }
+}
+
+static vme_status image_lay_out(model_value *value)
+{
+    int64_t total;
+    value->pixel = row_apart(value);
+    if (__builtin_mul_overflow(value->left + value->w + value->right, value->pixel, &value->row)
+        || __builtin_mul_overflow(value->top + value->h + value->bottom, value->row, &value->image)
+        || __builtin_mul_overflow(value->n, value->image, &total) || total > MODEL_ELEMENTS_MOST)
+        return vme_fail(VME_NO_MEMORY, "a value of this model with its margin is too large");
+    image_strides(value);
+    value->bytes = (total * (int64_t)sizeof(float) + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+    return VME_OK;
+}
+
+/* An image within another one has its margin, which is as wide as any of them wants. */
+static vme_status lay_out(vme_model *model)
+{
+    vme_status status = VME_OK;
+    find_apart(model);
+    for (int v = 0; v < model->values; v++) {
+        const model_value *value = &model->value[v];
+        if (value->channels_last && value->within >= 0)
+            model_margin_widen(&model->value[model_root(model, v)], value->top, value->left, value->bottom, value->right);
+    }
+    for (int v = 0; status == VME_OK && v < model->values; v++)
+        if (model->value[v].channels_last && model->value[v].within < 0)
+            status = image_lay_out(&model->value[v]);
+        else if (model->value[v].may_be_apart)
+            matrix_lay_out(&model->value[v]);
+    for (int v = 0; status == VME_OK && v < model->values; v++) {
+        model_value *value = &model->value[v];
+        if (value->channels_last && value->within >= 0) {
+            const model_value *root = &model->value[model_root(model, v)];
+            model_margin_widen(value, root->top, root->left, root->bottom, root->right);
+            value->pixel = root->pixel;
+            value->row = root->row;
+            value->image = root->image;
+            image_strides(value);
+        }
+    }
+    return status;
+}
+
+/* ---- nodes */
+bool model_same_shape(const model_value *a, const model_value *b)
+{
+    return a->rank == b->rank && memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->rank) == 0;
+}
+
+model_step model_step_empty(step_kind kind)
+{
+    model_step step = {.kind = kind, .in = -1, .addend = -1, .out = -1, .scratch = -1};
+    for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
+        step.operand[i] = -1;
+    return step;
+}
+
+static const struct {
+    model_make *make;
+    const char *name;
+    bool images;                /* works on images: its operand 0, operand 3 or (of two inputs) 1 and its result are ones */
+} operators[MODEL_OPS] = {
+    [MODEL_CONV] = {model_make_product, "Conv", true},
+    [MODEL_MAX_POOL] = {model_make_pool, "MaxPool", true},
+    [MODEL_GLOBAL_AVERAGE_POOL] = {model_make_global_average_pool, "GlobalAveragePool", true},
+    [MODEL_GEMM] = {model_make_product, "Gemm", true},
+    [MODEL_ADD] = {model_make_add, "Add", true},
+    [MODEL_RELU] = {model_make_clip, "Relu", true},
+    [MODEL_FLATTEN] = {model_make_flatten, "Flatten", true},
+    [MODEL_CLIP] = {model_make_clip, "Clip", true},
+    [MODEL_AVERAGE_POOL] = {model_make_pool, "AveragePool", true},
+    [MODEL_CONCAT] = {model_make_concat, "Concat", true},
+    [MODEL_SLICE] = {model_make_slice, "Slice", true},
+    [MODEL_SHUFFLE] = {model_make_shuffle, "Shuffle", true},
+    [MODEL_COPY] = {model_make_copy, "Copy"},
+    [MODEL_UNARY] = {model_make_unary, "Unary"},
+    [MODEL_BINARY] = {model_make_binary, "Binary"},
+    [MODEL_WHERE] = {model_make_where, "Where"},
+    [MODEL_REDUCE] = {model_make_reduce, "Reduce"},
+    [MODEL_MATMUL] = {model_make_matmul, "MatMul"},
+    [MODEL_GATHER] = {model_make_gather, "Gather"},
+    [MODEL_SOFTMAX] = {model_make_softmax, "Softmax"},
+    [MODEL_NORMALIZE] = {model_make_normalize, "Normalize"},
+    [MODEL_ACTIVATE] = {model_make_activate, "Activate"},
+    [MODEL_SCAN] = {model_make_scan, "Scan"},
+    [MODEL_ARGSORT] = {model_make_argsort, "Argsort"},
+    [MODEL_SCATTER] = {model_make_scatter, "Scatter"},
+    [MODEL_ATTENTION] = {model_make_attention, "Attention"},
+};
+
+model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }
+const char *model_operator_name(uint32_t op) { return operators[op].name; }
+
+static vme_status activation_read(uint32_t number, model_step *step)
+{
+    const bool product = step->op == MODEL_CONV || step->op == MODEL_GEMM;
+    step->bounds = (vme_bounds){-__builtin_inff(), __builtin_inff()};
+    switch (step->p[ACTIVATION]) {
+    case ACTIVATION_NONE:
+        return VME_OK;
+    case ACTIVATION_RELU:
+        step->bounds.low = 0;
+        return VME_OK;
+    case ACTIVATION_CLIP:
+        memcpy(&step->bounds.low, &step->p[LOW], 4);
+        memcpy(&step->bounds.high, &step->p[HIGH], 4);
+        return step->bounds.low <= step->bounds.high ? VME_OK : MODEL_WRONG(number, "clips to no range");
+    default:
+        return product && step->p[ACTIVATION] >= ACTIVATION_CURVES && step->p[ACTIVATION] < ACTIVATION_CURVES + CURVES
+            ? VME_OK : MODEL_WRONG(number, "has the unknown activation %d", step->p[ACTIVATION]);
+    }
+}
+
+static vme_status make_node(model_making *it, uint32_t number)
+{
+    int step_number = it->steps++;
+    model_step *step = &it->model->step[step_number];
+    model_node_record node = model_file_node(it->file, number);
+    uint32_t operands[MODEL_NODE_INPUTS + 1];
+    const bool images = operators[node.op].images;
+    *step = model_step_empty(STEP_TENSOR);
+    step->op = node.op;
+    step->name = it->model->base != NULL ? it->model->base->step[step_number].name : strndup(it->file->names + node.name_at, node.name_size);
+    if (step->name == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a model");
+    if (!images && node.inputs > MODEL_STEP_OPERANDS)
+        return MODEL_WRONG(number, "has %u operands", node.inputs);
+    for (uint32_t i = 0; i < node.inputs + node.outputs; i++)
+        operands[i] = model_file_number(it->file->operand_list, node.first_operand + i);
+    for (uint32_t i = 0; i < node.inputs; i++) {
+        if (operands[i] == MODEL_ABSENT)
+            continue;
+        if (!has_value(it, operands[i]))
+            return MODEL_WRONG(number, "reads tensor %u, which has no value yet", operands[i]);
+        if (images)
+            continue;
+        step->operand[i] = (int)operands[i];
+        if (model_is_constant(it, operands[i]))
+            it->wanted[base_of(it, operands[i])] = true;
+    }
+    vme_status status = value_define(it, operands[node.inputs], "computed");
+    if (status != VME_OK)
+        return status;
+    step->out = (int)operands[node.inputs];
+    memcpy(step->p, node.parameters, sizeof step->p);
+    if (images) {
+        step->in = (int)operands[0];
+        if ((status = activation_read(number, step)) != VME_OK || (status = model_as_image(it, number, step->in)) != VME_OK || (status = model_as_image(it, number, step->out)) != VME_OK)
+            return status;
+    }
+    status = operators[node.op].make(it, number, &node, operands, step, step_number);
+    return status == VME_OK && step->addend >= 0 ? model_as_image(it, number, step->addend) : status;
+}
+
+/* What is computed element by element of an image lies as one too, where nothing wants it plain. */
+static void spread_layouts(vme_model *model)
+{
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        model_value *out = step->out < 0 ? NULL : &model->value[step->out];
+        if (!model_is_elementwise(step) || out->rank != 4 || out->dtype != VME_FLOAT32 || out->kind == MODEL_VIEW || out->plain)
+            continue;
+        for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
+            if (step->operand[i] >= 0 && model->value[step->operand[i]].channels_last && model_same_shape(&model->value[step->operand[i]], out))
+                out->channels_last = true;
+    }
+}
+
+/* ---- the whole */
+static model_step port_step(step_kind kind, uint32_t port)
+{
+    model_step step = model_step_empty(kind);
+    step.port = (int)port;
+    return step;
+}
+
+static void scratch_needed(model_making *it, model_step *step, int64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    step->scratch = it->values++;
+    it->model->values = it->values;
+    it->model->value[step->scratch].bytes = (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+}
+
+static vme_status make(model_making *it)
+{
+    vme_model *model = it->model;
+    const model_file *file = it->file;
+    vme_status status = VME_OK;
+    int s = 0;
+    for (uint32_t v = 0; v < file->tensors; v++)
+        value_read(it, v);
+    for (int v = (int)file->tensors; v < model->values; v++)        /* scratch memory of steps, where it gets bytes */
+        model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first = -1, .within = -1};
+    for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
+        uint32_t tensor = model_file_number(file->input_list, i);
+        if (model->value[tensor].kind != MODEL_COMPUTED)
+            return NOT_A_MODEL("input %u is a constant or a view", i);
+        status = value_define(it, tensor, "an input");
+        if (status == VME_OK)
+            status = value_name(it, tensor);
+        model->input[i] = (int)tensor;
+        model->step[s] = port_step(STEP_IMPORT, i);
+        model->step[s].out = (int)tensor;
+    }
+    it->values = (int)file->tensors;
+    it->steps = s;
+    for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++)
+        status = make_node(it, i);
+    s = it->steps;
+    for (uint32_t i = 0; status == VME_OK && i < file->outputs; i++, s++) {
+        uint32_t tensor = model_file_number(file->output_list, i);
+        if (model_is_constant(it, tensor) || !has_value(it, tensor))
+            return NOT_A_MODEL("output %u is not computed", i);
+        status = value_name(it, tensor);
+        model->output[i] = (int)tensor;
+        model->step[s] = port_step(STEP_EXPORT, i);
+        model->step[s].in = (int)tensor;
+    }
+    if (status != VME_OK)
+        return status;
+    model->values = it->values;
+    model->steps = s;
+    spread_layouts(model);
+    status = lay_out(model);
+    if (status == VME_OK && model->base == NULL)
+        status = backend_choose(model, it->kept != NULL);
+    for (s = 0; status == VME_OK && s < model->steps; s++) {
+        model_step *step = &model->step[s];
+        model_value *in = step->in < 0 ? NULL : &model->value[step->in], *out = step->out < 0 ? NULL : &model->value[step->out];
+        /* the numbers of one pixel lie as they will */
+        if (step->kind == STEP_FLATTEN && in->bytes == out->bytes && in->h == 1 && in->w == 1 && in->image == in->c && out->within < 0) {
+            step->kind = STEP_NOTHING;
+            out->within = step->in;
+        }
+        if (step->kind == STEP_CONV || model_is_attention(step)) {
+            int64_t bytes = 0;
+            const bool based = model->base != NULL && step->kind == STEP_CONV;     /* has the base's weights; attention has none, and chooses for its own sizes */
+            const model_algorithm chosen = based ? model->base->step[s].algorithm : it->kept != NULL ? (model_algorithm)it->kept[s] : CONVOLUTION_DIRECT;
+            status = algorithm_choose(model, step, based || it->kept != NULL ? &chosen : NULL, &bytes);
+            scratch_needed(it, step, bytes);
+        }
+    }
+    if (status == VME_OK) {
+        arena_lives(model);
+        status = chains_choose(it);
+    }
+    if (status == VME_OK)
+        status = arena_plan(model);
+    if (status == VME_OK)
+        status = weights_pack(it);
+    arena_place_views(model);
+    return status;
+}
+
+vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **made)
+{
+    return vme_model_prepare(context, bytes, size, &(vme_model_options){.fixed = true}, made);
+}
+
+/* The arrays of a model and of its making, zeroed. Those of a plan, which VMs make, are charged; it has as many values and steps as its base, and scratch
+ * memory of steps besides. */
+static vme_status arrays_new(model_making *it)
+{
+    vme_model *model = it->model;
+    const model_file *file = it->file;
+    model->steps = model->base != NULL ? model->base->steps : (int)(file->inputs + file->nodes + file->operands + file->outputs);
+    model->most_steps = model->steps;
+    /* at most: parts of concatenations, and scratch memory of steps and of chains of two or more */
+    model->values = (model->base != NULL ? model->base->values : (int)(file->tensors + file->operands)) + model->steps + model->steps / 2;
+    const size_t values = (size_t)model->values, steps = (size_t)model->steps;
+    if (model->base != NULL) {
+        size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *it->wanted) + steps * (sizeof *model->step + sizeof *it->packing);
+        if (vme_context_charge(model->context, bytes) != VME_OK)
+            return VME_NO_MEMORY;
+        vme_context_note_peak(model->context);
+        model->charged = bytes;
+    }
+    model->value = calloc(values, sizeof *model->value);
+    model->step = calloc(steps, sizeof *model->step);
+    model->input = calloc(file->inputs, sizeof *model->input);
+    model->output = calloc(file->outputs, sizeof *model->output);
+    it->defined = calloc(file->tensors, sizeof *it->defined);
+    it->wanted = calloc(values, sizeof *it->wanted);
+    it->packing = calloc(steps, sizeof *it->packing);
+    return model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL || it->defined == NULL
+        || it->packing == NULL || it->wanted == NULL ? vme_fail(VME_NO_MEMORY, "no memory for a model") : VME_OK;
+}
+
+vme_status model_new(vme_context *context, const model_file *file, size_t size, const vme_model_options *options, vme_model *base,
+                     vme_model **made)
+{
+    model_making it = {.file = file, .model = calloc(1, sizeof *it.model)};
+    if (it.model == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a model");
+    if (base == NULL && options->spend)
+        weights_spend(&it, size);
+    vme_model *model = it.model;
+    atomic_init(&model->refs, 1);
+    model->context = vme_context_ref(context);
+    model->base = base == NULL ? NULL : vme_model_ref(base);
+    model->kernels = base == NULL ? vme_kernels_current() : base->kernels;
+    model->inputs = (int)file->inputs;
+    model->outputs = (int)file->outputs;
+    model->fixed = base == NULL ? options->fixed : base->fixed;
+    model->spare = (int64_t)size / SPARE_PART;
+    model->bands = base == NULL ? options->bands : base->bands;
+    vme_status status = arrays_new(&it);
+    if (status == VME_OK) {
+        if (base == NULL && options->kept != NULL)
+            kept_open(&it, options->kept, size);
+        status = make(&it);
+    }
+    if (status == VME_OK && base == NULL && options->kept != NULL && model->map == NULL)
+        kept_write(model, options->kept, size);
+    free(it.defined);
+    free(it.wanted);
+    free(it.packing);
+    if (status == VME_OK)
+        *made = model;
+    else
+        vme_model_unref(model);
+    return status;
+}
+
+vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options, vme_model **made)
+{
+    model_file file;
+    vme_model *model = NULL;
+    vme_status status = model_file_read(bytes, size, &file);
+    if (status == VME_OK)
+        status = model_new(context, &file, size, options, NULL, &model);
+    if (status == VME_OK && file.opens > 0)
+        status = model_open(model, &file, bytes, size);
+    if (status == VME_OK)
+        *made = model;
+    else if (model != NULL)
+        vme_model_unref(model);
+    return status;
+}
+
+vme_model *vme_model_ref(vme_model *model)
+{
+    atomic_fetch_add_explicit(&model->refs, 1, memory_order_relaxed);
+    return model;
+}
+
+void vme_model_unref(vme_model *model)
+{
+    if (atomic_fetch_sub_explicit(&model->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    for (int v = 0; model->base == NULL && model->value != NULL && v < model->values; v++)
+        free(model->value[v].name);
+    for (int s = 0; model->base == NULL && model->step != NULL && s < model->steps; s++)
+        free(model->step[s].name);
+    if (model->map != NULL)
+        munmap(model->map, model->map_bytes);
+    else if (model->base == NULL)
+        vme_scratch_free(model->context, model->packed, model->packed_bytes);
+    model_close(model);
+    free(model->value);
+    free(model->step);
+    free(model->input);
+    free(model->output);
+    if (model->charged > 0)
+        vme_context_release(model->context, model->charged);
+    if (model->base != NULL)
+        vme_model_unref(model->base);
+    vme_context_unref(model->context);
+    free(model);
+}
+
+bool vme_model_was_kept(const vme_model *model) { return model->map != NULL; }

@@ -1,0 +1,96 @@
+/* Where values lie in the arena: by when they live. */
+#include "models/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct place { int value; int64_t bytes; } place;
+
+static int by_size(const void *left, const void *right)
+{
+    const place *a = left, *b = right;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? 1 : -1;
+    return a->value - b->value;
+}
+
+static int by_offset(const void *left, const void *right)
+{
+    const model_value *a = *(const model_value *const *)left, *b = *(const model_value *const *)right;
+    return (a->offset > b->offset) - (a->offset < b->offset);
+}
+
+void arena_lives(vme_model *model)
+{
+    for (int s = 0; s < model->steps; s++) {
+        const model_step *step = &model->step[s];
+        if (step->kind == STEP_NOTHING)
+            continue;
+        int used[4 + MODEL_STEP_OPERANDS] = {step->in, step->addend, step->out, step->scratch};
+        memcpy(used + 4, step->operand, sizeof step->operand);
+        for (int i = 0; i < 4 + MODEL_STEP_OPERANDS; i++)
+            if (used[i] >= 0) {
+                model_value *value = &model->value[model_root(model, used[i])];
+                if (value->first < 0)
+                    value->first = s;
+                value->last = s;
+            }
+    }
+}
+
+vme_status arena_plan(vme_model *model)
+{
+    int placed = 0;
+    int64_t total = 0;
+    place *order = calloc((size_t)model->values, sizeof *order);
+    const model_value **beside = calloc((size_t)model->values, sizeof *beside);
+    vme_status status = VME_OK;
+    if (order == NULL || beside == NULL) {
+        status = vme_fail(VME_NO_MEMORY, "no memory for a model");
+        goto done;
+    }
+    for (int v = 0; v < model->values; v++)
+        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].within < 0 && model->value[v].first >= 0)
+            order[placed++] = (place){v, model->value[v].bytes};
+    qsort(order, (size_t)placed, sizeof *order, by_size);
+    for (int i = 0; i < placed; i++) {
+        model_value *value = &model->value[order[i].value];
+        int count = 0;
+        if (vme_stopping(model->context)) {
+            status = vme_stopped_here(model->context);
+            goto done;
+        }
+        for (int j = 0; j < i; j++) {
+            const model_value *other = &model->value[order[j].value];
+            if (other->first <= value->last && value->first <= other->last)
+                beside[count++] = other;
+        }
+        qsort(beside, (size_t)count, sizeof *beside, by_offset);
+        int64_t at = 0;
+        for (int j = 0; j < count && beside[j]->offset < at + value->bytes; j++)
+            at = most(at, beside[j]->offset + beside[j]->bytes);
+        value->offset = at;
+        total = most(total, at + value->bytes);
+        if (total > MODEL_ELEMENTS_MOST) {
+            status = vme_fail(VME_NO_MEMORY, "the values of this model are too large");
+            goto done;
+        }
+    }
+    model->arena_bytes = (size_t)total;
+done:
+    free(order);
+    free(beside);
+    return status;
+}
+
+void arena_place_views(vme_model *model)
+{
+    for (int v = 0; v < model->values; v++) {
+        model_value *value = &model->value[v];
+        if (value->within < 0)
+            continue;
+        value->offset = 0;
+        for (int at = v; at >= 0; at = model->value[at].within)
+            value->offset += model->value[at].within >= 0 ? model->value[at].inside : model->value[at].offset;
+    }
+}

@@ -1,0 +1,80 @@
+/* What a prepared model says of itself: its inputs and outputs, and what it does step by step. */
+#include "models/model.h"
+
+int vme_model_count(const vme_model *model, bool outputs) { return outputs ? model->outputs : model->inputs; }
+
+void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *port)
+{
+    const model_value *value = &model->value[outputs ? model->output[number] : model->input[number]];
+    *port = (vme_port){.name = value->name, .shape = value->shape, .rank = value->rank, .dtype = value->dtype};
+    if (model->label != NULL)
+        port->open = (const char *const *)model->label + (size_t)(number + (outputs ? model->inputs : 0)) * MODEL_RANK;
+}
+
+int vme_model_steps(const vme_model *model) { return model->steps; }
+
+static int64_t elements(const model_value *value)
+{
+    int64_t count = 1;
+    for (int d = 0; d < value->rank; d++)
+        count *= value->shape[d];
+    return count;
+}
+
+static int64_t bytes_of(const vme_model *model, int value)
+{
+    return value < 0 ? 0 : elements(&model->value[value]) * vme_dtype_size((vme_dtype)model->value[value].dtype);
+}
+
+/* What each of a value's elements adds up; a view may have an element so often that a number has no room for it. */
+static int64_t products_of(const model_value *made, int64_t each)
+{
+    int64_t products;
+    return __builtin_mul_overflow(elements(made), each, &products) ? INT64_MAX : products;
+}
+
+static const char *algorithm_of(const model_step *step)
+{
+    return step->kind == STEP_NOTHING ? "nothing" : step->kind == STEP_DEPTHWISE ? "depthwise"
+           : step->kind == STEP_CONV || model_is_attention(step) ? vme_algorithm_name((int)step->algorithm) : "";
+}
+
+static const char *kind_of(const model_step *step)
+{
+    static const char *const curved[][CURVES] = {
+        {"Conv+gelu", "Conv+gelu tanh", "Conv+sigmoid", "Conv+silu", "Conv+mish"}, {"Gemm+gelu", "Gemm+gelu tanh", "Gemm+sigmoid", "Gemm+silu", "Gemm+mish"},
+    };
+    const int curve = step->op == MODEL_CONV || step->op == MODEL_GEMM ? step->p[ACTIVATION] - ACTIVATION_CURVES : -1;
+    return curve < 0 ? model_operator_name(step->op) : curved[step->op == MODEL_GEMM][curve];
+}
+
+void vme_model_step(const vme_model *model, int number, vme_step *told)
+{
+    const model_step *step = &model->step[number];
+    const bool port = step->name == NULL && (step->kind == STEP_IMPORT || step->kind == STEP_EXPORT);
+    const model_value *made = &model->value[step->out >= 0 ? step->out : step->in];
+    *told = (vme_step){
+        .name = port ? made->name : step->name == NULL ? "" : step->name,
+        .kind = port ? (step->kind == STEP_IMPORT ? "Input" : "Output") : kind_of(step),
+        .algorithm = algorithm_of(step), .shape = made->shape, .rank = made->rank, .dtype = made->dtype,
+    };
+    if (step->kind == STEP_NOTHING)
+        return;
+    if (step->kind == STEP_CONV || step->kind == STEP_DEPTHWISE) {
+        told->products = products_of(made, step->k);
+        told->bytes = made->c * (step->k + 1) * (int64_t)sizeof(float);
+    } else if (step->op == MODEL_MATMUL && !port) {
+        const model_value *left = &model->value[step->operand[0]];
+        told->products = products_of(made, left->shape[left->rank - 1]);
+    }
+    else if (step->op == MODEL_ATTENTION && !port) {
+        const model_value *left = &model->value[step->operand[0]], *weights = &model->value[step->operand[1]];
+        const int64_t keys = weights->shape[weights->rank - 1];
+        told->products = products_of(made, keys + keys * left->shape[left->rank - 1] / made->shape[made->rank - 1]);
+    }
+    told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
+    if (port)
+        told->bytes += told->bytes;         /* the caller's array is as large */
+    for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
+        told->bytes += bytes_of(model, step->operand[i]);
+}

@@ -1,0 +1,261 @@
+/* Steps over rows of float32 that would be many of the engine's operators, one after the other over all of the tensor: softmax, normalization, and
+ * activations. A row stays in the nearest cache until it is done. */
+#include "models/model.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { PIECE = 1 << 13 };           /* numbers between two looks at the stop flag: at most a hundred nanoseconds for eight of them */
+enum { CHUNK = 512 };               /* exponentials that are aside at a time: on the stack */
+
+typedef struct rows {
+    vme_context *context;
+    const model_row_kernels *row_kernels;
+    const model_step *step;
+    vme_tensor in, addend, scale, bias, out;        /* absent: data NULL */
+    int64_t length;
+    int curve;
+} rows;
+
+static float number_of(int32_t bits)
+{
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+static const float *row_of(const vme_tensor *tensor, int64_t number)
+{
+    const char *at = tensor->data;
+    for (int d = tensor->rank - 2; d >= 0; d--) {
+        at += number % tensor->shape[d] * tensor->strides[d];
+        number /= tensor->shape[d];
+    }
+    return (const float *)at;
+}
+
+static int64_t rows_in(const vme_tensor *tensor)
+{
+    int64_t count = 1;
+    for (int d = 0; d < tensor->rank - 1; d++)
+        count *= tensor->shape[d];
+    return count;
+}
+
+/* ---- checks */
+static bool rows_lie(const model_value *value)
+{
+    return value->dtype == VME_FLOAT32 && value->rank >= 1 && value->shape[value->rank - 1] <= MODEL_ROW_MOST
+           && (value->shape[value->rank - 1] == 1 || value->strides[value->rank - 1] == 4) && !value->channels_last;
+}
+
+/* Operand `number` of the step, or NULL: its rows are read as they are, so that it never becomes an image. */
+static model_value *row_operand(model_making *it, int value)
+{
+    if (value >= 0)
+        it->model->value[value].plain = true;
+    return value < 0 ? NULL : &it->model->value[value];
+}
+
+static bool same_sizes(const model_value *a, const model_value *b)
+{
+    return a->rank == b->rank && memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->rank) == 0;
+}
+
+static bool is_row(const model_value *value, int64_t length) { return rows_lie(value) && value->rank == 1 && value->shape[0] == length; }
+
+/* ---- softmax(x * factor + addend) along the last dimension, or its logarithm */
+static void softmax_row(const rows *it, const float *in, const float *addend, float *out)
+{
+    const int64_t n = it->length;
+    const model_row_kernels *kernels = it->row_kernels;
+    float most = kernels->weigh(n, in, number_of(it->step->p[1]), addend, out);
+    if (it->step->p[0]) {
+        float part[CHUNK], sum = 0;
+        kernels->shift(n, -most, out);
+        for (int64_t i = 0; i < n; i += CHUNK) {
+            int64_t count = n - i < CHUNK ? n - i : CHUNK;
+            memcpy(part, out + i, (size_t)count * sizeof *part);
+            sum += kernels->exponentials(count, 0, part);
+        }
+        kernels->shift(n, -logf(sum), out);
+    } else
+        kernels->scale(n, 1 / kernels->exponentials(n, -most, out), out);
+}
+
+static vme_status softmax_body(void *argument, int64_t begin, int64_t end)
+{
+    const rows *it = argument;
+    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
+        softmax_row(it, row_of(&it->in, i), it->addend.data == NULL ? NULL : row_of(&it->addend, i), (float *)row_of(&it->out, i));
+    return VME_OK;
+}
+
+static vme_status run_rows(rows *it, vme_body *body)
+{
+    it->length = it->out.shape[it->out.rank - 1];
+    return vme_parallel_apart(it->context, rows_in(&it->out), PIECE / it->length + 1, body, it);
+}
+
+static vme_status run_softmax(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    rows it = {
+        .context = context, .row_kernels = model->kernels->rows, .step = step, .in = model_tensor(model, step->operand[0], arena),
+        .out = model_tensor(model, step->out, arena),
+    };
+    int64_t strides[VME_RANK_MOST];
+    if (step->operand[1] >= 0) {
+        it.addend = model_tensor(model, step->operand[1], arena);
+        vme_status status = vme_broadcast_strides(&it.addend, &it.out, strides);
+        if (status != VME_OK)
+            return status;
+        it.addend.rank = it.out.rank;
+        it.addend.shape = it.out.shape;
+        it.addend.strides = strides;
+    }
+    return run_rows(&it, softmax_body);
+}
+
+vme_status model_make_softmax(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                              int step_number)
+{
+    (void)node, (void)operands, (void)step_number;
+    const model_value *in = row_operand(it, step->operand[0]), *addend = row_operand(it, step->operand[1]), *out = row_operand(it, step->out);
+    step->run = run_softmax;
+    if (step->operand[2] >= 0 || !rows_lie(in) || !rows_lie(out) || !same_sizes(in, out))
+        return MODEL_WRONG(number, "does not read and make rows of float32");
+    if (addend != NULL) {
+        vme_tensor added = model_tensor(it->model, step->operand[1], NULL), made = model_tensor(it->model, step->out, NULL);
+        int64_t strides[VME_RANK_MOST];
+        if (!rows_lie(addend) || addend->shape[addend->rank - 1] != out->shape[out->rank - 1]
+            || vme_broadcast_strides(&added, &made, strides) != VME_OK)
+            return MODEL_WRONG(number, "adds what is not made of such rows");
+    }
+    return VME_OK;
+}
+
+/* ---- (x - mean) / sqrt(variance + epsilon) * scale + bias along the last dimension */
+static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
+{
+    const rows *it = argument;
+    const model_row_kernels *kernels = it->row_kernels;
+    const int64_t n = it->length;
+    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++) {
+        const float *in = row_of(&it->in, i);
+        float *out = (float *)row_of(&it->out, i);
+        float mean = kernels->sum(n, in) / (float)n;
+        float variance = kernels->centre(n, in, -mean, out) / (float)n;
+        kernels->normalize(n, 1 / sqrtf(variance + number_of(it->step->p[0])), (const float *)it->scale.data, (const float *)it->bias.data, out);
+    }
+    return VME_OK;
+}
+
+static vme_status run_normalize(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    rows it = {
+        .context = context, .row_kernels = model->kernels->rows, .step = step, .in = model_tensor(model, step->operand[0], arena),
+        .scale = model_tensor(model, step->operand[1], arena), .out = model_tensor(model, step->out, arena),
+    };
+    if (step->operand[2] >= 0)
+        it.bias = model_tensor(model, step->operand[2], arena);
+    return run_rows(&it, normalize_body);
+}
+
+vme_status model_make_normalize(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                                int step_number)
+{
+    (void)node, (void)operands, (void)step_number;
+    const model_value *in = row_operand(it, step->operand[0]), *scale = row_operand(it, step->operand[1]);
+    const model_value *bias = row_operand(it, step->operand[2]), *out = row_operand(it, step->out);
+    step->run = run_normalize;
+    if (scale == NULL || step->operand[3] >= 0 || !rows_lie(in) || !rows_lie(out) || !same_sizes(in, out)
+        || !is_row(scale, in->shape[in->rank - 1]) || (bias != NULL && !is_row(bias, in->shape[in->rank - 1])))
+        return MODEL_WRONG(number, "does not normalize rows of float32");
+    return VME_OK;
+}
+
+/* ---- activations, element by element, whatever the layout */
+static void activate(const rows *it, int64_t n, const float *in, float *out)
+{
+    it->row_kernels->curve(it->curve, n, in, out);
+}
+
+static vme_status activate_flat(void *argument, int64_t begin, int64_t end)
+{
+    const rows *it = argument;
+    activate(it, end - begin, (const float *)it->in.data + begin, (float *)it->out.data + begin);
+    return VME_OK;
+}
+
+/* Rows of any two tensors of one shape; those of an image are its rows of pixels, or its pixels. */
+static vme_status activate_body(void *argument, int64_t begin, int64_t end)
+{
+    const rows *it = argument;
+    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
+        activate(it, it->length, row_of(&it->in, i), (float *)row_of(&it->out, i));
+    return VME_OK;
+}
+
+static vme_status activate_value(vme_context *context, const vme_model *model, int curve, int from, int to, char *arena)
+{
+    rows it = {
+        .context = context, .row_kernels = model->kernels->rows, .curve = curve, .in = model_tensor(model, from, arena), .out = model_tensor(model, to, arena),
+    };
+    const model_value *in = &model->value[from], *out = &model->value[to];
+    const int64_t count = vme_elements(&it.out);
+    int64_t image_shape[4], in_strides[4], out_strides[4];
+    if (vme_is_contiguous(&it.in) && vme_is_contiguous(&it.out))
+        return vme_parallel_apart(context, count, PIECE, activate_flat, &it);
+    bool together = in->channels_last && out->channels_last;
+    if (!together && (in->channels_last || out->channels_last || !rows_lie(in) || !rows_lie(out))) {
+        vme_status status = vme_copy(context, &it.in, &it.out);
+        if (status != VME_OK)
+            return status;
+        it.in = it.out;
+        in = out;
+    }
+    if (out->channels_last) {
+        const bool joined = in->pixel == in->c && out->pixel == out->c;     /* else beside others' channels: pixel by pixel */
+        memcpy(image_shape, (int64_t[4]){out->n, out->h, joined ? out->w * out->c : out->w, out->c}, sizeof image_shape);
+        memcpy(in_strides, (int64_t[4]){in->image * 4, in->row * 4, joined ? 4 : in->pixel * 4, 4}, sizeof in_strides);
+        memcpy(out_strides, (int64_t[4]){out->image * 4, out->row * 4, joined ? 4 : out->pixel * 4, 4}, sizeof out_strides);
+        it.in.shape = it.out.shape = image_shape;
+        it.in.strides = in_strides;
+        it.out.strides = out_strides;
+        it.in.rank = it.out.rank = joined ? 3 : 4;
+    }
+    return run_rows(&it, activate_body);
+}
+
+static vme_status run_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    return activate_value(context, model, step->p[0], step->operand[0], step->out, arena);
+}
+
+vme_status model_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const int curve = step->p[ACTIVATION] - ACTIVATION_CURVES;
+    return curve < 0 ? VME_OK : activate_value(context, model, curve, step->out, step->out, arena);
+}
+
+model_curve_kernel *model_curve_of(const vme_model *model, const model_step *step)
+{
+    return step->p[ACTIVATION] < ACTIVATION_CURVES ? NULL : model->kernels->rows->curve;
+}
+
+vme_status model_make_activate(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
+                               int step_number)
+{
+    (void)node, (void)operands, (void)step_number;
+    const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];
+    step->run = run_activate;
+    if (step->operand[1] >= 0 || in->dtype != VME_FLOAT32 || out->dtype != VME_FLOAT32 || !same_sizes(in, out))
+        return MODEL_WRONG(number, "does not read and make float32 of one shape");
+    if (out->kind == MODEL_VIEW && !rows_lie(out))
+        return MODEL_WRONG(number, "writes to a view whose rows do not lie side by side");
+    if (step->p[0] < 0 || step->p[0] >= CURVES)
+        return MODEL_WRONG(number, "has the unknown activation %d", step->p[0]);
+    return VME_OK;
+}
+
+bool model_is_activation(const model_step *step) { return step->run == run_activate; }

@@ -1,0 +1,190 @@
+/* Models with open sizes: numbers of examples, lengths of sequences and the like, which each call chooses by the shapes of its inputs.
+ *
+ * The file has every number that follows from such sizes as a sum of products of them (docs/model-format.md). A plan is the model of the same
+ * file with these numbers worked out for the sizes of a call: it has steps, layouts and an arena of its own, and the algorithms and packed
+ * weights of its base. Nothing that a file says of its numbers is believed: what comes out is looked at as any file. */
+#include "models/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZE_MOST = 1 << 30 };
+
+vme_status model_open(vme_model *model, const model_file *file, const void *bytes, size_t size)
+{
+    const size_t ports = (size_t)model->inputs + (size_t)model->outputs;
+    model->opens = (int)file->opens;
+    memcpy(model->open, file->open_list, file->opens * sizeof *model->open);
+    model->file_bytes = size;
+    model->front_bytes = (size_t)(file->weights - (const char *)bytes);
+    model->front = malloc(model->front_bytes);
+    model->label = calloc(ports * MODEL_RANK, sizeof *model->label);
+    if (model->front == NULL || model->label == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a model");
+    memcpy(model->front, bytes, model->front_bytes);
+    model->names = model->front + (file->names - (const char *)bytes);
+    for (uint32_t i = 0; i < file->varyings; i++) {
+        model_varying_record varying;
+        memcpy(&varying, file->varying_list + i * sizeof varying, sizeof varying);
+        for (size_t port = 0; port < ports && varying.place < PLACE_OFFSET; port++) {
+            char **label = &model->label[port * MODEL_RANK + varying.place];
+            if (model_file_number(file->input_list, (uint32_t)port) != varying.tensor || *label != NULL)      /* the outputs' list follows */
+                continue;
+            *label = strndup(file->names + varying.label_at, varying.label_size);
+            if (*label == NULL)
+                return vme_fail(VME_NO_MEMORY, "no memory for a model");
+        }
+    }
+    return VME_OK;
+}
+
+void model_close(vme_model *model)
+{
+    const size_t labels = ((size_t)model->inputs + (size_t)model->outputs) * MODEL_RANK;
+    for (size_t i = 0; model->label != NULL && i < labels; i++)
+        free(model->label[i]);
+    free(model->label);
+    free(model->front);
+}
+
+static bool power(int64_t base, int exponent, int64_t *value)
+{
+    for (int i = 0; i < exponent; i++)
+        if (__builtin_mul_overflow(*value, base, value))
+            return false;
+    return true;
+}
+
+/* The number at these sizes; false: it is beyond 64 bits. */
+static bool worked_out(const model_file *file, const model_varying_record *varying, const int64_t *sizes, int64_t *value)
+{
+    *value = 0;
+    for (uint32_t i = 0; i < varying->terms; i++) {
+        model_term_record term;
+        memcpy(&term, file->term_list + (varying->first_term + (size_t)i) * sizeof term, sizeof term);
+        int64_t product = term.factor;
+        for (uint32_t size = 0; size < file->opens; size++)
+            if (!power(sizes[size], term.exponents[size], &product))
+                return false;
+        if (__builtin_add_overflow(*value, product, value))
+            return false;
+    }
+    return true;
+}
+
+/* What is wrong, with the sizes at which it is. */
+static vme_status does_not_work(const vme_model *model, const int64_t *sizes, vme_status status)
+{
+    char list[128] = "", why[VME_MESSAGE_SIZE];
+    size_t length = 0;
+    const char *of_file = strstr(vme_message(), MODEL_REFUSED);
+    snprintf(why, sizeof why, "%s", of_file == NULL ? vme_message() : of_file + strlen(MODEL_REFUSED));
+    for (int i = 0; i < model->opens && length < sizeof list; i++)
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s%.*s = %lld", i == 0 ? "" : ", ", (int)model->open[i].name_size,
+                                   model->names + model->open[i].name_at, (long long)sizes[i]);
+    return vme_fail(status, "this model does not work at %s: %.300s", list, why);
+}
+
+static vme_status plan_new(vme_context *context, vme_model *base, const int64_t *sizes, vme_model **plan)
+{
+    model_file file;
+    char *front = vme_scratch_new(context, base->front_bytes);
+    if (front == NULL)
+        return VME_NO_MEMORY;
+    memcpy(front, base->front, base->front_bytes);
+    vme_status status = model_file_read(front, base->file_bytes, &file);
+    for (uint32_t i = 0; status == VME_OK && i < file.varyings; i++) {
+        model_varying_record varying;
+        int64_t value;
+        memcpy(&varying, file.varying_list + i * sizeof varying, sizeof varying);
+        if (!worked_out(&file, &varying, sizes, &value))
+            status = vme_fail(VME_BAD_VALUE, "a size would be beyond 64 bits");
+        char *record = front + (file.tensor_records - front) + varying.tensor * sizeof(model_tensor_record);
+        size_t at = varying.place < PLACE_OFFSET ? offsetof(model_tensor_record, shape) + varying.place * sizeof value
+                                                 : offsetof(model_tensor_record, offset) + (varying.place - PLACE_OFFSET) * sizeof value;
+        memcpy(record + at, &value, sizeof value);
+    }
+    if (status == VME_OK)
+        status = model_file_read(front, base->file_bytes, &file);
+    if (status == VME_OK)
+        status = model_new(context, &file, base->file_bytes, NULL, base, plan);
+    if (status == VME_OK)
+        memcpy((*plan)->size, sizes, sizeof (*plan)->size);
+    else if (status == VME_BAD_VALUE)
+        status = does_not_work(base, sizes, status);
+    vme_scratch_free(context, front, base->front_bytes);
+    return status;
+}
+
+static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inputs, int64_t sizes[MODEL_OPEN_MOST])
+{
+    memset(sizes, 0, MODEL_OPEN_MOST * sizeof *sizes);
+    for (int i = 0; i < model->inputs; i++) {
+        vme_port port;
+        vme_model_port(model, false, i, &port);
+        if (inputs[i]->rank != port.rank)
+            return vme_fail(VME_BAD_SHAPE, "input '%s': expected %d dimensions, got %d", port.name, port.rank, inputs[i]->rank);
+    }
+    for (int i = 0; i < model->opens; i++) {
+        sizes[i] = inputs[model->open[i].input]->shape[model->open[i].dimension];
+        if (sizes[i] < 1 || sizes[i] > SIZE_MOST)
+            return vme_fail(VME_BAD_SHAPE, "input '%s': expected 1 to %d elements in dimension %u, got %lld",
+                            model->value[model->input[model->open[i].input]].name, SIZE_MOST, model->open[i].dimension, (long long)sizes[i]);
+    }
+    return VME_OK;
+}
+
+/* The kept plan for these sizes, a new reference, or NULL. */
+static vme_model *plan_kept(model_plans *plans, const int64_t *sizes)
+{
+    vme_model *found = NULL;
+    pthread_mutex_lock(&plans->lock);
+    for (int i = 0; i < PLANS_MOST && found == NULL; i++)
+        if (plans->kept[i].plan != NULL && memcmp(plans->kept[i].plan->size, sizes, MODEL_OPEN_MOST * sizeof *sizes) == 0) {
+            found = vme_model_ref(plans->kept[i].plan);
+            plans->kept[i].used = ++plans->clock;
+        }
+    pthread_mutex_unlock(&plans->lock);
+    return found;
+}
+
+/* Keeps the plan in the place of the one that was not used for longest. */
+static void plan_keep(model_plans *plans, vme_model *plan)
+{
+    int oldest = 0;
+    pthread_mutex_lock(&plans->lock);
+    for (int i = 1; i < PLANS_MOST; i++)
+        if (plans->kept[i].used < plans->kept[oldest].used)
+            oldest = i;
+    vme_model *old = plans->kept[oldest].plan;
+    plans->kept[oldest].plan = vme_model_ref(plan);
+    plans->kept[oldest].used = ++plans->clock;
+    pthread_mutex_unlock(&plans->lock);
+    if (old != NULL)
+        vme_model_unref(old);
+}
+
+vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model, const vme_tensor *const *inputs, vme_model **plan)
+{
+    int64_t sizes[MODEL_OPEN_MOST];
+    if (model->opens == 0) {
+        *plan = vme_model_ref(model);
+        return VME_OK;
+    }
+    vme_status status = sizes_of(model, inputs, sizes);
+    if (status != VME_OK || (*plan = plan_kept(plans, sizes)) != NULL)
+        return status;
+    status = plan_new(context, model, sizes, plan);     /* two threads may make the same one */
+    if (status == VME_OK)
+        plan_keep(plans, *plan);
+    return status;
+}
+
+void plans_free(model_plans *plans)
+{
+    for (int i = 0; i < PLANS_MOST; i++)
+        if (plans->kept[i].plan != NULL)
+            vme_model_unref(plans->kept[i].plan);
+    pthread_mutex_destroy(&plans->lock);
+}

@@ -1,0 +1,239 @@
+/* What steps of each kind do: whole, or some rows of one image for a chain (bands.c). Steps that have a file of their own are called there; here are
+ * those that move numbers, add and clip, and the zeros around what convolutions read. */
+#include "models/model.h"
+
+#include <string.h>
+#include <time.h>
+
+enum {
+    PIECE = 1 << 16,            /* numbers that are moved or added between two looks at the stop flag */
+    CLEARED_PIECE = 1 << 20,    /* bytes that are cleared, where memory may be touched for the first time */
+};
+
+model_band model_whole(const vme_model *model, const model_step *step, char *arena)
+{
+    const model_value *out = step->out < 0 ? NULL : &model->value[step->out];
+    return (model_band){
+        .in = step->in < 0 ? NULL : &model->value[step->in], .addend = step->addend < 0 ? NULL : &model->value[step->addend], .out = out,
+        .arena = arena, .end = out == NULL ? 0 : out->h,
+    };
+}
+
+uint64_t model_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* A step over rows of pixels. */
+typedef struct rows {
+    vme_context *context;
+    const vme_model *model;
+    const model_step *step;
+    const model_value *in, *addend, *out;
+    char *arena, *outside;      /* the caller's array of an import or export */
+} rows;
+
+/* Channels last to channels first, or back, one row of pixels. */
+static void turn_row(const rows *it, const model_value *value, int64_t n, int64_t y, char *outside, bool inward)
+{
+    int64_t plane = value->h * value->w * 4, pixel = value->pixel * 4, at_once = PIECE / value->c + 1;
+    vme_move2 *transpose = it->model->kernels->move.transpose[2];
+    for (int64_t x = 0; x < value->w && !vme_stopping(it->context); x += at_once) {
+        char *row = (char *)model_pixel(value, it->arena, n, y, x), *far = outside + ((n * value->c * value->h + y) * value->w + x) * 4;
+        int64_t pixels = value->w - x < at_once ? value->w - x : at_once;
+        if (inward)
+            transpose(pixels, value->c, far, 4, plane, row, pixel, 4);
+        else
+            transpose(value->c, pixels, row, 4, pixel, far, plane, 4);
+    }
+}
+
+/* Runs of numbers that lie together in every value of a row: of so many pixels of a row as are done at once where all do, else of one. */
+static void do_runs(const rows *it, int64_t n, int64_t y)
+{
+    const vme_model_kernels *kernels = &it->model->kernels->model;
+    const model_value *in = it->in, *addend = it->addend, *out = it->out;
+    bool joined = in->pixel == in->c && out->pixel == out->c && (addend == NULL || addend->pixel == addend->c);
+    int64_t at_once = joined ? PIECE / out->c + 1 : 1;
+    for (int64_t x = 0; x < out->w && !vme_stopping(it->context); x += at_once) {
+        int64_t count = joined ? (out->w - x < at_once ? out->w - x : at_once) * out->c : in->c;
+        const float *from = model_pixel(in, it->arena, n, y, x), *other = addend == NULL ? NULL : model_pixel(addend, it->arena, n, y, x);
+        float *to = model_pixel(out, it->arena, n, y, x);
+        switch (it->step->kind) {
+        case STEP_ADD:
+            kernels->add(count, from, other, to, it->step->bounds);
+            break;
+        case STEP_CLIP:
+            kernels->clip(count, from, to, it->step->bounds);
+            break;
+        case STEP_COPY:
+            memcpy(to, from, (size_t)count * 4);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+static void shuffle(const rows *it, int64_t n, int64_t y)
+{
+    int64_t groups = it->step->p[GROUPS], members = it->out->c / groups;
+    for (int64_t x = 0; x < it->out->w && !vme_stopping(it->context); x++) {
+        const float *from = model_pixel(it->in, it->arena, n, y, x);
+        float *to = model_pixel(it->out, it->arena, n, y, x);
+        if (groups == 2)
+            it->model->kernels->model.interleave(members, from, it->addend == NULL ? from + members : model_pixel(it->addend, it->arena, n, y, x),
+                                                 to);
+        else
+            for (int64_t group = 0; group < groups; group++)
+                for (int64_t member = 0; member < members; member++)
+                    to[member * groups + group] = from[group * members + member];
+    }
+}
+
+/* One row of the step's output, or of its input where that is what it walks; rows are numbered through all images. */
+static void do_row(const rows *it, int64_t number)
+{
+    const model_value *over = it->step->kind == STEP_EXPORT || it->step->kind == STEP_FLATTEN ? it->in : it->out;
+    int64_t n = number / over->h, y = number % over->h;
+    switch (it->step->kind) {
+    case STEP_IMPORT:
+        turn_row(it, it->out, n, y, it->outside, true);
+        break;
+    case STEP_EXPORT:
+        turn_row(it, it->in, n, y, it->outside, false);
+        break;
+    case STEP_FLATTEN:
+        turn_row(it, it->in, n, y, (char *)model_pixel(it->out, it->arena, 0, 0, 0), false);
+        break;
+    case STEP_ADD:
+    case STEP_CLIP:
+    case STEP_COPY:
+        do_runs(it, n, y);
+        break;
+    case STEP_SHUFFLE:
+        shuffle(it, n, y);
+        break;
+    case STEP_CONV:
+    case STEP_DEPTHWISE:
+    case STEP_MAX_POOL:
+    case STEP_AVERAGE_POOL:
+    case STEP_GLOBAL_AVERAGE_POOL:
+    case STEP_TENSOR:
+    case STEP_NOTHING:
+        break;
+    }
+}
+
+static vme_status body(void *argument, int64_t begin, int64_t end)
+{
+    const rows *it = argument;
+    for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
+        do_row(it, i);
+    return VME_OK;
+}
+
+/* Both until the context is stopped, which run() sees. */
+void model_clear(vme_context *context, void *from, size_t bytes)
+{
+    for (size_t at = 0; at < bytes && !vme_stopping(context); at += CLEARED_PIECE)
+        memset((char *)from + at, 0, bytes - at < CLEARED_PIECE ? bytes - at : CLEARED_PIECE);
+}
+
+static void clear_pixels(vme_context *context, const model_value *value, float *from, int64_t count)
+{
+    for (; count > 0 && !vme_stopping(context); count--, from += value->pixel)
+        memset(from, 0, (size_t)value->c * 4);
+}
+
+static void clear_margin_beside_others(vme_context *context, const model_value *value, char *arena)
+{
+    int64_t wide = value->left + value->w + value->right;
+    for (int64_t n = 0; n < value->n; n++)
+        for (int64_t y = -value->top; y < value->h + value->bottom; y++) {
+            bool inside = y >= 0 && y < value->h;
+            clear_pixels(context, value, model_pixel(value, arena, n, y, -value->left), inside ? value->left : wide);
+            if (inside)
+                clear_pixels(context, value, model_pixel(value, arena, n, y, value->w), value->right);
+        }
+}
+
+/* Zeros around what the step will write: the arena's bytes were other values before. */
+void model_clear_margin(vme_context *context, const model_value *value, char *arena)
+{
+    if (value->top + value->left + value->bottom + value->right == 0)
+        return;
+    int64_t beside = (value->left + value->right) * value->pixel;
+    if (value->pixel != value->c) {                     /* what lies beside it in the pixels is another value's */
+        clear_margin_beside_others(context, value, arena);
+        return;
+    }
+    for (int64_t n = 0; n < value->n; n++) {
+        float *image = (float *)(arena + value->offset) + n * value->image;
+        model_clear(context, image, (size_t)(value->top * value->row + value->left * value->pixel) * 4);
+        for (int64_t y = 0; y + 1 < value->h; y++)      /* the end of a row and the start of the next */
+            model_clear(context, image + (value->top + y) * value->row + (value->left + value->w) * value->pixel, (size_t)beside * 4);
+        model_clear(context, image + (value->top + value->h - 1) * value->row + (value->left + value->w) * value->pixel,
+                    (size_t)(value->right * value->pixel + value->bottom * value->row) * 4);
+    }
+}
+
+void step_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
+{
+    rows it = {
+        .context = context, .model = model, .step = step, .in = band->in, .addend = band->addend, .out = band->out, .arena = band->arena,
+        .outside = band->outside,
+    };
+    switch (step->kind) {
+    case STEP_CONV:
+        convolution_band(context, model, step, band);
+        break;
+    case STEP_DEPTHWISE:
+        depthwise_band(context, model, step, band);
+        break;
+    case STEP_MAX_POOL:
+    case STEP_AVERAGE_POOL:
+        pooling_band(context, model, step, band);
+        break;
+    default:
+        body(&it, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
+        break;
+    }
+}
+
+vme_status step_run(vme_context *context, const vme_model *model, const model_step *step, char *arena, const vme_tensor *outside)
+{
+    const model_value *in = step->in < 0 ? NULL : &model->value[step->in], *out = step->out < 0 ? NULL : &model->value[step->out];
+    if (step->kind == STEP_NOTHING)
+        return VME_OK;
+    if (out != NULL)
+        model_clear_margin(context, out, arena);
+    if (step->kind == STEP_TENSOR)
+        return step->run(context, model, step, arena);
+    switch (step->kind) {
+    case STEP_CONV:
+        return convolution_run(context, model, step, arena);
+    case STEP_DEPTHWISE:
+        return depthwise_run(context, model, step, arena);
+    case STEP_MAX_POOL:
+    case STEP_AVERAGE_POOL:
+    case STEP_GLOBAL_AVERAGE_POOL:
+        return pooling_run(context, model, step, arena);
+    default:
+        break;
+    }
+    if (outside != NULL && !model->value[in == NULL ? step->out : step->in].channels_last) {
+        vme_tensor inside = model_tensor(model, in == NULL ? step->out : step->in, arena);
+        return in == NULL ? vme_copy(context, outside, &inside) : vme_copy(context, &inside, outside);
+    }
+    rows it = {
+        .context = context, .model = model, .step = step, .in = in, .out = out, .arena = arena, .outside = outside == NULL ? NULL : outside->data,
+        .addend = step->addend < 0 ? NULL : &model->value[step->addend],
+    };
+    const model_value *over = step->kind == STEP_EXPORT || step->kind == STEP_FLATTEN ? in : out;
+    int64_t work = (in != NULL && step->kind != STEP_EXPORT ? in->n * in->h * in->w * in->c : 0) + over->n * over->h * over->w * over->c;
+    int64_t count = over->n * over->h, grain = PIECE / (work / count + 1) + 1;
+    return vme_parallel_apart(context, count, grain, body, &it);
+}

@@ -1,0 +1,331 @@
+/* Convolutions of 3x3 windows at stride 1 by Winograd's way (Lavin and Gray, CVPR '16): a square of m x m outputs takes (m + 2)^2 products
+ * a pair of channels instead of 9 m^2. Pixels become points (kernels/winograd.h), each point is one matrix product of squares by channels
+ * with channels by outputs, on the tiles of matrix products, and what comes out becomes pixels again, with bias, addend and activation.
+ *
+ * Squares are done in blocks, whose points stay in the second cache. Where there are blocks for all threads, each thread does whole blocks
+ * in scratch memory of its own; else all do one part of a block after the other, so that the weights, larger than the cache where there are
+ * few squares, are read once. What is computed is the same in both.
+ *
+ * Packed weights: for each point slivers of the tile's columns, each as many rows as there are channels. */
+#include "models/model.h"
+#include "runtime/pool.h"
+
+#include <string.h>
+
+enum {
+    K_PART = 384,               /* as in convolution.c */
+    BLOCK_BYTES = 1 << 20,      /* of points, before and after the products */
+    BAND_BYTES = 1 << 18,       /* the same where images are done by bands, which want the second cache too */
+    GAP = 16,                   /* floats between points: equal places of all would share a set of the nearest cache */
+    WINDOW = 3,
+    SIDE_MOST = 6,
+};
+
+static int64_t wide(int64_t channels) { return parts(channels, GAP) * GAP; }
+static const vme_gemm_kernel *gemm_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
+static int square_of(const model_step *step) { return step->algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4; }
+
+/* Kernels know no other bound than 0. */
+static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+{
+    (void)kernels, (void)in, (void)addend, (void)out;
+    const int32_t *p = step->p;
+    return p[GROUPS] == 1 && p[ACTIVATION] != ACTIVATION_CLIP && p[KERNEL_H] == WINDOW && p[KERNEL_W] == WINDOW && p[STRIDE_H] * p[STRIDE_W] == 1
+           && p[DILATION_H] * p[DILATION_W] == 1;
+}
+
+static rates_counted work_of(const vme_kernels *kernels, const model_value *in, const model_value *out, int m)
+{
+    const vme_gemm_kernel *kernel = gemm_of(kernels);
+    const double points = (m + 2) * (m + 2), numbers = points * (double)(parts(out->c, kernel->columns) * kernel->columns) * (double)in->c;
+    const int64_t squares = out->n * parts(out->h, m) * parts(out->w, m);
+    rates_counted made = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * numbers, [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
+    made.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
+    return made;
+}
+
+static rates_counted work_2(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+{
+    (void)step;
+    return work_of(kernels, in, out, 2);
+}
+
+static rates_counted work_4(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+{
+    (void)step;
+    return work_of(kernels, in, out, 4);
+}
+
+typedef struct winograd {
+    vme_context *context;
+    const vme_model *model;
+    const model_step *step;
+    const vme_gemm_kernel *gemm;
+    const struct vme_winograd_kernel *turn;
+    const model_value *in, *out, *addend;       /* addend may be NULL */
+    char *arena, *scratch;
+    int64_t m, points, down, across, slivers;
+    int64_t first, squares;                                 /* number of the first one, of down * across * images, and how many are done */
+    int64_t block_squares, blocks, slot_floats;
+    int64_t most_squares;                                   /* of a block, here or with fewer squares */
+    int64_t in_wide, out_wide, in_point, out_point;         /* floats from a square to the next, and from a point */
+    int64_t block;                                          /* that all threads do together */
+} winograd;
+
+static void points_lie(winograd *it)
+{
+    it->in_point = it->block_squares * it->in_wide + GAP;
+    it->out_point = it->block_squares * it->out_wide + GAP;
+    it->slot_floats = it->points * (it->in_point + it->out_point);
+}
+
+/* Squares of `rows` rows of squares in blocks of some bytes of points. */
+static void lay_out(winograd *it, const model_value *in, const model_value *out, const model_step *step, int64_t rows, int64_t block_bytes)
+{
+    it->m = square_of(step);
+    it->points = (it->m + 2) * (it->m + 2);
+    it->down = parts(out->h, it->m);
+    it->across = parts(out->w, it->m);
+    it->squares = rows * it->across;
+    it->in_wide = wide(in->c);
+    it->out_wide = wide(out->c);
+    const int64_t square = it->points * (it->in_wide + it->out_wide) * (int64_t)sizeof(float), whole = most(it->gemm->rows, block_bytes / square);
+    it->most_squares = least(it->squares, parts(whole, it->gemm->rows) * it->gemm->rows);
+    it->blocks = parts(it->squares, whole);
+    it->block_squares = parts(it->squares, it->blocks);
+    /* blocks of whole tiles */
+    it->block_squares = least(it->squares, parts(it->block_squares, it->gemm->rows) * it->gemm->rows);
+    it->blocks = parts(it->squares, it->block_squares);
+    points_lie(it);
+}
+
+static int64_t scratch(const vme_model *model, model_step *step)
+{
+    winograd it = {.gemm = gemm_of(model->kernels)};
+    const model_value *out = &model->value[step->out];
+    lay_out(&it, &model->value[step->in], out, step, out->n * parts(out->h, square_of(step)), BLOCK_BYTES);
+    step->slots = (int)least(least(it.blocks, vme_threads()), VME_SLOTS_MOST);
+    return step->slots * it.slot_floats * (int64_t)sizeof(float);
+}
+
+int64_t winograd_unit(const model_step *step) { return square_of(step); }
+
+int64_t winograd_band_scratch(const vme_model *model, const model_step *step, int64_t rows)
+{
+    winograd it = {.gemm = gemm_of(model->kernels)};
+    lay_out(&it, &model->value[step->in], &model->value[step->out], step, parts(rows, square_of(step)), BAND_BYTES);
+    it.block_squares = it.most_squares;
+    points_lie(&it);
+    return it.slot_floats * (int64_t)sizeof(float);
+}
+
+int64_t winograd_padded(const vme_model *model, const model_step *step, int64_t rows)
+{
+    winograd it = {.gemm = gemm_of(model->kernels)};
+    lay_out(&it, &model->value[step->in], &model->value[step->out], step, rows, BAND_BYTES);
+    const int64_t last = it.squares - (it.blocks - 1) * it.block_squares, tile = it.gemm->rows;
+    return ((it.blocks - 1) * parts(it.block_squares, tile) + parts(last, tile)) * tile;
+}
+
+static int64_t packed_floats(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
+{
+    int64_t columns = gemm_of(kernels)->columns, side = square_of(step) + 2;
+    return parts(outputs, columns) * columns * channels * side * side;
+}
+
+/* ---- the windows: w at the points of kernels/winograd.h, each divided by what the pixels' polynomials lack there */
+static int window_points(int m, double rows[SIDE_MOST][WINDOW])
+{
+    const double four[] = {0, VME_WINOGRAD_A, -VME_WINOGRAD_A, VME_WINOGRAD_B, -VME_WINOGRAD_B}, two[] = {0, 1, -1};
+    const double *at = m == 2 ? two : four;
+    for (int i = 0; i <= m; i++) {
+        double lacking = 1;
+        for (int j = 0; j <= m; j++)
+            lacking *= i == j ? 1 : at[i] - at[j];
+        rows[i][0] = 1 / lacking;
+        rows[i][1] = at[i] / lacking;
+        rows[i][2] = at[i] * at[i] / lacking;
+    }
+    rows[m + 1][0] = rows[m + 1][1] = 0;
+    rows[m + 1][2] = 1;
+    return m + 2;
+}
+
+static void pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed)
+{
+    enum { COLUMNS_MOST = 32 };
+    const int64_t columns = gemm_of(kernels)->columns, slivers = parts(outputs, columns);
+    double rows[SIDE_MOST][WINDOW];
+    const int side = window_points(square_of(step), rows);
+    const int64_t point = slivers * channels * columns;
+    for (int64_t first = 0; first < outputs; first += COLUMNS_MOST)
+        for (int64_t channel = 0; channel < channels; channel++) {
+            float window[WINDOW * WINDOW];
+            double half[SIDE_MOST][WINDOW][COLUMNS_MOST], w[WINDOW][WINDOW][COLUMNS_MOST] = {0};
+            int64_t count = least(COLUMNS_MOST, outputs - first);
+            for (int64_t o = 0; o < count; o++) {
+                memcpy(window, weights + ((first + o) * channels + channel) * (int64_t)sizeof window, sizeof window);
+                for (int i = 0; i < WINDOW * WINDOW; i++)
+                    w[i / WINDOW][i % WINDOW][o] = window[i];
+            }
+            for (int y = 0; y < side; y++)
+                for (int x = 0; x < WINDOW; x++)
+                    for (int o = 0; o < COLUMNS_MOST; o++)
+                        half[y][x][o] = rows[y][0] * w[0][x][o] + rows[y][1] * w[1][x][o] + rows[y][2] * w[2][x][o];
+            for (int y = 0; y < side; y++)
+                for (int x = 0; x < side; x++)
+                    for (int64_t o = 0; o < parts(count, columns) * columns; o++)
+                        packed[(y * side + x) * point + ((first + o) / columns * channels + channel) * columns + (first + o) % columns]
+                            = (float)(rows[x][0] * half[y][0][o] + rows[x][1] * half[y][1][o] + rows[x][2] * half[y][2][o]);
+        }
+}
+
+/* ---- the three parts of a block */
+static int64_t block_begin(const winograd *it, int64_t block) { return block * it->block_squares; }
+static int64_t block_count(const winograd *it, int64_t block) { return least(it->block_squares, it->squares - block_begin(it, block)); }
+static float *in_points(const winograd *it, int64_t slot) { return (float *)it->scratch + slot * it->slot_floats; }
+static float *out_points(const winograd *it, int64_t slot) { return in_points(it, slot) + it->points * it->in_point; }
+
+/* Squares `begin` to `end` of a block, `kernel` being the transform in or out. */
+static void turn(const winograd *it, int64_t slot, int64_t block, int64_t begin, int64_t end, bool inward)
+{
+    const int32_t *p = it->step->p;
+    const model_value *value = inward ? it->in : it->out, *addend = it->addend;
+    vme_winograd_square square = {
+        .relu = it->step->bounds.low == 0, .channels = value->c, .image_row = value->row, .image_pixel = value->pixel,
+        .point = inward ? it->in_point : it->out_point, .bias = it->step->bias,
+        .addend_row = addend == NULL ? 0 : addend->row, .addend_pixel = addend == NULL ? 0 : addend->pixel,
+    };
+    for (int64_t s = begin; s < end && !vme_stopping(it->context); s++) {
+        int64_t number = it->first + block_begin(it, block) + s, x = number % it->across * it->m, y = number / it->across % it->down * it->m,
+                n = number / it->across / it->down;
+        if (inward) {
+            y -= p[PAD_TOP];
+            x -= p[PAD_LEFT];
+            square.rows = (int)least(it->m + 2, value->h + value->bottom - y);
+            square.columns = (int)least(it->m + 2, value->w + value->right - x);
+            square.image = model_pixel(value, it->arena, n, y, x);
+            square.points = in_points(it, slot) + s * it->in_wide;
+            it->turn->in(&square);
+        } else {
+            square.rows = (int)least(it->m, value->h - y);
+            square.columns = (int)least(it->m, value->w - x);
+            square.image = model_pixel(value, it->arena, n, y, x);
+            square.addend = addend == NULL ? NULL : model_pixel(addend, it->arena, n, y, x);
+            square.points = out_points(it, slot) + s * it->out_wide;
+            it->turn->out(&square);
+        }
+    }
+}
+
+/* Products number `begin` to `end` of a block, each of one point with one sliver. */
+static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t begin, int64_t end)
+{
+    const int64_t columns = it->gemm->columns, channels = it->in->c, count = block_count(it, block);
+    const int64_t panel = parts(count, parts(count, it->gemm->rows)), part = parts(channels, parts(channels, K_PART));
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t point = i / it->slivers, column = i % it->slivers * columns;
+        const float *from = in_points(it, slot) + point * it->in_point;
+        float *to = out_points(it, slot) + point * it->out_point + column;
+        vme_gemm_tile tile = {
+            .a_row = it->in_wide * 4, .c_row = it->out_wide * 4,
+            .columns = (int)least(columns, it->out->c - column), .far = true,
+        };
+        vme_gemm_layer layer = {.runs = 1};
+        for (int64_t k0 = 0; k0 < channels; k0 += part) {
+            tile.k = least(part, channels - k0);
+            tile.b = (const char *)(it->step->weights + (i * channels + k0) * columns);
+            layer.coming = tile.b + tile.k * columns * 4;
+            layer.coming_step = least(VME_ALIGNMENT, parts(columns * 4, parts(count, panel)));
+            for (int64_t s = 0; s < count; s += panel, layer.coming += layer.coming_step * tile.k) {
+                if (vme_stopping(it->context))
+                    return;
+                tile.a = (const char *)(from + s * it->in_wide + k0);
+                tile.c = (char *)(to + s * it->out_wide);
+                tile.rows = (int)least(panel, count - s);
+                it->gemm->layer_tile(&tile, &layer);
+            }
+            tile.accumulate = true;
+        }
+    }
+}
+
+/* ---- */
+/* A block, by one thread. */
+static void do_block(const winograd *it, int64_t slot, int64_t block)
+{
+    turn(it, slot, block, 0, block_count(it, block), true);
+    multiply(it, slot, block, 0, it->points * it->slivers);
+    turn(it, slot, block, 0, block_count(it, block), false);
+}
+
+static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
+{
+    const winograd *it = argument;
+    for (int64_t block; vme_item_next(blocks, &block);)
+        do_block(it, slot, block);
+}
+
+static vme_status part_in(void *argument, int64_t begin, int64_t end)
+{
+    const winograd *it = argument;
+    turn(it, 0, it->block, begin, end, true);
+    return VME_OK;
+}
+
+static vme_status part_products(void *argument, int64_t begin, int64_t end)
+{
+    const winograd *it = argument;
+    multiply(it, 0, it->block, begin, end);
+    return VME_OK;
+}
+
+static vme_status part_out(void *argument, int64_t begin, int64_t end)
+{
+    const winograd *it = argument;
+    turn(it, 0, it->block, begin, end, false);
+    return VME_OK;
+}
+
+static winograd of_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band, char *slots)
+{
+    return (winograd){
+        .context = context, .model = model, .step = step, .gemm = gemm_of(model->kernels),
+        .turn = &model->kernels->winograd.of[step->algorithm == CONVOLUTION_WINOGRAD_2 ? VME_WINOGRAD_2 : VME_WINOGRAD_4],
+        .in = band->in, .out = band->out, .addend = band->addend, .arena = band->arena, .scratch = slots,
+        .slivers = parts(band->out->c, gemm_of(model->kernels)->columns),
+    };
+}
+
+void winograd_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
+{
+    winograd it = of_band(context, model, step, band, band->scratch);
+    const int64_t m = square_of(step), begin = band->begin / m;
+    lay_out(&it, band->in, band->out, step, parts(band->end, m) - begin, BAND_BYTES);
+    it.first = (band->n * it.down + begin) * it.across;
+    for (int64_t block = 0; block < it.blocks && !vme_stopping(context); block++)
+        do_block(&it, 0, block);
+}
+
+static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
+{
+    const model_band whole = model_whole(model, step, arena);
+    const model_value *in = whole.in, *out = whole.out;
+    winograd it = of_band(context, model, step, &whole, arena + model->value[step->scratch].offset);
+    lay_out(&it, in, out, step, out->n * parts(out->h, square_of(step)), BLOCK_BYTES);
+    if (step->slots > 1)
+        return vme_parallel_slots(context, step->slots, it.blocks, whole_blocks, &it);
+    vme_status status = VME_OK;
+    for (; status == VME_OK && it.block < it.blocks; it.block++) {
+        int64_t count = block_count(&it, it.block), work = it.gemm->work / 8;
+        status = vme_parallel_apart(context, count, work / 64 / (it.points * it.in_wide) + 1, part_in, &it);
+        if (status == VME_OK)
+            status = vme_parallel_apart(context, it.points * it.slivers, work / (count * in->c * it.gemm->columns) + 1, part_products, &it);
+        if (status == VME_OK)
+            status = vme_parallel_apart(context, count, work / 64 / (it.points * it.out_wide) + 1, part_out, &it);
+    }
+    return status;
+}
+
+const convolution_way convolution_winograd_2 = {"winograd2", possible, work_2, scratch, packed_floats, pack, run};
+const convolution_way convolution_winograd_4 = {"winograd4", possible, work_4, scratch, packed_floats, pack, run};

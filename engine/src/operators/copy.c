@@ -1,0 +1,74 @@
+/* out = in: copies, transposes, broadcasts, fills and casts of any two views. */
+#include "operators/raster.h"
+
+#include <string.h>
+
+/* A contiguous copy of `in` (as it is, before broadcasting) in scratch memory; `strides` walk it as in's did. */
+static vme_status copy_aside(vme_context *context, const vme_tensor *in, int64_t *strides, void **scratch, size_t *bytes)
+{
+    int element = vme_dtype_size((vme_dtype)in->dtype);
+    vme_status status = vme_shape_bytes((vme_dtype)in->dtype, in->rank, in->shape, strides, bytes);
+    if (status != VME_OK)
+        return status;
+    *scratch = vme_scratch_new(context, *bytes);
+    if (*scratch == NULL)
+        return VME_NO_MEMORY;
+    status = vme_move(context, in->rank, in->shape, (vme_side){in->data, in->strides, element},
+                      (vme_side){*scratch, strides, element}, NULL);
+    if (status != VME_OK)
+        vme_scratch_free(context, *scratch, *bytes);
+    return status;
+}
+
+vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor *out)
+{
+    vme_status status = vme_check_output(out);
+    if (status != VME_OK)
+        return status;
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    if (vme_same_view(in, out))
+        return VME_OK;
+    vme_loop1 *cast = NULL;
+    if (in->dtype != out->dtype) {
+        cast = vme_kernels_current()->elementwise.cast[in->dtype][out->dtype];
+        if (cast == NULL)
+            return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s in this engine yet", vme_dtype_name((vme_dtype)in->dtype),
+                            vme_dtype_name((vme_dtype)out->dtype));
+    }
+    int64_t strides[VME_RANK_MOST], aside_strides[VME_RANK_MOST];
+    vme_tensor source = *in;
+    void *scratch = NULL;
+    size_t bytes = 0;
+    status = vme_broadcast_strides(&source, out, strides);      /* before anything is allocated */
+    if (status != VME_OK)
+        return status;
+    if (vme_overlap(in, out)) {
+        status = copy_aside(context, in, aside_strides, &scratch, &bytes);
+        if (status != VME_OK)
+            return status;
+        source.data = scratch;
+        source.strides = aside_strides;
+        status = vme_broadcast_strides(&source, out, strides);
+    }
+    if (status == VME_OK)
+        status = vme_move(context, out->rank, out->shape, (vme_side){source.data, strides, vme_dtype_size((vme_dtype)in->dtype)},
+                          (vme_side){out->data, out->strides, vme_dtype_size((vme_dtype)out->dtype)}, cast);
+    vme_scratch_free(context, scratch, bytes);
+    return status;
+}
+
+vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MOST], vme_tensor *aside)
+{
+    size_t bytes;
+    vme_buffer *buffer;
+    vme_status status = vme_shape_bytes((vme_dtype)like->dtype, like->rank, like->shape, strides, &bytes);
+    if (status == VME_OK)
+        status = vme_buffer_new(context, bytes, false, &buffer);
+    if (status != VME_OK)
+        return status;
+    *aside = *like;
+    aside->buffer = buffer;
+    aside->data = vme_buffer_data(buffer);
+    aside->strides = strides;
+    return VME_OK;
+}

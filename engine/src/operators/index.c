@@ -1,0 +1,512 @@
+/* Elements by index: gather, scatter (also adding), and where a mask is true.
+ *
+ * Index tensors are first turned into one list of byte offsets, negative indices and bounds dealt with, so that scatter writes nothing
+ * when an index is wrong. Then for each leading index and each place of the list, the block of trailing dimensions is copied. */
+#include <string.h>
+
+#include "operators/elements.h"
+#include "operators/index.h"
+#include "operators/nest.h"
+#include "operators/raster.h"
+
+enum { PIECE_BYTES = 1 << 16, OFFSETS_PIECE = 16384 };
+
+/* ---- offsets */
+typedef struct offsets {
+    vme_nest nest;              /* the list, an index tensor */
+    int64_t size, step;         /* of the indexed dimension */
+    int axis;
+    bool first;                 /* write; else add to what stands there */
+} offsets;
+
+static vme_status bad_index(const offsets *o, int64_t index)
+{
+    return vme_fail(VME_BAD_INDEX, "index %lld is out of bounds for axis %d with size %lld", (long long)index, o->axis,
+                    (long long)o->size);
+}
+
+static vme_status add_offsets(void *argument, int64_t begin, int64_t end)
+{
+    const offsets *o = argument;
+    vme_cursor at;
+    int64_t n;
+    vme_nest_seek(&o->nest, begin, &at);
+    for (int64_t i = begin; i < end; i += n, vme_nest_advance(&o->nest, &at, n)) {
+        n = vme_nest_run(&o->nest, &at, end - i);
+        int64_t *list = (int64_t *)at.data[0], list_step = o->nest.loops[0].step[0] / 8, index_step = o->nest.loops[0].step[1];
+        for (int64_t j = 0; j < n; j++) {
+            int64_t index = *(const e_i64 *)(at.data[1] + j * index_step), place = index < 0 ? index + o->size : index;
+            if ((uint64_t)place >= (uint64_t)o->size)
+                return bad_index(o, index);
+            list[j * list_step] = (o->first ? 0 : list[j * list_step]) + place * o->step;
+        }
+    }
+    return VME_OK;
+}
+
+/* The places that `count` index tensors, broadcast to `shape`, name in dimensions first, first+1, … of `tensor`: scratch of
+ * `*bytes`, in C order. */
+static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, int first, int count,
+                              const vme_tensor *const *indices, int rank, const int64_t *shape, int64_t **list, size_t *bytes)
+{
+    int64_t list_strides[VME_RANK_MOST], strides[VME_RANK_MOST];
+    vme_status status = vme_shape_bytes(VME_INT64, rank, shape, list_strides, bytes);
+    if (status != VME_OK)
+        return status;
+    *list = vme_scratch_new(context, *bytes);
+    if (*list == NULL)
+        return VME_NO_MEMORY;
+    vme_tensor whole = {.shape = shape, .rank = rank, .dtype = VME_INT64};
+    for (int i = 0; i < count && status == VME_OK; i++) {
+        offsets o = {.size = tensor->shape[first + i], .step = tensor->strides[first + i], .axis = first + i, .first = i == 0};
+        status = vme_broadcast_strides(indices[i], &whole, strides);
+        if (status != VME_OK)
+            break;
+        vme_nest_make(&o.nest, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){list_strides, strides},
+                      (char *const[]){(char *)*list, indices[i]->data});
+        status = vme_parallel(context, o.nest.elements, OFFSETS_PIECE, add_offsets, &o);
+    }
+    if (status != VME_OK)
+        vme_scratch_free(context, *list, *bytes);
+    return status;
+}
+
+/* ---- moving between the indexed tensor and the other one, whose middle dimensions are the list's */
+typedef struct transfer {
+    vme_nest middle;            /* other, list; outermost of the three */
+    vme_nest lead, tail;        /* other, indexed */
+    const char *origin, *indexed;       /* where the other's and the indexed one's walks start */
+    int element;
+    bool scatter;
+    vme_loop2 *combine;         /* scatter writes what this makes of both; NULL: it copies */
+    int summed;                 /* the dtype in which it adds them; -1: it does something else */
+    vme_loop1 *strided;
+} transfer;
+
+#define ONE_BY_ONE(type) \
+    for (int64_t i = 0; i < n; i++) { \
+        type *indexed = (type *)(base + *(const int64_t *)(list + i * list_step)), *place = (type *)(other + i * other_step); \
+        if (t->scatter) \
+            *indexed = *place; \
+        else \
+            *place = *indexed; \
+    } \
+    return
+
+#define ADD_ONE_BY_ONE(type) \
+    for (int64_t i = 0; i < n; i++) \
+        *(type *)(base + *(const int64_t *)(list + i * list_step)) += *(type *)(other + i * other_step); \
+    return
+
+/* Single elements. */
+static void transfer_elements(const transfer *t, int64_t n, char *base, const char *list, int64_t list_step, char *other,
+                              int64_t other_step)
+{
+    if (t->combine != NULL) {
+        switch (t->summed) {        /* the ones that are counted and weighed with; the others go through the kernel one by one */
+        case VME_INT64: case VME_UINT64: ADD_ONE_BY_ONE(e_u64);
+        case VME_FLOAT32: ADD_ONE_BY_ONE(e_f32);
+        case VME_FLOAT64: ADD_ONE_BY_ONE(e_f64);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            char *indexed = base + *(const int64_t *)(list + i * list_step);
+            t->combine(1, indexed, 0, other + i * other_step, 0, indexed, 0);
+        }
+        return;
+    }
+    switch (t->element) {
+    case 1: ONE_BY_ONE(e_u8);
+    case 2: ONE_BY_ONE(e_u16);
+    case 4: ONE_BY_ONE(e_u32);
+    case 8: ONE_BY_ONE(e_u64);
+    default: ONE_BY_ONE(e_c128);
+    }
+}
+
+/* A run of the trailing dimensions. */
+static void transfer_run(const transfer *t, int64_t n, char *indexed, int64_t indexed_step, char *other, int64_t other_step)
+{
+    if (t->combine != NULL)
+        t->combine(n, indexed, indexed_step, other, other_step, indexed, indexed_step);
+    else if (indexed_step == t->element && other_step == t->element)
+        memcpy(t->scatter ? indexed : other, t->scatter ? other : indexed, (size_t)(n * t->element));
+    else if (t->scatter)
+        t->strided(n, other, other_step, indexed, indexed_step);
+    else
+        t->strided(n, indexed, indexed_step, other, other_step);
+}
+
+static void transfer_block(const transfer *t, char *indexed, char *other)
+{
+    const vme_nest *tail = &t->tail;
+    const vme_loop *inner = &tail->loops[0];
+    if (tail->rank == 1) {
+        transfer_run(t, inner->size, indexed + (tail->data[1] - t->indexed), inner->step[1], other + (tail->data[0] - t->origin),
+                     inner->step[0]);
+        return;
+    }
+    vme_cursor at;
+    vme_nest_seek(tail, 0, &at);
+    for (int64_t left = tail->elements; left > 0; left -= inner->size, vme_nest_advance(tail, &at, inner->size))
+        transfer_run(t, inner->size, indexed + (at.data[1] - t->indexed), inner->step[1], other + (at.data[0] - t->origin),
+                     inner->step[0]);
+}
+
+/* Blocks number `begin` .. `end` - 1, one for each leading index and each place of the list, the places of a leading index in a row. */
+static vme_status transfer_places(void *argument, int64_t begin, int64_t end)
+{
+    const transfer *t = argument;
+    vme_cursor lead, at;
+    int64_t places = t->middle.elements, from = begin % places;
+    vme_nest_seek(&t->lead, begin / places, &lead);
+    for (int64_t left = end - begin, to; left > 0; left -= to - from, from = 0, vme_nest_advance(&t->lead, &lead, 1)) {
+        to = places - from < left ? places : from + left;
+        int64_t n;
+        vme_nest_seek(&t->middle, from, &at);
+        for (int64_t i = from; i < to; i += n, vme_nest_advance(&t->middle, &at, n)) {
+            n = vme_nest_run(&t->middle, &at, to - i);
+            char *other = at.data[0] + (lead.data[0] - t->origin);
+            int64_t other_step = t->middle.loops[0].step[0], list_step = t->middle.loops[0].step[1];
+            if (t->tail.elements == 1)
+                transfer_elements(t, n, lead.data[1], at.data[1], list_step, other, other_step);
+            else
+                for (int64_t j = 0; j < n; j++)
+                    transfer_block(t, lead.data[1] + *(const int64_t *)(at.data[1] + j * list_step), other + j * other_step);
+        }
+    }
+    return VME_OK;
+}
+
+/* `other`: gather's output or scatter's values, with strides through the whole shape lead + middle + tail. */
+static vme_status run(vme_context *context, transfer *t, const vme_tensor *indexed, int first, int count, int middle,
+                      const int64_t *shape, const int64_t *other_strides, char *other, int64_t *list)
+{
+    int64_t list_strides[VME_RANK_MOST];
+    size_t bytes;
+    int tail = indexed->rank - first - count, flags = t->scatter ? VME_NEST_ORDERED : VME_NEST_ANY;
+    vme_status status = vme_shape_bytes(VME_INT64, middle, shape + first, list_strides, &bytes);
+    if (status != VME_OK)
+        return status;
+    t->element = vme_dtype_size((vme_dtype)indexed->dtype);
+    t->strided = vme_kernels_current()->move.strided[__builtin_ctz((unsigned)t->element)];
+    t->origin = other;
+    t->indexed = indexed->data;
+    vme_nest_make(&t->middle, flags, middle, shape + first, 2, (const int64_t *const[]){other_strides + first, list_strides},
+                  (char *const[]){other, (char *)list});
+    vme_nest_make(&t->lead, VME_NEST_ANY, first, shape, 2, (const int64_t *const[]){other_strides, indexed->strides},
+                  (char *const[]){other, indexed->data});
+    vme_nest_make(&t->tail, VME_NEST_ANY, tail, shape + first + middle, 2,
+                  (const int64_t *const[]){other_strides + first + middle, indexed->strides + first + count},
+                  (char *const[]){other, indexed->data});
+    int64_t block = t->tail.elements * t->element, blocks = t->lead.elements * t->middle.elements;
+    if (block == 0 || blocks == 0)
+        return VME_OK;
+    int64_t grain = block >= PIECE_BYTES ? 1 : PIECE_BYTES / block;
+    if (!t->scatter)
+        return vme_parallel(context, blocks, grain, transfer_places, t);
+    /* the last one wins, or sums are made: one thread, in order */
+    for (int64_t begin = 0; begin < blocks && status == VME_OK; begin += grain) {
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+        status = transfer_places(t, begin, begin + grain < blocks ? begin + grain : blocks);
+    }
+    return status;
+}
+
+/* The shape lead + broadcast indices + tail. */
+static vme_status indexed_shape(const vme_tensor *indexed, int first, int count, const vme_tensor *const *indices, int *rank,
+                                int *middle, int64_t *shape)
+{
+    if (first < 0 || count < 1 || first + count > indexed->rank)
+        return vme_fail(VME_BAD_INDEX, "too many indices for array: array is %d-dimensional, but %d were indexed", indexed->rank,
+                        first + count);
+    for (int i = 0; i < count; i++)
+        if (indices[i]->dtype != VME_INT64)
+            return vme_fail(VME_BAD_DTYPE, "arrays used as indices must be of integer (or boolean) type");
+    int64_t broadcast[VME_RANK_MOST];
+    vme_status status = vme_shape_broadcast(count, indices, middle, broadcast);
+    if (status != VME_OK)
+        return vme_fail(VME_BAD_INDEX, "shape mismatch: indexing arrays could not be broadcast together");
+    *rank = indexed->rank - count + *middle;
+    if (*rank > VME_RANK_MOST)
+        return vme_fail(VME_BAD_INDEX, "number of dimensions must be within [0, %d], indexing result would have %d", VME_RANK_MOST,
+                        *rank);
+    for (int d = 0; d < first; d++)
+        shape[d] = indexed->shape[d];
+    for (int d = 0; d < *middle; d++)
+        shape[first + d] = broadcast[d];
+    for (int d = first + count; d < indexed->rank; d++)
+        shape[d - count + *middle] = indexed->shape[d];
+    return VME_OK;
+}
+
+/* ---- single elements of a vector or a matrix, by indices that lie side by side: without a list */
+typedef struct picking {
+    int count;                  /* of indices: 1 or 2 */
+    struct {
+        int64_t size, step;     /* of its dimension */
+        const e_i64 *list;
+    } index[2];
+    const char *in;
+    char *out;
+    int element;
+} picking;
+
+/* Of the element `i` along dimension `d`; one that is out of bounds ends it all: the other way finds which one is to be told. */
+#define PLACE(place, d, i) \
+    int64_t place = index##d[i]; \
+    if (__builtin_expect((uint64_t)place >= (uint64_t)size##d, 0)) { \
+        if (place >= 0 || place < -size##d) \
+            return VME_BAD_INDEX; \
+        place += size##d; \
+    }
+#define PICK(type) \
+    if (p->count == 1) \
+        for (int64_t i = begin; i < end; i++) { \
+            PLACE(first, 0, i) \
+            ((type *)out)[i] = *(const type *)(in + first * step0); \
+        } \
+    else \
+        for (int64_t i = begin; i < end; i++) { \
+            PLACE(first, 0, i) \
+            PLACE(second, 1, i) \
+            ((type *)out)[i] = *(const type *)(in + first * step0 + second * step1); \
+        } \
+    return VME_OK
+
+static vme_status pick_some(void *argument, int64_t begin, int64_t end)
+{
+    const picking *p = argument;
+    const int64_t size0 = p->index[0].size, step0 = p->index[0].step, size1 = p->index[1].size, step1 = p->index[1].step;
+    const e_i64 *index0 = p->index[0].list, *index1 = p->index[1].list;
+    const char *in = p->in;
+    char *out = p->out;
+    switch (p->element) {
+    case 1: PICK(e_u8);
+    case 2: PICK(e_u16);
+    case 4: PICK(e_u32);
+    case 8: PICK(e_u64);
+    default: PICK(e_c128);
+    }
+}
+
+static bool picks(const vme_tensor *in, int count, const vme_tensor *const *indices, const vme_tensor *out)
+{
+    bool simple = in->rank == count && count <= 2 && vme_is_contiguous(out);
+    for (int d = 0; d < count && simple; d++)
+        simple = vme_is_contiguous(indices[d]) && indices[d]->rank == out->rank
+                 && memcmp(indices[d]->shape, out->shape, (size_t)out->rank * sizeof *out->shape) == 0;
+    return simple;
+}
+
+/* VME_BAD_INDEX tells that there is one, without a message. */
+static vme_status pick(vme_context *context, const vme_tensor *in, int count, const vme_tensor *const *indices, const vme_tensor *out)
+{
+    picking p = {.count = count, .in = in->data, .out = out->data, .element = vme_dtype_size((vme_dtype)in->dtype)};
+    for (int d = 0; d < count; d++) {
+        p.index[d].size = in->shape[d];
+        p.index[d].step = in->strides[d];
+        p.index[d].list = (const e_i64 *)(void *)indices[d]->data;
+    }
+    return vme_parallel(context, vme_elements(out), OFFSETS_PIECE, pick_some, &p);
+}
+
+vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int count, const vme_tensor *const *indices,
+                      const vme_tensor *out)
+{
+    int rank, middle;
+    int64_t shape[VME_RANK_MOST];
+    vme_status status = vme_check_output(out);
+    if (status == VME_OK)
+        status = indexed_shape(in, first, count, indices, &rank, &middle, shape);
+    if (status != VME_OK)
+        return status;
+    if (rank != out->rank || memcmp(shape, out->shape, (size_t)rank * sizeof *shape) != 0)
+        return vme_fail(VME_BAD_SHAPE, "the output of gather has another shape than its result");
+    bool aside = in->dtype != out->dtype || vme_overlap(in, out);
+    for (int i = 0; i < count; i++)
+        aside = aside || vme_overlap(indices[i], out);
+    if (aside) {
+        int64_t strides[VME_RANK_MOST];
+        vme_tensor like = *out, made;
+        like.dtype = in->dtype;
+        status = vme_aside_new(context, &like, strides, &made);
+        if (status != VME_OK)
+            return status;
+        status = vme_gather(context, in, first, count, indices, &made);
+        if (status == VME_OK)
+            status = vme_copy(context, &made, out);
+        vme_buffer_unref(made.buffer);
+        return status;
+    }
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    if (picks(in, count, indices, out)) {
+        status = pick(context, in, count, indices, out);
+        if (status != VME_BAD_INDEX)
+            return status;
+    }
+    int64_t *list;
+    size_t bytes;
+    status = offsets_new(context, in, first, count, indices, middle, shape + first, &list, &bytes);
+    if (status != VME_OK)
+        return status;
+    transfer t = {.scatter = false};
+    status = run(context, &t, in, first, count, middle, shape, out->strides, out->data, list);
+    vme_scratch_free(context, list, bytes);
+    return status;
+}
+
+/* One by one: each sum is rounded, as those of the other dtypes are. */
+static void add_halves(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)
+{
+    const vme_elementwise_kernels *kernels = &vme_kernels_current()->elementwise;
+    vme_loop1 *widen = kernels->cast[VME_FLOAT16][VME_FLOAT32], *narrow = kernels->cast[VME_FLOAT32][VME_FLOAT16];
+    for (int64_t i = 0; i < n; i++) {
+        float x, y;
+        widen(1, a + i * a_step, 0, (char *)&x, 0);
+        widen(1, b + i * b_step, 0, (char *)&y, 0);
+        x += y;
+        narrow(1, (const char *)&x, 0, out + i * out_step, 0);
+    }
+}
+
+static vme_loop2 *combination(int op, int dtype)
+{
+    return op == VME_ADD && dtype == VME_FLOAT16 ? add_halves : vme_kernels_current()->elementwise.binary[op][dtype];
+}
+
+bool vme_scatters_by(int op, int dtype)
+{
+    return (op == VME_ADD || op == VME_MULTIPLY || op == VME_MAXIMUM || op == VME_MINIMUM) && combination(op, dtype) != NULL;
+}
+
+vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first, int count, const vme_tensor *const *indices,
+                       bool add, const vme_tensor *target)
+{
+    return vme_scatter_by(context, values, first, count, indices, add ? VME_ADD : -1, target);
+}
+
+vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int first, int count, const vme_tensor *const *indices,
+                          int op, const vme_tensor *target)
+{
+    int rank, middle;
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    vme_status status = vme_check_output(target);
+    if (status == VME_OK)
+        status = indexed_shape(target, first, count, indices, &rank, &middle, shape);
+    if (status != VME_OK)
+        return status;
+    vme_tensor whole = {.shape = shape, .rank = rank, .dtype = target->dtype};
+    status = vme_broadcast_strides(values, &whole, strides);
+    if (status != VME_OK)
+        return status;
+    if (values->dtype != target->dtype || vme_overlap(values, target)) {
+        vme_tensor like = *values, made;
+        like.dtype = target->dtype;
+        status = vme_aside_new(context, &like, strides, &made);
+        if (status != VME_OK)
+            return status;
+        status = vme_copy(context, values, &made);
+        if (status == VME_OK)
+            status = vme_scatter_by(context, &made, first, count, indices, op, target);
+        vme_buffer_unref(made.buffer);
+        return status;
+    }
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    transfer t = {.scatter = true};
+    if (op >= 0) {
+        t.combine = combination(op, target->dtype);
+        t.summed = op == VME_ADD ? target->dtype : -1;
+    }
+    int64_t *list;
+    size_t bytes;
+    status = offsets_new(context, target, first, count, indices, middle, shape + first, &list, &bytes);
+    if (status != VME_OK)
+        return status;
+    status = run(context, &t, target, first, count, middle, shape, strides, values->data, list);
+    vme_scratch_free(context, list, bytes);
+    return status;
+}
+
+/* ---- masks */
+static vme_status count_true(vme_context *context, const vme_tensor *mask, int64_t *count)
+{
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+    for (int d = 0; d < mask->rank; d++)
+        shape[d] = 1, strides[d] = 8;
+    vme_tensor out = {.data = (char *)count, .shape = shape, .strides = strides, .rank = mask->rank, .dtype = VME_INT64};
+    uint64_t axes = mask->rank == 64 ? UINT64_MAX : ((uint64_t)1 << mask->rank) - 1;
+    return vme_reduce(context, VME_COUNT_NONZERO, VME_BOOL, mask, axes, NULL, &out);
+}
+
+/* The columns from `begin` to `end` where a row is true, written from place `found` on, below `count`; the next free place. Every column
+ * is written and only the true ones kept: no branch on what the mask holds, but for eight columns of nothing. */
+static int64_t true_columns(const char *row, int64_t step, int64_t begin, int64_t end, const vme_tensor *out, int64_t found, int64_t count)
+{
+    char *places = out->data;
+    int64_t place_step = out->strides[0], c = begin;
+    for (; step == 1 && c + 8 <= end && found + 8 <= count; c += 8) {
+        uint64_t eight;
+        memcpy(&eight, row + c, 8);
+        if (eight == 0)
+            continue;
+        for (int i = 0; i < 8; i++) {
+            *(e_i64 *)(places + found * place_step) = c + i;
+            found += row[c + i] != 0;
+        }
+    }
+    for (; c < end && found < count; c++) {
+        *(e_i64 *)(places + found * place_step) = c;
+        found += row[c * step] != 0;
+    }
+    return found;
+}
+
+vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *count, const vme_tensor *const *out)
+{
+    if (mask->dtype != VME_BOOL)
+        return vme_fail(VME_BAD_DTYPE, "a mask is bool, not %s", vme_dtype_name((vme_dtype)mask->dtype));
+    if (out == NULL)
+        return count_true(context, mask, count);
+    int rank = mask->rank;
+    if (rank == 0)
+        return vme_fail(VME_BAD_VALUE, "Calling nonzero on 0d arrays is not allowed.");
+    for (int d = 0; d < rank; d++) {
+        vme_status status = vme_check_output(out[d]);
+        if (status != VME_OK)
+            return status;
+        if (out[d]->rank != 1 || out[d]->dtype != VME_INT64 || out[d]->shape[0] != *count || vme_overlap(out[d], mask))
+            return vme_fail(VME_BAD_SHAPE, "nonzero needs an int64 array of %lld elements for each dimension", (long long)*count);
+    }
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    int64_t index[VME_RANK_MOST] = {0}, found = 0, last = rank - 1, rows = 1, looked_at = 0;
+    for (int d = 0; d < last; d++)
+        rows *= mask->shape[d];
+    const char *row = mask->data;
+    int64_t columns = mask->shape[last], step = mask->strides[last];
+    for (int64_t r = 0; r < rows && columns > 0; r++) {
+        for (int64_t begin = 0; begin < columns; begin += 65536) {
+            int64_t end = columns - begin < 65536 ? columns : begin + 65536, before = found;
+            found = true_columns(row, step, begin, end, out[last], found, *count);
+            for (int d = 0; d < last; d++)
+                for (int64_t i = before; i < found; i++)
+                    *(e_i64 *)(out[d]->data + i * out[d]->strides[0]) = index[d];
+            looked_at += end - begin;
+            if (looked_at >= 65536) {
+                looked_at = 0;
+                if (vme_stopping(context))
+                    return vme_stopped_here(context);
+            }
+        }
+        for (int d = (int)last - 1; d >= 0; d--) {
+            row += mask->strides[d];
+            if (++index[d] < mask->shape[d])
+                break;
+            row -= mask->shape[d] * mask->strides[d];
+            index[d] = 0;
+        }
+    }
+    if (found != *count)
+        return vme_fail(VME_BAD_VALUE, "the mask has %lld true elements now, not %lld", (long long)found, (long long)*count);
+    return VME_OK;
+}

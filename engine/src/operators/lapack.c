@@ -1,0 +1,544 @@
+/* LAPACK of a foreign library (OpenBLAS), opened at first use and called through pointers.
+ *
+ * All of it happens on a foreign thread (foreign.c), opening too: on copies, single-threaded, one item of the batch after the
+ * other, so that work which was abandoned ends with the item that it is at. Matrices are turned into Fortran's order and back.
+ * The calls are those of NumPy's linalg, and so are signs and orders of what is not unique. */
+#include "operators/lapack.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/foreign.h"
+
+/* The Fortran functions of one element type. All arguments are pointers, but the lengths of strings at the end. Real types have no
+ * `rwork`, complex ones no `wi`. */
+typedef struct functions {
+    void (*gesv)(const int *n, const int *columns, void *a, const int *lda, int *pivots, void *b, const int *ldb, int *info);
+    void (*getrf)(const int *m, const int *n, void *a, const int *lda, int *pivots, int *info);
+    void (*potrf)(const char *uplo, const int *n, void *a, const int *lda, int *info, size_t);
+    void (*geqrf)(const int *m, const int *n, void *a, const int *lda, void *tau, void *work, const int *lwork, int *info);
+    void (*orgqr)(const int *m, const int *n, const int *k, void *a, const int *lda, void *tau, void *work, const int *lwork,
+                  int *info);
+    void (*gesdd)(void);
+    void (*geev)(void);
+    void (*eigh)(void);
+    void (*gelsd)(void);
+} functions;
+typedef void real_gesdd(const char *, const int *, const int *, void *, const int *, void *, void *, const int *, void *, const int *,
+                        void *, const int *, int *, int *, size_t);
+typedef void complex_gesdd(const char *, const int *, const int *, void *, const int *, void *, void *, const int *, void *,
+                           const int *, void *, const int *, void *, int *, int *, size_t);
+typedef void real_geev(const char *, const char *, const int *, void *, const int *, void *, void *, void *, const int *, void *,
+                       const int *, void *, const int *, int *, size_t, size_t);
+typedef void complex_geev(const char *, const char *, const int *, void *, const int *, void *, void *, const int *, void *,
+                          const int *, void *, const int *, void *, int *, size_t, size_t);
+typedef void real_eigh(const char *, const char *, const int *, void *, const int *, void *, void *, const int *, int *, const int *,
+                       int *, size_t, size_t);
+typedef void complex_eigh(const char *, const char *, const int *, void *, const int *, void *, void *, const int *, void *,
+                          const int *, int *, const int *, int *, size_t, size_t);
+typedef void real_gelsd(const int *, const int *, const int *, void *, const int *, void *, const int *, void *, const void *, int *,
+                        void *, const int *, int *, int *);
+typedef void complex_gelsd(const int *, const int *, const int *, void *, const int *, void *, const int *, void *, const void *,
+                           int *, void *, const int *, void *, int *, int *);
+
+enum { NONE, UNTRIED, LOADED, MISSING };
+static struct {
+    pthread_mutex_t lock;
+    char path[PATH_MAX];
+    char why[VME_MESSAGE_SIZE];
+    atomic_int state;
+    functions real, complex;
+} lapack = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+#define ADVICE "install scipy-openblas32 where the host runs (pip install scipy-openblas32)"
+
+vme_status vme_lapack_at(const char *path)
+{
+    if (strlen(path) >= sizeof lapack.path)
+        return vme_fail(VME_BAD_VALUE, "the path of the LAPACK library is longer than %zu bytes", sizeof lapack.path - 1);
+    pthread_mutex_lock(&lapack.lock);
+    if (atomic_load(&lapack.state) != LOADED) {
+        strcpy(lapack.path, path);
+        atomic_store(&lapack.state, UNTRIED);
+    }
+    pthread_mutex_unlock(&lapack.lock);
+    return VME_OK;
+}
+
+bool vme_lapack_present(void)
+{
+    int state = atomic_load(&lapack.state);
+    return state == UNTRIED || state == LOADED;
+}
+
+static vme_status missing(void)
+{
+    bool tried = atomic_load(&lapack.state) == MISSING;
+    return vme_fail(VME_UNSUPPORTED, "%s", tried ? lapack.why : "this function needs LAPACK: " ADVICE);
+}
+
+/* A function by its LAPACK name, under the names that builds of OpenBLAS and LAPACK give it. */
+static bool find(void *library, char kind, const char *name, void *pointer)
+{
+    static const char *const forms[] = {"scipy_%c%s_", "%c%s_"};
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        char symbol[64];
+        snprintf(symbol, sizeof symbol, forms[i], kind, name);
+        void *found = dlsym(library, symbol);
+        if (found != NULL) {
+            memcpy(pointer, &found, sizeof found);
+            return true;
+        }
+    }
+    snprintf(lapack.why, sizeof lapack.why, "%.120s has no function %c%s; " ADVICE, lapack.path, kind, name);
+    return false;
+}
+
+static bool load(void)
+{
+    void *library = dlopen(lapack.path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        snprintf(lapack.why, sizeof lapack.why, "LAPACK could not be loaded (%.160s); " ADVICE, dlerror());
+        return false;
+    }
+    void (*set_threads)(int) = NULL;
+    void *found = dlsym(library, "scipy_openblas_set_num_threads");
+    found = found != NULL ? found : dlsym(library, "openblas_set_num_threads");
+    if (found != NULL) {
+        memcpy(&set_threads, &found, sizeof found);
+        set_threads(1);
+    }
+    for (int i = 0; i < 2; i++) {
+        bool real = i == 0;
+        char kind = real ? 'd' : 'z';
+        functions *f = real ? &lapack.real : &lapack.complex;
+        if (!find(library, kind, "gesv", &f->gesv) || !find(library, kind, "getrf", &f->getrf) || !find(library, kind, "potrf", &f->potrf)
+            || !find(library, kind, "geqrf", &f->geqrf) || !find(library, kind, real ? "orgqr" : "ungqr", &f->orgqr)
+            || !find(library, kind, "gesdd", &f->gesdd) || !find(library, kind, "geev", &f->geev)
+            || !find(library, kind, real ? "syevd" : "heevd", &f->eigh) || !find(library, kind, "gelsd", &f->gelsd))
+            return false;
+    }
+    return true;
+}
+
+static vme_status ready(void)
+{
+    if (atomic_load(&lapack.state) == UNTRIED) {
+        pthread_mutex_lock(&lapack.lock);
+        if (atomic_load(&lapack.state) == UNTRIED)
+            atomic_store(&lapack.state, load() ? LOADED : MISSING);
+        pthread_mutex_unlock(&lapack.lock);
+    }
+    return atomic_load(&lapack.state) == LOADED ? VME_OK : missing();
+}
+
+/* ---- one item */
+typedef struct item {
+    vme_context *context;
+    const vme_linear_job *job;
+    const functions *f;
+    size_t size;                    /* bytes of an element */
+    bool complex;
+    /* scratch of one item, in this order */
+    char *a, *b, *u, *vt;           /* matrices in Fortran's order */
+    char *s, *tau;                  /* vectors */
+    int *integers;
+    char *work, *rwork;
+    int lwork, lrwork, liwork;
+} item;
+
+/* to[j * ld + i] = from[i * columns + j], or back */
+static void turn(char *to, const char *from, int64_t rows, int64_t columns, int64_t ld, size_t size, bool back)
+{
+    for (int64_t j = 0; j < columns; j++)
+        for (int64_t i = 0; i < rows; i++) {
+            size_t fortran = (size_t)(j * ld + i) * size, c = (size_t)(i * columns + j) * size;
+            if (back)
+                memcpy(to + c, from + fortran, size);
+            else
+                memcpy(to + fortran, from + c, size);
+        }
+}
+
+/* What is empty may have no memory, and memcpy wants some. */
+static void copy_bytes(char *to, const char *from, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(to, from, bytes);
+}
+
+static double real_at(const item *it, const char *vector, int64_t i)
+{
+    double value;
+    memcpy(&value, vector + (size_t)i * it->size, 8);
+    return value;
+}
+
+static void put_real(char *vector, int64_t i, double value) { memcpy(vector + (size_t)i * sizeof value, &value, sizeof value); }
+
+static int most(int64_t a, int64_t b) { return (int)(a > b ? a : b); }
+static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
+
+/* The calls with their work space; lwork -1 asks for its size. Each returns LAPACK's info. */
+static int call_gesdd(const item *it, char jobz, int lwork)
+{
+    const vme_linear_job *j = it->job;
+    int m = (int)j->m, n = (int)j->n, lda = most(1, m), k = least(m, n), ldu = lda, ldvt = most(1, jobz == 'A' ? n : k), info = 0;
+    if (it->complex)
+        ((complex_gesdd *)it->f->gesdd)(&jobz, &m, &n, it->a, &lda, it->s, it->u, &ldu, it->vt, &ldvt, it->work, &lwork, it->rwork,
+                                        it->integers, &info, 1);
+    else
+        ((real_gesdd *)it->f->gesdd)(&jobz, &m, &n, it->a, &lda, it->s, it->u, &ldu, it->vt, &ldvt, it->work, &lwork, it->integers, &info,
+                                     1);
+    return info;
+}
+
+static int call_geev(const item *it, bool vectors, int lwork)
+{
+    int n = (int)it->job->n, ld = most(1, n), info = 0;
+    const char *left = "N", *right = vectors ? "V" : "N";
+    if (it->complex)
+        ((complex_geev *)it->f->geev)(left, right, &n, it->a, &ld, it->s, it->u, &ld, it->vt, &ld, it->work, &lwork, it->rwork, &info, 1,
+                                      1);
+    else
+        ((real_geev *)it->f->geev)(left, right, &n, it->a, &ld, it->s, it->tau, it->u, &ld, it->vt, &ld, it->work, &lwork, &info, 1, 1);
+    return info;
+}
+
+static int call_eigh(const item *it, bool vectors, int lwork, int lrwork, int liwork)
+{
+    int n = (int)it->job->n, ld = most(1, n), info = 0;
+    const char *jobz = vectors ? "V" : "N", *uplo = it->job->flags & VME_LINEAR_UPPER ? "U" : "L";
+    if (it->complex)
+        ((complex_eigh *)it->f->eigh)(jobz, uplo, &n, it->a, &ld, it->s, it->work, &lwork, it->rwork, &lrwork, it->integers, &liwork,
+                                      &info, 1, 1);
+    else
+        ((real_eigh *)it->f->eigh)(jobz, uplo, &n, it->a, &ld, it->s, it->work, &lwork, it->integers, &liwork, &info, 1, 1);
+    return info;
+}
+
+static int call_gelsd(const item *it, int lwork, int *rank)
+{
+    const vme_linear_job *j = it->job;
+    int m = (int)j->m, n = (int)j->n, columns = (int)j->columns, lda = most(1, m), ldb = most(1, most(m, n)), info = 0;
+    const double *cutoff = &j->cutoff;
+    if (it->complex)
+        ((complex_gelsd *)it->f->gelsd)(&m, &n, &columns, it->a, &lda, it->b, &ldb, it->s, cutoff, rank, it->work, &lwork, it->rwork,
+                                        it->integers, &info);
+    else
+        ((real_gelsd *)it->f->gelsd)(&m, &n, &columns, it->a, &lda, it->b, &ldb, it->s, cutoff, rank, it->work, &lwork, it->integers,
+                                     &info);
+    return info;
+}
+
+static char svd_job(const vme_linear_job *j) { return j->out_bytes[1] == 0 ? 'N' : j->flags & VME_LINEAR_FULL ? 'A' : 'S'; }
+
+/* Asks how much work space the calls want; leaves only that behind. */
+static void ask(item *it)
+{
+    const vme_linear_job *j = it->job;
+    char answer[16] = {0};
+    double real_answer[2] = {0};
+    int integers[8] = {0}, rank = 0, wanted = -1, info = 0, k = least(j->m, j->n);
+    it->work = answer;
+    it->rwork = (char *)real_answer;
+    it->integers = integers;
+    it->a = it->b = it->u = it->vt = it->s = it->tau = answer;      /* not looked at */
+    int64_t m = j->m, n = j->n, levels = 1;
+    for (int64_t size = k; size > 25; size /= 2)
+        levels++;
+    it->lrwork = it->liwork = 1;
+    switch (j->op) {
+    case VME_LINEAR_SVD: {
+        char jobz = svd_job(j);
+        call_gesdd(it, jobz, -1);
+        int64_t longer = m > n ? m : n;
+        it->lrwork = jobz == 'N' ? 7 * k + 1 : most(5 * (int64_t)k * k + 5 * k, 2 * longer * k + 2 * (int64_t)k * k + k) + 1;
+        it->liwork = 8 * k + 1;
+        break;
+    }
+    case VME_LINEAR_QR: {
+        int rows = (int)m, columns = (int)n, lda = most(1, m), full = (int)(j->flags & VME_LINEAR_FULL ? m : k), second;
+        it->f->geqrf(&rows, &columns, it->a, &lda, it->tau, answer, &wanted, &info);
+        second = (int)real_at(it, answer, 0);
+        it->f->orgqr(&rows, &full, &k, it->a, &lda, it->tau, answer, &wanted, &info);
+        if (real_at(it, answer, 0) < second)
+            put_real(answer, 0, second);
+        break;
+    }
+    case VME_LINEAR_EIG:
+        call_geev(it, j->out_bytes[1] != 0, -1);
+        it->lrwork = 2 * (int)n + 1;
+        break;
+    case VME_LINEAR_EIGH:
+        call_eigh(it, j->out_bytes[1] != 0, -1, -1, -1);
+        it->liwork = integers[0];
+        it->lrwork = (int)real_answer[0];
+        break;
+    case VME_LINEAR_LSTSQ:
+        call_gelsd(it, -1, &rank);
+        it->liwork = integers[0];
+        it->lrwork = (int)real_answer[0];
+        break;
+    default:
+        it->liwork = most(1, n);
+        break;
+    }
+    it->lwork = most(1, (int64_t)real_at(it, answer, 0));
+}
+
+/* sign and log |det| of the factored matrix in `a` */
+static void determinant(const item *it, int info, char *sign_out, char *log_out)
+{
+    int64_t n = it->job->n;
+    double re = 1, im = 0, logarithm = 0;
+    if (info > 0) {
+        re = 0;
+        logarithm = -INFINITY;
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            if (it->integers[i] != i + 1)
+                re = -re;
+        for (int64_t i = 0; i < n; i++) {
+            double x = real_at(it, it->a, i * n + i), y = it->complex ? real_at(it, it->a + sizeof(double), i * n + i) : 0;
+            double size = it->complex ? hypot(x, y) : fabs(x);
+            if (it->complex) {
+                double turned = re * (x / size) - im * (y / size);
+                im = re * (y / size) + im * (x / size);
+                re = turned;
+            } else if (x < 0)
+                re = -re;
+            logarithm += log(size);
+        }
+    }
+    put_real(sign_out, 0, re);
+    if (it->complex)
+        put_real(sign_out, 1, im);
+    put_real(log_out, 0, logarithm);
+}
+
+/* Real eigenvalues and pairs of vectors as complex numbers: LAPACK writes a pair's real and imaginary parts side by side. */
+static void pairs_of(const item *it, char *values, char *vectors)
+{
+    int64_t n = it->job->n;
+    for (int64_t i = 0; i < n; i++) {
+        put_real(values, 2 * i, real_at(it, it->s, i));
+        put_real(values, 2 * i + 1, real_at(it, it->tau, i));
+    }
+    for (int64_t j = 0; vectors != NULL && j < n; j++) {
+        bool pair = real_at(it, it->tau, j) != 0 && j + 1 < n;
+        for (int64_t i = 0; i < n; i++) {
+            double re = real_at(it, it->vt, j * n + i), im = pair ? real_at(it, it->vt, (j + 1) * n + i) : 0;
+            put_real(vectors, 2 * (i * n + j), re);
+            put_real(vectors, 2 * (i * n + j) + 1, im);
+            if (pair) {
+                put_real(vectors, 2 * (i * n + j + 1), re);
+                put_real(vectors, 2 * (i * n + j + 1) + 1, -im);
+            }
+        }
+        j += pair;
+    }
+}
+
+static void not_a_number(char *out, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof(double); i++)
+        put_real(out, (int64_t)i, (double)NAN);
+}
+
+/* One item; LAPACK's info: above 0 it failed. */
+static int solve_item(item *it, const char *const in[2], char *const out[3])
+{
+    const vme_linear_job *j = it->job;
+    int m = (int)j->m, n = (int)j->n, columns = (int)j->columns, lda = most(1, m), k = least(m, n), info = 0, rank = 0;
+    size_t size = it->size;
+    turn(it->a, in[0], m, n, lda, size, false);
+    switch (j->op) {
+    case VME_LINEAR_SOLVE:
+        turn(it->b, in[1], n, columns, lda, size, false);
+        it->f->gesv(&n, &columns, it->a, &lda, it->integers, it->b, &lda, &info);
+        turn(out[0], it->b, n, columns, lda, size, true);
+        break;
+    case VME_LINEAR_INVERSE:
+        memset(it->b, 0, (size_t)n * (size_t)n * size);
+        for (int64_t i = 0; i < n; i++)
+            put_real(it->b + (size_t)(i * n + i) * size, 0, 1);
+        it->f->gesv(&n, &n, it->a, &lda, it->integers, it->b, &lda, &info);
+        turn(out[0], it->b, n, n, lda, size, true);
+        break;
+    case VME_LINEAR_SLOGDET:
+        it->f->getrf(&n, &n, it->a, &lda, it->integers, &info);
+        determinant(it, info, out[0], out[1]);
+        return 0;
+    case VME_LINEAR_CHOLESKY: {
+        bool upper = j->flags & VME_LINEAR_UPPER;
+        it->f->potrf(upper ? "U" : "L", &n, it->a, &lda, &info, 1);
+        for (int64_t c = 0; c < n; c++)
+            for (int64_t r = upper ? c + 1 : 0; r < (upper ? n : c); r++)
+                memset(it->a + (size_t)(c * n + r) * size, 0, size);
+        turn(out[0], it->a, n, n, lda, size, true);
+        break;
+    }
+    case VME_LINEAR_QR: {
+        int full = (int)(j->flags & VME_LINEAR_FULL ? m : k);
+        it->f->geqrf(&m, &n, it->a, &lda, it->tau, it->work, &it->lwork, &info);
+        if (j->flags & VME_LINEAR_RAW) {
+            copy_bytes(out[0], it->a, (size_t)m * (size_t)n * size);        /* as it lies: its transpose in C order */
+            copy_bytes(out[1], it->tau, (size_t)k * size);
+            break;
+        }
+        for (int64_t r = 0; r < full; r++)
+            for (int64_t c = 0; c < n; c++) {
+                char *to = out[1] + (size_t)(r * n + c) * size;
+                if (r <= c && r < m)
+                    memcpy(to, it->a + (size_t)(c * lda + r) * size, size);
+                else
+                    memset(to, 0, size);
+            }
+        if (j->out_bytes[0] != 0) {
+            it->f->orgqr(&m, &full, &k, it->a, &lda, it->tau, it->work, &it->lwork, &info);
+            turn(out[0], it->a, m, full, lda, size, true);
+        }
+        break;
+    }
+    case VME_LINEAR_SVD: {
+        char jobz = svd_job(j);
+        info = call_gesdd(it, jobz, it->lwork);
+        copy_bytes(out[0], it->s, (size_t)k * sizeof(double));
+        if (jobz != 'N') {
+            int wide = jobz == 'A' ? m : k, high = jobz == 'A' ? n : k;
+            turn(out[1], it->u, m, wide, lda, size, true);
+            turn(out[2], it->vt, high, n, most(1, high), size, true);
+        }
+        break;
+    }
+    case VME_LINEAR_EIG: {
+        bool vectors = j->out_bytes[1] != 0;
+        info = call_geev(it, vectors, it->lwork);
+        if (!it->complex)
+            pairs_of(it, out[0], vectors ? out[1] : NULL);
+        else {
+            copy_bytes(out[0], it->s, (size_t)n * size);
+            if (vectors)
+                turn(out[1], it->vt, n, n, lda, size, true);
+        }
+        break;
+    }
+    case VME_LINEAR_EIGH: {
+        bool vectors = j->out_bytes[1] != 0;
+        info = call_eigh(it, vectors, it->lwork, it->lrwork, it->liwork);
+        copy_bytes(out[0], it->s, (size_t)n * sizeof(double));
+        if (vectors)
+            turn(out[1], it->a, n, n, lda, size, true);
+        break;
+    }
+    case VME_LINEAR_LSTSQ: {
+        int ldb = most(1, most(m, n));
+        memset(it->b, 0, (size_t)ldb * (size_t)columns * size);
+        turn(it->b, in[1], m, columns, ldb, size, false);
+        info = call_gelsd(it, it->lwork, &rank);
+        turn(out[0], it->b, most(m, n), columns, ldb, size, true);
+        copy_bytes(out[1], it->s, (size_t)k * sizeof(double));
+        int64_t wide = rank;
+        memcpy(out[2], &wide, sizeof wide);
+        break;
+    }
+    case VME_LINEAR_COUNT:
+        break;
+    }
+    if (info > 0)
+        for (int i = 0; i < 3; i++)
+            if (!(j->op == VME_LINEAR_LSTSQ && i == 2))
+                not_a_number(out[i], j->out_bytes[i]);
+    return info;
+}
+
+static size_t rounded(size_t bytes) { return (bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1); }
+
+/* The whole batch, on a foreign thread: the block is the job with its copies behind it. */
+static vme_status work(vme_context *context, void *block, const atomic_bool *abandoned)
+{
+    vme_linear_job *j = block;
+    vme_status status = ready();
+    if (status != VME_OK)
+        return status;
+    bool complex = j->dtype == VME_COMPLEX128;
+    item it = {.context = context, .job = j, .f = complex ? &lapack.complex : &lapack.real, .size = sizeof(double) << complex,
+               .complex = complex};
+    ask(&it);
+    size_t m = (size_t)j->m, n = (size_t)j->n, longer = m > n ? m : n, full = j->op == VME_LINEAR_QR && m > n ? m : n;
+    size_t matrix = rounded(m * full * it.size), vector = rounded((longer + 1) * it.size);
+    size_t right = rounded(longer * (j->op == VME_LINEAR_INVERSE ? n : (size_t)j->columns) * it.size);
+    size_t left = j->out_bytes[1] == 0 && j->op != VME_LINEAR_EIG ? 0 : rounded(m * (j->op == VME_LINEAR_SVD ? longer : m) * it.size);
+    size_t other = j->op == VME_LINEAR_SVD || j->op == VME_LINEAR_EIG ? rounded(n * longer * it.size) : 0;
+    size_t integers = rounded(((size_t)it.liwork + longer) * sizeof(int)), working = rounded((size_t)it.lwork * it.size);
+    size_t reals = complex ? rounded((size_t)it.lrwork * sizeof(double)) : 0;
+    size_t bytes = matrix + right + left + other + 2 * vector + integers + working + reals + VME_ALIGNMENT;
+    char *scratch = vme_scratch_new(context, bytes), *at = scratch;
+    if (scratch == NULL)
+        return VME_NO_MEMORY;
+    it.a = at; at += matrix;
+    it.b = at; at += right;
+    it.u = at; at += left;
+    it.vt = at; at += other;
+    it.s = at; at += vector;
+    it.tau = at; at += vector;
+    it.integers = (int *)(void *)at; at += integers;
+    it.work = at; at += working;
+    it.rwork = at;
+    for (int64_t i = 0; i < j->batch && !atomic_load_explicit(abandoned, memory_order_relaxed); i++) {
+        const char *in[2];
+        char *out[3];
+        for (int k = 0; k < 2; k++)
+            in[k] = j->in[k] + (size_t)i * j->in_bytes[k];
+        for (int k = 0; k < 3; k++)
+            out[k] = j->out[k] + (size_t)i * j->out_bytes[k];
+        if (solve_item(&it, in, out) > 0)
+            j->failed++;
+    }
+    vme_scratch_free(context, scratch, bytes);
+    return VME_OK;
+}
+
+vme_status vme_lapack(vme_context *context, vme_linear_job *job)
+{
+    if (!vme_lapack_present())
+        return missing();
+    if (job->m > INT_MAX || job->n > INT_MAX || job->columns > INT_MAX)
+        return vme_fail(VME_BAD_SHAPE, "LAPACK takes matrices of at most %d rows and columns", INT_MAX);
+    size_t count = (size_t)job->batch, bytes = rounded(sizeof *job);
+    for (int i = 0; i < 2; i++)
+        bytes += rounded(count * job->in_bytes[i]);
+    for (int i = 0; i < 3; i++)
+        bytes += rounded(count * job->out_bytes[i]);
+    void *block = vme_scratch_new(context, bytes);
+    if (block == NULL)
+        return VME_NO_MEMORY;
+    vme_linear_job *copy = block;
+    *copy = *job;
+    char *at = (char *)block + rounded(sizeof *job);
+    bool going = true;
+    for (int i = 0; i < 2; i++) {
+        going = going && vme_foreign_copy(context, at, job->in[i], count * job->in_bytes[i]);
+        copy->in[i] = at;
+        at += rounded(count * job->in_bytes[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        copy->out[i] = at;
+        at += rounded(count * job->out_bytes[i]);
+    }
+    vme_status status = going ? vme_foreign(context, work, &block, bytes) : vme_stopped_here(context);
+    if (status == VME_OK) {
+        for (int i = 0; going && i < 3; i++)
+            going = vme_foreign_copy(context, job->out[i], copy->out[i], count * job->out_bytes[i]);
+        job->failed = copy->failed;
+        status = going ? VME_OK : vme_stopped_here(context);
+    }
+    vme_scratch_free(context, block, bytes);
+    return status;
+}

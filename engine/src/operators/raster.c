@@ -1,0 +1,257 @@
+/* Raster, the primitive for all data movement: copies between two strided views. Of the loop nest, the two dimensions along
+ * which output and input run are cut into tiles, and each tile is copied by the kernel that fits: memcpy, a strided loop, or a
+ * transposition. */
+#include "operators/raster.h"
+
+#include <string.h>
+
+#include "operators/nest.h"
+
+enum {
+    TILE_SIDE_BYTES = 512,      /* a transposed tile touches this much of each line: 512 x 512 bytes stay in the second-level cache */
+    PIECE_BYTES = 1 << 17,      /* what one piece of work copies: some 20 us */
+    STREAM_LEAST = 8 << 20,     /* bytes from which a copy goes past the caches */
+    COLLECT_BYTES = 4096,       /* of elements that lie apart and are cast: collected on the stack first */
+    CHANNELS_MOST = 4,          /* of pixels that the transposition has loops for */
+    SQUARES_LEAST = 8,          /* of either, from which it goes by squares */
+    COLLECT_LEAST = 16,         /* elements of a row; below, collecting costs more than it brings */
+    STREAM_RUN_LEAST = 4096,    /* in runs of at least this */
+    PARALLEL_LEAST = 1 << 18,   /* bytes; below, dividing costs more than it brings */
+};
+
+enum { OUT, IN };             /* the operands of the nest */
+
+typedef struct move {
+    vme_nest nest;                      /* the dimensions outside of the tiles */
+    vme_loop row, column;               /* what is cut into tiles; size 1 where there is none */
+    int64_t tile_rows, tile_columns, row_tiles, column_tiles;
+    int64_t run_bytes;                  /* of an element when both sides run along columns: rows of memcpy. Else 0 */
+    vme_move2 *transpose;               /* else, unless NULL, this; and else `strided` for each row */
+    vme_loop1 *strided;
+    vme_loop1 *collect;                 /* with a cast, where it has a vector loop for what lies side by side only; else NULL */
+    int64_t in_element;
+    void (*stream)(int64_t bytes, const char *in, char *out);       /* takes memcpy's place; NULL: not worth it */
+} move;
+
+static int size_class(int64_t element) { return __builtin_ctzll((uint64_t)element); }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t magnitude(int64_t a) { return a < 0 ? -a : a; }
+
+static void remove_loop(vme_nest *nest, int number)
+{
+    nest->rank--;
+    for (int i = number; i < nest->rank; i++)
+        nest->loops[i] = nest->loops[i + 1];
+}
+
+/* A short run of both sides is one larger element: pairs of float32 move as 8 bytes. */
+static int64_t widen(vme_nest *nest, int64_t element)
+{
+    while (nest->rank > 1) {
+        vme_loop *loop = &nest->loops[0];
+        int64_t bytes = loop->size * element;
+        if (loop->step[IN] != element || loop->step[OUT] != element || bytes > 16 || (bytes & (bytes - 1)) != 0)
+            break;
+        element = bytes;
+        remove_loop(nest, 0);
+    }
+    return element;
+}
+
+/* Pixels whose channels lie side by side in the input or the output, to or from planes: makes the dimension along which the output runs
+ * the innermost one and returns that along which the input does. With more channels, which squares turn, the former is done as well, and
+ * 0 returned, as where there are none. */
+static int pixels(vme_nest *nest, int64_t element)
+{
+    int row = -1, column = -1;
+    for (int i = 0; i < nest->rank; i++) {
+        row = nest->loops[i].step[IN] == element ? i : row;
+        column = nest->loops[i].step[OUT] == element ? i : column;
+    }
+    if (row < 0 || column < 0 || row == column)
+        return 0;
+    vme_loop in = nest->loops[row], out = nest->loops[column];
+    bool split = in.size <= CHANNELS_MOST && out.step[IN] == in.size * element;
+    bool join = out.size <= CHANNELS_MOST && in.step[OUT] == out.size * element;
+    if (!split && !join && (in.size < SQUARES_LEAST || out.size < SQUARES_LEAST))
+        return 0;
+    nest->loops[column] = nest->loops[0];
+    nest->loops[0] = out;
+    return !split && !join ? 0 : row == 0 ? column : row;
+}
+
+/* The dimension, other than the innermost, along which the input runs closest; 0: none runs closer. */
+static int crossing(const vme_nest *nest)
+{
+    int along = 0;
+    for (int i = 1; i < nest->rank && nest->loops[0].size >= 4; i++)
+        if (nest->loops[i].size >= 4 && nest->loops[i].step[IN] != 0
+            && magnitude(nest->loops[i].step[IN]) < magnitude(nest->loops[along].step[IN]))
+            along = i;
+    return along;
+}
+
+static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_loop1 *cast)
+{
+    const vme_move_kernels *kernels = &vme_kernels_current()->move;
+    vme_nest *nest = &m->nest;
+    if (cast == NULL)
+        in_element = out_element = widen(nest, in_element);
+    int between = cast == NULL ? pixels(nest, in_element) : 0;
+    m->column = nest->loops[0];
+    m->strided = cast != NULL ? cast : kernels->strided[size_class(in_element)];
+    bool apart = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= COLLECT_LEAST;
+    m->collect = cast != NULL && apart ? kernels->strided[size_class(in_element)] : NULL;
+    m->in_element = in_element;
+    bool run = cast == NULL && m->column.step[IN] == in_element && m->column.step[OUT] == out_element;
+    m->run_bytes = run ? in_element : 0;
+    int crossed = run ? 0 : between ? between : crossing(nest);
+    m->row = nest->rank > 1 ? nest->loops[crossed ? crossed : 1] : (vme_loop){.size = 1};
+    if (crossed && cast == NULL && m->row.step[IN] == in_element && m->column.step[OUT] == out_element)
+        m->transpose = kernels->transpose[size_class(in_element)];
+    if (nest->rank > 1)
+        remove_loop(nest, crossed ? crossed : 1);
+    remove_loop(nest, 0);
+    if (nest->rank == 0) {
+        nest->rank = 1;
+        nest->loops[0] = (vme_loop){.size = 1};
+    }
+    if (between) {
+        int64_t most = PIECE_BYTES / (CHANNELS_MOST * in_element);
+        m->tile_columns = least(m->column.size, most);
+        m->tile_rows = least(m->row.size, most);
+    } else if (crossed) {
+        m->tile_columns = least(m->column.size, TILE_SIDE_BYTES / out_element);
+        m->tile_rows = least(m->row.size, TILE_SIDE_BYTES / in_element);
+    } else {
+        int64_t most = PIECE_BYTES / (in_element > out_element ? in_element : out_element);
+        m->tile_columns = least(m->column.size, most);
+        m->tile_rows = least(m->row.size, most / m->tile_columns);
+    }
+    m->row_tiles = (m->row.size + m->tile_rows - 1) / m->tile_rows;
+    m->column_tiles = (m->column.size + m->tile_columns - 1) / m->tile_columns;
+}
+
+static void cast_collected(const move *m, int64_t n, const char *in, char *out)
+{
+    _Alignas(VME_ALIGNMENT) char stage[COLLECT_BYTES];
+    int64_t in_step = m->column.step[IN], out_step = m->column.step[OUT];
+    for (int64_t most = COLLECT_BYTES / m->in_element, count; n > 0; n -= count, in += count * in_step, out += count * out_step) {
+        count = least(n, most);
+        m->collect(count, in, in_step, stage, m->in_element);
+        m->strided(count, stage, m->in_element, out, out_step);
+    }
+}
+
+static void copy_tile(const move *m, int64_t rows, int64_t columns, const char *in, char *out)
+{
+    const vme_loop *row = &m->row, *column = &m->column;
+    if (m->transpose != NULL) {
+        m->transpose(rows, columns, in, row->step[IN], column->step[IN], out, row->step[OUT], column->step[OUT]);
+    } else if (m->run_bytes != 0 && m->stream != NULL) {
+        for (int64_t i = 0; i < rows; i++)
+            m->stream(columns * m->run_bytes, in + i * row->step[IN], out + i * row->step[OUT]);
+    } else if (m->run_bytes != 0) {
+        for (int64_t i = 0; i < rows; i++)
+            memcpy(out + i * row->step[OUT], in + i * row->step[IN], (size_t)(columns * m->run_bytes));
+    } else if (m->collect != NULL) {
+        for (int64_t i = 0; i < rows; i++)
+            cast_collected(m, columns, in + i * row->step[IN], out + i * row->step[OUT]);
+    } else {
+        for (int64_t i = 0; i < rows; i++)
+            m->strided(columns, in + i * row->step[IN], column->step[IN], out + i * row->step[OUT], column->step[OUT]);
+    }
+}
+
+/* Tiles number `begin` .. `end` - 1, in the order: other dimensions, rows, columns. */
+static vme_status copy_tiles(void *argument, int64_t begin, int64_t end)
+{
+    const move *m = argument;
+    vme_cursor at;
+    int64_t column = begin % m->column_tiles, rest = begin / m->column_tiles;
+    int64_t row = rest % m->row_tiles;
+    vme_nest_seek(&m->nest, rest / m->row_tiles, &at);
+    for (int64_t tile = begin; tile < end; tile++) {
+        int64_t first_row = row * m->tile_rows, first_column = column * m->tile_columns;
+        copy_tile(m, least(m->tile_rows, m->row.size - first_row), least(m->tile_columns, m->column.size - first_column),
+                  at.data[IN] + first_row * m->row.step[IN] + first_column * m->column.step[IN],
+                  at.data[OUT] + first_row * m->row.step[OUT] + first_column * m->column.step[OUT]);
+        if (++column < m->column_tiles)
+            continue;
+        column = 0;
+        if (++row < m->row_tiles)
+            continue;
+        row = 0;
+        vme_nest_advance(&m->nest, &at, 1);
+    }
+    return VME_OK;
+}
+
+vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_side in, vme_side out, vme_loop1 *cast)
+{
+    move m;
+    m.transpose = NULL;
+    vme_nest_make(&m.nest, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){out.strides, in.strides},
+                  (char *const[]){(char *)out.data, (char *)in.data});
+    int64_t bytes = m.nest.elements * (in.element > out.element ? in.element : out.element);
+    if (bytes == 0)
+        return VME_OK;
+    choose_tiles(&m, in.element, out.element, cast);
+    m.stream = NULL;
+    if (bytes >= STREAM_LEAST && m.tile_columns * m.run_bytes >= STREAM_RUN_LEAST)
+        m.stream = vme_kernels_current()->move.stream;
+    int64_t tiles = m.row_tiles * m.column_tiles;
+    for (int i = 0; i < m.nest.rank; i++)
+        tiles *= m.nest.loops[i].size;
+    if (bytes < PARALLEL_LEAST)
+        return vme_stopping(context) ? vme_stopped_here(context) : copy_tiles(&m, 0, tiles);
+    int64_t tile_bytes = bytes / tiles + 1;
+    return vme_parallel(context, tiles, tile_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / tile_bytes, copy_tiles, &m);
+}
+
+vme_status vme_raster(vme_context *context, int element_size, int count, const vme_region *regions, vme_buffer *destination)
+{
+    if (element_size < 1 || element_size > 16 || (element_size & (element_size - 1)) != 0)
+        return vme_fail(VME_BAD_VALUE, "element size: expected 1, 2, 4, 8 or 16 bytes, got %d", element_size);
+    if (!vme_buffer_writable(destination))
+        return vme_fail(VME_READ_ONLY, "assignment destination is read-only");
+    int64_t elements = (int64_t)vme_buffer_size(destination) / element_size;
+    for (int i = 0; i < count; i++) {           /* all are looked at before any is copied */
+        const vme_region *region = &regions[i];
+        bool fits = region->rank >= 1 && region->rank <= VME_REGION_RANK, empty = false;
+        int64_t low = region->destination_offset, high = low;
+        for (int d = 0; fits && d < region->rank; d++) {
+            int64_t span;
+            fits = region->size[d] >= 0;
+            empty = empty || region->size[d] == 0;
+            if (fits && region->size[d] > 0)
+                fits = !__builtin_mul_overflow(region->size[d] - 1, region->destination_strides[d], &span)
+                       && !__builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high);
+        }
+        if (!fits || (!empty && (low < 0 || high >= elements)))
+            return vme_fail(VME_BAD_SHAPE, "region %d does not lie inside its destination of %lld elements", i,
+                            (long long)elements);
+    }
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    for (int i = 0; i < count; i++) {
+        const vme_region *region = &regions[i];
+        int64_t in[VME_REGION_RANK], out[VME_REGION_RANK];
+        bool empty = false;
+        for (int d = 0; d < region->rank; d++)
+            empty = empty || region->size[d] == 0;
+        if (empty)
+            continue;
+        for (int d = 0; d < region->rank; d++) {
+            bool steps = region->size[d] > 1;       /* a stride along which nothing steps may be anything */
+            in[d] = steps ? region->source_strides[d] * element_size : 0;
+            out[d] = steps ? region->destination_strides[d] * element_size : 0;
+        }
+        char *to = (char *)vme_buffer_data(destination) + region->destination_offset * element_size;
+        vme_status status = vme_move(context, region->rank, region->size,
+                                     (vme_side){region->source + region->source_offset * element_size, in, element_size},
+                                     (vme_side){to, out, element_size}, NULL);
+        if (status != VME_OK)
+            return status;
+    }
+    return VME_OK;
+}

@@ -1,0 +1,566 @@
+/* Reductions over any dimensions of any view.
+ *
+ * The dimensions fall into two loop nests, kept and reduced. Where the input runs along a reduced dimension, each output folds its
+ * own run of elements (fold_tasks); where it runs along a kept one, a tile of outputs is folded row by row (row_tasks), and places
+ * of extremes turn tiles first (place_tasks). Long reductions are cut into pieces whose accumulators are combined at the end;
+ * pieces depend on shapes alone, so that a result does not depend on the number of threads. */
+#include "operators/reduce.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "operators/nest.h"
+#include "operators/raster.h"
+
+enum { IN, OUT };               /* operands of the kept nest; the reduced one has the first */
+enum {
+    PIECE = 32768,              /* elements that one accumulator folds at most: some 10 us */
+    ROW_PIECE = 131072,         /* the same for a tile of accumulators */
+    PARALLEL_LEAST = 1 << 19,   /* bytes touched; below, waking helpers costs more than they bring */
+    OUTPUT_BYTES = 256,         /* what beginning and ending an output costs, in bytes */
+    TILE_BYTES = 4096,          /* a tile of accumulators, on the stack */
+    STAGE_BYTES = 2048,         /* elements that are cast or collected before they are folded, on the stack */
+    COLLECT_LEAST = 32,         /* elements */
+    ALIGNED_LEAST = 1024,       /* elements of a run that begins at a line, where their order does not matter */
+    FIRST = 256,                /* elements in which all and any are looked for an answer before the work is divided */
+    TURN_BYTES = 4096,          /* elements turned for argmax and argmin, on the stack */
+    TURN_COLUMNS = 16,
+    ACCUMULATOR_MOST = sizeof(vme_place),
+};
+
+typedef struct reduction {
+    vme_nest kept, reduced;
+    const char *origin;                 /* in->data, from which the reduced nest walks */
+    vme_loop1 *enter;                   /* casts the input's elements to `element`, the dtype that is folded; NULL: it is that */
+    vme_loop1 *collect;                 /* brings elements together that lie apart, where that is worth it; else NULL */
+    bool any_order;                     /* the result does not depend on the order in which elements are folded */
+    int64_t element_bytes;
+    vme_fold *fold, *combine;           /* combine: accumulators of pieces, as elements */
+    vme_fold_rows *rows, *combine_rows;
+    bool places;                        /* argmax, argmin */
+    int decided_by;                     /* all, any: the value that ends them; else -1 */
+    atomic_bool decided;                /* some piece of the one output has found it */
+    int64_t accumulator_bytes;
+    _Alignas(16) char identity[ACCUMULATOR_MOST], start[ACCUMULATOR_MOST];
+    vme_loop1 *leave, *leave_again;     /* accumulator -> loop's dtype -> output's dtype; the second may be NULL */
+    int64_t outputs, length;            /* elements of the two nests */
+    int64_t piece, pieces;              /* along the reduced nest */
+    char *partials;                     /* [pieces][outputs] accumulators; NULL: one piece, straight to the output */
+    int64_t tile, tiles;                /* row_tasks and place_tasks: outputs of a tile, tiles of a loop */
+} reduction;
+
+static bool is_truth(vme_reduce_op op) { return op == VME_ALL || op == VME_ANY || op == VME_COUNT_NONZERO; }
+static bool is_place(vme_reduce_op op) { return op == VME_ARGMAX || op == VME_ARGMIN; }
+static bool is_extreme(vme_reduce_op op) { return op == VME_MAX || op == VME_MIN || op == VME_KNOWN_MAX || op == VME_KNOWN_MIN; }
+static bool is_integer(vme_dtype dtype) { return dtype <= VME_UINT64; }
+static bool is_signed(vme_dtype dtype) { return dtype <= VME_INT64; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t magnitude(int64_t a) { return a < 0 ? -a : a; }
+
+vme_status vme_reduce_types(vme_reduce_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result)
+{
+    *loop = *result = in;
+    if (op == VME_ALL || op == VME_ANY)
+        *result = VME_BOOL;
+    else if (op == VME_COUNT_NONZERO || is_place(op))
+        *result = VME_INT64;
+    else if ((op == VME_SUM || op == VME_PROD) && is_integer(in))
+        *loop = *result = is_signed(in) ? VME_INT64 : VME_UINT64;
+    return VME_OK;
+}
+
+static vme_loop1 *converter(vme_dtype from, vme_dtype to)
+{
+    const vme_kernels *kernels = vme_kernels_current();
+    if (from == to)
+        return kernels->move.strided[__builtin_ctz((unsigned)vme_dtype_size(from))];
+    return kernels->elementwise.cast[from][to];
+}
+
+/* The value that a reduction starts from. */
+static void write_identity(vme_reduce_op op, vme_dtype dtype, void *to)
+{
+    double real = 0;
+    switch (op) {
+    case VME_PROD: real = 1; break;
+    case VME_MAX: real = -INFINITY; break;
+    case VME_MIN: real = INFINITY; break;
+    case VME_KNOWN_MAX: case VME_KNOWN_MIN: real = NAN; break;
+    default: break;
+    }
+    double imaginary = op == VME_PROD ? 0 : real;
+    bool lowest = op == VME_MAX || op == VME_KNOWN_MAX;
+    bool extreme = lowest || op == VME_MIN || op == VME_KNOWN_MIN;
+    int bits = 8 * vme_dtype_size(dtype);
+    switch (dtype) {
+    case VME_BOOL: *(bool *)to = op == VME_ALL || op == VME_MIN || op == VME_KNOWN_MIN || op == VME_PROD; break;
+    case VME_FLOAT32: *(float *)to = (float)real; break;
+    case VME_FLOAT64: *(double *)to = real; break;
+    case VME_COMPLEX64: memcpy(to, (float[2]){(float)real, (float)imaginary}, 8); break;
+    case VME_COMPLEX128: memcpy(to, (double[2]){real, imaginary}, 16); break;
+    default: {
+        uint64_t value = op == VME_PROD;
+        if (extreme && is_signed(dtype))
+            value = lowest ? (uint64_t)1 << (bits - 1) : ((uint64_t)1 << (bits - 1)) - 1;
+        else if (extreme)
+            value = lowest ? 0 : UINT64_MAX >> (64 - bits);
+        memcpy(to, &value, (size_t)vme_dtype_size(dtype));      /* little-endian, as every machine that this runs on */
+    }
+    }
+}
+
+/* Chooses kernels and types. What is folded is the input itself wherever that gives the same bits as casting it first. */
+static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop, vme_dtype in, vme_dtype out, const void *initial)
+{
+    const vme_reduce_kernels *kernels = &vme_kernels_current()->reduce;
+    /* bytes above 1, which memory from outside may hold, are True too: they are told from 0, never taken as numbers */
+    if (loop == VME_BOOL && (op == VME_SUM || op == VME_MAX || op == VME_KNOWN_MAX))
+        op = VME_ANY;
+    if (loop == VME_BOOL && (op == VME_PROD || op == VME_MIN || op == VME_KNOWN_MIN))
+        op = VME_ALL;
+    if (in == VME_BOOL && is_integer(loop) && op == VME_SUM)
+        op = VME_COUNT_NONZERO;
+    vme_dtype element = loop, accumulator;
+    if (is_truth(op) || (is_integer(in) && in != VME_BOOL && is_integer(loop) && (op == VME_SUM || op == VME_PROD)))
+        element = in;
+    if (element == VME_FLOAT16)
+        element = VME_FLOAT32;
+    if (op == VME_ALL || op == VME_ANY)
+        accumulator = VME_BOOL;
+    else if (op == VME_COUNT_NONZERO || is_place(op))
+        accumulator = VME_INT64;
+    else if ((op == VME_SUM || op == VME_PROD) && is_integer(loop))
+        accumulator = is_signed(loop) ? VME_INT64 : VME_UINT64;
+    else
+        accumulator = element;
+    vme_dtype value = is_truth(op) || is_place(op) ? accumulator : loop;
+    vme_reduce_op together = op == VME_COUNT_NONZERO ? VME_SUM : op;
+    vme_dtype folded = is_place(op) ? element : accumulator;
+
+    r->enter = element == in ? NULL : converter(in, element);
+    /* sums of floats keep their own order of additions, and truth ends early */
+    r->any_order = is_extreme(op) || is_place(op) || op == VME_COUNT_NONZERO || (is_integer(in) && op == VME_SUM);
+    r->collect = r->enter == NULL && r->any_order ? converter(in, in) : NULL;
+    r->leave = converter(accumulator, out);
+    r->leave_again = NULL;
+    if (value != accumulator && value != out) {
+        r->leave = converter(accumulator, value);
+        r->leave_again = converter(value, out);
+    }
+    r->fold = kernels->fold[op][element];
+    r->rows = kernels->rows[op][element];
+    r->combine = kernels->fold[together][folded];
+    r->combine_rows = kernels->rows[together][folded];
+    r->places = is_place(op);
+    r->decided_by = op == VME_ALL ? false : op == VME_ANY ? true : -1;
+    atomic_init(&r->decided, false);
+    r->element_bytes = vme_dtype_size(element);
+    r->accumulator_bytes = r->places ? (int64_t)sizeof(vme_place) : vme_dtype_size(accumulator);
+    vme_loop1 *begin = initial == NULL ? r->leave : converter(loop, accumulator);
+    if ((r->enter == NULL && element != in) || r->leave == NULL || r->fold == NULL || begin == NULL
+        || (value != accumulator && value != out && r->leave_again == NULL))
+        return vme_fail(VME_BAD_DTYPE, "%s of %s in %s to %s is not in this engine yet", vme_reduce_name(op), vme_dtype_name(in),
+                        vme_dtype_name(loop), vme_dtype_name(out));
+    memset(r->identity, 0, sizeof r->identity);
+    if (!r->places)
+        write_identity(op, accumulator, r->identity);
+    memcpy(r->start, r->identity, sizeof r->start);
+    if (initial != NULL && !r->places)
+        begin(1, initial, 0, r->start, 0);
+    return VME_OK;
+}
+
+/* `n` accumulators that lie side by side become elements of the output. */
+static void store(const reduction *r, int64_t n, const char *accumulators, char *out, int64_t out_step)
+{
+    if (r->leave_again == NULL) {
+        r->leave(n, accumulators, r->accumulator_bytes, out, out_step);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        _Alignas(16) char between[16];
+        r->leave(1, accumulators + i * r->accumulator_bytes, 0, between, 0);
+        r->leave_again(1, between, 0, out + i * out_step, 0);
+    }
+}
+
+static void spread(int64_t n, const char *accumulator, int64_t bytes, char *to)
+{
+    for (int64_t i = 0; i < n; i++)
+        memcpy(to + i * bytes, accumulator, (size_t)bytes);
+}
+
+static void fold_run(const reduction *r, int64_t n, const char *in, int64_t step, void *accumulator)
+{
+    vme_loop1 *enter = r->enter;
+    if (enter == NULL && step != r->element_bytes && step != 0 && n >= COLLECT_LEAST)
+        enter = r->collect;
+    if (enter == NULL) {
+        /* from the second cache, vectors that lie in two lines take twice as long */
+        int64_t bytes = (int64_t)(-(uintptr_t)in % VME_ALIGNMENT);
+        if (r->any_order && step == r->element_bytes && n >= ALIGNED_LEAST && bytes != 0 && bytes % step == 0) {
+            r->fold(bytes / step, in, step, accumulator);
+            in += bytes;
+            n -= bytes / step;
+        }
+        r->fold(n, in, step, accumulator);
+        return;
+    }
+    _Alignas(64) char stage[STAGE_BYTES];
+    int64_t most = STAGE_BYTES / r->element_bytes;
+    for (int64_t i = 0; i < n; i += most) {
+        int64_t count = least(n - i, most);
+        enter(count, in + i * step, step, stage, r->element_bytes);
+        r->fold(count, stage, r->element_bytes, accumulator);
+    }
+}
+
+/* Folds elements `begin` .. `end` - 1 of the reduced nest of the output whose first element is at `from`. */
+static void fold_range(const reduction *r, const char *from, int64_t begin, int64_t end, void *accumulator)
+{
+    const vme_nest *nest = &r->reduced;
+    int64_t step = nest->loops[0].step[0];
+    if (nest->rank == 1) {
+        fold_run(r, end - begin, from + (nest->data[0] - r->origin) + begin * step, step, accumulator);
+        return;
+    }
+    vme_cursor at;
+    int64_t n, left = end - begin;
+    for (vme_nest_seek(nest, begin, &at); left > 0; left -= n, vme_nest_advance(nest, &at, n)) {
+        n = vme_nest_run(nest, &at, left);
+        fold_run(r, n, from + (at.data[0] - r->origin), step, accumulator);
+    }
+}
+
+/* Outputs along one loop, each of one short run, which begins and ends with the others of its tile. */
+static vme_status short_tasks(void *argument, int64_t begin, int64_t end)
+{
+    const reduction *r = argument;
+    const vme_loop *kept = &r->kept.loops[0];
+    const int64_t bytes = r->accumulator_bytes, step = r->reduced.loops[0].step[0], most = TILE_BYTES / bytes;
+    const char *in = r->kept.data[IN] + (r->reduced.data[0] - r->origin) + begin * kept->step[IN];
+    for (int64_t n; begin < end; begin += n) {
+        _Alignas(64) char tile[TILE_BYTES];
+        n = least(end - begin, most);
+        spread(n, r->start, bytes, tile);
+        for (int64_t i = 0; i < n; i++, in += kept->step[IN])
+            r->fold(r->length, in, step, tile + i * bytes);
+        store(r, n, tile, r->kept.data[OUT] + begin * kept->step[OUT], kept->step[OUT]);
+    }
+    return VME_OK;
+}
+
+/* Task number t: piece t / outputs of output t % outputs. */
+static vme_status fold_tasks(void *argument, int64_t begin, int64_t end)
+{
+    reduction *r = argument;
+    const char *first = r->partials == NULL ? r->start : r->identity;
+    vme_cursor at;
+    int64_t piece = begin / r->outputs, output = begin % r->outputs;
+    vme_nest_seek(&r->kept, output, &at);
+    for (int64_t task = begin; task < end; task++, vme_nest_advance(&r->kept, &at, 1)) {
+        _Alignas(16) char accumulator[ACCUMULATOR_MOST];
+        memcpy(accumulator, first, sizeof accumulator);
+        int64_t from = piece * r->piece;
+        if (r->outputs > 1 || !atomic_load_explicit(&r->decided, memory_order_relaxed))
+            fold_range(r, at.data[IN], from, least(r->length, from + r->piece), accumulator);
+        if (r->outputs == 1 && r->decided_by >= 0 && accumulator[0] == r->decided_by)
+            atomic_store_explicit(&r->decided, true, memory_order_relaxed);
+        if (r->partials == NULL)
+            store(r, 1, accumulator, at.data[OUT], 0);
+        else
+            memcpy(r->partials + task * r->accumulator_bytes, accumulator, (size_t)r->accumulator_bytes);
+        if (++output == r->outputs) {
+            output = 0;
+            piece++;
+        }
+    }
+    return VME_OK;
+}
+
+static void fold_rows(const reduction *r, int64_t rows, int64_t n, const char *in, int64_t row_step, int64_t step, char *tile)
+{
+    if (r->enter == NULL) {
+        r->rows(rows, n, in, row_step, step, tile);
+        return;
+    }
+    _Alignas(64) char stage[STAGE_BYTES];
+    for (int64_t i = 0; i < rows; i++) {
+        r->enter(n, in + i * row_step, step, stage, r->element_bytes);
+        r->rows(1, n, stage, 0, r->element_bytes, tile);
+    }
+}
+
+/* Task number t: piece t / (tiles of all outputs) of a tile of outputs along the innermost kept loop. */
+static vme_status row_tasks(void *argument, int64_t begin, int64_t end)
+{
+    const reduction *r = argument;
+    const vme_nest *kept = &r->kept, *reduced = &r->reduced;
+    const char *first = r->partials == NULL ? r->start : r->identity;
+    int64_t width = kept->loops[0].size, step = kept->loops[0].step[IN], row_step = reduced->loops[0].step[0];
+    int64_t all_tiles = r->outputs / width * r->tiles, piece = begin / all_tiles, number = begin % all_tiles;
+    int64_t output = number / r->tiles * width + number % r->tiles * r->tile;
+    vme_cursor at, row;
+    vme_nest_seek(kept, output, &at);
+    for (int64_t task = begin; task < end; task++) {
+        _Alignas(64) char tile[TILE_BYTES];
+        int64_t n = vme_nest_run(kept, &at, r->tile), count;
+        int64_t from = piece * r->piece, left = least(r->piece, r->length - from);
+        spread(n, first, r->accumulator_bytes, tile);
+        for (vme_nest_seek(reduced, from, &row); left > 0; left -= count, vme_nest_advance(reduced, &row, count)) {
+            count = vme_nest_run(reduced, &row, left);
+            fold_rows(r, count, n, at.data[IN] + (row.data[0] - r->origin), row_step, step, tile);
+        }
+        if (r->partials == NULL)
+            store(r, n, tile, at.data[OUT], kept->loops[0].step[OUT]);
+        else
+            memcpy(r->partials + (piece * r->outputs + output) * r->accumulator_bytes, tile, (size_t)(n * r->accumulator_bytes));
+        output += n;
+        vme_nest_advance(kept, &at, n);
+        if (output == r->outputs) {
+            output = 0;
+            piece++;
+        }
+    }
+    return VME_OK;
+}
+
+/* As row_tasks, for argmax and argmin: a tile of outputs is turned, some rows at a time, and each output folds its run. */
+static vme_status place_tasks(void *argument, int64_t begin, int64_t end)
+{
+    const reduction *r = argument;
+    const vme_nest *kept = &r->kept;
+    vme_move2 *turn = vme_kernels_current()->move.transpose[__builtin_ctzll((uint64_t)r->element_bytes)];
+    int64_t width = kept->loops[0].size, step = kept->loops[0].step[IN], row_step = r->reduced.loops[0].step[0];
+    int64_t all_tiles = r->outputs / width * r->tiles, piece = begin / all_tiles, number = begin % all_tiles;
+    int64_t output = number / r->tiles * width + number % r->tiles * r->tile;
+    int64_t rows_most = TURN_BYTES / (r->tile * r->element_bytes);
+    vme_cursor at;
+    vme_nest_seek(kept, output, &at);
+    for (int64_t task = begin; task < end; task++) {
+        _Alignas(64) char turned[TURN_BYTES];
+        vme_place places[TURN_COLUMNS];
+        int64_t n = vme_nest_run(kept, &at, r->tile);
+        int64_t row = piece * r->piece, row_end = least(r->length, row + r->piece);
+        spread(n, r->identity, r->accumulator_bytes, (char *)places);
+        for (int64_t rows; row < row_end; row += rows) {
+            rows = least(row_end - row, rows_most);
+            turn(n, rows, at.data[IN] + (r->reduced.data[0] - r->origin) + row * row_step, step, row_step, turned,
+                 rows * r->element_bytes, r->element_bytes);
+            for (int64_t i = 0; i < n; i++)
+                r->fold(rows, turned + i * rows * r->element_bytes, r->element_bytes, &places[i]);
+        }
+        if (r->partials == NULL)
+            store(r, n, (const char *)places, at.data[OUT], kept->loops[0].step[OUT]);
+        else
+            memcpy(r->partials + (piece * r->outputs + output) * r->accumulator_bytes, places, (size_t)n * sizeof *places);
+        output += n;
+        vme_nest_advance(kept, &at, n);
+        if (output == r->outputs) {
+            output = 0;
+            piece++;
+        }
+    }
+    return VME_OK;
+}
+
+/* The place of the extreme of all pieces: the piece whose extreme goes furthest, the first one among equals. */
+static void combine_places(const reduction *r, const char *partials, int64_t step, vme_place *place)
+{
+    r->combine(r->pieces, partials + offsetof(vme_place, value), step, place);
+    vme_place best;
+    memcpy(&best, partials + place->best * step, sizeof best);
+    place->best = place->best * r->piece + best.best;
+}
+
+/* Outputs `begin` .. `end` - 1 from the accumulators of their pieces. */
+static vme_status combine_pieces(void *argument, int64_t begin, int64_t end)
+{
+    const reduction *r = argument;
+    int64_t bytes = r->accumulator_bytes, step = r->outputs * bytes, n;
+    vme_cursor at;
+    vme_nest_seek(&r->kept, begin, &at);
+    for (int64_t output = begin; output < end; output += n, vme_nest_advance(&r->kept, &at, n)) {
+        _Alignas(64) char tile[TILE_BYTES];
+        const char *partials = r->partials + output * bytes;
+        n = r->places || r->outputs < 8 ? 1 : least(vme_nest_run(&r->kept, &at, end - output), TILE_BYTES / bytes);
+        spread(n, r->start, bytes, tile);
+        if (r->places)
+            combine_places(r, partials, step, (vme_place *)tile);
+        else if (n == 1)
+            r->combine(r->pieces, partials, step, tile);
+        else
+            r->combine_rows(r->pieces, n, partials, step, bytes, tile);
+        store(r, n, tile, at.data[OUT], r->kept.loops[0].step[OUT]);
+    }
+    return VME_OK;
+}
+
+static vme_status run(vme_context *context, reduction *r)
+{
+    if (r->decided_by >= 0 && r->outputs == 1 && r->length > FIRST) {
+        _Alignas(16) char accumulator[ACCUMULATOR_MOST];
+        memcpy(accumulator, r->start, sizeof accumulator);
+        fold_range(r, r->kept.data[IN], 0, FIRST, accumulator);
+        if (accumulator[0] == r->decided_by) {
+            store(r, 1, accumulator, r->kept.data[OUT], 0);
+            return VME_OK;
+        }
+    }
+    int64_t column = magnitude(r->kept.loops[0].step[IN]), width = r->kept.loops[0].size;
+    bool by_rows = column < magnitude(r->reduced.loops[0].step[0]) && width * r->element_bytes >= 32 && width >= 4;
+    vme_body *tasks_of = fold_tasks;
+    if (by_rows && r->places)
+        by_rows = r->enter == NULL && column == r->element_bytes && r->kept.loops[0].step[IN] > 0;
+    int64_t task;               /* elements */
+    int64_t count;
+    if (by_rows) {
+        tasks_of = r->places ? place_tasks : row_tasks;
+        r->tile = r->places ? TURN_COLUMNS : TILE_BYTES / r->accumulator_bytes;
+        if (r->enter != NULL)
+            r->tile = least(r->tile, STAGE_BYTES / r->element_bytes);
+        r->tile = least(r->tile, width);
+        r->tiles = (width + r->tile - 1) / r->tile;
+        r->piece = ROW_PIECE / r->tile;
+        count = r->outputs / width * r->tiles;
+        task = r->tile * least(r->length, r->piece);
+    } else {
+        r->piece = PIECE;
+        count = r->outputs;
+        task = least(r->length, PIECE);
+        if (r->length > 0 && r->length < COLLECT_LEAST && count > 1 && r->kept.rank == 1 && r->reduced.rank == 1 && r->enter == NULL && !r->places)
+            tasks_of = short_tasks;
+    }
+    r->pieces = (r->length + r->piece - 1) / r->piece;
+    count *= r->pieces;
+    r->partials = NULL;
+    size_t bytes = 0;
+    if (r->pieces > 1) {
+        bytes = (size_t)(r->pieces * r->outputs * r->accumulator_bytes);
+        r->partials = vme_scratch_new(context, bytes);
+        if (r->partials == NULL)
+            return VME_NO_MEMORY;
+    }
+    int64_t apart = magnitude((by_rows ? r->kept : r->reduced).loops[0].step[IN]);     /* what lies between is touched, by the line */
+    apart = apart > r->element_bytes ? least(apart, 64) : r->element_bytes;
+    int64_t bytes_touched = r->outputs * (r->length * apart + (by_rows ? 0 : OUTPUT_BYTES));
+    vme_status status = vme_stopping(context)         ? vme_stopped_here(context)
+                        : bytes_touched < PARALLEL_LEAST ? tasks_of(r, 0, count)
+                                                    : vme_parallel(context, count, task < PIECE ? PIECE / task : 1, tasks_of, r);
+    if (status == VME_OK && r->partials != NULL)
+        status = vme_parallel(context, r->outputs, r->pieces < PIECE ? PIECE / r->pieces : 1, combine_pieces, r);
+    vme_scratch_free(context, r->partials, bytes);
+    return status;
+}
+
+/* Dimensions that repeat the same elements go outside, so that the inner loop is a long one. */
+static void repeat_outside(vme_nest *nest)
+{
+    for (int i = 0, last = nest->rank; i < last;) {
+        vme_loop loop = nest->loops[i];
+        if (loop.step[0] != 0) {
+            i++;
+            continue;
+        }
+        memmove(nest->loops + i, nest->loops + i + 1, (size_t)(nest->rank - 1 - i) * sizeof loop);
+        nest->loops[nest->rank - 1] = loop;
+        last--;
+    }
+}
+
+/* The reduced dimensions into one nest, the others into another. `strides`: of the output, which has size 1 where it is reduced. */
+/* Its arrays must not lie on the stack while the reduction runs: never part of its caller. */
+__attribute__((noinline)) static void make_nests(reduction *r, const vme_tensor *in, uint64_t axes, char *out, const int64_t *out_strides)
+{
+    int64_t shape[2][VME_RANK_MOST], in_strides[2][VME_RANK_MOST], kept_strides[VME_RANK_MOST];
+    int rank[2] = {0, 0};
+    for (int i = 0; i < in->rank; i++) {
+        int which = (int)(axes >> i & 1), at = rank[which]++;
+        shape[which][at] = in->shape[i];
+        in_strides[which][at] = in->strides[i];
+        if (which == 0)
+            kept_strides[at] = out_strides[i];
+    }
+    vme_nest_make(&r->kept, VME_NEST_ANY, rank[0], shape[0], 2, (const int64_t *const[]){in_strides[0], kept_strides},
+                  (char *const[]){in->data, out});
+    vme_nest_make(&r->reduced, r->places ? VME_NEST_ORDERED : VME_NEST_ANY, rank[1], shape[1], 1,
+                  (const int64_t *const[]){in_strides[1]}, (char *const[]){in->data});
+    if (!r->places)
+        repeat_outside(&r->reduced);
+    r->origin = in->data;
+    r->outputs = r->kept.elements;
+    r->length = r->reduced.elements;
+}
+
+static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, const void *initial, const vme_tensor *out)
+{
+    int64_t length = 1;
+    bool fits = out->rank == in->rank;
+    for (int i = 0; i < in->rank && fits; i++) {
+        bool reduced = axes >> i & 1;
+        fits = out->shape[i] == (reduced ? 1 : in->shape[i]);
+        if (reduced)
+            length *= in->shape[i];
+    }
+    if (!fits)
+        return vme_fail(VME_BAD_SHAPE, "output of a %s over axes %#llx: expected the input's shape with 1 in their place",
+                        vme_reduce_name(op), (unsigned long long)axes);
+    if (in->rank < 64 && axes >> in->rank != 0)
+        return vme_fail(VME_BAD_AXIS, "axes %#llx are out of bounds for array of dimension %d", (unsigned long long)axes, in->rank);
+    if (is_place(op) && __builtin_popcountll(axes) > 1)
+        return vme_fail(VME_BAD_AXIS, "%s takes one axis, got %d", vme_reduce_name(op), __builtin_popcountll(axes));
+    if (is_place(op) && length == 0)
+        return vme_fail(VME_BAD_VALUE, "attempt to get %s of an empty sequence", vme_reduce_name(op));
+    if (is_extreme(op) && length == 0 && initial == NULL)
+        return vme_fail(VME_BAD_VALUE, "zero-size array to reduction operation %s which has no identity",
+                        op == VME_MAX ? "maximum" : op == VME_MIN ? "minimum" : vme_reduce_name(op));
+    return vme_check_output(out);
+}
+
+/* Of operands that do not overlap. */
+static vme_status reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes, const void *initial,
+                         const vme_tensor *out)
+{
+    reduction r;
+    r.places = is_place(op);
+    make_nests(&r, in, axes, out->data, out->strides);
+    if (r.outputs == 0)
+        return VME_OK;
+    vme_status status = choose_kernels(&r, op, loop, (vme_dtype)in->dtype, (vme_dtype)out->dtype, initial);
+    if (status != VME_OK)
+        return status;
+    if (r.length == 0) {
+        vme_cursor at;
+        vme_nest_seek(&r.kept, 0, &at);
+        for (int64_t i = 0; i < r.outputs; i++, vme_nest_advance(&r.kept, &at, 1)) {
+            if ((i & 4095) == 0 && vme_stopping(context))
+                return vme_stopped_here(context);
+            store(&r, 1, r.start, at.data[OUT], 0);
+        }
+        return VME_OK;
+    }
+    return run(context, &r);
+}
+
+vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes,
+                      const void *initial, const vme_tensor *out)
+{
+    VME_FLUSHING(context);
+    vme_status status = check(op, in, axes, initial, out);
+    if (status != VME_OK)
+        return status;
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    if (vme_overlap(in, out)) {         /* outputs are written while others still read: into other memory first */
+        int64_t strides[VME_RANK_MOST];
+        vme_tensor aside;
+        status = vme_aside_new(context, out, strides, &aside);
+        if (status != VME_OK)
+            return status;
+        status = reduce(context, op, loop, in, axes, initial, &aside);
+        if (status == VME_OK)
+            status = vme_copy(context, &aside, out);
+        vme_buffer_unref(aside.buffer);
+        return status;
+    }
+    return reduce(context, op, loop, in, axes, initial, out);
+}

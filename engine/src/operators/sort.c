@@ -1,0 +1,1008 @@
+/* Sorting lines along an axis, and searching in sorted ones.
+ *
+ * Every element becomes a key whose order is NumPy's (negatives first, NaNs last). Backends with vectors sort those (kernels/order.h); for
+ * argsort a key and its place share a word. Elsewhere, and where a word is too short, keys are sorted digit by digit from the lowest
+ * (radix sort: stable, 2 ns an element and varying digit of 11 bits; digits that are the same in all keys cost nothing), and argsort
+ * carries places along. Complex numbers are sorted by imaginary part, by real part, and then by which of the two are NaN (none,
+ * imaginary, real, both: NumPy's order). */
+#include <string.h>
+
+#include "operators/elements.h"
+#include "operators/nest.h"
+#include "operators/raster.h"
+#include "vme_order.h"
+
+/* ---- keys. `sign`: the top bit of the element's width. */
+static inline uint64_t float_key(uint64_t bits, uint64_t sign, uint64_t infinity)
+{
+    uint64_t all = sign | (sign - 1);
+    if ((bits & ~sign) > infinity)
+        return all;
+    return bits & sign ? ~bits & all : bits | sign;
+}
+
+static inline uint64_t float_from_key(uint64_t key, uint64_t sign) { return key & sign ? key & ~sign : ~key & (sign | (sign - 1)); }
+
+enum { SIGN8 = 0x80, SIGN16 = 0x8000, INFINITY16 = 0x7c00, INFINITY32 = 0x7f800000 };
+#define SIGN32 UINT64_C(0x80000000)
+#define SIGN64 UINT64_C(0x8000000000000000)
+#define INFINITY64 UINT64_C(0x7ff0000000000000)
+
+/* The dtype of a key's bits: a complex number's parts are keyed as floats. */
+static vme_dtype part_of(vme_dtype dtype)
+{
+    return dtype == VME_COMPLEX64 ? VME_FLOAT32 : dtype == VME_COMPLEX128 ? VME_FLOAT64 : dtype;
+}
+
+static uint64_t all_bits(vme_dtype dtype) { return UINT64_MAX >> (64 - 8 * vme_dtype_size(dtype)); }
+
+static bool has_nans(vme_dtype dtype) { return dtype >= VME_FLOAT16; }
+
+#define LOAD(type, key) \
+    for (int64_t i = 0; i < n; i++) { \
+        uint64_t bits = *(const type *)(in + i * step); \
+        keys[i] = (key); \
+    } \
+    break
+
+/* Keys of `n` elements. -0.0 comes before 0.0, and equals it only where `zeros_equal`. */
+static void load_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal, uint64_t *keys)
+{
+    switch (dtype) {
+    case VME_BOOL: LOAD(e_u8, bits != 0);
+    case VME_UINT8: LOAD(e_u8, bits);
+    case VME_UINT16: LOAD(e_u16, bits);
+    case VME_UINT32: LOAD(e_u32, bits);
+    case VME_UINT64: LOAD(e_u64, bits);
+    case VME_INT8: LOAD(e_u8, bits ^ SIGN8);
+    case VME_INT16: LOAD(e_u16, bits ^ SIGN16);
+    case VME_INT32: LOAD(e_u32, bits ^ SIGN32);
+    case VME_INT64: LOAD(e_u64, bits ^ SIGN64);
+    case VME_FLOAT16: LOAD(e_u16, float_key(bits, SIGN16, INFINITY16));
+    case VME_FLOAT32: LOAD(e_u32, float_key(bits, SIGN32, INFINITY32));
+    default: LOAD(e_u64, float_key(bits, SIGN64, INFINITY64));
+    }
+    uint64_t all = all_bits(dtype), zero = (all >> 1) + 1;
+    bool floats = has_nans(dtype);
+    for (int64_t i = 0; floats && zeros_equal && i < n; i++)
+        keys[i] += keys[i] == zero - 1;
+    for (int64_t i = 0; descending && i < n; i++)
+        keys[i] = floats && keys[i] == all ? all : all - keys[i];
+}
+
+#define STORE(type, bits) \
+    for (int64_t i = 0; i < n; i++) { \
+        uint64_t key = keys[i]; \
+        *(type *)(out + i * step) = (type)(bits); \
+    } \
+    break
+
+/* The elements back from their keys. `keys` is used up. */
+static void store_keys(vme_dtype dtype, int64_t n, uint64_t *keys, bool descending, char *out, int64_t step)
+{
+    uint64_t all = all_bits(dtype);
+    bool floats = has_nans(dtype);
+    for (int64_t i = 0; descending && i < n; i++)
+        keys[i] = floats && keys[i] == all ? all : all - keys[i];
+    switch (dtype) {
+    case VME_BOOL: STORE(e_u8, key & 1);
+    case VME_UINT8: STORE(e_u8, key);
+    case VME_UINT16: STORE(e_u16, key);
+    case VME_UINT32: STORE(e_u32, key);
+    case VME_UINT64: STORE(e_u64, key);
+    case VME_INT8: STORE(e_u8, key ^ SIGN8);
+    case VME_INT16: STORE(e_u16, key ^ SIGN16);
+    case VME_INT32: STORE(e_u32, key ^ SIGN32);
+    case VME_INT64: STORE(e_u64, key ^ SIGN64);
+    case VME_FLOAT16: STORE(e_u16, float_from_key(key, SIGN16));
+    case VME_FLOAT32: STORE(e_u32, float_from_key(key, SIGN32));
+    default: STORE(e_u64, float_from_key(key, SIGN64));
+    }
+}
+
+/* A key of any dtype: which parts are NaN, the (real) element, the imaginary part. */
+static void load_key(vme_dtype dtype, const char *at, uint64_t key[3])
+{
+    vme_dtype part = part_of(dtype);
+    load_keys(part, 1, at, 0, false, true, key + 1);
+    key[0] = key[2] = 0;
+    if (part != dtype) {
+        load_keys(part, 1, at + vme_dtype_size(part), 0, false, true, key + 2);
+        key[0] = 2 * (key[1] == all_bits(part)) + (key[2] == all_bits(part));
+    }
+}
+
+static bool key_less(const uint64_t *a, const uint64_t *b)
+{
+    if (a[0] != b[0])
+        return a[0] < b[0];
+    return a[1] < b[1] || (a[1] == b[1] && a[2] < b[2]);
+}
+
+/* ---- radix sort */
+enum { INSERTION_MOST = 24, PIECE = 65536, DIGIT_MOST = 11 };
+
+/* Scratch of one thread, for lines of `length`. places is NULL where keys alone are sorted. */
+typedef struct work {
+    uint64_t *keys, *spare_keys;
+    int64_t *places, *spare_places;
+    int64_t *counts;                    /* of each value of each pass's digit */
+    void *block;
+    size_t bytes;
+} work;
+
+/* Stable. False: given up after `most` moves, in an order that equal keys have kept. */
+static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict places, int64_t most)
+{
+    for (int64_t i = 1; i < n; i++) {
+        if (keys[i - 1] <= keys[i])
+            continue;
+        uint64_t key = keys[i];
+        int64_t place = places == NULL ? 0 : places[i], at = i;
+        for (; at > 0 && keys[at - 1] > key; at--) {
+            keys[at] = keys[at - 1];
+            if (places != NULL)
+                places[at] = places[at - 1];
+        }
+        keys[at] = key;
+        if (places != NULL)
+            places[at] = place;
+        most -= i - at;
+        if (most < 0)
+            return false;
+    }
+    return true;
+}
+
+/* Bits in a digit: short lines take small ones, for whose counts less must be cleared and summed. */
+static int digit_bits(int64_t n) { return n <= 2048 ? 8 : DIGIT_MOST; }
+
+static void scatter_keys(int64_t n, const uint64_t *restrict keys, uint64_t *restrict to, int64_t *restrict counts, int shift, uint64_t mask)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[counts[keys[i] >> shift & mask]++] = keys[i];
+}
+
+static void scatter_both(int64_t n, const uint64_t *restrict keys, const int64_t *restrict places, uint64_t *restrict to,
+                         int64_t *restrict places_to, int64_t *restrict counts, int shift, uint64_t mask)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = counts[keys[i] >> shift & mask]++;
+        to[at] = keys[i];
+        places_to[at] = places[i];
+    }
+}
+
+/* Counts the values of `passes` digits from bit `low` on. */
+static inline __attribute__((always_inline)) void count_some(int64_t n, const uint64_t *restrict keys, int64_t *restrict counts, int low,
+                                                             int bits, int passes)
+{
+    uint64_t mask = (UINT64_C(1) << bits) - 1;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t key = keys[i] >> low;
+        for (int pass = 0; pass < passes; pass++, key >>= bits)
+            counts[((int64_t)pass << bits) + (int64_t)(key & mask)]++;
+    }
+}
+
+static void count_digits(int64_t n, const uint64_t *keys, int64_t *counts, int low, int bits, int passes)
+{
+    if (bits == DIGIT_MOST && passes == 3)      /* what long lines of floats take */
+        count_some(n, keys, counts, low, DIGIT_MOST, 3);
+    else
+        count_some(n, keys, counts, low, bits, passes);
+}
+
+/* Sorts by the bits from `low` to `high`, `high` not among them. */
+static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low, int high)
+{
+    int bits = digit_bits(n), passes = (high - low + bits - 1) / bits;
+    uint64_t mask = (UINT64_C(1) << bits) - 1;
+    memset(w->counts, 0, sizeof *w->counts * (size_t)passes << bits);
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        count_digits(n - begin < PIECE ? n - begin : PIECE, w->keys + begin, w->counts, low, bits, passes);
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    for (int pass = 0; pass < passes; pass++) {
+        int64_t *counts = w->counts + ((int64_t)pass << bits), at = 0;
+        int shift = low + pass * bits;
+        if (counts[w->keys[0] >> shift & mask] == n)
+            continue;
+        for (uint64_t value = 0; value <= mask; value++) {
+            int64_t count = counts[value];
+            counts[value] = at;
+            at += count;
+        }
+        for (int64_t begin = 0; begin < n; begin += PIECE) {
+            int64_t piece = n - begin < PIECE ? n - begin : PIECE;
+            if (w->places != NULL)
+                scatter_both(piece, w->keys + begin, w->places + begin, w->spare_keys, w->spare_places, counts, shift, mask);
+            else
+                scatter_keys(piece, w->keys + begin, w->spare_keys, counts, shift, mask);
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        uint64_t *keys = w->keys;
+        int64_t *places = w->places;
+        w->keys = w->spare_keys;
+        w->spare_keys = keys;
+        w->places = w->spare_places;
+        w->spare_places = places;
+    }
+    return VME_OK;
+}
+
+/* Sorts w->keys and w->places with them.
+ *
+ * Only bits that differ between keys are looked at. Where those are many, sorting by as many of the upper ones as tell most of `n`
+ * keys apart leaves few pairs in the wrong order, which insertion mends; where it turns out to leave many, all bits are sorted. */
+static vme_status radix_sort(vme_context *context, work *w, int64_t n)
+{
+    if (n <= INSERTION_MOST) {
+        insertion_sort(n, w->keys, w->places, INT64_MAX);
+        return VME_OK;
+    }
+    uint64_t differing = 0;
+    bool sorted = true;
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        int64_t end = n - begin < PIECE ? n : begin + PIECE;
+        uint64_t first = w->keys[0], before = w->keys[begin == 0 ? 0 : begin - 1];
+        int64_t falls = 0;
+        for (int64_t i = begin; i < end; i++) {
+            uint64_t key = w->keys[i];
+            differing |= key ^ first;
+            falls += key < before;
+            before = key;
+        }
+        sorted = sorted && falls == 0;
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    if (sorted)
+        return VME_OK;
+    int low = __builtin_ctzll(differing), high = 64 - __builtin_clzll(differing), enough = 64 - __builtin_clzll((uint64_t)n) + 14;
+    int bits = digit_bits(n), passes = (enough + bits - 1) / bits;
+    if (high - low > (passes + 1) * bits) {
+        vme_status status = radix_passes(context, w, n, high - passes * bits, high);
+        if (status != VME_OK)
+            return status;
+        bool mended = true;
+        for (int64_t begin = 0; begin < n && mended; begin += PIECE) {      /* pieces that do not tear a run of equal upper bits apart */
+            int64_t end = begin + PIECE, top = high - passes * bits;
+            while (end < n && end - begin < 2 * PIECE && w->keys[end] >> top == w->keys[end - 1] >> top)
+                end++;
+            end = end < n ? end : n;
+            mended = end - begin < 2 * PIECE && insertion_sort(end - begin, w->keys + begin, w->places == NULL ? NULL : w->places + begin, 4 * PIECE);
+            begin = end - PIECE;
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        if (mended)
+            return VME_OK;
+    }
+    return radix_passes(context, w, n, low, high);
+}
+
+static vme_status work_new(vme_context *context, int64_t length, bool with_places, work *w)
+{
+    size_t column = (size_t)length * 8;
+    int bits = digit_bits(length);
+    size_t counts = (sizeof *w->counts * (size_t)((64 + bits - 1) / bits)) << bits;
+    w->bytes = counts + column * (with_places ? 4 : 2);
+    w->block = vme_scratch_new(context, w->bytes);
+    if (w->block == NULL)
+        return VME_NO_MEMORY;
+    w->counts = w->block;
+    w->keys = (uint64_t *)((char *)w->block + counts);
+    w->spare_keys = w->keys + length;
+    w->places = with_places ? (int64_t *)w->spare_keys + length : NULL;
+    w->spare_places = with_places ? w->places + length : NULL;
+    return VME_OK;
+}
+
+/* ---- selection */
+
+/* Splits keys begin .. end - 1 by the digit of `bits` bits from `shift` on: below `middle`, equal to it, above. Stable. */
+static vme_status split(vme_context *context, work *w, int64_t begin, int64_t end, int shift, uint64_t mask, uint64_t middle,
+                        int64_t below, int64_t equal)
+{
+    int64_t at[3] = {begin, begin + below, begin + below + equal};
+    for (int64_t from = begin; from < end; from += PIECE) {
+        int64_t to = end - from < PIECE ? end : from + PIECE;
+        for (int64_t i = from; i < to; i++) {
+            uint64_t key = w->keys[i], digit = key >> shift & mask;
+            int64_t place = at[(digit >= middle) + (digit > middle)]++;
+            w->spare_keys[place] = key;
+            if (w->places != NULL)
+                w->spare_places[place] = w->places[i];
+        }
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    memcpy(w->keys + begin, w->spare_keys + begin, (size_t)(end - begin) * sizeof *w->keys);
+    if (w->places != NULL)
+        memcpy(w->places + begin, w->spare_places + begin, (size_t)(end - begin) * sizeof *w->places);
+    return VME_OK;
+}
+
+/* Puts the key that sorting would put at `kth` there, among keys begin .. end - 1: by the digit in which they first differ, again and
+ * again among those that share kth's digit. */
+static vme_status select_key(vme_context *context, work *w, int64_t begin, int64_t end, int64_t kth)
+{
+    while (end - begin > INSERTION_MOST) {
+        uint64_t differing = 0;
+        for (int64_t from = begin; from < end; from += PIECE) {
+            int64_t to = end - from < PIECE ? end : from + PIECE;
+            for (int64_t i = from; i < to; i++)
+                differing |= w->keys[i] ^ w->keys[begin];
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        if (differing == 0)
+            return VME_OK;
+        int bits = digit_bits(end - begin), high = 64 - __builtin_clzll(differing), shift = high > bits ? high - bits : 0;
+        uint64_t mask = (UINT64_C(1) << bits) - 1, middle = 0;
+        memset(w->counts, 0, sizeof *w->counts << bits);
+        for (int64_t from = begin; from < end; from += PIECE) {
+            count_some(end - from < PIECE ? end - from : PIECE, w->keys + from, w->counts, shift, bits, 1);
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        int64_t below = 0;
+        while (begin + below + w->counts[middle] <= kth)
+            below += w->counts[middle++];
+        int64_t equal = w->counts[middle];
+        vme_status status = split(context, w, begin, end, shift, mask, middle, below, equal);
+        if (status != VME_OK)
+            return status;
+        begin += below;
+        end = begin + equal;
+    }
+    insertion_sort(end - begin, w->keys + begin, w->places == NULL ? NULL : w->places + begin, INT64_MAX);
+    return VME_OK;
+}
+
+static vme_status select_keys(vme_context *context, work *w, int64_t n, int count, const int64_t *kth)
+{
+    int64_t begin = 0;
+    for (int i = 0; i < count; i++) {
+        vme_status status = select_key(context, w, begin, n, kth[i]);
+        if (status != VME_OK)
+            return status;
+        begin = kth[i] + 1;
+    }
+    return VME_OK;
+}
+
+/* ---- with the backend's kernels: keys of the element's width in NumPy's order */
+
+static bool key_is_wide(vme_dtype dtype) { return vme_dtype_size(dtype) == 8; }
+
+/* The keys of a line. VME_STOPPED: some. */
+static vme_status make_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n, const char *in, int64_t step,
+                            bool descending, bool zeros_equal, void *keys)
+{
+    bool wide = key_is_wide(dtype);
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        kernels->keys[wide](dtype, n - begin < PIECE ? n - begin : PIECE, in + begin * step, step, descending, zeros_equal,
+                            (char *)keys + begin * (wide ? 8 : 4));
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    return VME_OK;
+}
+
+enum { ROUNDS = 3, DIVIDED_LEAST = 16384 };     /* keys of a part: threads that find none wait a moment only */
+
+/* Keys that several threads sort: parted, the parts parted again, and then each sorted by itself. */
+typedef struct divided {
+    vme_context *context;
+    const vme_order_kernels *kernels;
+    char *keys;
+    bool wide;
+    int step;                               /* of this round: parts begin at every so many of `begin` */
+    int64_t begin[(1 << ROUNDS) + 1];       /* part i: from begin[i] up to the next one's */
+} divided;
+
+static vme_status part_some(void *argument, int64_t first, int64_t last)
+{
+    divided *d = argument;
+    for (int64_t i = first; i < last; i++) {
+        int64_t *at = d->begin + i * d->step, n = at[d->step] - at[0], low = n;
+        bool alike = false;
+        if (n > VME_PART_LEAST && !d->kernels->part[d->wide](d->context, n, d->keys + at[0] * (d->wide ? 8 : 4), &low, &alike))
+            return vme_stopped_here(d->context);
+        at[d->step / 2] = at[0] + low;      /* if those are alike, sorting them finds that at once */
+    }
+    return VME_OK;
+}
+
+static vme_status sort_some(void *argument, int64_t first, int64_t last)
+{
+    const divided *d = argument;
+    for (int64_t i = first; i < last; i++)
+        if (!d->kernels->sort[d->wide](d->context, d->begin[i + 1] - d->begin[i], d->keys + d->begin[i] * (d->wide ? 8 : 4)))
+            return vme_stopped_here(d->context);
+    return VME_OK;
+}
+
+static vme_status sort_divided(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys)
+{
+    int rounds = n >= DIVIDED_LEAST << ROUNDS ? ROUNDS : ROUNDS - 1, parts = 1 << rounds;
+    divided d = {.context = context, .kernels = kernels, .keys = keys, .wide = wide};
+    d.begin[parts] = n;
+    vme_status status = VME_OK;
+    for (int done = 1; done < parts && status == VME_OK; done *= 2) {
+        d.step = parts / done;
+        status = vme_parallel(context, done, 1, part_some, &d);
+    }
+    return status == VME_OK ? vme_parallel(context, parts, 1, sort_some, &d) : status;
+}
+
+/* `alone`: nothing is done beside this, so that it may be divided among threads. */
+static vme_status order_keys(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys, int count,
+                             const int64_t *kth, bool alone)
+{
+    if (count == 0 && alone && n >= DIVIDED_LEAST << (ROUNDS - 1))
+        return sort_divided(context, kernels, wide, n, keys);
+    if (count == 0)
+        return kernels->sort[wide](context, n, keys) ? VME_OK : vme_stopped_here(context);
+    int64_t begin = 0, size = wide ? 8 : 4;
+    for (int i = 0; i < count; i++) {
+        if (!kernels->select[wide](context, n - begin, (char *)keys + begin * size, kth[i] - begin))
+            return vme_stopped_here(context);
+        begin = kth[i] + 1;
+    }
+    return VME_OK;
+}
+
+/* A line in place; `keys`: room for them, NULL where the line itself has it. */
+static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n, char *line, int64_t step,
+                               bool descending, int count, const int64_t *kth, void *keys, bool alone)
+{
+    bool wide = key_is_wide(dtype);
+    if (keys == NULL)
+        keys = line;
+    vme_status status = make_keys(context, kernels, dtype, n, line, step, descending, false, keys);
+    if (status == VME_OK)
+        status = order_keys(context, kernels, wide, n, keys, count, kth, alone);
+    for (int64_t begin = 0; status == VME_OK && begin < n; begin += PIECE) {
+        kernels->elements[wide](dtype, n - begin < PIECE ? n - begin : PIECE, (char *)keys + begin * (wide ? 8 : 4), descending,
+                                line + begin * step, step);
+        if (vme_stopping(context))
+            status = vme_stopped_here(context);
+    }
+    return status;
+}
+
+/* Elements of a byte: counted. */
+static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, char *line, int64_t step, bool descending)
+{
+    int64_t counts[256] = {0}, at = 0;
+    unsigned flip = (dtype == VME_INT8 ? SIGN8 : 0) ^ (descending ? 0xff : 0);
+    for (int64_t i = 0; i < n; i++) {
+        unsigned value = *(const e_u8 *)(line + i * step);
+        counts[(dtype == VME_BOOL ? value != 0 : value) ^ flip]++;
+        if (i % PIECE == 0 && vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    for (unsigned key = 0; key < 256; key++) {
+        if (step == 1)
+            memset(line + at, (int)(key ^ flip), (size_t)counts[key]);
+        else
+            for (int64_t i = 0; i < counts[key]; i++) {
+                *(e_u8 *)(line + (at + i) * step) = (uint8_t)(key ^ flip);
+                if (i % PIECE == PIECE - 1 && vme_stopping(context))
+                    return vme_stopped_here(context);
+            }
+        at += counts[key];
+    }
+    return VME_OK;
+}
+
+/* Puts runs of words that are alike above the place in order by their whole keys. *mended is false where one was too much out of order. */
+static vme_status mend_places(vme_context *context, work *w, int64_t n, int place_bits, bool *mended)
+{
+    const uint64_t *words = w->spare_keys, mask = (UINT64_C(1) << place_bits) - 1;
+    uint64_t *run = (uint64_t *)w->spare_places;
+    *mended = true;
+    for (int64_t begin = 0, end, looked = 0; begin < n; begin = end) {
+        for (end = begin + 1; end < n && end - begin <= PIECE && words[end] >> place_bits == words[begin] >> place_bits;)
+            end++;
+        if (end - begin > PIECE) {          /* too long to be done between two looks */
+            *mended = false;
+            return VME_OK;
+        }
+        if (end - begin > 1) {
+            for (int64_t i = begin; i < end; i++)
+                run[i] = w->keys[words[i] & mask] ^ SIGN64;
+            if (!insertion_sort(end - begin, run + begin, w->places + begin, 8 * (end - begin) + 256)) {
+                *mended = false;
+                return VME_OK;
+            }
+        }
+        if (end - looked >= PIECE) {
+            looked = end;
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+    }
+    return VME_OK;
+}
+
+/* The places of a line in order (parted at `count` kth), left in w->places; stable. Above the place that it came from, a word holds as
+ * much of its key as there is room for, so that sorting words sorts both. *done is false where that was not enough. */
+static vme_status order_places(vme_context *context, const vme_order_kernels *kernels, work *w, vme_dtype dtype, int64_t n, const char *in,
+                               int64_t step, bool descending, int count, const int64_t *kth, bool alone, bool *done)
+{
+    int place_bits = 64 - __builtin_clzll((uint64_t)n - 1), lost = 0;
+    int64_t *keys = (int64_t *)w->keys, range[3] = {INT64_MAX, INT64_MIN, 0};
+    uint64_t *words = w->spare_keys;
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        kernels->place_keys(dtype, n - begin < PIECE ? n - begin : PIECE, in + begin * step, step, descending, keys, keys + begin, range);
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    uint64_t span = (uint64_t)range[1] - (uint64_t)range[0], differing = (uint64_t)range[2];
+    int key_bits = span == 0 ? 1 : 64 - __builtin_clzll(span);
+    if (key_bits + place_bits > 64)
+        lost = key_bits + place_bits - 64;
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        kernels->place_words(n - begin < PIECE ? n - begin : PIECE, keys + begin, range[0], lost, place_bits, begin, (int64_t *)words + begin);
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    vme_status status = order_keys(context, kernels, true, n, words, count, kth, alone);
+    if (status != VME_OK)
+        return status;
+    for (int64_t begin = 0; begin < n; begin += PIECE) {
+        kernels->places(n - begin < PIECE ? n - begin : PIECE, (const int64_t *)words + begin, place_bits, w->places + begin);
+        if (vme_stopping(context))
+            return vme_stopped_here(context);
+    }
+    *done = lost == 0 || (differing & ((UINT64_C(1) << lost) - 1)) == 0;
+    if (*done)
+        return VME_OK;
+    if (count == 0)
+        return mend_places(context, w, n, place_bits, done);
+    *done = true;
+    for (int k = 0; k < count && *done; k++) {          /* right unless another key looks like the one selected */
+        uint64_t selected = words[kth[k]] >> place_bits;
+        int64_t alike = 0;
+        for (int64_t begin = 0; begin < n; begin += PIECE) {
+            int64_t end = n - begin < PIECE ? n : begin + PIECE;
+            for (int64_t i = begin; i < end; i++)
+                alike += words[i] >> place_bits == selected;
+            if (vme_stopping(context))
+                return vme_stopped_here(context);
+        }
+        *done = alike == 1;
+    }
+    return VME_OK;
+}
+
+/* ---- lines */
+enum { OUT, IN };
+enum { SHORT_MOST = 256 };      /* elements of a line for which beginning one takes a part of the time */
+
+typedef struct sort {
+    vme_context *context;
+    const vme_order_kernels *kernels;   /* NULL: radix sort, always so of complex numbers */
+    vme_nest lines;
+    vme_dtype dtype;
+    int64_t length, in_step, out_step;
+    bool descending, places;            /* places: the output is argsort's */
+    bool alone;                         /* there is one line */
+    int kth_count;                      /* 0: whole lines are sorted */
+    const int64_t *kth;
+} sort;
+
+typedef struct sorted_line {
+    const sort *s;
+    work *w;
+    const char *in;
+    char *out;
+} sorted_line;
+
+/* A piece of a line, [begin, end), between two looks at the stop flag. */
+typedef void piece_work(const sorted_line *l, int64_t begin, int64_t end);
+
+static vme_status each_piece(const sorted_line *l, piece_work *run)
+{
+    for (int64_t begin = 0, end; begin < l->s->length; begin = end) {
+        end = l->s->length - begin < PIECE ? l->s->length : begin + PIECE;
+        run(l, begin, end);
+        if (vme_stopping(l->s->context))
+            return vme_stopped_here(l->s->context);
+    }
+    return VME_OK;
+}
+
+static void number_places(const sorted_line *l, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++)
+        l->w->places[i] = i;
+}
+
+static void read_keys(const sorted_line *l, int64_t begin, int64_t end)
+{
+    load_keys(l->s->dtype, end - begin, l->in + begin * l->s->in_step, l->s->in_step, l->s->descending, l->s->places, l->w->keys + begin);
+}
+
+static void write_elements(const sorted_line *l, int64_t begin, int64_t end)
+{
+    store_keys(l->s->dtype, end - begin, l->w->keys + begin, l->s->descending, l->out + begin * l->s->out_step, l->s->out_step);
+}
+
+static void write_places(const sorted_line *l, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++)
+        *(e_i64 *)(l->out + i * l->s->out_step) = l->w->places[i];
+}
+
+/* Of complex numbers, in the order of their places: keys of the imaginary parts, of the real ones, and of which parts are NaN. */
+static void read_parts(const sorted_line *l, int64_t begin, int64_t end, int offset)
+{
+    vme_dtype part = part_of(l->s->dtype);
+    for (int64_t i = begin; i < end; i++)
+        load_keys(part, 1, l->in + l->w->places[i] * l->s->in_step + offset, 0, l->s->descending, true, l->w->keys + i);
+}
+
+static void read_imaginary_keys(const sorted_line *l, int64_t begin, int64_t end) { read_parts(l, begin, end, vme_dtype_size(part_of(l->s->dtype))); }
+static void read_real_keys(const sorted_line *l, int64_t begin, int64_t end) { read_parts(l, begin, end, 0); }
+
+static void read_nan_keys(const sorted_line *l, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++) {
+        uint64_t key[3];
+        load_key(l->s->dtype, l->in + l->w->places[i] * l->s->in_step, key);
+        l->w->keys[i] = key[0];
+    }
+}
+
+/* A line of complex numbers is written in place: so it is gathered first, in the room of both kinds of keys, one behind the other. */
+static char *line_aside(const sorted_line *l) { return (char *)(l->w->keys < l->w->spare_keys ? l->w->keys : l->w->spare_keys); }
+
+static void gather_elements(const sorted_line *l, int64_t begin, int64_t end)
+{
+    int bytes = vme_dtype_size(l->s->dtype);
+    char *to = line_aside(l);
+    for (int64_t i = begin; i < end; i++)
+        memcpy(to + i * bytes, l->in + l->w->places[i] * l->s->in_step, (size_t)bytes);
+}
+
+static void write_gathered(const sorted_line *l, int64_t begin, int64_t end)
+{
+    int bytes = vme_dtype_size(l->s->dtype);
+    const char *from = line_aside(l);
+    for (int64_t i = begin; i < end; i++)
+        memcpy(l->out + i * l->s->out_step, from + i * bytes, (size_t)bytes);
+}
+
+/* The places of a line of complex numbers in order, left in w->places. */
+static vme_status order_complex(const sorted_line *l)
+{
+    piece_work *const keys[] = {read_imaginary_keys, read_real_keys, read_nan_keys};
+    vme_status status = each_piece(l, number_places);
+    for (int i = 0; i < 3 && status == VME_OK; i++) {
+        status = each_piece(l, keys[i]);
+        if (status == VME_OK)
+            status = radix_sort(l->s->context, l->w, l->s->length);
+    }
+    return status;
+}
+
+/* The places, or the keys where only values are asked for, of a line of real numbers in order. */
+static vme_status order_line(const sorted_line *l)
+{
+    const sort *s = l->s;
+    bool done = false;
+    vme_status status = VME_OK;
+    if (s->places && s->kernels != NULL && s->length > INSERTION_MOST)
+        status = order_places(s->context, s->kernels, l->w, s->dtype, s->length, l->in, s->in_step, s->descending, s->kth_count, s->kth,
+                              s->alone, &done);
+    if (status != VME_OK || done)
+        return status;
+    if (s->places)
+        status = each_piece(l, number_places);
+    if (status == VME_OK)
+        status = each_piece(l, read_keys);
+    if (status != VME_OK)
+        return status;
+    return s->kth_count > 0 ? select_keys(s->context, l->w, s->length, s->kth_count, s->kth) : radix_sort(s->context, l->w, s->length);
+}
+
+static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
+{
+    const sorted_line l = {s, w, in, out};
+    bool complex = s->dtype >= VME_COMPLEX64;
+    vme_status status = complex ? order_complex(&l) : order_line(&l);
+    if (status == VME_OK && complex && !s->places) {
+        status = each_piece(&l, gather_elements);
+        return status == VME_OK ? each_piece(&l, write_gathered) : status;
+    }
+    return status == VME_OK ? each_piece(&l, s->places ? write_places : write_elements) : status;
+}
+
+/* Short lines one behind the other: many are keyed at once. */
+static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
+{
+    bool wide = key_is_wide(s->dtype);
+    int64_t size = wide ? 8 : 4, line_bytes = s->length * size, most = PIECE / 16 / s->length;
+    char *lines = s->lines.data[OUT] + begin * line_bytes;
+    for (int64_t count; begin < end; begin += count, lines += count * line_bytes) {
+        count = end - begin < most ? end - begin : most;
+        vme_status status = make_keys(s->context, s->kernels, s->dtype, count * s->length, lines, size, s->descending, false, lines);
+        for (int64_t i = 0; i < count && status == VME_OK; i++)
+            status = order_keys(s->context, s->kernels, wide, s->length, lines + i * line_bytes, s->kth_count, s->kth, s->alone);
+        if (status != VME_OK)
+            return status;
+        s->kernels->elements[wide](s->dtype, count * s->length, lines, s->descending, lines, size);
+    }
+    return VME_OK;
+}
+
+/* Lines of which only the values are sorted, by the backend's kernels. */
+static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end)
+{
+    int size = vme_dtype_size(s->dtype);
+    size_t bytes = size == 1 || (size >= 4 && s->out_step == size) ? 0 : (size_t)s->length * (size_t)(size == 8 ? 8 : 4);
+    void *keys = NULL;
+    vme_status status = VME_OK;
+    vme_cursor at;
+    if (bytes > 0 && (keys = vme_scratch_new(s->context, bytes)) == NULL)
+        return VME_NO_MEMORY;
+    if (size >= 4 && s->out_step == size && s->lines.rank == 1 && s->lines.loops[0].step[OUT] == s->length * size && s->length <= SHORT_MOST)
+        return sort_short_lines(s, begin, end);
+    vme_nest_seek(&s->lines, begin, &at);
+    for (int64_t line = begin; line < end && status == VME_OK; line++, vme_nest_advance(&s->lines, &at, 1))
+        status = size == 1 ? sort_bytes(s->context, s->dtype, s->length, at.data[OUT], s->out_step, s->descending)
+                           : sort_by_keys(s->context, s->kernels, s->dtype, s->length, at.data[OUT], s->out_step, s->descending, s->kth_count,
+                                          s->kth, keys, s->alone);
+    vme_scratch_free(s->context, keys, bytes);
+    return status;
+}
+
+static vme_status sort_lines(void *argument, int64_t begin, int64_t end)
+{
+    const sort *s = argument;
+    if (!s->places && (s->kernels != NULL || vme_dtype_size(s->dtype) == 1))
+        return sort_values_of_lines(s, begin, end);
+    work w;
+    vme_status status = work_new(s->context, s->length, s->places || s->dtype >= VME_COMPLEX64, &w);
+    if (status != VME_OK)
+        return status;
+    vme_cursor at;
+    vme_nest_seek(&s->lines, begin, &at);
+    for (int64_t line = begin; line < end && status == VME_OK; line++, vme_nest_advance(&s->lines, &at, 1))
+        status = sort_line(s, &w, at.data[IN], at.data[OUT]);
+    vme_scratch_free(s->context, w.block, w.bytes);
+    return status;
+}
+
+static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis, bool descending, bool places, int kth_count,
+                           const int64_t *kth, const vme_tensor *out)
+{
+    int64_t shape[VME_RANK_MOST], in_strides[VME_RANK_MOST], out_strides[VME_RANK_MOST];
+    int rank = 0;
+    for (int d = 0; d < in->rank; d++)
+        if (d != axis) {
+            shape[rank] = in->shape[d];
+            in_strides[rank] = in->strides[d];
+            out_strides[rank++] = out->strides[d];
+        }
+    sort s = {.context = context, .dtype = (vme_dtype)in->dtype, .length = in->shape[axis], .in_step = in->strides[axis],
+              .out_step = out->strides[axis], .descending = descending, .places = places, .kth_count = kth_count, .kth = kth};
+    vme_nest_make(&s.lines, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){out_strides, in_strides},
+                  (char *const[]){out->data, in->data});
+    if (s.lines.elements == 0 || s.length == 0)
+        return VME_OK;
+    const vme_kernels *kernels = vme_kernels_current();
+    if (kernels->order.sort[0] != NULL && s.dtype < VME_COMPLEX64)
+        s.kernels = &kernels->order;
+    s.alone = s.lines.elements == 1;
+    return s.alone ? sort_lines(&s, 0, 1) : vme_parallel(context, s.lines.elements, 4096 / s.length + 1, sort_lines, &s);
+}
+
+static vme_status check(const char *name, const vme_tensor *in, int axis, const vme_tensor *out)
+{
+    if (axis < 0 || axis >= in->rank)
+        return vme_fail(VME_BAD_AXIS, "axis %d is out of bounds for array of dimension %d", axis, in->rank);
+    bool fits = in->rank == out->rank;
+    for (int d = 0; fits && d < in->rank; d++)
+        fits = in->shape[d] == out->shape[d];
+    if (!fits)
+        return vme_fail(VME_BAD_SHAPE, "the output of %s has another shape than its input", name);
+    return vme_check_output(out);
+}
+
+static vme_status sort_values(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count, const int64_t *kth,
+                              const vme_tensor *out)
+{
+    vme_status status = check("sort", in, axis, out);
+    if (status == VME_OK)
+        status = vme_copy(context, in, out);
+    return status == VME_OK ? sort_all(context, out, axis, descending, false, kth_count, kth, out) : status;
+}
+
+static vme_status sort_places(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count, const int64_t *kth,
+                              const vme_tensor *out)
+{
+    vme_status status = check("argsort", in, axis, out);
+    if (status != VME_OK)
+        return status;
+    if (out->dtype != VME_INT64)
+        return vme_fail(VME_BAD_DTYPE, "the output of argsort is int64, not %s", vme_dtype_name((vme_dtype)out->dtype));
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    if (!vme_overlap(in, out))
+        return sort_all(context, in, axis, descending, true, kth_count, kth, out);
+    int64_t strides[VME_RANK_MOST];
+    vme_tensor aside;
+    status = vme_aside_new(context, out, strides, &aside);
+    if (status != VME_OK)
+        return status;
+    status = sort_all(context, in, axis, descending, true, kth_count, kth, &aside);
+    if (status == VME_OK)
+        status = vme_copy(context, &aside, out);
+    vme_buffer_unref(aside.buffer);
+    return status;
+}
+
+vme_status vme_sort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
+{
+    return sort_values(context, in, axis, descending, 0, NULL, out);
+}
+
+vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
+{
+    return sort_places(context, in, axis, descending, 0, NULL, out);
+}
+
+vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, int count, const int64_t *kth, bool places,
+                         const vme_tensor *out)
+{
+    for (int i = 0; axis >= 0 && axis < in->rank && i < count; i++)
+        if (kth[i] < (i == 0 ? 0 : kth[i - 1] + 1) || kth[i] >= in->shape[axis])
+            return vme_fail(VME_BAD_VALUE, "kth(=%lld) out of bounds (%lld)", (long long)kth[i], (long long)in->shape[axis]);
+    return (places ? sort_places : sort_values)(context, in, axis, false, count, kth, out);
+}
+
+/* ---- searching */
+enum { SEARCH_BLOCK = 128 };
+
+typedef struct search {
+    vme_nest nest;              /* places, values */
+    vme_dtype dtype;
+    const char *sorted;
+    const vme_order_kernels *kernels;   /* NULL: none on this backend */
+    const uint64_t *keys;       /* of the sorted array, the kernels' own where there are any; NULL: made one by one, for few values or complex ones */
+    int64_t count, step;
+    bool right;
+} search;
+
+/* How many keys are below the value (at it, too: `right`). No branches: a wrong guess would cost more than a step. */
+static inline int64_t place_of(const uint64_t *keys, int64_t count, uint64_t value, bool right)
+{
+    const uint64_t *base = keys;
+    while (count > 1) {
+        int64_t half = count / 2;
+        base += half & -(int64_t)(right ? base[half - 1] <= value : base[half - 1] < value);
+        count -= half;
+    }
+    return base - keys + (count == 1 && (right ? *base <= value : *base < value));
+}
+
+/* Keys of the sorted array, or of the values. */
+static void search_keys_of(const search *s, int64_t n, const char *in, int64_t step, uint64_t *keys)
+{
+    int64_t range[3] = {0};
+    if (s->kernels != NULL)
+        s->kernels->place_keys(s->dtype, n, in, step, false, (const int64_t *)keys, (int64_t *)keys, range);
+    else
+        load_keys(s->dtype, n, in, step, false, true, keys);
+}
+
+static vme_status search_keys(const search *s, int64_t begin, int64_t end)
+{
+    uint64_t values[SEARCH_BLOCK];
+    int64_t places[SEARCH_BLOCK];
+    vme_cursor at;
+    int64_t n, left = end - begin;
+    for (vme_nest_seek(&s->nest, begin, &at); left > 0; left -= n, vme_nest_advance(&s->nest, &at, n)) {
+        n = vme_nest_run(&s->nest, &at, left < SEARCH_BLOCK ? left : SEARCH_BLOCK);
+        search_keys_of(s, n, at.data[IN], s->nest.loops[0].step[IN], values);
+        char *out = at.data[OUT];
+        int64_t step = s->nest.loops[0].step[OUT];
+        if (s->kernels != NULL) {
+            s->kernels->search(n, (const int64_t *)values, s->count, (const int64_t *)s->keys, s->right, places);
+            for (int64_t i = 0; i < n; i++)
+                *(e_i64 *)(out + i * step) = places[i];
+        } else if (s->right)
+            for (int64_t i = 0; i < n; i++)
+                *(e_i64 *)(out + i * step) = place_of(s->keys, s->count, values[i], true);
+        else
+            for (int64_t i = 0; i < n; i++)
+                *(e_i64 *)(out + i * step) = place_of(s->keys, s->count, values[i], false);
+    }
+    return VME_OK;
+}
+
+static vme_status search_places(void *argument, int64_t begin, int64_t end)
+{
+    const search *s = argument;
+    if (s->keys != NULL)
+        return search_keys(s, begin, end);
+    vme_cursor at;
+    vme_nest_seek(&s->nest, begin, &at);
+    for (int64_t i = begin; i < end; i++, vme_nest_advance(&s->nest, &at, 1)) {
+        uint64_t value[3], middle[3];
+        load_key(s->dtype, at.data[IN], value);
+        int64_t low = 0, high = s->count;
+        while (low < high) {
+            int64_t half = low + (high - low) / 2;
+            load_key(s->dtype, s->sorted + half * s->step, middle);
+            if (s->right ? !key_less(value, middle) : key_less(middle, value))
+                low = half + 1;
+            else
+                high = half;
+        }
+        *(e_i64 *)at.data[OUT] = low;
+    }
+    return VME_OK;
+}
+
+vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, const vme_tensor *values, bool right,
+                            const vme_tensor *out)
+{
+    vme_status status = vme_check_output(out);
+    if (status != VME_OK)
+        return status;
+    if (sorted->rank != 1)
+        return vme_fail(VME_BAD_SHAPE, "object too deep for desired array");
+    if (sorted->dtype != values->dtype || out->dtype != VME_INT64)
+        return vme_fail(VME_BAD_DTYPE, "searchsorted takes values of the sorted array's dtype and gives int64");
+    int64_t strides[VME_RANK_MOST];
+    status = vme_broadcast_strides(values, out, strides);
+    if (status != VME_OK)
+        return status;
+    atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
+    if (vme_overlap(sorted, out) || vme_overlap(values, out)) {
+        int64_t aside_strides[VME_RANK_MOST];
+        vme_tensor aside;
+        status = vme_aside_new(context, out, aside_strides, &aside);
+        if (status != VME_OK)
+            return status;
+        status = vme_searchsorted(context, sorted, values, right, &aside);
+        if (status == VME_OK)
+            status = vme_copy(context, &aside, out);
+        vme_buffer_unref(aside.buffer);
+        return status;
+    }
+    search s = {.dtype = (vme_dtype)sorted->dtype, .sorted = sorted->data, .count = sorted->shape[0],
+                .step = sorted->strides[0], .right = right};
+    vme_nest_make(&s.nest, VME_NEST_ANY, out->rank, out->shape, 2, (const int64_t *const[]){out->strides, strides},
+                  (char *const[]){out->data, values->data});
+    const vme_kernels *kernels = vme_kernels_current();
+    if (kernels->order.search != NULL)
+        s.kernels = &kernels->order;
+    uint64_t *keys = NULL;
+    size_t bytes = (size_t)s.count * sizeof *keys;
+    if (s.dtype < VME_COMPLEX64 && s.count > 0 && s.nest.elements >= s.count / 8) {
+        keys = vme_scratch_new(context, bytes);
+        if (keys == NULL)
+            return VME_NO_MEMORY;
+        for (int64_t begin = 0; begin < s.count; begin += PIECE) {
+            search_keys_of(&s, s.count - begin < PIECE ? s.count - begin : PIECE, s.sorted + begin * s.step, s.step, keys + begin);
+            if (vme_stopping(context)) {
+                vme_scratch_free(context, keys, bytes);
+                return vme_stopped_here(context);
+            }
+        }
+        s.keys = keys;
+    }
+    status = vme_parallel(context, s.nest.elements, 1024, search_places, &s);
+    if (keys != NULL)
+        vme_scratch_free(context, keys, bytes);
+    return status;
+}

@@ -1,0 +1,272 @@
+/* Buffers: reference-counted bytes. A small one is one block, header and data; a larger one's data is a block of its own, the
+ * largest ones' on pages of their own (pages.h).
+ *
+ * What crossed a wall is also known by who holds it: each receiver has a share, a header of its own on the same bytes. When the
+ * context that pays ends, it is from these that an heir is chosen. Lists of shares and of what crossed are under one lock, which
+ * buffers that never cross do not touch.
+ */
+#include "runtime/pages.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vme_window.h"
+
+enum {
+    SMALL_MOST = 4096,              /* bytes of one block with the header */
+    PAGES_LEAST = 4 << 20,          /* from here on on pages of its own */
+};
+
+struct vme_buffer {
+    atomic_int refs;
+    atomic_int windows;             /* of the whole, also those that were opened on a share */
+    atomic_bool frozen;
+    atomic_bool crossed;            /* it may be in a list */
+    bool writable, separate;        /* separate: `data` is a block of its own */
+    void *data;
+    size_t size;                    /* bytes */
+    size_t pages;                   /* bytes of pages of its own; 0: malloc's */
+    bool inherited;                 /* who pays did not make it: its pages are not kept for them, who saw a part of them at most */
+    vme_context *payer;             /* one reference; NULL: nobody. Lock held once it crossed */
+    void *owner;                    /* foreign: what `drop` takes */
+    void (*drop)(void *owner);
+    /* across walls */
+    vme_buffer *whole;              /* a share: what it shares, one reference; else NULL */
+    vme_context *holder;            /* a share: who holds it, one reference */
+    vme_buffer *shares;             /* lock held */
+    vme_buffer *next, **link;       /* lock held: in the list of the whole's shares, or of what its payer's crossed; link NULL: in none */
+};
+
+static pthread_mutex_t walls = PTHREAD_MUTEX_INITIALIZER;
+
+static void before_fork(void) { pthread_mutex_lock(&walls); }
+static void after_fork(void) { pthread_mutex_unlock(&walls); }
+__attribute__((constructor)) static void begin(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+
+/* Lock held, these two. */
+static void list_add(vme_buffer **list, vme_buffer *buffer)
+{
+    buffer->next = *list;
+    buffer->link = list;
+    if (buffer->next != NULL)
+        buffer->next->link = &buffer->next;
+    *list = buffer;
+}
+
+static void list_remove(vme_buffer *buffer)
+{
+    *buffer->link = buffer->next;
+    if (buffer->next != NULL)
+        buffer->next->link = buffer->link;
+    buffer->link = NULL;
+}
+
+static char *align(char *address)
+{
+    return (char *)(((uintptr_t)address + VME_ALIGNMENT - 1) & ~(uintptr_t)(VME_ALIGNMENT - 1));
+}
+
+/* A buffer with undefined contents (or zeros), not charged; NULL: no memory. */
+static vme_buffer *block_new(const vme_context *context, size_t bytes, bool zeroed)
+{
+    if (bytes <= SMALL_MOST) {
+        vme_buffer *buffer = malloc(sizeof *buffer + VME_ALIGNMENT - 1 + bytes);
+        if (buffer == NULL)
+            return NULL;
+        memset(buffer, 0, sizeof *buffer);
+        buffer->data = align((char *)(buffer + 1));
+        if (zeroed)
+            memset(buffer->data, 0, bytes);
+        return buffer;
+    }
+    vme_buffer *buffer = calloc(1, sizeof *buffer);
+    if (buffer == NULL)
+        return NULL;
+    buffer->separate = true;
+    if (bytes >= PAGES_LEAST) {
+        buffer->data = vme_pages_new(context, bytes, zeroed, &buffer->pages);
+    } else {
+        buffer->data = aligned_alloc(VME_ALIGNMENT, (bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1));
+        if (buffer->data != NULL && zeroed)
+            memset(buffer->data, 0, bytes);
+    }
+    if (buffer->data == NULL) {
+        free(buffer);
+        return NULL;
+    }
+    return buffer;
+}
+
+vme_status vme_buffer_new(vme_context *context, size_t bytes, bool zeroed, vme_buffer **made)
+{
+    if (bytes > PTRDIFF_MAX - ((size_t)4 << 20))
+        return vme_fail(VME_NO_MEMORY, "%zu bytes are more than memory can hold", bytes);
+    vme_status status = vme_context_charge(context, bytes);
+    if (status != VME_OK)
+        return status;
+    vme_buffer *buffer = block_new(context, bytes, zeroed);
+    if (buffer == NULL) {
+        vme_context_release(context, bytes);
+        return vme_fail(VME_NO_MEMORY, "the system has no %zu bytes for an array", bytes);
+    }
+    atomic_init(&buffer->refs, 1);
+    buffer->writable = true;
+    buffer->size = bytes;
+    buffer->payer = vme_context_ref(context);
+    atomic_fetch_add_explicit(&context->buffers, 1, memory_order_relaxed);
+    vme_context_note_peak(context);
+    *made = buffer;
+    return VME_OK;
+}
+
+vme_status vme_buffer_wrap(vme_context *context, void *data, size_t bytes, bool writable, void *owner,
+                           void (*drop)(void *owner), vme_buffer **made)
+{
+    (void)context;              /* foreign memory is its owner's to pay */
+    vme_buffer *buffer = calloc(1, sizeof *buffer);
+    if (buffer == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a buffer's header");
+    atomic_init(&buffer->refs, 1);
+    buffer->writable = writable;
+    buffer->data = data;
+    buffer->size = bytes;
+    buffer->owner = owner;
+    buffer->drop = drop;
+    *made = buffer;
+    return VME_OK;
+}
+
+vme_buffer *vme_buffer_ref(vme_buffer *buffer)
+{
+    atomic_fetch_add_explicit(&buffer->refs, 1, memory_order_relaxed);
+    return buffer;
+}
+
+void vme_buffer_unref(vme_buffer *buffer)
+{
+    if (atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (atomic_load_explicit(&buffer->crossed, memory_order_relaxed)) {
+        pthread_mutex_lock(&walls);
+        if (buffer->link != NULL)
+            list_remove(buffer);
+        pthread_mutex_unlock(&walls);
+    }
+    if (buffer->whole != NULL) {
+        vme_context_unref(buffer->holder);
+        vme_buffer_unref(buffer->whole);
+        free(buffer);
+        return;
+    }
+    vme_context *payer = buffer->payer;
+    if (buffer->pages != 0)
+        vme_pages_free(buffer->inherited ? NULL : payer, buffer->data, buffer->pages);
+    else if (buffer->separate)
+        free(buffer->data);
+    if (payer != NULL) {
+        vme_context_release(payer, buffer->size);
+        atomic_fetch_sub_explicit(&payer->buffers, 1, memory_order_relaxed);
+        vme_context_unref(payer);
+    }
+    if (buffer->drop != NULL)
+        buffer->drop(buffer->owner);
+    free(buffer);
+}
+
+void *vme_buffer_data(const vme_buffer *buffer) { return buffer->data; }
+size_t vme_buffer_size(const vme_buffer *buffer) { return buffer->size; }
+int vme_buffer_references(const vme_buffer *buffer) { return atomic_load(&buffer->refs); }
+vme_buffer *vme_buffer_whole(vme_buffer *buffer) { return buffer->whole != NULL ? buffer->whole : buffer; }
+
+void vme_buffer_freeze(vme_buffer *buffer)
+{
+    buffer = vme_buffer_whole(buffer);
+    atomic_store(&buffer->frozen, true);
+    atomic_store(&buffer->crossed, true);
+    pthread_mutex_lock(&walls);
+    if (buffer->payer != NULL && buffer->link == NULL)
+        list_add(&buffer->payer->crossed, buffer);
+    pthread_mutex_unlock(&walls);
+}
+
+bool vme_buffer_writable(vme_buffer *buffer)
+{
+    vme_buffer *whole = vme_buffer_whole(buffer);
+    if (!whole->writable)
+        return false;
+    if (!atomic_load_explicit(&whole->frozen, memory_order_relaxed))
+        return true;
+    if (atomic_load_explicit(&whole->refs, memory_order_acquire) != 1
+        || atomic_load_explicit(&buffer->refs, memory_order_acquire) != 1)
+        return false;
+    atomic_store(&whole->frozen, false);        /* nobody else is left to see it change, and nobody can come */
+    return true;
+}
+
+/* A share's whole, without changing either. */
+static vme_buffer *whole_of(const vme_buffer *buffer) { return buffer->whole != NULL ? buffer->whole : (vme_buffer *)buffer; }
+
+void vme_buffer_open_window(vme_buffer *buffer) { atomic_fetch_add_explicit(&whole_of(buffer)->windows, 1, memory_order_relaxed); }
+void vme_buffer_close_window(vme_buffer *buffer) { atomic_fetch_sub_explicit(&whole_of(buffer)->windows, 1, memory_order_release); }
+bool vme_buffer_has_window(const vme_buffer *buffer) { return atomic_load_explicit(&whole_of(buffer)->windows, memory_order_acquire) != 0; }
+
+vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer **made)
+{
+    vme_buffer *whole = vme_buffer_whole(buffer), *share = calloc(1, sizeof *share);
+    if (share == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a buffer's header");
+    atomic_init(&share->refs, 1);
+    atomic_init(&share->crossed, true);
+    share->data = whole->data;
+    share->size = whole->size;
+    share->whole = vme_buffer_ref(whole);
+    share->holder = vme_context_ref(holder);
+    pthread_mutex_lock(&walls);
+    list_add(&whole->shares, share);
+    pthread_mutex_unlock(&walls);
+    *made = share;
+    return VME_OK;
+}
+
+/* Lock held. Who pays for it now, charged already; NULL: nobody. */
+static vme_context *heir_of(const vme_buffer *buffer)
+{
+    vme_context *host = NULL;
+    for (int forced = 0; forced < 2; forced++)
+        for (const vme_buffer *share = buffer->shares; share != NULL; share = share->next) {
+            vme_context *holder = share->holder;
+            if (holder->ended || atomic_load(&share->refs) == 0)
+                continue;
+            if (holder->account.inherit == NULL)
+                host = holder;
+            else if (vme_context_inherit(holder, buffer->size, forced))
+                return holder;
+        }
+    if (host != NULL)
+        vme_context_inherit(host, buffer->size, true);
+    return host;
+}
+
+void vme_context_end(vme_context *context)
+{
+    pthread_mutex_lock(&walls);
+    context->ended = true;
+    while (context->crossed != NULL) {
+        vme_buffer *buffer = context->crossed;
+        vme_context *heir = heir_of(buffer);
+        list_remove(buffer);
+        vme_context_release(context, buffer->size);
+        atomic_fetch_sub_explicit(&context->buffers, 1, memory_order_relaxed);
+        buffer->payer = heir;
+        buffer->inherited = true;
+        if (heir != NULL) {
+            vme_context_ref(heir);
+            atomic_fetch_add_explicit(&heir->buffers, 1, memory_order_relaxed);
+            list_add(&heir->crossed, buffer);
+        }
+        vme_context_unref(context);
+    }
+    pthread_mutex_unlock(&walls);
+    vme_pages_drop(context);
+}

@@ -1,0 +1,125 @@
+/* Contexts: who pays for memory and CPU, and who may stop the work. A context lives until its last buffer is gone. */
+#include "runtime/pages.h"
+
+#include <stdlib.h>
+
+vme_status vme_context_new(const vme_account *account, unsigned flags, vme_context **made)
+{
+    vme_context *context = calloc(1, sizeof *context);
+    if (context == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for an engine context");
+    atomic_init(&context->refs, 1);
+    context->flags = flags;
+    if (account != NULL) {
+        context->account = *account;
+        if (account->retain != NULL)
+            account->retain(account->owner);
+    }
+    *made = context;
+    return VME_OK;
+}
+
+vme_context *vme_context_ref(vme_context *context)
+{
+    atomic_fetch_add_explicit(&context->refs, 1, memory_order_relaxed);
+    return context;
+}
+
+void vme_context_unref(vme_context *context)
+{
+    if (atomic_fetch_sub_explicit(&context->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (context->account.forget != NULL)
+        context->account.forget(context->account.owner);
+    vme_pages_drop(context);
+    free(context);
+}
+
+void vme_context_stop(vme_context *context, bool stop)
+{
+    atomic_store(&context->stopped, stop);
+    vme_context_event(context);
+}
+
+bool vme_context_stopped(const vme_context *context) { return atomic_load(&context->stopped); }
+
+vme_status vme_stopped_here(vme_context *context)
+{
+    atomic_fetch_add_explicit(&context->stops, 1, memory_order_relaxed);
+    return vme_fail(VME_STOPPED, "the work was stopped");
+}
+
+void vme_context_note_peak(vme_context *context)
+{
+    long long live = atomic_load_explicit(&context->live, memory_order_relaxed);
+    long long peak = atomic_load_explicit(&context->peak, memory_order_relaxed);
+    while (live > peak && !atomic_compare_exchange_weak_explicit(&context->peak, &peak, live, memory_order_relaxed,
+                                                                memory_order_relaxed))
+        ;
+}
+
+vme_status vme_context_charge(vme_context *context, size_t bytes)
+{
+    if (context->account.charge != NULL && !context->account.charge(context->account.owner, bytes)) {
+        atomic_fetch_add_explicit(&context->refused, 1, memory_order_relaxed);
+        return vme_fail(VME_NO_MEMORY, "an array of %zu bytes would pass the memory limit", bytes);
+    }
+    atomic_fetch_add_explicit(&context->live, (long long)bytes, memory_order_relaxed);
+    return VME_OK;
+}
+
+bool vme_context_inherit(vme_context *context, size_t bytes, bool forced)
+{
+    if (context->account.inherit != NULL && !context->account.inherit(context->account.owner, bytes, forced))
+        return false;
+    atomic_fetch_add_explicit(&context->live, (long long)bytes, memory_order_relaxed);
+    vme_context_note_peak(context);
+    return true;
+}
+
+void vme_context_release(vme_context *context, size_t bytes)
+{
+    atomic_fetch_sub_explicit(&context->live, (long long)bytes, memory_order_relaxed);
+    if (context->account.release != NULL)
+        context->account.release(context->account.owner, bytes);
+}
+
+void *vme_scratch_new(vme_context *context, size_t bytes)
+{
+    if (bytes > PTRDIFF_MAX - VME_ALIGNMENT) {
+        vme_fail(VME_NO_MEMORY, "%zu bytes are more than memory can hold", bytes);
+        return NULL;
+    }
+    if (vme_context_charge(context, bytes) != VME_OK)
+        return NULL;
+    size_t rounded = (bytes + VME_ALIGNMENT) & ~(size_t)(VME_ALIGNMENT - 1);
+    void *scratch = aligned_alloc(VME_ALIGNMENT, rounded);
+    if (scratch == NULL) {
+        vme_context_release(context, bytes);
+        vme_fail(VME_NO_MEMORY, "the system has no %zu bytes", bytes);
+    } else {
+        vme_context_note_peak(context);
+    }
+    return scratch;
+}
+
+void vme_scratch_free(vme_context *context, void *scratch, size_t bytes)
+{
+    if (scratch == NULL)
+        return;
+    free(scratch);
+    vme_context_release(context, bytes);
+}
+
+void vme_context_statistics(const vme_context *context, vme_statistics *statistics)
+{
+    *statistics = (vme_statistics){
+        .live_bytes = atomic_load(&context->live),
+        .peak_bytes = atomic_load(&context->peak),
+        .buffers = atomic_load(&context->buffers),
+        .operators = atomic_load(&context->operators),
+        .stopped = atomic_load(&context->stops),
+        .refused = atomic_load(&context->refused),
+        .helper_cpu_ns = atomic_load(&context->helper_ns),
+    };
+}

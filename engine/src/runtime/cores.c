@@ -1,0 +1,28 @@
+/* What the system says of cores (cores.h). A set that somebody else has given a thread meanwhile is left as that one wants it. */
+#include "runtime/cores.h"
+
+#include <unistd.h>
+
+int cores_count(void)
+{
+    cpu_set_t set;
+    long online = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+    return online < 1 ? 1 : online > CPU_SETSIZE ? CPU_SETSIZE : (int)online;
+}
+
+void core_avoid(pthread_t thread, core_avoided *it, int core)
+{
+    cpu_set_t set;
+    if (core < 0 || it->core == core || pthread_getaffinity_np(thread, sizeof set, &set) != 0)
+        return;
+    if (it->taken >= 0 && CPU_EQUAL(&set, &it->left))
+        CPU_SET(it->taken, &set);
+    bool take = core < CPU_SETSIZE && CPU_ISSET(core, &set) && CPU_COUNT(&set) > 1;
+    if (take)
+        CPU_CLR(core, &set);
+    if (pthread_setaffinity_np(thread, sizeof set, &set) != 0)
+        return;
+    it->core = core;
+    it->taken = take ? core : CORE_NONE;
+    it->left = set;
+}

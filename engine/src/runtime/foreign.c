@@ -1,0 +1,266 @@
+/* Threads for foreign code: libraries that cannot be asked to stop run on a thread of the engine's own, with a stack of 8 MiB,
+ * while their caller waits. A stop of the caller's context abandons the work: the caller goes on at once, the thread ends what
+ * it has begun, then frees the memory that it worked on, which stays charged until then.
+ *
+ * A thread serves one caller at a time and is kept for the next one; as many are kept as the engine may use threads. Who works
+ * here has a caller that sleeps, so there are no more runnable threads than callers. A forked child starts without any.
+ *
+ * A process that exits waits for work that goes on, for a second: a foreign library's destructors free what that work stands on
+ * (OpenBLAS unmaps its buffers, and the thread dies of it). Work that takes longer, which nobody waits for, ends with the process,
+ * which then skips the destructors. */
+#include "runtime/foreign.h"
+
+#include <linux/futex.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STACK = 8 << 20, SPINS = 1 << 10, LOOK_NS = 5000000, COPY_PIECE = 256 << 10, EXIT_S = 1 };
+
+typedef struct job {
+    atomic_int refs;                /* the caller's and the thread's */
+    atomic_bool done, abandoned;
+    vme_context *context;           /* a reference */
+    vme_foreign_work *work;
+    void *block;
+    size_t bytes;
+    clockid_t clock;                /* the thread's CPU; set before `begun` */
+    atomic_bool begun;
+    uint64_t before_ns;
+    uint64_t spent_ns;              /* set before `done` */
+    vme_status status;
+    char message[VME_MESSAGE_SIZE];
+} job;
+
+typedef struct worker {
+    pthread_cond_t wake;
+    job *next;
+    struct worker *following;       /* in the list of idle ones */
+} worker;
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;           /* a job has; who exits waits for it */
+    worker *idle;
+    int idle_count;
+    int busy;                       /* threads with a job */
+    bool ending;                    /* the process exits: nobody begins another */
+} crew = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
+
+static void job_drop(job *done)
+{
+    if (atomic_fetch_sub_explicit(&done->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    vme_scratch_free(done->context, done->block, done->bytes);
+    vme_context_unref(done->context);
+    free(done);
+}
+
+/* The caller sleeps on its context's count of events, which a stop changes too. */
+static void event_wait(vme_context *context, unsigned seen)
+{
+    struct timespec most = {0, LOOK_NS};
+    syscall(SYS_futex, &context->events, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0);
+}
+
+void vme_context_event(vme_context *context)
+{
+    atomic_fetch_add(&context->events, 1);
+    syscall(SYS_futex, &context->events, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static uint64_t cpu_ns(clockid_t clock)
+{
+    struct timespec now;
+    return clock_gettime(clock, &now) == 0 ? (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec : 0;
+}
+
+static void serve(job *todo)
+{
+    if (pthread_getcpuclockid(pthread_self(), &todo->clock) != 0)
+        todo->clock = CLOCK_THREAD_CPUTIME_ID;
+    todo->before_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+    atomic_store(&todo->begun, true);
+    todo->status = todo->work(todo->context, todo->block, &todo->abandoned);
+    if (todo->status != VME_OK)
+        snprintf(todo->message, sizeof todo->message, "%s", vme_message());
+    todo->spent_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID) - todo->before_ns;
+    atomic_store(&todo->done, true);
+    vme_context_event(todo->context);
+    job_drop(todo);
+}
+
+static void *work_for_ever(void *argument)
+{
+    worker self = {.wake = PTHREAD_COND_INITIALIZER, .next = argument};
+    pthread_setname_np(pthread_self(), "vme");
+    for (;;) {
+        serve(self.next);
+        self.next = NULL;
+        pthread_mutex_lock(&crew.lock);
+        crew.busy--;
+        pthread_cond_signal(&crew.ended);
+        if (crew.idle_count >= vme_threads()) {
+            pthread_mutex_unlock(&crew.lock);
+            return NULL;
+        }
+        self.following = crew.idle;
+        crew.idle = &self;
+        crew.idle_count++;
+        while (self.next == NULL)
+            pthread_cond_wait(&self.wake, &crew.lock);
+        pthread_mutex_unlock(&crew.lock);
+    }
+}
+
+static void before_fork(void) { pthread_mutex_lock(&crew.lock); }
+static void in_parent(void) { pthread_mutex_unlock(&crew.lock); }
+static void in_child(void)
+{
+    crew.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    crew.idle = NULL;
+    crew.ended = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    crew.idle_count = 0;
+    crew.busy = 0;
+    crew.ending = false;
+}
+
+/* Handlers run before the libraries' destructors. */
+static void at_exit(int exit_status, void *unused)
+{
+    (void)unused;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += EXIT_S;
+    pthread_mutex_lock(&crew.lock);
+    crew.ending = true;
+    while (crew.busy > 0)
+        if (pthread_cond_timedwait(&crew.ended, &crew.lock, &until) != 0) {
+            fflush(NULL);
+            _exit(exit_status);
+        }
+    pthread_mutex_unlock(&crew.lock);
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_atfork(before_fork, in_parent, in_child);
+    (void)on_exit(at_exit, NULL);       /* without memory for it a process that exits does not wait */
+}
+
+static vme_status thread_start(job *todo)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    int error = pthread_attr_init(&attributes);
+    if (error == 0) {
+        sigfillset(&all);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        error = pthread_attr_setstacksize(&attributes, STACK);
+        if (error == 0 && (error = pthread_sigmask(SIG_SETMASK, &all, &before)) == 0) {
+            error = pthread_create(&thread, &attributes, work_for_ever, todo);
+            pthread_sigmask(SIG_SETMASK, &before, NULL);
+        }
+        pthread_attr_destroy(&attributes);
+    }
+    return error == 0 ? VME_OK : vme_fail(VME_NO_MEMORY, "the system gives no thread for a foreign library's work (error %d)", error);
+}
+
+static vme_status hand_over(job *todo)
+{
+    pthread_mutex_lock(&crew.lock);
+    if (crew.ending) {
+        pthread_mutex_unlock(&crew.lock);
+        return vme_stopped_here(todo->context);
+    }
+    worker *idle = crew.idle;
+    crew.busy++;
+    if (idle != NULL) {
+        crew.idle = idle->following;
+        crew.idle_count--;
+        idle->next = todo;
+        pthread_cond_signal(&idle->wake);
+    }
+    pthread_mutex_unlock(&crew.lock);
+    if (idle != NULL)
+        return VME_OK;
+    vme_status status = thread_start(todo);
+    if (status != VME_OK) {
+        pthread_mutex_lock(&crew.lock);
+        crew.busy--;
+        pthread_mutex_unlock(&crew.lock);
+    }
+    return status;
+}
+
+static void report(vme_context *context, uint64_t spent_ns, uint64_t *reported_ns)
+{
+    if (spent_ns <= *reported_ns)
+        return;
+    atomic_fetch_add_explicit(&context->helper_ns, spent_ns - *reported_ns, memory_order_relaxed);
+    if (context->account.worked != NULL)
+        context->account.worked(context->account.owner, spent_ns - *reported_ns);
+    *reported_ns = spent_ns;
+}
+
+vme_status vme_foreign(vme_context *context, vme_foreign_work *work, void **block, size_t bytes)
+{
+    if (vme_stopping(context))
+        return vme_stopped_here(context);
+    job *todo = calloc(1, sizeof *todo);
+    if (todo == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a foreign library's work");
+    atomic_init(&todo->refs, 2);
+    todo->context = vme_context_ref(context);
+    todo->work = work;
+    todo->block = *block;
+    todo->bytes = bytes;
+    vme_status status = hand_over(todo);
+    if (status != VME_OK) {
+        vme_context_unref(context);
+        free(todo);
+        return status;
+    }
+    uint64_t reported_ns = 0;
+    for (int i = 0; i < SPINS && !atomic_load(&todo->done); i++)
+        vme_relax();
+    for (;;) {
+        unsigned seen = atomic_load(&context->events);
+        if (atomic_load(&todo->done)) {
+            report(context, todo->spent_ns, &reported_ns);
+            status = todo->status == VME_OK ? VME_OK : vme_fail(todo->status, "%s", todo->message);
+            todo->block = NULL;             /* the caller's again */
+            break;
+        }
+        if (vme_stopping(context)) {
+            atomic_store(&todo->abandoned, true);
+            *block = NULL;
+            status = vme_stopped_here(context);
+            break;
+        }
+        event_wait(context, seen);
+        if (atomic_load(&todo->begun) && !atomic_load(&todo->done)) {
+            uint64_t now = cpu_ns(todo->clock);
+            report(context, now > todo->before_ns ? now - todo->before_ns : 0, &reported_ns);
+        }
+    }
+    job_drop(todo);
+    return status;
+}
+
+bool vme_foreign_copy(const vme_context *context, void *to, const void *from, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += COPY_PIECE) {
+        if (vme_stopping(context))
+            return false;
+        memcpy((char *)to + at, (const char *)from + at, bytes - at < COPY_PIECE ? bytes - at : COPY_PIECE);
+    }
+    return true;
+}

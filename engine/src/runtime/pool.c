@@ -1,0 +1,487 @@
+/* The process's one thread pool: dividing an operator's work among the calling thread and helpers.
+ *
+ * A job is a range of pieces on its caller's stack, taken in order, or from the parts that threads have to themselves and then from others'.
+ * The caller always works itself; helpers take pieces of listed jobs while fewer threads work than the pool may use, and leave between two
+ * pieces when more callers have come. So many callers at once have a core each and no helpers, a single one has all cores. What a piece
+ * computes never depends on who computes it.
+ *
+ * Helpers start when a job first wants one. An idle one spins a little (less and less while that finds nothing), then sleeps. Waking
+ * one costs its caller as much as some products take, so a job of several pieces does the first and wakes helpers when the others are
+ * worth it; those that spin come at once. A woken helper keeps off its caller's core, which a scheduler that packs threads on few cores
+ * would give it. A forked child starts without any. Everything shared is under one lock, taken twice a job and twice a helper's visit;
+ * single pieces never touch it. */
+#include "runtime/cores.h"
+#include "runtime/pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+
+enum {
+    PARTS_MOST = 8,             /* that threads have to themselves */
+    HELPERS_MOST = 255, HELPER_STACK = 256 << 10, SPINS_MOST = 1 << 10, SPINS_LEAST = 1 << 4,
+    TRIED_LEAST = 4,            /* pieces of a job that does one before it wakes helpers */
+    WAKING_NS = 100000,         /* of work left: half of it is gained, and the waking and the way to a core lost */
+};
+
+struct job {
+    vme_context *context;
+    vme_body *body;
+    void *argument;
+    int64_t count, grain;
+    vme_wishes wishes;              /* its caller's */
+    int parts;                      /* of the range: each begins where the one before it ends */
+    struct { _Atomic int64_t next; int64_t end; } part[PARTS_MOST];      /* next: the first element that nobody has taken */
+    atomic_bool ended;              /* a piece failed, or the context was stopped */
+    atomic_int helpers;             /* at work on it; changes under the lock */
+    bool listed, called, waiting;   /* under the lock: helpers may join; sleeping ones were woken; the caller sleeps until they have left */
+    struct job *previous, *following;
+    int core;                       /* that its caller was on when it was listed */
+    int64_t left_first, first_ns;   /* pieces that were left when it was first looked at, and when; 0: not yet */
+    /* under the lock: the lowest piece that failed, so that what the caller hears does not depend on who was faster */
+    int64_t failed_at;
+    vme_status status;
+    char message[VME_MESSAGE_SIZE];
+};
+
+/* Under the lock. */
+struct helper {
+    pthread_t thread;
+    pthread_cond_t woken;
+    bool sleeping;                  /* nobody has woken it yet */
+    int spinning_on;                /* a core, or CORE_NONE */
+    core_avoided avoided;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t left;            /* a helper left a job whose caller waits */
+    _Atomic(struct job *) first;    /* of the listed ones; changes under the lock */
+    int started;                    /* helpers */
+    struct helper helpers[HELPERS_MOST];
+    bool closing;
+    atomic_int sleeping, spinning;
+    atomic_int working;             /* threads at work on jobs of several pieces, callers and helpers */
+    atomic_int most;                /* that may be; 0: not asked yet */
+    _Alignas(VME_ALIGNMENT) atomic_uint listings;       /* counts, so that spinning helpers see a new one; alone in its line */
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
+
+static int cores(void)
+{
+    const int count = cores_count();
+    return count > HELPERS_MOST + 1 ? HELPERS_MOST + 1 : count;
+}
+
+int vme_threads(void)
+{
+    int most = atomic_load_explicit(&pool.most, memory_order_relaxed);
+    if (most == 0) {
+        int unset = 0;
+        most = cores();
+        if (!atomic_compare_exchange_strong(&pool.most, &unset, most))
+            most = unset;
+    }
+    return most;
+}
+
+vme_status vme_threads_set(int threads)
+{
+    int most = cores();
+    if (threads < 1 || threads > most)
+        return vme_fail(VME_BAD_VALUE, "threads: expected 1 .. %d (this machine's cores), got %d", most, threads);
+    atomic_store(&pool.most, threads);
+    return VME_OK;
+}
+
+static _Thread_local int worker;    /* of a helper: its number, from 1 */
+_Thread_local vme_wishes vme_wished;
+
+int vme_worker(void) { return worker; }
+
+vme_wishes vme_wish(vme_wishes wishes)
+{
+    vme_wishes before = vme_wished;
+    vme_wished = wishes;
+    return before;
+}
+
+int vme_parallel_threads(void) { return vme_wished.threads == 0 ? vme_threads() : vme_wished.threads; }
+
+/* ---- jobs */
+static void fail(struct job *job, int64_t piece, vme_status status, const char *message)
+{
+    pthread_mutex_lock(&pool.lock);
+    if (job->status == VME_OK || piece < job->failed_at) {
+        job->failed_at = piece;
+        job->status = status;
+        snprintf(job->message, sizeof job->message, "%s", message);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    atomic_store_explicit(&job->ended, true, memory_order_relaxed);
+}
+
+/* Elements that nobody has taken. */
+static int64_t left_of(const struct job *job)
+{
+    int64_t left = 0;
+    for (int i = 0; i < job->parts; i++) {
+        int64_t next = atomic_load_explicit(&job->part[i].next, memory_order_relaxed);
+        left += next < job->part[i].end ? job->part[i].end - next : 0;
+    }
+    return left;
+}
+
+/* Takes a piece, of this thread's own part while there are any; false: there was none. */
+static bool take(struct job *job, int64_t *begin, int64_t *end)
+{
+    for (int i = 0; i < job->parts; i++) {
+        const int number = (worker + i) % job->parts;
+        const int64_t part_end = job->part[number].end;
+        if (atomic_load_explicit(&job->part[number].next, memory_order_relaxed) >= part_end)
+            continue;
+        *begin = atomic_fetch_add_explicit(&job->part[number].next, job->grain, memory_order_relaxed);
+        if (*begin >= part_end)
+            continue;
+        *end = part_end - *begin > job->grain ? *begin + job->grain : part_end;
+        return true;
+    }
+    return false;
+}
+
+/* Takes and does one piece; false: there was none. */
+static bool do_piece(struct job *job)
+{
+    int64_t begin, end;
+    if (atomic_load_explicit(&job->ended, memory_order_relaxed))
+        return false;
+    if (vme_stopping(job->context)) {
+        atomic_store_explicit(&job->ended, true, memory_order_relaxed);
+        return false;
+    }
+    if (!take(job, &begin, &end))
+        return false;
+    vme_status status = job->body(job->argument, begin, end);
+    if (status != VME_OK)
+        fail(job, begin, status, vme_message());
+    return true;
+}
+
+/* Helpers that may work on it at once. */
+static int helpers_most(const struct job *job) { return (job->wishes.threads == 0 ? vme_threads() : job->wishes.threads) - 1; }
+
+static bool wants_help(const struct job *job)
+{
+    return atomic_load_explicit(&job->helpers, memory_order_relaxed) < helpers_most(job) && !atomic_load_explicit(&job->ended, memory_order_relaxed)
+           && left_of(job) > 0;
+}
+
+static uint64_t thread_cpu_ns(void)
+{
+    struct timespec now;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0 ? (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec : 0;
+}
+
+/* ---- helpers */
+/* A listed job that has pieces left, joined, while the pool may use one more thread; NULL: none. Under the lock. */
+static struct job *join(void)
+{
+    if (atomic_load(&pool.working) >= vme_threads())
+        return NULL;
+    for (struct job *job = atomic_load(&pool.first); job != NULL; job = job->following)
+        if (wants_help(job)) {
+            atomic_fetch_add(&job->helpers, 1);
+            atomic_fetch_add(&pool.working, 1);
+            return job;
+        }
+    return NULL;
+}
+
+static void help(struct job *job)
+{
+    vme_context *context = job->context;        /* its caller waits in it until this helper has left */
+    uint64_t before = thread_cpu_ns();
+    {
+        VME_FLUSHING_IF(context->flags | job->wishes.flags);
+        const vme_wishes own = vme_wish(job->wishes);
+        while (atomic_load_explicit(&pool.working, memory_order_relaxed) <= vme_threads() && do_piece(job))
+            ;
+        vme_wish(own);
+    }
+    uint64_t spent = thread_cpu_ns() - before;
+    atomic_fetch_add_explicit(&context->helper_ns, spent, memory_order_relaxed);
+    if (context->account.worked != NULL)
+        context->account.worked(context->account.owner, spent);
+    pthread_mutex_lock(&pool.lock);
+    atomic_fetch_sub(&pool.working, 1);
+    bool waiting = job->waiting;
+    if (atomic_fetch_sub(&job->helpers, 1) == 1 && waiting)     /* from here on the job may be gone */
+        pthread_cond_broadcast(&pool.left);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+static void *helper(void *number)
+{
+    worker = (int)(intptr_t)number;
+    struct helper *self = &pool.helpers[worker - 1];
+    int spins = SPINS_MOST;
+    pthread_mutex_lock(&pool.lock);
+    while (!pool.closing) {
+        struct job *job = join();
+        if (job != NULL) {
+            pthread_mutex_unlock(&pool.lock);
+            help(job);
+            pthread_mutex_lock(&pool.lock);
+            continue;
+        }
+        unsigned seen = atomic_load(&pool.listings);
+        /* spinning pays only where a core is idle: not while callers fill them */
+        if (spins > SPINS_LEAST && atomic_load(&pool.working) < vme_threads()) {
+            self->spinning_on = sched_getcpu();
+            atomic_fetch_add(&pool.spinning, 1);
+            pthread_mutex_unlock(&pool.lock);
+            bool found = false;
+            for (int i = 0; i < spins && !found; i++) {
+                vme_relax();
+                found = atomic_load_explicit(&pool.listings, memory_order_relaxed) != seen;
+            }
+            pthread_mutex_lock(&pool.lock);
+            atomic_fetch_sub(&pool.spinning, 1);
+            self->spinning_on = CORE_NONE;
+            spins = found ? SPINS_MOST : spins / 2;
+            continue;
+        }
+        self->sleeping = true;
+        atomic_fetch_add(&pool.sleeping, 1);
+        if (atomic_load(&pool.listings) == seen)        /* announce() takes no lock */
+            while (!pool.closing && self->sleeping)
+                pthread_cond_wait(&self->woken, &pool.lock);
+        if (self->sleeping) {
+            self->sleeping = false;
+            atomic_fetch_sub(&pool.sleeping, 1);
+        }
+        spins = spins < SPINS_MOST / 4 ? SPINS_MOST / 4 : spins;
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return NULL;
+}
+
+static void before_fork(void) { pthread_mutex_lock(&pool.lock); }
+static void in_parent(void) { pthread_mutex_unlock(&pool.lock); }
+
+static void in_child(void)
+{
+    /* the helpers and all other callers are the parent's; nobody else is here to hold what is made anew */
+    pool.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    pool.left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    atomic_store(&pool.first, NULL);
+    pool.started = 0;
+    atomic_store(&pool.sleeping, 0);
+    atomic_store(&pool.spinning, 0);
+    atomic_store(&pool.working, 0);
+}
+
+__attribute__((constructor)) static void begin(void) { pthread_atfork(before_fork, in_parent, in_child); }
+
+/* The process ends or the library goes: no helper may run its code any longer. */
+__attribute__((destructor)) static void end(void)
+{
+    pthread_mutex_lock(&pool.lock);
+    pool.closing = true;
+    int started = pool.started;
+    pool.started = 0;
+    for (int i = 0; i < started; i++)
+        pthread_cond_signal(&pool.helpers[i].woken);
+    pthread_mutex_unlock(&pool.lock);
+    for (int i = 0; i < started; i++)
+        pthread_join(pool.helpers[i].thread, NULL);
+}
+
+/* One helper more, where the system gives a thread; without one the work is done all the same. Under the lock. */
+static void start_helper(int core)
+{
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    if (pthread_attr_init(&attributes) != 0)
+        return;
+    sigfillset(&all);
+    if (pthread_attr_setstacksize(&attributes, HELPER_STACK) == 0 && pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
+        struct helper *made = &pool.helpers[pool.started];
+        *made = (struct helper){.woken = PTHREAD_COND_INITIALIZER, .spinning_on = CORE_NONE, .avoided = CORES_ALL};
+        if (pthread_create(&made->thread, &attributes, helper, (void *)(intptr_t)(pool.started + 1)) == 0) {
+            pthread_setname_np(made->thread, "vme");
+            core_avoid(made->thread, &made->avoided, core);
+            pool.started++;
+        }
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    pthread_attr_destroy(&attributes);
+}
+
+/* Lets helpers join. */
+static void list(struct job *job)
+{
+    pthread_mutex_lock(&pool.lock);
+    job->listed = true;
+    job->core = sched_getcpu();
+    job->previous = NULL;
+    job->following = atomic_load(&pool.first);
+    if (job->following != NULL)
+        job->following->previous = job;
+    atomic_store(&pool.first, job);
+    atomic_fetch_add(&pool.listings, 1);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+/* Wakes `wanted` helpers for a job (NULL: the first one), less those that are awake, and starts new ones where there are too few. They
+ * keep off its caller's core. */
+static void wake(int wanted, const struct job *job)
+{
+    unsigned char woken[HELPERS_MOST];
+    int count = 0;
+    pthread_mutex_lock(&pool.lock);
+    if (job == NULL)
+        job = atomic_load(&pool.first);
+    const int core = job == NULL ? CORE_NONE : job->core;
+    for (int i = 0; i < pool.started; i++)
+        if (pool.helpers[i].spinning_on != CORE_NONE) {
+            if (pool.helpers[i].spinning_on == core)
+                core_avoid(pool.helpers[i].thread, &pool.helpers[i].avoided, core);     /* it does not run, the caller does */
+            wanted--;
+        }
+    for (int i = 0; i < pool.started && count < wanted; i++)
+        if (pool.helpers[i].sleeping) {
+            core_avoid(pool.helpers[i].thread, &pool.helpers[i].avoided, core);
+            pool.helpers[i].sleeping = false;
+            atomic_fetch_sub(&pool.sleeping, 1);
+            woken[count++] = (unsigned char)i;
+        }
+    for (int i = count; i < wanted && pool.started < vme_threads() - 1 && !pool.closing; i++)
+        start_helper(core);
+    pthread_mutex_unlock(&pool.lock);
+    while (count > 0)
+        pthread_cond_signal(&pool.helpers[woken[--count]].woken);
+}
+
+static int64_t pieces_left(const struct job *job)
+{
+    return (left_of(job) + job->grain - 1) / job->grain;
+}
+
+/* Wakes as many as the job can use and the machine has cores for. */
+static void call_helpers(struct job *job)
+{
+    int64_t pieces = pieces_left(job) - 1;      /* beside the caller's own next one */
+    int free = vme_threads() - atomic_load(&pool.working);
+    int wanted = pieces < free ? (int)pieces : free;
+    wake(wanted < helpers_most(job) ? wanted : helpers_most(job), job);
+    job->called = true;
+}
+
+/* Nobody joins any more; returns when every helper has left. */
+static void unlist(struct job *job)
+{
+    pthread_mutex_lock(&pool.lock);
+    if (job->previous != NULL)
+        job->previous->following = job->following;
+    else
+        atomic_store(&pool.first, job->following);
+    if (job->following != NULL)
+        job->following->previous = job->previous;
+    pthread_mutex_unlock(&pool.lock);
+    for (int i = 0; i < SPINS_MOST && atomic_load_explicit(&job->helpers, memory_order_acquire) > 0; i++)
+        vme_relax();
+    if (atomic_load_explicit(&job->helpers, memory_order_acquire) == 0)
+        return;
+    pthread_mutex_lock(&pool.lock);
+    job->waiting = true;
+    while (atomic_load(&job->helpers) > 0)
+        pthread_cond_wait(&pool.left, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+/* A caller has ended: a helper that had to leave another's job may come back. */
+static void announce(void)
+{
+    atomic_fetch_add(&pool.listings, 1);
+    if (atomic_load(&pool.sleeping) > 0)
+        wake(1, NULL);
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* Between two pieces: lets helpers join as soon as the pool has room, and calls them when that is worth it. */
+static void look_for_help(struct job *job)
+{
+    int64_t left = pieces_left(job);
+    if (job->called || left < 2 || atomic_load_explicit(&pool.working, memory_order_relaxed) >= vme_threads() || !wants_help(job))
+        return;
+    if (!job->listed)
+        list(job);
+    if (job->count / job->grain >= TRIED_LEAST) {
+        int64_t now = now_ns();
+        if (job->left_first == 0) {
+            job->left_first = left;
+            job->first_ns = now;
+        }
+        if (left == job->left_first || (now - job->first_ns) / (job->left_first - left) < WAKING_NS / left)
+            return;
+    }
+    call_helpers(job);
+}
+
+static vme_status run(struct job *job)
+{
+    atomic_fetch_add(&pool.working, 1);
+    do
+        look_for_help(job);
+    while (do_piece(job));
+    atomic_fetch_sub(&pool.working, 1);
+    if (job->listed)
+        unlist(job);
+    if (atomic_load(&pool.first) != NULL)
+        announce();
+    if (job->status != VME_OK)
+        return vme_fail(job->status, "%s", job->message);
+    if (atomic_load_explicit(&job->ended, memory_order_relaxed))
+        return vme_stopped_here(job->context);
+    return VME_OK;
+}
+
+/* `most` parts at most. */
+static vme_status divided(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument, int most)
+{
+    if (count <= 0)
+        return VME_OK;
+    if (vme_stopping(context))
+        return vme_stopped_here(context);
+    VME_FLUSHING(context);
+    if (count <= grain)
+        return body(argument, 0, count);
+    struct job job = {.context = context, .body = body, .argument = argument, .count = count, .grain = grain, .wishes = vme_wished};
+    const int64_t pieces = (count + grain - 1) / grain, threads = helpers_most(&job) + 1, parts = threads < most ? threads : most;
+    job.parts = (int)(parts < pieces ? parts : pieces);
+    int64_t begin = 0;
+    for (int i = 0; i < job.parts; i++) {
+        atomic_init(&job.part[i].next, begin);
+        begin = i == job.parts - 1 ? count : begin + (pieces / job.parts + (i < pieces % job.parts)) * grain;
+        job.part[i].end = begin;
+    }
+    return run(&job);
+}
+
+vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument)
+{
+    return divided(context, count, grain, body, argument, 1);
+}
+
+vme_status vme_parallel_apart(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument)
+{
+    return divided(context, count, grain, body, argument, PARTS_MOST);
+}

@@ -1,0 +1,156 @@
+/* The one file that looks into CPython's own structures. */
+#define Py_BUILD_CORE 1
+#include "cpython/compat.h"
+#include "internal/pycore_interp_structs.h"
+#include "internal/pycore_intrinsics.h"
+#include "internal/pycore_runtime_structs.h"
+#include "internal/pycore_tstate.h"
+#include "internal/pycore_code.h"
+#include "opcode_ids.h"
+
+/* CPython's tables of its instructions, compiled once more, since it does not export them; under names of ours, for where it is linked in. */
+#define NEED_OPCODE_METADATA 1
+#define _PyOpcode_num_popped vmh_opcode_num_popped
+#define _PyOpcode_num_pushed vmh_opcode_num_pushed
+#define _PyOpcode_opcode_metadata vmh_opcode_metadata
+#define _PyOpcode_macro_expansion vmh_opcode_macro_expansion
+#define _PyOpcode_OpName vmh_opcode_names
+#define _PyOpcode_Caches vmh_opcode_caches
+#define _PyOpcode_Deopt vmh_opcode_deopt
+#define _PyOpcode_PseudoTargets vmh_opcode_pseudo_targets
+#include "internal/pycore_opcode_metadata.h"
+
+PyAPI_DATA(_PyRuntimeState) _PyRuntime;
+
+void vmh_compat_hide_interpreter(PyInterpreterState *interp)
+{
+    PyMutex_Lock(&_PyRuntime.interpreters.mutex);
+    PyInterpreterState **link = &_PyRuntime.interpreters.head;
+    while (*link != NULL && *link != interp)
+        link = &(*link)->next;
+    if (*link == interp)
+        *link = interp->next;
+    PyMutex_Unlock(&_PyRuntime.interpreters.mutex);
+}
+
+void vmh_compat_show_interpreter(PyInterpreterState *interp)
+{
+    PyMutex_Lock(&_PyRuntime.interpreters.mutex);
+    interp->next = _PyRuntime.interpreters.head;
+    _PyRuntime.interpreters.head = interp;
+    PyMutex_Unlock(&_PyRuntime.interpreters.mutex);
+}
+
+uintptr_t vmh_compat_stack_limit(PyThreadState *ts)
+{
+    return ((_PyThreadStateImpl *)ts)->c_stack_hard_limit;
+}
+
+bool vmh_compat_mutex_locked(PyInterpreterState *interp, int which)
+{
+    PyMutex *const all[VMH_COMPAT_MUTEXES] = {
+        &_PyRuntime.interpreters.mutex,         /* thread states come and go */
+        &_PyRuntime.imports.extensions.mutex,   /* native modules are imported */
+        &_PyRuntime.unicode_state.ids.mutex,    /* an identifier is used for the first time */
+        &_PyRuntime.allocators.mutex,           /* hooks are read and set */
+        &_PyRuntime.tracemalloc.tables_lock,    /* each allocation, while the host traces them */
+        &interp->ceval.pending.mutex,           /* the warden adds a stop */
+    };
+    return __atomic_load_n(&all[which]->_bits, __ATOMIC_SEQ_CST) & 1;
+}
+
+PyObject *vmh_dict_get(PyObject *dict, const char *name)
+{
+    PyObject *key = PyUnicode_FromString(name);
+    PyObject *value = key == NULL ? NULL : PyDict_GetItemWithError(dict, key);
+    Py_XDECREF(key);
+    return value;
+}
+
+bool vmh_compat_makes_generic(PyThreadState *ts)
+{
+    enum { FRAMES_MOST = 64 };      /* `typing` may be imported in there */
+    static const char prefix[] = "<generic parameters of ";
+    bool found = false;
+    PyObject *before = PyErr_GetRaisedException();
+    PyFrameObject *frame = PyThreadState_GetFrame(ts);
+    for (int i = 0; frame != NULL && !found && i < FRAMES_MOST; i++) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        const char *name = PyUnicode_AsUTF8(code->co_name);
+        int at = PyFrame_GetLasti(frame);
+        if (name != NULL && at >= 0 && strncmp(name, prefix, sizeof prefix - 1) == 0) {
+            /* an exception that waits now may come out at the next check, and the next one may be in there */
+            PyObject *bytes = PyCode_GetCode(code);
+            Py_ssize_t size = bytes == NULL ? 0 : PyBytes_GET_SIZE(bytes);
+            const unsigned char *units = bytes == NULL ? NULL : (const unsigned char *)PyBytes_AS_STRING(bytes);
+            for (Py_ssize_t unit = at; unit + 1 < size && !found; unit += 2)
+                found = units[unit] == CALL_INTRINSIC_1 && units[unit + 1] == INTRINSIC_SUBSCRIPT_GENERIC;
+            Py_XDECREF(bytes);
+        }
+        Py_DECREF(code);
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    PyErr_SetRaisedException(before);   /* and so forgets one of ours */
+    return found;
+}
+
+static const uint8_t opcodes[] = {
+#define OPCODE(NAME) [VMH_##NAME] = NAME,
+    VMH_INSTRUCTIONS(OPCODE)
+};
+
+uint8_t vmh_compat_opcode(enum vmh_instruction name)
+{
+    return opcodes[name];
+}
+
+int vmh_compat_caches(enum vmh_instruction name)
+{
+    return vmh_opcode_caches[opcodes[name]];
+}
+
+int vmh_compat_stack_effect(enum vmh_instruction name, int operand)
+{
+    return vmh_opcode_num_pushed(opcodes[name], operand) - vmh_opcode_num_popped(opcodes[name], operand);
+}
+
+int vmh_compat_comparison(int operation)
+{
+    static const int outcomes[] = {
+        [Py_LT] = COMPARISON_LESS_THAN, [Py_LE] = COMPARISON_LESS_THAN | COMPARISON_EQUALS, [Py_EQ] = COMPARISON_EQUALS,
+        [Py_GT] = COMPARISON_GREATER_THAN, [Py_GE] = COMPARISON_GREATER_THAN | COMPARISON_EQUALS,
+    };
+    return operation << 5 | outcomes[operation];
+}
+
+/* Is `code` of the import system: CPython's part of it, or our finder and loader? */
+static bool of_import(PyCodeObject *code)
+{
+    static const char ours[] = "/vmhost/guest/boot.py", library[] = "stdlib@", class[] = "Importer.";
+    if (PyUnicode_EqualToUTF8(code->co_filename, "<frozen importlib._bootstrap>"))
+        return true;
+    const char *file = PyUnicode_AsUTF8(code->co_filename), *name = PyUnicode_AsUTF8(code->co_qualname);
+    size_t size = file == NULL ? 0 : strlen(file);
+    return name != NULL && size >= sizeof ours - 1 && strcmp(file + size - (sizeof ours - 1), ours) == 0
+        && strncmp(file, library, sizeof library - 1) == 0 && strncmp(name, class, sizeof class - 1) == 0;
+}
+
+bool vmh_compat_locks_import(PyThreadState *ts)
+{
+    PyObject *before = PyErr_GetRaisedException();
+    PyFrameObject *frame = PyThreadState_GetFrame(ts);
+    PyCodeObject *code = frame == NULL ? NULL : PyFrame_GetCode(frame);
+    bool found = code != NULL && of_import(code);
+    Py_XDECREF(code);
+    Py_XDECREF(frame);
+    PyErr_SetRaisedException(before);
+    return found;
+}
+
+int *vmh_compat_fd(PyObject *of)
+{
+    return &((struct { PyObject_HEAD int fd; } *)of)->fd;
+}

@@ -1,0 +1,233 @@
+#include "cpython/creation.h"
+
+#include <string.h>
+#include <wchar.h>
+
+/* Of the interpreter that is being made on this thread. */
+typedef struct {
+    bool settled;           /* its first event has come */
+    bool lean;              /* stand-ins are put in the places of modules */
+    bool external;          /* … in that of the path-based importers */
+    PyObject *search;       /* … in that of the codecs: the codec search, held by the registry */
+} creation;
+
+static _Thread_local creation *current __attribute__((tls_model("initial-exec")));
+
+static const char EXTERNAL[] = "_frozen_importlib_external", CODECS[] = "encodings";
+
+bool vmh_creation_under_way(void) { return current != NULL; }
+
+/* gc.freeze and gc.unfreeze, which have no name in C: they work on the interpreter that is current, and look at no argument. */
+static PyMethodDef *freeze, *unfreeze;
+
+static PyMethodDef *builtin(PyObject *module, const char *name)
+{
+    PyObject *function = PyObject_GetAttrString(module, name);
+    PyMethodDef *def = function != NULL && PyCFunction_CheckExact(function) ? ((PyCFunctionObject *)function)->m_ml : NULL;
+    Py_XDECREF(function);
+    if (def != NULL && def->ml_flags == METH_NOARGS)
+        return def;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_SystemError, "gc.%s is not as expected in this Python", name);
+    return NULL;
+}
+
+int vmh_creation_install(void)
+{
+    PyObject *gc = PyImport_ImportModule("gc");
+    int rc = gc == NULL || (freeze = builtin(gc, "freeze")) == NULL || (unfreeze = builtin(gc, "unfreeze")) == NULL ? -1 : 0;
+    Py_XDECREF(gc);
+    return rc;
+}
+
+void vmh_creation_settle(void)
+{
+    Py_XDECREF(freeze->ml_meth(NULL, NULL));
+    PyGC_Enable();
+}
+
+void vmh_creation_unsettle(void)
+{
+    Py_XDECREF(unfreeze->ml_meth(NULL, NULL));
+}
+
+/* ---- stand-ins ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *nothing(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(argument)) { Py_RETURN_NONE; }
+
+static PyMethodDef external_methods[] = {
+    {"_install", nothing, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* What a text stream asks of its encoder. */
+static PyMethodDef encoder_methods[] = {
+    {"setstate", nothing, METH_O, NULL},
+    {"reset", nothing, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *coder(PyObject *self, PyObject *Py_UNUSED(errors)) { return Py_NewRef(self); }
+static PyMethodDef coder_method = {"coder", coder, METH_O, NULL};
+
+static PyStructSequence_Field codec_fields[] = {
+    {"encode", NULL}, {"decode", NULL}, {"streamreader", NULL}, {"streamwriter", NULL},
+    {"name", NULL}, {"incrementalencoder", NULL}, {"incrementaldecoder", NULL}, {"_is_text_encoding", NULL}, {NULL, NULL},
+};
+static PyStructSequence_Desc codec_type = {"vmhost.codec", NULL, codec_fields, 4};
+
+static PyObject *module_new(const char *name, PyMethodDef *methods)
+{
+    PyObject *module = PyModule_New(name);
+    if (module != NULL && methods != NULL && PyModule_AddFunctions(module, methods) < 0)
+        Py_CLEAR(module);
+    return module;
+}
+
+/* UTF-8, as far as the interpreter's own text streams need it before the guest runtime replaces them: they write nothing. */
+static PyObject *codec_find(PyObject *Py_UNUSED(self), PyObject *name)
+{
+    PyObject *codec = NULL, *encoder = module_new("encoder", encoder_methods);
+    PyObject *make = encoder == NULL ? NULL : PyCFunction_New(&coder_method, encoder), *text = PyUnicode_FromString("utf-8");
+    PyTypeObject *type = PyStructSequence_NewType(&codec_type);
+    if (type == NULL || make == NULL || text == NULL || (codec = PyStructSequence_New(type)) == NULL)
+        goto done;
+    PyObject *const fields[] = {make, make, make, make, text, make, make, Py_True};
+    for (Py_ssize_t i = 0; i < (Py_ssize_t)(sizeof fields / sizeof *fields); i++)
+        PyStructSequence_SetItem(codec, i, Py_NewRef(fields[i]));
+done:
+    Py_XDECREF(type);
+    Py_XDECREF(encoder);
+    Py_XDECREF(make);
+    Py_XDECREF(text);
+    return codec;
+}
+
+static PyMethodDef codec_find_method = {"search_function", codec_find, METH_O, NULL};
+
+/* Puts a module into the place of the one that is about to be imported. */
+static int stand_in(const char *name, PyMethodDef *methods)
+{
+    PyObject *modules = PyImport_GetModuleDict(), *module = module_new(name, methods);
+    int rc = modules == NULL || module == NULL ? -1 : PyDict_SetItemString(modules, name, module);
+    Py_XDECREF(module);
+    return rc;
+}
+
+static int stand_in_external(void)
+{
+    current->external = stand_in(EXTERNAL, external_methods) == 0;
+    return current->external ? 0 : -1;
+}
+
+static int stand_in_codecs(void)
+{
+    PyObject *search = PyCFunction_New(&codec_find_method, NULL);
+    int rc = search == NULL || PyCodec_Register(search) < 0 ? -1 : stand_in(CODECS, NULL);
+    if (rc == 0)
+        current->search = search;
+    Py_XDECREF(search);
+    return rc;
+}
+
+/* ---- the making --------------------------------------------------------------------------------------------------- */
+
+/* At the first event the configuration is the interpreter's own copy, and what it switches off here is not done yet. */
+static int settle(void)
+{
+    PyConfig *config = (PyConfig *)_Py_GetConfig();
+    current->settled = true;
+    config->site_import = 0;
+    /* file names in another encoding than UTF-8 need the codecs themselves, from the file system: such an interpreter is made as ever */
+    current->lean = config->filesystem_encoding != NULL && wcscmp(config->filesystem_encoding, L"utf-8") == 0;
+    if (current->lean) {
+        PyStatus status = PyConfig_SetString(config, &config->stdio_encoding, L"utf-8");
+        if (PyStatus_Exception(status)) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    PyGC_Disable();     /* there is no garbage yet */
+    return 0;
+}
+
+int vmh_creation_event(const char *event, PyObject *args)
+{
+    if (!current->settled && settle() < 0)
+        return -1;
+    if (!current->lean || strcmp(event, "import") != 0 || !PyUnicode_Check(PyTuple_GET_ITEM(args, 0)))
+        return 0;
+    PyObject *name = PyTuple_GET_ITEM(args, 0);
+    if (PyUnicode_EqualToUTF8(name, EXTERNAL))
+        return stand_in_external();
+    if (PyUnicode_EqualToUTF8(name, CODECS))
+        return stand_in_codecs();
+    if (PyUnicode_EqualToUTF8(name, "zipimport")) {
+        PyErr_SetString(PyExc_ImportError, "a VM imports from bundles only");     /* which CPython takes for an answer */
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- after it ----------------------------------------------------------------------------------------------------- */
+
+/* The codecs package comes with the first codec that is looked up: those that everyone uses (UTF-8, Latin-1, ASCII) are
+ * CPython's own and seldom are. */
+static PyObject *codec_search(PyObject *Py_UNUSED(self), PyObject *name)
+{
+    PyObject *package = PyImport_ImportModule(CODECS), *found = NULL;
+    PyObject *search = package == NULL ? NULL : PyObject_GetAttrString(package, "search_function");
+    if (search != NULL)
+        found = PyObject_CallOneArg(search, name);
+    Py_XDECREF(search);
+    Py_XDECREF(package);
+    return found;
+}
+
+static PyMethodDef codec_search_method = {"search_function", codec_search, METH_O, NULL};
+
+/* Takes the stand-ins away. */
+static int clear_up(void)
+{
+    PyObject *modules = PyImport_GetModuleDict(), *search = NULL, *importlib = NULL;
+    int rc = -1;
+    if (current->external
+        && (modules == NULL || (importlib = PyImport_ImportModule("_frozen_importlib")) == NULL
+            || PyObject_SetAttrString(importlib, "_bootstrap_external", Py_None) < 0 || PyDict_DelItemString(modules, EXTERNAL) < 0))
+        goto done;
+    if (current->search != NULL
+        && (modules == NULL || PyDict_DelItemString(modules, CODECS) < 0
+            || PyCodec_Unregister(current->search) < 0      /* and forgets what it found */
+            || (search = PyCFunction_New(&codec_search_method, NULL)) == NULL || PyCodec_Register(search) < 0))
+        goto done;
+    rc = 0;
+done:
+    Py_XDECREF(search);
+    Py_XDECREF(importlib);
+    return rc;
+}
+
+PyStatus vmh_creation_make(PyThreadState **tstate)
+{
+    const PyInterpreterConfig config = {
+        .use_main_obmalloc = 0,
+        .allow_fork = 0,
+        .allow_exec = 0,
+        .allow_threads = 1,
+        .allow_daemon_threads = 0,       /* none that outlives the interpreter: those of threads.c end with the task */
+        .check_multi_interp_extensions = 1,
+        .gil = PyInterpreterConfig_OWN_GIL,
+    };
+    creation own = {0};
+    current = &own;
+    PyStatus status = Py_NewInterpreterFromConfig(tstate, &config);
+    int rc = PyStatus_Exception(status) ? 0 : clear_up();
+    current = NULL;
+    if (rc < 0) {
+        PyErr_Clear();
+        Py_EndInterpreter(*tstate);
+        *tstate = NULL;
+        status = PyStatus_NoMemory();
+    }
+    return status;
+}

@@ -1,3 +1,0 @@
-#include "critical.h"
-
-_Thread_local volatile int vmh_critical_depth __attribute__((tls_model("initial-exec")));

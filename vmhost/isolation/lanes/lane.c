@@ -1,0 +1,642 @@
+#include "lanes/lane.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lanes/clock.h"
+#include "lanes/warden.h"
+
+enum { DONE = 1, WAITED = 2 };          /* vmh_call.word */
+enum { WATCHED = 1, ENDED = 2 };        /* vmh_call.watch */
+
+/* ---- spinning ----------------------------------------------------------------------------------------------------- */
+
+/* A wake through the kernel costs a core switch of 30-60 us on an idle machine; a spin of this many pauses (about 20 us at
+ * most) catches most answers of short calls. It adapts: a spin that was in vain halves the next one. */
+enum { SPIN_MOST = 2000, SPIN_LEAST = 32 };
+
+static atomic_int hot;
+static atomic_uint asked;
+static atomic_int cores;
+
+void vmh_hot_enter(void) { atomic_fetch_add_explicit(&hot, 1, memory_order_relaxed); }
+void vmh_hot_leave(void) { atomic_fetch_sub_explicit(&hot, 1, memory_order_relaxed); }
+
+static bool core_free(void)
+{
+    if ((atomic_fetch_add_explicit(&asked, 1, memory_order_relaxed) & 1023) == 0) {
+        cpu_set_t set;
+        atomic_store(&cores, sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1);
+    }
+    return atomic_load_explicit(&hot, memory_order_relaxed) < atomic_load_explicit(&cores, memory_order_relaxed);
+}
+
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* Spins until `*word & mask`; true when it came. `*budget` adapts. */
+static bool spin(atomic_uint *word, unsigned mask, atomic_uint *budget)
+{
+    if (!core_free())
+        return false;
+    unsigned most = atomic_load_explicit(budget, memory_order_relaxed);
+    if (most < SPIN_LEAST)
+        most = SPIN_LEAST;
+    bool came = false;
+    vmh_hot_enter();
+    for (unsigned i = 0; i < most && !came; i++) {
+        cpu_pause();
+        came = (atomic_load_explicit(word, memory_order_acquire) & mask) != 0;
+    }
+    vmh_hot_leave();
+    atomic_store_explicit(budget, came ? SPIN_MOST : most / 2, memory_order_relaxed);
+    return came;
+}
+
+/* ---- blobs -------------------------------------------------------------------------------------------------------- */
+
+void vmh_blob_init(vmh_blob *blob)
+{
+    blob->data = blob->inside;
+    blob->size = 0;
+    blob->capacity = sizeof blob->inside;
+    blob->storages = NULL;
+    blob->storage_count = blob->storage_capacity = 0;
+}
+
+void vmh_blob_clear(vmh_blob *blob)
+{
+    if (blob->data != blob->inside)
+        free(blob->data);
+    for (unsigned i = 0; i < blob->storage_count; i++)
+        vmh_storage_unref(blob->storages[i]);
+    free(blob->storages);
+    vmh_blob_init(blob);
+}
+
+bool vmh_blob_reserve(vmh_blob *blob, size_t more)
+{
+    if (more <= blob->capacity - blob->size)
+        return true;
+    if (more > SIZE_MAX / 2 - blob->size)
+        return false;
+    size_t capacity = blob->size + more;
+    capacity += capacity / 2;
+    uint8_t *data = realloc(blob->data == blob->inside ? NULL : blob->data, capacity);
+    if (data == NULL)
+        return false;
+    if (blob->data == blob->inside)
+        memcpy(data, blob->inside, blob->size);
+    blob->data = data;
+    blob->capacity = capacity;
+    return true;
+}
+
+bool vmh_blob_add_storage(vmh_blob *blob, vmh_storage *storage)
+{
+    if (blob->storage_count == blob->storage_capacity) {
+        unsigned capacity = blob->storage_capacity * 2 + 4;
+        vmh_storage **storages = realloc(blob->storages, capacity * sizeof *storages);
+        if (storages == NULL)
+            return false;
+        blob->storages = storages;
+        blob->storage_capacity = capacity;
+    }
+    blob->storages[blob->storage_count++] = vmh_storage_ref(storage);
+    return true;
+}
+
+void vmh_blob_move(vmh_blob *to, vmh_blob *from)
+{
+    vmh_blob_clear(to);
+    if (from->data == from->inside) {
+        memcpy(to->inside, from->inside, from->size);
+    } else {
+        to->data = from->data;
+        to->capacity = from->capacity;
+    }
+    to->size = from->size;
+    to->storages = from->storages;
+    to->storage_count = from->storage_count;
+    to->storage_capacity = from->storage_capacity;
+    vmh_blob_init(from);
+}
+
+/* ---- calls -------------------------------------------------------------------------------------------------------- */
+
+vmh_call *vmh_call_new(vmh_lane *lane)
+{
+    vmh_call *call = malloc(sizeof *call);
+    if (call == NULL)
+        return NULL;
+    memset(call, 0, offsetof(vmh_call, request));
+    vmh_blob_init(&call->request);
+    vmh_blob_init(&call->reply);
+    call->kind = VMH_OK;
+    call->prev = call->next = NULL;
+    call->done_event = (vmh_event){.type = VMH_EVENT_DONE, .object = call};
+    call->failed_event = (vmh_event){.type = VMH_EVENT_FAILED_CALL, .object = call};
+    call->wrapper = NULL;
+    atomic_init(&call->refs, 1);
+    call->lane = vmh_lane_ref(lane);
+    call->level = VMH_LEVELS / 2 - 1;
+    call->deadline_ns = VMH_FOREVER;
+    return call;
+}
+
+vmh_call *vmh_call_ref(vmh_call *call)
+{
+    atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
+    return call;
+}
+
+void vmh_call_unref(vmh_call *call)
+{
+    if (atomic_fetch_sub(&call->refs, 1) != 1)
+        return;
+    vmh_blob_clear(&call->request);
+    vmh_blob_clear(&call->reply);
+    free(call->entry);
+    vmh_lane_unref(call->lane);
+    free(call);
+}
+
+bool vmh_call_claim(vmh_call *call, enum vmh_call_state from)
+{
+    int expected = from;
+    return atomic_compare_exchange_strong(&call->state, &expected, VMH_CLAIMED);
+}
+
+static void post_done(vmh_call *call)
+{
+    vmh_call_ref(call);
+    if (!vmh_events_post(call->lane->events, &call->done_event))
+        vmh_call_unref(call);
+}
+
+void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
+{
+    vmh_lane *lane = call->lane;
+    call->kind = kind;
+    call->ended_ns = vmh_now_ns();
+    if (kind == VMH_TIME_LIMIT && (call->timed || call->started_ns == 0))       /* its caller's own haste, or a wait in the queue */
+        call->excused = true;
+    if (call->excused)
+        atomic_fetch_add_explicit(&lane->excused[kind], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&lane->ends[kind], 1, memory_order_release);      /* after `excused`, as who reads both expects */
+    if (call->started_ns != 0) {
+        atomic_fetch_add_explicit(&lane->wall_ns_total, call->ended_ns - call->started_ns, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&lane->running, 1, memory_order_relaxed);
+    }
+    bool slow = call->started_ns != 0 && call->ended_ns - call->started_ns > lane->slow_ns;
+    if (slow)
+        atomic_fetch_add_explicit(&lane->slow_total, 1, memory_order_relaxed);
+    /* from here on the submitter may let go of the call; our own reference keeps it */
+    if (atomic_exchange(&call->word, DONE) & WAITED)
+        vmh_futex_wake(&call->word, INT_MAX);
+    if ((kind != VMH_OK || slow) && !call->quiet) {     /* after who waits for the call: both want the main GIL next */
+        vmh_call_ref(call);
+        if (!vmh_events_post(lane->events, &call->failed_event))
+            vmh_call_unref(call);
+    }
+    if (atomic_fetch_or(&call->watch, ENDED) & WATCHED)
+        post_done(call);
+}
+
+bool vmh_call_done(const vmh_call *call)
+{
+    return atomic_load_explicit(&call->word, memory_order_acquire) & DONE;
+}
+
+int vmh_call_wait(vmh_call *call, int64_t deadline_ns)
+{
+    if (vmh_call_done(call) || spin(&call->word, DONE, &call->lane->spins))
+        return 0;
+    for (;;) {
+        unsigned word = atomic_fetch_or(&call->word, WAITED);
+        if (word & DONE) {
+            atomic_fetch_and(&call->word, ~(unsigned)WAITED);
+            return 0;
+        }
+        int rc = vmh_futex_wait(&call->word, WAITED, deadline_ns);
+        if (vmh_call_done(call))
+            return 0;
+        if (rc == ETIMEDOUT || rc == EINTR)
+            return rc;
+    }
+}
+
+void vmh_call_watch(vmh_call *call)
+{
+    /* again for each watcher of an ended call: the event of the one before may have been served already */
+    if (atomic_fetch_or(&call->watch, WATCHED) & ENDED)
+        post_done(call);
+}
+
+/* ---- lanes -------------------------------------------------------------------------------------------------------- */
+
+vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry, vmh_image *image, vmh_events *events)
+{
+    vmh_lane *lane = calloc(1, sizeof *lane);
+    if (lane == NULL)
+        return NULL;
+    lane->name = strdup(name);
+    lane->version = strdup(version);
+    lane->entry = strdup(entry);
+    if (lane->name == NULL || lane->version == NULL || lane->entry == NULL
+        || pthread_mutex_init(&lane->lock, NULL) != 0) {
+        free(lane->name);
+        free(lane->version);
+        free(lane->entry);
+        free(lane);
+        return NULL;
+    }
+    atomic_init(&lane->refs, 1);
+    lane->image = vmh_image_ref(image);
+    lane->events = vmh_events_ref(events);
+    lane->capacity = SIZE_MAX;
+    lane->next_deadline_ns = lane->wall_ns = lane->cpu_ns = lane->grace_ns = lane->slow_ns = VMH_FOREVER;
+    lane->starved_event = (vmh_event){.type = VMH_EVENT_STARVED, .object = lane};
+    lane->spins = SPIN_MOST;
+    vmh_warden_add_lane(lane);
+    return lane;
+}
+
+vmh_lane *vmh_lane_ref(vmh_lane *lane)
+{
+    atomic_fetch_add_explicit(&lane->refs, 1, memory_order_relaxed);
+    return lane;
+}
+
+void vmh_lane_unref(vmh_lane *lane)
+{
+    if (atomic_fetch_sub(&lane->refs, 1) != 1)
+        return;
+    vmh_warden_remove_lane(lane);
+    vmh_image_unref(lane->image);
+    vmh_events_unref(lane->events);
+    pthread_mutex_destroy(&lane->lock);
+    free(lane->name);
+    free(lane->version);
+    free(lane->entry);
+    free(lane->caller_errors);
+    free(lane);
+}
+
+/* All static functions below: the lane's lock is held. */
+
+static void enqueue(vmh_lane *lane, vmh_call *call, bool at_head)
+{
+    int level = call->level;
+    vmh_call **first = &lane->first[level], **last = &lane->last[level];
+    call->prev = at_head ? NULL : *last;
+    call->next = at_head ? *first : NULL;
+    *(call->prev != NULL ? &call->prev->next : first) = call;
+    *(call->next != NULL ? &call->next->prev : last) = call;
+    lane->levels |= 1u << level;
+    lane->queued++;
+    if (call->deadline_ns < lane->next_deadline_ns)
+        lane->next_deadline_ns = call->deadline_ns;
+}
+
+static void dequeue(vmh_lane *lane, vmh_call *call)
+{
+    int level = call->level;
+    *(call->prev != NULL ? &call->prev->next : &lane->first[level]) = call->next;
+    *(call->next != NULL ? &call->next->prev : &lane->last[level]) = call->prev;
+    call->prev = call->next = NULL;
+    if (lane->first[level] == NULL)
+        lane->levels &= ~(1u << level);
+    lane->queued--;
+}
+
+static bool queued_here(const vmh_lane *lane, const vmh_call *call)
+{
+    return call->prev != NULL || call->next != NULL || lane->first[call->level] == call;
+}
+
+static void idle_push(vmh_lane *lane, vmh_worker *worker)
+{
+    worker->idle = true;
+    worker->prev = NULL;
+    worker->next = lane->idle;
+    if (lane->idle != NULL)
+        lane->idle->prev = worker;
+    lane->idle = worker;
+    lane->idle_count++;
+}
+
+static void idle_remove(vmh_lane *lane, vmh_worker *worker)
+{
+    *(worker->prev != NULL ? &worker->prev->next : &lane->idle) = worker->next;
+    if (worker->next != NULL)
+        worker->next->prev = worker->prev;
+    worker->prev = worker->next = NULL;
+    worker->idle = false;
+    lane->idle_count--;
+}
+
+static void post_starved(vmh_lane *lane)
+{
+    if (atomic_load(&lane->muted))
+        return;
+    vmh_lane_ref(lane);
+    if (!vmh_events_post(lane->events, &lane->starved_event))
+        vmh_lane_unref(lane);
+}
+
+enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count)
+{
+    vmh_worker *wake[64];
+    size_t woken = 0, given = 0;
+    bool starved = false;
+    int64_t now = vmh_now_ns(), soonest = VMH_FOREVER;
+    for (size_t i = 0; i < count; i++) {
+        calls[i]->submitted_ns = now;
+        if (calls[i]->deadline_ns < soonest)
+            soonest = calls[i]->deadline_ns;
+    }
+    pthread_mutex_lock(&lane->lock);
+    size_t waiting = count > lane->idle_count ? count - lane->idle_count : 0;   /* after the idle ones took theirs */
+    bool full = waiting > lane->capacity || lane->queued > lane->capacity - waiting;
+    enum vmh_kind kind = lane->closed ? VMH_CLOSED : waiting > 0 && full ? VMH_QUEUE_FULL : VMH_OK;
+    if (kind == VMH_OK) {
+        atomic_fetch_add_explicit(&lane->submitted_total, (long long)count, memory_order_relaxed);
+        for (; given < count; given++) {
+            vmh_call *call = vmh_call_ref(calls[given]);
+            vmh_worker *worker = woken < 64 ? lane->idle : NULL;
+            if (worker == NULL) {
+                enqueue(lane, call, false);
+                continue;
+            }
+            idle_remove(lane, worker);
+            worker->slot = call;
+            worker->handed_ns = now;
+            wake[woken++] = worker;
+        }
+        starved = lane->queued > 0 && lane->idle_count == 0;
+    }
+    pthread_mutex_unlock(&lane->lock);
+    for (size_t i = 0; i < woken; i++)
+        vmh_worker_poke(wake[i]);
+    if (starved)
+        post_starved(lane);
+    if (kind == VMH_OK) {
+        /* a CPU budget cannot run out before its own length has passed, whenever the call starts */
+        int64_t cpu = vmh_after_ns(now, lane->cpu_ns);
+        if (woken > 0 && soonest > now + VMH_BEGIN_NS)
+            soonest = now + VMH_BEGIN_NS;
+        vmh_warden_arm(cpu < soonest ? cpu : soonest);
+    }
+    return kind;
+}
+
+bool vmh_lane_cancel(vmh_call *call, enum vmh_kind kind)
+{
+    vmh_lane *lane = call->lane;
+    pthread_mutex_lock(&lane->lock);
+    /* a collected call is claimed under this lock; from then on its links are its collector's */
+    bool mine = vmh_call_claim(call, VMH_QUEUED);
+    bool queued = mine && queued_here(lane, call);      /* if not, a VM was handed it, and lets go of it later */
+    if (queued)
+        dequeue(lane, call);
+    pthread_mutex_unlock(&lane->lock);
+    if (mine)
+        vmh_call_finish(call, kind);
+    if (queued)
+        vmh_call_unref(call);
+    return mine;
+}
+
+/* Moves the queued calls that are over at `now` (all: now == VMH_FOREVER) to a list of their own, claimed. */
+static vmh_call *collect(vmh_lane *lane, int64_t now)
+{
+    vmh_call *all = NULL, **tail = &all;
+    int64_t next = VMH_FOREVER;
+    for (int level = 0; level < VMH_LEVELS; level++) {
+        vmh_call *call = lane->first[level];
+        while (call != NULL) {
+            vmh_call *after = call->next;
+            if (now != VMH_FOREVER && call->deadline_ns > now) {
+                if (call->deadline_ns < next)
+                    next = call->deadline_ns;
+            } else if (vmh_call_claim(call, VMH_QUEUED)) {
+                dequeue(lane, call);
+                *tail = call;
+                tail = &call->next;
+            }
+            call = after;
+        }
+    }
+    lane->next_deadline_ns = next;
+    return all;
+}
+
+static void finish_all(vmh_call *call, enum vmh_kind kind)
+{
+    while (call != NULL) {
+        vmh_call *next = call->next;
+        call->next = NULL;
+        vmh_call_finish(call, kind);
+        vmh_call_unref(call);
+        call = next;
+    }
+}
+
+void vmh_lane_close(vmh_lane *lane, bool drop)
+{
+    pthread_mutex_lock(&lane->lock);
+    lane->closed = true;
+    vmh_call *dropped = drop ? collect(lane, VMH_FOREVER) : NULL;
+    for (vmh_worker *worker = lane->idle; worker != NULL; worker = worker->next)
+        vmh_worker_poke(worker);        /* it finds the lane over, and ends */
+    pthread_mutex_unlock(&lane->lock);
+    finish_all(dropped, VMH_CLOSED);
+}
+
+bool vmh_lane_over(vmh_lane *lane)
+{
+    pthread_mutex_lock(&lane->lock);
+    bool over = lane->closed && lane->levels == 0;
+    pthread_mutex_unlock(&lane->lock);
+    return over;
+}
+
+size_t vmh_lane_fail(vmh_lane *lane, const uint8_t *message, size_t size)
+{
+    pthread_mutex_lock(&lane->lock);
+    vmh_call *all = collect(lane, VMH_FOREVER);
+    pthread_mutex_unlock(&lane->lock);
+    size_t count = 0;
+    for (vmh_call *call = all; call != NULL; call = call->next, count++)
+        if (vmh_blob_reserve(&call->reply, size)) {     /* without memory for it, the error goes without its message */
+            memcpy(call->reply.data, message, size);
+            call->reply.size = size;
+        }
+    finish_all(all, VMH_VM_LOST);
+    return count;
+}
+
+int64_t vmh_lane_expire(vmh_lane *lane, int64_t now_ns)
+{
+    pthread_mutex_lock(&lane->lock);
+    vmh_call *over = lane->next_deadline_ns <= now_ns ? collect(lane, now_ns) : NULL;
+    int64_t next = lane->next_deadline_ns;
+    pthread_mutex_unlock(&lane->lock);
+    finish_all(over, VMH_TIME_LIMIT);
+    return next;
+}
+
+int64_t vmh_lane_expire_slot(vmh_lane *lane, vmh_worker *worker, int64_t now_ns, int64_t *handed_ns)
+{
+    int64_t next = VMH_FOREVER;
+    enum vmh_kind kind = VMH_TIME_LIMIT;
+    pthread_mutex_lock(&lane->lock);
+    vmh_call *call = worker->slot, *over = NULL;
+    *handed_ns = call == NULL ? 0 : worker->handed_ns;
+    if (call != NULL && atomic_load(&call->state) == VMH_QUEUED) {
+        if (atomic_load(&lane->stop))
+            kind = VMH_CLOSED;
+        if (kind != VMH_CLOSED && call->deadline_ns > now_ns)
+            next = call->deadline_ns;
+        else if (vmh_call_claim(call, VMH_QUEUED))
+            over = vmh_call_ref(call);
+    }
+    pthread_mutex_unlock(&lane->lock);
+    if (over != NULL) {
+        vmh_call_finish(over, kind);
+        vmh_call_unref(over);
+    }
+    return next;
+}
+
+bool vmh_lane_starved(vmh_lane *lane)
+{
+    pthread_mutex_lock(&lane->lock);
+    bool starved = lane->queued > 0 && lane->idle_count == 0;
+    pthread_mutex_unlock(&lane->lock);
+    return starved;
+}
+
+long long vmh_lane_unfinished(vmh_lane *lane)
+{
+    long long ended = 0;
+    for (int i = 0; i < VMH_KINDS; i++)
+        ended += atomic_load(&lane->ends[i]);
+    return atomic_load(&lane->submitted_total) - ended;     /* read last: a call that comes just now is counted, none is missed */
+}
+
+void vmh_lane_attach(vmh_lane *lane, vmh_worker *worker)
+{
+    worker->spins = SPIN_MOST;
+    pthread_mutex_lock(&lane->lock);
+    lane->workers++;
+    worker->attached = true;
+    pthread_mutex_unlock(&lane->lock);
+}
+
+void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker)
+{
+    pthread_mutex_lock(&lane->lock);
+    if (worker->idle)
+        idle_remove(lane, worker);
+    vmh_call *call = worker->slot, *gone = NULL;
+    worker->slot = NULL;
+    bool over = false;
+    if (call != NULL && atomic_load(&call->state) != VMH_QUEUED) {
+        gone = call;            /* it had its end on its way */
+    } else if (call != NULL && atomic_load(&lane->stop)) {      /* read under the lock: see vmh_lane_stop_running */
+        gone = call;
+        over = vmh_call_claim(call, VMH_QUEUED);
+    } else if (call != NULL && lane->idle != NULL) {
+        vmh_worker *other = lane->idle;
+        idle_remove(lane, other);
+        other->slot = call;
+        other->handed_ns = vmh_now_ns();
+        vmh_worker_poke(other);         /* under the lock: no longer, and its VM may be gone */
+    } else if (call != NULL) {
+        enqueue(lane, call, true);
+    }
+    lane->workers -= worker->attached;
+    worker->attached = false;
+    bool starved = lane->queued > 0 && lane->idle_count == 0;
+    pthread_mutex_unlock(&lane->lock);
+    if (over)
+        vmh_call_finish(call, VMH_CLOSED);
+    if (gone != NULL)
+        vmh_call_unref(gone);
+    if (starved)
+        post_starved(lane);
+}
+
+vmh_call *vmh_lane_take(vmh_lane *lane, vmh_worker *worker)
+{
+    for (;;) {
+        pthread_mutex_lock(&lane->lock);
+        vmh_call *call = worker->slot;
+        if (call != NULL) {
+            worker->slot = NULL;
+        } else if (!worker->attached) {
+            /* the warden gave it up: the lane is not its any more */
+        } else if (lane->levels != 0) {
+            call = lane->first[__builtin_ctz(lane->levels)];
+            dequeue(lane, call);
+            if (worker->idle)
+                idle_remove(lane, worker);
+        } else if (!worker->idle) {
+            idle_push(lane, worker);
+        }
+        pthread_mutex_unlock(&lane->lock);
+        if (call == NULL)
+            return NULL;
+        int expected = VMH_QUEUED;
+        if (atomic_compare_exchange_strong(&call->state, &expected, VMH_RUNNING))
+            return call;
+        vmh_call_unref(call);   /* cancelled between its hand-over and now */
+    }
+}
+
+void vmh_call_request_stop(vmh_call *call)
+{
+    atomic_store(&call->stop, true);
+    vmh_warden_arm(0);
+}
+
+void vmh_lane_stop_running(vmh_lane *lane)
+{
+    atomic_store(&lane->stop, true);
+    /* a call that a VM was handed and gave back just now waits again; from here on none is given back */
+    pthread_mutex_lock(&lane->lock);
+    vmh_call *left = lane->closed ? collect(lane, VMH_FOREVER) : NULL;
+    pthread_mutex_unlock(&lane->lock);
+    finish_all(left, VMH_CLOSED);
+    vmh_warden_arm(0);
+}
+
+void vmh_worker_wait(vmh_worker *worker)
+{
+    if (atomic_exchange(&worker->inbox, 0) != 0)
+        return;
+    if (!spin(&worker->inbox, 1, &worker->spins)) {
+        atomic_store(&worker->asleep, true);
+        while (atomic_load(&worker->inbox) == 0)
+            vmh_futex_wait(&worker->inbox, 0, VMH_FOREVER);
+        atomic_store(&worker->asleep, false);
+    }
+    atomic_store(&worker->inbox, 0);
+}
+
+void vmh_worker_poke(vmh_worker *worker)
+{
+    atomic_store(&worker->inbox, 1);
+    if (atomic_load(&worker->asleep))
+        vmh_futex_wake(&worker->inbox, 1);
+}

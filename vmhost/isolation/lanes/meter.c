@@ -1,0 +1,105 @@
+#include "lanes/meter.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+/* Small requests have a reserve beyond the hard limit, for the time until the stop arrives: CPython handles the refusal of a
+ * large block well, but crashes when a small one is refused in the wrong place (PyType_Ready while a module is imported). */
+enum { SMALL_BYTES = 16 * 1024, RESERVE_BYTES = 32 * 1024 * 1024 };
+
+vmh_meter *vmh_meter_new(void)
+{
+    vmh_meter *meter = calloc(1, sizeof *meter);
+    if (meter == NULL)
+        return NULL;
+    atomic_init(&meter->refs, 1);
+    atomic_init(&meter->soft, LLONG_MAX);
+    atomic_init(&meter->hard, LLONG_MAX);
+    return meter;
+}
+
+vmh_meter *vmh_meter_ref(vmh_meter *meter)
+{
+    atomic_fetch_add_explicit(&meter->refs, 1, memory_order_relaxed);
+    return meter;
+}
+
+void vmh_meter_unref(vmh_meter *meter)
+{
+    if (atomic_fetch_sub(&meter->refs, 1) == 1)
+        free(meter);
+}
+
+static void note_peak(vmh_meter *meter, long long live)
+{
+    long long peak = atomic_load_explicit(&meter->peak, memory_order_relaxed);
+    while (live > peak
+           && !atomic_compare_exchange_weak_explicit(&meter->peak, &peak, live, memory_order_relaxed,
+                                                     memory_order_relaxed)) {
+    }
+}
+
+static void note_soft(vmh_meter *meter, long long live)
+{
+    if (live > atomic_load_explicit(&meter->soft, memory_order_relaxed)
+        && !atomic_load_explicit(&meter->over, memory_order_relaxed)
+        && !atomic_exchange(&meter->over, true) && meter->on_soft != NULL)
+        meter->on_soft(meter->context);
+}
+
+bool vmh_meter_charge(vmh_meter *meter, size_t bytes)
+{
+    long long hard = atomic_load_explicit(&meter->hard, memory_order_relaxed);
+    if (bytes > (size_t)hard) {
+        atomic_fetch_add_explicit(&meter->refused, 1, memory_order_relaxed);
+        return false;
+    }
+    long long live = atomic_fetch_add_explicit(&meter->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
+    if (live > hard) {
+        if (!atomic_exchange(&meter->over, true) && meter->on_soft != NULL)
+            meter->on_soft(meter->context);
+        if (bytes > SMALL_BYTES || live - hard > RESERVE_BYTES) {
+            atomic_fetch_sub_explicit(&meter->live, (long long)bytes, memory_order_relaxed);
+            atomic_fetch_add_explicit(&meter->refused, 1, memory_order_relaxed);
+            return false;
+        }
+    }
+    note_soft(meter, live);
+    note_peak(meter, live);
+    return true;
+}
+
+void vmh_meter_force(vmh_meter *meter, size_t bytes)
+{
+    long long live = atomic_fetch_add_explicit(&meter->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
+    note_soft(meter, live);
+    note_peak(meter, live);
+}
+
+bool vmh_meter_inherit(vmh_meter *meter, size_t bytes, bool forced)
+{
+    long long live = atomic_fetch_add_explicit(&meter->live, (long long)bytes, memory_order_relaxed) + (long long)bytes;
+    if (!forced && live > atomic_load_explicit(&meter->soft, memory_order_relaxed)) {
+        atomic_fetch_sub_explicit(&meter->live, (long long)bytes, memory_order_relaxed);
+        return false;
+    }
+    note_peak(meter, live);
+    return true;
+}
+
+void vmh_meter_release(vmh_meter *meter, size_t bytes)
+{
+    atomic_fetch_sub_explicit(&meter->live, (long long)bytes, memory_order_relaxed);
+}
+
+void vmh_meter_rearm(vmh_meter *meter)
+{
+    atomic_store(&meter->over, false);
+    atomic_store(&meter->denied, false);
+}
+
+long long vmh_meter_live(vmh_meter *meter)
+{
+    long long live = atomic_load(&meter->live);
+    return atomic_load(&meter->ended) ? live - atomic_load(&meter->libraries) : live;
+}

@@ -1,0 +1,58 @@
+/* The state of one VM, as the C files of this folder share it.
+ *
+ * A VM is one CPython subinterpreter on one native thread. Threads that touch it: its own (boots, serves, ends it), guest
+ * threads (started by its task), the warden (stops it), host threads (attach, retire, read counters).
+ */
+#ifndef VMH_VM_H
+#define VMH_VM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lanes/critical.h"
+
+typedef struct vmh_vm vmh_vm;
+
+/* Why a call is stopped; also the error kind that its caller gets. The numbers are part of the Python side (errors.py). */
+enum vmh_kind {
+    VMH_OK = 0,
+    VMH_TASK_ERROR = 1,     /* the task raised; payload: the guest's report */
+    VMH_TIME_LIMIT = 2,     /* wall time */
+    VMH_CPU_LIMIT = 3,      /* CPU time */
+    VMH_MEMORY_LIMIT = 4,
+    VMH_VM_LOST = 5,        /* wedged or crashed */
+    VMH_CLOSED = 6,
+    VMH_CANCELLED = 7,
+    VMH_QUEUE_FULL = 8,
+    VMH_VALUE = 9,          /* a result that cannot cross; payload: the message */
+    VMH_LOAD_ERROR = 10,    /* the task's module or entry point could not be imported; payload: the report */
+};
+
+/* The VM that the calling thread belongs to, or NULL on a host thread. Guest threads are bound by vmh_thread_enter. */
+vmh_vm *vmh_current(void);
+
+/* True from the moment when the current call (or boot, or ending) must unwind until the next one begins.
+ * Waits of a guest must return early with an error when it is set. */
+bool vmh_vm_stopping(const vmh_vm *vm);
+
+/* An eventfd that is readable while vmh_vm_stopping(); for poll(2) beside a guest's descriptors. -1: none (yet). */
+int vmh_vm_stop_fd(vmh_vm *vm);
+
+struct vmh_image;
+struct vmh_meter;
+struct vmh_image *vmh_vm_system(vmh_vm *vm);    /* standard library and guest runtime */
+struct vmh_image *vmh_vm_task(vmh_vm *vm);      /* NULL until the VM was attached to a lane */
+struct vmh_meter *vmh_vm_meter(vmh_vm *vm);
+
+/* Implemented in waits.c: wake every thread of `vm` that is in a wait of ours. Called by the warden, without any GIL. */
+void vmh_waits_interrupt(vmh_vm *vm);
+
+/* A guest thread begins / ends on the calling native thread (from the thread-start gate in waits.c). They bind the
+ * thread-local VM, register the thread's CPU clock and count it; a VM with threads left is never ended. */
+void vmh_thread_enter(vmh_vm *vm);
+void vmh_thread_leave(vmh_vm *vm);
+
+#endif

@@ -1,0 +1,451 @@
+/* Memory of native libraries that know no allocator but malloc: OpenSSL (its own can be set only before its first use, which is the
+ * host's) and libzstd (its own can be given to each of its objects, which `_zstd` does not do).
+ *
+ * Their table of imported functions is rewritten: what they call as malloc, calloc, realloc and free are the functions here. On a thread
+ * that pays for nobody those change nothing. On a VM's, a block gets a header that says who paid, so whoever frees or grows it, and
+ * however late, that VM is credited:
+ *
+ *   malloc's  (16 more bytes, where what follows would begin a page)  | meter | tag | what the library gets ...
+ *
+ * The library also hands in blocks without a header: of host threads, of before, of strdup and posix_memalign. The tag tells them
+ * apart: a secret mixed with the block's own address. In glibc the place of the tag is malloc's own size of the block, which never has
+ * the tag's highest bit. Elsewhere it may be another block's last bytes, and a tag of ours is never left behind where a block was; or
+ * it may not be mapped at all, if the block begins a page: none of ours does.
+ *
+ * There is no lock, so a fork leaves none taken. A library may call with locks of its own held: all of it is a critical section, and lies in a section
+ * of the object file, since a function's first instructions come before it can say so (overflow.h).
+ *
+ * What is asked for may be refused from ASK_BYTES on. Less is charged and never refused: OpenSSL sets itself up once per process, at
+ * its first use, and for good; if that failed for want of one VM's quota, it would have failed for everyone. The stop comes instead.
+ */
+#include "memory/library_memory.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "lanes/critical.h"
+#include "memory/memory.h"
+
+enum { ASK_BYTES = 1 << 20, PAGE_LEAST = 4096 };
+
+typedef struct {
+    vmh_meter *meter;   /* one reference */
+    uint64_t tag;       /* secret ^ the address behind it; lowest bit: 16 bytes lie before this header */
+} header;
+
+enum { ROOM = 2 * sizeof(header) };
+_Static_assert(sizeof(header) == 16, "what follows the header is as aligned as malloc's blocks");
+
+static uint64_t secret;         /* set before the first table is rewritten */
+
+/* ---- blocks ------------------------------------------------------------------------------------------------------- */
+
+/* The header of a block that the library was given here; NULL: it was not. Sanitizers know nothing of malloc's own bytes. */
+__attribute__((no_sanitize("address", "thread"), noinline))
+static header *header_of(void *memory)
+{
+    if (((uintptr_t)memory & (PAGE_LEAST - 1)) == 0)
+        return NULL;
+    header *own = (header *)memory - 1;
+    return ((own->tag ^ secret ^ (uintptr_t)memory) & ~UINT64_C(1)) == 0 ? own : NULL;
+}
+
+static void *base_of(const header *own) { return (void *)(own - (own->tag & 1)); }
+
+/* Puts a header into malloc's block. */
+static void *begin(void *base, vmh_meter *meter)
+{
+    header *own = base;
+    uint64_t moved = ((uintptr_t)(own + 1) & (PAGE_LEAST - 1)) == 0;
+    own += moved;
+    *own = (header){meter, (secret ^ (uintptr_t)(own + 1)) | moved};
+    return own + 1;
+}
+
+static void credit(vmh_meter *meter, long long bytes)
+{
+    atomic_fetch_sub_explicit(&meter->libraries, bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&meter->live, bytes, memory_order_relaxed);
+}
+
+/* False: refused. */
+static bool charge(vmh_meter *meter, size_t bytes, size_t size)
+{
+    if (size < ASK_BYTES) {
+        vmh_meter_force(meter, bytes);
+    } else if (!vmh_meter_charge(meter, bytes)) {
+        atomic_store(&meter->denied, true);
+        errno = ENOMEM;
+        return false;
+    }
+    atomic_fetch_add_explicit(&meter->libraries, (long long)bytes, memory_order_relaxed);
+    return true;
+}
+
+static void *take(vmh_meter *meter, size_t size, bool zeroed)
+{
+    size_t bytes = size + ROOM;
+    if (size > PTRDIFF_MAX - ROOM) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    if (!charge(meter, bytes, size))
+        return NULL;
+    void *base = zeroed ? calloc(1, bytes) : malloc(bytes);
+    if (base == NULL) {
+        credit(meter, (long long)bytes);
+        return NULL;
+    }
+    credit(meter, (long long)bytes - (long long)malloc_usable_size(base));      /* the rest is rounding */
+    return begin(base, vmh_meter_ref(meter));
+}
+
+static void give(header *own)
+{
+    void *base = base_of(own);
+    vmh_meter *meter = own->meter;
+    credit(meter, (long long)malloc_usable_size(base));
+    own->tag = 0;
+    free(base);
+    vmh_meter_unref(meter);
+}
+
+static void *change(header *own, size_t size)
+{
+    void *base = base_of(own), *memory = own + 1;
+    header before = *own;
+    size_t had = malloc_usable_size(base), bytes = size + ROOM;
+    if (size > PTRDIFF_MAX - ROOM) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    size_t more = bytes > had ? bytes - had : 0;
+    if (more > 0 && !charge(before.meter, more, size))
+        return NULL;
+    size_t offset = (size_t)((char *)memory - (char *)base);
+    own->tag = 0;
+    void *moved = realloc(base, bytes);
+    if (moved == NULL) {
+        *own = before;
+        credit(before.meter, (long long)more);
+        return NULL;
+    }
+    credit(before.meter, (long long)(had + more) - (long long)malloc_usable_size(moved));
+    /* the new place may want the other beginning; the header comes after the move, which may cover it */
+    char *is = (char *)moved + offset;
+    char *to = (char *)moved + sizeof(header);
+    if (((uintptr_t)to & (PAGE_LEAST - 1)) == 0)
+        to += sizeof(header);
+    if (to != is)
+        memmove(to, is, had - offset < size ? had - offset : size);
+    return begin(moved, before.meter);
+}
+
+/* ---- what the libraries call -------------------------------------------------------------------------------------- */
+
+#define CALLED_BY_LIBRARIES __attribute__((section("vmh_called_by_libraries")))
+extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_libraries[], __stop_vmh_called_by_libraries[];     /* the linker's */
+
+CALLED_BY_LIBRARIES static void *lead_malloc(size_t size)
+{
+    vmh_critical_enter();
+    vmh_meter *meter = vmh_memory_payer();
+    void *memory = meter == NULL ? malloc(size) : take(meter, size, false);
+    vmh_critical_leave();
+    return memory;
+}
+
+CALLED_BY_LIBRARIES static void *lead_calloc(size_t count, size_t size)
+{
+    size_t bytes;
+    vmh_critical_enter();
+    vmh_meter *meter = vmh_memory_payer();
+    void *memory = meter == NULL || __builtin_mul_overflow(count, size, &bytes) ? calloc(count, size) : take(meter, bytes, true);
+    vmh_critical_leave();
+    return memory;
+}
+
+CALLED_BY_LIBRARIES static void lead_free(void *memory)
+{
+    vmh_critical_enter();
+    header *own = memory == NULL ? NULL : header_of(memory);
+    if (own == NULL)
+        free(memory);
+    else
+        give(own);
+    vmh_critical_leave();
+}
+
+CALLED_BY_LIBRARIES static void *lead_realloc(void *memory, size_t size)
+{
+    if (memory == NULL)
+        return lead_malloc(size);
+    void *moved = NULL;
+    vmh_critical_enter();
+    header *own = header_of(memory);
+    if (own == NULL)
+        moved = realloc(memory, size);
+    else if (size == 0)
+        give(own);
+    else
+        moved = change(own, size);
+    vmh_critical_leave();
+    return moved;
+}
+
+/* A thread of the library's own (zstd's workers) works for the VM that had it started. */
+typedef struct {
+    void *(*run)(void *);
+    void *argument;
+    vmh_meter *meter;       /* one reference */
+} worker;
+
+static void *work(void *argument)
+{
+    worker own = *(worker *)argument;
+    free(argument);
+    vmh_memory_bind(own.meter);
+    void *result = own.run(own.argument);
+    vmh_memory_bind(NULL);
+    vmh_meter_unref(own.meter);
+    return result;
+}
+
+static int create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+{
+    vmh_meter *meter = vmh_memory_payer();
+    if (meter == NULL)
+        return pthread_create(thread, attributes, run, argument);
+    worker *own = malloc(sizeof *own);
+    if (own == NULL)
+        return EAGAIN;
+    *own = (worker){run, argument, vmh_meter_ref(meter)};
+    int rc = pthread_create(thread, attributes, work, own);
+    if (rc != 0) {
+        vmh_meter_unref(meter);
+        free(own);
+    }
+    return rc;
+}
+
+CALLED_BY_LIBRARIES static int lead_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+{
+    vmh_critical_enter();
+    int rc = create(thread, attributes, run, argument);
+    vmh_critical_leave();
+    return rc;
+}
+
+void vmh_library_memory_code(const void **begin, const void **end)
+{
+    *begin = __start_vmh_called_by_libraries;
+    *end = __stop_vmh_called_by_libraries;
+}
+
+/* ---- the table of imported functions ------------------------------------------------------------------------------ */
+
+#if defined(__x86_64__)
+enum { SLOT_OF_CALLS = R_X86_64_JUMP_SLOT, SLOT_OF_DATA = R_X86_64_GLOB_DAT };
+#elif defined(__aarch64__)
+enum { SLOT_OF_CALLS = R_AARCH64_JUMP_SLOT, SLOT_OF_DATA = R_AARCH64_GLOB_DAT };
+#else
+enum { SLOT_OF_CALLS = -1, SLOT_OF_DATA = -1 };         /* none is known, so nothing is led */
+#endif
+
+enum { SLOTS_MOST = 2 };        /* of one function: for calls, and for its address */
+
+/* In the order in which they are led: a block with a header must never meet the C library's own free. */
+static const struct {
+    const char *name;
+    void *ours;
+} leads[] = {
+    {"free", (void *)lead_free}, {"realloc", (void *)lead_realloc}, {"malloc", (void *)lead_malloc},
+    {"calloc", (void *)lead_calloc}, {"pthread_create", (void *)lead_pthread_create},
+};
+enum { LEADS = sizeof leads / sizeof *leads, LEAD_FREE = 0 };
+
+/* Would be given a block with a header, and do not know it. */
+static const char *const strangers[] = {"malloc_usable_size", "reallocarray", "getline", "getdelim", "__getdelim", "cfree",
+                                        "free_sized", "free_aligned_sized"};
+
+typedef struct {
+    uintptr_t inside;           /* an address in it */
+    uintptr_t base, low, high;  /* where it lies */
+    uintptr_t closed_low, closed_high;      /* what the loader made read-only (RELRO) */
+    const ElfW(Dyn) *dynamic;
+    void **slots[LEADS][SLOTS_MOST];
+} library;
+
+static int look(struct dl_phdr_info *object, size_t size, void *context)
+{
+    library *found = context;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    library here = {.inside = found->inside, .base = object->dlpi_addr, .low = UINTPTR_MAX};
+    (void)size;
+    bool holds = false;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        uintptr_t low = here.base + part->p_vaddr, high = low + part->p_memsz;
+        if (part->p_type == PT_LOAD) {
+            holds |= here.inside >= low && here.inside < high;
+            here.low = low < here.low ? low : here.low;
+            here.high = high > here.high ? high : here.high;
+        } else if (part->p_type == PT_DYNAMIC) {
+            here.dynamic = (const ElfW(Dyn) *)low;
+        } else if (part->p_type == PT_GNU_RELRO) {
+            here.closed_low = low & ~(page - 1);
+            here.closed_high = high & ~(page - 1);
+        }
+    }
+    if (holds)
+        *found = here;
+    return holds;
+}
+
+/* An address in the dynamic section: glibc has added the base already, musl has not. */
+static uintptr_t absolute(const library *in, ElfW(Addr) address)
+{
+    return address < in->base ? in->base + address : address;
+}
+
+/* False: it cannot be led. */
+static bool note_slot(library *in, const char *name, unsigned type, void **slot)
+{
+    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++)
+        if (strcmp(name, strangers[i]) == 0)
+            return false;
+    for (int i = 0; i < LEADS; i++)
+        if (strcmp(name, leads[i].name) == 0) {
+            int at = 0;
+            while (at < SLOTS_MOST && in->slots[i][at] != NULL)
+                at++;
+            /* in the library itself: its own, or not bound yet, and then who binds it would undo this */
+            uintptr_t now = (uintptr_t)*slot;
+            if (at == SLOTS_MOST || (type != SLOT_OF_CALLS && type != SLOT_OF_DATA) || (now >= in->low && now < in->high))
+                return false;
+            in->slots[i][at] = slot;
+        }
+    return true;
+}
+
+static bool note_slots(library *in, uintptr_t table, size_t bytes, const ElfW(Sym) *symbols, const char *names)
+{
+    const ElfW(Rela) *entries = (const ElfW(Rela) *)table;
+    for (size_t i = 0; i < bytes / sizeof *entries; i++) {
+        size_t symbol = ELF64_R_SYM(entries[i].r_info);
+        if (symbol != 0 && !note_slot(in, names + symbols[symbol].st_name, (unsigned)ELF64_R_TYPE(entries[i].r_info),
+                                      (void **)(in->base + entries[i].r_offset)))
+            return false;
+    }
+    return true;
+}
+
+static bool find_slots(library *in)
+{
+    uintptr_t rela = 0, calls = 0;
+    size_t rela_bytes = 0, calls_bytes = 0;
+    const ElfW(Sym) *symbols = NULL;
+    const char *names = NULL;
+    for (const ElfW(Dyn) *entry = in->dynamic; entry != NULL && entry->d_tag != DT_NULL; entry++)
+        switch (entry->d_tag) {
+        case DT_RELA: rela = absolute(in, entry->d_un.d_ptr); break;
+        case DT_RELASZ: rela_bytes = entry->d_un.d_val; break;
+        case DT_JMPREL: calls = absolute(in, entry->d_un.d_ptr); break;
+        case DT_PLTRELSZ: calls_bytes = entry->d_un.d_val; break;
+        case DT_SYMTAB: symbols = (const ElfW(Sym) *)absolute(in, entry->d_un.d_ptr); break;
+        case DT_STRTAB: names = (const char *)absolute(in, entry->d_un.d_ptr); break;
+        case DT_REL: return false;
+        default: break;
+        }
+    if (symbols == NULL || names == NULL)
+        return false;
+    /* some linkers count the table of calls into the other one, too */
+    if (calls >= rela && calls < rela + rela_bytes)
+        calls_bytes = 0;
+    return note_slots(in, rela, rela_bytes, symbols, names) && note_slots(in, calls, calls_bytes, symbols, names)
+        && in->slots[LEAD_FREE][0] != NULL;
+}
+
+static bool rewrite(const library *in)
+{
+    size_t closed = in->closed_high > in->closed_low ? in->closed_high - in->closed_low : 0;
+    if (closed > 0 && mprotect((void *)in->closed_low, closed, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    for (int i = 0; i < LEADS; i++)
+        for (int at = 0; at < SLOTS_MOST && in->slots[i][at] != NULL; at++)
+            __atomic_store_n(in->slots[i][at], leads[i].ours, __ATOMIC_SEQ_CST);
+    if (closed > 0)
+        mprotect((void *)in->closed_low, closed, PROT_READ);
+    return true;
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of what follows; never taken by an allocation */
+static uintptr_t led[8];        /* bases of libraries */
+static int led_count;
+
+bool vmh_library_memory_lead(const void *inside)
+{
+    library in = {.inside = (uintptr_t)inside};
+    bool done = false;
+    vmh_mutex_lock(&lock);
+    if (inside == NULL || dl_iterate_phdr(look, &in) == 0 || led_count == (int)(sizeof led / sizeof *led))
+        goto finish;
+    for (int i = 0; i < led_count; i++)
+        done |= led[i] == in.base;
+    /* what CPython itself asks for is charged by its own hooks */
+    uintptr_t python = (uintptr_t)dlsym(RTLD_DEFAULT, "PyObject_Malloc");
+    if (done || (python >= in.low && python < in.high) || !find_slots(&in))
+        goto finish;
+    if (secret == 0 && getrandom(&secret, sizeof secret, GRND_NONBLOCK) != (ssize_t)sizeof secret)
+        secret = (uintptr_t)&in ^ (uint64_t)getpid() << 32;
+    secret = (secret | UINT64_C(1) << 63) & ~UINT64_C(1);
+    done = rewrite(&in);
+    if (done)
+        led[led_count++] = in.base;
+finish:
+    vmh_mutex_unlock(&lock);
+    return done;
+}
+
+/* ---- which libraries ---------------------------------------------------------------------------------------------- */
+
+const char *const vmh_library_memory_modules[] = {"_hashlib", "_ssl", "_zstd", NULL};
+static const char *const functions[] = {"CRYPTO_malloc", "CRYPTO_malloc", "ZSTD_createCCtx"};     /* of their libraries */
+enum { UNTRIED, COUNTED, UNCOUNTED };
+static atomic_int states[sizeof functions / sizeof *functions];
+
+static int index_of(const char *name)
+{
+    int i = 0;
+    while (vmh_library_memory_modules[i] != NULL && strcmp(vmh_library_memory_modules[i], name) != 0)
+        i++;
+    return vmh_library_memory_modules[i] == NULL ? -1 : i;
+}
+
+void vmh_library_memory_loaded(const char *name, const char *path)
+{
+    int i = index_of(name);
+    if (i < 0 || atomic_load_explicit(&states[i], memory_order_acquire) != UNTRIED)
+        return;
+    /* stays open, as its library is led from now on; hidden functions tell nobody where they are */
+    void *module = path == NULL ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *inside = module == NULL ? NULL : dlsym(module, functions[i]);
+    bool counted = vmh_library_memory_lead(inside);
+    atomic_store_explicit(&states[i], counted ? COUNTED : UNCOUNTED, memory_order_release);
+}
+
+bool vmh_library_memory_counted(const char *name)
+{
+    int i = index_of(name);
+    return i >= 0 && atomic_load_explicit(&states[i], memory_order_acquire) == COUNTED;
+}

@@ -1,0 +1,276 @@
+/* Every pymalloc arena and every raw allocation made on a VM's thread is charged to its meter.
+ *
+ * Arenas are owned by address: they remember who paid, whoever frees them. Raw blocks carry no header (blocks made before the
+ * hooks went in could not be told apart), so they are charged by their usable size to whoever runs; what one VM
+ * allocates and another frees is drift, and the two counters of it cancel out over the process. On host threads the
+ * hooks cost one thread-local load.
+ */
+#include "memory/memory.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "cpython/compat.h"
+#include "memory/overflow.h"
+
+static _Thread_local vmh_meter *paying __attribute__((tls_model("initial-exec")));
+/* Blocks that change hands on this thread; NULL nearly always. */
+static _Thread_local void *keep __attribute__((tls_model("initial-exec"))), *offer __attribute__((tls_model("initial-exec")));
+static _Thread_local size_t offer_size __attribute__((tls_model("initial-exec")));
+static PyMemAllocatorEx raw, object;
+static PyObjectArenaAllocator arena;
+static bool plain;      /* CPython's default allocators were there before our hooks */
+
+void vmh_memory_bind(vmh_meter *meter) { paying = meter; }
+vmh_meter *vmh_memory_payer(void) { return paying; }
+
+/* ---- arenas ------------------------------------------------------------------------------------------------------- */
+
+/* Open addressing by address; a few thousand arenas at most, and few operations on them. */
+typedef struct {
+    void *address;
+    vmh_meter *meter;
+} arena_owner;
+
+static pthread_mutex_t arenas_lock = PTHREAD_MUTEX_INITIALIZER;
+static arena_owner *owners;
+static size_t owners_capacity, owners_used;     /* a power of two; used counts tombstones too */
+static char tombstone;
+
+static size_t slot_of(const void *address, size_t capacity)
+{
+    return (size_t)(((uintptr_t)address >> 12) * 11400714819323198485u) & (capacity - 1);
+}
+
+static void insert(arena_owner *table, size_t capacity, void *address, vmh_meter *meter)
+{
+    size_t at = slot_of(address, capacity);
+    while (table[at].address != NULL)
+        at = (at + 1) & (capacity - 1);
+    table[at] = (arena_owner){address, meter};
+}
+
+/* Lock held. False: no memory for the table. */
+static bool own(void *address, vmh_meter *meter)
+{
+    if (owners_used * 2 >= owners_capacity) {
+        size_t live = 0;
+        for (size_t i = 0; i < owners_capacity; i++)
+            live += owners[i].address != NULL && owners[i].address != &tombstone;
+        size_t capacity = 1024;
+        while (capacity < live * 4)
+            capacity *= 2;
+        arena_owner *table = calloc(capacity, sizeof *table);
+        if (table == NULL)
+            return false;
+        for (size_t i = 0; i < owners_capacity; i++)
+            if (owners[i].address != NULL && owners[i].address != &tombstone)
+                insert(table, capacity, owners[i].address, owners[i].meter);
+        free(owners);
+        owners = table;
+        owners_capacity = capacity;
+        owners_used = live;
+    }
+    insert(owners, owners_capacity, address, meter);
+    owners_used++;
+    return true;
+}
+
+/* Lock held. The meter that paid, or NULL. */
+static vmh_meter *disown(void *address)
+{
+    if (owners_capacity == 0)
+        return NULL;
+    for (size_t at = slot_of(address, owners_capacity); owners[at].address != NULL; at = (at + 1) & (owners_capacity - 1))
+        if (owners[at].address == address) {
+            owners[at].address = &tombstone;
+            return owners[at].meter;
+        }
+    return NULL;
+}
+
+/* Arenas of ended VMs, for the next ones: their pages are there, so a boot is spared some hundred page faults. */
+enum { STOCK_MOST = 4, STOCK_BYTES = 1 << 20 };     /* the size of arenas proper; frames come from this allocator, too */
+static void *stock[STOCK_MOST];
+static int stock_count;
+
+static void *arena_new(size_t size)
+{
+    void *memory = NULL;
+    vmh_mutex_lock(&arenas_lock);
+    if (size == STOCK_BYTES && stock_count > 0)
+        memory = stock[--stock_count];
+    vmh_mutex_unlock(&arenas_lock);
+    return memory != NULL ? memory : arena.alloc(arena.ctx, size);
+}
+
+static void *arena_alloc(void *context, size_t size)
+{
+    vmh_meter *meter = paying;
+    if (meter == NULL)
+        return arena.alloc(arena.ctx, size);
+    (void)context;
+    if (!vmh_meter_charge(meter, size))
+        return NULL;
+    void *memory = arena_new(size);
+    vmh_overflow_check();
+    vmh_mutex_lock(&arenas_lock);
+    bool owned = memory != NULL && own(memory, meter);
+    vmh_mutex_unlock(&arenas_lock);
+    if (!owned) {
+        /* no memory for the table: the arena is nobody's. CPython would crash for want of it while it makes an interpreter. */
+        vmh_meter_release(meter, size);
+        return memory;
+    }
+    vmh_meter_ref(meter);
+    atomic_fetch_add(&meter->arenas, 1);
+    return memory;
+}
+
+static void arena_free(void *context, void *memory, size_t size)
+{
+    (void)context;
+    vmh_mutex_lock(&arenas_lock);
+    vmh_meter *meter = disown(memory);
+    bool kept = meter != NULL && size == STOCK_BYTES && stock_count < STOCK_MOST;
+    if (kept)
+        stock[stock_count++] = memory;
+    vmh_mutex_unlock(&arenas_lock);
+    if (!kept)
+        arena.free(arena.ctx, memory, size);
+    vmh_overflow_check();
+    if (meter != NULL) {
+        vmh_meter_release(meter, size);
+        atomic_fetch_sub(&meter->arenas, 1);
+        vmh_meter_unref(meter);
+    }
+}
+
+/* ---- raw blocks --------------------------------------------------------------------------------------------------- */
+
+static void *charged(vmh_meter *meter, void *memory, size_t asked)
+{
+    vmh_overflow_check();
+    if (memory == NULL) {
+        vmh_meter_release(meter, asked);
+        return NULL;
+    }
+    size_t usable = malloc_usable_size(memory);
+    if (usable > asked)     /* the rest is rounding; refusing it would help nobody */
+        atomic_fetch_add_explicit(&meter->live, (long long)(usable - asked), memory_order_relaxed);
+    return memory;
+}
+
+static void *raw_malloc(void *context, size_t size)
+{
+    (void)context;
+    vmh_meter *meter = paying;
+    if (meter == NULL) {
+        if (offer == NULL || size != offer_size)
+            return raw.malloc(raw.ctx, size);
+        void *block = offer;
+        offer = NULL;
+        return block;
+    }
+    return vmh_meter_charge(meter, size) ? charged(meter, raw.malloc(raw.ctx, size), size) : NULL;
+}
+
+static void *raw_calloc(void *context, size_t count, size_t size)
+{
+    (void)context;
+    vmh_meter *meter = paying;
+    if (meter == NULL)
+        return raw.calloc(raw.ctx, count, size);
+    if (size != 0 && count > (size_t)PY_SSIZE_T_MAX / size)
+        return NULL;
+    return vmh_meter_charge(meter, count * size) ? charged(meter, raw.calloc(raw.ctx, count, size), count * size) : NULL;
+}
+
+static void *raw_realloc(void *context, void *memory, size_t size)
+{
+    (void)context;
+    vmh_meter *meter = paying;
+    if (meter == NULL)
+        return raw.realloc(raw.ctx, memory, size);
+    size_t before = memory == NULL ? 0 : malloc_usable_size(memory);
+    if (size > before && !vmh_meter_charge(meter, size - before))
+        return NULL;
+    void *moved = raw.realloc(raw.ctx, memory, size);
+    vmh_overflow_check();
+    if (moved == NULL) {
+        if (size > before)
+            vmh_meter_release(meter, size - before);
+        return NULL;
+    }
+    long long after = (long long)malloc_usable_size(moved);
+    long long paid = (long long)(size > before ? size : before);
+    atomic_fetch_add_explicit(&meter->live, after - paid, memory_order_relaxed);
+    return moved;
+}
+
+static void raw_free(void *context, void *memory)
+{
+    (void)context;
+    vmh_meter *meter = paying;
+    if (meter != NULL && memory != NULL)
+        vmh_meter_release(meter, malloc_usable_size(memory));
+    if (memory != NULL && memory == keep)
+        keep = NULL;
+    else
+        raw.free(raw.ctx, memory);
+    vmh_overflow_check();
+}
+
+/* ---- blocks that change hands ------------------------------------------------------------------------------------- */
+
+void vmh_memory_keep(void *block) { keep = block; }
+
+bool vmh_memory_kept(void)
+{
+    bool kept = keep == NULL;
+    keep = NULL;
+    return kept;
+}
+
+void vmh_memory_offer(void *block, size_t size)
+{
+    offer = block;
+    offer_size = size;
+}
+
+bool vmh_memory_taken(void)
+{
+    bool taken = offer == NULL;
+    offer = NULL;
+    return taken;
+}
+
+bool vmh_memory_is_default(void)
+{
+    PyMemAllocatorEx now;
+    PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &now);
+    if (!plain || now.malloc != raw_malloc || now.free != raw_free)
+        return false;
+    PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &now);
+    return now.malloc == object.malloc && now.free == object.free;
+}
+
+int vmh_memory_install(void)
+{
+    static bool installed;
+    if (installed)
+        return 0;
+    installed = true;
+    PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &raw);
+    PyObject_GetArenaAllocator(&arena);
+    /* under PYTHONMALLOC=debug raw blocks begin behind a header of CPython's, so their usable size cannot be asked for;
+     * then arenas and buffers alone are counted */
+    const char *name = _PyMem_GetCurrentAllocatorName();
+    plain = name != NULL && strcmp(name, "pymalloc") == 0;
+    PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &object);
+    if (name == NULL || strstr(name, "debug") == NULL)
+        PyMem_SetAllocator(PYMEM_DOMAIN_RAW, &(PyMemAllocatorEx){NULL, raw_malloc, raw_calloc, raw_realloc, raw_free});
+    PyObject_SetArenaAllocator(&(PyObjectArenaAllocator){NULL, arena_alloc, arena_free});
+    return 0;
+}

@@ -1,0 +1,234 @@
+/* `_core.Call`: one submitted call, and how callers wait for its end. */
+#include <errno.h>
+#include "wire/buffer.h"
+#include "lanes/clock.h"
+#include "python/core.h"
+#include "vm/fork.h"
+#include "wire/wire.h"
+
+PyObject *vmh_core_wrap_call(vmh_call *call)
+{
+    call_object *self = (call_object *)vmh_call_type->tp_alloc(vmh_call_type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = call;      /* takes the caller's reference */
+    call->wrapper = self;
+    return (PyObject *)self;
+}
+
+static void call_dealloc(PyObject *object)
+{
+    call_object *self = (call_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (self->call != NULL && !vmh_fork_is_child()) {
+        self->call->wrapper = NULL;
+        vmh_call_unref(self->call);
+    }
+    Py_CLEAR(self->owner);
+    type->tp_free(object);
+    Py_DECREF(type);
+    vmh_buffer_release_lent();
+}
+
+static int call_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((call_object *)object)->owner);
+    return 0;
+}
+
+static int call_clear(PyObject *object)
+{
+    Py_CLEAR(((call_object *)object)->owner);
+    return 0;
+}
+
+/* The call is done: its value, or its error raised. */
+static PyObject *outcome(vmh_call *call)
+{
+    if (call->kind == VMH_OK)
+        return vmh_wire_decode(&call->reply, vmh_buffer_type);
+    PyObject *payload = call->reply.size == 0 ? Py_NewRef(Py_None) : vmh_wire_decode(&call->reply, vmh_buffer_type);
+    if (payload == NULL)
+        return NULL;
+    vmh_core_raise(call->lane, call->kind, payload);
+    Py_DECREF(payload);
+    return NULL;
+}
+
+/* Python handles signals on the process's first thread. One that arrives between its last look at them and its sleep does not
+ * interrupt the sleep, so it looks again in between; soon at first, since a wait that begins is when that happens. */
+enum { LOOK_FIRST_NS = 2000000, LOOK_LAST_NS = 128000000 };
+
+static bool handles_signals(void)
+{
+    static _Thread_local int known;     /* 1: yes, 2: no */
+    if (known == 0)
+        known = syscall(SYS_gettid) == getpid() ? 1 : 2;
+    return known == 1;
+}
+
+PyObject *vmh_core_last_outcome(vmh_call *call)
+{
+    PyObject *result = outcome(call);
+    vmh_blob_clear(&call->reply);
+    return result;
+}
+
+int vmh_core_wait(vmh_call *call, int64_t deadline_ns)
+{
+    int64_t look_ns = handles_signals() ? LOOK_FIRST_NS : VMH_FOREVER;
+    while (!vmh_call_done(call)) {
+        int rc;
+        if (vmh_fork_check() < 0)
+            return -1;
+        int64_t until_ns = look_ns == VMH_FOREVER ? VMH_FOREVER : vmh_now_ns() + look_ns;
+        if (until_ns > deadline_ns)
+            until_ns = deadline_ns;
+        Py_BEGIN_ALLOW_THREADS
+        rc = vmh_call_wait(call, until_ns);
+        Py_END_ALLOW_THREADS
+        if (rc == ETIMEDOUT && until_ns == deadline_ns)
+            return 0;
+        if (rc != 0 && PyErr_CheckSignals() < 0)
+            return -1;
+        if (look_ns < LOOK_LAST_NS)
+            look_ns *= 2;
+    }
+    return 1;
+}
+
+void vmh_core_stop(vmh_call *call)
+{
+    if (!vmh_lane_cancel(call, VMH_CANCELLED))
+        vmh_call_request_stop(call);
+}
+
+static PyObject *call_done(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    return PyBool_FromLong(vmh_call_done(((call_object *)object)->call));
+}
+
+static PyObject *call_wait(PyObject *object, PyObject *args)
+{
+    PyObject *timeout_s = NULL;
+    int64_t deadline;
+    if (!PyArg_ParseTuple(args, "|O:wait", &timeout_s) || vmh_core_deadline(timeout_s, &deadline) < 0)
+        return NULL;
+    int rc = vmh_core_wait(((call_object *)object)->call, deadline);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static PyObject *call_result(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    vmh_call *call = ((call_object *)object)->call;
+    if (vmh_core_wait(call, VMH_FOREVER) < 0)
+        return NULL;
+    vmh_buffer_release_lent();
+    return outcome(call);
+}
+
+static PyObject *call_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    if (vmh_fork_check() < 0)
+        return NULL;
+    return PyBool_FromLong(vmh_lane_cancel(((call_object *)object)->call, VMH_CANCELLED));
+}
+
+static PyObject *call_stop(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    if (vmh_fork_check() < 0)
+        return NULL;
+    vmh_core_stop(((call_object *)object)->call);
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_watch(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    vmh_call_watch(((call_object *)object)->call);
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_kind(PyObject *object, void *Py_UNUSED(closure))
+{
+    vmh_call *call = ((call_object *)object)->call;
+    if (!vmh_call_done(call))
+        Py_RETURN_NONE;
+    return PyLong_FromLong(call->kind);
+}
+
+static PyObject *call_excused(PyObject *object, void *Py_UNUSED(closure))
+{
+    vmh_call *call = ((call_object *)object)->call;
+    return PyBool_FromLong(vmh_call_done(call) && call->excused);
+}
+
+static PyObject *call_state(PyObject *object, void *Py_UNUSED(closure))
+{
+    vmh_call *call = ((call_object *)object)->call;
+    if (vmh_call_done(call))
+        return PyUnicode_FromString("done");
+    return PyUnicode_FromString(atomic_load(&call->state) == VMH_QUEUED ? "queued" : "running");
+}
+
+static PyObject *call_timings(PyObject *object, void *Py_UNUSED(closure))
+{
+    vmh_call *call = ((call_object *)object)->call;
+    bool done = vmh_call_done(call);
+    return Py_BuildValue("(LLL)", (long long)call->submitted_ns, (long long)(done ? call->started_ns : 0),
+                         (long long)(done ? call->ended_ns : 0));
+}
+
+static PyObject *call_lane(PyObject *object, void *Py_UNUSED(closure))
+{
+    vmh_lane *lane = ((call_object *)object)->call->lane;
+    return lane->wrapper == NULL ? Py_NewRef(Py_None) : Py_NewRef((PyObject *)lane->wrapper);
+}
+
+static PyObject *call_get_owner(PyObject *object, void *Py_UNUSED(closure))
+{
+    PyObject *owner = ((call_object *)object)->owner;
+    return Py_NewRef(owner == NULL ? Py_None : owner);
+}
+
+static int call_set_owner(PyObject *object, PyObject *value, void *Py_UNUSED(closure))
+{
+    Py_XSETREF(((call_object *)object)->owner, Py_XNewRef(value));
+    return 0;
+}
+
+static PyMethodDef call_methods[] = {
+    {"done", call_done, METH_NOARGS, PyDoc_STR("True once the call has its end.")},
+    {"wait", call_wait, METH_VARARGS, PyDoc_STR("wait(timeout_s=None) -> bool: done in time?")},
+    {"result", call_result, METH_NOARGS, PyDoc_STR("The value, or the call's error raised; waits for it.")},
+    {"cancel", call_cancel, METH_NOARGS, PyDoc_STR("True when the call was waiting and is cancelled now.")},
+    {"stop", call_stop, METH_NOARGS, PyDoc_STR("Cancel the call, or stop it where it runs.")},
+    {"watch", call_watch, METH_NOARGS, PyDoc_STR("Deliver ('done', call) when it ends, or now.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef call_getset[] = {
+    {"kind", call_kind, NULL, PyDoc_STR("How it ended (vm.h), None before."), NULL},
+    {"excused", call_excused, NULL, PyDoc_STR("Does its end say nothing about the task? False before."), NULL},
+    {"state", call_state, NULL, PyDoc_STR("'queued', 'running' or 'done'."), NULL},
+    {"timings", call_timings, NULL, PyDoc_STR("(submitted, started, ended), monotonic ns; 0: not (known) yet."), NULL},
+    {"lane", call_lane, NULL, PyDoc_STR("The lane."), NULL},
+    {"owner", call_get_owner, call_set_owner, PyDoc_STR("Anything; kept for the caller."), NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot call_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("One submitted call.")},
+    {Py_tp_dealloc, call_dealloc},
+    {Py_tp_traverse, call_traverse},
+    {Py_tp_clear, call_clear},
+    {Py_tp_methods, call_methods},
+    {Py_tp_getset, call_getset},
+    {0, NULL},
+};
+
+PyType_Spec vmh_call_spec = {
+    "vmhost.isolation._core.Call", sizeof(call_object), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, call_slots,
+};

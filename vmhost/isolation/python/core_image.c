@@ -1,0 +1,115 @@
+/* `_core.Image`: code and files of one bundle. */
+#include "python/core.h"
+#include "vm/engine.h"
+
+static PyObject *image_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":Image", names))
+        return NULL;
+    image_object *self = (image_object *)type->tp_alloc(type, 0);
+    if (self != NULL && (self->image = vmh_image_new()) == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void image_dealloc(PyObject *object)
+{
+    image_object *self = (image_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->image != NULL)
+        vmh_image_unref(self->image);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *image_add(PyObject *object, const char *name, bool is_package, Py_buffer *data)
+{
+    int rc = vmh_image_add(((image_object *)object)->image, name, is_package, data->buf, (size_t)data->len);
+    PyBuffer_Release(data);
+    if (rc < 0)
+        return PyErr_NoMemory();
+    if (rc > 0)
+        return PyErr_Format(PyExc_ValueError, "%s is in this image already", name);
+    Py_RETURN_NONE;
+}
+
+static PyObject *image_add_module(PyObject *self, PyObject *args)
+{
+    const char *name;
+    int is_package;
+    Py_buffer code;
+    if (!PyArg_ParseTuple(args, "spy*:add_module", &name, &is_package, &code))
+        return NULL;
+    return image_add(self, name, is_package, &code);
+}
+
+static PyObject *image_add_text(PyObject *self, PyObject *args)
+{
+    Py_buffer digest, code;
+    char name[1 + 64 + 1] = "#";
+    if (!PyArg_ParseTuple(args, "y*y*:add_text", &digest, &code))
+        return NULL;
+    if (digest.len != 32) {
+        PyErr_Format(PyExc_ValueError, "digest: expected 32 bytes, got %zd", digest.len);
+        PyBuffer_Release(&digest);
+        PyBuffer_Release(&code);
+        return NULL;
+    }
+    for (int i = 0; i < 32; i++)
+        snprintf(name + 1 + 2 * i, 3, "%02x", ((const uint8_t *)digest.buf)[i]);
+    PyBuffer_Release(&digest);
+    return image_add(self, name, false, &code);
+}
+
+static PyObject *image_add_file(PyObject *self, PyObject *args)
+{
+    PyObject *path;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "Uy*:add_file", &path, &data))
+        return NULL;
+    PyObject *name = PyUnicode_FromFormat("/%U", path);
+    const char *text = name == NULL ? NULL : PyUnicode_AsUTF8(name);
+    if (text == NULL) {
+        PyBuffer_Release(&data);
+        Py_XDECREF(name);
+        return NULL;
+    }
+    PyObject *result = image_add(self, text, false, &data);
+    Py_DECREF(name);
+    return result;
+}
+
+static PyObject *image_add_model(PyObject *self, PyObject *args)
+{
+    const char *name;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(args, "sK:add_model", &name, &address))
+        return NULL;
+    int rc = vmh_engine_hold_model(((image_object *)self)->image, name, (uintptr_t)address);
+    if (rc < 0)
+        return PyErr_NoMemory();
+    if (rc > 0)
+        return PyErr_Format(PyExc_ValueError, "%s is in this image already", name);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef image_methods[] = {
+    {"add_module", image_add_module, METH_VARARGS, PyDoc_STR("add_module(name, is_package, code): marshalled code, digest-checked by the caller.")},
+    {"add_text", image_add_text, METH_VARARGS, PyDoc_STR("add_text(digest, code): marshalled code of a text, by its SHA-256.")},
+    {"add_model", image_add_model, METH_VARARGS, PyDoc_STR("add_model(name, address): a prepared vme_model, kept from now on.")},
+    {"add_file", image_add_file, METH_VARARGS, PyDoc_STR("add_file(path, data): a resource.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot image_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("Code and files of one bundle, in memory that every VM can read.")},
+    {Py_tp_new, image_new},
+    {Py_tp_dealloc, image_dealloc},
+    {Py_tp_methods, image_methods},
+    {0, NULL},
+};
+
+PyType_Spec vmh_image_spec = {"vmhost.isolation._core.Image", sizeof(image_object), 0, Py_TPFLAGS_DEFAULT, image_slots};

@@ -1,0 +1,462 @@
+/* `_core.Lane`: the queue of one task version: arguments in, calls pushed, results out. */
+#include <stdlib.h>
+#include "wire/buffer.h"
+#include "lanes/clock.h"
+#include "python/core.h"
+#include "vm/fork.h"
+#include "wire/wire.h"
+
+static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", "version", "image", "entry", "events", "wall_s", "cpu_s", "capacity", "calls_per_vm",
+                            "slow_s", "caller_errors", NULL};
+    const char *name, *version, *entry, *caller_errors = NULL;
+    PyObject *image, *events;
+    double wall_s = -1, cpu_s = -1, slow_s = -1;
+    Py_ssize_t capacity = PY_SSIZE_T_MAX;
+    int calls_per_vm = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidz:Lane", names, &name, &version, vmh_image_type, &image, &entry,
+                                     vmh_events_type, &events, &wall_s, &cpu_s, &capacity, &calls_per_vm, &slow_s, &caller_errors))
+        return NULL;
+    if (capacity < 0)
+        return PyErr_Format(PyExc_ValueError, "capacity: expected a count from 0 on, got %zd", capacity);
+    lane_object *self = (lane_object *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->lane = vmh_lane_new(name, version, entry, ((image_object *)image)->image, ((events_object *)events)->events);
+    if (self->lane == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->lane->wall_ns = vmh_core_span_ns(wall_s);
+    self->lane->cpu_ns = vmh_core_span_ns(cpu_s);
+    self->lane->capacity = capacity == PY_SSIZE_T_MAX ? SIZE_MAX : (size_t)capacity;
+    self->lane->calls_per_vm = calls_per_vm;
+    self->lane->slow_ns = vmh_core_span_ns(slow_s);
+    if (caller_errors != NULL && (self->lane->caller_errors = strdup(caller_errors)) == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->lane->wrapper = self;
+    return (PyObject *)self;
+}
+
+static void lane_dealloc(PyObject *object)
+{
+    lane_object *self = (lane_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->weakrefs != NULL)
+        PyObject_ClearWeakRefs(object);
+    if (self->lane != NULL && !vmh_fork_is_child()) {
+        self->lane->wrapper = NULL;
+        vmh_lane_unref(self->lane);
+    }
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+typedef struct {
+    PyObject *timeout_s, *entry;
+    int priority;
+    bool spread;
+} options;
+
+/* Keyword and positional options after the value: timeout_s, priority, entry, spread. */
+static int options_parse(const char *function, options *o, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    static const char *const names[] = {"timeout_s", "priority", "entry", "spread"};
+    PyObject *found[4] = {NULL, NULL, NULL, NULL};
+    *o = (options){NULL, NULL, 0, false};
+    if (count < 1 || count > 5) {
+        PyErr_Format(PyExc_TypeError, "%s() takes one value and the options timeout_s, priority, entry, spread", function);
+        return -1;
+    }
+    if (count == 1 && keywords == NULL)
+        return 0;
+    for (Py_ssize_t i = 1; i < count; i++)
+        found[i - 1] = args[i];
+    for (Py_ssize_t i = 0; keywords != NULL && i < PyTuple_GET_SIZE(keywords); i++) {
+        PyObject *keyword = PyTuple_GET_ITEM(keywords, i);
+        int at = 0;
+        while (at < 4 && PyUnicode_CompareWithASCIIString(keyword, names[at]) != 0)
+            at++;
+        if (at == 4 || found[at] != NULL) {
+            PyErr_Format(PyExc_TypeError, "%s(): option %R is unknown or given twice", function, keyword);
+            return -1;
+        }
+        found[at] = args[count + i];
+    }
+    o->timeout_s = found[0];
+    if (found[1] != NULL) {
+        int overflow;
+        long priority = PyLong_AsLongAndOverflow(found[1], &overflow);
+        if (priority == -1 && PyErr_Occurred()) {
+            if (PyErr_ExceptionMatches(PyExc_TypeError))
+                PyErr_Format(PyExc_TypeError, "priority: expected a whole number from -8 to 7, got `%T`", found[1]);
+            return -1;
+        }
+        if (overflow != 0) {
+            PyErr_SetString(PyExc_ValueError, "priority: expected -8 to 7, got a number of more than 64 bits");
+            return -1;
+        }
+        if (priority < -8 || priority > 7) {
+            PyErr_Format(PyExc_ValueError, "priority: expected -8 to 7, got %ld", priority);
+            return -1;
+        }
+        o->priority = (int)priority;
+    }
+    o->entry = found[2] == Py_None ? NULL : found[2];
+    if (o->entry != NULL && !PyUnicode_Check(o->entry)) {
+        PyErr_Format(PyExc_TypeError, "entry: expected \"module:function\", got `%s`", Py_TYPE(o->entry)->tp_name);
+        return -1;
+    }
+    if (found[3] != NULL) {
+        int spread = PyObject_IsTrue(found[3]);
+        if (spread < 0)
+            return -1;
+        o->spread = spread;
+    }
+    return 0;
+}
+
+/* Raises that a value cannot cross, as `text` says, whose reference is taken over (NULL: an exception is set already). */
+static void refuse_value(vmh_lane *lane, PyObject *text)
+{
+    if (text != NULL)
+        vmh_core_raise(lane, VMH_VALUE, text);
+    Py_XDECREF(text);
+}
+
+/* A call with its value encoded, not pushed yet; NULL with an error set. */
+static vmh_call *prepare(vmh_lane *lane, PyObject *value, const options *o)
+{
+    if (vmh_fork_check() < 0)
+        return NULL;
+    int64_t limit = vmh_after_ns(vmh_now_ns(), lane->wall_ns), asked;
+    if (vmh_core_deadline(o->timeout_s, &asked) < 0)
+        return NULL;
+    vmh_call *call = vmh_call_new(lane);
+    if (call == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    call->deadline_ns = asked < limit ? asked : limit;
+    call->timed = asked < limit;
+    call->level = 7 - o->priority;
+    call->spread = o->spread;
+    if (o->entry != NULL) {
+        Py_ssize_t size;
+        const char *entry = PyUnicode_AsUTF8AndSize(o->entry, &size);
+        if (entry == NULL && !PyErr_ExceptionMatches(PyExc_UnicodeError))
+            goto failed;
+        if (entry == NULL || strlen(entry) != (size_t)size) {       /* lone surrogates; NUL */
+            PyErr_Clear();
+            PyErr_Format(PyExc_ValueError, "entry: expected \"module:function\", got %A", o->entry);
+            goto failed;
+        }
+        if ((call->entry = strdup(entry)) == NULL) {
+            PyErr_NoMemory();
+            goto failed;
+        }
+    }
+    if (vmh_wire_encode(&call->request, value, "argument", vmh_buffer_type, NULL) < 0)
+        goto wire_failed;
+    return call;
+wire_failed:
+    if (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)) {
+        PyObject *error = PyErr_GetRaisedException();
+        refuse_value(lane, PyObject_Str(error));
+        Py_DECREF(error);
+    }
+failed:
+    vmh_call_unref(call);
+    return NULL;
+}
+
+static int push(vmh_lane *lane, vmh_call **calls, size_t count)
+{
+    enum vmh_kind kind = vmh_lane_push(lane, calls, count);
+    if (kind == VMH_OK)
+        return 0;
+    PyObject *size = PyLong_FromSize_t(lane->capacity);
+    if (size != NULL)
+        vmh_core_raise(lane, kind, size);
+    Py_XDECREF(size);
+    return -1;
+}
+
+/* The call that a method's arguments ask for, as prepare() leaves it; NULL with an error set. */
+static vmh_call *one_call(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    options o;
+    return options_parse(method, &o, args, count, keywords) < 0 ? NULL : prepare(lane, args[0], &o);
+}
+
+static PyObject *lane_call(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    vmh_lane *lane = ((lane_object *)object)->lane;
+    vmh_call *call = one_call("call", lane, args, count, keywords);
+    if (call == NULL)
+        return NULL;
+    PyObject *result = NULL;
+    if (push(lane, &call, 1) == 0) {
+        if (vmh_core_wait(call, VMH_FOREVER) < 0)
+            vmh_core_stop(call);     /* Ctrl-C: the caller leaves, and so does the call */
+        else
+            result = vmh_core_last_outcome(call);
+    }
+    vmh_call_unref(call);
+    vmh_buffer_release_lent();
+    return result;
+}
+
+static PyObject *lane_submit(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    vmh_lane *lane = ((lane_object *)object)->lane;
+    vmh_call *call = one_call("submit", lane, args, count, keywords);
+    if (call == NULL)
+        return NULL;
+    PyObject *wrapper = vmh_core_wrap_call(vmh_call_ref(call));
+    if (wrapper == NULL)
+        vmh_call_unref(call);
+    else if (push(lane, &call, 1) < 0)
+        Py_CLEAR(wrapper);
+    vmh_call_unref(call);
+    return wrapper;
+}
+
+/* The calls that a method's arguments ask for, one for each of its values, pushed under one lock: all or none. A malloc'd array of
+ * references; NULL with an error set. */
+static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                            Py_ssize_t *made_count)
+{
+    options o;
+    PyObject *items = NULL;
+    Py_ssize_t n = 0, made = 0;
+    vmh_call **calls = NULL;
+    if (options_parse(method, &o, args, count, keywords) < 0
+        || (items = PySequence_Fast(args[0], "expected an iterable of values")) == NULL)
+        return NULL;
+    n = PySequence_Fast_GET_SIZE(items);
+    calls = malloc(((size_t)n + 1) * sizeof *calls);
+    if (calls == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    while (made < n) {
+        PyObject *value = Py_NewRef(PySequence_Fast_GET_ITEM(items, made));     /* code of a value that crosses may change the list */
+        calls[made] = prepare(lane, value, &o);
+        Py_DECREF(value);
+        if (calls[made] == NULL)
+            break;
+        made++;
+        if (PySequence_Fast_GET_SIZE(items) != n) {
+            refuse_value(lane, PyUnicode_FromFormat("argument: this `%s` of values changed while they crossed: code of one of them "
+                                                    "ran and changed it", Py_TYPE(items)->tp_name));
+            goto drop;
+        }
+    }
+    if (made < n || (n > 0 && push(lane, calls, (size_t)n) < 0)) {
+drop:
+        while (made > 0)
+            vmh_call_unref(calls[--made]);
+        free(calls);
+        calls = NULL;
+    }
+done:
+    Py_DECREF(items);
+    *made_count = n;
+    return calls;
+}
+
+static PyObject *lane_submit_many(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    Py_ssize_t n;
+    vmh_call **calls = all_calls("submit_many", ((lane_object *)object)->lane, args, count, keywords, &n);
+    if (calls == NULL)
+        return NULL;
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *wrapper = list == NULL ? NULL : vmh_core_wrap_call(calls[i]);
+        if (wrapper == NULL) {
+            vmh_call_unref(calls[i]);
+            Py_CLEAR(list);
+        } else {
+            PyList_SET_ITEM(list, i, wrapper);
+        }
+    }
+    free(calls);
+    return list;
+}
+
+static PyObject *lane_map(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    Py_ssize_t n;
+    vmh_call **calls = all_calls("map", ((lane_object *)object)->lane, args, count, keywords, &n);
+    if (calls == NULL)
+        return NULL;
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = NULL;
+        if (list != NULL && vmh_core_wait(calls[i], VMH_FOREVER) >= 0)
+            item = vmh_core_last_outcome(calls[i]);
+        if (item == NULL) {
+            Py_CLEAR(list);
+            vmh_core_stop(calls[i]);     /* nobody waits for the rest */
+        } else {
+            PyList_SET_ITEM(list, i, item);
+        }
+        vmh_call_unref(calls[i]);
+    }
+    free(calls);
+    vmh_buffer_release_lent();
+    return list;
+}
+
+static PyObject *lane_close(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"drain", NULL};
+    int drain = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|p:close", names, &drain))
+        return NULL;
+    vmh_lane *lane = ((lane_object *)object)->lane;
+    Py_BEGIN_ALLOW_THREADS
+    vmh_lane_close(lane, !drain);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *lane_stop_all(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    vmh_lane_stop_running(((lane_object *)object)->lane);
+    Py_RETURN_NONE;
+}
+
+static PyObject *lane_fail(PyObject *object, PyObject *message)
+{
+    vmh_blob blob;
+    vmh_blob_init(&blob);
+    PyObject *result = NULL;
+    if (vmh_wire_encode(&blob, message, "message", vmh_buffer_type, NULL) == 0)
+        result = PyLong_FromSize_t(vmh_lane_fail(((lane_object *)object)->lane, blob.data, blob.size));
+    vmh_blob_clear(&blob);
+    return result;
+}
+
+static PyObject *lane_mute(PyObject *object, PyObject *muted)
+{
+    int yes = PyObject_IsTrue(muted);
+    if (yes < 0)
+        return NULL;
+    atomic_store(&((lane_object *)object)->lane->muted, yes);
+    Py_RETURN_NONE;
+}
+
+static PyObject *counts_by_kind(const atomic_llong *counts)
+{
+    PyObject *result = PyTuple_New(VMH_KINDS);
+    for (int i = 0; result != NULL && i < VMH_KINDS; i++) {
+        PyObject *n = PyLong_FromLongLong(atomic_load(&counts[i]));
+        if (n == NULL)
+            Py_CLEAR(result);
+        else
+            PyTuple_SET_ITEM(result, i, n);
+    }
+    return result;
+}
+
+static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    vmh_lane *lane = ((lane_object *)object)->lane;
+    pthread_mutex_lock(&lane->lock);
+    size_t queued = lane->queued;
+    unsigned idle = lane->idle_count, workers = lane->workers;
+    bool closed = lane->closed;
+    pthread_mutex_unlock(&lane->lock);
+    /* in this order: of the ends that are told, all that are excused are told as well, and maybe one that comes just now */
+    PyObject *ends = counts_by_kind(lane->ends);
+    PyObject *excused = ends == NULL ? NULL : counts_by_kind(lane->excused);
+    if (excused == NULL) {
+        Py_XDECREF(ends);
+        return NULL;
+    }
+    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:L,s:N,s:N}", "queued", (Py_ssize_t)queued, "idle", idle, "vms", workers,
+                         "running", atomic_load(&lane->running), "closed", closed ? Py_True : Py_False, "submitted",
+                         atomic_load(&lane->submitted_total), "wall_s", (double)atomic_load(&lane->wall_ns_total) / 1e9,
+                         "slow", atomic_load(&lane->slow_total), "ends", ends, "excused", excused);
+}
+
+static PyObject *lane_starved(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(vmh_lane_starved(((lane_object *)object)->lane));
+}
+
+enum { LANE_QUEUED, LANE_IDLE, LANE_VMS, LANE_RUNNING, LANE_UNFINISHED };
+
+static PyObject *lane_count(PyObject *object, void *which)
+{
+    vmh_lane *lane = ((lane_object *)object)->lane;
+    if ((intptr_t)which == LANE_RUNNING)
+        return PyLong_FromLongLong(atomic_load(&lane->running));
+    if ((intptr_t)which == LANE_UNFINISHED)
+        return PyLong_FromLongLong(vmh_lane_unfinished(lane));
+    pthread_mutex_lock(&lane->lock);
+    size_t count = (intptr_t)which == LANE_QUEUED ? lane->queued : (intptr_t)which == LANE_IDLE ? lane->idle_count
+        : lane->workers;
+    pthread_mutex_unlock(&lane->lock);
+    return PyLong_FromSize_t(count);
+}
+
+static PyObject *lane_text(PyObject *object, void *which)
+{
+    vmh_lane *lane = ((lane_object *)object)->lane;
+    return PyUnicode_FromString(which == NULL ? lane->name : lane->version);
+}
+
+static PyMethodDef lane_methods[] = {
+    {"call", (PyCFunction)(void (*)(void))lane_call, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("call(value, timeout_s=None, priority=0, entry=None, spread=False): submit, wait, result.")},
+    {"submit", (PyCFunction)(void (*)(void))lane_submit, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("submit(value, …) -> Call")},
+    {"submit_many", (PyCFunction)(void (*)(void))lane_submit_many, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("submit_many(values, …) -> list of Call: all are queued, or none")},
+    {"map", (PyCFunction)(void (*)(void))lane_map, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("map(values, …) -> list of results; the first error in order is raised and the rest stopped")},
+    {"close", (PyCFunction)(void (*)(void))lane_close, METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("close(drain=True): takes no more calls; without drain those that wait end with kind CLOSED")},
+    {"stop_running", lane_stop_all, METH_NOARGS, PyDoc_STR("Stops every call that runs, with kind CLOSED; for a closed lane.")},
+    {"fail", lane_fail, METH_O, PyDoc_STR("fail(message) -> count: calls that wait end with kind VM_LOST.")},
+    {"mute", lane_mute, METH_O, PyDoc_STR("mute(bool): no 'starved' events while true.")},
+    {"statistics", lane_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict; ends: by kind.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef lane_getset[] = {
+    {"starved", lane_starved, NULL, PyDoc_STR("Calls wait and no attached VM is idle."), NULL},
+    {"queued", lane_count, NULL, PyDoc_STR("Calls that wait."), (void *)LANE_QUEUED},
+    {"idle", lane_count, NULL, PyDoc_STR("Attached VMs that wait."), (void *)LANE_IDLE},
+    {"vms", lane_count, NULL, PyDoc_STR("Attached VMs."), (void *)LANE_VMS},
+    {"running", lane_count, NULL, PyDoc_STR("Calls that run."), (void *)LANE_RUNNING},
+    {"unfinished", lane_count, NULL, PyDoc_STR("Calls that have no end yet: they wait, are on their way to a VM, or run."),
+     (void *)LANE_UNFINISHED},
+    {"name", lane_text, NULL, PyDoc_STR("Task name."), NULL},
+    {"version", lane_text, NULL, PyDoc_STR("Task version."), (void *)1},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef lane_members[] = {
+    {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(lane_object, weakrefs), Py_READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot lane_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("The native queue of calls of one task version.")},
+    {Py_tp_new, lane_new},
+    {Py_tp_dealloc, lane_dealloc},
+    {Py_tp_methods, lane_methods},
+    {Py_tp_getset, lane_getset},
+    {Py_tp_members, lane_members},
+    {0, NULL},
+};
+
+PyType_Spec vmh_lane_spec = {"vmhost.isolation._core.Lane", sizeof(lane_object), 0, Py_TPFLAGS_DEFAULT, lane_slots};

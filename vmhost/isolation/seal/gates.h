@@ -1,0 +1,132 @@
+/* Gates: what stands in a native module of a VM in place of a function that reaches outside.
+ *
+ * A gate is an ordinary builtin function (or method) of the same name whose C function checks, and then calls the C
+ * function of the original. The original's Python object is gone: only its PyMethodDef, which is static, is kept. So
+ * there is nothing that a guest could find through gc, attributes or sys.modules. Gates are static and the same in
+ * every VM.
+ */
+#ifndef VMH_GATES_H
+#define VMH_GATES_H
+
+#include "seal/sealing.h"
+
+enum { VMH_GATED_ARGS_MOST = 24, VMH_GATED_OWNED_MOST = 6, VMH_GATED_HELD_MOST = 2 };
+
+struct vmh_gate;
+
+/* One call of a gate. A check may replace arguments and set the pass under which the original runs. */
+typedef struct vmh_gated {
+    struct vmh_gate *gate;
+    vmh_seal *seal;
+    PyObject *self;
+    PyTypeObject *owner;            /* methods: the native type that defines it */
+    PyObject *args[VMH_GATED_ARGS_MOST];    /* borrowed; nargs positional ones, then those of kwnames */
+    Py_ssize_t nargs;
+    PyObject *kwnames;              /* or NULL */
+    PyObject *owned[VMH_GATED_OWNED_MOST];  /* released when the call is over */
+    int owned_count;
+    int held[VMH_GATED_HELD_MOST];  /* descriptors in use until the call is over */
+    int held_count;
+    unsigned pass;
+    PyObject *result;               /* a check that returns 1 leaves the answer here */
+} vmh_gated;
+
+/* 0: call the original; 1: `result` is the answer; -1: a Python error is set. */
+typedef int vmh_gate_check(vmh_gated *call);
+typedef PyObject *vmh_gate_run(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
+typedef PyObject *vmh_gate_run_method(PyObject *, PyTypeObject *, PyObject *const *, Py_ssize_t, PyObject *);
+
+typedef struct vmh_gate {
+    const char *module, *type, *name;       /* type: "" for a function of the module */
+    vmh_gate_check *check;
+    int access;                             /* of path checks: VMH_READ | VMH_WRITE; others as the check says */
+    const char *keyword;                    /* name of the first argument, where it can be given by name */
+    vmh_gate_run *run;
+    vmh_gate_run_method *run_method;
+    _Atomic(PyMethodDef *) original;
+    PyMethodDef def;
+    char doc[64];                   /* where the original has none */
+} vmh_gate;
+
+PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
+                        PyObject *kwnames);
+/* The original of the call, with its arguments as they are now, under its pass. */
+PyObject *vmh_gated_original(vmh_gated *call);
+/* Calls the C function of `def`. */
+PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
+                       PyObject *kwnames);
+/* Where an argument stands; NULL: not given. */
+PyObject **vmh_gated_argument(vmh_gated *call, Py_ssize_t position, const char *keyword);
+/* Puts `value` (a new reference, may be NULL: -1) in place of an argument. */
+int vmh_gated_replace(vmh_gated *call, PyObject **argument, PyObject *value);
+/* The number that an int or what has __index__ gives, asked once; it may be negative, and -1 with an error. */
+int vmh_fd_of(PyObject *argument);
+/* The descriptor that an argument names, which the guest must own; an exact int takes the argument's place, and the number is in use until
+ * the call is over. -1 with an error. */
+int vmh_gated_fd(vmh_gated *call, PyObject **argument);
+/* The same for functions that take an int or an object with fileno(), which is asked once. */
+int vmh_gated_fildes(vmh_gated *call, PyObject **argument);
+/* The same for the object whose method it is (FileIO, socket, epoll): its descriptor, -1 when closed; -2 with an error. */
+int vmh_gated_self_fd(vmh_gated *call);
+vmh_gate_check vmh_gate_refuse;
+
+/* GATES(G) lists G(module, type, name, check, access, keyword) */
+#define VMH_GATE_DEFINE(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD)                                                   \
+    static vmh_gate gate_##MODULE##_##TYPE##_##NAME;                                                                  \
+    static PyObject *run_##MODULE##_##TYPE##_##NAME(PyObject *self, PyObject *const *args, Py_ssize_t nargs,          \
+                                                    PyObject *kwnames)                                                \
+    {                                                                                                                 \
+        return vmh_gate_call(&gate_##MODULE##_##TYPE##_##NAME, self, NULL, args, nargs, kwnames);                     \
+    }                                                                                                                 \
+    static PyObject *method_##MODULE##_##TYPE##_##NAME(PyObject *self, PyTypeObject *owner, PyObject *const *args,    \
+                                                       Py_ssize_t nargs, PyObject *kwnames)                           \
+    {                                                                                                                 \
+        return vmh_gate_call(&gate_##MODULE##_##TYPE##_##NAME, self, owner, args, nargs, kwnames);                    \
+    }                                                                                                                 \
+    static vmh_gate gate_##MODULE##_##TYPE##_##NAME = {                                                               \
+        .module = #MODULE, .type = #TYPE, .name = #NAME, .check = CHECK, .access = ACCESS, .keyword = KEYWORD,        \
+        .run = run_##MODULE##_##TYPE##_##NAME, .run_method = method_##MODULE##_##TYPE##_##NAME };
+#define VMH_GATE_ADDRESS(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD) &gate_##MODULE##_##TYPE##_##NAME,
+
+extern vmh_gate *const vmh_gates_posix[], *const vmh_gates_io[], *const vmh_gates_socket[], *const vmh_gates_sqlite[], *const vmh_gates_sqlite_use[],
+    *const vmh_gates_builtins[], *const vmh_gates_process[], *const vmh_gates_hashlib[], *const vmh_gates_mmap[], *const vmh_gates_ssl[],
+    *const vmh_gates_certificates[];
+
+/* What is left to do when the names of a module are filed: types, dicts and objects. -1: error set. */
+int vmh_posix_finish(PyObject *dict, PyObject *module);
+int vmh_scandir_finish(PyObject *dict, PyObject *module);   /* scandir.c: its types */
+int vmh_io_finish(PyObject *dict);
+int vmh_socket_finish(PyObject *dict);
+int vmh_select_finish(PyObject *dict);
+int vmh_ssl_finish(PyObject *dict);
+int vmh_builtins_finish(PyObject *dict);
+int vmh_mmap_finish(PyObject *dict);
+int vmh_sqlite_finish(PyObject *dict);
+int vmh_types_finish(PyObject *dict, const char *module);   /* gates_types.c, as the next: types that crash when made by __new__ alone */
+int vmh_super_gate(void);
+int vmh_function_gate(void);
+int vmh_thread_finish(PyObject *dict);      /* threads.c */
+int vmh_time_finish(PyObject *dict, PyObject *module);      /* waits.c */
+
+/* The stat_result of an open or held file. `module`: posix. */
+PyObject *vmh_posix_status(PyObject *module, int fd);
+/* scandir.c: what os.scandir answers, in call->result, of `given`, a path whose bytes are `text`. 1, or -1 with an error set. */
+int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text);
+
+/* A slot of a native heap type, for good: the type's slot and the wrapper that Python sees. */
+int vmh_slot_replace(PyTypeObject *type, const char *dunder, void **slot, void *function);
+/* The def of a method of a native type; NULL with an error. */
+PyMethodDef *vmh_method_def(PyTypeObject *type, const char *name);
+
+/* An instance of _socket.socket, whatever its class? gates_socket.c */
+bool vmh_is_socket(PyObject *object);
+
+/* Is an object's descriptor where vmh_compat_fd says, as its fileno() says? -1: error set. */
+int vmh_fd_field_check(PyObject *object, PyMethodDef *fileno_def);
+
+/* Files every name of `module` as the policy says. -1: error set; also when the policy does not know the module. */
+int vmh_gate_module(PyObject *module, const char *name);
+bool vmh_policy_knows(const char *module);
+bool vmh_policy_gates(const char *module);      /* functions or methods of it, not only deletes some */
+
+#endif

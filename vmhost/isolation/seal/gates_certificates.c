@@ -1,0 +1,228 @@
+/* Gates of `_ssl`: certificates come from files that may be read.
+ *
+ * OpenSSL opens files by itself, so it gets the path of a held descriptor. Folders of certificates it would search
+ * whenever it verifies something; what they hold is loaded at once instead, file by file.
+ */
+#include "seal/gates.h"
+#include "seal/paths.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+static PyMethodDef *load_locations(void);
+
+/* Loads the certificates and revocation lists of one file, as far as it has any. -1: error set. */
+static int load_file(vmh_gated *call, const char *text)
+{
+    vmh_place place;
+    if (text[0] != '/' || !vmh_place_find(&place, text, VMH_PLACE_OBJECT, VMH_READ))
+        return 0;
+    PyObject *held = PyBytes_FromString(place.text), *done = NULL;
+    if (held != NULL)
+        done = vmh_def_call(load_locations(), call->self, call->owner, &held, 1, NULL);
+    vmh_place_close(&place);
+    Py_XDECREF(held);
+    if (done == NULL && PyErr_ExceptionMatches(PyExc_OSError))      /* SSLError is one */
+        PyErr_Clear();
+    Py_XDECREF(done);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Is it what OpenSSL looks for in a folder: 8 digits of a hash, a dot, r for a revocation list, a number? */
+static bool is_hash_name(const char *name)
+{
+    for (int i = 0; i < 8; i++)
+        if (!isxdigit((unsigned char)name[i]))
+            return false;
+    if (name[8] != '.')
+        return false;
+    name += name[9] == 'r' ? 10 : 9;
+    return *name != 0 && name[strspn(name, "0123456789")] == 0;
+}
+
+/* Loads what a folder has. Of no folder, and of none that is granted, nothing; -1: error set. */
+static int load_folder(vmh_gated *call, const char *text, vmh_place *place)
+{
+    *place = (vmh_place){ .fd = -1 };
+    int fd = text[0] != '/' ? -1
+        : vmh_place_open(place, text, O_RDONLY | O_DIRECTORY, 0, VMH_PLACE_OBJECT, VMH_READ, true), rc = 0;
+    DIR *listed = fd < 0 ? NULL : fdopendir(fd);
+    if (listed == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return 0;
+    }
+    for (struct dirent *found; rc == 0 && (found = readdir(listed)) != NULL;)
+        if (is_hash_name(found->d_name)) {
+            char file[64];
+            snprintf(file, sizeof file, "/proc/self/fd/%d/%.24s", fd, found->d_name);
+            rc = load_file(call, file);
+        }
+    closedir(listed);
+    return rc;
+}
+
+/* Folders may be several, with colons between them. One that is not granted is passed over, or PermissionDenied. */
+static int load_folders(vmh_gated *call, PyObject *text, bool pass_over)
+{
+    const char *next = PyBytes_AS_STRING(text);
+    int rc = 0;
+    while (rc == 0 && *next != 0) {
+        size_t size = strcspn(next, ":");
+        PyObject *folder = PyBytes_FromStringAndSize(next, (Py_ssize_t)size);
+        vmh_place place;
+        if (folder == NULL)
+            return -1;
+        if (size != 0 && !pass_over)
+            rc = vmh_path_absolute(folder, call->gate->name);
+        if (rc == 0)
+            rc = load_folder(call, PyBytes_AS_STRING(folder), &place);
+        if (rc == 0 && !pass_over && place.denied != 0) {
+            vmh_place_raise(&place, folder, folder, call->gate->name);
+            rc = -1;
+        }
+        Py_DECREF(folder);
+        next += size + (next[size] == ':');
+    }
+    return rc;
+}
+
+/* Holds the file that an argument names, if any, and puts the way to it in its place. */
+static int hold_argument(vmh_gated *call, PyObject **argument, vmh_place *place, PyObject **given)
+{
+    PyObject *text;
+    *place = (vmh_place){ .fd = -1 };
+    *given = NULL;
+    if (argument == NULL || *argument == Py_None)
+        return 0;
+    if (vmh_path_convert(*argument, given, &text) < 0)
+        return -1;
+    int rc = vmh_gated_replace(call, argument, *given);
+    if (rc == 0)
+        rc = vmh_place_get(place, *given, text, VMH_PLACE_OBJECT, VMH_READ, call->gate->name);
+    Py_DECREF(text);
+    return rc < 0 ? -1 : vmh_gated_replace(call, argument, PyBytes_FromString(place->text));
+}
+
+static int finish(vmh_gated *call, PyObject *given)
+{
+    call->result = vmh_gated_original(call);
+    if (call->result == NULL && given != NULL)
+        vmh_path_restore(given, NULL);
+    return call->result == NULL ? -1 : 1;
+}
+
+static int check_load_cert_chain(vmh_gated *call)
+{
+    PyObject **certificate = vmh_gated_argument(call, 0, "certfile"), **key = vmh_gated_argument(call, 1, "keyfile");
+    PyObject *given[2] = { NULL, NULL };
+    vmh_place places[2] = { { .fd = -1 }, { .fd = -1 } };
+    int rc = hold_argument(call, certificate, &places[0], &given[0]);
+    if (rc == 0)
+        rc = hold_argument(call, key, &places[1], &given[1]);
+    if (rc == 0)
+        rc = finish(call, NULL);        /* without a pass: it calls the task's own function for a password */
+    vmh_place_close(&places[0]);
+    vmh_place_close(&places[1]);
+    return rc;
+}
+
+static int check_load_dh_params(vmh_gated *call)
+{
+    vmh_place place;
+    PyObject *given;
+    int rc = hold_argument(call, vmh_gated_argument(call, 0, "path"), &place, &given);
+    call->pass = VMH_PASS_GATE;
+    if (rc == 0)
+        rc = finish(call, given);
+    vmh_place_close(&place);
+    return rc;
+}
+
+static int check_load_verify_locations(vmh_gated *call)
+{
+    PyObject **file = vmh_gated_argument(call, 0, "cafile"), **folder = vmh_gated_argument(call, 1, "capath"),
+             **data = vmh_gated_argument(call, 2, "cadata"), *given, *folders = NULL, *text = NULL;
+    vmh_place place = { .fd = -1 };
+    int rc = -1;
+    if (folder != NULL && *folder != Py_None) {
+        if (vmh_path_convert(*folder, &folders, &text) < 0 || vmh_gated_replace(call, folder, Py_NewRef(Py_None)) < 0)
+            goto done;
+    }
+    if (hold_argument(call, file, &place, &given) < 0)
+        goto done;
+    if (text == NULL || (file != NULL && *file != Py_None) || (data != NULL && *data != Py_None))
+        rc = finish(call, given);
+    else {
+        call->result = Py_NewRef(Py_None);
+        rc = 1;
+    }
+    if (rc == 1 && text != NULL && load_folders(call, text, false) < 0) {
+        Py_CLEAR(call->result);
+        rc = -1;
+    }
+done:
+    vmh_place_close(&place);
+    Py_XDECREF(folders);
+    Py_XDECREF(text);
+    return rc;
+}
+
+/* A path of ssl.get_default_verify_paths: of the variable `name`, if the task has it, else `otherwise`. */
+static PyObject *default_path(PyObject *name, PyObject *otherwise)
+{
+    PyObject *os = PyImport_ImportModule("os"), *environ = os == NULL ? NULL : PyObject_GetAttrString(os, "environ");
+    PyObject *value = environ == NULL ? NULL : PyObject_CallMethod(environ, "get", "OO", name, otherwise), *text = NULL;
+    if (value != NULL && !PyUnicode_FSConverter(value, &text))
+        text = NULL;
+    Py_XDECREF(os);
+    Py_XDECREF(environ);
+    Py_XDECREF(value);
+    return text;
+}
+
+/* OpenSSL's default files, as far as they are there and granted: CPython does not ask for more either. */
+static int check_default_paths(vmh_gated *call)
+{
+    PyObject *module = call->owner == NULL ? NULL : PyType_GetModule(call->owner), *found = NULL;
+    PyObject *file = NULL, *folders = NULL;
+    int rc = -1;
+    if (call->nargs != 0 || call->kwnames != NULL)
+        return 0;       /* its own TypeError */
+    if (module != NULL)
+        found = PyObject_CallMethod(module, "get_default_verify_paths", NULL);
+    if (found == NULL || !PyTuple_CheckExact(found) || PyTuple_GET_SIZE(found) != 4) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_SystemError, "_ssl.get_default_verify_paths() is not as CPython has it");
+        goto done;
+    }
+    if ((file = default_path(PyTuple_GET_ITEM(found, 0), PyTuple_GET_ITEM(found, 1))) == NULL
+            || (folders = default_path(PyTuple_GET_ITEM(found, 2), PyTuple_GET_ITEM(found, 3))) == NULL
+            || load_file(call, PyBytes_AS_STRING(file)) < 0 || load_folders(call, folders, true) < 0)
+        goto done;
+    call->result = Py_NewRef(Py_None);
+    rc = 1;
+done:
+    Py_XDECREF(found);
+    Py_XDECREF(file);
+    Py_XDECREF(folders);
+    return rc;
+}
+
+#define GATES(G)                                                                        \
+    G(_ssl, _SSLContext, load_verify_locations, check_load_verify_locations, 0, NULL)   \
+    G(_ssl, _SSLContext, load_cert_chain, check_load_cert_chain, 0, NULL)               \
+    G(_ssl, _SSLContext, load_dh_params, check_load_dh_params, 0, NULL)                 \
+    G(_ssl, _SSLContext, set_default_verify_paths, check_default_paths, 0, NULL)
+
+GATES(VMH_GATE_DEFINE)
+vmh_gate *const vmh_gates_certificates[] = { GATES(VMH_GATE_ADDRESS) NULL };
+
+static PyMethodDef *load_locations(void)
+{
+    return atomic_load(&gate__ssl__SSLContext_load_verify_locations.original);
+}

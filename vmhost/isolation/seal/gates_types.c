@@ -1,0 +1,328 @@
+/* Native types whose objects lack what their own methods take for granted when they are made by `__new__` alone:
+ * CPython 3.14 reads NULL there. Each such object is either not made, or gets at once what reading it needs.
+ * tests/crashers/test_native_types.py tries all types. */
+#include "seal/gates.h"
+#include "sqlite/sqlite_use.h"
+
+#include <string.h>
+
+/* ---- internal helpers, which CPython makes by itself and nobody by calling the type */
+static const struct { const char *module, *type; } internal[] = {
+    {"_asyncio", "_asyncio.FutureIter"}, {"_asyncio", "_asyncio.TaskStepMethWrapper"},
+    {"_pickle", "_pickle.PicklerMemoProxy"}, {"_pickle", "_pickle.UnpicklerMemoProxy"},
+};
+enum { INTERNAL = sizeof internal / sizeof *internal };
+
+static bool is_internal(const char *module, PyTypeObject *type)
+{
+    for (int i = 0; i < INTERNAL; i++)
+        if (strcmp(internal[i].module, module) == 0 && strcmp(internal[i].type, type->tp_name) == 0)
+            return true;
+    return false;
+}
+
+/* What reads and sets an attribute; NULL with an error. */
+static PyGetSetDef *getset_of(PyTypeObject *type, const char *name)
+{
+    PyObject *descriptor = vmh_dict_get(type->tp_dict, name);
+    if (descriptor != NULL && Py_IS_TYPE(descriptor, &PyGetSetDescr_Type))
+        return ((PyGetSetDescrObject *)descriptor)->d_getset;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_SystemError, "%s.%s is not a getset in this Python", type->tp_name, name);
+    return NULL;
+}
+
+/* ---- asyncio's tasks: one that is pending as it goes tells its loop, which it has from its __init__ on, until a
+ * second one fails */
+static _Atomic(PyMethodDef *) future_get_loop;
+static _Atomic(destructor) task_finalize;
+
+static void task_finalize_gate(PyObject *task)
+{
+    PyObject *error = PyErr_GetRaisedException();
+    PyTypeObject *future = Py_TYPE(task);
+    while (future->tp_base != &PyBaseObject_Type)
+        future = future->tp_base;
+    PyObject *loop = vmh_def_call(atomic_load(&future_get_loop), task, future, NULL, 0, NULL);
+    PyErr_Clear();
+    PyErr_SetRaisedException(error);
+    if (loop != NULL)
+        atomic_load(&task_finalize)(task);
+    Py_XDECREF(loop);
+}
+
+static int asyncio_finish(PyObject *dict)
+{
+    PyTypeObject *future = (PyTypeObject *)vmh_dict_get(dict, "Future");
+    PyTypeObject *task = (PyTypeObject *)vmh_dict_get(dict, "Task");
+    if (future == NULL || task == NULL || task->tp_finalize == task_finalize_gate)
+        return PyErr_Occurred() ? -1 : 0;
+    PyMethodDef *get_loop = vmh_method_def(future, "get_loop");
+    if (get_loop == NULL)
+        return -1;
+    atomic_store(&future_get_loop, get_loop);
+    atomic_store(&task_finalize, task->tp_finalize);
+    return vmh_slot_replace(task, "__del__", (void **)&task->tp_finalize, (void *)task_finalize_gate);
+}
+
+/* ---- pickle: the proxy of a pickler's memo reads the memo, which __init__ makes unless it is there */
+static _Atomic(newfunc) pickler_new;
+static _Atomic(PyGetSetDef *) pickler_memo;
+
+static PyObject *pickler_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyGetSetDef *def = atomic_load(&pickler_memo);
+    PyObject *self = atomic_load(&pickler_new)(type, args, kwargs), *empty = self == NULL ? NULL : PyDict_New();
+    if (empty == NULL || def->set(self, empty, def->closure) < 0)
+        Py_CLEAR(self);
+    Py_XDECREF(empty);
+    return self;
+}
+
+static int pickle_finish(PyObject *dict)
+{
+    PyTypeObject *pickler = (PyTypeObject *)vmh_dict_get(dict, "Pickler");
+    if (pickler == NULL || pickler->tp_new == pickler_new_gate)
+        return PyErr_Occurred() ? -1 : 0;
+    PyGetSetDef *memo = getset_of(pickler, "memo");
+    if (memo == NULL)
+        return -1;
+    atomic_store(&pickler_memo, memo);
+    atomic_store(&pickler_new, pickler->tp_new);
+    return vmh_slot_replace(pickler, "__new__", (void **)&pickler->tp_new, (void *)pickler_new_gate);
+}
+
+int vmh_types_finish(PyObject *dict, const char *module)
+{
+    if ((strcmp(module, "_asyncio") == 0 && asyncio_finish(dict) < 0)
+        || (strcmp(module, "_pickle") == 0 && pickle_finish(dict) < 0))
+        return -1;
+    bool any = false;
+    for (int i = 0; i < INTERNAL; i++)
+        any = any || strcmp(internal[i].module, module) == 0;
+    /* they are in no module's dict */
+    PyObject *types = any ? PyObject_CallMethod((PyObject *)&PyBaseObject_Type, "__subclasses__", NULL) : NULL;
+    if (types == NULL)
+        return any ? -1 : 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(types); i++) {
+        PyTypeObject *type = (PyTypeObject *)PyList_GET_ITEM(types, i);
+        if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) && (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE)
+            && is_internal(module, type)) {
+            type->tp_new = NULL;
+            type->tp_flags = (type->tp_flags | Py_TPFLAGS_DISALLOW_INSTANTIATION) & ~Py_TPFLAGS_BASETYPE;
+            PyType_Modified(type);
+        }
+    }
+    Py_DECREF(types);
+    return 0;
+}
+
+/* Where a member of an object lies; 0 with an error. */
+static Py_ssize_t member_offset(PyTypeObject *type, const char *name)
+{
+    PyObject *dict = PyType_GetDict(type), *member = dict == NULL ? NULL : vmh_dict_get(dict, name);
+    Py_ssize_t offset = member != NULL && Py_IS_TYPE(member, &PyMemberDescr_Type)
+        ? ((PyMemberDescrObject *)member)->d_member->offset : 0;
+    Py_XDECREF(dict);
+    if (offset <= 0 && !PyErr_Occurred())
+        PyErr_Format(PyExc_SystemError, "%s.%s is not a member in this Python", type->tp_name, name);
+    return offset;
+}
+
+static void fill(PyObject *object, Py_ssize_t offset, PyObject *value)
+{
+    PyObject **place = (PyObject **)((char *)object + offset);
+    if (*place == NULL)
+        *place = Py_NewRef(value);
+}
+
+/* ---- super: its __get__ asks for its class. One made by __new__ alone is unbound, of `object`. The type is a
+ * static one, so the slot is the process's; outside of VMs all is as it was. */
+static _Atomic(newfunc) super_new;
+static _Atomic(Py_ssize_t) super_class;
+
+static PyObject *super_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *self = atomic_load(&super_new)(type, args, kwargs);
+    if (self != NULL && vmh_seal_here() != NULL)
+        fill(self, atomic_load(&super_class), (PyObject *)&PyBaseObject_Type);
+    return self;
+}
+
+int vmh_super_gate(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    Py_ssize_t offset = member_offset(&PySuper_Type, "__thisclass__");
+    if (offset == 0)
+        return -1;
+    vmh_mutex_lock(&lock);
+    if (atomic_load(&super_new) == NULL) {
+        atomic_store(&super_class, offset);
+        atomic_store(&super_new, PySuper_Type.tp_new);
+        __atomic_store_n(&PySuper_Type.tp_new, super_new_gate, __ATOMIC_SEQ_CST);
+    }
+    vmh_mutex_unlock(&lock);
+    return 0;
+}
+
+/* ---- functions: the collector clears them one after the other, and CPython 3.14 reads NULL when what runs
+ * meanwhile (`__release_buffer__`, `__del__` of objects that the collector does not know) calls one that was
+ * cleared. It keeps what the evaluation loop needs: cycles through globals and cells end where those are cleared.
+ * The type is a static one, as super. */
+static _Atomic(inquiry) function_clear;
+
+static void keep(PyObject **place, PyObject *value)
+{
+    if (*place == NULL)
+        *place = value;
+    else
+        Py_XDECREF(value);
+}
+
+static int function_clear_gate(PyObject *object)
+{
+    PyFunctionObject *function = (PyFunctionObject *)object;
+    if (vmh_seal_here() == NULL)
+        return atomic_load(&function_clear)(object);
+    PyObject *globals = Py_XNewRef(function->func_globals), *builtins = Py_XNewRef(function->func_builtins);
+    PyObject *closure = Py_XNewRef(function->func_closure);
+    int rc = atomic_load(&function_clear)(object);
+    keep(&function->func_globals, globals);
+    keep(&function->func_builtins, builtins);
+    keep(&function->func_closure, closure);
+    return rc;
+}
+
+int vmh_function_gate(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    vmh_mutex_lock(&lock);
+    if (atomic_load(&function_clear) == NULL) {
+        atomic_store(&function_clear, PyFunction_Type.tp_clear);
+        __atomic_store_n(&PyFunction_Type.tp_clear, function_clear_gate, __ATOMIC_SEQ_CST);
+    }
+    vmh_mutex_unlock(&lock);
+    return 0;
+}
+
+/* ---- sqlite3: cursors and connections have attributes before their __init__, and other objects look into them. A
+ * connection whose second __init__ fails is again as one without. */
+static _Atomic(Py_ssize_t) cursor_description;
+static _Atomic(initproc) cursor_init;
+static _Atomic(destructor) connection_dealloc;
+enum { CURSOR_ROWS, CONNECTION_ROWS, CONNECTION_TEXTS, CONNECTION_CHANGES, ATTRIBUTES };
+static _Atomic(PyGetSetDef *) attributes[ATTRIBUTES];
+
+static int attribute_set(PyObject *object, int which, PyObject *value)
+{
+    PyGetSetDef *def = atomic_load(&attributes[which]);
+    return def->set(object, value, def->closure);
+}
+
+/* An object as object.__new__ makes it, whatever its __init__ will be given. */
+static PyObject *made(PyTypeObject *type)
+{
+    PyObject *nothing = PyTuple_New(0), *self = nothing == NULL ? NULL : PyBaseObject_Type.tp_new(type, nothing, NULL);
+    Py_XDECREF(nothing);
+    return self;
+}
+
+static PyObject *cursor_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *self = made(type);
+    if (self == NULL)
+        return NULL;
+    fill(self, atomic_load(&cursor_description), Py_None);      /* Row() takes it over */
+    if (attribute_set(self, CURSOR_ROWS, Py_None) < 0)
+        Py_CLEAR(self);
+    return self;
+}
+
+static int connection_fill(PyObject *connection)
+{
+    return attribute_set(connection, CONNECTION_ROWS, Py_None) < 0
+        || attribute_set(connection, CONNECTION_TEXTS, (PyObject *)&PyUnicode_Type) < 0 ? -1 : 0;
+}
+
+static PyObject *connection_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *self = made(type);
+    if (self != NULL && connection_fill(self) < 0)
+        Py_CLEAR(self);
+    return self;
+}
+
+/* Whether it is open; else an exception is set. */
+static bool is_open(PyObject *connection)
+{
+    PyGetSetDef *def = atomic_load(&attributes[CONNECTION_CHANGES]);
+    PyObject *changes = def->get(connection, def->closure);
+    Py_XDECREF(changes);
+    return changes != NULL;
+}
+
+void vmh_sqlite_unopened(PyObject *connection)
+{
+    PyObject *error = PyErr_GetRaisedException();
+    if (!is_open(connection))
+        connection_fill(connection);
+    PyErr_SetRaisedException(error);
+}
+
+static bool is_connection(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    while (type != NULL && type->tp_dealloc != atomic_load(&connection_dealloc))
+        type = type->tp_base;
+    return type != NULL;
+}
+
+/* A cursor lists itself in its connection, which has such a list from its first opening on. */
+static int cursor_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    if (PyTuple_GET_SIZE(args) == 1 && is_connection(PyTuple_GET_ITEM(args, 0)) && !is_open(PyTuple_GET_ITEM(args, 0)))
+        return -1;
+    return atomic_load(&cursor_init)(self, args, kwargs);
+}
+
+static int attribute_find(PyTypeObject *type, const char *name, int which)
+{
+    PyGetSetDef *def = getset_of(type, name);
+    atomic_store(&attributes[which], def);
+    return def == NULL ? -1 : 0;
+}
+
+/* Replaces what makes the objects of a type, which has object's __new__ so far; it gets a __new__ of its own, or
+ * object's would refuse it. */
+static int new_replace(PyTypeObject *type, newfunc function)
+{
+    /* every native type's __new__ is the same C function, which calls the slot of the type that it is bound to */
+    PyObject *dict = PyType_GetDict(&PyLong_Type), *own = NULL;
+    PyObject *other = dict == NULL ? NULL : vmh_dict_get(dict, "__new__");
+    if (other != NULL && PyCFunction_CheckExact(other))
+        own = PyCFunction_New(((PyCFunctionObject *)other)->m_ml, (PyObject *)type);
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_SystemError, "int.__new__ is not a builtin function in this Python");
+    int rc = own == NULL ? -1 : PyDict_SetItemString(type->tp_dict, "__new__", own);
+    Py_XDECREF(own);
+    Py_XDECREF(dict);
+    return rc < 0 ? -1 : vmh_slot_replace(type, "__new__", (void **)&type->tp_new, (void *)function);
+}
+
+int vmh_sqlite_types_finish(PyObject *dict, PyTypeObject *connection)
+{
+    PyTypeObject *cursor = (PyTypeObject *)vmh_dict_get(dict, "Cursor");
+    if (cursor == NULL || cursor->tp_init == cursor_init_gate)
+        return PyErr_Occurred() ? -1 : 0;
+    Py_ssize_t description = member_offset(cursor, "description");
+    if (description == 0 || attribute_find(cursor, "row_factory", CURSOR_ROWS) < 0
+        || attribute_find(connection, "row_factory", CONNECTION_ROWS) < 0
+        || attribute_find(connection, "text_factory", CONNECTION_TEXTS) < 0
+        || attribute_find(connection, "total_changes", CONNECTION_CHANGES) < 0)
+        return -1;
+    atomic_store(&cursor_description, description);
+    atomic_store(&cursor_init, cursor->tp_init);
+    atomic_store(&connection_dealloc, connection->tp_dealloc);
+    return new_replace(cursor, cursor_new_gate) < 0 || new_replace(connection, connection_new_gate) < 0 ? -1
+        : vmh_slot_replace(cursor, "__init__", (void **)&cursor->tp_init, (void *)cursor_init_gate);
+}

@@ -1,0 +1,607 @@
+#include "seal/paths.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NO_PROC = 4 };       /* as `denied`: /proc/self/fd does not answer */
+enum { LINKS_MOST = 40 };   /* as the kernel */
+
+/* --- what is granted */
+
+static bool path_in(const char *path, const vmh_list *roots)
+{
+    for (size_t i = 0; i < roots->count; i++) {
+        size_t size = strlen(roots->items[i]);
+        if (strncmp(path, roots->items[i], size) == 0
+                && (path[size] == 0 || path[size] == '/' || (size > 0 && roots->items[i][size - 1] == '/')))
+            return true;
+    }
+    return false;
+}
+
+/* Is `path` a folder above one of `roots`? */
+static bool path_above(const char *path, const vmh_list *roots)
+{
+    size_t size = strcmp(path, "/") == 0 ? 0 : strlen(path);
+    for (size_t i = 0; i < roots->count && *path != 0; i++)
+        if (strncmp(path, roots->items[i], size) == 0 && roots->items[i][size] == '/')
+            return true;
+    return false;
+}
+
+/* What of `access` is not granted for `real`, a path without links; 0: all is. */
+static int lacking(const vmh_seal *seal, const char *real, unsigned of, int access)
+{
+    unsigned kind = of & ~(unsigned)VMH_PLACE_DATABASE;
+    bool look = kind == VMH_PLACE_LOOK || kind == VMH_PLACE_ITSELF;
+    int lack = (access & VMH_WRITE) && !path_in(real, &seal->write)                                        ? VMH_WRITE
+               : (access & VMH_READ) && !path_in(real, &seal->read)
+                         && !(look && path_above(real, &seal->read))                                       ? VMH_READ
+                                                                                                           : 0;
+    static const char *const beside[] = { "-journal", "-wal", "-shm" };
+    size_t size = strlen(real);
+    for (size_t i = 0; lack != 0 && (of & VMH_PLACE_DATABASE) && i < sizeof beside / sizeof *beside; i++) {
+        size_t end = strlen(beside[i]);
+        if (size <= end || strcmp(real + size - end, beside[i]) != 0)
+            continue;
+        char *database = strndup(real, size - end);
+        if (database != NULL)
+            lack = lacking(seal, database, of & ~(unsigned)VMH_PLACE_DATABASE, access);
+        free(database);
+    }
+    return lack;
+}
+
+/* --- what is held */
+
+static int hold(int folder, const char *path, int flags)
+{
+    int fd;
+    do
+        fd = openat(folder, path, O_PATH | O_CLOEXEC | flags);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+/* Closes and keeps errno. */
+static void let_go(int fd)
+{
+    int error = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+}
+
+typedef char real_path[PATH_MAX + 1];
+
+/* What the kernel calls the file that `fd` holds. False: errno, ENOSYS for want of /proc. */
+static bool real_of(int fd, real_path real)
+{
+    static const char deleted[] = " (deleted)";
+    char link[32];
+    struct stat held, found;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, real, sizeof(real_path));
+    if (size < 0) {
+        if (errno == ENOENT || errno == ENOTDIR || errno == EACCES)
+            errno = ENOSYS;
+        return false;
+    }
+    if ((size_t)size >= sizeof(real_path)) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    real[size] = 0;
+    /* a file that has been removed since counts as where it was; one may also be called so */
+    size_t mark = sizeof deleted - 1;
+    if ((size_t)size > mark && strcmp(real + size - mark, deleted) == 0 && fstat(fd, &held) == 0
+            && (lstat(real, &found) != 0 || found.st_dev != held.st_dev || found.st_ino != held.st_ino))
+        real[(size_t)size - mark] = 0;
+    return true;
+}
+
+/* A step by step walk, for what the kernel says too little about: where a path ends that leads nowhere. */
+typedef struct walk {
+    int fd;                         /* the folder that it has come to; if all was found, the object */
+    char name[NAME_MAX + 1];        /* what is not there, or can't be entered */
+    const char *rest;               /* of the path after `name`, within `pending` */
+    char pending[2 * PATH_MAX];
+    char target[PATH_MAX];
+    real_path real;                 /* of `fd` */
+} walk;
+
+/* Walks `text`, shorter than PATH_MAX. 0: all was found; else an errno. at->fd is the caller's to close, or -1. */
+static int walk_to(walk *at, const char *text, bool follow_last)
+{
+    char *next = strcpy(at->pending, text);
+    int links = 0;
+    at->rest = "";
+    at->name[0] = 0;
+    at->fd = hold(AT_FDCWD, "/", O_DIRECTORY);
+    for (; at->fd >= 0;) {
+        struct stat status;
+        next += strspn(next, "/");
+        if (*next == 0)
+            return 0;
+        size_t size = strcspn(next, "/"), kept = size > NAME_MAX ? NAME_MAX : size;
+        memcpy(at->name, next, kept);
+        at->name[kept] = 0;
+        at->rest = next + size;
+        if (size > NAME_MAX)
+            return ENAMETOOLONG;
+        bool folder = *at->rest == '/', last = at->rest[strspn(at->rest, "/")] == 0;
+        int fd = hold(at->fd, at->name, O_NOFOLLOW);
+        if (fd < 0)
+            return errno;
+        if (fstat(fd, &status) != 0) {
+            let_go(fd);
+            return errno;
+        }
+        if (S_ISLNK(status.st_mode) && (folder || !last || follow_last)) {
+            ssize_t length = readlinkat(fd, "", at->target, sizeof at->target);
+            let_go(fd);
+            if (length <= 0 || ++links > LINKS_MOST)
+                return length < 0 ? errno : length == 0 ? ENOENT : ELOOP;
+            size_t left = strlen(at->rest);
+            if ((size_t)length + left >= sizeof at->pending)
+                return ENAMETOOLONG;
+            memmove(at->pending + length, at->rest, left + 1);
+            memcpy(at->pending, at->target, (size_t)length);
+            next = at->pending;
+            if (*next == '/') {
+                let_go(at->fd);
+                at->fd = hold(AT_FDCWD, "/", O_DIRECTORY);
+            }
+            continue;
+        }
+        if (folder && !S_ISDIR(status.st_mode)) {
+            let_go(fd);
+            return ENOTDIR;
+        }
+        let_go(at->fd);
+        at->fd = fd;
+        next += size;
+    }
+    return errno;
+}
+
+static bool ends_the_same(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOSYS;
+}
+
+/* The path did not lead to anything, for `error`. That is told about places that are granted, and about no others.
+ * Gives where the walk ended, for whoever wants to make something there, to be closed and freed; NULL: errno or
+ * `denied`. */
+static walk *explain(vmh_place *place, const char *text, unsigned of, int access, int error)
+{
+    const vmh_seal *seal = vmh_seal_here();
+    char *seen = NULL;
+    place->denied = 0;
+    if (ends_the_same(error) || strlen(text) >= PATH_MAX) {
+        errno = error;
+        return NULL;
+    }
+    walk *at = malloc(sizeof *at);
+    if (at == NULL) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    int found = walk_to(at, text, (of & ~(unsigned)VMH_PLACE_DATABASE) == VMH_PLACE_OBJECT);
+    if (at->fd < 0 || ends_the_same(found)) {
+        error = found;
+        goto failed;
+    }
+    if (!real_of(at->fd, at->real)) {
+        error = errno;
+        place->denied = error == ENOSYS ? NO_PROC : 0;
+        goto failed;
+    }
+    if (found == 0) {       /* it came meanwhile, or the kernel has reasons of its own; its answer stands */
+        place->denied = lacking(seal, at->real, of, access);
+        goto failed;
+    }
+    error = found;
+    bool dots = strcmp(at->name, ".") == 0 || strcmp(at->name, "..") == 0;
+    const char *folder = strcmp(at->real, "/") == 0 && !dots ? "" : at->real;
+    if (asprintf(&seen, "%s%s%s", folder, dots ? "" : "/", dots ? "" : at->name) < 0) {
+        seen = NULL;
+        error = ENOMEM;
+        goto failed;
+    }
+    place->denied = lacking(seal, seen, of, access);
+    if (place->denied != 0 && strstr(at->rest, "..") == NULL) {     /* a granted folder that is not there itself */
+        char *whole;
+        if (asprintf(&whole, "%s%s", seen, at->rest) >= 0) {
+            if (lacking(seal, whole, of, access) == 0)
+                place->denied = 0;
+            free(whole);
+        }
+    }
+    free(seen);
+    if (place->denied == 0) {
+        errno = error;
+        return at;
+    }
+failed:
+    let_go(at->fd);
+    free(at);
+    errno = place->denied != 0 ? EACCES : error;
+    return NULL;
+}
+
+static bool explain_only(vmh_place *place, const char *text, unsigned of, int access, int error)
+{
+    walk *at = explain(place, text, of, access, error);
+    if (at != NULL) {
+        let_go(at->fd);
+        int told = errno;
+        free(at);
+        errno = told;
+    }
+    return false;
+}
+
+/* The last part of `text`, "" for "/", and how long it is without the slashes after it. */
+static const char *last_part(const char *text, size_t *size)
+{
+    size_t end = strlen(text), start;
+    while (end > 0 && text[end - 1] == '/')
+        end--;
+    for (start = end; start > 0 && text[start - 1] != '/';)
+        start--;
+    *size = end - start;
+    return text + start;
+}
+
+static bool is_dots(const char *part, size_t size)
+{
+    return size == 0 || (size == 1 && part[0] == '.') || (size == 2 && part[0] == '.' && part[1] == '.');
+}
+
+/* `fd` is held: is its name `real`, or that of `name` in it, granted? Else it is closed. */
+static bool settle(vmh_place *place, int fd, const char *name, size_t size, unsigned of, int access)
+{
+    char *seen = malloc(sizeof(real_path) + NAME_MAX + 2);
+    bool ok = false;
+    if (seen == NULL)
+        errno = ENOMEM;
+    else if (!real_of(fd, seen))
+        place->denied = errno == ENOSYS ? NO_PROC : 0;
+    else {
+        if (name != NULL) {
+            size_t length = strcmp(seen, "/") == 0 ? 0 : strlen(seen);
+            sprintf(seen + length, "/%.*s", (int)(size > NAME_MAX ? NAME_MAX : size), name);
+        }
+        place->denied = lacking(vmh_seal_here(), seen, of, access);
+        ok = place->denied == 0 && (name == NULL || size <= NAME_MAX);
+        errno = place->denied != 0 ? EACCES : ENAMETOOLONG;
+    }
+    int error = errno;
+    free(seen);
+    errno = error;
+    if (!ok)
+        let_go(fd);
+    place->fd = ok ? fd : -1;
+    place->named = name != NULL;
+    return ok;
+}
+
+/* Is `text` not there, in a folder that is, and would it be granted? Links need the walk, which says where they lead.
+ * The quick answer to a frequent question. */
+static bool plainly_missing(vmh_place *place, const char *text, unsigned of, int access)
+{
+    size_t size, length;
+    const char *last = last_part(text, &size);
+    length = (size_t)(last - text);
+    if (is_dots(last, size) || length + size >= PATH_MAX || size > NAME_MAX)
+        return false;
+    char *folder = strndup(text, length + size);
+    if (folder == NULL)
+        return false;
+    char *name = folder + length, first = *name;
+    *name = 0;
+    int fd = hold(AT_FDCWD, folder, O_DIRECTORY), there = -1;
+    *name = first;
+    bool missing = fd >= 0 && settle(place, fd, last, size, of, access);
+    if (missing) {
+        there = hold(fd, name, O_NOFOLLOW);
+        missing = there < 0 && errno == ENOENT;
+        let_go(there);
+        vmh_place_close(place);
+    }
+    free(folder);
+    place->denied = 0;
+    return missing;
+}
+
+static bool find_object(vmh_place *place, const char *text, unsigned of, int access)
+{
+    int fd = hold(AT_FDCWD, text, (of & ~(unsigned)VMH_PLACE_DATABASE) == VMH_PLACE_ITSELF ? O_NOFOLLOW : 0);
+    if (fd < 0) {
+        int error = errno;
+        if (error == ENOENT && plainly_missing(place, text, of, access)) {
+            errno = error;
+            return false;
+        }
+        return explain_only(place, text, of, access, error);
+    }
+    if (!settle(place, fd, NULL, 0, of, access))
+        return false;
+    snprintf(place->text, sizeof place->text, "/proc/self/fd/%d", fd);
+    return true;
+}
+
+/* The folder of `text` is held; the name in it is `last`, which are no dots. */
+static bool find_name(vmh_place *place, const char *text, const char *last, size_t size, unsigned of, int access)
+{
+    size_t length = (size_t)(last - text);
+    int fd = -1;
+    if (length + size >= PATH_MAX)
+        errno = ENAMETOOLONG;
+    else {
+        char *folder = strndup(text, length);
+        if (folder == NULL)
+            errno = ENOMEM;
+        else
+            fd = hold(AT_FDCWD, folder, O_DIRECTORY);
+        int error = errno;
+        free(folder);
+        errno = error;
+    }
+    if (fd < 0)
+        return explain_only(place, text, of, access, errno);
+    if (!settle(place, fd, last, size, of, access))
+        return false;
+    snprintf(place->text, sizeof place->text, "/proc/self/fd/%d/%.*s%s", fd, (int)size, last,
+             last[size] == '/' ? "/" : "");
+    return true;
+}
+
+bool vmh_place_find(vmh_place *place, const char *text, unsigned of, int access)
+{
+    size_t size;
+    const char *last = last_part(text, &size);
+    unsigned kind = of & ~(unsigned)VMH_PLACE_DATABASE;
+    *place = (vmh_place){ .fd = -1 };
+    if (vmh_seal_here() == NULL) {
+        place->denied = access;
+        errno = EACCES;
+        return false;
+    }
+    if (kind == VMH_PLACE_OBJECT || kind == VMH_PLACE_ITSELF)
+        return find_object(place, text, of, access);
+    if (!is_dots(last, size) && (kind == VMH_PLACE_NAME || last[size] == 0))
+        return find_name(place, text, last, size, of, access);
+    /* a slash at the end follows links, and what ends in dots is a folder; nothing can be made or removed there */
+    if (!find_object(place, text, of, access))
+        return false;
+    snprintf(place->text, sizeof place->text, "/proc/self/fd/%d/%.*s", place->fd,
+             kind == VMH_PLACE_NAME ? (int)size : 0, last);
+    if (kind == VMH_PLACE_NAME && size == 0)
+        strcpy(place->text, "/");
+    return true;
+}
+
+void vmh_place_close(vmh_place *place)
+{
+    let_go(place->fd);
+    place->fd = -1;
+}
+
+/* --- opening */
+
+/* openat(2), which may take long: a FIFO waits for its other end. */
+static int open_held(int folder, const char *path, int flags, mode_t mode, bool gil)
+{
+    PyThreadState *state = gil ? PyEval_SaveThread() : NULL;
+    int fd;
+    do
+        fd = openat(folder, path, flags | O_CLOEXEC, mode);
+    while (fd < 0 && errno == EINTR);
+    int error = errno;
+    if (state != NULL)
+        PyEval_RestoreThread(state);
+    errno = error;
+    return fd;
+}
+
+static int open_object(vmh_place *place, const char *text, int flags, mode_t mode, unsigned of, int access, bool gil)
+{
+    int fd = hold(AT_FDCWD, text, 0), opened = -1;
+    if (fd >= 0) {
+        if (!settle(place, fd, NULL, 0, of, access))
+            return -1;
+        snprintf(place->text, sizeof place->text, "/proc/self/fd/%d", fd);
+        opened = open_held(AT_FDCWD, place->text, flags & ~O_NOFOLLOW, mode, gil);
+        vmh_place_close(place);
+        return opened;
+    }
+    int error = errno;
+    walk *at = explain(place, text, VMH_PLACE_OBJECT | (of & VMH_PLACE_DATABASE), access, error);
+    if (at == NULL)
+        return -1;
+    /* a link to a file that is not there: made through it, it is where the link leads */
+    if (errno == ENOENT && error == ENOENT && (flags & O_CREAT) && *at->rest == 0 && at->name[0] != 0)
+        opened = open_held(at->fd, at->name, flags | O_NOFOLLOW, mode, gil);
+    error = errno;
+    let_go(at->fd);
+    free(at);
+    errno = error;
+    return opened;
+}
+
+int vmh_place_open(vmh_place *place, const char *text, int flags, mode_t mode, unsigned of, int access, bool gil)
+{
+    size_t size;
+    const char *last = last_part(text, &size);
+    bool exclusive = (flags & O_CREAT) && (flags & O_EXCL), slashes = last[size] == '/';
+    bool follows = !(flags & O_NOFOLLOW) && !exclusive;
+    *place = (vmh_place){ .fd = -1 };
+    if (vmh_seal_here() == NULL) {
+        place->denied = access;
+        errno = EACCES;
+        return -1;
+    }
+    if (is_dots(last, size) || (slashes && !(flags & O_CREAT)))
+        return open_object(place, text, flags, mode, of, access, gil);
+    if ((flags & O_PATH) && follows)
+        return open_object(place, text, flags, mode, of, access, gil);
+    if (!find_name(place, text, last, size, of, access))
+        return place->denied != 0 && follows && !slashes
+            ? open_object(place, text, flags, mode, of, access, gil)        /* perhaps a link into what is granted */
+            : -1;
+    /* "name/" stays so where it is to be made: the kernel says why not */
+    const char *name = strchr(place->text + sizeof "/proc/self/fd/" - 1, '/') + 1;
+    int opened = open_held(place->fd, name, flags | O_NOFOLLOW, mode, gil);
+    vmh_place_close(place);
+    if (opened < 0 && follows && !slashes && (errno == ELOOP || errno == ENOTDIR))
+        return open_object(place, text, flags, mode, of, access, gil);
+    return opened;
+}
+
+char *vmh_place_real(vmh_place *place, const char *text, int access)
+{
+    char *real = malloc(sizeof(real_path) + NAME_MAX + 2);
+    walk *at = NULL;
+    if (real == NULL) {
+        *place = (vmh_place){ .fd = -1 };
+        errno = ENOMEM;
+        return NULL;
+    }
+    if (vmh_place_find(place, text, VMH_PLACE_OBJECT, access)) {
+        if (!real_of(place->fd, real))
+            goto failed;
+        vmh_place_close(place);
+        return real;
+    }
+    if (place->denied != 0 || errno != ENOENT || (at = explain(place, text, VMH_PLACE_OBJECT, access, ENOENT)) == NULL)
+        goto failed;
+    if (errno != ENOENT || at->rest[0] != 0 || at->name[0] == 0)
+        goto failed;
+    snprintf(real, sizeof(real_path) + NAME_MAX + 2, "%s/%s", strcmp(at->real, "/") == 0 ? "" : at->real, at->name);
+    let_go(at->fd);
+    free(at);
+    return real;
+failed:;
+    int error = errno;
+    if (at != NULL)
+        close(at->fd);
+    free(at);
+    free(real);
+    vmh_place_close(place);
+    errno = error;
+    return NULL;
+}
+
+/* The path of what `place` holds or names, malloc'ed; NULL: errno. */
+static char *seen_of(const vmh_place *place)
+{
+    char *seen = malloc(sizeof(real_path) + NAME_MAX + 2);
+    if (seen == NULL || !real_of(place->fd, seen)) {
+        free(seen);
+        return NULL;
+    }
+    if (place->named) {
+        const char *name = strchr(place->text + sizeof "/proc/self/fd/" - 1, '/');
+        size_t length = strcmp(seen, "/") == 0 ? 0 : strlen(seen), size = strlen(name);
+        while (size > 1 && name[size - 1] == '/')
+            size--;
+        sprintf(seen + length, "%.*s", (int)size, name);
+    }
+    return seen;
+}
+
+bool vmh_place_opens(const vmh_place *from, const vmh_place *to)
+{
+    const vmh_list *read = &vmh_seal_here()->read;
+    char *before = seen_of(from), *after = seen_of(to);
+    bool opens = before == NULL || after == NULL
+                 || (!path_in(before, read) && (path_in(after, read) || path_above(after, read)));
+    free(before);
+    free(after);
+    return opens;
+}
+
+/* --- for gates */
+
+int vmh_path_convert(PyObject *path, PyObject **given, PyObject **text)
+{
+    *text = NULL;
+    *given = PyOS_FSPath(path);
+    if (*given != NULL && PyUnicode_FSConverter(*given, text))
+        return 0;
+    Py_CLEAR(*given);
+    return -1;
+}
+
+PyObject *vmh_place_raise(const vmh_place *place, PyObject *given, PyObject *text, const char *what)
+{
+    if (place->denied == 0)
+        return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, given);
+    return vmh_deny(
+        place->denied == NO_PROC ? "paths are checked through /proc/self/fd, which can't be read here: mount /proc"
+        : place->denied == VMH_WRITE
+            ? "not granted; a task that may write there names it in task.yaml, permissions: {write: [...]}"
+            : "not granted; a task that may read there names it in task.yaml, permissions: {read: [...]}",
+        "%s('%s')", what, PyBytes_AS_STRING(text));
+}
+
+int vmh_path_absolute(PyObject *text, const char *what)
+{
+    if (PyBytes_AS_STRING(text)[0] == '/')
+        return 0;
+    vmh_deny("relative paths name files of the bundle, which are read through open() and vmhost.guest.resources",
+             "%s('%s')", what, PyBytes_AS_STRING(text));
+    return -1;
+}
+
+int vmh_place_get(vmh_place *place, PyObject *given, PyObject *text, unsigned of, int access, const char *what)
+{
+    *place = (vmh_place){ .fd = -1 };
+    if (vmh_path_absolute(text, what) < 0)
+        return -1;
+    if (vmh_place_find(place, PyBytes_AS_STRING(text), of, access))
+        return 0;
+    vmh_place_raise(place, given, text, what);
+    return -1;
+}
+
+int vmh_path_open(PyObject *given, PyObject *text, const char *mode_text, int flags, mode_t mode, int access,
+                  const char *what)
+{
+    vmh_place place;
+    if (vmh_path_absolute(text, what) < 0)
+        return -1;
+    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
+    int rc = PySys_Audit("open", "Ozi", given, mode_text, flags);
+    vmh_pass_set(before);
+    if (rc < 0)
+        return -1;
+    int opened = vmh_place_open(&place, PyBytes_AS_STRING(text), flags, mode, VMH_PLACE_OBJECT, access, true);
+    if (opened < 0)
+        vmh_place_raise(&place, given, text, what);
+    return opened;
+}
+
+PyObject *vmh_place_object(const vmh_place *place, PyObject *given)
+{
+    return PyBytes_Check(given) ? PyBytes_FromString(place->text) : PyUnicode_DecodeFSDefault(place->text);
+}
+
+void vmh_path_restore(PyObject *first, PyObject *second)
+{
+    PyObject *raised = PyErr_GetRaisedException();
+    if (raised != NULL && PyObject_TypeCheck(raised, (PyTypeObject *)PyExc_OSError)) {
+        PyOSErrorObject *error = (PyOSErrorObject *)raised;
+        if (error->filename != NULL && error->filename != Py_None)
+            Py_XSETREF(error->filename, Py_NewRef(first));
+        if (second != NULL && error->filename2 != NULL && error->filename2 != Py_None)
+            Py_XSETREF(error->filename2, Py_NewRef(second));
+    }
+    PyErr_SetRaisedException(raised);
+}

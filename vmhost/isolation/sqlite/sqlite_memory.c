@@ -1,0 +1,170 @@
+/* SQLite's allocator: blocks remember who paid, so whoever frees one, the VM that got it is credited.
+ *
+ * SQLite may call it with a lock of the whole process held, so all of it is a critical section; what SQLite calls lies in a section of its own too, since a
+ * function's first instructions come before it can say so (overflow.h). */
+#include "sqlite/sqlite_memory.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "lanes/critical.h"
+#include "memory/overflow.h"
+#include "sqlite/sqlite_rules.h"
+#include "vm/vm_private.h"
+
+/* As in sqlite3.h, whose header is not needed to build. */
+enum { SQLITE_OK_ = 0, SQLITE_CONFIG_MALLOC_ = 4 };
+
+typedef struct {
+    void *(*allocate)(int);
+    void (*release)(void *);
+    void *(*resize)(void *, int);
+    int (*size)(void *);
+    int (*round_up)(int);
+    int (*start)(void *);
+    void (*stop)(void *);
+    void *context;
+} mem_methods;
+
+typedef struct {
+    vmh_meter *meter;   /* one reference; NULL: the host pays */
+    size_t bytes;       /* with this header */
+} block;
+
+static void *take(int size)
+{
+    size_t bytes = sizeof(block) + (size_t)size;
+    vmh_meter *meter = vmh_memory_payer();
+    if (meter != NULL && !vmh_meter_charge(meter, bytes))
+        return NULL;
+    block *made = malloc(bytes);
+    if (made == NULL) {
+        if (meter != NULL)
+            vmh_meter_release(meter, bytes);
+        return NULL;
+    }
+    *made = (block){meter == NULL ? NULL : vmh_meter_ref(meter), bytes};
+    return made + 1;
+}
+
+static void give(void *memory)
+{
+    if (memory == NULL)
+        return;
+    block *old = (block *)memory - 1;
+    if (old->meter != NULL) {
+        vmh_meter_release(old->meter, old->bytes);
+        vmh_meter_unref(old->meter);
+    }
+    free(old);
+}
+
+static void *change(void *memory, int size)
+{
+    block *old = (block *)memory - 1;
+    vmh_meter *meter = old->meter;
+    size_t before = old->bytes, bytes = sizeof(block) + (size_t)size;
+    if (meter != NULL && bytes > before && !vmh_meter_charge(meter, bytes - before))
+        return NULL;
+    block *moved = realloc(old, bytes);
+    if (moved == NULL) {
+        if (meter != NULL && bytes > before)
+            vmh_meter_release(meter, bytes - before);
+        return NULL;
+    }
+    if (meter != NULL && bytes < before)
+        vmh_meter_release(meter, before - bytes);
+    moved->bytes = bytes;
+    return moved + 1;
+}
+
+#define CALLED_BY_SQLITE __attribute__((section("vmh_called_by_sqlite")))
+extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_sqlite[], __stop_vmh_called_by_sqlite[];       /* the linker's */
+
+CALLED_BY_SQLITE static void *allocate(int size)
+{
+    vmh_critical_enter();
+    void *memory = vmh_overflow_left() < VMH_SQLITE_STACK_END ? NULL : take(size);
+    vmh_critical_leave();
+    return memory;
+}
+
+CALLED_BY_SQLITE static void release(void *memory)
+{
+    vmh_critical_enter();
+    give(memory);
+    vmh_critical_leave();
+}
+
+CALLED_BY_SQLITE static void *resize(void *memory, int size)
+{
+    vmh_critical_enter();
+    void *moved = change(memory, size);
+    vmh_critical_leave();
+    return moved;
+}
+
+CALLED_BY_SQLITE static int size_of(void *memory) { return memory == NULL ? 0 : (int)(((block *)memory - 1)->bytes - sizeof(block)); }
+CALLED_BY_SQLITE static int round_up(int size) { return (size + 7) & ~7; }
+static int start(void *context) { return SQLITE_OK_; }
+static void stop(void *context) { }
+
+static const mem_methods ours = {allocate, release, resize, size_of, round_up, start, stop, NULL};
+
+typedef struct {
+    int (*config)(int, ...);
+    int (*initialize)(void);
+    int (*shutdown)(void);
+    long long (*memory_used)(void);
+    void *(*malloc)(int);
+    void (*free)(void *);
+} sqlite;
+
+static bool find(void *library, sqlite *found)
+{
+    if (library == NULL)
+        return false;
+    *(void **)&found->config = dlsym(library, "sqlite3_config");
+    *(void **)&found->initialize = dlsym(library, "sqlite3_initialize");
+    *(void **)&found->shutdown = dlsym(library, "sqlite3_shutdown");
+    *(void **)&found->memory_used = dlsym(library, "sqlite3_memory_used");
+    *(void **)&found->malloc = dlsym(library, "sqlite3_malloc");
+    *(void **)&found->free = dlsym(library, "sqlite3_free");
+    return found->config != NULL && found->initialize != NULL && found->shutdown != NULL && found->memory_used != NULL
+        && found->malloc != NULL && found->free != NULL;
+}
+
+/* Importing sqlite3 initialises SQLite already, which then takes no allocator. While nothing is allocated, there is no connection and
+ * no statement, so it can be shut down and begin anew. A build that does not count would always say 0: one block shows. */
+static bool is_unused(const sqlite *library)
+{
+    if (library->memory_used() != 0)
+        return false;
+    void *memory = library->malloc(64);
+    bool counts = memory != NULL && library->memory_used() >= 64;
+    library->free(memory);
+    return counts && library->memory_used() == 0;
+}
+
+static atomic_bool counted;
+
+bool vmh_sqlite_memory_counted(void) { return atomic_load(&counted); }
+
+void vmh_sqlite_memory_install(const char *path)
+{
+    sqlite library;
+    /* stays open: the allocator is in use */
+    if (atomic_load(&counted) || !find(dlopen(path, RTLD_NOW | RTLD_LOCAL), &library))
+        return;
+    int status = library.config(SQLITE_CONFIG_MALLOC_, &ours);
+    if (status != SQLITE_OK_ && is_unused(&library) && library.shutdown() == SQLITE_OK_)
+        status = library.config(SQLITE_CONFIG_MALLOC_, &ours);
+    /* what SQLite keeps for the whole process is nobody's */
+    vmh_meter *payer = vmh_memory_payer();
+    vmh_memory_bind(NULL);
+    library.initialize();
+    vmh_memory_bind(payer);
+    vmh_overflow_leave_out(__start_vmh_called_by_sqlite, __stop_vmh_called_by_sqlite);
+    atomic_store(&counted, status == SQLITE_OK_);
+}

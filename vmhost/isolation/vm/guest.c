@@ -1,0 +1,444 @@
+/* Inside a VM, under its GIL: the native module that the guest runtime gets, and one call from request to reply. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire/buffer.h"
+#include "lanes/clock.h"
+#include "seal/seal.h"
+#include "vm/vm_private.h"
+#include "wire/wire.h"
+
+/* ---- logging ------------------------------------------------------------------------------------------------------ */
+
+/* Keeps the first lines when a guest writes faster than the host reads: the beginning of a flood says more than its end. */
+void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
+{
+    if (size > VMH_LOG_LINE_BYTES_MOST) {
+        size = VMH_LOG_LINE_BYTES_MOST;
+        while (size > 0 && ((unsigned char)text[size] & 0xC0) == 0x80)
+            size--;     /* not in the middle of a character */
+    }
+    vmh_log_line *line = malloc(sizeof *line + size + 1);
+    vmh_mutex_lock(&vm->log_lock);
+    if (line == NULL || vm->log_count >= VMH_LOG_LINES_MOST) {
+        vm->log_dropped++;
+        free(line);
+    } else {
+        line->next = NULL;
+        line->level = level;
+        line->size = size;
+        memcpy(line->text, text, size);
+        line->text[size] = 0;
+        *vm->log_tail = line;
+        vm->log_tail = &line->next;
+        vm->log_count++;
+    }
+    vmh_mutex_unlock(&vm->log_lock);
+    vmh_vm_post(vm, &vm->log_event);
+}
+
+/* ---- the native module -------------------------------------------------------------------------------------------- */
+
+/* The beginning of a text, as much as a line of the log may have, in UTF-8; what UTF-8 has not, lone surrogates, as escapes. */
+static PyObject *line_of(PyObject *text)
+{
+    PyObject *begin = PyUnicode_Substring(text, 0, VMH_LOG_LINE_BYTES_MOST), *line = NULL;
+    if (begin != NULL)
+        line = PyUnicode_AsEncodedString(begin, "utf-8", "backslashreplace");
+    Py_XDECREF(begin);
+    return line;
+}
+
+static PyObject *native_log(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int level;
+    PyObject *text;
+    if (!PyArg_ParseTuple(args, "iU:log", &level, &text))
+        return NULL;
+    PyObject *line = line_of(text);
+    if (line == NULL)
+        return NULL;
+    vmh_log_add(vmh_current(), level, PyBytes_AS_STRING(line), (size_t)PyBytes_GET_SIZE(line));
+    Py_DECREF(line);
+    Py_RETURN_NONE;
+}
+
+static PyObject *native_deadline(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    vmh_vm *vm = vmh_current();
+    vmh_mutex_lock(&vm->life);
+    int64_t deadline = vm->phase == VMH_PHASE_IDLE ? VMH_FOREVER : vm->deadline_ns;
+    vmh_mutex_unlock(&vm->life);
+    if (deadline == VMH_FOREVER)
+        Py_RETURN_NONE;
+    int64_t left = deadline - vmh_now_ns();
+    return PyFloat_FromDouble(left > 0 ? (double)left / 1e9 : 0.0);
+}
+
+static PyObject *native_identity(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    vmh_vm *vm = vmh_current();
+    vmh_lane *lane = atomic_load(&vm->lane);
+    return Py_BuildValue("(Kss)", (unsigned long long)vm->id, lane == NULL ? "" : lane->name,
+                         lane == NULL ? "" : lane->version);
+}
+
+void vmh_host_call_unref(vmh_host_call *hc)
+{
+    if (atomic_fetch_sub(&hc->refs, 1) != 1)
+        return;
+    vmh_blob_clear(&hc->request);
+    vmh_blob_clear(&hc->reply);
+    vmh_vm_unref(hc->vm);
+    free(hc->name);
+    free(hc);
+}
+
+/* host_call(name, value) -> (ok, value or message); raises when it was stopped meanwhile. One at a time per VM. */
+static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *name;
+    PyObject *value, *result = NULL;
+    vmh_vm *vm = vmh_current();
+    if (!PyArg_ParseTuple(args, "sO:host_call", &name, &value))
+        return NULL;
+    vmh_host_call *hc = calloc(1, sizeof *hc);
+    if (hc == NULL || (hc->name = strdup(name)) == NULL) {
+        free(hc);
+        return PyErr_NoMemory();
+    }
+    atomic_init(&hc->refs, 2);      /* ours, and the event's */
+    hc->vm = vmh_vm_ref(vm);
+    vmh_blob_init(&hc->request);
+    vmh_blob_init(&hc->reply);
+    hc->event = (vmh_event){.type = VMH_EVENT_HOST_CALL, .object = hc};
+    if (vmh_wire_encode(&hc->request, value, "argument", vm->buffer_type, vm) < 0) {
+        vmh_host_call_unref(hc);
+        vmh_host_call_unref(hc);
+        return NULL;
+    }
+    vmh_mutex_lock(&vm->life);
+    bool busy = vm->host_call != NULL;
+    if (!busy)
+        vm->host_call = hc;
+    vmh_mutex_unlock(&vm->life);
+    if (busy) {
+        vmh_host_call_unref(hc);
+        vmh_host_call_unref(hc);
+        PyErr_SetString(PyExc_RuntimeError, "another thread of this task waits for a host function; one at a time");
+        return NULL;
+    }
+    if (!vmh_events_post(vm->events, &hc->event)) {
+        vmh_host_call_unref(hc);    /* the host is closing; the stop that follows ends this call */
+        unsigned waiting = 0;
+        atomic_compare_exchange_strong(&hc->word, &waiting, 2);
+    }
+    PyThreadState *ts = PyEval_SaveThread();
+    while (atomic_load(&hc->word) == 0 && !vmh_vm_stopping(vm))
+        vmh_futex_wait(&hc->word, 0, VMH_FOREVER);
+    PyEval_RestoreThread(ts);
+    vmh_mutex_lock(&vm->life);
+    vm->host_call = NULL;
+    vmh_mutex_unlock(&vm->life);
+    if (atomic_load(&hc->word) == 1) {
+        PyObject *reply = vmh_wire_decode(&hc->reply, vm->buffer_type);
+        if (reply != NULL)
+            result = Py_BuildValue("(NN)", PyBool_FromLong(hc->ok), reply);
+    } else {
+        PyErr_SetString(PyExc_InterruptedError, "the call was stopped while it waited for a host function");
+    }
+    vmh_host_call_unref(hc);
+    return result;
+}
+
+static PyMethodDef native_methods[] = {
+    {"log", native_log, METH_VARARGS, PyDoc_STR("log(level, text): one whole line to the host's logger.")},
+    {"deadline", native_deadline, METH_NOARGS, PyDoc_STR("Seconds that the current call may still take, or None.")},
+    {"identity", native_identity, METH_NOARGS, PyDoc_STR("(number of this VM, task name, task version)")},
+    {"host_call", native_host_call, METH_VARARGS, PyDoc_STR("host_call(name, value) -> (ok, result or message)")},
+    {NULL, NULL, 0, NULL},
+};
+
+int vmh_guest_boot(vmh_vm *vm)
+{
+    int rc = -1;
+    vm->native = PyModule_New("_vmhost");
+    vm->buffer_type = vmh_buffer_type_new();
+    vm->entries = PyDict_New();
+    if (vm->native == NULL || vm->buffer_type == NULL || vm->entries == NULL
+        || PyModule_AddFunctions(vm->native, native_methods) < 0
+        || PyModule_AddObjectRef(vm->native, "Buffer", (PyObject *)vm->buffer_type) < 0)
+        goto done;
+    PyObject *stop_error = PyErr_NewExceptionWithDoc(
+        "vmhost.guest.Stopped", "The host stops this call: a limit was passed, or its caller gave up. Raised again and again "
+        "until the call has unwound; catching it gains nothing.", PyExc_BaseException, NULL);
+    if (stop_error == NULL)
+        goto done;
+    vm->stop_error = stop_error;
+    if (PyModule_AddObjectRef(vm->native, "Stopped", stop_error) < 0)
+        goto done;
+    /* boot.py leaves its three functions in the module: what this file calls from now on */
+    if (vmh_seal_boot(vm, vm->native) < 0
+        || (vm->entry_for = PyObject_GetAttrString(vm->native, "entry_for")) == NULL
+        || (vm->report = PyObject_GetAttrString(vm->native, "report")) == NULL
+        || (vm->finish = PyObject_GetAttrString(vm->native, "finish")) == NULL)
+        goto done;
+    rc = 0;
+done:
+    return rc;
+}
+
+void vmh_guest_clear(vmh_vm *vm)
+{
+    Py_CLEAR(vm->entries);
+    Py_CLEAR(vm->entry_for);
+    Py_CLEAR(vm->report);
+    Py_CLEAR(vm->finish);
+    Py_CLEAR(vm->buffer_type);
+    Py_CLEAR(vm->native);
+    vmh_blob_clear(&vm->scratch);
+}
+
+void vmh_error_describe(char *to, size_t size)
+{
+    PyObject *error = PyErr_GetRaisedException();
+    if (error == NULL) {
+        snprintf(to, size, "no reason given");
+        return;
+    }
+    PyObject *text = PyObject_Str(error), *line = text == NULL ? NULL : line_of(text);
+    snprintf(to, size, "%.200s: %s", Py_TYPE(error)->tp_name, line == NULL ? "?" : PyBytes_AS_STRING(line));
+    PyErr_Clear();
+    Py_XDECREF(line);
+    Py_XDECREF(text);
+    Py_DECREF(error);
+}
+
+/* ---- one call ----------------------------------------------------------------------------------------------------- */
+
+/* The traceback of `error` as text, made without running any Python of the guest: it may be stopped, or out of memory. */
+static PyObject *plain_traceback(PyObject *error)
+{
+    PyObject *lines = PyList_New(0);
+    PyObject *traceback = PyException_GetTraceback(error);
+    while (lines != NULL && traceback != NULL && PyList_GET_SIZE(lines) < 100) {
+        PyTracebackObject *tb = (PyTracebackObject *)traceback;
+        PyCodeObject *code = PyFrame_GetCode(tb->tb_frame);
+        int line_number = tb->tb_lineno;
+        if (line_number < 0)
+            line_number = PyCode_Addr2Line(code, tb->tb_lasti);
+        PyObject *line = PyUnicode_FromFormat("  File \"%U\", line %d, in %U\n", code->co_filename, line_number, code->co_name);
+        Py_DECREF(code);
+        if (line == NULL || PyList_Append(lines, line) < 0)
+            Py_CLEAR(lines);
+        Py_XDECREF(line);
+        PyObject *next = Py_XNewRef((PyObject *)tb->tb_next);
+        Py_DECREF(traceback);
+        traceback = next;
+    }
+    Py_XDECREF(traceback);
+    PyObject *text = NULL;
+    if (lines != NULL) {
+        PyObject *empty = PyUnicode_FromString("");
+        text = empty == NULL ? NULL : PyUnicode_Join(empty, lines);
+        Py_XDECREF(empty);
+        Py_DECREF(lines);
+    }
+    return text;
+}
+
+/* Fills vm->scratch with a report. False: it does not cross, or is larger than one may be; nothing is set. */
+static bool put_report(vmh_vm *vm, PyObject *report)
+{
+    bool fits = report != NULL && vmh_wire_encode(&vm->scratch, report, "report", vm->buffer_type, vm) == 0
+        && vm->scratch.size <= VMH_REPORT_BYTES_MOST && vm->scratch.storage_count == 0;
+    if (!fits)
+        vmh_blob_clear(&vm->scratch);
+    PyErr_Clear();
+    return fits;
+}
+
+/* Fills vm->scratch with the report of the error that is set, and clears it. `full`: by the guest runtime's report(), which the task may
+ * have changed: the host takes it for what it turns out to be, and here only its size counts. */
+static void encode_report(vmh_vm *vm, bool full)
+{
+    PyObject *error = PyErr_GetRaisedException();
+    vmh_blob_clear(&vm->scratch);
+    if (error == NULL)
+        return;
+    PyObject *report = full ? PyObject_CallOneArg(vm->report, error) : NULL;
+    if (!put_report(vm, report)) {
+        PyObject *text = plain_traceback(error), *name = PyUnicode_FromFormat("%.200s", Py_TYPE(error)->tp_name);
+        PyErr_Clear();
+        Py_XSETREF(report, name == NULL ? NULL : Py_BuildValue("{s:O,s:O}", "type", name, "traceback", text == NULL ? Py_None : text));
+        put_report(vm, report);
+        Py_XDECREF(name);
+        Py_XDECREF(text);
+    }
+    Py_XDECREF(report);
+    Py_DECREF(error);
+}
+
+/* The callable for `name`, borrowed; NULL with an error set. */
+static PyObject *entry_named(vmh_vm *vm, const char *name)
+{
+    PyObject *key = PyUnicode_FromString(name);
+    if (key == NULL)
+        return NULL;
+    PyObject *entry = PyDict_GetItemWithError(vm->entries, key);
+    if (entry == NULL && !PyErr_Occurred()) {
+        PyObject *found = PyObject_CallOneArg(vm->entry_for, key);
+        if (found != NULL && PyDict_SetItem(vm->entries, key, found) == 0)
+            entry = PyDict_GetItemWithError(vm->entries, key);
+        Py_XDECREF(found);
+    }
+    Py_DECREF(key);
+    return entry;
+}
+
+void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
+{
+    enum vmh_kind kind;
+    vmh_phase_begin(vm, VMH_PHASE_LOAD, NULL, vmh_after_ns(vmh_now_ns(), vm->load_ns), VMH_FOREVER);
+    PyObject *permissions = vmh_wire_decode(&vm->permissions, vm->buffer_type);
+    vmh_seal_task(vm, lane->image);
+    if (permissions == NULL || vmh_seal_grant(vm, permissions) < 0) {
+        /* a VM with half its grants serves nobody */
+        vm->load_kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_MEMORY_LIMIT : VMH_VM_LOST;
+        encode_report(vm, false);
+        vm->doomed = true;
+    }
+    Py_XDECREF(permissions);
+    /* what fails here fails again in the first call, which then reports it to its caller */
+    if (!vm->doomed && lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL)
+        PyErr_Clear();
+    if (vmh_phase_end(vm, &kind) && kind != VMH_CLOSED)
+        vm->load_kind = kind;
+    if (vm->load_kind != VMH_OK) {
+        /* its caller is told now: the next VM would fare no better, and the call might wait for ever */
+        vmh_call *call = vmh_lane_take(lane, &vm->worker);
+        if (call != NULL) {
+            if (vmh_call_claim(call, VMH_RUNNING)) {
+                vmh_blob_move(&call->reply, &vm->scratch);
+                vmh_call_finish(call, vm->load_kind);
+            }
+            vmh_call_unref(call);
+        }
+    }
+}
+
+static PyObject *call_entry(PyObject *entry, PyObject *value, bool spread)
+{
+    if (!spread)
+        return PyObject_CallOneArg(entry, value);
+    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 2 || !PyTuple_Check(PyTuple_GET_ITEM(value, 0))
+        || !PyDict_Check(PyTuple_GET_ITEM(value, 1))) {
+        PyErr_SetString(PyExc_SystemError, "vmhost: a spread call wants (args, kwargs)");
+        return NULL;
+    }
+    return PyObject_Call(entry, PyTuple_GET_ITEM(value, 0), PyTuple_GET_ITEM(value, 1));
+}
+
+/* Does the exception that is set, by its class or one that this was made from, blame the caller? No Python of the guest runs. */
+static bool blames_caller(const vmh_lane *lane)
+{
+    if (lane->caller_errors == NULL)
+        return false;
+    PyObject *raised = PyErr_GetRaisedException();
+    PyObject *classes = Py_XNewRef(Py_TYPE(raised)->tp_mro);
+    bool found = false;
+    for (Py_ssize_t i = 0; classes != NULL && i < PyTuple_GET_SIZE(classes) && !found; i++) {
+        PyObject *name = PyType_GetFullyQualifiedName((PyTypeObject *)PyTuple_GET_ITEM(classes, i));
+        Py_ssize_t size = 0;
+        const char *text = name == NULL ? NULL : PyUnicode_AsUTF8AndSize(name, &size);
+        for (const char *at = lane->caller_errors; text != NULL && size > 0 && (at = strstr(at, text)) != NULL && !found; at++)
+            found = at > lane->caller_errors && at[-1] == '\n' && at[size] == '\n';
+        Py_XDECREF(name);
+    }
+    Py_XDECREF(classes);
+    PyErr_SetRaisedException(raised);
+    return found;
+}
+
+void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
+{
+    vmh_lane *lane = call->lane;
+    enum vmh_kind kind = VMH_OK, stop_kind;
+    atomic_fetch_add_explicit(&lane->running, 1, memory_order_relaxed);
+    vmh_hot_enter();
+    if (atomic_load(&vm->meter->over) || atomic_load(&vm->meter->denied))
+        vmh_meter_rearm(vm->meter);
+    vmh_phase_begin(vm, VMH_PHASE_CALL, call, call->deadline_ns, lane->cpu_ns);
+    PyObject *entry = entry_named(vm, call->entry == NULL ? lane->entry : call->entry);
+    PyObject *value = NULL, *result = NULL;
+    if (entry == NULL) {
+        kind = VMH_LOAD_ERROR;
+    } else {
+        Py_INCREF(entry);
+        value = vmh_wire_decode(&call->request, vm->buffer_type);
+        vmh_blob_clear(&call->request);
+        result = value == NULL ? NULL : call_entry(entry, value, call->spread);
+        Py_XDECREF(value);
+        Py_DECREF(entry);
+        if (result == NULL)
+            kind = VMH_TASK_ERROR;
+    }
+    if (result != NULL) {
+        if (vmh_wire_encode_away(&vm->scratch, result, "result", vm->buffer_type, vm) < 0)
+            kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_TASK_ERROR : VMH_VALUE;
+    }
+    /* a library that is refused memory says so in an error of its own, maybe before the stop arrives */
+    if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR)
+        && (PyErr_ExceptionMatches(PyExc_MemoryError) || atomic_load(&vm->meter->over) || atomic_load(&vm->meter->denied)))
+        kind = VMH_MEMORY_LIMIT;
+    bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop_error);
+    /* an entry point that its caller named and the task does not have is its caller's mistake as well */
+    bool excused = kind == VMH_LOAD_ERROR ? call->entry != NULL : kind == VMH_TASK_ERROR && !unwound && blames_caller(lane);
+    if (kind != VMH_OK && !unwound)
+        encode_report(vm, kind != VMH_MEMORY_LIMIT);
+    bool stopped = vmh_phase_end(vm, &stop_kind);
+    if (stopped) {
+        kind = stop_kind;
+        if (unwound)
+            encode_report(vm, false);
+        else if (!PyErr_Occurred() && kind == VMH_OK)
+            vmh_blob_clear(&vm->scratch);
+    } else if (unwound) {
+        encode_report(vm, false);       /* the task raised Stopped itself: an error like any other */
+    }
+    if (stopped && !unwound && result != NULL)
+        vmh_blob_clear(&vm->scratch);   /* it returned although it was stopped; the result is not given */
+    PyErr_Clear();
+    if (kind == VMH_OK && atomic_load(&lane->stop)) {      /* done before the stop came; but closing promised that no call ends so */
+        kind = VMH_CLOSED;
+        vmh_blob_clear(&vm->scratch);
+    }
+    if (kind == VMH_MEMORY_LIMIT)
+        vm->doomed = true;
+    vmh_hot_leave();
+    atomic_fetch_add_explicit(&vm->calls, 1, memory_order_relaxed);
+    if (kind != VMH_OK)
+        atomic_fetch_add_explicit(&vm->errors, 1, memory_order_relaxed);
+    if (vmh_call_claim(call, VMH_RUNNING)) {
+        vmh_blob_move(&call->reply, &vm->scratch);
+        call->excused = excused && (kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR);
+        vmh_call_finish(call, kind);
+    } else {
+        vmh_blob_clear(&vm->scratch);
+    }
+}
+
+void vmh_guest_finish(vmh_vm *vm)
+{
+    if (vm->finish == NULL)
+        return;
+    PyObject *result = PyObject_CallNoArgs(vm->finish);
+    if (result == NULL) {
+        char text[512];
+        vmh_error_describe(text, sizeof text);
+        vmh_log_add(vm, 40, text, strlen(text));
+    }
+    Py_XDECREF(result);
+}

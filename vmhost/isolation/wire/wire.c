@@ -1,0 +1,947 @@
+#include "wire/wire.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "wire/buffer.h"
+#include "vm/engine.h"
+#include "wire/handover.h"
+#include "vm/vm_private.h"
+#include "vme_python.h"
+
+/* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves. */
+enum tag {
+    TAG_NONE, TAG_TRUE, TAG_FALSE, TAG_INT, TAG_BIG, TAG_FLOAT, TAG_COMPLEX, TAG_ASCII, TAG_STR, TAG_BYTES, TAG_LIST,
+    TAG_TUPLE, TAG_DICT, TAG_SET, TAG_BUFFER, TAG_LENT_BYTES, TAG_LENT_TEXT, TAG_GIVEN_BYTES,
+    TAG_GIVEN_TEXT, TAG_ARRAY, TAG_SCALAR,
+};
+
+/* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library). STOP_LOOK: items
+ * between two looks at whether the VM is being stopped. */
+enum { DEPTH_MOST = 200, MAPPED_BYTES = 32 << 20, STOP_LOOK = 1 << 16 };
+
+/* Where the encoder is, for messages only: one step per container level. */
+typedef struct step {
+    const struct step *up;
+    PyObject *key;          /* borrowed from the walk, which holds it; NULL: an index */
+    Py_ssize_t index;
+} step;
+
+typedef struct {
+    vmh_blob *blob;
+    const char *what;
+    PyTypeObject *buffer_type;
+    vmh_vm *vm;
+    int depth;
+    unsigned walked;        /* items of containers so far */
+    size_t most;            /* bytes that the message may have */
+    bool ours;              /* nobody else has the container that we are in, nor those around it: what it holds may be taken out */
+    bool in_key;            /* inside a dict's key or a set's item */
+} encoder;
+
+/* "$", "[3]" or ".key" of each step, outermost first. */
+static PyObject *path(const step *at)
+{
+    if (at == NULL)
+        return PyUnicode_FromString("$");
+    PyObject *up = path(at->up), *all = NULL;
+    if (up == NULL)
+        return NULL;
+    if (at->key == NULL)
+        all = PyUnicode_FromFormat("%U[%zd]", up, at->index);
+    else if (PyUnicode_CheckExact(at->key) && PyUnicode_IsIdentifier(at->key))
+        all = PyUnicode_FromFormat("%U.%.100U", up, at->key);
+    else if (PyUnicode_CheckExact(at->key) || PyLong_CheckExact(at->key) || PyBytes_CheckExact(at->key))
+        all = PyUnicode_FromFormat("%U[%.100R]", up, at->key);
+    else
+        all = PyUnicode_FromFormat("%U[a `%.100s`]", up, Py_TYPE(at->key)->tp_name);
+    Py_DECREF(up);
+    return all;
+}
+
+/* `format` has one %s, for the name of the value's type. */
+static int refuse(const encoder *e, const step *at, PyObject *type, const char *format, PyObject *value)
+{
+    PyObject *where = path(at);
+    if (where == NULL)
+        return -1;
+    char name[200];
+    snprintf(name, sizeof name, "%s", Py_TYPE(value)->tp_name);
+    PyObject *why = PyUnicode_FromFormat(format, name);
+    if (why != NULL)
+        PyErr_Format(type, "%s: %U: %U", e->what, where, why);
+    Py_DECREF(where);
+    Py_XDECREF(why);
+    return -1;
+}
+
+/* The exception that is set tells why a value cannot cross: the same with the place. What is no `Exception` (a stop, Ctrl-C) and what
+ * says that memory is short goes on as it is. Always -1. */
+static int refuse_because(const encoder *e, const step *at)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))
+        return -1;
+    PyObject *error = PyErr_GetRaisedException(), *why = PyObject_Str(error), *where = NULL;
+    if (why == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        why = PyUnicode_FromFormat("its buffer raises `%.200s`", Py_TYPE(error)->tp_name);
+    }
+    if (why != NULL && (where = path(at)) != NULL)
+        PyErr_Format(PyExc_ValueError, "%s: %U: %.1000U", e->what, where, why);
+    Py_XDECREF(where);
+    Py_XDECREF(why);
+    Py_DECREF(error);
+    return -1;
+}
+
+static int refuse_change(const encoder *e, const step *at, PyObject *container)
+{
+    return refuse(e, at, PyExc_ValueError, "this `%s` changed while it crossed: code of what it holds ran and changed it", container);
+}
+
+static uint8_t *room(encoder *e, size_t size)
+{
+    if (e->vm != NULL && size > e->most - e->blob->size) {
+        PyErr_Format(PyExc_MemoryError, "%s: takes more than %zu bytes, all that this VM may have", e->what, e->most);
+        return NULL;
+    }
+    if (!vmh_blob_reserve(e->blob, size)) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    uint8_t *at = e->blob->data + e->blob->size;
+    e->blob->size += size;
+    return at;
+}
+
+static int put_tag(encoder *e, enum tag tag)
+{
+    uint8_t *at = room(e, 1);
+    if (at == NULL)
+        return -1;
+    *at = (uint8_t)tag;
+    return 0;
+}
+
+static int put_sized(encoder *e, enum tag tag, const void *data, size_t size)
+{
+    uint8_t *at = room(e, 9 + size);
+    if (at == NULL)
+        return -1;
+    uint64_t n = size;
+    *at = (uint8_t)tag;
+    memcpy(at + 1, &n, 8);
+    memcpy(at + 9, data, size);
+    return 0;
+}
+
+bool vmh_wire_text(vmh_blob *blob, const char *text)
+{
+    uint64_t size = strlen(text);
+    if (!vmh_blob_reserve(blob, 9 + size))
+        return false;
+    uint8_t *at = blob->data + blob->size;
+    *at = TAG_ASCII;
+    memcpy(at + 1, &size, 8);
+    memcpy(at + 9, text, size);
+    blob->size += 9 + size;
+    return true;
+}
+
+static int put_count(encoder *e, enum tag tag, Py_ssize_t count)
+{
+    uint8_t *at = room(e, 9);
+    if (at == NULL)
+        return -1;
+    uint64_t n = (uint64_t)count;
+    *at = (uint8_t)tag;
+    memcpy(at + 1, &n, 8);
+    return 0;
+}
+
+static int put_int(encoder *e, PyObject *value)
+{
+    int overflow;
+    long long small = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (!overflow) {
+        uint8_t *at = room(e, 9);
+        if (at == NULL)
+            return -1;
+        *at = TAG_INT;
+        memcpy(at + 1, &small, 8);
+        return 0;
+    }
+    Py_ssize_t size = PyLong_AsNativeBytes(value, NULL, 0, Py_ASNATIVEBYTES_LITTLE_ENDIAN);
+    if (size < 0 || put_count(e, TAG_BIG, size) < 0)
+        return -1;
+    uint8_t *at = room(e, (size_t)size);
+    if (at == NULL)
+        return -1;
+    return PyLong_AsNativeBytes(value, at, size, Py_ASNATIVEBYTES_LITTLE_ENDIAN) < 0 ? -1 : 0;
+}
+
+/* A reference to storage, with the view on it: format, dimensions. */
+static int put_buffer(encoder *e, vmh_storage *storage, const vmh_view *view)
+{
+    if (put_tag(e, TAG_BUFFER) < 0)
+        return -1;
+    uint8_t *at = room(e, 4 + sizeof *view);
+    if (at == NULL)
+        return -1;
+    uint32_t index = e->blob->storage_count;
+    memcpy(at, &index, 4);
+    memcpy(at + 4, view, sizeof *view);
+    if (!vmh_blob_add_storage(e->blob, storage)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    atomic_store(&storage->frozen, true);
+    return 0;
+}
+
+/* A reference to an array's buffer, with what the array shows of it. */
+static int put_array(encoder *e, PyObject *value, const struct vme_python_api *arrays)
+{
+    vmh_storage *storage = NULL;
+    vmh_array array;
+    const int64_t *shape, *strides;
+    PyObject *crosses;
+    if (vmh_engine_put(value, arrays, &storage, &array, &shape, &strides, &crosses) < 0)
+        return -1;
+    size_t sizes = (size_t)array.rank * sizeof *shape;
+    int rc = put_tag(e, TAG_ARRAY);
+    uint8_t *at = rc < 0 ? NULL : room(e, sizeof array + 2 * sizes);
+    if (at != NULL) {
+        array.storage = e->blob->storage_count;
+        memcpy(at, &array, sizeof array);
+        memcpy(at + sizeof array, shape, sizes);
+        memcpy(at + sizeof array + sizes, strides, sizes);
+        if (!vmh_blob_add_storage(e->blob, storage)) {
+            PyErr_NoMemory();
+            at = NULL;
+        }
+    }
+    vmh_storage_unref(storage);
+    Py_DECREF(crosses);
+    return at == NULL ? -1 : 0;
+}
+
+static int put_scalar(encoder *e, const vmh_scalar *scalar)
+{
+    uint8_t *at = put_tag(e, TAG_SCALAR) < 0 ? NULL : room(e, sizeof *scalar);
+    if (at == NULL)
+        return -1;
+    memcpy(at, scalar, sizeof *scalar);
+    return 0;
+}
+
+/* 1: `value` has the attribute, 0: it has not. An error that is no `Exception` goes on: -1. */
+static int has_attribute(PyObject *value, const char *name)
+{
+    PyObject *found;
+    int has = PyObject_GetOptionalAttrString(value, name, &found);
+    Py_XDECREF(found);
+    if (has < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        return 0;
+    }
+    return has;
+}
+
+/* The type `name` of a library that may not be loaded is one of the value's types. */
+static bool is_a(PyObject *value, const char *name)
+{
+    PyObject *types = Py_TYPE(value)->tp_mro;
+    for (Py_ssize_t i = 0; types != NULL && i < PyTuple_GET_SIZE(types); i++)
+        if (strcmp(((PyTypeObject *)PyTuple_GET_ITEM(types, i))->tp_name, name) == 0)
+            return true;
+    return false;
+}
+
+/* NumPy tells of some elements less through a buffer than through its own interface (https://numpy.org/doc/stable/reference/
+ * arrays.interface.html): a date is eight bytes there, a masked array forgets its mask. 0: it tells all; 1: it is not from NumPy; -1:
+ * refused, or an error. */
+static int check_array_interface(const encoder *e, const step *at, PyObject *value)
+{
+    PyObject *interface, *code = NULL;
+    int has = PyObject_GetOptionalAttrString(value, "__array_interface__", &interface), rc = -1;
+    if (has < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        return 1;
+    }
+    if (has <= 0)
+        return has == 0 ? 1 : -1;
+    if (PyDict_CheckExact(interface) && PyDict_GetItemStringRef(interface, "typestr", &code) < 0)
+        goto done;
+    const char *text = code != NULL && PyUnicode_CheckExact(code) ? PyUnicode_AsUTF8(code) : NULL;
+    if (text == NULL)
+        PyErr_Clear();
+    if (text != NULL && text[0] != 0 && strchr("biufc", text[1]) == NULL) {
+        PyObject *where = path(at);
+        if (where != NULL)
+            PyErr_Format(PyExc_TypeError, "%s: %U: a `%.200s` of dtype '%.40s' cannot cross; arrays of bool, int, float and "
+                         "complex can", e->what, where, Py_TYPE(value)->tp_name, text);
+        Py_XDECREF(where);
+    } else if (is_a(value, "MaskedArray")) {
+        rc = refuse(e, at, PyExc_TypeError, "a `%s` cannot cross without its mask; send its data and its mask, or filled()", value);
+    } else {
+        rc = 0;
+    }
+done:
+    Py_XDECREF(code);
+    Py_DECREF(interface);
+    return rc;
+}
+
+/* What NumPy has for a number: hashable, read-only, without dimensions. 1: `scalar` is it; 0: it is something else; -1: an error. */
+static int foreign_scalar(PyObject *value, vmh_scalar *scalar)
+{
+    Py_buffer view;
+    if (Py_TYPE(value)->tp_hash == PyObject_HashNotImplemented)
+        return 0;
+    if (PyObject_GetBuffer(value, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return -1;
+        PyErr_Clear();          /* said again, with the place, where it is taken for a buffer */
+        return 0;
+    }
+    scalar->dtype = view.ndim == 0 && view.readonly && view.format != NULL ? vmh_engine_dtype(view.format) : -1;
+    bool is = scalar->dtype >= 0 && view.len <= (Py_ssize_t)sizeof scalar->element && view.len == view.itemsize;
+    if (is)
+        memcpy(scalar->element, view.buf, (size_t)view.len);
+    PyBuffer_Release(&view);
+    return is;
+}
+
+static int refuse_in_key(const encoder *e, const step *at, PyObject *value)
+{
+    return refuse(e, at, PyExc_TypeError, "a `%s` cannot cross as a dict's key or a set's item; make it a tuple, or bytes", value);
+}
+
+static int put_foreign_buffer(encoder *e, const step *at, PyObject *value, bool is_array)
+{
+    vmh_view view;
+    vmh_storage *storage = NULL;
+    if (vmh_buffer_from_object(value, e->vm, &storage, &view) < 0)
+        return refuse_because(e, at);
+    view.is_array = is_array;
+    int rc = put_buffer(e, storage, &view);
+    vmh_storage_unref(storage);
+    return rc;
+}
+
+/* An object that lends its memory: a number by value, else the memory. */
+static int put_foreign(encoder *e, const step *at, PyObject *value)
+{
+    vmh_scalar scalar = {.foreign = true};
+    int of_numpy = check_array_interface(e, at, value), is = of_numpy != 0 ? 0 : foreign_scalar(value, &scalar);
+    if (of_numpy < 0 || is < 0)
+        return -1;
+    if (is > 0)
+        return put_scalar(e, &scalar);
+    if (e->in_key)
+        return refuse_in_key(e, at, value);
+    int is_array = of_numpy == 0 ? 1 : has_attribute(value, "__dlpack__");
+    return is_array < 0 ? -1 : put_foreign_buffer(e, at, value, is_array);
+}
+
+static int put_storage(encoder *e, enum tag tag, vmh_storage *storage)
+{
+    uint32_t index = e->blob->storage_count;
+    uint8_t *at = room(e, 5);
+    if (at == NULL)
+        return -1;
+    *at = (uint8_t)tag;
+    memcpy(at + 1, &index, 4);
+    if (vmh_blob_add_storage(e->blob, storage))
+        return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+/* The host lends its large bytes and ASCII str: one copy less, for the price of a reference. */
+static int put_lent(encoder *e, enum tag tag, PyObject *value, void *data, Py_ssize_t size)
+{
+    vmh_storage *storage = vmh_buffer_lend(value, data, size);
+    int rc = storage == NULL ? -1 : put_storage(e, tag, storage);
+    if (storage != NULL)
+        vmh_storage_unref(storage);
+    return rc;
+}
+
+static int put_str(encoder *e, PyObject *value)
+{
+    if (PyUnicode_IS_ASCII(value) && e->vm == NULL && PyUnicode_GET_LENGTH(value) >= VMH_LARGE_BYTES)
+        return put_lent(e, TAG_LENT_TEXT, value, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value));
+    if (PyUnicode_IS_ASCII(value))
+        return put_sized(e, TAG_ASCII, PyUnicode_1BYTE_DATA(value), (size_t)PyUnicode_GET_LENGTH(value));
+    /* surrogatepass: a lone surrogate is a value like any other */
+    PyObject *bytes = PyUnicode_AsEncodedString(value, "utf-8", "surrogatepass");
+    if (bytes == NULL)
+        return -1;
+    int rc = put_sized(e, TAG_STR, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
+    Py_DECREF(bytes);
+    return rc;
+}
+
+/* A VM gives its large bytes and ASCII str away with their memory. Takes over the reference to `value`, which fits. */
+static int put_given(encoder *e, PyObject *value)
+{
+    bool text = PyUnicode_Check(value);
+    size_t size = (size_t)(text ? PyUnicode_GET_LENGTH(value) : PyBytes_GET_SIZE(value));
+    vmh_storage *storage = vmh_storage_adopt(NULL, size);
+    int rc = storage == NULL ? -1 : put_storage(e, text ? TAG_GIVEN_TEXT : TAG_GIVEN_BYTES, storage);
+    if (rc < 0) {
+        Py_DECREF(value);
+        PyErr_NoMemory();
+    } else {
+        storage->data = vmh_handover_take(value);
+        rc = storage->data == NULL ? -1 : 0;
+    }
+    if (storage != NULL)
+        vmh_storage_unref(storage);
+    return rc;
+}
+
+static int put(encoder *e, PyObject *value, const step *at);
+
+/* Encoding it runs no Python code: it cannot change what holds it. */
+static inline bool is_plain(PyObject *value)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    return type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || value == Py_None || type == &PyBool_Type
+        || type == &PyBytes_Type || type == &PyComplex_Type;
+}
+
+/* Whether the walk may go on: a large message is made without a look at what is pending in the interpreter. */
+static int look_up(encoder *e)
+{
+    if (++e->walked % STOP_LOOK != 0 || e->vm == NULL || !vmh_vm_stopping(e->vm))
+        return 0;
+    PyErr_SetNone(e->vm->stop_error);
+    return -1;
+}
+
+/* Code that `item` brings along may run, and change what holds it: it is held meanwhile. */
+static int put_held(encoder *e, PyObject *item, const step *at)
+{
+    Py_INCREF(item);
+    int rc = put(e, item, at);
+    Py_DECREF(item);        /* may run code as well: its finalizer's */
+    return rc;
+}
+
+/* Items are looked up anew each time, and their count after each one that may have run code. */
+static int put_list(encoder *e, PyObject *list, Py_ssize_t count, const step *at)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PyList_GET_ITEM(list, i);
+        step here = {at, NULL, i};
+        if (look_up(e) < 0)
+            return -1;
+        if (e->ours && vmh_handover_fits(item)) {
+            PyList_SET_ITEM(list, i, Py_NewRef(Py_None));
+            if (put_given(e, item) < 0)
+                return -1;
+        } else if (is_plain(item)) {
+            if (put(e, item, &here) < 0)
+                return -1;
+        } else {
+            if (put_held(e, item, &here) < 0)
+                return -1;
+            if (PyList_GET_SIZE(list) != count)
+                return refuse_change(e, at, list);
+        }
+    }
+    return 0;
+}
+
+static int put_tuple(encoder *e, PyObject *tuple, Py_ssize_t count, const step *at)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PyTuple_GET_ITEM(tuple, i);
+        step here = {at, NULL, i};
+        bool given = e->ours && vmh_handover_fits(item);
+        if (look_up(e) < 0)
+            return -1;
+        if (given)
+            PyTuple_SET_ITEM(tuple, i, Py_NewRef(Py_None));
+        if ((given ? put_given(e, item) : is_plain(item) ? put(e, item, &here) : put_held(e, item, &here)) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* A key, or an item of a set: stays as it is, and arrives as something that can be looked up. */
+static int put_key(encoder *e, PyObject *key, const step *at)
+{
+    bool ours = e->ours, in_key = e->in_key;
+    e->ours = false;
+    e->in_key = true;
+    int rc = is_plain(key) ? put(e, key, at) : put_held(e, key, at);
+    e->ours = ours;
+    e->in_key = in_key;
+    return rc;
+}
+
+static int put_dict_item(encoder *e, PyObject *dict, PyObject *key, PyObject *item, const step *at)
+{
+    bool plain = is_plain(key);
+    if (put_key(e, key, at) < 0)
+        return -1;
+    if (!plain || !e->ours || !vmh_handover_fits(item))
+        return is_plain(item) ? put(e, item, at) : put_held(e, item, at);
+    Py_INCREF(item);
+    if (PyDict_SetItem(dict, key, Py_None) < 0) {       /* changing a value does not disturb PyDict_Next */
+        Py_DECREF(item);
+        return -1;
+    }
+    return put_given(e, item);
+}
+
+static int put_dict(encoder *e, PyObject *dict, Py_ssize_t count, const step *at)
+{
+    Py_ssize_t position = 0, done = 0;
+    PyObject *key, *item;
+    while (done < count && PyDict_Next(dict, &position, &key, &item)) {
+        step here = {at, key, 0};
+        int rc = look_up(e);
+        bool plain = is_plain(key) && is_plain(item);
+        if (rc == 0 && plain) {
+            rc = put_dict_item(e, dict, key, item, &here);
+        } else if (rc == 0) {
+            Py_INCREF(key);
+            bool held = !is_plain(key);         /* only then may code run before the item's turn, and a held one cannot be given away */
+            if (held)
+                Py_INCREF(item);
+            rc = put_dict_item(e, dict, key, item, &here);
+            if (held)
+                Py_DECREF(item);
+            Py_DECREF(key);
+        }
+        if (rc < 0)
+            return -1;
+        done++;
+        if (!plain && PyDict_GET_SIZE(dict) != count)
+            return refuse_change(e, at, dict);
+    }
+    return done == count ? 0 : refuse_change(e, at, dict);
+}
+
+static int put_set(encoder *e, PyObject *set, Py_ssize_t count, const step *at)
+{
+    PyObject *iterator = PyObject_GetIter(set), *item;
+    Py_ssize_t done = 0;
+    int rc = iterator == NULL ? -1 : 0;
+    while (rc == 0 && done < count && PySet_GET_SIZE(set) == count && (item = PyIter_Next(iterator)) != NULL) {
+        step here = {at, NULL, done++};
+        rc = look_up(e) < 0 || put_key(e, item, &here) < 0 ? -1 : 0;
+        Py_DECREF(item);
+    }
+    Py_XDECREF(iterator);
+    if (rc == 0 && PyErr_Occurred())
+        rc = -1;
+    return rc == 0 && (done != count || PySet_GET_SIZE(set) != count) ? refuse_change(e, at, set) : rc;
+}
+
+/* What is inside another container is held by the walk over that one: two references then mean that nobody else has it. */
+static int put_container(encoder *e, PyObject *value, const step *at)
+{
+    if (e->depth == DEPTH_MOST)
+        return refuse(e, at, PyExc_ValueError, "nested deeper than 200 levels, or holds itself (a `%s`)", value);
+    bool ours = e->ours;
+    e->ours = ours && Py_REFCNT(value) == (e->depth == 0 ? 1 : 2);
+    e->depth++;
+    int rc;
+    if (PyList_CheckExact(value)) {
+        Py_ssize_t count = PyList_GET_SIZE(value);
+        rc = put_count(e, TAG_LIST, count) < 0 ? -1 : put_list(e, value, count, at);
+    } else if (PyTuple_CheckExact(value)) {
+        Py_ssize_t count = PyTuple_GET_SIZE(value);
+        rc = put_count(e, TAG_TUPLE, count) < 0 ? -1 : put_tuple(e, value, count, at);
+    } else if (PyDict_CheckExact(value)) {
+        Py_ssize_t count = PyDict_GET_SIZE(value);
+        rc = put_count(e, TAG_DICT, count) < 0 ? -1 : put_dict(e, value, count, at);
+    } else {
+        Py_ssize_t count = PySet_GET_SIZE(value);
+        rc = put_count(e, TAG_SET, count) < 0 ? -1 : put_set(e, value, count, at);
+    }
+    e->depth--;
+    e->ours = ours;
+    return rc;
+}
+
+static int put(encoder *e, PyObject *value, const step *at)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == &PyLong_Type)
+        return put_int(e, value);
+    if (type == &PyFloat_Type) {
+        uint8_t *to = room(e, 9);
+        if (to == NULL)
+            return -1;
+        *to = TAG_FLOAT;
+        memcpy(to + 1, &((PyFloatObject *)value)->ob_fval, 8);
+        return 0;
+    }
+    if (type == &PyUnicode_Type)
+        return put_str(e, value);
+    if (value == Py_None)
+        return put_tag(e, TAG_NONE);
+    if (type == &PyBool_Type)
+        return put_tag(e, value == Py_True ? TAG_TRUE : TAG_FALSE);
+    if (type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type || type == &PySet_Type)
+        return put_container(e, value, at);
+    if (type == &PyBytes_Type && e->vm == NULL && PyBytes_GET_SIZE(value) >= VMH_LARGE_BYTES)
+        return put_lent(e, TAG_LENT_BYTES, value, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value));
+    if (type == &PyBytes_Type)
+        return put_sized(e, TAG_BYTES, PyBytes_AS_STRING(value), (size_t)PyBytes_GET_SIZE(value));
+    if (type == &PyComplex_Type)
+        {
+            Py_complex c = PyComplex_AsCComplex(value);
+            uint8_t *to = room(e, 17);
+            if (to == NULL)
+                return -1;
+            *to = TAG_COMPLEX;
+            memcpy(to + 1, &c.real, 8);
+            memcpy(to + 9, &c.imag, 8);
+            return 0;
+        }
+    if (type == e->buffer_type && e->in_key)
+        return refuse_in_key(e, at, value);
+    if (type == e->buffer_type && atomic_load(&vmh_buffer_storage(value)->writers) > 0)
+        return refuse(e, at, PyExc_ValueError, "a writable memoryview on this `%s` is still open; release it first", value);
+    if (type == e->buffer_type)
+        return put_buffer(e, vmh_buffer_storage(value), vmh_buffer_view(value));
+    const struct vme_python_api *arrays = vmh_engine_arrays();
+    vmh_scalar scalar = {0};
+    if (arrays == NULL && PyErr_Occurred())
+        return -1;
+    if (arrays != NULL && arrays->array_check(value)) {
+        int dtype;
+        if (arrays->array_scalar(value, &dtype, scalar.element)) {
+            scalar.dtype = dtype;
+            return put_scalar(e, &scalar);
+        }
+        return e->in_key ? refuse_in_key(e, at, value) : put_array(e, value, arrays);
+    }
+    if (PyObject_CheckBuffer(value) && !PyBytes_Check(value) && !PyUnicode_Check(value))
+        return put_foreign(e, at, value);
+    return refuse(e, at, PyExc_TypeError,
+                  "a `%s` cannot cross; what can: None, bool, int, float, complex, str, bytes, list, tuple, dict, set and "
+                  "arrays (exact types; convert it first)", value);
+}
+
+/* A list that holds one list ten times, and that one another, is small in its VM, not on the wire: the VM's hard limit holds there too. */
+static size_t most_bytes(vmh_vm *vm)
+{
+    long long hard = vm == NULL ? LLONG_MAX : atomic_load(&vm->meter->hard);
+    return hard == LLONG_MAX ? SIZE_MAX : (size_t)hard;
+}
+
+int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
+{
+    encoder e = {.blob = blob, .what = what, .buffer_type = buffer_type, .vm = vm, .most = most_bytes(vm)};
+    return put(&e, value, NULL);
+}
+
+int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
+{
+    encoder e = {.blob = blob, .what = what, .buffer_type = buffer_type, .vm = vm, .most = most_bytes(vm), .ours = true};
+    if (vmh_handover_fits(value))
+        return put_given(&e, value);
+    int rc = put(&e, value, NULL);
+    Py_DECREF(value);
+    return rc;
+}
+
+/* ---- decoding ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const vmh_blob *blob;
+    size_t at;
+    PyTypeObject *buffer_type;
+} decoder;
+
+static const uint8_t *bite(decoder *d, size_t size)
+{
+    if (size > d->blob->size - d->at) {
+        PyErr_SetString(PyExc_SystemError, "vmhost: a value on the wire ends too early");
+        return NULL;
+    }
+    const uint8_t *from = d->blob->data + d->at;
+    d->at += size;
+    return from;
+}
+
+static const uint8_t *bite_sized(decoder *d, uint64_t *size)
+{
+    const uint8_t *head = bite(d, 8);
+    if (head == NULL)
+        return NULL;
+    memcpy(size, head, 8);
+    return bite(d, *size);
+}
+
+static PyObject *get(decoder *d);
+
+static PyObject *get_list(decoder *d, Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *item = get(d);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+static PyObject *get_tuple(decoder *d, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
+        PyObject *item = get(d);
+        if (item == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, item);
+    }
+    return tuple;
+}
+
+static PyObject *get_dict(decoder *d, Py_ssize_t count)
+{
+    PyObject *dict = PyDict_New();
+    for (Py_ssize_t i = 0; dict != NULL && i < count; i++) {
+        PyObject *key = get(d);
+        PyObject *item = key == NULL ? NULL : get(d);
+        if (item == NULL || PyDict_SetItem(dict, key, item) < 0)
+            Py_CLEAR(dict);
+        Py_XDECREF(key);
+        Py_XDECREF(item);
+    }
+    return dict;
+}
+
+static PyObject *get_set(decoder *d, Py_ssize_t count)
+{
+    PyObject *set = PySet_New(NULL);
+    for (Py_ssize_t i = 0; set != NULL && i < count; i++) {
+        PyObject *item = get(d);
+        if (item == NULL || PySet_Add(set, item) < 0)
+            Py_CLEAR(set);
+        Py_XDECREF(item);
+    }
+    return set;
+}
+
+static PyObject *get_container(decoder *d, enum tag tag)
+{
+    const uint8_t *head = bite(d, 8);
+    if (head == NULL)
+        return NULL;
+    uint64_t count;
+    memcpy(&count, head, 8);
+    if (count > d->blob->size - d->at) {    /* each item takes a byte at least */
+        PyErr_SetString(PyExc_SystemError, "vmhost: a container on the wire is longer than its message");
+        return NULL;
+    }
+    Py_ssize_t n = (Py_ssize_t)count;
+    return tag == TAG_LIST ? get_list(d, n) : tag == TAG_TUPLE ? get_tuple(d, n) : tag == TAG_DICT ? get_dict(d, n)
+        : get_set(d, n);
+}
+
+static PyObject *get_buffer(decoder *d)
+{
+    const uint8_t *from = bite(d, 4 + sizeof(vmh_view));
+    if (from == NULL)
+        return NULL;
+    uint32_t index;
+    vmh_view view;
+    memcpy(&index, from, 4);
+    memcpy(&view, from + 4, sizeof view);
+    if (index >= d->blob->storage_count) {
+        PyErr_SetString(PyExc_SystemError, "vmhost: a buffer on the wire has no storage");
+        return NULL;
+    }
+    int dtype = view.is_array && vmh_engine_arrays() != NULL ? vmh_engine_dtype(view.format) : -1;
+    if (PyErr_Occurred())
+        return NULL;
+    if (dtype >= 0) {
+        vmh_array array = {index, dtype, view.dimensions, 0};
+        return vmh_engine_get(d->blob->storages[index], &array, view.shape, NULL);
+    }
+    return vmh_buffer_new(d->buffer_type, d->blob->storages[index], &view);
+}
+
+static PyObject *get_array(decoder *d)
+{
+    vmh_array array;
+    int64_t sizes[2 * VME_RANK_MOST];
+    const uint8_t *from = bite(d, sizeof array);
+    if (from == NULL)
+        return NULL;
+    memcpy(&array, from, sizeof array);
+    if (array.storage >= d->blob->storage_count || array.rank < 0 || array.rank > VME_RANK_MOST) {
+        PyErr_SetString(PyExc_SystemError, "vmhost: an array on the wire is damaged");
+        return NULL;
+    }
+    size_t rank = (size_t)array.rank;
+    if ((from = bite(d, 2 * rank * sizeof *sizes)) == NULL)
+        return NULL;
+    memcpy(sizes, from, 2 * rank * sizeof *sizes);
+    return vmh_engine_get(d->blob->storages[array.storage], &array, sizes, sizes + rank);
+}
+
+static PyObject *get_scalar(decoder *d)
+{
+    vmh_scalar scalar;
+    const uint8_t *from = bite(d, sizeof scalar);
+    if (from == NULL)
+        return NULL;
+    memcpy(&scalar, from, sizeof scalar);
+    return vmh_engine_scalar(&scalar);
+}
+
+static vmh_storage *get_storage(decoder *d)
+{
+    const uint8_t *from = bite(d, 4);
+    if (from == NULL)
+        return NULL;
+    uint32_t index;
+    memcpy(&index, from, 4);
+    if (index < d->blob->storage_count)
+        return d->blob->storages[index];
+    PyErr_SetString(PyExc_SystemError, "vmhost: large bytes or a str on the wire have no storage");
+    return NULL;
+}
+
+/* Where a block of its own is that is large enough to be one of malloc's mappings: huge pages halve the price of a first write. */
+static void expect_writing(void *data, size_t size)
+{
+    const uintptr_t huge = 2 << 20, begin = ((uintptr_t)data + huge - 1) & ~(huge - 1), end = ((uintptr_t)data + size) & ~(huge - 1);
+    if (size >= MAPPED_BYTES && begin < end)
+        madvise((void *)begin, end - begin, MADV_HUGEPAGE);     /* a wish: some kernels have none */
+}
+
+static PyObject *get_lent(decoder *d, bool text)
+{
+    const vmh_storage *storage = get_storage(d);
+    if (storage == NULL)
+        return NULL;
+    Py_ssize_t size = (Py_ssize_t)storage->size;
+    PyObject *value = text ? PyUnicode_New(size, 127) : PyBytes_FromStringAndSize(NULL, size);
+    if (value == NULL)
+        return NULL;
+    void *data = text ? (void *)PyUnicode_1BYTE_DATA(value) : (void *)PyBytes_AS_STRING(value);
+    expect_writing(data, storage->size);
+    memcpy(data, storage->data, storage->size);
+    return value;
+}
+
+/* The first time the memory becomes the value's; from then on the storage lends that value, should it be asked for again. */
+static PyObject *get_given(decoder *d, bool text)
+{
+    vmh_storage *storage = get_storage(d);
+    if (storage == NULL)
+        return NULL;
+    if (storage->lender != NULL)
+        return Py_NewRef(((Py_buffer *)storage->lender)->obj);
+    Py_buffer *lender = PyMem_RawCalloc(1, sizeof *lender);
+    if (lender == NULL)
+        return PyErr_NoMemory();
+    PyObject *value = vmh_handover_give(storage->data, storage->size, text);
+    if (value == NULL) {
+        PyMem_RawFree(lender);
+        return NULL;
+    }
+    storage->data = text ? (void *)PyUnicode_1BYTE_DATA(value) : (void *)PyBytes_AS_STRING(value);
+    storage->lender = lender;
+    if (PyBuffer_FillInfo(lender, value, storage->data, (Py_ssize_t)storage->size, 1, PyBUF_SIMPLE) < 0)
+        Py_CLEAR(value);        /* impossible: it fails where writing is asked for */
+    return value;
+}
+
+static PyObject *get_ascii(const uint8_t *from, Py_ssize_t size)
+{
+    PyObject *text = PyUnicode_New(size, 127);
+    if (text != NULL && size > 0)
+        memcpy(PyUnicode_1BYTE_DATA(text), from, (size_t)size);
+    return text;
+}
+
+static PyObject *get(decoder *d)
+{
+    const uint8_t *from = bite(d, 1);
+    if (from == NULL)
+        return NULL;
+    enum tag tag = *from;
+    uint64_t size;
+    double real, imaginary;
+    long long small;
+    switch (tag) {
+    case TAG_NONE:
+        Py_RETURN_NONE;
+    case TAG_TRUE:
+        Py_RETURN_TRUE;
+    case TAG_FALSE:
+        Py_RETURN_FALSE;
+    case TAG_INT:
+        if ((from = bite(d, 8)) == NULL)
+            return NULL;
+        memcpy(&small, from, 8);
+        return PyLong_FromLongLong(small);
+    case TAG_BIG:
+        if ((from = bite_sized(d, &size)) == NULL)
+            return NULL;
+        return PyLong_FromNativeBytes(from, size, Py_ASNATIVEBYTES_LITTLE_ENDIAN);
+    case TAG_FLOAT:
+        if ((from = bite(d, 8)) == NULL)
+            return NULL;
+        memcpy(&real, from, 8);
+        return PyFloat_FromDouble(real);
+    case TAG_COMPLEX:
+        if ((from = bite(d, 16)) == NULL)
+            return NULL;
+        memcpy(&real, from, 8);
+        memcpy(&imaginary, from + 8, 8);
+        return PyComplex_FromDoubles(real, imaginary);
+    case TAG_ASCII:
+        return (from = bite_sized(d, &size)) == NULL ? NULL : get_ascii(from, (Py_ssize_t)size);
+    case TAG_STR:
+        return (from = bite_sized(d, &size)) == NULL
+            ? NULL : PyUnicode_DecodeUTF8((const char *)from, (Py_ssize_t)size, "surrogatepass");
+    case TAG_BYTES:
+        return (from = bite_sized(d, &size)) == NULL
+            ? NULL : PyBytes_FromStringAndSize((const char *)from, (Py_ssize_t)size);
+    case TAG_LIST:
+    case TAG_TUPLE:
+    case TAG_DICT:
+    case TAG_SET:
+        return get_container(d, tag);
+    case TAG_BUFFER:
+        return get_buffer(d);
+    case TAG_LENT_BYTES:
+    case TAG_LENT_TEXT:
+        return get_lent(d, tag == TAG_LENT_TEXT);
+    case TAG_GIVEN_BYTES:
+    case TAG_GIVEN_TEXT:
+        return get_given(d, tag == TAG_GIVEN_TEXT);
+    case TAG_ARRAY:
+        return get_array(d);
+    case TAG_SCALAR:
+        return get_scalar(d);
+    }
+    PyErr_Format(PyExc_SystemError, "vmhost: tag %d on the wire is unknown", (int)tag);
+    return NULL;
+}
+
+PyObject *vmh_wire_decode(const vmh_blob *blob, PyTypeObject *buffer_type)
+{
+    decoder d = {blob, 0, buffer_type};
+    return get(&d);
+}

@@ -54,6 +54,7 @@ if LIBMVEC:
     INSTRUCTIONS = {name: [*flags, "-DVME_LIBMVEC"] for name, flags in INSTRUCTIONS.items()}
 # Results are NumPy's: no contraction to fused products behind the source's back. The engine reads no errno and no exception flags.
 ARITHMETIC = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+GENERATED = "build/generated"
 BINDING = "vmhost.engine._vme"         # its one source is written when it is built
 LIBRARY = "vmhost.engine.libvme"       # a plain shared library: no Python, no suffix in its name
 
@@ -61,7 +62,7 @@ LIBRARY = "vmhost.engine.libvme"       # a plain shared library: no Python, no s
 def extensions():
     """The project's native parts, in the order in which they can be linked."""
     return [
-        _native("vmhost.isolation._core", ["vmhost/isolation"], ["engine/include", *_python_headers()], ["-O2"]),
+        _native("vmhost.isolation._core", ["vmhost/isolation"], ["engine/include", GENERATED, *_python_headers()], ["-O2"]),
         _native(LIBRARY, ["engine/src"], ["engine/include"], ARITHMETIC, libraries=["mvec", "m"] if LIBMVEC else ["m"]),
         _native("vmhost.engine._array", ["engine/arrays"], ["engine/include", *_python_headers()], ["-O2"], needs_library=True),
         _native(BINDING, [], ["engine/include", *_python_headers()], ["-O2"], needs_library=True, ours=False),
@@ -87,6 +88,16 @@ def _native(name, folders, include_dirs, optimize, *, libraries=(), needs_librar
     )
     extension.needs_library = needs_library
     return extension
+
+
+def generate_tables():
+    """Writes the C tables that Python files hold into GENERATED; each only when it changes, so that only then its users are compiled."""
+    table = subprocess.run([sys.executable, "-I", "vmhost/stdlib/policy.py"], check=True, capture_output=True, text=True).stdout
+    header = Path(GENERATED, "policy_table.h")
+    if not header.exists() or header.read_text() != table:
+        header.parent.mkdir(parents=True, exist_ok=True)
+        Path(f"{header}.new").write_text(table)
+        os.replace(f"{header}.new", header)
 
 
 def _is_for_here(path):
@@ -130,6 +141,7 @@ class BuildInParallel(build_ext):
             os.replace(f"{in_place}.new", in_place)
 
     def build_extensions(self):
+        generate_tables()
         compiler = self.compiler
         compile_one = compiler.compile
         strict = os.environ.get("VMHOST_WERROR") == "1"

@@ -39,10 +39,10 @@ class KeptInTheHost:
     """Of a state folder that has the model prepared, as `Host.load` prepares it: not to be run."""
 
     NAME = "in the host, with caches"
-    MODULES = (*InTheHost.MODULES, "vmhost.kept_models")
+    MODULES = (*InTheHost.MODULES, "vmhost.runtime.kept_models")
 
     def __init__(self, folder, threads):
-        from vmhost.kept_models import KeptModels
+        from vmhost.runtime.kept_models import KeptModels
         from vmhost.engine import library
         library.set_threads(threads)
         data, read_ms = _read(folder)

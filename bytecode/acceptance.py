@@ -17,7 +17,7 @@ def accept(bundle, path):
     """Raises BundleError unless `bundle`, read from `path`, is a standard library that was made here or passes the verifier."""
     if bundle.manifest.kind != "stdlib":
         raise BundleError(f"{bundle.where}: expected the standard-library bundle, got the bundle of a "
-                          f"{bundle.manifest.kind}; build it again with `python -m vmhost.bytecode.stdlib`")
+                          f"{bundle.manifest.kind}; build it again with `python -m vmhost.stdlib`")
     if not is_accepted(bundle, path):
         bundle.verify()
         note(bundle, path)

@@ -20,7 +20,7 @@ from pathlib import Path
 from .errors import CompileError, Diagnostic
 from .source import parse
 from .spec import find_module
-from .stdlib import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
+from .offered import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
 
 _REFUSES_VMS = "its C part refuses interpreters with a GIL of their own"
 _THIRD_PARTY = {

@@ -425,7 +425,7 @@ def _check_target(manifest, where):
     if manifest.exact_python not in (None, running):
         raise BundleError(
             f"{where}: made for exactly Python {manifest.exact_python}, this host runs {running}; build it again with "
-            "`python -m vmhost.bytecode.stdlib`")
+            "`python -m vmhost.stdlib`")
     if manifest.architecture not in (ANY_ARCHITECTURE, os.uname().machine):
         raise BundleError(
             f"{where}: compiled for {manifest.architecture}, this host is {os.uname().machine}; compile it again for "

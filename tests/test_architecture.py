@@ -23,7 +23,7 @@ ROOMS = {
     "bench": {"bench", "tasks", "vmhost", "tests.engine.op_cases"},
 }
 # Within vmhost a module imports none that stands after it here.
-STACK = ["vmhost.isolation", "vmhost.pool", "vmhost.scheduler", "vmhost.service", "vmhost.host", "vmhost.executor", "vmhost.cli"]
+STACK = ["vmhost.isolation", "vmhost.runtime.pool", "vmhost.runtime.scheduler", "vmhost.runtime.service", "vmhost.host", "vmhost.executor", "vmhost.cli"]
 # What a VM itself offers to the guest runtime: made by vmhost/isolation, known to no other Python.
 IN_EVERY_VM = {"_vmhost"}
 # What only a device image has: `vmhost/image`.
@@ -116,8 +116,8 @@ def test_what_the_packages_import_is_declared():
     ("bytecode/format.py", "from vmhost import engine"),
     ("engine/models.py", "from ..bytecode import format"),
     ("vmhost/isolation/vm.py", "from vmhost.bytecode.format import read_bundle"),
-    ("vmhost/pool.py", "def late():\n    import vmhost.scheduler"),
-    ("vmhost/isolation/vm.py", "from vmhost.pool import Pool"),
+    ("vmhost/runtime/pool.py", "def late():\n    import vmhost.runtime.scheduler"),
+    ("vmhost/isolation/vm.py", "from vmhost.runtime.pool import Pool"),
     ("vmhost/task.py", "import tests.vmhost"),
     ("tools/compile_cloud.py", "import vmhost"),
 ])

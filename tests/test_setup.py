@@ -21,7 +21,7 @@ case "$*" in
     *python_probe.py) printf '3.14.8\\t%s\\n' "$(realpath "$0")" ;;
     *"-m venv"*) mkdir -p .venv/bin && ln -s "$(realpath "$0")" .venv/bin/python ;;
     *"-m pip"*|*setup.py*) echo "$*" >> calls ;;
-    *vmhost.bytecode.stdlib*) mkdir -p vmhost/data; echo bundle > vmhost/data/stdlib.vmb; echo "$*" >> calls ;;
+    *vmhost.stdlib*) mkdir -p vmhost/data; echo bundle > vmhost/data/stdlib.vmb; echo "$*" >> calls ;;
     *EXT_SUFFIX*) echo .so ;;
     *sys.version*) echo "3.14.8 $(realpath "$0")" ;;
     *python_version*) echo 3.14.8 ;;

@@ -181,7 +181,7 @@ suffix=$("$python" -I -S -c 'import sysconfig; print(sysconfig.get_config_var("E
 built="vmhost/isolation/_core$suffix engine/_array$suffix engine/_vme$suffix engine/libvme.so"
 # word splitting is meant: no name here has a blank
 native_sources=$(find vmhost/isolation engine -name '*.[ch]' | LC_ALL=C sort)
-sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} $(digest setup.py engine/declarations.py $native_sources)"
+sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} $(digest setup.py engine/declarations.py vmhost/stdlib/policy.py $native_sources)"
 if ! is_stamped .venv/core.stamp "$sources $(states $built)"; then
     say "building the native core and the engine"
     "$python" setup.py -q build_ext --inplace || fail "the native parts could not be built (see above)"
@@ -198,10 +198,10 @@ fi
 # ---- the standard-library bundle ----------------------------------------------------------------------------------------
 
 bundle=vmhost/data/stdlib.vmb
-sources="$(running) $(find bytecode vmhost/guest engine -name '*.py' -o -name '*.json' | LC_ALL=C sort | xargs cat | sha256sum)"
+sources="$(running) $(find bytecode vmhost/guest vmhost/stdlib engine -name '*.py' -o -name '*.json' | LC_ALL=C sort | xargs cat | sha256sum)"
 if ! is_stamped .venv/stdlib.stamp "$sources $(states "$bundle")"; then
     say "compiling the standard library for the VMs"
-    "$python" -m vmhost.bytecode.stdlib "$bundle" >&2 || fail "the standard-library bundle could not be made (see above)"
+    "$python" -m vmhost.stdlib "$bundle" >&2 || fail "the standard-library bundle could not be made (see above)"
     stamp .venv/stdlib.stamp "$sources $(states "$bundle")"
 fi
 

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from vmhost.bytecode.fields import EVERYTHING, GRANTS, MAX_CONCURRENCY, MAX_GRANT_CHARS, MAX_MEMORY_BYTES, MAX_STACK_BYTES, is_unicode, matches, shown
 from vmhost.bytecode.format import Manifest
 
-from vmhost import travel
+from vmhost.runtime import travel
 from vmhost.errors import (
     ClosedError,
     ConfigurationError,

@@ -23,9 +23,9 @@ from vmhost.bytecode.signing import TrustStore
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
 from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy
-from vmhost.service import Service
+from vmhost.runtime.service import Service
 from vmhost.statistics import Crash
-from vmhost.system_bundle import IN_CHECKOUT, add_model, boot_image, kept_models
+from vmhost.runtime.system_bundle import IN_CHECKOUT, add_model, boot_image, kept_models
 from vmhost.task import Task, end_after
 
 _log = logging.getLogger("vmhost")
@@ -296,7 +296,7 @@ def _state_folder(path):
 
     Hosts of this process that were dropped, and are about to let go of theirs, are waited for.
     """
-    from vmhost.state import StateFolder    # few hosts have one
+    from vmhost.runtime.state import StateFolder    # few hosts have one
 
     for service in list(_services):
         if service.abandoned and service.holds(path):

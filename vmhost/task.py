@@ -16,7 +16,7 @@ from collections import deque
 
 from vmhost.bytecode.fields import shown
 
-from vmhost.breaker import CLOSED, Breaker, Counts, Refused
+from vmhost.runtime.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, VMHostError
 from vmhost.future import TaskFuture
 from vmhost.isolation.vm import LEAST_STACK_BYTES

@@ -4,30 +4,42 @@ import inspect
 import marshal
 import opcode
 import platform
-import runpy
 import sys
 import types
 
 import pytest
 
-from vmhost.bytecode import stdlib
+from vmhost.bytecode import offered
 from vmhost.bytecode.acceptance import is_accepted
 from vmhost.bytecode.errors import BundleError
 from vmhost.bytecode.format import read_bundle
+from vmhost.stdlib import build, policy
+
+
+def unshaped(patcher, guest):
+    """The library as it is: nothing edited, cut or replaced, and the guest runtime in the folder `guest`."""
+    patcher.setattr(build, "guest_sources", lambda: offered.guest_sources(guest))
+    patcher.setattr(build, "_OVERLAYS", guest / "overlays")
+    patcher.setattr(build, "patch", lambda name, source: source)
+    patcher.setattr(build, "split", lambda name, source: (source, {}))
+    patcher.setattr(build, "system_texts", lambda names: [])
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    return read_bundle(stdlib.build_stdlib(tmp_path_factory.mktemp("no_guest")), allow_unsigned=True)
+    with pytest.MonkeyPatch.context() as patcher:
+        unshaped(patcher, tmp_path_factory.mktemp("no_guest"))
+        return read_bundle(build.build_stdlib(), allow_unsigned=True)
 
 
 @pytest.fixture
 def guest(tmp_path, monkeypatch):
     """A folder like vmhost/guest, and a standard library of three modules, so that building takes no time."""
-    sources = stdlib._library_sources()
+    sources = offered.library_sources()
     few = {name: sources[name] for name in ("keyword", "json", "json.tool")}
-    monkeypatch.setattr(stdlib, "_library_sources", lambda: few)
-    monkeypatch.setattr(stdlib, "_engine_sources", dict)
+    unshaped(monkeypatch, tmp_path)
+    monkeypatch.setattr(build, "library_sources", lambda: few)
+    monkeypatch.setattr(build, "engine_sources", dict)
     return tmp_path
 
 
@@ -88,34 +100,33 @@ def test_what_is_imported_unconditionally_is_offered_too(bundle):
     import ast
     import warnings
     warnings.simplefilter("ignore", SyntaxWarning)
-    offered = stdlib.offered_modules() | stdlib.ALIASES | {"_frozen_importlib", "_frozen_importlib_external"}
+    known = offered.offered_modules() | offered.ALIASES | {"_frozen_importlib", "_frozen_importlib_external"}
     imp = {"_imp"}          # loaded before a VM is sealed, so these find it without an importer
     needed_anyway = {"zipimport": imp, "importlib": imp, "importlib._bootstrap_external": imp, "importlib.util": imp,
-                     "xmlrpc.server": {"pydoc"}}        # put off by vmhost/guest/patches.py
-    for name, (path, is_package) in stdlib._library_sources().items():
+                     "xmlrpc.server": {"pydoc"}}        # put off by vmhost/stdlib/patches.py
+    for name, (path, is_package) in offered.library_sources().items():
         for node in ast.parse(path.read_bytes()).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else (
                 [node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
-            missing = set(names) - offered - needed_anyway.get(name, set())
+            missing = set(names) - known - needed_anyway.get(name, set())
             assert not missing, f"{name} imports {missing}"
 
 
 def test_building_twice_gives_the_same_bytes(guest):
-    assert stdlib.build_stdlib(guest) == stdlib.build_stdlib(guest)
+    assert build.build_stdlib() == build.build_stdlib()
 
 
-def test_guest_runtime_overlays_and_patches(guest):
+def test_guest_runtime_overlays_and_patches(guest, monkeypatch):
     (guest / "__init__.py").write_text("import sys")
     (guest / "boot.py").write_text("ready = True")
-    (guest / "policy.py").write_text("a table for the build")
+    (guest / "testing.py").write_text("for plain Python")
     (guest / "overlays").mkdir()
     (guest / "overlays" / "json.py").write_text("overlaid = True")
     (guest / "overlays" / "subprocess.py").write_text("stand_in = True")
-    (guest / "patches.py").write_text(
-        "def patch(name, source):\n    return source + '\\npatched = True\\n' if name == 'keyword' else source\n"
-        "def system_texts(names):\n    assert sorted(names) == ['json', 'json.tool', 'keyword', 'subprocess'], names\n"
-        "    return [('eval', 'lambda: 42')]\n")
-    bundle = read_bundle(stdlib.build_stdlib(guest), allow_unsigned=True)
+    asked = []
+    monkeypatch.setattr(build, "patch", lambda name, source: source + "\npatched = True\n" if name == "keyword" else source)
+    monkeypatch.setattr(build, "system_texts", lambda names: asked.extend(names) or [("eval", "lambda: 42")])
+    bundle = read_bundle(build.build_stdlib(), allow_unsigned=True)
     assert set(bundle.modules) == {
         "json", "json.tool", "keyword", "subprocess", "vmhost", "vmhost.guest", "vmhost.guest.boot"}
     assert bundle.modules["json"].is_package
@@ -130,28 +141,27 @@ def test_guest_runtime_overlays_and_patches(guest):
     assert run("subprocess")["stand_in"]
     assert run("keyword")["patched"]
     assert run("vmhost.guest.boot")["ready"]
+    assert sorted(asked) == ["json", "json.tool", "keyword", "subprocess"]
     assert [eval(marshal.loads(code))() for code in bundle.texts.values()] == [42]
 
 
 def test_command_line_writes_the_file(guest, tmp_path, monkeypatch, capsys):
-    build = stdlib.build_stdlib
-    monkeypatch.setattr(stdlib, "build_stdlib", lambda: build(guest))
     out = tmp_path / "new" / "stdlib.vmb"
-    assert stdlib.main([str(out)]) == 0
+    assert build.main([str(out)]) == 0
     assert read_bundle(out, allow_unsigned=True).manifest.kind == "stdlib"
     assert sorted(path.name for path in out.parent.iterdir()) == ["stdlib.vmb", "stdlib.vmb.accepted"]
     assert is_accepted(read_bundle(out, allow_unsigned=True), out), "what was just compiled is not verified by hosts"
     assert "stdlib.vmb: " in capsys.readouterr().out
     (tmp_path / "file").touch()
-    assert stdlib.main([str(tmp_path / "file" / "stdlib.vmb")]) == 1
+    assert build.main([str(tmp_path / "file" / "stdlib.vmb")]) == 1
     assert "error: " in capsys.readouterr().err
     with pytest.raises(SystemExit) as caught:
-        stdlib.main([])
+        build.main([])
     assert caught.value.code == 2
 
 
 def test_library_of_another_python_is_refused(guest, monkeypatch):
-    data = stdlib.build_stdlib(guest)
+    data = build.build_stdlib()
     monkeypatch.setattr(sys, "version", sys.version.replace(platform.python_version(), "3.14.99", 1))
     with pytest.raises(BundleError, match="made for exactly Python .*, this host runs 3.14.99; build it again with"):
         read_bundle(data, allow_unsigned=True)
@@ -159,21 +169,20 @@ def test_library_of_another_python_is_refused(guest, monkeypatch):
 
 def test_native_modules_exist_in_this_python():
     import importlib.util
-    unknown = {name for name in stdlib.NATIVE_MODULES
+    unknown = {name for name in offered.NATIVE_MODULES
                if name not in sys.builtin_module_names and importlib.util.find_spec(name) is None}
     assert not unknown
 
 
 def test_native_modules_are_those_that_the_walls_know():
     """What the compiler lets a task import is what the isolation layer has filed, and nothing else."""
-    policy = runpy.run_path(str(stdlib._GUEST / "policy.py"))["POLICY"]
-    only_for_the_library = {name for name in policy if stdlib.left_out(name)}
-    assert set(policy) - only_for_the_library == stdlib.NATIVE_MODULES
+    only_for_the_library = {name for name in policy.POLICY if offered.left_out(name)}
+    assert set(policy.POLICY) - only_for_the_library == offered.NATIVE_MODULES
 
 
 def test_tables_do_not_contradict_each_other():
-    assert not stdlib.NATIVE_MODULES & stdlib.LEFT_OUT.keys()
-    assert not stdlib.REFUSED.keys() & stdlib.LEFT_OUT.keys()
-    offered = stdlib.offered_modules()
-    for name in stdlib.REFUSED_NAMES:
-        assert name.rpartition(".")[0] in offered, name
+    assert not offered.NATIVE_MODULES & offered.LEFT_OUT.keys()
+    assert not offered.REFUSED.keys() & offered.LEFT_OUT.keys()
+    known = offered.offered_modules()
+    for name in offered.REFUSED_NAMES:
+        assert name.rpartition(".")[0] in known, name

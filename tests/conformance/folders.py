@@ -15,7 +15,7 @@ import sysconfig
 from pathlib import Path
 
 from vmhost.bytecode.closure import close_over_folder
-from vmhost.bytecode.stdlib import left_out, offered_modules
+from vmhost.bytecode.offered import left_out, offered_modules
 
 HERE = Path(__file__).resolve().parent
 _BYTECODE = HERE.parent.parent / "bytecode"

@@ -57,7 +57,7 @@ _NEITHER = ("hypothesis", "_testcapi", "_testinternalcapi", "_testlimitedcapi", 
 MODULE = ""     # stands for the import of the test module among names of tests
 _TOOL, _BYTES = 4, 6 << 30
 _ROOT = Path(__file__).resolve().parent.parent.parent
-_POLICY = runpy.run_path(str(_ROOT / "vmhost" / "guest" / "policy.py"))["POLICY"]
+_POLICY = runpy.run_path(str(_ROOT / "vmhost" / "stdlib" / "policy.py"))["POLICY"]
 _MODULES = {"os": "posix", "sys": "sys", "gc": "gc", "signal": "_signal", "builtins": "builtins", "sqlite3": "_sqlite3",
             "socket": "_socket", "time": "time"}     # of audit events -> of the sealing policy
 _READS = ("os.listdir", "os.scandir", "os.getxattr", "os.listxattr")
@@ -183,7 +183,7 @@ def main(tests, module, writable, out):
     import runner
     import stand_ins
 
-    from vmhost.bytecode.stdlib import LEFT_OUT, NATIVE_MODULES, left_out
+    from vmhost.bytecode.offered import LEFT_OUT, NATIVE_MODULES, left_out
 
     sys.path[:] = [path for path in sys.path if "site-packages" not in path]     # the tests find no packages
 

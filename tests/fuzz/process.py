@@ -16,13 +16,13 @@ import sys
 import termios
 import time
 import warnings
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import vmhost
 from vmhost.bytecode.compiler import compile_sources
 from tests.fuzz.exclusions import SKIPPED
 from tests.fuzz.guest_notes import notes
+from vmhost.stdlib.policy import POLICY
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
 HERE = Path(__file__).parent
@@ -34,14 +34,6 @@ SETTLE_S = 5.0
 SQLITE_FLAGS = f"0{os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | 0o100000:o}"        # and O_LARGEFILE, which os has as 0
 DATABASES_MOST = 8
 SECRET = "vmhost-fuzz-secret-7Qx"
-
-
-def policy():
-    """The table of vmhost/guest/policy.py, whose package imports what only VMs have."""
-    spec = spec_from_file_location("policy", HERE.parents[1] / "vmhost" / "guest" / "policy.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.POLICY
 
 
 PURE = """
@@ -221,7 +213,7 @@ def one_round(canaries, folder, seed, number, modules):
 
 def main(folder, seed, first, seconds, rounds):
     folder = Path(folder)
-    modules = sorted({*policy(), *PURE.split()})
+    modules = sorted({*POLICY, *PURE.split()})
     canaries = Canaries(folder)
     end, number, resident = time.monotonic() + seconds, first, None
     with vmhost.Host(allow_unsigned=True) as host:      # what the process keeps from its first host on

@@ -3,19 +3,17 @@
 import collections
 import importlib
 import re
-import runpy
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
 
 import vmhost
 from vmhost.bytecode.compiler import compile_sources
+from vmhost.stdlib import splitting
 
-SPLITTING = runpy.run_path(str(Path(vmhost.__file__).parent / "guest" / "splitting.py"))
-CUT = [*SPLITTING["PARTS"], *SPLITTING["FACADES"]]
+CUT = [*splitting.PARTS, *splitting.FACADES]
 
 SOURCE = '''
 import sys
@@ -132,7 +130,7 @@ def test_every_name_is_there_and_is_what_it_is_in_cpython(task, name, monkeypatc
     ours = importlib.import_module(name)
     listed = subprocess.run([sys.executable, "-c", f"import {name}\nprint(*dir({name}))"], capture_output=True,
                             check=True)
-    wanted = sorted(set(listed.stdout.decode().split()) - ELSEWHERE - set(SPLITTING["NO_PART_OF_FACADES"]))
+    wanted = sorted(set(listed.stdout.decode().split()) - ELSEWHERE - set(splitting.NO_PART_OF_FACADES))
     there, unlisted = task([name, wanted], entry="main:names")
     assert sorted(there) == wanted
     assert unlisted == []
@@ -186,7 +184,7 @@ def test_deprecated_names_of_asyncio_still_warn(fresh):
 
 def test_patterns_are_those_that_re_compiles():
     for arguments in [("a+(?P<x>b)|c",), (b"a[^b]", re.I), ("é\\w+", re.I | re.A), ("(?x) a b # c",), ("", 0)]:
-        ours, theirs = eval(SPLITTING["_pattern"](*arguments)), re.compile(*arguments)
+        ours, theirs = eval(splitting._pattern(*arguments)), re.compile(*arguments)
         assert ours == theirs
         assert (ours.flags, ours.groups, ours.groupindex) == (theirs.flags, theirs.groups, theirs.groupindex)
 
@@ -197,15 +195,15 @@ def test_patterns_are_those_that_re_compiles():
     ("import sys\ndef a(): pass\ndef b(a): pass\n", "line 3: hides the deferred name a"),
 ])
 def test_what_cannot_be_cut_fails_the_build(source, message, monkeypatch):
-    monkeypatch.setitem(SPLITTING["PARTS"], "cut", ["a"])
-    with pytest.raises(SPLITTING["SplitError"], match=message):
-        SPLITTING["split"]("cut", source)
+    monkeypatch.setitem(splitting.PARTS, "cut", ["a"])
+    with pytest.raises(splitting.SplitError, match=message):
+        splitting.split("cut", source)
 
 
 def test_lines_stay_where_they_were(monkeypatch):
-    monkeypatch.setitem(SPLITTING["PARTS"], "cut", ["a", "*"])
+    monkeypatch.setitem(splitting.PARTS, "cut", ["a", "*"])
     source = "import sys\n\n@sys.intern\ndef a():\n    return b(a)\ndef b(x):\n    return x\nc = (1,\n     2)\nd = 1\n"
-    kept, parts = SPLITTING["split"]("cut", source)
+    kept, parts = splitting.split("cut", source)
     assert kept.splitlines()[9] == "d = 1" and kept.splitlines()[1:7] == [""] * 6
     assert sorted(parts) == ["vmhost.parts.cut__a", "vmhost.parts.cut__b"]
     assert parts["vmhost.parts.cut__a"].splitlines()[2:5] == [

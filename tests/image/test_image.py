@@ -20,7 +20,7 @@ from vmhost.bytecode.compiler import compile_task
 from tests import networks
 from tests.hosts import ROOT
 from tests.tasks import test_numerical_scripts as numerical
-from vmhost import json_values
+from vmhost.lines import json_values
 from vmhost.cli import failures, main
 from vmhost.image import absent_modules, folder, link
 

@@ -32,7 +32,7 @@ def test_a_child_lives_without_the_vms_and_the_parent_goes_on():
 FORKS = """
 import warnings
 from vmhost.isolation.vm import core
-from vmhost.system_bundle import IN_CHECKOUT, boot_image
+from vmhost.runtime.system_bundle import IN_CHECKOUT, boot_image
 
 warnings.simplefilter("ignore", DeprecationWarning)
 native, ended = core(), threading.Event()

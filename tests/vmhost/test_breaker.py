@@ -2,7 +2,7 @@
 
 import pytest
 
-from vmhost.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Counts, Refused
+from vmhost.runtime.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Counts, Refused
 from vmhost.limits import BreakerPolicy
 
 

@@ -15,7 +15,7 @@ import pytest
 import vmhost
 from tests.hosts import in_a_process
 from tests.vmhost import functions
-from vmhost import service
+from vmhost.runtime import service
 
 ROOT = Path(__file__).parents[2]
 LONG_S = 60

@@ -14,11 +14,11 @@ import pytest
 import vmhost
 from vmhost.bytecode.format import write_bundle
 from tests.hosts import ROOT, bundle, until
-from vmhost import folder_server
+from vmhost.lines import folder_server
 from vmhost.cli import failures, main
 from vmhost.errors import ConfigurationError
-from vmhost.folder_server import FolderServer
-from vmhost.stdout import OutputError
+from vmhost.lines.folder_server import FolderServer
+from vmhost.lines.stdout import OutputError
 
 
 def put(folder, name, source, version="1.0.0"):

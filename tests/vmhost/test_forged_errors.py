@@ -164,7 +164,7 @@ def test_a_host_function_call_that_nobody_answers_is_answered(monkeypatch, caplo
     """As when memory runs out while its answer is made."""
     def fails(self, request):
         raise MemoryError
-    monkeypatch.setattr(vmhost.service.Service, "_answer", fails)
+    monkeypatch.setattr(vmhost.runtime.service.Service, "_answer", fails)
     with caplog.at_level(logging.CRITICAL, "vmhost"):
         assert ask_with(lambda _: 1) == "the host did not answer; its log says why"
 

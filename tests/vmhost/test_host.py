@@ -13,7 +13,7 @@ import vmhost
 from tests.vmhost import fake_core
 from tests.vmhost.fake_core import Ends, FakeCore
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
-from vmhost.state import StateFolder
+from vmhost.runtime.state import StateFolder
 from vmhost.statistics import VMTotals
 
 
@@ -255,7 +255,7 @@ def test_when_the_machine_has_no_thread_left_waiting_calls_get_their_error(fake_
 def test_a_fault_in_the_scheduling_does_not_end_the_host(fake_host, bundle, monkeypatch, caplog):
     host, core = fake_host()
     task = host.load(bundle())
-    monkeypatch.setattr("vmhost.service._AFTER_A_FAULT_S", 0.01)
+    monkeypatch.setattr("vmhost.runtime.service._AFTER_A_FAULT_S", 0.01)
     deal, faults = host._service._scheduler.deal, iter([RuntimeError("a bug")])
 
     def faulty():
@@ -299,7 +299,7 @@ def test_memory_pressure_of_the_machine_retires_idle_vms(fake_host, bundle, monk
     host, core = fake_host(policy=Policy(warm=0))
     host.load(bundle())(1)
     core.now += 1
-    monkeypatch.setattr("vmhost.pool.machine.memory_used_percent", lambda: 99.0)
+    monkeypatch.setattr("vmhost.runtime.pool.machine.memory_used_percent", lambda: 99.0)
     host._service._pool._pressure = (float("-inf"), False)
     host.load(bundle("b"))
     settle(host)

@@ -10,8 +10,8 @@ import pytest
 
 import vmhost
 from tests.hosts import ROOT, bundle, in_a_process, stopped_by_its_deadline, until
-from vmhost import service as service_module
-from vmhost.host_functions import FunctionThreads
+from vmhost.runtime import service as service_module
+from vmhost.runtime.host_functions import FunctionThreads
 from vmhost.limits import Policy
 
 ASKS = "from vmhost import guest\ndef run(value):\n    return guest.host.price(value)\n"

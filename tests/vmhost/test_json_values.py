@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vmhost.engine.numpy as np
-from vmhost import json_values as values
+from vmhost.lines import json_values as values
 
 scalars = (
     st.none()

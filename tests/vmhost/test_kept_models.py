@@ -17,7 +17,7 @@ import vmhost
 from vmhost.bytecode.compiler import compile_task
 from tests import networks
 from tests.hosts import in_a_process
-from vmhost.kept_models import KeptModels
+from vmhost.runtime.kept_models import KeptModels
 
 MAIN = """
 from vmhost import engine
@@ -180,7 +180,7 @@ def test_a_folder_that_becomes_read_only_is_done_without(bundle, state, caplog, 
 
     with vmhost.Host(allow_unsigned=True, state=state) as host:
         check(host.load(bundle))
-        monkeypatch.setattr("vmhost.kept_models.os.utime", read_only)
+        monkeypatch.setattr("vmhost.runtime.kept_models.os.utime", read_only)
         check(host.load(bundle))
     assert "a prepared model is not kept: Read-only file system" in caplog.text
 

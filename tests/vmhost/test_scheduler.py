@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.hosts import until
 from tests.vmhost.fake_core import Call, FakeCore
 from vmhost.limits import Policy, TaskPolicy
-from vmhost.scheduler import Claim, shares
+from vmhost.runtime.scheduler import Claim, shares
 
 
 def test_nobody_gets_more_than_it_can_use_and_the_rest_goes_evenly():

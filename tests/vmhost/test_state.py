@@ -15,7 +15,7 @@ import pytest
 
 import vmhost
 from tests.hosts import PROLOGUE, ROOT, bundle, in_a_process
-from vmhost.state import StateFolder
+from vmhost.runtime.state import StateFolder
 
 KEY = ["echo", "1.0.0", "digest"]
 SAVED = {"reason": "it wedged", "trips": 1, "open_s": 1.0, "until": 2e9}
@@ -207,7 +207,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_or_the_new(tmp_
     print("seed", seed)
     done = in_a_process("""
         import random
-        from vmhost.state import StateFolder
+        from vmhost.runtime.state import StateFolder
         choose, key, seen = random.Random(int(sys.argv[2])), ("echo", "1.0.0", "digest"), set()
         for _ in range(50):
             begun, begins = os.pipe()

@@ -5,14 +5,14 @@ import platform
 
 import pytest
 
-from vmhost.bytecode import stdlib
 from vmhost.bytecode.acceptance import is_accepted
 from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
 from vmhost import host
-from vmhost import system_bundle as module
+from vmhost.runtime import system_bundle as module
 from vmhost.errors import ConfigurationError
 from vmhost.isolation.vm import core
-from vmhost.system_bundle import system_bundle
+from vmhost.runtime.system_bundle import system_bundle
+from vmhost.stdlib import build as builder
 
 
 def bundle(number):
@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
         made.append(1)
         return bundle(len(made))
 
-    monkeypatch.setattr(stdlib, "build_stdlib", build)
+    monkeypatch.setattr(builder, "build_stdlib", build)
     return tmp_path / "cache" / "vmhost"
 
 

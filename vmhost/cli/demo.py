@@ -1,4 +1,4 @@
-"""`vmhost demo`: runs `vmhost.demo` and shows what it did: a live table on a terminal, lines elsewhere, or JSON."""
+"""`vmhost demo`: runs `vmhost.cli.demonstration` and shows what it did: a live table on a terminal, lines elsewhere, or JSON."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ REDRAW_S = 0.1
 @failures.command
 def command(output, folder):
     """Run the shipped tasks side by side in VMs, stop two that misbehave, and check every answer."""
-    from vmhost import demo
+    from vmhost.cli import demonstration as demo
 
     folder = tasks_folder(folder)
     progress = demo.Progress()

@@ -153,14 +153,14 @@ def installation():
     from vmhost.bytecode.format import read_bundle
     from vmhost.errors import ConfigurationError
     from vmhost.host import SYSTEM_BUNDLE
-    from vmhost.system_bundle import system_bundle
+    from vmhost.runtime.system_bundle import system_bundle
 
     path = SYSTEM_BUNDLE
     try:
         path = system_bundle(SYSTEM_BUNDLE)
         bundle = read_bundle(path, allow_unsigned=True)
     except BundleError as error:
-        yield Finding("standard library", WRONG, str(error), f"make it again: python -m vmhost.bytecode.stdlib {path}")
+        yield Finding("standard library", WRONG, str(error), f"make it again: python -m vmhost.stdlib {path}")
     except ConfigurationError as error:
         yield Finding("standard library", WRONG, str(error), None)
     else:

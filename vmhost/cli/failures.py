@@ -1,13 +1,14 @@
-"""How a command fails: the one error it prints, and its exit code (`vmhost/exit_codes.py`)."""
+"""How a command fails: the one error it prints, and its exit code (`vmhost/lines/exit_codes.py`)."""
 
 import functools
 import sys
 
 import click
 
-from vmhost import exit_codes, stdout
+from vmhost.lines import exit_codes
+from vmhost.lines import stdout
 from vmhost.cli.output import Output
-from vmhost.exit_codes import (  # noqa: F401  (commands name them by this module)
+from vmhost.lines.exit_codes import (  # noqa: F401  (commands name them by this module)
     DONE,
     HOST_FAILED,
     INTERRUPTED,

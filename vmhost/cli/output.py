@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from vmhost import stdout
+from vmhost.lines import stdout
 
 PIPE_COLUMNS = 120
 

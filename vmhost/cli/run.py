@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from vmhost import json_values
+from vmhost.lines import json_values
 from vmhost.cli import failures, inspect, keys, tracebacks
 
 

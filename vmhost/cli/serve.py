@@ -18,7 +18,7 @@ from vmhost.cli.run import guest_log, open_host
 def command(output, folder, trust, allow_unsigned, host_file):
     """Serve the bundles in FOLDER until stdin ends. A line {"id": 1, "task": "digits", "input": VALUE} gets the line {"id": 1, "result": VALUE},
     or {"id": 1, "error": {...}}. Bundles that come, are replaced or go are noticed."""
-    from vmhost.folder_server import FolderServer
+    from vmhost.lines.folder_server import FolderServer
 
     with guest_log(output), open_host(host_file, trust, allow_unsigned) as host:
         server = FolderServer(host, folder, sys.stdout)

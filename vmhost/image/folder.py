@@ -19,10 +19,10 @@ from pathlib import Path
 
 from vmhost.bytecode.errors import BundleError
 from vmhost.bytecode.format import read_bundle
-from vmhost.bytecode.stdlib import NATIVE_MODULES
+from vmhost.bytecode.offered import NATIVE_MODULES
 
 from vmhost.image import ImageError, host_code, link, modules, toolchain
-from vmhost.system_bundle import system_bundle
+from vmhost.runtime.system_bundle import system_bundle
 
 FORMAT = 3
 

@@ -7,7 +7,6 @@ import functools
 import marshal
 import platform
 import re
-import runpy
 import sys
 import sysconfig
 from pathlib import Path
@@ -21,13 +20,13 @@ from vmhost.bytecode.texts import collect_texts
 
 from vmhost.image.line_tables import without_columns
 from vmhost.image.modules import imports_of
+from vmhost.stdlib.splitting import compile_patterns
 
-_GUEST = Path(__file__).parent.parent / "guest"
 _DEVICE = Path(__file__).parent / "device"
 _PACKAGES = {"vmhost": Path(__file__).parent.parent, "vmhost.bytecode": Path(bytecode.__file__).parent, "msgpack": Path(msgpack.__file__).parent}
 # On a device nobody compiles, and what needs a package with native parts of its own is not there.
-_LEFT_OUT = ("vmhost.cli", "vmhost.demo", "vmhost.executor", "vmhost.guest", "vmhost.host_yaml", "vmhost.image", "vmhost.interactive",
-             "vmhost.travel", "vmhost.bytecode.closure", "vmhost.bytecode.compiler", "vmhost.bytecode.source", "vmhost.bytecode.spec", "vmhost.bytecode.stdlib", "vmhost.bytecode.texts",
+_LEFT_OUT = ("vmhost.cli", "vmhost.cli.demonstration", "vmhost.executor", "vmhost.guest", "vmhost.host_yaml", "vmhost.image", "vmhost.runtime.interactive",
+             "vmhost.runtime.travel", "vmhost.bytecode.closure", "vmhost.bytecode.compiler", "vmhost.bytecode.source", "vmhost.bytecode.spec", "vmhost.stdlib", "vmhost.bytecode.texts",
              "msgpack._cmsgpack")
 # Imported by a name that is put together.
 _BY_NAME = (f"vmhost.bytecode.opcodes_{sys.version_info.major}_{sys.version_info.minor}",)
@@ -62,15 +61,10 @@ def host_code():
 
 def _without_patterns(source):
     """`source` with its regular expressions compiled already, and without `import re` where it was for these only."""
-    text = _patterns()(source.decode())
+    text = compile_patterns(source.decode())
     if not re.search(r"\bre\.(?!compile\()", text) and "re.compile(" not in text:
         text = re.sub(r"^import re$", "", text, flags=re.MULTILINE)
     return text.encode()
-
-
-@functools.cache
-def _patterns():
-    return runpy.run_path(str(_GUEST / "splitting.py"))["compile_patterns"]     # for builds only, and so by its path
 
 
 def _sources():

@@ -74,7 +74,7 @@ def link(toolchain, modules, *, engine):
     unfinished = made_of / f"native_modules.{os.getpid()}"
     unfinished.write_text(header)
     os.replace(unfinished, made_of / "native_modules.h")        # other processes may make the same image
-    includes = [NATIVE, ISOLATION, ENGINE / "include", *toolchain.includes]
+    includes = [NATIVE, ISOLATION, CHECKOUT / "build" / "generated", ENGINE / "include", *toolchain.includes]
     objects = _engine_objects() if engine else []
     options = [*_FLAGS, *(["-DVMRUN_ENGINE"] if engine else []), f"-ffile-prefix-map={CHECKOUT}=."]
     sources = [(path, options, [made_of, *includes]) for folder in (NATIVE, ISOLATION) for path in sorted(folder.rglob("*.c"))]

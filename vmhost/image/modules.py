@@ -10,7 +10,7 @@ import marshal
 from collections import defaultdict
 
 from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
-from vmhost.bytecode.stdlib import NATIVE_MODULES
+from vmhost.bytecode.offered import NATIVE_MODULES
 
 from vmhost.image import ImageError
 from vmhost.image.absent_modules import stand_ins
@@ -57,7 +57,7 @@ class Library:
     def __init__(self, path):
         self.bundle = read_bundle(path, allow_unsigned=True)
         self.modules = {**self.bundle.modules, **stand_ins()}
-        self._parts = defaultdict(list)         # module, dots as underscores -> names of its parts (`vmhost/guest/splitting.py`)
+        self._parts = defaultdict(list)         # module, dots as underscores -> names of its parts (`vmhost/stdlib/splitting.py`)
         for name in self.bundle.modules:
             if name.startswith("vmhost.parts."):
                 self._parts[name.removeprefix("vmhost.parts.").partition("__")[0]].append(name)

@@ -30,7 +30,7 @@ def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):
     code, out, _ = vmhost("doctor")
     assert code == failures.UNHEALTHY
     assert "WRONG  standard library:" in out and "stdlib.vmb: truncated" in out
-    assert "make it again: python -m vmhost.bytecode.stdlib" in out
+    assert "make it again: python -m vmhost.stdlib" in out
     assert "trusted keys" in out, "the checks after it were made"
 
 

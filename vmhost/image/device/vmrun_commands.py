@@ -1,7 +1,7 @@
 """The command line of a device host.
 
 `run` calls a bundle's entry point once and prints the result as JSON, as `vmhost run` does; `serve` serves a folder of bundles, as
-`vmhost serve` does. Exit codes are those of vmhost/exit_codes.py.
+`vmhost serve` does. Exit codes are those of vmhost/lines/exit_codes.py.
 `check` holds the image's files against its manifest, and tries the compiler, which must not be there.
 """
 
@@ -13,7 +13,9 @@ import _vmrun
 import vmhost
 from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.signing import TrustStore
-from vmhost import exit_codes, json_values, stdout
+from vmhost.lines import exit_codes
+from vmhost.lines import json_values
+from vmhost.lines import stdout
 from vmhost.limits import seconds
 
 USAGE = """\
@@ -84,7 +86,7 @@ def run(arguments):
 
 def serve(arguments):
     """vmrun serve FOLDER …"""
-    from vmhost.folder_server import FolderServer
+    from vmhost.lines.folder_server import FolderServer
 
     options, (folder,) = _options(arguments, {"--trust": 1, "--allow-unsigned": 0}, ["FOLDER"])
     _show_guests()

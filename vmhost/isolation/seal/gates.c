@@ -1,6 +1,6 @@
 /* The policy table at work: as a native module is loaded, each name of it is kept, gated, refused or deleted. */
 #include "seal/gates.h"
-#include "seal/policy_table.h"
+#include "policy_table.h"
 
 #include <string.h>
 

@@ -344,7 +344,7 @@ def patch(module_name, source):
             raise PatchError(
                 f"{module_name}: an edit for VMs expects this piece of source once, and finds it "
                 f"{found} times:\n{piece}\nlook at what this Python ({sys.version.split()[0]}) has there, and change "
-                "EDITS in vmhost/guest/patches.py")
+                "EDITS in vmhost/stdlib/patches.py")
         source = source.replace(piece, replacement)
     return source
 

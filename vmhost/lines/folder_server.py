@@ -21,9 +21,9 @@ import time
 
 from vmhost.bytecode.fields import shown
 
-from vmhost import json_values
+from vmhost.lines import json_values
 from vmhost.errors import ConfigurationError, VMHostError
-from vmhost.stdout import OutputError
+from vmhost.lines.stdout import OutputError
 
 LOOK_EVERY_S = 1.0
 MAX_LINE_BYTES = 16 << 20

@@ -73,7 +73,7 @@ def split(module_name, source):
             cut[numbers.pop()].append(statement)
         else:
             raise SplitError(f"{module_name}, line {statement.lineno}: binds names of several parts; look at PARTS in "
-                             "vmhost/guest/splitting.py")
+                             "vmhost/stdlib/splitting.py")
     edits = []
     for statement in rest:
         _redirect(module_name, statement, home.keys(), False, edits)
@@ -112,7 +112,7 @@ def _groups(module_name, statements):
     missing = set().union(*listed) - set(bound)
     if missing:
         raise SplitError(f"{module_name}: nothing at its top level binds {', '.join(sorted(missing))}; this Python "
-                         "differs: look at PARTS in vmhost/guest/splitting.py")
+                         "differs: look at PARTS in vmhost/stdlib/splitting.py")
     if EVERYTHING not in PARTS[module_name]:
         return listed
     known = set().union(*listed)
@@ -191,12 +191,12 @@ def _redirect(module_name, node, deferred, later, edits):
     if isinstance(node, ast.Name) and node.id in deferred:
         if not later or not isinstance(node.ctx, ast.Load):
             raise SplitError(f"{module_name}, line {node.lineno}: {node.id} is needed while the module is imported; "
-                             "take it out of PARTS in vmhost/guest/splitting.py")
+                             "take it out of PARTS in vmhost/stdlib/splitting.py")
         edits.append((node, f"{_ASK}({node.id!r})"))
     bound = {node.arg} if isinstance(node, ast.arg) else set(node.names) if isinstance(node, ast.Global) else set()
     if bound & deferred:
         raise SplitError(f"{module_name}, line {node.lineno}: hides the deferred name {ast.unparse(node)}; "
-                         "take it out of PARTS in vmhost/guest/splitting.py")
+                         "take it out of PARTS in vmhost/stdlib/splitting.py")
     body = node.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) else ()
     body = body if isinstance(body, (list, tuple)) else [body]
     for child in ast.iter_child_nodes(node):
@@ -276,7 +276,7 @@ def _facade(package, source):
             raise SplitError(f"{package}, line {statement.lineno}: expected imports of all names of its modules only")
     if len(own) != 1 or not modules:
         raise SplitError(f"{package}: expected imports of all names of its modules and one __getattr__; look at "
-                         "FACADES in vmhost/guest/splitting.py")
+                         "FACADES in vmhost/stdlib/splitting.py")
     for module in modules:
         for name in importlib.import_module(f"{package}.{module}").__all__:
             homes[name] = module

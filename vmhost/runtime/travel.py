@@ -24,10 +24,10 @@ from types import MappingProxyType
 from vmhost.bytecode.closure import closure_of_module
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.bytecode.errors import BytecodeError
-from vmhost.bytecode.stdlib import REFUSED, left_out, offered_modules
+from vmhost.bytecode.offered import REFUSED, left_out, offered_modules
 
 from vmhost.errors import CrossingError
-from vmhost.interactive import sketch
+from vmhost.runtime.interactive import sketch
 
 # What the program's own module is called in a VM, so that its `if __name__ == "__main__":` does not run there.
 MAIN = "__mp_main__"

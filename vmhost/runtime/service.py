@@ -18,11 +18,12 @@ import threading
 import time
 import weakref
 
-from vmhost import guest_log, statistics
+from vmhost import statistics
+from vmhost.runtime import guest_log
 from vmhost.errors import ClosedError, Kind, from_core
-from vmhost.host_functions import FunctionThreads
-from vmhost.pool import Pool
-from vmhost.scheduler import Scheduler
+from vmhost.runtime.host_functions import FunctionThreads
+from vmhost.runtime.pool import Pool
+from vmhost.runtime.scheduler import Scheduler
 from vmhost.task import Version
 
 _log = logging.getLogger("vmhost")

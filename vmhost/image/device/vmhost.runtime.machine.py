@@ -1,4 +1,4 @@
-"""What the host asks of the machine that it runs on, from /proc. Stands in the place of vmhost/machine.py in a device image."""
+"""What the host asks of the machine that it runs on, from /proc. Stands in the place of vmhost/runtime/machine.py in a device image."""
 
 import os
 

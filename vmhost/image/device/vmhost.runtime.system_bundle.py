@@ -1,6 +1,6 @@
 """The image that VMs boot from: the executable has it mapped, and has checked it against the manifest. And tasks' models.
 
-Stands in the place of vmhost/system_bundle.py in a device image.
+Stands in the place of vmhost/runtime/system_bundle.py in a device image.
 """
 
 import _vmrun

@@ -23,7 +23,7 @@ from vmhost.errors import ConfigurationError
 from vmhost.isolation import vm as isolation
 
 _log = logging.getLogger("vmhost")
-IN_CHECKOUT = Path(__file__).parent / "data" / "stdlib.vmb"
+IN_CHECKOUT = Path(__file__).parents[1] / "data" / "stdlib.vmb"
 
 
 def system_bundle(in_checkout=IN_CHECKOUT):
@@ -66,7 +66,7 @@ def boot_image(native, in_checkout=IN_CHECKOUT):
 
 def add_model(image, name, data, search, kept=None, spend=False):
     """Prepares the bytes of a model file for the VMs of the native `image`, as `name`; `search` is a Policy's, `kept` where that is kept
-    (vmhost/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads them afterwards. ValueError says what is wrong with them."""
+    (vmhost/runtime/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads them afterwards. ValueError says what is wrong with them."""
     from vmhost.engine import library
     try:
         model = library.Model(data, search, kept, spend)
@@ -77,7 +77,7 @@ def add_model(image, name, data, search, kept=None, spend=False):
 
 def kept_models(folder, search):
     """The KeptModels in a host's state folder, of a Policy's `search`; None where there can be none."""
-    from vmhost.kept_models import KeptModels      # few hosts have models
+    from vmhost.runtime.kept_models import KeptModels      # few hosts have models
 
     try:
         return KeptModels(folder, search)
@@ -87,7 +87,7 @@ def kept_models(folder, search):
 
 
 def _make(path):
-    from vmhost.bytecode.stdlib import build_stdlib
+    from vmhost.stdlib.build import build_stdlib
 
     try:
         data = build_stdlib()
@@ -107,8 +107,8 @@ def _make(path):
 def _sources_digest():
     """What shapes the bundle beside the Python: the compiler, the guest runtime and `vmhost.engine.numpy`."""
     digest = hashlib.sha256(sys.version.encode())
-    here = Path(__file__).parent
-    for root in (Path(bytecode.__file__).parent, here / "guest", here / "engine"):
+    here = Path(__file__).parents[1]
+    for root in (Path(bytecode.__file__).parent, here / "guest", here / "stdlib", here / "engine"):
         for source in sorted(root.rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

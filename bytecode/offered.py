@@ -1,30 +1,12 @@
-"""The standard-library bundle, and the tables of what a sealed VM offers.
+"""What a sealed VM offers to a task: which modules of the standard library, and where the sources of all that is in the system bundle lie.
 
-`python -m vmhost.bytecode.stdlib OUT.vmb` compiles the running Python's own standard library (its .py sources), minus what has
-no use in a VM, plus the guest runtime of `vmhost/guest/` and `vmhost.engine.numpy`, into one unsigned bundle that only this exact Python accepts.
-Same Python, same sources: same bytes.
-
-The guest runtime shapes the bundle in two ways, and both are read as files, since this package imports nothing of
-vmhost's: `vmhost/guest/overlays/<dotted name>.py` stands in for that stdlib module, and `vmhost/guest/patches.py` may
-define `patch(module_name, source) -> source`, which sees every other stdlib source as text before it is compiled, and
-`system_texts(module_names) -> [(mode, text)]`, the texts that those modules compile at run time.
+`vmhost.stdlib` builds the bundle from it; the import closure says by it what a task can import.
 """
 
-import argparse
 import functools
 import os
-import platform
-import runpy
-import sys
 import sysconfig
-import tempfile
 from pathlib import Path
-
-from .acceptance import note
-from .errors import BytecodeError
-from .format import Manifest, Module, module_path, read_bundle, write_bundle
-from .source import compile_source
-from .texts import compile_text, text_digest
 
 # Native modules, built in or from lib-dynload, that a VM may load. Which of their names remain, and under which
 # permissions they work, is the business of the isolation layer.
@@ -115,9 +97,9 @@ ALIASES = frozenset({
 })
 
 _VMHOST = Path(__file__).parents[1]        # the package above; in a checkout its folder holds a link to this one
-_GUEST, _ENGINE = _VMHOST / "guest", _VMHOST / "engine"
+GUEST, _ENGINE = _VMHOST / "guest", _VMHOST / "engine"
 _STUB = b'"""Inside a VM this package holds the guest runtime only."""\n'
-_FOR_THE_BUILD = ("patches.py", "policy.py", "splitting.py", "testing.py")        # in vmhost/guest/, but never inside a VM
+_OUTSIDE = ("testing.py",)        # in vmhost/guest/, but never inside a VM
 _NOT_LIBRARY = ("__pycache__", "lib-dynload", "site-packages", "dist-packages")
 
 
@@ -133,43 +115,10 @@ def left_out(name):
 @functools.cache
 def offered_modules():
     """The names of all modules that a VM can import besides those of its task."""
-    return frozenset(NATIVE_MODULES | _library_sources().keys() | _guest_sources().keys() | _engine_sources().keys())
+    return frozenset(NATIVE_MODULES | library_sources().keys() | guest_sources().keys() | engine_sources().keys())
 
 
-def build_stdlib(guest=_GUEST):
-    """The bytes of the standard-library bundle, with the guest runtime in the folder `guest` (left out if absent)."""
-    name, version = "stdlib", platform.python_version()
-    sources = {module: (path, None, is_package) for module, (path, is_package) in _library_sources().items()}
-    sources.update(_guest_sources(guest))
-    sources.update(_engine_sources())
-    for path in sorted((guest / "overlays").glob("*.py")):
-        is_package = sources.get(path.stem, (None, None, False))[2]
-        sources[path.stem] = (path, path.read_bytes(), is_package)
-    patches, splitting = _load(guest / "patches.py"), _load(guest / "splitting.py")
-
-    modules = {}
-    for module, (path, source, is_package) in sorted(sources.items()):
-        if source is None:
-            source = path.read_bytes()
-            if "patch" in patches:
-                source = patches["patch"](module, source.decode()).encode()
-        parts = {}
-        if "split" in splitting and module.partition(".")[0] != "vmhost":
-            text, parts = splitting["split"](module, source.decode())
-            source = text.encode()
-        filename = f"{name}@{version}/{module_path(module, is_package)}.py"
-        for part, source_of_part in ((module, source), *parts.items()):
-            modules[part] = Module(is_package and part == module,
-                                   compile_source(source_of_part, filename, str(path), docstrings=False))
-    texts = {}
-    if "system_texts" in patches:
-        library = [module for module in modules if module.partition(".")[0] != "vmhost"]
-        texts = {text_digest(mode, text): compile_text(mode, text) for mode, text in patches["system_texts"](library)}
-    manifest = Manifest(name=name, version=version, kind="stdlib", exact_python=version)
-    return write_bundle(manifest, modules, texts=texts)
-
-
-def _library_sources():
+def library_sources():
     """Dotted name to (path, is_package) of the stdlib modules that go into the bundle."""
     root = Path(sysconfig.get_path("stdlib"))
     sources = {}
@@ -189,10 +138,10 @@ def _library_sources():
     return sources
 
 
-def _guest_sources(guest=_GUEST):
+def guest_sources(guest=GUEST):
     sources = {}
     for path in sorted(guest.glob("*.py")):
-        if path.name not in _FOR_THE_BUILD:
+        if path.name not in _OUTSIDE:
             is_package = path.stem == "__init__"
             name = "vmhost.guest" if is_package else f"vmhost.guest.{path.stem}"
             sources[name] = (path, path.read_bytes(), is_package)
@@ -202,7 +151,7 @@ def _guest_sources(guest=_GUEST):
     return sources
 
 
-def _engine_sources():
+def engine_sources():
     """The engine's Python that runs inside a VM: the package itself, `vmhost.engine.models` and `vmhost.engine.numpy`."""
     sources = {"vmhost.engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True),
                "vmhost.engine.models": (_ENGINE / "models.py", (_ENGINE / "models.py").read_bytes(), False)}
@@ -211,34 +160,3 @@ def _engine_sources():
         parts = ("vmhost", *path.relative_to(_VMHOST).with_suffix("").parts)
         sources[".".join(parts[:-1] if is_package else parts)] = (path, path.read_bytes(), is_package)
     return sources
-
-
-def _load(path):
-    """The names that the file defines; none if there is no such file."""
-    return runpy.run_path(str(path)) if path.exists() else {}
-
-
-def main(arguments=None):
-    """`python -m vmhost.bytecode.stdlib OUT.vmb`; exit status 0, 1 if it can't be compiled or written, 2 for wrong usage, 130 for Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m vmhost.bytecode.stdlib", description="Build the standard-library bundle.")
-    parser.add_argument("out", type=Path, metavar="OUT.vmb")
-    out = parser.parse_args(arguments).out
-    try:
-        data = build_stdlib()
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=out.parent, delete=False) as file:     # a reader sees the old or the new
-            file.write(data)
-        os.chmod(file.name, 0o644)      # whoever may use the checkout may read it
-        os.replace(file.name, out)
-        note(read_bundle(data, allow_unsigned=True), out)
-    except (BytecodeError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:       # set-up says so
-        return 130
-    print(f"{out}: {len(data):,} bytes, Python {platform.python_version()}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

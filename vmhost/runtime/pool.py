@@ -7,7 +7,8 @@ which idle ones go; who gets the next one is the scheduler's business. Every met
 held.
 """
 
-from vmhost import machine, statistics
+from vmhost import statistics
+from vmhost.runtime import machine
 from vmhost.isolation.vm import BOOTING, DEFAULT_STACK_BYTES, ENDING, LEAVING, SERVING, WARM, OwnedVM
 
 _OVER = frozenset(("ending", "ended", "quarantined"))       # such a VM takes no calls, whatever its last event said

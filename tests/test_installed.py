@@ -16,7 +16,7 @@ import vmhost
 
 ROOT = Path(__file__).resolve().parent.parent
 SHORT_DEMO = (
-    "import sys; from vmhost import demo; from vmhost.cli import main\n"
+    "import sys; from vmhost.cli import demonstration as demo; from vmhost.cli import main\n"
     "demo.WORK = (('digits', 'light', 60, 20),); demo.ROUNDS = 1\n"
     "sys.exit(main(['demo']))")
 

@@ -25,6 +25,9 @@ def built(tmp_path_factory):
     for folder in ("vmhost/isolation", "engine/src", "engine/arrays"):
         (checkout / folder).mkdir(parents=True, exist_ok=True)
         (checkout / folder / "one.c").write_text("int vmh_one(void);\nint vmh_one(void) { return 1; }\n")
+    (checkout / "vmhost" / "engine").symlink_to("../engine")
+    (checkout / "vmhost" / "stdlib").mkdir()
+    shutil.copy(ROOT / "vmhost" / "stdlib" / "policy.py", checkout / "vmhost" / "stdlib")
     for folder in ("vmhost", "vmhost/isolation"):
         (checkout / folder / "__init__.py").touch()
     status, said, compiled = build(checkout, VMHOST_WERROR="")

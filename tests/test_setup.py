@@ -33,7 +33,7 @@ esac
 def checkout(tmp_path):
     """A copy of what set-up reads, in a folder whose name has a space."""
     copy = tmp_path / "a checkout"
-    for name in ("tools", "bytecode", "engine", "vmhost/guest", "vmhost/isolation"):
+    for name in ("tools", "bytecode", "engine", "vmhost/guest", "vmhost/stdlib", "vmhost/isolation"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for name in ("setup.py", "pyproject.toml", "requirements.lock", "Makefile"):
         shutil.copy(ROOT / name, copy)

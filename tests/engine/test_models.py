@@ -151,7 +151,7 @@ def test_a_wrong_call_says_what_was_expected(inputs, error, message):
 
 def test_an_input_that_lies_otherwise_is_read_as_it_is():
     model, x = opened(SMALL), networks.values((1, 32, 32, 3)).transpose(0, 3, 1, 2)
-    assert model({"input": vmhost.engine.numpy.asarray(x.copy())})["output"].tolist() == model({"input": x})["output"].tolist()
+    assert model({"input": engine.numpy.asarray(x.copy())})["output"].tolist() == model({"input": x})["output"].tolist()
 
 
 def test_runs_at_the_same_time_do_not_meet():
@@ -174,7 +174,7 @@ def test_runs_at_the_same_time_do_not_meet():
 
 
 def test_a_steady_run_allocates_its_output_only():
-    model, x = opened(SMALL), vmhost.engine.numpy.asarray(networks.values((1, 3, 32, 32)))
+    model, x = opened(SMALL), engine.numpy.asarray(networks.values((1, 3, 32, 32)))
     model({"input": x})
     before = _array._statistics()["peak_bytes"]
     model({"input": x})

@@ -133,7 +133,7 @@ def _asked_of_executable(toolchain):
     """The names that the shared `_sqlite3` asks for, glibc's aside, and those of SQLite that the native core looks up."""
     listed = _run([toolchain.nm, "--dynamic", "--undefined-only", str(toolchain.sqlite_module)])
     asked = set(re.findall(r"^ +U (\w+)$", listed, re.MULTILINE))      # glibc's have a version behind them
-    for source in ISOLATION.glob("sqlite_*.c"):
+    for source in ISOLATION.glob("sqlite/sqlite_*.c"):
         asked.update(re.findall(r'dlsym\(\w+, "(sqlite3_\w+)"\)', source.read_text()))
     return sorted(asked)
 

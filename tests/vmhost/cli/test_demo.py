@@ -95,7 +95,7 @@ def test_ctrl_c_ends_the_demo_in_the_middle():
 
 def test_the_demo_on_a_terminal_shows_its_tables_and_leaves_the_screen_tidy(tmp_path):
     script = (
-        "import sys; from vmhost import demo; from vmhost.cli import main\n"
+        "import sys; from vmhost.cli import demonstration as demo; from vmhost.cli import main\n"
         "demo.WORK = (('digits', 'light', 500, 50), ('neighbours', 'light', 6, 4))\n"
         "sys.exit(main(['demo']))"
     )

@@ -15,7 +15,7 @@ SCRIPT = """
     assert not os.path.exists("/proc/self")
     SOURCE = '''
         import os, sqlite3
-        import engine.numpy as np
+        import vmhost.engine.numpy as np
         import vmhost.guest
 
         CALLS = {

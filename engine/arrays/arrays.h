@@ -205,7 +205,7 @@ int array_assign_python(array *target, PyObject *value);
 array *array_scalar_from(array_state *state, int dtype, PyObject *number);
 PyObject *array_item_value(array *self);            /* of an array of one element */
 
-/* ---- operators.c */
+/* ---- arithmetic.c */
 int array_ufuncs_init(array_state *state, PyObject *module);
 /* Whether the elements lie densely in Fortran's order. */
 bool array_is_fortran(const array *of);
@@ -214,7 +214,7 @@ char array_argument_order(PyObject *value, const array *of, char absent);
 int array_argument_device(PyObject *value);         /* -1 for anything but None and "cpu" */
 PyObject *array_unary(array_state *state, int op, PyObject *operand, array *out, int dtype);
 PyObject *array_binary(array_state *state, int op, PyObject *a, PyObject *b, array *out, int dtype);
-extern PyType_Slot array_number_slots[];       /* operators.c */
+extern PyType_Slot array_number_slots[];       /* arithmetic.c */
 extern PyType_Slot array_conversion_slots[];   /* conversion.c: __float__, __int__, __index__, __bool__ */
 PyObject *array_richcompare(PyObject *a, PyObject *b, int comparison);
 PyObject *array_matrix_product(array_state *state, PyObject *a, PyObject *b, array *out);

@@ -1,4 +1,4 @@
-/* Attention: softmax(q @ k * factor + addend) @ v, where k comes transposed, as a product wants it, in two ways, of which search.c chooses.
+/* Attention: softmax(q @ k * factor + addend) @ v, where k comes transposed, as a product wants it, in two ways, of which tuning.c chooses.
  *
  * Fused, a block of rows at a time: as many rows of scores as a tile has are made, weighed and multiplied with v while they lie in the nearest cache, so that scores,
  * which are as many as rows times keys, are never in memory. Both products are the tiles of models' layers, at their full rate: k and v are packed into slivers once,

@@ -1,4 +1,4 @@
-/* Convolutions: how their weights are packed, and the direct algorithm. (search.c chooses among algorithms.)
+/* Convolutions: how their weights are packed, and the direct algorithm. (tuning.c chooses among algorithms.)
  *
  * That one is products of matrices, without copying the image: a tile (kernels/gemm_tile.h) has neighbouring pixels of one output row as
  * its rows and output channels as its columns. With channels last, what a row of the window sees of one pixel lies together, so a tile's

@@ -1,5 +1,5 @@
 /* Prepares a model, or a plan of one for other sizes: works out every shape and holds it against the file's, chooses layouts and margins, makes steps of the nodes, has every value get its
- * place in the arena (model_arena.c), and the weights packed (model_weights.c). The file's bytes are not needed afterwards.
+ * place in the arena (arena.c), and the weights packed (weights.c). The file's bytes are not needed afterwards.
  *
  * A model is never written again, so any number of sessions on any threads read it. */
 #include "models/model.h"

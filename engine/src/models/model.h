@@ -1,7 +1,7 @@
 /* What the files of models share: the model file's records, and a prepared model, which is a list of steps over values in an arena.
  *
- * model_file.c reads the file and answers for its form; model.c makes a model of it (shapes and layouts; model_arena.c places values in the arena, model_weights.c
- * packs the weights), of nodes that model_images.c, model_tensors.c, model_rows.c and attention.c make steps of; model_description.c says what it does;
+ * file.c reads the file and answers for its form; model.c makes a model of it (shapes and layouts; arena.c places values in the arena, weights.c
+ * packs the weights), of nodes that images.c, tensors.c, rows.c and attention.c make steps of; description.c says what it does;
  * session.c runs one; plans.c makes it anew for other sizes; bands.c has steps that follow each other done by bands of rows, bands_choice.c says which;
  * convolution.c has the step that takes the time, winograd.c, strassen.c and im2col.c other ways to do it, steps.c those that move numbers.
  *
@@ -262,7 +262,7 @@ void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t b
 #define MODEL_WRONG(node, format, ...) \
     vme_fail(VME_BAD_VALUE, MODEL_REFUSED "node %u " format, node, ##__VA_ARGS__)
 
-/* ---- model_arena.c */
+/* ---- arena.c */
 /* Says of values that lie in no other which steps use them first and last. */
 void arena_lives(vme_model *model);
 /* Largest first, each at the lowest place that no value which lives at the same time has. */
@@ -270,17 +270,17 @@ vme_status arena_plan(vme_model *model);
 /* Values that lie within others lie where those do. */
 void arena_place_views(vme_model *model);
 
-/* ---- model_weights.c */
+/* ---- weights.c */
 /* The weights of a file of `size` bytes are given back as they are packed. */
 void weights_spend(model_making *it, size_t size);
 /* The weights of products as their tiles want them, then the constants that steps read as they are. */
 vme_status weights_pack(model_making *it);
 
-/* ---- model_images.c: operators on images */
+/* ---- images.c: operators on images */
 model_make model_make_product, model_make_pool, model_make_global_average_pool, model_make_add, model_make_clip, model_make_flatten, model_make_concat,
     model_make_slice, model_make_shuffle;
 
-/* ---- model_tensors.c: operators on tensors */
+/* ---- tensors.c: operators on tensors */
 model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce, model_make_matmul, model_make_gather,
     model_make_scan, model_make_argsort, model_make_scatter;
 /* The value as a tensor; `arena` may be NULL where its data are not looked at. Valid as long as the model. */
@@ -288,7 +288,7 @@ vme_tensor model_tensor(const vme_model *model, int value, char *arena);
 /* Whether the step does the same to every element, whatever its place. */
 bool model_is_elementwise(const model_step *step);
 
-/* ---- model_rows.c: fused operators on rows of float32 */
+/* ---- rows.c: fused operators on rows of float32 */
 typedef void model_curve_kernel(int curve, int64_t n, const float *in, float *out);       /* a model_curve; `out` may be `in` */
 typedef struct model_row_kernels {
     /* out = in * factor + addend, which may be NULL; returns the most of out, whatever NaNs are there */
@@ -309,7 +309,7 @@ bool model_is_activation(const model_step *step);
 model_curve_kernel *model_curve_of(const vme_model *model, const model_step *step);
 vme_status model_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 
-/* ---- search.c */
+/* ---- tuning.c */
 /* Chooses the backend, for steps whose shapes and layouts are known, and says what each would take. `kept`: it was chosen before. VME_NO_MEMORY. */
 vme_status backend_choose(vme_model *model, bool kept);
 /* Sets the step's algorithm, for shapes that are known, and the bytes of scratch memory that it needs. `kept`: what an earlier process or the plan's base chose, or NULL. */

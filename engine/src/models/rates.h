@@ -1,4 +1,4 @@
-/* What a step is expected to take on one core, and trials of algorithms, which measure it: for search.c. */
+/* What a step is expected to take on one core, and trials of algorithms, which measure it: for tuning.c. */
 #ifndef VME_RATES_H
 #define VME_RATES_H
 

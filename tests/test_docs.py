@@ -235,7 +235,7 @@ BLOCKS = {
     ("README.md", "make demo"): make_targets,
     ("README.md", "import vmhost\n"): ten_lines,
     ("README.md", "import vmhost.engine.numpy as np"): arrays_in_tasks,
-    ("docs/architecture.md", "tasks/digits/ --compile_cloud-->"): shown_only,
+    ("docs/architecture.md", "tasks/digits/ ── compile_cloud"): shown_only,
     ("docs/bundle.md", "python tools/compile_cloud.py"): compile_cloud,
     ("docs/bundle.md", "digits.vmb: compiled for Python 3.15"): shown_only,        # tests/bytecode/test_format.py
     ("docs/cli.md", "vmhost keys new me"): from_folder_to_answer,

@@ -38,6 +38,11 @@ def run(installed, folder, program):
         text=True, timeout=120)
 
 
+def test_one_package_is_installed(installed):
+    """PyPI has another `bytecode`: what is installed there under our names would be mixed with it."""
+    assert [path.name for path in installed.iterdir()] == ["vmhost"]
+
+
 def test_the_demo_runs_away_from_the_checkout(installed, tmp_path):
     done = run(installed, tmp_path, f"import vmhost; print(vmhost.__file__)\n{SHORT_DEMO}")
     assert done.returncode == 0, done.stderr

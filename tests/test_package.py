@@ -1,0 +1,44 @@
+"""The one import package: what it loads and when, and the names that its folders do not have."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vmhost
+
+ROOT = Path(__file__).resolve().parent.parent
+LOADED = "print(sorted(name for name in sys.modules if name.partition('.')[0] in ('vmhost', 'cffi', 'numpy', 'msgpack')))"
+
+
+def loaded(statement):
+    """Names of modules, ours and heavy ones, after `statement` in a Python of its own."""
+    done = subprocess.run([sys.executable, "-c", f"import sys\n{statement}\n{LOADED}"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return eval(done.stdout)
+
+
+def test_nothing_is_loaded_until_a_name_is_used():
+    assert loaded("import vmhost") == ["vmhost"]
+    assert loaded("import vmhost.bytecode.errors") == ["vmhost", "vmhost.bytecode", "vmhost.bytecode.errors"]
+    assert loaded("from vmhost import engine") == ["vmhost", "vmhost.engine"]
+    assert "vmhost.isolation.vm" not in loaded("from vmhost.bytecode import compiler, format, verifier")
+    assert "vmhost.isolation.vm" not in loaded("from vmhost import Limits, VMHostError")
+
+
+def test_every_public_name_is_there_and_listed_for_readers():
+    source = (ROOT / "vmhost" / "__init__.py").read_text()
+    for name in vmhost.__all__:
+        assert getattr(vmhost, name).__name__ == name
+        assert name in source.partition("_HOMES = ")[0], f"{name}: not among the imports that tools read"
+    assert set(vmhost.__all__) <= set(dir(vmhost))
+    with pytest.raises(AttributeError, match="module 'vmhost' has no attribute 'Hots'"):
+        vmhost.Hots
+
+
+@pytest.mark.parametrize("name", ["bytecode", "engine"])
+def test_the_folders_names_are_refused(name):
+    """In a checkout they could be imported under both names, and each class would be there twice."""
+    done = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"ImportError: {name}: this folder is the package vmhost.{name}; import that" in done.stderr

@@ -1,4 +1,5 @@
-"""The arrows between rooms, as docs/architecture.md draws them: every import of every source file, read and held against them."""
+"""The arrows between rooms, as docs/architecture.md draws them: every import of every source file, read and held against
+them; then every `#include` of the C files of vmhost/isolation."""
 
 import ast
 import re
@@ -133,3 +134,116 @@ def test_what_the_packages_import_is_declared():
 ])
 def test_a_wrong_arrow_is_found(path, text):
     assert list(wrong_arrows(Path(path), text)) != []
+
+
+# ---- the C files of vmhost/isolation: `#include "room/file.h"`
+
+ISOLATION = ROOT / "vmhost" / "isolation"
+# What lies in a room may include the room's own headers and those of these rooms.
+C_ROOMS = {
+    "lanes": set(),
+    "cpython": set(),
+    "memory": {"lanes", "cpython"},
+    "crash": {"memory"},
+    "wire": {"lanes", "cpython", "memory"},
+    "seal": {"lanes", "cpython", "memory", "wire"},
+    "sqlite": {"lanes", "cpython", "memory", "seal"},
+    "vm": {"lanes", "cpython", "memory", "crash", "wire", "seal", "sqlite"},
+    "python": {"lanes", "cpython", "memory", "crash", "wire", "seal", "sqlite", "vm"},
+}
+# Headers that are not of the core, and the files that may include them.
+C_OUTSIDE = {
+    "Python.h": {"cpython/compat.h"},
+    "internal/": {"cpython/compat.c"},
+    "opcode_ids.h": {"cpython/compat.c"},
+    "policy_table.h": {"seal/gates.c"},
+    "vme_python.h": {"wire/engine.c", "wire/wire.c"},
+}
+# Built and tested without CPython: lanes/, and what says so in its first lines.
+NO_PYTHON = re.compile(r"\A/\*(?:(?!\*/).)*No Python in here", re.DOTALL)
+
+
+def c_sources():
+    """Of each C file of the core, as `room/file`, its text."""
+    return {str(path.relative_to(ISOLATION)): path.read_text() for path in sorted(ISOLATION.rglob("*.[ch]"))}
+
+
+def c_includes(text):
+    """What a file includes in quotes, and of what stands in angle brackets CPython's header."""
+    return re.findall(r'^\s*#\s*include\s*(?="|<Python\.h>)["<]([^">]+)', text, re.MULTILINE)
+
+
+def c_reached(name, sources):
+    """All that a file includes, itself and through others."""
+    reached, left = set(), [name]
+    while left:
+        for header in c_includes(sources.get(left.pop(), "")):
+            if header not in reached:
+                reached.add(header)
+                left.append(header)
+    return reached
+
+
+def circle(arrows):
+    """The nodes of one circle of `{from: {to, ...}}`, in its order; [] where there is none."""
+    done = set()
+
+    def walk(node, way):
+        if node in way:
+            return way[way.index(node):]
+        if node in done:
+            return []
+        for other in sorted(arrows.get(node, ())):
+            if found := walk(other, [*way, node]):
+                return found
+        done.add(node)
+        return []
+
+    return next((found for node in sorted(arrows) if (found := walk(node, []))), [])
+
+
+def wrong_includes(sources):
+    """Sentences about what files of the core may not include."""
+    for name, text in sources.items():
+        room = name.partition("/")[0]
+        for header in c_includes(text):
+            outside = next((allowed for begin, allowed in C_OUTSIDE.items() if header.startswith(begin)), None)
+            if outside is not None:
+                if name not in outside:
+                    yield f"{name} includes {header}, which is for {', '.join(sorted(outside))} only"
+            elif header not in sources:
+                yield f'{name} includes "{header}", which is no file of the core; ours are written "room/file.h"'
+            elif (other := header.partition("/")[0]) != room and other not in C_ROOMS[room]:
+                allowed = ", ".join(sorted(C_ROOMS[room])) or "no other room"
+                yield f"{name} includes {header}; {room} may include {allowed}"
+        if (room == "lanes" or NO_PYTHON.match(text)) and "Python.h" in c_reached(name, sources):
+            yield f"{name} includes Python.h, itself or through others, and is built without CPython"
+    headers = {name: set(c_includes(text)) for name, text in sources.items() if name.endswith(".h")}
+    if found := circle(headers):
+        yield f"headers include each other in a circle: {' -> '.join([*found, found[0]])}"
+
+
+def test_includes_of_the_core_follow_the_arrows():
+    assert circle(C_ROOMS) == []
+    assert list(wrong_includes(c_sources())) == []
+
+
+@pytest.mark.parametrize(("path", "text", "why"), [
+    ("lanes/new.c", '#include "cpython/compat.h"', "lanes may include no other room"),
+    ("lanes/new.h", "#include <Python.h>", "lanes/new.h includes Python.h, itself or through others"),
+    ("lanes/new.c", '#include "lanes/clock.h"', ""),
+    ("crash/new.h", '/* Breadcrumbs. No Python in here. */\n#include "memory/overflow_py.h"', "built without CPython"),
+    ("memory/new.c", '#include "vm/vm_private.h"', "memory may include cpython, lanes"),
+    ("seal/new.c", '#include "sqlite/sqlite_use.h"', "seal may include"),
+    ("seal/new.c", '#include "gates.h"', 'written "room/file.h"'),
+    ("vm/new.c", '#include "vme_python.h"', "for wire/engine.c, wire/wire.c only"),
+    ("lanes/events.h", '#include "lanes/lane.h"', "in a circle: lanes/events.h -> lanes/lane.h -> lanes/events.h"),
+])
+def test_a_wrong_include_is_found(path, text, why):
+    sources = c_sources() | {"memory/overflow_py.h": '#include "cpython/compat.h"', path: text}
+    said = list(wrong_includes(sources))
+    assert any(why in sentence for sentence in said) if why else said == []
+
+
+def test_a_circle_of_rooms_is_found():
+    assert circle({"vm": {"wire"}, "wire": {"memory"}, "memory": {"vm"}}) == ["memory", "vm", "wire"]

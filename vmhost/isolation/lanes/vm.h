@@ -1,4 +1,5 @@
-/* The state of one VM, as the C files of this folder share it.
+/* A VM, as those see it who do not run it: an opaque type, what may be asked of it, and what it may be
+ * told. vm.c answers.
  *
  * A VM is one CPython subinterpreter on one native thread. Threads that touch it: its own (boots, serves, ends it), guest
  * threads (started by its task), the warden (stops it), host threads (attach, retire, read counters).
@@ -47,12 +48,17 @@ struct vmh_image *vmh_vm_system(vmh_vm *vm);    /* standard library and guest ru
 struct vmh_image *vmh_vm_task(vmh_vm *vm);      /* NULL until the VM was attached to a lane */
 struct vmh_meter *vmh_vm_meter(vmh_vm *vm);
 
-/* Implemented in waits.c: wake every thread of `vm` that is in a wait of ours. Called by the warden, without any GIL. */
-void vmh_waits_interrupt(vmh_vm *vm);
+/* Raises, on a thread of `vm` with its GIL held, the exception that a stop raises. */
+void vmh_vm_raise_stop(vmh_vm *vm);
 
-/* A guest thread begins / ends on the calling native thread (from the thread-start gate in waits.c). They bind the
+/* The calling thread of `vm` stands still for ever from now on: the VM is lost, and the warden gives it up. In a
+ * signal handler too. */
+void vmh_vm_lose(vmh_vm *vm);
+
+/* A guest thread begins / ends on the calling native thread (from the thread-start gate in threads.c). They bind the
  * thread-local VM, register the thread's CPU clock and count it; a VM with threads left is never ended. */
 void vmh_thread_enter(vmh_vm *vm);
 void vmh_thread_leave(vmh_vm *vm);
+int vmh_thread_count(vmh_vm *vm);      /* those that began and did not end */
 
 #endif

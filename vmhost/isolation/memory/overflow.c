@@ -9,8 +9,7 @@
 #include <unistd.h>
 
 #include "lanes/critical.h"
-#include "vm/vm_private.h"
-#include "lanes/warden.h"
+#include "cpython/compat.h"
 
 /* A fault further from the stack pointer than the largest frame is a wild pointer. */
 enum { FRAME_MOST = 64 * 1024, PAGE = 4096, RED_ZONE = 256 };
@@ -143,8 +142,7 @@ static void park_lost(void)
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL);
-    atomic_store(&guard.vm->lost, true);
-    vmh_warden_arm(0);
+    vmh_vm_lose(guard.vm);
     for (;;)
         pause();
 }

@@ -7,7 +7,7 @@
 #include "lanes/clock.h"
 #include "python/core.h"
 #include "cpython/creation.h"
-#include "vm/engine.h"
+#include "wire/engine.h"
 #include "vm/fork.h"
 #include "seal/function_code.h"
 #include "wire/handover.h"

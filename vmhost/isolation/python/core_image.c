@@ -1,6 +1,6 @@
 /* `_core.Image`: code and files of one bundle. */
 #include "python/core.h"
-#include "vm/engine.h"
+#include "wire/engine.h"
 
 static PyObject *image_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {

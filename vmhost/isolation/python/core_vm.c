@@ -3,7 +3,7 @@
 #include "wire/buffer.h"
 #include "lanes/clock.h"
 #include "python/core.h"
-#include "vm/engine.h"
+#include "wire/engine.h"
 #include "vm/fork.h"
 #include "wire/wire.h"
 

@@ -102,7 +102,7 @@ int vmh_ssl_finish(PyObject *dict);
 int vmh_builtins_finish(PyObject *dict);
 int vmh_mmap_finish(PyObject *dict);
 int vmh_sqlite_finish(PyObject *dict);
-int vmh_types_finish(PyObject *dict, const char *module);   /* gates_types.c, as the next: types that crash when made by __new__ alone */
+int vmh_types_finish(PyObject *dict, const char *module);   /* gates_types.c: types that crash when made by __new__ alone */
 int vmh_super_gate(void);
 int vmh_function_gate(void);
 int vmh_thread_finish(PyObject *dict);      /* threads.c */
@@ -115,6 +115,11 @@ int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text);
 
 /* A slot of a native heap type, for good: the type's slot and the wrapper that Python sees. */
 int vmh_slot_replace(PyTypeObject *type, const char *dunder, void **slot, void *function);
+/* What reads and sets an attribute of such a type; NULL with an error. */
+PyGetSetDef *vmh_getset_of(PyTypeObject *type, const char *name);
+/* Where a member of such an object lies; 0 with an error. The member gets `value` there where it is NULL. */
+Py_ssize_t vmh_member_offset(PyTypeObject *type, const char *name);
+void vmh_member_fill(PyObject *object, Py_ssize_t offset, PyObject *value);
 /* The def of a method of a native type; NULL with an error. */
 PyMethodDef *vmh_method_def(PyTypeObject *type, const char *name);
 

@@ -2,7 +2,6 @@
  * CPython 3.14 reads NULL there. Each such object is either not made, or gets at once what reading it needs.
  * tests/crashers/test_native_types.py tries all types. */
 #include "seal/gates.h"
-#include "sqlite/sqlite_use.h"
 
 #include <string.h>
 
@@ -21,8 +20,7 @@ static bool is_internal(const char *module, PyTypeObject *type)
     return false;
 }
 
-/* What reads and sets an attribute; NULL with an error. */
-static PyGetSetDef *getset_of(PyTypeObject *type, const char *name)
+PyGetSetDef *vmh_getset_of(PyTypeObject *type, const char *name)
 {
     PyObject *descriptor = vmh_dict_get(type->tp_dict, name);
     if (descriptor != NULL && Py_IS_TYPE(descriptor, &PyGetSetDescr_Type))
@@ -84,7 +82,7 @@ static int pickle_finish(PyObject *dict)
     PyTypeObject *pickler = (PyTypeObject *)vmh_dict_get(dict, "Pickler");
     if (pickler == NULL || pickler->tp_new == pickler_new_gate)
         return PyErr_Occurred() ? -1 : 0;
-    PyGetSetDef *memo = getset_of(pickler, "memo");
+    PyGetSetDef *memo = vmh_getset_of(pickler, "memo");
     if (memo == NULL)
         return -1;
     atomic_store(&pickler_memo, memo);
@@ -117,8 +115,7 @@ int vmh_types_finish(PyObject *dict, const char *module)
     return 0;
 }
 
-/* Where a member of an object lies; 0 with an error. */
-static Py_ssize_t member_offset(PyTypeObject *type, const char *name)
+Py_ssize_t vmh_member_offset(PyTypeObject *type, const char *name)
 {
     PyObject *dict = PyType_GetDict(type), *member = dict == NULL ? NULL : vmh_dict_get(dict, name);
     Py_ssize_t offset = member != NULL && Py_IS_TYPE(member, &PyMemberDescr_Type)
@@ -129,7 +126,7 @@ static Py_ssize_t member_offset(PyTypeObject *type, const char *name)
     return offset;
 }
 
-static void fill(PyObject *object, Py_ssize_t offset, PyObject *value)
+void vmh_member_fill(PyObject *object, Py_ssize_t offset, PyObject *value)
 {
     PyObject **place = (PyObject **)((char *)object + offset);
     if (*place == NULL)
@@ -145,14 +142,14 @@ static PyObject *super_new_gate(PyTypeObject *type, PyObject *args, PyObject *kw
 {
     PyObject *self = atomic_load(&super_new)(type, args, kwargs);
     if (self != NULL && vmh_seal_here() != NULL)
-        fill(self, atomic_load(&super_class), (PyObject *)&PyBaseObject_Type);
+        vmh_member_fill(self, atomic_load(&super_class), (PyObject *)&PyBaseObject_Type);
     return self;
 }
 
 int vmh_super_gate(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    Py_ssize_t offset = member_offset(&PySuper_Type, "__thisclass__");
+    Py_ssize_t offset = vmh_member_offset(&PySuper_Type, "__thisclass__");
     if (offset == 0)
         return -1;
     vmh_mutex_lock(&lock);
@@ -203,126 +200,4 @@ int vmh_function_gate(void)
     }
     vmh_mutex_unlock(&lock);
     return 0;
-}
-
-/* ---- sqlite3: cursors and connections have attributes before their __init__, and other objects look into them. A
- * connection whose second __init__ fails is again as one without. */
-static _Atomic(Py_ssize_t) cursor_description;
-static _Atomic(initproc) cursor_init;
-static _Atomic(destructor) connection_dealloc;
-enum { CURSOR_ROWS, CONNECTION_ROWS, CONNECTION_TEXTS, CONNECTION_CHANGES, ATTRIBUTES };
-static _Atomic(PyGetSetDef *) attributes[ATTRIBUTES];
-
-static int attribute_set(PyObject *object, int which, PyObject *value)
-{
-    PyGetSetDef *def = atomic_load(&attributes[which]);
-    return def->set(object, value, def->closure);
-}
-
-/* An object as object.__new__ makes it, whatever its __init__ will be given. */
-static PyObject *made(PyTypeObject *type)
-{
-    PyObject *nothing = PyTuple_New(0), *self = nothing == NULL ? NULL : PyBaseObject_Type.tp_new(type, nothing, NULL);
-    Py_XDECREF(nothing);
-    return self;
-}
-
-static PyObject *cursor_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
-{
-    PyObject *self = made(type);
-    if (self == NULL)
-        return NULL;
-    fill(self, atomic_load(&cursor_description), Py_None);      /* Row() takes it over */
-    if (attribute_set(self, CURSOR_ROWS, Py_None) < 0)
-        Py_CLEAR(self);
-    return self;
-}
-
-static int connection_fill(PyObject *connection)
-{
-    return attribute_set(connection, CONNECTION_ROWS, Py_None) < 0
-        || attribute_set(connection, CONNECTION_TEXTS, (PyObject *)&PyUnicode_Type) < 0 ? -1 : 0;
-}
-
-static PyObject *connection_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
-{
-    PyObject *self = made(type);
-    if (self != NULL && connection_fill(self) < 0)
-        Py_CLEAR(self);
-    return self;
-}
-
-/* Whether it is open; else an exception is set. */
-static bool is_open(PyObject *connection)
-{
-    PyGetSetDef *def = atomic_load(&attributes[CONNECTION_CHANGES]);
-    PyObject *changes = def->get(connection, def->closure);
-    Py_XDECREF(changes);
-    return changes != NULL;
-}
-
-void vmh_sqlite_unopened(PyObject *connection)
-{
-    PyObject *error = PyErr_GetRaisedException();
-    if (!is_open(connection))
-        connection_fill(connection);
-    PyErr_SetRaisedException(error);
-}
-
-static bool is_connection(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    while (type != NULL && type->tp_dealloc != atomic_load(&connection_dealloc))
-        type = type->tp_base;
-    return type != NULL;
-}
-
-/* A cursor lists itself in its connection, which has such a list from its first opening on. */
-static int cursor_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    if (PyTuple_GET_SIZE(args) == 1 && is_connection(PyTuple_GET_ITEM(args, 0)) && !is_open(PyTuple_GET_ITEM(args, 0)))
-        return -1;
-    return atomic_load(&cursor_init)(self, args, kwargs);
-}
-
-static int attribute_find(PyTypeObject *type, const char *name, int which)
-{
-    PyGetSetDef *def = getset_of(type, name);
-    atomic_store(&attributes[which], def);
-    return def == NULL ? -1 : 0;
-}
-
-/* Replaces what makes the objects of a type, which has object's __new__ so far; it gets a __new__ of its own, or
- * object's would refuse it. */
-static int new_replace(PyTypeObject *type, newfunc function)
-{
-    /* every native type's __new__ is the same C function, which calls the slot of the type that it is bound to */
-    PyObject *dict = PyType_GetDict(&PyLong_Type), *own = NULL;
-    PyObject *other = dict == NULL ? NULL : vmh_dict_get(dict, "__new__");
-    if (other != NULL && PyCFunction_CheckExact(other))
-        own = PyCFunction_New(((PyCFunctionObject *)other)->m_ml, (PyObject *)type);
-    else if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_SystemError, "int.__new__ is not a builtin function in this Python");
-    int rc = own == NULL ? -1 : PyDict_SetItemString(type->tp_dict, "__new__", own);
-    Py_XDECREF(own);
-    Py_XDECREF(dict);
-    return rc < 0 ? -1 : vmh_slot_replace(type, "__new__", (void **)&type->tp_new, (void *)function);
-}
-
-int vmh_sqlite_types_finish(PyObject *dict, PyTypeObject *connection)
-{
-    PyTypeObject *cursor = (PyTypeObject *)vmh_dict_get(dict, "Cursor");
-    if (cursor == NULL || cursor->tp_init == cursor_init_gate)
-        return PyErr_Occurred() ? -1 : 0;
-    Py_ssize_t description = member_offset(cursor, "description");
-    if (description == 0 || attribute_find(cursor, "row_factory", CURSOR_ROWS) < 0
-        || attribute_find(connection, "row_factory", CONNECTION_ROWS) < 0
-        || attribute_find(connection, "text_factory", CONNECTION_TEXTS) < 0
-        || attribute_find(connection, "total_changes", CONNECTION_CHANGES) < 0)
-        return -1;
-    atomic_store(&cursor_description, description);
-    atomic_store(&cursor_init, cursor->tp_init);
-    atomic_store(&connection_dealloc, connection->tp_dealloc);
-    return new_replace(cursor, cursor_new_gate) < 0 || new_replace(connection, connection_new_gate) < 0 ? -1
-        : vmh_slot_replace(cursor, "__init__", (void **)&cursor->tp_init, (void *)cursor_init_gate);
 }

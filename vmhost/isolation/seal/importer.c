@@ -4,7 +4,7 @@
  * standard library has anyway, or a native module that is already gated. Before the VM existed, images were digest-checked and
  * all their code accepted by the verifier (`bytecode/verifier`), or made on the spot by this Python's own compiler.
  */
-#include "vm/engine.h"
+#include "wire/engine.h"
 #include "seal/gates.h"
 #include "memory/library_memory.h"
 

@@ -18,6 +18,9 @@ void vmh_seal_task(vmh_vm *vm, vmh_image *task);
 /* When the interpreter is gone; no GIL. */
 void vmh_seal_free(vmh_vm *vm);
 
+/* Wakes every thread of `vm` that is in a wait of ours (waits.c). The warden calls it, without any GIL. */
+void vmh_waits_interrupt(vmh_vm *vm);
+
 /* Once per process, main interpreter. */
 int vmh_audit_install(void);
 

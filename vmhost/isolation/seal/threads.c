@@ -3,7 +3,6 @@
 
 #include "lanes/clock.h"
 #include "memory/overflow.h"
-#include "vm/vm_private.h"
 
 #include <unistd.h>
 
@@ -293,14 +292,6 @@ static PyType_Spec handle_spec = {
     .slots = handle_slots,
 };
 
-static int threads_counted(vmh_vm *vm)
-{
-    vmh_mutex_lock(&vm->life);
-    int count = vm->thread_count;
-    vmh_mutex_unlock(&vm->life);
-    return count;
-}
-
 /* Until no threads but daemons run, or the deadline. -1: error set. */
 static int idle_wait(vmh_seal *seal, int64_t deadline_ns)
 {
@@ -331,7 +322,7 @@ static PyObject *shutdown_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
                 return NULL;
     }
     /* what is left has let go of the interpreter and is about to return to the system */
-    while (seal != NULL && threads_counted(seal->vm) > 0) {
+    while (seal != NULL && vmh_thread_count(seal->vm) > 0) {
         PyThreadState *ts = PyEval_SaveThread();
         usleep(100);
         PyEval_RestoreThread(ts);

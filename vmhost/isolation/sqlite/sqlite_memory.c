@@ -9,9 +9,9 @@
 #include <stdlib.h>
 
 #include "lanes/critical.h"
+#include "memory/memory.h"
 #include "memory/overflow.h"
 #include "sqlite/sqlite_rules.h"
-#include "vm/vm_private.h"
 
 /* As in sqlite3.h, whose header is not needed to build. */
 enum { SQLITE_OK_ = 0, SQLITE_CONFIG_MALLOC_ = 4 };

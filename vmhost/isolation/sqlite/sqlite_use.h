@@ -17,7 +17,7 @@ void vmh_sqlite_asking_begin(vmh_sqlite_asking *asking, const void *connection);
 void vmh_sqlite_asking_end(vmh_sqlite_asking *asking);
 /* Of the module's dict, when its methods are filed: what is left, the slots. -1: error set. */
 int vmh_sqlite_use_finish(PyObject *dict);
-/* gates_types.c: the same for how cursors and connections are made. */
+/* sqlite_types.c: the same for how cursors and connections are made. */
 int vmh_sqlite_types_finish(PyObject *dict, PyTypeObject *connection);
 /* An __init__ of `connection` failed, with an exception that stays set: it may have taken what its attributes need. */
 void vmh_sqlite_unopened(PyObject *connection);

@@ -17,7 +17,7 @@
 #include "lanes/clock.h"
 #include "crash/crash.h"
 #include "cpython/creation.h"
-#include "vm/engine.h"
+#include "wire/engine.h"
 #include "vm/fork.h"
 #include "memory/overflow.h"
 #include "seal/seal.h"
@@ -42,11 +42,28 @@ bool vmh_vm_stopping(const vmh_vm *vm) { return atomic_load_explicit(&vm->stoppi
 int vmh_vm_stop_fd(vmh_vm *vm) { return vm->stop_fd; }
 vmh_image *vmh_vm_system(vmh_vm *vm) { return vm->system; }
 vmh_meter *vmh_vm_meter(vmh_vm *vm) { return vm->meter; }
+struct vme_context *vmh_vm_engine(vmh_vm *vm) { return atomic_load(&vm->engine); }
 
 vmh_image *vmh_vm_task(vmh_vm *vm)
 {
     vmh_lane *lane = atomic_load(&vm->lane);
     return lane == NULL ? NULL : lane->image;
+}
+
+void vmh_vm_engine_keep(vmh_vm *vm, struct vme_context *context)
+{
+    vmh_mutex_lock(&vm->life);
+    atomic_store(&vm->engine, context);
+    vmh_engine_stop(context, atomic_load(&vm->stopping));       /* a stop may have come first */
+    vmh_mutex_unlock(&vm->life);
+}
+
+void vmh_vm_raise_stop(vmh_vm *vm) { PyErr_SetNone(vm->stop_error); }
+
+void vmh_vm_lose(vmh_vm *vm)
+{
+    atomic_store(&vm->lost, true);
+    vmh_warden_arm(0);
 }
 
 const char *vmh_phase_name(enum vmh_phase phase)
@@ -125,7 +142,7 @@ void vmh_vm_unref(vmh_vm *vm)
     }
     vmh_blob_clear(&vm->permissions);
     vmh_blob_clear(&vm->scratch);
-    vmh_engine_leave(vm);
+    vmh_engine_leave(atomic_exchange(&vm->engine, NULL));
     vmh_meter_unref(vm->meter);
     vmh_image_unref(vm->system);
     vmh_events_unref(vm->events);
@@ -233,6 +250,14 @@ void vmh_thread_leave(vmh_vm *vm)
     vmh_mutex_unlock(&vm->life);
 }
 
+int vmh_thread_count(vmh_vm *vm)
+{
+    vmh_mutex_lock(&vm->life);
+    int count = vm->thread_count;
+    vmh_mutex_unlock(&vm->life);
+    return count;
+}
+
 /* ---- phases and stops --------------------------------------------------------------------------------------------- */
 
 /* Nobody waits for what a VM loads any more: it was retired, or its lane is to stop. */
@@ -285,7 +310,7 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
     *kind = delivered ? vm->stop_kind : VMH_OK;
     if (asked) {
         atomic_store(&vm->stopping, false);
-        vmh_engine_stop(vm, false);
+        vmh_engine_stop(atomic_load(&vm->engine), false);
         uint64_t count;
         while (read(vm->stop_fd, &count, sizeof count) > 0) {
         }
@@ -356,7 +381,7 @@ static void inject(vmh_vm *vm, int64_t now)
     if (vm->stoppable && vm->stop_error != NULL && atomic_exchange(&vm->pending_out, 1) == 0
         && _PyEval_AddPendingCall(vm->interp, stop_pending, vm, 0) != VMH_PENDING_ADDED)
         atomic_store(&vm->pending_out, 0);
-    vmh_engine_stop(vm, true);
+    vmh_engine_stop(atomic_load(&vm->engine), true);
     vm->next_inject_ns = now + vm->inject_gap_ns;
     if (vm->inject_gap_ns < 20000000)
         vm->inject_gap_ns *= 2;
@@ -716,7 +741,7 @@ static bool end(vmh_vm *vm)
     if (hidden)
         park();
     Py_EndInterpreter(vm->tstate);
-    vmh_engine_end(vm);
+    vmh_engine_end(atomic_load(&vm->engine));
     vmh_mutex_lock(&vm->life);
     vm->in_transit = false;
     vm->interp = NULL;

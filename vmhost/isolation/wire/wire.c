@@ -6,9 +6,8 @@
 #include <sys/mman.h>
 
 #include "wire/buffer.h"
-#include "vm/engine.h"
+#include "wire/engine.h"
 #include "wire/handover.h"
-#include "vm/vm_private.h"
 #include "vme_python.h"
 
 /* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves. */
@@ -420,7 +419,7 @@ static int look_up(encoder *e)
 {
     if (++e->walked % STOP_LOOK != 0 || e->vm == NULL || !vmh_vm_stopping(e->vm))
         return 0;
-    PyErr_SetNone(e->vm->stop_error);
+    vmh_vm_raise_stop(e->vm);
     return -1;
 }
 
@@ -637,7 +636,7 @@ static int put(encoder *e, PyObject *value, const step *at)
 /* A list that holds one list ten times, and that one another, is small in its VM, not on the wire: the VM's hard limit holds there too. */
 static size_t most_bytes(vmh_vm *vm)
 {
-    long long hard = vm == NULL ? LLONG_MAX : atomic_load(&vm->meter->hard);
+    long long hard = vm == NULL ? LLONG_MAX : atomic_load(&vmh_vm_meter(vm)->hard);
     return hard == LLONG_MAX ? SIZE_MAX : (size_t)hard;
 }
 

@@ -8,7 +8,8 @@
 #define VMH_WIRE_H
 
 #include "cpython/compat.h"
-#include "lanes/lane.h"
+#include "lanes/blob.h"
+#include "lanes/vm.h"
 
 /* Appends `value` to `blob`. `what` begins the error message ("argument", "result"). Returns 0, or -1 with ValueError,
  * TypeError or MemoryError set: its text names the place, ``argument: $.image[3]: a `Decimal` cannot cross …``. On failure the

@@ -1,14 +1,12 @@
-#include "vm/engine.h"
+#include "wire/engine.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "lanes/critical.h"
 #include "lanes/image.h"
-#include "seal/sealing.h"
+#include "lanes/meter.h"
 #include "vme_python.h"
-#include "vm/vm_private.h"
 
 static const char *const module_name = "vmhost.engine._array";
 
@@ -63,8 +61,8 @@ int vmh_engine_hold_model(vmh_image *image, const char *name, uintptr_t model)
 /* The image of the task that the VM of this thread serves; NULL: none yet. */
 static vmh_image *task_image(void)
 {
-    vmh_seal *seal = vmh_seal_here();
-    return seal == NULL ? NULL : seal->task;
+    vmh_vm *vm = vmh_current();
+    return vm == NULL ? NULL : vmh_vm_task(vm);
 }
 
 static vme_model *find_model(const char *name)
@@ -139,9 +137,9 @@ int vmh_engine_enter(vmh_vm *vm)
         PyErr_SetString(PyExc_ImportError, "the engine is not in this host");
         return -1;
     }
-    if (atomic_load(&vm->engine) == NULL) {
+    if (vmh_vm_engine(vm) == NULL) {
         vme_account account = {
-            .owner = vm->meter,
+            .owner = vmh_vm_meter(vm),
             .charge = account_charge,
             .release = account_release,
             .inherit = account_inherit,
@@ -154,13 +152,10 @@ int vmh_engine_enter(vmh_vm *vm)
             PyErr_NoMemory();
             return -1;
         }
-        vmh_mutex_lock(&vm->life);
-        atomic_store(&vm->engine, context);
-        api->context_stop(context, atomic_load(&vm->stopping));     /* a stop may have come first */
-        vmh_mutex_unlock(&vm->life);
+        vmh_vm_engine_keep(vm, context);
     }
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
-    PyObject *capsule = PyCapsule_New(atomic_load(&vm->engine), VME_CONTEXT_CAPSULE, NULL);
+    PyObject *capsule = PyCapsule_New(vmh_vm_engine(vm), VME_CONTEXT_CAPSULE, NULL);
     PyObject *breathe = dict == NULL ? NULL : vmh_dict_get(dict, "vmhost.breathe");     /* borrowed */
     PyObject *finder = PyCapsule_New((void *)&models, VME_MODELS_CAPSULE, NULL);
     int rc = capsule == NULL || breathe == NULL || finder == NULL || PyDict_SetItemString(dict, VME_CONTEXT_CAPSULE, capsule) < 0
@@ -172,23 +167,20 @@ int vmh_engine_enter(vmh_vm *vm)
     return rc;
 }
 
-void vmh_engine_stop(vmh_vm *vm, bool stop)
+void vmh_engine_stop(vme_context *context, bool stop)
 {
-    vme_context *context = atomic_load(&vm->engine);
     if (context != NULL)
         atomic_load(&engine)->context_stop(context, stop);
 }
 
-void vmh_engine_end(vmh_vm *vm)
+void vmh_engine_end(vme_context *context)
 {
-    vme_context *context = atomic_load(&vm->engine);
     if (context != NULL)
         atomic_load(&engine)->context_end(context);
 }
 
-void vmh_engine_leave(vmh_vm *vm)
+void vmh_engine_leave(vme_context *context)
 {
-    vme_context *context = atomic_exchange(&vm->engine, NULL);
     if (context != NULL)
         atomic_load(&engine)->context_unref(context);
 }

@@ -7,8 +7,10 @@
 #define VMH_ENGINE_H
 
 #include "cpython/compat.h"
-#include "lanes/lane.h"
+#include "lanes/storage.h"
 #include "lanes/vm.h"
+
+struct vme_context;
 
 /* Main interpreter. `module_path`: the file of vmhost.engine._array. -1: an error is set (another table, another version). */
 int vmh_engine_attach(uintptr_t table, const char *module_path);
@@ -20,12 +22,18 @@ int vmh_engine_hold_model(struct vmh_image *image, const char *name, uintptr_t m
 
 /* In a VM, before vmhost.engine._array is made: its context, left where the module looks for it. -1: an error is set. */
 int vmh_engine_enter(vmh_vm *vm);
-/* Any thread, life lock held: work in progress ends soon / may go on from now. */
-void vmh_engine_stop(vmh_vm *vm, bool stop);
+/* What follows is about a VM's context; NULL: it has not loaded the engine, and nothing happens.
+ * Any thread: work in progress ends soon / may go on from now. */
+void vmh_engine_stop(struct vme_context *context, bool stop);
 /* The interpreter is gone: its buffers that others hold are paid for by one of them from now on. */
-void vmh_engine_end(vmh_vm *vm);
-/* The VM is gone. */
-void vmh_engine_leave(vmh_vm *vm);
+void vmh_engine_end(struct vme_context *context);
+/* The VM is gone, and with it its reference. */
+void vmh_engine_leave(struct vme_context *context);
+
+/* What the engine needs of a VM: vm.c gives it. Its context; NULL: it has not loaded the engine. */
+struct vme_context *vmh_vm_engine(vmh_vm *vm);
+/* The VM takes over the reference on its context, which a stop that is under way reaches too. */
+void vmh_vm_engine_keep(vmh_vm *vm, struct vme_context *context);
 
 /* This interpreter's arrays; NULL: vmhost.engine._array is not loaded in it, or an error is set. */
 const struct vme_python_api *vmh_engine_arrays(void);

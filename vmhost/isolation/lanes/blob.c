@@ -1,0 +1,71 @@
+#include "lanes/blob.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void vmh_blob_init(vmh_blob *blob)
+{
+    blob->data = blob->inside;
+    blob->size = 0;
+    blob->capacity = sizeof blob->inside;
+    blob->storages = NULL;
+    blob->storage_count = blob->storage_capacity = 0;
+}
+
+void vmh_blob_clear(vmh_blob *blob)
+{
+    if (blob->data != blob->inside)
+        free(blob->data);
+    for (unsigned i = 0; i < blob->storage_count; i++)
+        vmh_storage_unref(blob->storages[i]);
+    free(blob->storages);
+    vmh_blob_init(blob);
+}
+
+bool vmh_blob_reserve(vmh_blob *blob, size_t more)
+{
+    if (more <= blob->capacity - blob->size)
+        return true;
+    if (more > SIZE_MAX / 2 - blob->size)
+        return false;
+    size_t capacity = blob->size + more;
+    capacity += capacity / 2;
+    uint8_t *data = realloc(blob->data == blob->inside ? NULL : blob->data, capacity);
+    if (data == NULL)
+        return false;
+    if (blob->data == blob->inside)
+        memcpy(data, blob->inside, blob->size);
+    blob->data = data;
+    blob->capacity = capacity;
+    return true;
+}
+
+bool vmh_blob_add_storage(vmh_blob *blob, vmh_storage *storage)
+{
+    if (blob->storage_count == blob->storage_capacity) {
+        unsigned capacity = blob->storage_capacity * 2 + 4;
+        vmh_storage **storages = realloc(blob->storages, capacity * sizeof *storages);
+        if (storages == NULL)
+            return false;
+        blob->storages = storages;
+        blob->storage_capacity = capacity;
+    }
+    blob->storages[blob->storage_count++] = vmh_storage_ref(storage);
+    return true;
+}
+
+void vmh_blob_move(vmh_blob *to, vmh_blob *from)
+{
+    vmh_blob_clear(to);
+    if (from->data == from->inside) {
+        memcpy(to->inside, from->inside, from->size);
+    } else {
+        to->data = from->data;
+        to->capacity = from->capacity;
+    }
+    to->size = from->size;
+    to->storages = from->storages;
+    to->storage_count = from->storage_count;
+    to->storage_capacity = from->storage_capacity;
+    vmh_blob_init(from);
+}

@@ -8,9 +8,8 @@ from concurrent.futures import InterpreterPoolExecutor, ProcessPoolExecutor, Thr
 from pathlib import Path
 
 import vmhost
-from vmhost.bytecode.compiler import compile_task
-
 from bench.functions import ROOT
+from vmhost.bytecode.compiler import compile_task
 
 THREADS, INTERPRETERS, PROCESSES = "threads", "interpreter pool", "process pool"
 EXECUTORS = {THREADS: ThreadPoolExecutor, INTERPRETERS: InterpreterPoolExecutor, PROCESSES: ProcessPoolExecutor}

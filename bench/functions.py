@@ -52,7 +52,7 @@ grove = forest      # the same, asked for few trees
 
 
 def small_arrays(steps):
-    import vmhost.engine.numpy as np       # not where this module is imported: interpreters that are pooled cannot load it
+    import vmhost.engine.numpy as np  # not where this module is imported: interpreters that are pooled cannot load it
     from bench.tasks.arrays.small import work
 
     return work(np, steps)
@@ -60,7 +60,7 @@ def small_arrays(steps):
 
 def use_one_engine_thread():
     """In this process: what is measured with one worker keeps to one core."""
-    import vmhost.engine.library       # not where this module is imported: interpreters that are pooled cannot load it
+    import vmhost.engine.library  # not where this module is imported: interpreters that are pooled cannot load it
 
     vmhost.engine.library.set_threads(1)
 

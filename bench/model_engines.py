@@ -42,8 +42,8 @@ class KeptInTheHost:
     MODULES = (*InTheHost.MODULES, "vmhost.runtime.kept_models")
 
     def __init__(self, folder, threads):
-        from vmhost.runtime.kept_models import KeptModels
         from vmhost.engine import library
+        from vmhost.runtime.kept_models import KeptModels
         library.set_threads(threads)
         data, read_ms = _read(folder)
         self._model = library.Model(data, kept=KeptModels(folder).place(b"network"), spend=True)
@@ -144,6 +144,7 @@ class Torch:
 
     def __init__(self, folder, threads):
         import torch
+
         from bench.torch_network import Network
         torch.set_num_threads(threads)
         torch.set_num_interop_threads(1)

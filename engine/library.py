@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from vmhost.engine._vme import ffi, lib
 
-
 RATES = ("products", "points_2", "points_4", "weight_bytes", "bytes")       # in the order of vme_search.h
 
 

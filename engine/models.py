@@ -163,7 +163,7 @@ def load(name, *, threads=0, ftz=False, search=None, precision="float32"):
     if precision != "float32":
         raise ValueError(f"precision: expected float32, got {precision!r}; models compute in the dtypes of their ONNX file, images in float32: leave it out")
     if names is None:
-        from vmhost.engine.task_models import find     # on hosts only
+        from vmhost.engine.task_models import find  # on hosts only
         label, data = find(name)
         return opened(label, data, threads=threads, ftz=ftz, search=search, spend=isinstance(data, bytearray))
     if name not in names:

@@ -13,9 +13,9 @@ import numpy
 import pytest
 
 import vmhost
+from tests.hosts import bundle, in_a_process, until
 from vmhost.bytecode.format import write_bundle
 from vmhost.bytecode.signing import TrustStore, generate_key
-from tests.hosts import bundle, in_a_process, until
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
 TASK = r"""

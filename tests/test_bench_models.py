@@ -15,7 +15,7 @@ TIMES = {"in the host": (2.0, 4.0, 9.0), "in a VM": (4.0, 5.0, 6.0), "ONNX Runti
 
 def judged(left_out=(), worst=1e-6, agree=True):
     figures = {who: Figure(values, "ms", "less") for who, values in TIMES.items()}
-    return models._judged("din", 2, figures, dict.fromkeys(TIMES, worst), agree, {who: "why" for who in left_out}, {"OpenVINO": {"version": "1"}})
+    return models._judged("din", 2, figures, dict.fromkeys(TIMES, worst), agree, dict.fromkeys(left_out, "why"), {"OpenVINO": {"version": "1"}})
 
 
 def test_ratios_are_the_best_peers_time_over_ours_by_least_times_and_by_medians():

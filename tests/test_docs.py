@@ -20,10 +20,10 @@ import numpy
 import pytest
 
 import vmhost
+from tests.images import device_tools
 from vmhost.bytecode.compiler import compile_sources, compile_task
 from vmhost.bytecode.errors import TaskSpecError
 from vmhost.bytecode.spec import read_task
-from tests.images import device_tools
 from vmhost.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent

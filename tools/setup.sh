@@ -2,7 +2,7 @@
 # Makes this checkout ready to run: finds or fetches a Python, makes .venv, installs the pinned dependencies, builds the
 # native core and the standard-library bundle. Does only what is not done yet; a second run does nothing and needs no network.
 #
-#   sh tools/setup.sh [bench]        bench: also what models are measured against
+#   sh tools/setup.sh [bench|lint]   bench: also what models are measured against; lint: what reads the sources
 #
 # Takes the first Python that works of: $VMHOST_PYTHON; python3.14 and python3.15 on PATH; one that uv has or installs;
 # Debian's packages, unpacked privately. Everything lands in .python/, .venv/, build/ and vmhost/data/ of the checkout; the
@@ -205,14 +205,19 @@ if ! is_stamped .venv/stdlib.stamp "$sources $(states "$bundle")"; then
     stamp .venv/stdlib.stamp "$sources $(states "$bundle")"
 fi
 
-# ---- peers that models are measured against -----------------------------------------------------------------------------
+# ---- what only some targets need ------------------------------------------------------------------------------------------
 
-if [ "${1:-}" = bench ]; then
-    peers="$environment $(digest tools/bench.lock)
+more() {            # more NAME WHAT ADVICE: installs tools/NAME.lock
+    wanted="$environment $(digest "tools/$1.lock")
 $(running)"
-    if ! is_stamped .venv/bench.stamp "$peers"; then
-        say "installing what models are measured against (tools/bench.lock)"
-        install --no-deps --require-hashes -r tools/bench.lock || fail "the peers could not be installed (see above); vmhost bench does without, and says so"
-        stamp .venv/bench.stamp "$peers"
+    if ! is_stamped ".venv/$1.stamp" "$wanted"; then
+        say "installing $2 (tools/$1.lock)"
+        install --no-deps --require-hashes -r "tools/$1.lock" || fail "it could not be installed (see above)$3"
+        stamp ".venv/$1.stamp" "$wanted"
     fi
-fi
+}
+
+case ${1:-} in
+    bench) more bench "what models are measured against" "; vmhost bench does without, and says so" ;;
+    lint) more lint "what reads the sources" "" ;;
+esac

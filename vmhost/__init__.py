@@ -50,7 +50,7 @@ def __getattr__(name):
         globals()[name] = value
         return value
     if name == "__version__":
-        from importlib import metadata      # the version stands in pyproject.toml, and in what was installed from it
+        from importlib import metadata  # the version stands in pyproject.toml, and in what was installed from it
 
         try:
             return metadata.version("vmhost")

@@ -22,10 +22,18 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 
-from vmhost.bytecode.fields import EVERYTHING, GRANTS, MAX_CONCURRENCY, MAX_GRANT_CHARS, MAX_MEMORY_BYTES, MAX_STACK_BYTES, is_unicode, matches, shown
+from vmhost.bytecode.fields import (
+    EVERYTHING,
+    GRANTS,
+    MAX_CONCURRENCY,
+    MAX_GRANT_CHARS,
+    MAX_MEMORY_BYTES,
+    MAX_STACK_BYTES,
+    is_unicode,
+    matches,
+    shown,
+)
 from vmhost.bytecode.format import Manifest
-
-from vmhost.runtime import travel
 from vmhost.errors import (
     ClosedError,
     ConfigurationError,
@@ -34,14 +42,15 @@ from vmhost.errors import (
     TaskError,
     VMHostError,
     VMLostError,
+    advise_executor,
     from_core,
     read_report,
-    advise_executor,
 )
 from vmhost.future import TaskFuture
 from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
+from vmhost.runtime import travel
 from vmhost.task import end_after
 
 _log = logging.getLogger("vmhost")

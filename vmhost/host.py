@@ -19,13 +19,12 @@ import vmhost.bytecode.errors
 from vmhost.bytecode.fields import shown
 from vmhost.bytecode.format import Bundle, read_bundle
 from vmhost.bytecode.signing import TrustStore
-
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
 from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy
 from vmhost.runtime.service import Service
-from vmhost.statistics import Crash
 from vmhost.runtime.system_bundle import IN_CHECKOUT, add_model, boot_image, kept_models
+from vmhost.statistics import Crash
 from vmhost.task import Task, end_after
 
 _log = logging.getLogger("vmhost")
@@ -86,7 +85,7 @@ class Host:
 
         ConfigurationError names file, line and key.
         """
-        from vmhost.host_yaml import read_host_yaml     # schema and YAML are needed by nobody else
+        from vmhost.host_yaml import read_host_yaml  # schema and YAML are needed by nobody else
 
         settings = read_host_yaml(_path(path, "host.yaml"))
         host = cls(trust=settings.trust, allow_unsigned=settings.allow_unsigned, policy=settings.policy,
@@ -296,7 +295,7 @@ def _state_folder(path):
 
     Hosts of this process that were dropped, and are about to let go of theirs, are waited for.
     """
-    from vmhost.runtime.state import StateFolder    # few hosts have one
+    from vmhost.runtime.state import StateFolder  # few hosts have one
 
     for service in list(_services):
         if service.abandoned and service.holds(path):

@@ -11,7 +11,6 @@ import yaml
 
 from vmhost.bytecode.fields import shown
 from vmhost.bytecode.schema import validator
-
 from vmhost.errors import ConfigurationError
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy, byte_count, field_problem, seconds
 

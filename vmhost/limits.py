@@ -10,8 +10,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from vmhost.bytecode.fields import END_OF_TIME_S, EXPECTED_LIMITS, FUNCTION, GRANTS, MAX_PRIORITY, MIN_PRIORITY, limit_is_right, matches, shown
-
+from vmhost.bytecode.fields import (
+    END_OF_TIME_S,
+    EXPECTED_LIMITS,
+    FUNCTION,
+    GRANTS,
+    MAX_PRIORITY,
+    MIN_PRIORITY,
+    limit_is_right,
+    matches,
+    shown,
+)
 from vmhost.errors import ConfigurationError
 
 _BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}

@@ -15,11 +15,10 @@ import weakref
 from collections import deque
 
 from vmhost.bytecode.fields import shown
-
-from vmhost.runtime.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, VMHostError
 from vmhost.future import TaskFuture
 from vmhost.isolation.vm import LEAST_STACK_BYTES
+from vmhost.runtime.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.statistics import VMTotals
 
 # What a BreakerPolicy's `failures` names.

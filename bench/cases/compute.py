@@ -6,7 +6,6 @@ from the best round of each contender; the median over the rounds stands beside 
 """
 
 import vmhost.engine.library
-
 from bench import contenders, functions
 from bench.contenders import PROCESSES
 from bench.measure import Result, interleaved, per_second

@@ -15,11 +15,10 @@ import time
 from compression import zstd
 from pathlib import Path
 
-from vmhost.image import ImageError, folder
-
 from bench import contenders
 from bench.functions import ROOT
 from bench.measure import Figure, Result, interleaved
+from vmhost.image import ImageError, folder
 
 _TASK = ROOT / "tasks" / "digits"
 _IDLE_S = 2.5       # within it an idle host gives pages back twice

@@ -20,8 +20,8 @@ from bench.cases import ENGINE_CLASSES, ENGINE_SIZES
 from bench.functions import ROOT
 from bench.measure import Figure, Result, interleaved, per_call_us, per_second, seconds
 from bench.tasks.arrays.small import work
-from vmhost.engine import library
 from tests.engine import op_cases
+from vmhost.engine import library
 
 OURS, NUMPY, ITSELF = "vmhost.engine.numpy", "NumPy", "NumPy, once more"
 

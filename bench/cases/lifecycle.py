@@ -10,13 +10,11 @@ from concurrent.futures import InterpreterPoolExecutor, ProcessPoolExecutor
 
 import psutil
 
-from vmhost.host import system_image
-from vmhost.isolation.vm import core, image_of
-
-from vmhost.bytecode.compiler import compile_sources
-
 from bench.functions import import_all
 from bench.measure import Result, interleaved, seconds
+from vmhost.bytecode.compiler import compile_sources
+from vmhost.host import system_image
+from vmhost.isolation.vm import core, image_of
 
 IMPORTS = {
     "bare": [],

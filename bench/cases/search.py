@@ -5,9 +5,9 @@ what the search chooses. One thread; the networks are run whole, so that each st
 import tempfile
 from pathlib import Path
 
-from vmhost import engine
 from bench import networks
 from bench.measure import Figure, Result
+from vmhost import engine
 from vmhost.bytecode.models import compile_model
 from vmhost.engine import library
 

@@ -5,10 +5,8 @@ import time
 from concurrent.futures import CancelledError
 
 import vmhost
-
 from bench import contenders, handover
 from bench.measure import Figure, Result, interleaved
-
 
 _SPAN_S = 0.02          # a call lasts that long before it is stopped: by then its VM's successor has booted
 _REACH_MS = 2.0

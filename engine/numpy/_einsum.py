@@ -65,8 +65,8 @@ def _subscripts(text, ranks):
                 raise ValueError("einstein sum subscripts string contains too many subscripts for operand " f"{i}")
             inputs[i] = term.replace("...", dots[most - extra:])
         elif named != rank:
-            raise ValueError(f"operand has more dimensions than subscripts given in einstein sum, but no '...' ellipsis provided to "
-                             f"broadcast the extra dimensions." if named < rank else
+            raise ValueError("operand has more dimensions than subscripts given in einstein sum, but no '...' ellipsis provided to "
+                             "broadcast the extra dimensions." if named < rank else
                              f"einstein sum subscripts string contains too many subscripts for operand {i}")
     if not arrow:
         together = "".join(inputs)

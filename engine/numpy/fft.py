@@ -4,7 +4,8 @@ all else is computed in double."""
 from operator import index as _index
 
 from vmhost.engine import _array as _a
-from vmhost.engine.numpy._shapes import _axis, roll as _roll
+from vmhost.engine.numpy._shapes import _axis
+from vmhost.engine.numpy._shapes import roll as _roll
 
 __all__ = ["fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "irfft", "irfft2", "irfftn",
            "rfft", "rfft2", "rfftfreq", "rfftn"]

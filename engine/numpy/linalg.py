@@ -7,8 +7,11 @@ The work is the engine's `vme_linear`: solve, inv, det and cholesky need nothing
 from operator import index as _index
 
 from vmhost.engine import _array as _a
-from vmhost.engine.numpy._products import cross as _cross, outer as _outer_any, tensordot, vecdot
-from vmhost.engine.numpy._shapes import matrix_transpose, moveaxis as _moveaxis
+from vmhost.engine.numpy._products import cross as _cross
+from vmhost.engine.numpy._products import outer as _outer_any
+from vmhost.engine.numpy._products import tensordot, vecdot
+from vmhost.engine.numpy._shapes import matrix_transpose
+from vmhost.engine.numpy._shapes import moveaxis as _moveaxis
 
 __all__ = ["LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "matmul",
            "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",

@@ -3,8 +3,8 @@
 Takes `{"image": 64 numbers from 0 to 16, row by row, or an array of them}` and returns the digit, 0..9.
 """
 
-from vmhost import engine
 import vmhost.engine.numpy as np
+from vmhost import engine
 
 SIDE = 8
 INK = 16

@@ -7,8 +7,9 @@ The image is also compared moved by half a pixel and by one each way, 25 images 
 import heapq
 from collections import Counter
 
-import vmhost.engine.numpy as np
 from images import SIDE, read_references, shifts
+
+import vmhost.engine.numpy as np
 
 STEPS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 

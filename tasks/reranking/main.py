@@ -7,8 +7,8 @@ sales.
 
 import json
 
-from vmhost import engine
 import vmhost.engine.numpy as np
+from vmhost import engine
 
 _known = {}
 

@@ -5,9 +5,10 @@ counted by place and direction (`descriptors.py`); the nearest class wins, by th
 account (linear discriminant analysis). What is known of the classes is worked out in setup() from 1,297 images with labels.
 """
 
-import vmhost.engine.numpy as np
 from descriptors import SIDE, describe
 from discriminant import fit
+
+import vmhost.engine.numpy as np
 
 INK = 16
 

@@ -6,9 +6,10 @@ Takes `{"picture": array (height, width, 3), uint8, "count": 3}` (`count` may be
 
 import json
 
-from vmhost import engine
-import vmhost.engine.numpy as np
 from pictures import prepare
+
+import vmhost.engine.numpy as np
+from vmhost import engine
 
 LEAST, MOST = 8, 4096       # pixels of a side
 

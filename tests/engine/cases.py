@@ -13,8 +13,8 @@ import inspect
 import numpy
 import pytest
 
-import vmhost.engine.numpy
 import vmhost
+import vmhost.engine.numpy
 from tests.engine.test_arrays_against_numpy import assert_same
 from tests.hosts import bundle
 

@@ -5,9 +5,8 @@ import gc
 import pytest
 
 import vmhost.engine.numpy
-from vmhost.engine import _array
 from tests.engine.library import Context, backend_name, backends, check, library
-
+from vmhost.engine import _array
 
 vmhost.engine.numpy.True_, vmhost.engine.numpy.False_      # constants: made once, kept by the module
 

@@ -13,12 +13,12 @@ import warnings
 import numpy
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
+from tests.engine.library import backend_name, backends, on_backend
 from vmhost.bytecode.errors import CompileError
 from vmhost.bytecode.models import READERS, compile_model
 from vmhost.bytecode.models.network import DTYPES
 from vmhost.engine import _array
 from vmhost.engine.models import Model
-from tests.engine.library import backend_name, backends, on_backend
 
 UNREAD = "unread"
 

@@ -8,7 +8,8 @@ import operator
 
 import numpy
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import vmhost.engine.numpy
 

@@ -7,14 +7,14 @@ import numpy
 import pytest
 
 import vmhost.engine.numpy
+from tests.engine.test_arrays_against_numpy import CUBE, outcome
 from vmhost.engine import _array
-from tests.engine.test_arrays_against_numpy import CUBE, check, outcome
 
 SHAPES = """
     np.zeros((2**40, 2**40)); np.zeros((0, 2**62, 2**62)); np.empty((2**32, 2**32)); np.ones((2**31, 2**31, 2)); np.full((2**62, 4), 1.5);
     np.zeros(2**63); np.zeros(-2**70); np.zeros(-1); np.zeros((2, -3)); np.empty((0, -1)); np.full(-1, 2); np.ones((3, 4, -5)); np.zeros((1,) * 65);
-    np.zeros((1.5,)); np.zeros('3'); np.zeros((2, None)); x.reshape(2**62, 2**62); 
-    x.reshape((1,) * 65); np.broadcast_to(x, (-1, 2, 3, 4)); 
+    np.zeros((1.5,)); np.zeros('3'); np.zeros((2, None)); x.reshape(2**62, 2**62);
+    x.reshape((1,) * 65); np.broadcast_to(x, (-1, 2, 3, 4));
     np.broadcast_to(x, (1,) * 65); np.broadcast_to(1.0, (2**31, 2**31)) + np.ones((2**31, 1)); np.linspace(0, 1, -3); np.eye(-1);
     np.eye(2**33); np.identity(-2); np.repeat(x, -1); np.repeat(x, [1, -1, 1], 1); np.repeat(x, [1, 2], 1); np.tile(x, -1); np.resize(x, (-1, 2));
     np.pad(x, -1); np.frombuffer(b'12345678', 'f8', 2); np.frombuffer(b'12345678', 'f8', 1, 4);
@@ -30,7 +30,7 @@ READ_ONLY = """
     np.matmul(x, x.swapaxes(1, 2)[:, :, :], out=fixed[:, :, :3]); fixed.sort(); fixed.fill(3); np.copyto(fixed, x);
     fixed.T.__setitem__(0, 1);
     fixed[0].__setitem__(0, 1); fixed.reshape(-1).__setitem__(0, 1); fixed.view('i8').__setitem__(0, 1);
-    np.clip(x, 1, 2, out=fixed); 
+    np.clip(x, 1, 2, out=fixed);
     np.broadcast_to(x, (2, 2, 3, 4)).__setitem__(0, 1); memoryview(fixed).__setitem__((0, 0, 0), 1.0);
     np.put_along_axis(fixed, np.zeros((1, 3, 4), int), 1, 0); fixed.real.__setitem__(0, 1); np.cumsum(x, 0, out=fixed)
 """

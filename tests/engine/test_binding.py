@@ -8,7 +8,6 @@ import vmhost.engine.numpy as np
 from vmhost.engine import declarations, library
 from vmhost.engine._vme import ffi, lib
 
-
 TEXT = "".join(header.read_text() for header in declarations.HEADERS)
 
 

@@ -2,10 +2,11 @@
 
 import numpy
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import vmhost.engine.numpy as np
 import vmhost
+import vmhost.engine.numpy as np
 from tests.hosts import bundle
 
 pytestmark = pytest.mark.usefixtures("backend")       # every test on each backend

@@ -7,8 +7,8 @@ import zipfile
 import numpy
 import pytest
 
-import vmhost.engine.numpy as np
 import vmhost
+import vmhost.engine.numpy as np
 from tests.hosts import bundle
 
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128"]

@@ -5,10 +5,11 @@ import sys
 
 import numpy
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import vmhost.engine.numpy as np
 import vmhost
+import vmhost.engine.numpy as np
 from tests.hosts import bundle
 
 DTYPES = ["float32", "float64", "complex64", "complex128", "int64"]

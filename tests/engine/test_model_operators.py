@@ -4,10 +4,10 @@ import numpy
 import pytest
 from onnx import helper
 
-from vmhost.bytecode.errors import CompileError
-from vmhost.bytecode.models import compile_model
 from tests import networks
 from tests.engine.test_tensor_models import agrees, runs
+from vmhost.bytecode.errors import CompileError
+from vmhost.bytecode.models import compile_model
 
 X = networks.values((2, 4, 9))
 IMAGE = networks.values((2, 4, 6, 7))

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from vmhost import engine
 from bench.networks import resnet18
+from tests import networks
+from tests.engine.library import backends, on_backend
+from vmhost import engine
 from vmhost.bytecode.models import compile_model
 from vmhost.engine import _array, library
 from vmhost.engine.models import Model
-from tests import networks
-from tests.engine.library import backends, on_backend
 
 SMALL = compile_model(networks.small(), "small.onnx")
 

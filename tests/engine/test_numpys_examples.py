@@ -17,11 +17,11 @@ import sys
 import numpy
 import pytest
 
-import vmhost.engine.numpy
 import vmhost
+import vmhost.engine.numpy
+from tests.hosts import bundle
 from vmhost.engine import surface
 from vmhost.engine.numpy._absent import ABSENT_METHODS
-from tests.hosts import bundle
 
 SCALAR = "a number of its own kind of scalar"
 NO_WARNINGS = "there are no floating-point warnings to set"

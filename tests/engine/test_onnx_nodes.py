@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from vmhost.bytecode.models import READERS
 from tests.engine import onnx_nodes
+from vmhost.bytecode.models import READERS
 
 
 def test_what_is_claimed_is_right_on_every_backend():

@@ -2,19 +2,19 @@
 
 import threading
 
-import vmhost.engine.numpy as np
 import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import vmhost.engine.numpy as np
+from tests import networks
+from tests.engine.library import backends, on_backend
+from tests.networks import images
 from vmhost.bytecode.errors import CompileError
 from vmhost.bytecode.models import compile_model
 from vmhost.engine import _array
 from vmhost.engine.models import opened
-from tests import networks
-from tests.engine.library import backends, on_backend
-from tests.networks import images
 
 
 def attention(heads=2, depth=8, positions=40):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import vmhost.engine.numpy
+from tests.engine.test_every_operator import operators as of_the_headers
 from vmhost.engine import _array, operators
 from vmhost.engine._vme import lib
-from tests.engine.test_every_operator import operators as of_the_headers
 
 ROOT = Path(__file__).parents[2]
 DEFINITION = re.compile(r"^(static )?[a-z][\w *]*?\b(\w+)\([^;{}]*?\)\n\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)

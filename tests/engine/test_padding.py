@@ -2,7 +2,8 @@
 
 import numpy
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import vmhost.engine.numpy
 from tests.engine.test_arrays_against_numpy import check

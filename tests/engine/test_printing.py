@@ -2,7 +2,8 @@
 
 import numpy
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from numpy import inf, nan
 
 import vmhost.engine.numpy as np

@@ -4,7 +4,8 @@ import warnings
 
 import numpy
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import vmhost
 from tests.engine.programs import Program, difference, exact_part

@@ -3,8 +3,8 @@
 import numpy
 import pytest
 
-import vmhost.engine.numpy as np
 import vmhost
+import vmhost.engine.numpy as np
 from tests.engine.cases import again_in_a_vm, check, host_of_cases, outcomes  # noqa: F401 - two are fixtures
 from tests.engine.test_array_expressions import assert_near
 from tests.hosts import bundle

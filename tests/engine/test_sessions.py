@@ -2,18 +2,18 @@
 
 import os
 
-import vmhost.engine.numpy as np
 import numpy
 import pytest
 from onnx import helper
 
+import vmhost.engine.numpy as np
+from tests import networks
+from tests.engine.test_models import window
 from vmhost import engine
 from vmhost.bytecode.models import compile_model
 from vmhost.engine import library
 from vmhost.engine._vme import ffi, lib
 from vmhost.engine.models import opened
-from tests import networks
-from tests.engine.test_models import window
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import itertools
 
 import numpy
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import vmhost.engine.numpy
 from tests.engine.arrays import arrays

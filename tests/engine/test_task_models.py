@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy
 import pytest
 
-from vmhost import engine
 import vmhost
+from tests import networks
+from vmhost import engine
 from vmhost.bytecode import task_models
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import TaskSpecError
 from vmhost.engine.task_models import look_in
-from tests import networks
 
 MAIN = """
 from vmhost import engine

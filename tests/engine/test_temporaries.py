@@ -65,7 +65,7 @@ def expression(draw, depth=3):
         f"({one} // 7)", f"({one} & {other})", f"np.add({one}, {other})", f"np.negative({one})", f"np.maximum({one}, {other})",
         f"np.square({one})", f"({one}).__sub__({other})", f"operator.xor({one}, {other})", f"(lambda x: x + x)({one})",
         f"(lambda x, y={one}: y - x)({other})", f"functools.reduce(np.add, [{one}, {other}, {one}])", f"sum([{one}, {other}], {one})",
-        f"functools.partial(np.subtract, {one})({other})", f"[x * 2 for x in store][0]", f"next(map(np.negative, [{one}]))",
+        f"functools.partial(np.subtract, {one})({other})", "[x * 2 for x in store][0]", f"next(map(np.negative, [{one}]))",
         f"max({one}, {other}, key=total)", f"divmod({one}, 9)[1]", f"np.where({one} > {other}, {one}, {other})", f"({one})[::-1]",
         f"({one} if total({one}) > 0 else {other})", f"identity({one})", f"twice({one})", f"operator.iadd({one} + 0, {other})",
         f"({one} + total({other}))", f"({one}).astype('int64', copy=False)", f"np.asarray({one})", f"({one}).T", f"np.positive({one})",

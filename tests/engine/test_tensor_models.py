@@ -8,13 +8,13 @@ from onnx import helper
 
 import bench.networks
 import vmhost.engine.library
+from tests import networks
+from tests.engine.library import backends, names, on_backend
 from vmhost.bytecode.errors import CompileError
 from vmhost.bytecode.models import compile_model
 from vmhost.bytecode.models.network import BINARY, REDUCE, UNARY
 from vmhost.engine import _array
 from vmhost.engine.models import Model, opened
-from tests import networks
-from tests.engine.library import backends, names, on_backend
 
 
 def runs(data, inputs):

@@ -7,11 +7,11 @@ import textwrap
 import numpy
 import pytest
 
-import vmhost.engine.numpy as np
 import vmhost
-from vmhost.bytecode.compiler import compile_sources
+import vmhost.engine.numpy as np
 from tests.engine.cases import again_in_a_vm, check, host_of_cases  # noqa: F401 - two are fixtures
 from tests.engine.test_arrays_against_numpy import outcome
+from vmhost.bytecode.compiler import compile_sources
 
 pytestmark = [pytest.mark.usefixtures("again_in_a_vm"), pytest.mark.filterwarnings("ignore")]
 

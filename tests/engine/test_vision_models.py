@@ -7,9 +7,9 @@ import pytest
 from onnx import helper
 
 from bench.networks import mobilenet_v2, resnet50, shufflenet_v2, squeezenet1_1
-from vmhost.bytecode.models import compile_model
 from tests import networks
 from tests.engine.test_models import agrees, opened, window
+from vmhost.bytecode.models import compile_model
 
 FEW_STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 40, 2, 2))
 SMALL = {

@@ -289,7 +289,7 @@ def main(mode, step="1"):
 
     def run():
         try:
-            import vmhost.engine.numpy as np       # so that libvme is there
+            import vmhost.engine.numpy as np  # so that libvme is there
             tried = operations() | (cases(np) if mode != "python" else {})
             ways = [Refused(lib, True), Refused(lib, False)] if mode == "account" else [Failing(lib, mode)]
             for way in ways:

@@ -12,7 +12,6 @@ import pytest
 
 from tests.hosts import ROOT
 
-
 LITTLE = 60_000     # bytes: with less, a VM may not get as far as taking the call
 
 

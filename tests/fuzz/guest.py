@@ -425,7 +425,7 @@ PLAIN = (
     lambda: float("inf"), lambda: float("nan"), lambda: 1j, lambda: "", lambda: "a", lambda: "\0",
     lambda: chr(0xDC80), lambda: "utf-8", lambda: "r", lambda: "w+b", lambda: "f8", lambda: "é" * 9,
     lambda: "select 1", lambda: "%s%d{0}", lambda: b"", lambda: b"abc", lambda: b"\xff" * 40, lambda: b"\0",
-    lambda: (), lambda: (1, 2), lambda: ("127.0.0.1", 1), lambda: [], lambda: [1, "a"], lambda: {},
+    lambda: (), lambda: (1, 2), lambda: ("127.0.0.1", 1), list, lambda: [1, "a"], dict,
     lambda: {"a": 1}, lambda: set(), lambda: frozenset((1,)), lambda: range(5), lambda: slice(0, 2**70, -1),
     lambda: ..., lambda: NotImplemented, lambda: bytearray(b"abc"), lambda: memoryview(bytearray(8)),
     lambda: object(), lambda: ValueError("x"), lambda: Junk, lambda: len, lambda: print, lambda: lambda *a, **k: 1,

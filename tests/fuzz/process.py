@@ -19,11 +19,11 @@ import warnings
 from pathlib import Path
 
 import vmhost
-from vmhost.bytecode.compiler import compile_sources
 from tests.fuzz.exclusions import SKIPPED
 from tests.fuzz.guest_notes import notes
-from vmhost.stdlib.policy import POLICY
+from vmhost.bytecode.compiler import compile_sources
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
+from vmhost.stdlib.policy import POLICY
 
 HERE = Path(__file__).parent
 BATCHES, STEPS, THREADS = 6, 400, 2

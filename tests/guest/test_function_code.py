@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vmhost.bytecode.verifier import verify
 from tests.hosts import bundle
 from vmhost import Host
+from vmhost.bytecode.verifier import verify
 from vmhost.isolation import vm as isolation
 
 native = isolation.core()

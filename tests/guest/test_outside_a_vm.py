@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import vmhost
-from vmhost.bytecode.compiler import compile_sources
 from tests.hosts import ROOT
+from vmhost.bytecode.compiler import compile_sources
 
 TASK = '''
 from vmhost.guest import Buffer, HostFunctionError, PermissionDenied, Stopped, deadline, host, log, resources

@@ -38,7 +38,7 @@ class Plain:
     a: int
     b: "str" = "x"
     c: list[int] = field(default_factory=list)
-    d: typing.Optional[int] = None
+    d: typing.Optional[int] = None  # noqa: UP045
     e: typing.Callable[[int], str] = len
     f: T = 3
     g: Arrow = dataclasses.field(default=3)

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 import vmhost
-from vmhost.bytecode import signing
-from vmhost.bytecode.compiler import compile_task
 from tests import networks
 from tests.hosts import ROOT
 from tests.tasks import test_numerical_scripts as numerical
-from vmhost.lines import json_values
+from vmhost.bytecode import signing
+from vmhost.bytecode.compiler import compile_task
 from vmhost.cli import failures, main
 from vmhost.image import absent_modules, folder, link
+from vmhost.lines import json_values
 
 sys.path.insert(0, str(ROOT / "tasks"))
 import cases  # noqa: E402

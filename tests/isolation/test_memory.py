@@ -4,8 +4,8 @@ import pytest
 
 import vmhost
 from tests.hosts import bundle, until
-from vmhost.isolation import vm as isolation
 from vmhost.host import system_image
+from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
 MIB = 1 << 20

@@ -30,8 +30,8 @@ import time
 import types
 from pathlib import Path
 
-from vmhost.bytecode.verifier import VerifyError, load, verify
 from tests.properties.code_mutations import code_objects, load_specimens, mutant
+from vmhost.bytecode.verifier import VerifyError, load, verify
 
 ROOT = Path(__file__).resolve().parents[2]
 CRASHERS = ROOT / "tests" / "crashers"

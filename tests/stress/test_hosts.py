@@ -15,8 +15,8 @@ import time
 import pytest
 
 import vmhost
-from vmhost.bytecode.compiler import compile_sources
 from tests.guests import GUESTS
+from vmhost.bytecode.compiler import compile_sources
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
 SECONDS = float(os.environ.get("VMHOST_STRESS_S", "20"))

@@ -7,8 +7,8 @@ import numpy
 import pytest
 
 import vmhost
-from vmhost.bytecode.compiler import compile_task
 from tasks.cases import read_digits, read_tumours
+from vmhost.bytecode.compiler import compile_task
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
 SCRIPTS = ("clusters", "tracking", "bank", "regression")

@@ -7,13 +7,13 @@ import numpy
 import pytest
 
 import vmhost
+from tasks import cases
+from tasks.training import digits_cnn, reranking, vision
+from tasks.training.onnx_files import read_weights
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.models import compile_model
 from vmhost.engine import _array
 from vmhost.engine.models import Model
-from tasks import cases
-from tasks.training import digits_cnn, reranking, vision
-from tasks.training.onnx_files import read_weights
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
 

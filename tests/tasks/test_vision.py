@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy
 import pytest
 
-import vmhost.engine.numpy as np
 import vmhost
-from vmhost.bytecode.compiler import compile_task
+import vmhost.engine.numpy as np
 from tasks import cases
 from tasks.training import vision
 from tasks.training.onnx_files import read_weights
 from tasks.vision import pictures
+from vmhost.bytecode.compiler import compile_task
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from vmhost.bytecode.format import Bundle, Manifest, Module
 from tests.vmhost.fake_core import FakeCore
 from vmhost import host as host_module
+from vmhost.bytecode.format import Bundle, Manifest, Module
 from vmhost.host import Host
 
 

@@ -6,10 +6,10 @@ import os
 import numpy
 import pytest
 
-import vmhost.engine.numpy as np
 import vmhost
-from vmhost.engine import _array
+import vmhost.engine.numpy as np
 from tests.hosts import bundle, in_a_process, until
+from vmhost.engine import _array
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
 # Large enough that each is divided among the engine's threads, or needs memory of its own beside its result's.

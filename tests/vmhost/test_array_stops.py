@@ -8,10 +8,10 @@ from concurrent.futures import CancelledError
 import numpy
 import pytest
 
-import vmhost.engine.numpy as np
 import vmhost
-from vmhost.engine import _array, operators
+import vmhost.engine.numpy as np
 from tests.hosts import bundle, until
+from vmhost.engine import _array, operators
 from vmhost.limits import Policy
 
 # One call each that takes long against all around it, so that a stop falls into the engine.

@@ -3,8 +3,8 @@
 import numpy
 import pytest
 
-import vmhost.engine.numpy as np
 import vmhost
+import vmhost.engine.numpy as np
 from tests.hosts import bundle
 
 TASK = '''

@@ -5,10 +5,10 @@ import gc
 import numpy
 import pytest
 
-import vmhost.engine.numpy as np
 import vmhost
-from vmhost.engine import _array, library
+import vmhost.engine.numpy as np
 from tests.hosts import bundle, until
+from vmhost.engine import _array, library
 
 TASK = """
     import vmhost.engine.numpy as np

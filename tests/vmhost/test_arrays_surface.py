@@ -5,10 +5,10 @@ import textwrap
 
 import pytest
 
-import vmhost.engine.numpy as np
 import vmhost
-from tests.engine.test_arrays_against_numpy import outcome
+import vmhost.engine.numpy as np
 from tests.engine.test_array_expressions import CASES, VALUES, evaluated, fill, flat, pads, part, protected, same_array
+from tests.engine.test_arrays_against_numpy import outcome
 from tests.hosts import bundle
 
 TASK = """

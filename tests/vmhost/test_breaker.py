@@ -2,8 +2,8 @@
 
 import pytest
 
-from vmhost.runtime.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Counts, Refused
 from vmhost.limits import BreakerPolicy
+from vmhost.runtime.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Counts, Refused
 
 
 class Clock:

@@ -12,11 +12,11 @@ import threading
 import pytest
 
 import vmhost
-from vmhost.bytecode.format import write_bundle
 from tests.hosts import ROOT, bundle, until
-from vmhost.lines import folder_server
+from vmhost.bytecode.format import write_bundle
 from vmhost.cli import failures, main
 from vmhost.errors import ConfigurationError
+from vmhost.lines import folder_server
 from vmhost.lines.folder_server import FolderServer
 from vmhost.lines.stdout import OutputError
 

@@ -744,7 +744,7 @@ def test_a_dropped_host_cleans_up_after_itself(monkeypatch, bundle):
     core = FakeCore()
     monkeypatch.setattr(host_module.isolation, "core", lambda: core)
     monkeypatch.setattr(host_module, "system_image", lambda native: native.Image())
-    host = host_module.Host(allow_unsigned=True, functions={"me": lambda value: host})
+    host = host_module.Host(allow_unsigned=True, functions={"me": lambda value: host})  # noqa: F821
     task = host.load(bundle())
     assert task(1) == 1
     service, seen = host._service, weakref.ref(host)

@@ -10,9 +10,9 @@ import pytest
 
 import vmhost
 from tests.hosts import ROOT, bundle, in_a_process, stopped_by_its_deadline, until
+from vmhost.limits import Policy
 from vmhost.runtime import service as service_module
 from vmhost.runtime.host_functions import FunctionThreads
-from vmhost.limits import Policy
 
 ASKS = "from vmhost import guest\ndef run(value):\n    return guest.host.price(value)\n"
 LONG_S = 120

@@ -14,9 +14,9 @@ import numpy
 import pytest
 
 import vmhost
-from vmhost.bytecode.compiler import compile_task
 from tests import networks
 from tests.hosts import in_a_process
+from vmhost.bytecode.compiler import compile_task
 from vmhost.runtime.kept_models import KeptModels
 
 MAIN = """

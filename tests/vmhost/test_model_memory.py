@@ -7,10 +7,10 @@ import numpy
 import pytest
 from onnx import helper
 
+from tests import networks
 from vmhost.bytecode.compiler import compile_task
 from vmhost.engine import task_models
 from vmhost.engine.models import opened
-from tests import networks
 
 MIB = 1 << 20
 ROWS = numpy.arange(0, 8192, 2048)

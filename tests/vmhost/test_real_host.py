@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import itertools
 import logging
 import os
 import signal
@@ -13,12 +12,12 @@ import time
 import pytest
 
 import vmhost
-from vmhost.bytecode.compiler import compile_sources
-from vmhost.bytecode.format import write_bundle
-from vmhost.bytecode.signing import generate_key
 from tests import hosts
 from tests.guests import GUESTS
 from tests.hosts import stopped_by_its_deadline, until
+from vmhost.bytecode.compiler import compile_sources
+from vmhost.bytecode.format import write_bundle
+from vmhost.bytecode.signing import generate_key
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 
 TASK = GUESTS + """

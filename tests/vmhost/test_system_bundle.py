@@ -5,12 +5,12 @@ import platform
 
 import pytest
 
+from vmhost import host
 from vmhost.bytecode.acceptance import is_accepted
 from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
-from vmhost import host
-from vmhost.runtime import system_bundle as module
 from vmhost.errors import ConfigurationError
 from vmhost.isolation.vm import core
+from vmhost.runtime import system_bundle as module
 from vmhost.runtime.system_bundle import system_bundle
 from vmhost.stdlib import build as builder
 

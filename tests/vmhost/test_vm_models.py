@@ -10,13 +10,13 @@ from onnx import helper
 
 import vmhost
 from bench.networks import resnet18
+from tests import networks
+from tests.hosts import until
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.format import read_bundle, write_bundle
 from vmhost.bytecode.models import compile_model
 from vmhost.engine import library
 from vmhost.engine.models import opened
-from tests import networks
-from tests.hosts import until
 from vmhost.limits import Policy
 
 MAIN = """

@@ -5,9 +5,8 @@ import sys
 
 import click
 
-from vmhost.lines import exit_codes
-from vmhost.lines import stdout
 from vmhost.cli.output import Output
+from vmhost.lines import exit_codes, stdout
 from vmhost.lines.exit_codes import (  # noqa: F401  (commands name them by this module)
     DONE,
     HOST_FAILED,

@@ -23,7 +23,7 @@ class _Console(Console):
     """A console that leaves a reader who went away to the command, which ends quietly with the exit code for it."""
 
     def on_broken_pipe(self):
-        raise
+        raise  # noqa: PLE0704 - within an except clause of the caller
 
 
 class Output:

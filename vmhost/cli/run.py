@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from vmhost.lines import json_values
 from vmhost.cli import failures, inspect, keys, tracebacks
+from vmhost.lines import json_values
 
 
 @click.command(short_help="Call BUNDLE's entry point and print the result.")

@@ -5,9 +5,8 @@ not loaded already. Nothing here is secret from the task: what must hold is held
 hook).
 """
 
-import sys
-
 import _frozen_importlib
+import sys
 from _frozen_importlib import ModuleSpec
 
 _io = sys.modules["_io"]
@@ -277,7 +276,7 @@ def entry_for(name):
 def _is_async(function):
     code = getattr(function, "__code__", None) or getattr(getattr(function, "__func__", None), "__code__", None)
     if code is None:
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+        code = getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004 - asked of the class, as CPython does
     return code is not None and bool(code.co_flags & _COROUTINE)
 
 

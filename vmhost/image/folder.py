@@ -20,7 +20,6 @@ from pathlib import Path
 from vmhost.bytecode.errors import BundleError
 from vmhost.bytecode.format import read_bundle
 from vmhost.bytecode.offered import NATIVE_MODULES
-
 from vmhost.image import ImageError, host_code, link, modules, toolchain
 from vmhost.runtime.system_bundle import system_bundle
 

@@ -17,7 +17,6 @@ from vmhost import bytecode
 from vmhost.bytecode.format import Manifest, Module, module_path, write_bundle
 from vmhost.bytecode.source import compile_source
 from vmhost.bytecode.texts import collect_texts
-
 from vmhost.image.line_tables import without_columns
 from vmhost.image.modules import imports_of
 from vmhost.stdlib.splitting import compile_patterns

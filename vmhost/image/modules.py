@@ -11,7 +11,6 @@ from collections import defaultdict
 
 from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
 from vmhost.bytecode.offered import NATIVE_MODULES
-
 from vmhost.image import ImageError
 from vmhost.image.absent_modules import stand_ins
 from vmhost.image.line_tables import without_columns
@@ -62,7 +61,7 @@ class Library:
             if name.startswith("vmhost.parts."):
                 self._parts[name.removeprefix("vmhost.parts.").partition("__")[0]].append(name)
 
-    @functools.cache
+    @functools.cache  # noqa: B019 - one object lives as long as the build
     def _imports_of(self, name):
         module = self.modules[name]
         return imports_of(marshal.loads(module.code), name, module.is_package)

@@ -6,7 +6,6 @@
 import importlib
 
 
-
 def core():
     """The native module `vmhost.isolation._core`. ImportError with what to do when it was not built."""
     try:

@@ -20,9 +20,8 @@ import threading
 import time
 
 from vmhost.bytecode.fields import shown
-
-from vmhost.lines import json_values
 from vmhost.errors import ConfigurationError, VMHostError
+from vmhost.lines import json_values
 from vmhost.lines.stdout import OutputError
 
 LOOK_EVERY_S = 1.0

@@ -140,7 +140,7 @@ def _tagged(tag, content):
                 real, imaginary = map(_real, inner)
                 return complex(real, imaginary)
             case "$dict":
-                return {key: item for key, item in map(_pair, inner)}
+                return dict(map(_pair, inner))
             case "$float":
                 return float({"nan": "nan", "inf": "inf", "-inf": "-inf"}[content])
             case "$int":

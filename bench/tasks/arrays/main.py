@@ -10,8 +10,9 @@ def run(value):
 
 
 def small(steps):
-    import vmhost.engine.numpy as np
     from small import work
+
+    import vmhost.engine.numpy as np
 
     return work(np, steps)
 

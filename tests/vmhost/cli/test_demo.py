@@ -13,8 +13,7 @@ import pytest
 
 from tests.hosts import ROOT
 from tests.vmhost.cli.command import COMMAND
-from vmhost.cli import demonstration
-from vmhost.cli import failures
+from vmhost.cli import demonstration, failures
 
 
 @pytest.fixture

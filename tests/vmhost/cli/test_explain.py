@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from vmhost.bytecode.models import compile_model, compiled
 from tests import networks
+from vmhost.bytecode.models import compile_model, compiled
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from vmhost.bytecode.format import read_bundle
 from tests.hosts import ROOT, until
 from tests.vmhost.cli.command import COMMAND
 from vmhost import Host, TimeLimitError
+from vmhost.bytecode.format import read_bundle
 from vmhost.cli import failures, tracebacks
 
 ECHO = "def run(value):\n    return value\n"

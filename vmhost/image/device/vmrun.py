@@ -4,10 +4,9 @@ That library asks `_vmhost` and `vmhost.guest.texts` for code that CPython would
 else is imported. The native `_vmhost` of a VM has more in it, which only guests use.
 """
 
+import _imp
 import gc
 import sys
-
-import _imp
 
 
 def main():

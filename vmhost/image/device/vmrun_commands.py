@@ -13,10 +13,8 @@ import _vmrun
 import vmhost
 from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.signing import TrustStore
-from vmhost.lines import exit_codes
-from vmhost.lines import json_values
-from vmhost.lines import stdout
 from vmhost.limits import seconds
+from vmhost.lines import exit_codes, json_values, stdout
 
 USAGE = """\
 usage: vmrun run BUNDLE [--input FILE|JSON|-] [--timeout TIME] [--trust PATH]... [--allow-unsigned]

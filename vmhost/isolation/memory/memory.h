@@ -2,10 +2,18 @@
 #ifndef VMH_MEMORY_H
 #define VMH_MEMORY_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "lanes/meter.h"
+
+/* What one VM may use. */
+typedef struct vmh_allowance {
+    vmh_meter *meter;           /* one reference; never changes */
+    atomic_llong soft_bytes, hard_bytes;    /* the meter's limits from READY on */
+    atomic_bool lost;           /* a thread of the VM ran over the end of its stack and is parked: overflow.c */
+} vmh_allowance;
 
 int vmh_memory_install(void);
 void vmh_memory_bind(vmh_meter *meter);                 /* allocations of this thread are charged to it; NULL: nobody */

@@ -63,7 +63,7 @@ static PyObject *host_call_value(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *host_call_lane(PyObject *object, void *which)
 {
-    vmh_lane *lane = atomic_load(&((host_call_object *)object)->hc->vm->lane);
+    vmh_lane *lane = atomic_load(&((host_call_object *)object)->hc->vm->work.lane);
     return PyUnicode_FromString(lane == NULL ? "" : which == NULL ? lane->name : lane->version);
 }
 
@@ -169,7 +169,7 @@ static PyObject *event_tuple(enum vmh_event_type type, void *object)
     case VMH_EVENT_ENDED:
         return Py_BuildValue("(sN)", "ended", wrapper_of(vm->wrapper));
     case VMH_EVENT_QUARANTINED:
-        return Py_BuildValue("(sNs)", "quarantined", wrapper_of(vm->wrapper), vm->quarantined_in);
+        return Py_BuildValue("(sNs)", "quarantined", wrapper_of(vm->wrapper), vm->stop.quarantined_in);
     case VMH_EVENT_STOPPED:
         return Py_BuildValue("(sN)", "stopped", wrapper_of(vm->wrapper));
     case VMH_EVENT_LOG:

@@ -33,15 +33,16 @@ static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     self->vm = vm;
     vm->wrapper = self;
-    vm->stack_bytes = ((size_t)stack_bytes + 4095) & ~(size_t)4095;
-    atomic_store(&vm->soft_bytes, soft_bytes);
-    atomic_store(&vm->hard_bytes, hard_bytes);
-    vm->grace_ns = vmh_core_span_ns(grace_s);
-    vm->boot_ns = vmh_core_span_ns(boot_s);
-    vm->load_ns = vmh_core_span_ns(load_s);
-    vm->end_ns = vmh_core_span_ns(end_s);
+    vm->limits.stack_bytes = ((size_t)stack_bytes + 4095) & ~(size_t)4095;
+    atomic_store(&vm->memory.soft_bytes, soft_bytes);
+    atomic_store(&vm->memory.hard_bytes, hard_bytes);
+    vm->limits.grace_ns = vmh_core_span_ns(grace_s);
+    vm->limits.boot_ns = vmh_core_span_ns(boot_s);
+    vm->limits.load_ns = vmh_core_span_ns(load_s);
+    vm->limits.end_ns = vmh_core_span_ns(end_s);
     PyObject *granted = permissions == NULL || permissions == Py_None ? PyDict_New() : Py_NewRef(permissions);
-    int rc = granted == NULL ? -1 : vmh_wire_encode(&vm->permissions, granted, "permissions", vmh_buffer_type, NULL);
+    int rc = granted == NULL ? -1
+        : vmh_wire_encode(&vm->values.permissions, granted, "permissions", vmh_buffer_type, NULL);
     Py_XDECREF(granted);
     if (rc == 0 && (errno = vmh_vm_start(vm)) != 0) {
         PyErr_SetFromErrno(PyExc_OSError);
@@ -75,10 +76,10 @@ static PyObject *vm_attach(PyObject *object, PyObject *lane)
     if (!PyObject_TypeCheck(lane, vmh_lane_type))
         return PyErr_Format(PyExc_TypeError, "attach: expected a Lane, got `%s`", Py_TYPE(lane)->tp_name);
     int state = atomic_load(&vm->state);
-    if (state > VMH_VM_READY || atomic_load(&vm->lane) != NULL)
+    if (state > VMH_VM_READY || atomic_load(&vm->work.lane) != NULL)
         return PyErr_Format(PyExc_RuntimeError, "VM %llu is %s%s: it can be attached once, while booting or ready",
                             (unsigned long long)vm->id, vm_states[state],
-                            atomic_load(&vm->lane) != NULL ? " and attached" : "");
+                            atomic_load(&vm->work.lane) != NULL ? " and attached" : "");
     vmh_vm_attach(vm, ((lane_object *)lane)->lane);
     Py_RETURN_NONE;
 }
@@ -89,12 +90,12 @@ static PyObject *vm_set_limits(PyObject *object, PyObject *args)
     Py_ssize_t soft, hard;
     if (!PyArg_ParseTuple(args, "nn:set_limits", &soft, &hard))
         return NULL;
-    atomic_store(&vm->soft_bytes, soft);
-    atomic_store(&vm->hard_bytes, hard);
+    atomic_store(&vm->memory.soft_bytes, soft);
+    atomic_store(&vm->memory.hard_bytes, hard);
     int state = atomic_load(&vm->state);
     if (state == VMH_VM_READY || state == VMH_VM_SERVING) {
-        atomic_store(&vm->meter->soft, soft);
-        atomic_store(&vm->meter->hard, hard);
+        atomic_store(&vm->memory.meter->soft, soft);
+        atomic_store(&vm->memory.meter->hard, hard);
     }
     Py_RETURN_NONE;
 }
@@ -102,14 +103,14 @@ static PyObject *vm_set_limits(PyObject *object, PyObject *args)
 static PyObject *vm_set_permissions(PyObject *object, PyObject *permissions)
 {
     vmh_vm *vm = ((vm_object *)object)->vm;
-    if (atomic_load(&vm->lane) != NULL)
+    if (atomic_load(&vm->work.lane) != NULL)
         return PyErr_Format(PyExc_RuntimeError, "VM %llu is attached: its permissions are settled", (unsigned long long)vm->id);
     vmh_blob blob;
     vmh_blob_init(&blob);
     int rc = vmh_wire_encode(&blob, permissions, "permissions", vmh_buffer_type, NULL);
     if (rc == 0) {
         pthread_mutex_lock(&vm->life);
-        vmh_blob_move(&vm->permissions, &blob);
+        vmh_blob_move(&vm->values.permissions, &blob);
         pthread_mutex_unlock(&vm->life);
     }
     vmh_blob_clear(&blob);
@@ -127,35 +128,36 @@ static PyObject *vm_retire(PyObject *object, PyObject *Py_UNUSED(unused))
 static PyObject *vm_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     vmh_vm *vm = ((vm_object *)object)->vm;
-    vmh_meter *meter = vm->meter;
+    vmh_meter *meter = vm->memory.meter;
     int64_t cpu = vmh_vm_cpu_ns(vm);
     pthread_mutex_lock(&vm->life);
-    int threads = vm->thread_count;
-    const char *phase = vmh_phase_name(vm->phase);
-    int64_t generation = vm->generation;
+    int threads = vm->threads.count;
+    const char *phase = vmh_phase_name(vm->phase.which);
+    int64_t generation = vm->phase.generation;
     pthread_mutex_unlock(&vm->life);
-    int64_t idle_since = atomic_load(&vm->idle_since_ns);
+    int64_t idle_since = atomic_load(&vm->counters.idle_since_ns);
     double idle_s = strcmp(phase, "idle") == 0 && idle_since != 0 ? (double)(vmh_now_ns() - idle_since) / 1e9 : 0.0;
     return Py_BuildValue("{s:K,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:d,s:L,s:L,s:L,s:i,s:d,s:d,s:L}",
         "id", (unsigned long long)vm->id, "state", vm_states[atomic_load(&vm->state)], "phase", phase,
         "live_bytes", vmh_meter_live(meter), "peak_bytes", atomic_load(&meter->peak),
         "arenas", atomic_load(&meter->arenas), "buffer_bytes", atomic_load(&meter->buffers),
-        "refused", atomic_load(&meter->refused), "cpu_s", (double)cpu / 1e9, "calls", atomic_load(&vm->calls),
-        "errors", atomic_load(&vm->errors), "stops", atomic_load(&vm->stops), "threads", threads,
-        "boot_s", (double)atomic_load(&vm->boot_ns_taken) / 1e9, "idle_s", idle_s, "generation", (long long)generation);
+        "refused", atomic_load(&meter->refused), "cpu_s", (double)cpu / 1e9, "calls", atomic_load(&vm->counters.calls),
+        "errors", atomic_load(&vm->counters.errors), "stops", atomic_load(&vm->counters.stops), "threads", threads,
+        "boot_s", (double)atomic_load(&vm->counters.boot_ns_taken) / 1e9, "idle_s", idle_s,
+        "generation", (long long)generation);
 }
 
 static PyObject *vm_take_logs(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     vmh_vm *vm = ((vm_object *)object)->vm;
-    pthread_mutex_lock(&vm->log_lock);
-    vmh_log_line *line = vm->log_first;
-    long long dropped = vm->log_dropped;
-    vm->log_first = NULL;
-    vm->log_tail = &vm->log_first;
-    vm->log_count = 0;
-    vm->log_dropped = 0;
-    pthread_mutex_unlock(&vm->log_lock);
+    pthread_mutex_lock(&vm->log.lock);
+    vmh_log_line *line = vm->log.first;
+    long long dropped = vm->log.dropped;
+    vm->log.first = NULL;
+    vm->log.tail = &vm->log.first;
+    vm->log.count = 0;
+    vm->log.dropped = 0;
+    pthread_mutex_unlock(&vm->log.lock);
     PyObject *list = PyList_New(0);
     while (line != NULL) {
         vmh_log_line *next = line->next;

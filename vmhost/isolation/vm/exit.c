@@ -36,12 +36,12 @@ static void leave(int status, void *unused)
 static void hide(vmh_vm *vm, void *going)
 {
     pthread_mutex_lock(&vm->life);
-    if (vm->in_transit && !vm->stoppable && going != NULL) {
+    if (vm->interpreter.in_transit && !vm->interpreter.stoppable && going != NULL) {
         ++*(int *)going;
     } else {
-        vm->hidden = true;
-        if (vm->interp != NULL)
-            vmh_compat_hide_interpreter(vm->interp);
+        vm->interpreter.hidden = true;
+        if (vm->interpreter.interp != NULL)
+            vmh_compat_hide_interpreter(vm->interpreter.interp);
     }
     pthread_mutex_unlock(&vm->life);
 }

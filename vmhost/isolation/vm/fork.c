@@ -74,9 +74,10 @@ static void hide(vmh_vm *vm, void *unused)
 {
     (void)unused;
     vmh_mutex_lock(&vm->life);
-    vm->hidden_in_fork = vm->interp != NULL && !vm->in_transit && !vm->hidden;
-    if (vm->hidden_in_fork)
-        vmh_compat_hide_interpreter(vm->interp);
+    vmh_vm_interpreter *own = &vm->interpreter;
+    own->hidden_in_fork = own->interp != NULL && !own->in_transit && !own->hidden;
+    if (own->hidden_in_fork)
+        vmh_compat_hide_interpreter(own->interp);
     vmh_mutex_unlock(&vm->life);
 }
 
@@ -84,9 +85,10 @@ static void show(vmh_vm *vm, void *unused)
 {
     (void)unused;
     vmh_mutex_lock(&vm->life);
-    if (vm->hidden_in_fork && vm->interp != NULL && !vm->hidden)      /* not lost meanwhile, nor hidden for good */
-        vmh_compat_show_interpreter(vm->interp);
-    vm->hidden_in_fork = false;
+    vmh_vm_interpreter *own = &vm->interpreter;
+    if (own->hidden_in_fork && own->interp != NULL && !own->hidden)     /* not lost meanwhile, nor hidden for good */
+        vmh_compat_show_interpreter(own->interp);
+    own->hidden_in_fork = false;
     vmh_mutex_unlock(&vm->life);
 }
 

@@ -21,9 +21,9 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
             size--;     /* not in the middle of a character */
     }
     vmh_log_line *line = malloc(sizeof *line + size + 1);
-    vmh_mutex_lock(&vm->log_lock);
-    if (line == NULL || vm->log_count >= VMH_LOG_LINES_MOST) {
-        vm->log_dropped++;
+    vmh_mutex_lock(&vm->log.lock);
+    if (line == NULL || vm->log.count >= VMH_LOG_LINES_MOST) {
+        vm->log.dropped++;
         free(line);
     } else {
         line->next = NULL;
@@ -31,12 +31,12 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
         line->size = size;
         memcpy(line->text, text, size);
         line->text[size] = 0;
-        *vm->log_tail = line;
-        vm->log_tail = &line->next;
-        vm->log_count++;
+        *vm->log.tail = line;
+        vm->log.tail = &line->next;
+        vm->log.count++;
     }
-    vmh_mutex_unlock(&vm->log_lock);
-    vmh_vm_post(vm, &vm->log_event);
+    vmh_mutex_unlock(&vm->log.lock);
+    vmh_vm_post(vm, &vm->events.log);
 }
 
 /* ---- the native module -------------------------------------------------------------------------------------------- */
@@ -69,7 +69,7 @@ static PyObject *native_deadline(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
 {
     vmh_vm *vm = vmh_current();
     vmh_mutex_lock(&vm->life);
-    int64_t deadline = vm->phase == VMH_PHASE_IDLE ? VMH_FOREVER : vm->deadline_ns;
+    int64_t deadline = vm->phase.which == VMH_PHASE_IDLE ? VMH_FOREVER : vm->phase.deadline_ns;
     vmh_mutex_unlock(&vm->life);
     if (deadline == VMH_FOREVER)
         Py_RETURN_NONE;
@@ -80,7 +80,7 @@ static PyObject *native_deadline(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
 static PyObject *native_identity(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     vmh_vm *vm = vmh_current();
-    vmh_lane *lane = atomic_load(&vm->lane);
+    vmh_lane *lane = atomic_load(&vm->work.lane);
     return Py_BuildValue("(Kss)", (unsigned long long)vm->id, lane == NULL ? "" : lane->name,
                          lane == NULL ? "" : lane->version);
 }
@@ -114,7 +114,7 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
     vmh_blob_init(&hc->request);
     vmh_blob_init(&hc->reply);
     hc->event = (vmh_event){.type = VMH_EVENT_HOST_CALL, .object = hc};
-    if (vmh_wire_encode(&hc->request, value, "argument", vm->buffer_type, vm) < 0) {
+    if (vmh_wire_encode(&hc->request, value, "argument", vm->values.buffer_type, vm) < 0) {
         vmh_host_call_unref(hc);
         vmh_host_call_unref(hc);
         return NULL;
@@ -130,7 +130,7 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_SetString(PyExc_RuntimeError, "another thread of this task waits for a host function; one at a time");
         return NULL;
     }
-    if (!vmh_events_post(vm->events, &hc->event)) {
+    if (!vmh_events_post(vm->events.queue, &hc->event)) {
         vmh_host_call_unref(hc);    /* the host is closing; the stop that follows ends this call */
         unsigned waiting = 0;
         atomic_compare_exchange_strong(&hc->word, &waiting, 2);
@@ -143,7 +143,7 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
     vm->host_call = NULL;
     vmh_mutex_unlock(&vm->life);
     if (atomic_load(&hc->word) == 1) {
-        PyObject *reply = vmh_wire_decode(&hc->reply, vm->buffer_type);
+        PyObject *reply = vmh_wire_decode(&hc->reply, vm->values.buffer_type);
         if (reply != NULL)
             result = Py_BuildValue("(NN)", PyBool_FromLong(hc->ok), reply);
     } else {
@@ -164,26 +164,26 @@ static PyMethodDef native_methods[] = {
 int vmh_guest_boot(vmh_vm *vm)
 {
     int rc = -1;
-    vm->native = PyModule_New("_vmhost");
-    vm->buffer_type = vmh_buffer_type_new();
-    vm->entries = PyDict_New();
-    if (vm->native == NULL || vm->buffer_type == NULL || vm->entries == NULL
-        || PyModule_AddFunctions(vm->native, native_methods) < 0
-        || PyModule_AddObjectRef(vm->native, "Buffer", (PyObject *)vm->buffer_type) < 0)
+    vm->guest.native = PyModule_New("_vmhost");
+    vm->values.buffer_type = vmh_buffer_type_new();
+    vm->guest.entries = PyDict_New();
+    if (vm->guest.native == NULL || vm->values.buffer_type == NULL || vm->guest.entries == NULL
+        || PyModule_AddFunctions(vm->guest.native, native_methods) < 0
+        || PyModule_AddObjectRef(vm->guest.native, "Buffer", (PyObject *)vm->values.buffer_type) < 0)
         goto done;
     PyObject *stop_error = PyErr_NewExceptionWithDoc(
         "vmhost.guest.Stopped", "The host stops this call: a limit was passed, or its caller gave up. Raised again and again "
         "until the call has unwound; catching it gains nothing.", PyExc_BaseException, NULL);
     if (stop_error == NULL)
         goto done;
-    vm->stop_error = stop_error;
-    if (PyModule_AddObjectRef(vm->native, "Stopped", stop_error) < 0)
+    vm->stop.error = stop_error;
+    if (PyModule_AddObjectRef(vm->guest.native, "Stopped", stop_error) < 0)
         goto done;
     /* boot.py leaves its three functions in the module: what this file calls from now on */
-    if (vmh_seal_boot(vm, vm->native) < 0
-        || (vm->entry_for = PyObject_GetAttrString(vm->native, "entry_for")) == NULL
-        || (vm->report = PyObject_GetAttrString(vm->native, "report")) == NULL
-        || (vm->finish = PyObject_GetAttrString(vm->native, "finish")) == NULL)
+    if (vmh_seal_boot(vm, vm->guest.native) < 0
+        || (vm->guest.entry_for = PyObject_GetAttrString(vm->guest.native, "entry_for")) == NULL
+        || (vm->guest.report = PyObject_GetAttrString(vm->guest.native, "report")) == NULL
+        || (vm->guest.finish = PyObject_GetAttrString(vm->guest.native, "finish")) == NULL)
         goto done;
     rc = 0;
 done:
@@ -192,13 +192,13 @@ done:
 
 void vmh_guest_clear(vmh_vm *vm)
 {
-    Py_CLEAR(vm->entries);
-    Py_CLEAR(vm->entry_for);
-    Py_CLEAR(vm->report);
-    Py_CLEAR(vm->finish);
-    Py_CLEAR(vm->buffer_type);
-    Py_CLEAR(vm->native);
-    vmh_blob_clear(&vm->scratch);
+    Py_CLEAR(vm->guest.entries);
+    Py_CLEAR(vm->guest.entry_for);
+    Py_CLEAR(vm->guest.report);
+    Py_CLEAR(vm->guest.finish);
+    Py_CLEAR(vm->values.buffer_type);
+    Py_CLEAR(vm->guest.native);
+    vmh_blob_clear(&vm->values.scratch);
 }
 
 void vmh_error_describe(char *to, size_t size)
@@ -249,26 +249,27 @@ static PyObject *plain_traceback(PyObject *error)
     return text;
 }
 
-/* Fills vm->scratch with a report. False: it does not cross, or is larger than one may be; nothing is set. */
+/* Fills vm->values.scratch with a report. False: it does not cross, or is larger than one may be; nothing is set. */
 static bool put_report(vmh_vm *vm, PyObject *report)
 {
-    bool fits = report != NULL && vmh_wire_encode(&vm->scratch, report, "report", vm->buffer_type, vm) == 0
-        && vm->scratch.size <= VMH_REPORT_BYTES_MOST && vm->scratch.storage_count == 0;
+    bool fits = report != NULL
+        && vmh_wire_encode(&vm->values.scratch, report, "report", vm->values.buffer_type, vm) == 0
+        && vm->values.scratch.size <= VMH_REPORT_BYTES_MOST && vm->values.scratch.storage_count == 0;
     if (!fits)
-        vmh_blob_clear(&vm->scratch);
+        vmh_blob_clear(&vm->values.scratch);
     PyErr_Clear();
     return fits;
 }
 
-/* Fills vm->scratch with the report of the error that is set, and clears it. `full`: by the guest runtime's report(), which the task may
- * have changed: the host takes it for what it turns out to be, and here only its size counts. */
+/* Fills vm->values.scratch with the report of the error that is set, and clears it. `full`: by the guest runtime's
+ * report(), which the task may have changed: the host takes it for what it turns out to be, and here only its size counts. */
 static void encode_report(vmh_vm *vm, bool full)
 {
     PyObject *error = PyErr_GetRaisedException();
-    vmh_blob_clear(&vm->scratch);
+    vmh_blob_clear(&vm->values.scratch);
     if (error == NULL)
         return;
-    PyObject *report = full ? PyObject_CallOneArg(vm->report, error) : NULL;
+    PyObject *report = full ? PyObject_CallOneArg(vm->guest.report, error) : NULL;
     if (!put_report(vm, report)) {
         PyObject *text = plain_traceback(error), *name = PyUnicode_FromFormat("%.200s", Py_TYPE(error)->tp_name);
         PyErr_Clear();
@@ -287,11 +288,11 @@ static PyObject *entry_named(vmh_vm *vm, const char *name)
     PyObject *key = PyUnicode_FromString(name);
     if (key == NULL)
         return NULL;
-    PyObject *entry = PyDict_GetItemWithError(vm->entries, key);
+    PyObject *entry = PyDict_GetItemWithError(vm->guest.entries, key);
     if (entry == NULL && !PyErr_Occurred()) {
-        PyObject *found = PyObject_CallOneArg(vm->entry_for, key);
-        if (found != NULL && PyDict_SetItem(vm->entries, key, found) == 0)
-            entry = PyDict_GetItemWithError(vm->entries, key);
+        PyObject *found = PyObject_CallOneArg(vm->guest.entry_for, key);
+        if (found != NULL && PyDict_SetItem(vm->guest.entries, key, found) == 0)
+            entry = PyDict_GetItemWithError(vm->guest.entries, key);
         Py_XDECREF(found);
     }
     Py_DECREF(key);
@@ -301,28 +302,28 @@ static PyObject *entry_named(vmh_vm *vm, const char *name)
 void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
 {
     enum vmh_kind kind;
-    vmh_phase_begin(vm, VMH_PHASE_LOAD, NULL, vmh_after_ns(vmh_now_ns(), vm->load_ns), VMH_FOREVER);
-    PyObject *permissions = vmh_wire_decode(&vm->permissions, vm->buffer_type);
+    vmh_phase_begin(vm, VMH_PHASE_LOAD, NULL, vmh_after_ns(vmh_now_ns(), vm->limits.load_ns), VMH_FOREVER);
+    PyObject *permissions = vmh_wire_decode(&vm->values.permissions, vm->values.buffer_type);
     vmh_seal_task(vm, lane->image);
     if (permissions == NULL || vmh_seal_grant(vm, permissions) < 0) {
         /* a VM with half its grants serves nobody */
-        vm->load_kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_MEMORY_LIMIT : VMH_VM_LOST;
+        vm->work.load_kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_MEMORY_LIMIT : VMH_VM_LOST;
         encode_report(vm, false);
-        vm->doomed = true;
+        vm->work.doomed = true;
     }
     Py_XDECREF(permissions);
     /* what fails here fails again in the first call, which then reports it to its caller */
-    if (!vm->doomed && lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL)
+    if (!vm->work.doomed && lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL)
         PyErr_Clear();
     if (vmh_phase_end(vm, &kind) && kind != VMH_CLOSED)
-        vm->load_kind = kind;
-    if (vm->load_kind != VMH_OK) {
+        vm->work.load_kind = kind;
+    if (vm->work.load_kind != VMH_OK) {
         /* its caller is told now: the next VM would fare no better, and the call might wait for ever */
-        vmh_call *call = vmh_lane_take(lane, &vm->worker);
+        vmh_call *call = vmh_lane_take(lane, &vm->work.worker);
         if (call != NULL) {
             if (vmh_call_claim(call, VMH_RUNNING)) {
-                vmh_blob_move(&call->reply, &vm->scratch);
-                vmh_call_finish(call, vm->load_kind);
+                vmh_blob_move(&call->reply, &vm->values.scratch);
+                vmh_call_finish(call, vm->work.load_kind);
             }
             vmh_call_unref(call);
         }
@@ -368,8 +369,8 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     enum vmh_kind kind = VMH_OK, stop_kind;
     atomic_fetch_add_explicit(&lane->running, 1, memory_order_relaxed);
     vmh_hot_enter();
-    if (atomic_load(&vm->meter->over) || atomic_load(&vm->meter->denied))
-        vmh_meter_rearm(vm->meter);
+    if (atomic_load(&vm->memory.meter->over) || atomic_load(&vm->memory.meter->denied))
+        vmh_meter_rearm(vm->memory.meter);
     vmh_phase_begin(vm, VMH_PHASE_CALL, call, call->deadline_ns, lane->cpu_ns);
     PyObject *entry = entry_named(vm, call->entry == NULL ? lane->entry : call->entry);
     PyObject *value = NULL, *result = NULL;
@@ -377,7 +378,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         kind = VMH_LOAD_ERROR;
     } else {
         Py_INCREF(entry);
-        value = vmh_wire_decode(&call->request, vm->buffer_type);
+        value = vmh_wire_decode(&call->request, vm->values.buffer_type);
         vmh_blob_clear(&call->request);
         result = value == NULL ? NULL : call_entry(entry, value, call->spread);
         Py_XDECREF(value);
@@ -386,14 +387,15 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
             kind = VMH_TASK_ERROR;
     }
     if (result != NULL) {
-        if (vmh_wire_encode_away(&vm->scratch, result, "result", vm->buffer_type, vm) < 0)
+        if (vmh_wire_encode_away(&vm->values.scratch, result, "result", vm->values.buffer_type, vm) < 0)
             kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_TASK_ERROR : VMH_VALUE;
     }
     /* a library that is refused memory says so in an error of its own, maybe before the stop arrives */
     if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR)
-        && (PyErr_ExceptionMatches(PyExc_MemoryError) || atomic_load(&vm->meter->over) || atomic_load(&vm->meter->denied)))
+        && (PyErr_ExceptionMatches(PyExc_MemoryError) || atomic_load(&vm->memory.meter->over)
+            || atomic_load(&vm->memory.meter->denied)))
         kind = VMH_MEMORY_LIMIT;
-    bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop_error);
+    bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop.error);
     /* an entry point that its caller named and the task does not have is its caller's mistake as well */
     bool excused = kind == VMH_LOAD_ERROR ? call->entry != NULL : kind == VMH_TASK_ERROR && !unwound && blames_caller(lane);
     if (kind != VMH_OK && !unwound)
@@ -404,37 +406,37 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         if (unwound)
             encode_report(vm, false);
         else if (!PyErr_Occurred() && kind == VMH_OK)
-            vmh_blob_clear(&vm->scratch);
+            vmh_blob_clear(&vm->values.scratch);
     } else if (unwound) {
         encode_report(vm, false);       /* the task raised Stopped itself: an error like any other */
     }
     if (stopped && !unwound && result != NULL)
-        vmh_blob_clear(&vm->scratch);   /* it returned although it was stopped; the result is not given */
+        vmh_blob_clear(&vm->values.scratch);   /* it returned although it was stopped; the result is not given */
     PyErr_Clear();
     if (kind == VMH_OK && atomic_load(&lane->stop)) {      /* done before the stop came; but closing promised that no call ends so */
         kind = VMH_CLOSED;
-        vmh_blob_clear(&vm->scratch);
+        vmh_blob_clear(&vm->values.scratch);
     }
     if (kind == VMH_MEMORY_LIMIT)
-        vm->doomed = true;
+        vm->work.doomed = true;
     vmh_hot_leave();
-    atomic_fetch_add_explicit(&vm->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&vm->counters.calls, 1, memory_order_relaxed);
     if (kind != VMH_OK)
-        atomic_fetch_add_explicit(&vm->errors, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&vm->counters.errors, 1, memory_order_relaxed);
     if (vmh_call_claim(call, VMH_RUNNING)) {
-        vmh_blob_move(&call->reply, &vm->scratch);
+        vmh_blob_move(&call->reply, &vm->values.scratch);
         call->excused = excused && (kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR);
         vmh_call_finish(call, kind);
     } else {
-        vmh_blob_clear(&vm->scratch);
+        vmh_blob_clear(&vm->values.scratch);
     }
 }
 
 void vmh_guest_finish(vmh_vm *vm)
 {
-    if (vm->finish == NULL)
+    if (vm->guest.finish == NULL)
         return;
-    PyObject *result = PyObject_CallNoArgs(vm->finish);
+    PyObject *result = PyObject_CallNoArgs(vm->guest.finish);
     if (result == NULL) {
         char text[512];
         vmh_error_describe(text, sizeof text);

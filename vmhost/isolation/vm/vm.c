@@ -38,15 +38,15 @@ static atomic_int thread_total;         /* VM threads that exist */
 static atomic_bool ending_all;
 
 vmh_vm *vmh_current(void) { return current_vm; }
-bool vmh_vm_stopping(const vmh_vm *vm) { return atomic_load_explicit(&vm->stopping, memory_order_acquire); }
-int vmh_vm_stop_fd(vmh_vm *vm) { return vm->stop_fd; }
+bool vmh_vm_stopping(const vmh_vm *vm) { return atomic_load_explicit(&vm->stop.under_way, memory_order_acquire); }
+int vmh_vm_stop_fd(vmh_vm *vm) { return vm->stop.fd; }
 vmh_image *vmh_vm_system(vmh_vm *vm) { return vm->system; }
-vmh_meter *vmh_vm_meter(vmh_vm *vm) { return vm->meter; }
+vmh_meter *vmh_vm_meter(vmh_vm *vm) { return vm->memory.meter; }
 struct vme_context *vmh_vm_engine(vmh_vm *vm) { return atomic_load(&vm->engine); }
 
 vmh_image *vmh_vm_task(vmh_vm *vm)
 {
-    vmh_lane *lane = atomic_load(&vm->lane);
+    vmh_lane *lane = atomic_load(&vm->work.lane);
     return lane == NULL ? NULL : lane->image;
 }
 
@@ -54,15 +54,15 @@ void vmh_vm_engine_keep(vmh_vm *vm, struct vme_context *context)
 {
     vmh_mutex_lock(&vm->life);
     atomic_store(&vm->engine, context);
-    vmh_engine_stop(context, atomic_load(&vm->stopping));       /* a stop may have come first */
+    vmh_engine_stop(context, atomic_load(&vm->stop.under_way));       /* a stop may have come first */
     vmh_mutex_unlock(&vm->life);
 }
 
-void vmh_vm_raise_stop(vmh_vm *vm) { PyErr_SetNone(vm->stop_error); }
+void vmh_vm_raise_stop(vmh_vm *vm) { PyErr_SetNone(vm->stop.error); }
 
 void vmh_vm_lose(vmh_vm *vm)
 {
-    atomic_store(&vm->lost, true);
+    atomic_store(&vm->memory.lost, true);
     vmh_warden_arm(0);
 }
 
@@ -87,35 +87,35 @@ vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events)
         errno = ENOMEM;
         return NULL;
     }
-    vm->stop_fd = -1;
-    vmh_blob_init(&vm->permissions);
-    vmh_blob_init(&vm->scratch);
-    vm->meter = vmh_meter_new();
-    if (vm->meter == NULL || (vm->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+    vm->stop.fd = -1;
+    vmh_blob_init(&vm->values.permissions);
+    vmh_blob_init(&vm->values.scratch);
+    vm->memory.meter = vmh_meter_new();
+    if (vm->memory.meter == NULL || (vm->stop.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
         goto failed;
     pthread_mutex_init(&vm->life, NULL);
-    pthread_mutex_init(&vm->log_lock, NULL);
+    pthread_mutex_init(&vm->log.lock, NULL);
     atomic_init(&vm->refs, 1);
     vm->id = atomic_fetch_add(&next_id, 1);
     vm->system = vmh_image_ref(system);
-    vm->events = vmh_events_ref(events);
-    vm->log_tail = &vm->log_first;
-    vm->deadline_ns = vm->cpu_limit_ns = VMH_FOREVER;
-    vm->stop_generation = -1;
-    atomic_init(&vm->soft_bytes, LLONG_MAX);
-    atomic_init(&vm->hard_bytes, LLONG_MAX);
-    vm->ready_event = (vmh_event){.type = VMH_EVENT_READY, .object = vm};
-    vm->end_event = (vmh_event){.type = VMH_EVENT_ENDED, .object = vm};
-    vm->quarantine_event = (vmh_event){.type = VMH_EVENT_QUARANTINED, .object = vm};
-    vm->stopped_event = (vmh_event){.type = VMH_EVENT_STOPPED, .object = vm};
-    vm->log_event = (vmh_event){.type = VMH_EVENT_LOG, .object = vm};
-    vm->meter->on_soft = on_soft;
+    vm->events.queue = vmh_events_ref(events);
+    vm->log.tail = &vm->log.first;
+    vm->phase.deadline_ns = vm->phase.cpu_limit_ns = VMH_FOREVER;
+    vm->stop.generation = -1;
+    atomic_init(&vm->memory.soft_bytes, LLONG_MAX);
+    atomic_init(&vm->memory.hard_bytes, LLONG_MAX);
+    vm->events.ready = (vmh_event){.type = VMH_EVENT_READY, .object = vm};
+    vm->events.end = (vmh_event){.type = VMH_EVENT_ENDED, .object = vm};
+    vm->events.quarantined = (vmh_event){.type = VMH_EVENT_QUARANTINED, .object = vm};
+    vm->events.stopped = (vmh_event){.type = VMH_EVENT_STOPPED, .object = vm};
+    vm->events.log = (vmh_event){.type = VMH_EVENT_LOG, .object = vm};
+    vm->memory.meter->on_soft = on_soft;
     vmh_warden_add_vm(vm);
     return vm;
 failed:;
-    int error = vm->meter == NULL ? ENOMEM : errno;     /* of the descriptor: none is left, say */
-    if (vm->meter != NULL)
-        vmh_meter_unref(vm->meter);
+    int error = vm->memory.meter == NULL ? ENOMEM : errno;     /* of the descriptor: none is left, say */
+    if (vm->memory.meter != NULL)
+        vmh_meter_unref(vm->memory.meter);
     free(vm);
     errno = error;
     return NULL;
@@ -132,23 +132,23 @@ void vmh_vm_unref(vmh_vm *vm)
     if (atomic_fetch_sub(&vm->refs, 1) != 1)
         return;
     vmh_warden_remove_vm(vm);
-    vmh_lane *lane = atomic_load(&vm->lane);
+    vmh_lane *lane = atomic_load(&vm->work.lane);
     if (lane != NULL)
         vmh_lane_unref(lane);
-    while (vm->log_first != NULL) {
-        vmh_log_line *line = vm->log_first;
-        vm->log_first = line->next;
+    while (vm->log.first != NULL) {
+        vmh_log_line *line = vm->log.first;
+        vm->log.first = line->next;
         free(line);
     }
-    vmh_blob_clear(&vm->permissions);
-    vmh_blob_clear(&vm->scratch);
+    vmh_blob_clear(&vm->values.permissions);
+    vmh_blob_clear(&vm->values.scratch);
     vmh_engine_leave(atomic_exchange(&vm->engine, NULL));
-    vmh_meter_unref(vm->meter);
+    vmh_meter_unref(vm->memory.meter);
     vmh_image_unref(vm->system);
-    vmh_events_unref(vm->events);
-    close(vm->stop_fd);
+    vmh_events_unref(vm->events.queue);
+    close(vm->stop.fd);
     pthread_mutex_destroy(&vm->life);
-    pthread_mutex_destroy(&vm->log_lock);
+    pthread_mutex_destroy(&vm->log.lock);
     free(vm);
 }
 
@@ -174,7 +174,7 @@ atomic_int *vmh_vm_refs(vmh_vm *vm) { return &vm->refs; }
 void vmh_vm_post(vmh_vm *vm, vmh_event *event)
 {
     vmh_vm_ref(vm);
-    if (!vmh_events_post(vm->events, event))
+    if (!vmh_events_post(vm->events.queue, event))
         vmh_vm_unref(vm);
 }
 
@@ -189,12 +189,13 @@ static int64_t clock_ns(clockid_t clock)
 /* Life lock held: thread clocks are read while their threads cannot leave. */
 static int64_t cpu_ns_locked(vmh_vm *vm)
 {
-    if (!atomic_load(&vm->cpu_clock_valid))
-        return atomic_load(&vm->cpu_ns_final);
-    int64_t sum = clock_ns(vm->cpu_clock) + vm->threads_cpu_ns + atomic_load(&vm->meter->helper_cpu_ns);
-    for (int i = 0; vm->thread_count > 0 && i < VMH_GUEST_THREADS_MOST; i++)
-        if (vm->threads[i].used)
-            sum += clock_ns(vm->threads[i].clock);
+    if (!atomic_load(&vm->threads.cpu_clock_valid))
+        return atomic_load(&vm->threads.cpu_ns_final);
+    int64_t sum = clock_ns(vm->threads.cpu_clock) + vm->threads.ended_cpu_ns
+        + atomic_load(&vm->memory.meter->helper_cpu_ns);
+    for (int i = 0; vm->threads.count > 0 && i < VMH_GUEST_THREADS_MOST; i++)
+        if (vm->threads.guests[i].used)
+            sum += clock_ns(vm->threads.guests[i].clock);
     return sum;
 }
 
@@ -211,10 +212,11 @@ int64_t vmh_vm_cpu_ns(vmh_vm *vm)
 static int64_t starved_ns_locked(vmh_vm *vm, int64_t round, int64_t now)
 {
     int64_t longest = 0;
-    if (atomic_load(&vm->cpu_clock_valid))
-        longest = vmh_starved_ns(&vm->starvation, round, vm->tid, now);
-    for (int i = 0; vm->thread_count > 0 && i < VMH_GUEST_THREADS_MOST; i++) {
-        int64_t starved = vm->threads[i].used ? vmh_starved_ns(&vm->threads[i].starvation, round, vm->threads[i].tid, now) : 0;
+    if (atomic_load(&vm->threads.cpu_clock_valid))
+        longest = vmh_starved_ns(&vm->threads.starvation, round, vm->threads.tid, now);
+    for (int i = 0; vm->threads.count > 0 && i < VMH_GUEST_THREADS_MOST; i++) {
+        int64_t starved = !vm->threads.guests[i].used ? 0
+            : vmh_starved_ns(&vm->threads.guests[i].starvation, round, vm->threads.guests[i].tid, now);
         longest = starved > longest ? starved : longest;
     }
     return longest < STARVED_MOST_NS ? longest : STARVED_MOST_NS;
@@ -223,14 +225,14 @@ static int64_t starved_ns_locked(vmh_vm *vm, int64_t round, int64_t now)
 void vmh_thread_enter(vmh_vm *vm)
 {
     current_vm = vm;
-    vmh_memory_bind(vm->meter);
-    vmh_crash_thread_join(vm->crash_slot);
+    vmh_memory_bind(vm->memory.meter);
+    vmh_crash_thread_join(vm->threads.crash_slot);
     vmh_mutex_lock(&vm->life);
-    vm->thread_count++;
+    vm->threads.count++;
     for (int i = 0; i < VMH_GUEST_THREADS_MOST; i++)
-        if (!vm->threads[i].used) {
-            vm->threads[i].tid = gettid();
-            vm->threads[i].used = pthread_getcpuclockid(pthread_self(), &vm->threads[i].clock) == 0;
+        if (!vm->threads.guests[i].used) {
+            vm->threads.guests[i].tid = gettid();
+            vm->threads.guests[i].used = pthread_getcpuclockid(pthread_self(), &vm->threads.guests[i].clock) == 0;
             break;
         }
     vmh_mutex_unlock(&vm->life);
@@ -242,18 +244,18 @@ void vmh_thread_leave(vmh_vm *vm)
     vmh_crash_thread_leave(NULL);
     bool known = pthread_getcpuclockid(pthread_self(), &clock) == 0;
     vmh_mutex_lock(&vm->life);
-    vm->thread_count--;
-    vm->threads_cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    vm->threads.count--;
+    vm->threads.ended_cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID);
     for (int i = 0; known && i < VMH_GUEST_THREADS_MOST; i++)
-        if (vm->threads[i].used && vm->threads[i].clock == clock)
-            vm->threads[i].used = false;
+        if (vm->threads.guests[i].used && vm->threads.guests[i].clock == clock)
+            vm->threads.guests[i].used = false;
     vmh_mutex_unlock(&vm->life);
 }
 
 int vmh_thread_count(vmh_vm *vm)
 {
     vmh_mutex_lock(&vm->life);
-    int count = vm->thread_count;
+    int count = vm->threads.count;
     vmh_mutex_unlock(&vm->life);
     return count;
 }
@@ -263,26 +265,27 @@ int vmh_thread_count(vmh_vm *vm)
 /* Nobody waits for what a VM loads any more: it was retired, or its lane is to stop. */
 static bool loads_in_vain(vmh_vm *vm)
 {
-    vmh_lane *lane = atomic_load(&vm->lane);
-    return vm->phase == VMH_PHASE_LOAD && (atomic_load(&vm->retire) || (lane != NULL && atomic_load(&lane->stop)));
+    vmh_lane *lane = atomic_load(&vm->work.lane);
+    return vm->phase.which == VMH_PHASE_LOAD
+        && (atomic_load(&vm->work.retire) || (lane != NULL && atomic_load(&lane->stop)));
 }
 
 void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t deadline_ns, int64_t cpu_limit_ns)
 {
     int64_t now = vmh_now_ns();
-    int64_t end_starved_ns = phase == VMH_PHASE_END ? vmh_starved_so_far_ns(vm->tid) : 0;
+    int64_t end_starved_ns = phase == VMH_PHASE_END ? vmh_starved_so_far_ns(vm->threads.tid) : 0;
     vmh_mutex_lock(&vm->life);
-    vm->generation++;
-    vm->phase = phase;
-    vm->end_starved_ns = end_starved_ns;
-    if (vm->crash_slot != NULL)
-        atomic_store_explicit(&vm->crash_slot->phase, phase, memory_order_relaxed);
-    vm->current = call;
-    vm->phase_start_ns = now;
-    vm->deadline_ns = deadline_ns;
-    vm->cpu_limit_ns = cpu_limit_ns;
-    vm->cpu_start_ns = cpu_limit_ns == VMH_FOREVER ? 0 : cpu_ns_locked(vm);
-    vm->stop_delivered = false;
+    vm->phase.generation++;
+    vm->phase.which = phase;
+    vm->phase.end_starved_ns = end_starved_ns;
+    if (vm->threads.crash_slot != NULL)
+        atomic_store_explicit(&vm->threads.crash_slot->phase, phase, memory_order_relaxed);
+    vm->phase.call = call;
+    vm->phase.start_ns = now;
+    vm->phase.deadline_ns = deadline_ns;
+    vm->phase.cpu_limit_ns = cpu_limit_ns;
+    vm->phase.cpu_start_ns = cpu_limit_ns == VMH_FOREVER ? 0 : cpu_ns_locked(vm);
+    vm->stop.delivered = false;
     if (loads_in_vain(vm))
         deadline_ns = 0;
     vmh_mutex_unlock(&vm->life);
@@ -300,30 +303,30 @@ void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t d
 bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
 {
     vmh_mutex_lock(&vm->life);
-    bool asked = vm->stop_generation == vm->generation;
-    bool delivered = asked && vm->stop_delivered;
-    vm->generation++;
-    vm->phase = VMH_PHASE_IDLE;
-    if (vm->crash_slot != NULL)
-        atomic_store_explicit(&vm->crash_slot->phase, VMH_PHASE_IDLE, memory_order_relaxed);
-    vm->current = NULL;
-    *kind = delivered ? vm->stop_kind : VMH_OK;
+    bool asked = vm->stop.generation == vm->phase.generation;
+    bool delivered = asked && vm->stop.delivered;
+    vm->phase.generation++;
+    vm->phase.which = VMH_PHASE_IDLE;
+    if (vm->threads.crash_slot != NULL)
+        atomic_store_explicit(&vm->threads.crash_slot->phase, VMH_PHASE_IDLE, memory_order_relaxed);
+    vm->phase.call = NULL;
+    *kind = delivered ? vm->stop.kind : VMH_OK;
     if (asked) {
-        atomic_store(&vm->stopping, false);
+        atomic_store(&vm->stop.under_way, false);
         vmh_engine_stop(atomic_load(&vm->engine), false);
         uint64_t count;
-        while (read(vm->stop_fd, &count, sizeof count) > 0) {
+        while (read(vm->stop.fd, &count, sizeof count) > 0) {
         }
     }
-    bool let_go = vm->quarantined_in != NULL || vm->answered_for;
+    bool let_go = vm->stop.quarantined_in != NULL || vm->stop.answered_for;
     vmh_mutex_unlock(&vm->life);
     if (let_go)
-        vm->doomed = true;      /* its lane, or its pool, has let go of it */
+        vm->work.doomed = true;      /* its lane, or its pool, has let go of it */
     if (delivered) {
         /* what was injected and did not fire yet is taken back */
         PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
-        atomic_fetch_add(&vm->stops, 1);
-        vm->doomed = true;
+        atomic_fetch_add(&vm->counters.stops, 1);
+        vm->work.doomed = true;
     }
     return delivered;
 }
@@ -343,10 +346,11 @@ static void park(void)
 static int stop_pending(void *argument)
 {
     vmh_vm *vm = argument;
-    atomic_store(&vm->pending_out, 0);
+    atomic_store(&vm->stop.pending_out, 0);
     bool fragile = false, spared[VMH_GUEST_THREADS_MOST] = {false};
     int count = 0;
-    for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL && !fragile; ts = PyThreadState_Next(ts), count++) {
+    PyThreadState *first = PyInterpreterState_ThreadHead(vm->interpreter.interp);
+    for (PyThreadState *ts = first; ts != NULL && !fragile; ts = PyThreadState_Next(ts), count++) {
         fragile = vmh_compat_makes_generic(ts);
         if (count < VMH_GUEST_THREADS_MOST)
             spared[count] = vmh_compat_locks_import(ts);
@@ -354,18 +358,20 @@ static int stop_pending(void *argument)
     if (count == 1)
         spared[0] = false;      /* nobody else wants what it may leave taken */
     vmh_mutex_lock(&vm->life);
-    bool now = vm->phase != VMH_PHASE_IDLE && vm->stop_generation == vm->generation && vm->stoppable;
-    bool give_up = now && vm->quarantined_in != NULL && vm->parked_after-- <= 0;
+    bool now = vm->phase.which != VMH_PHASE_IDLE && vm->stop.generation == vm->phase.generation
+        && vm->interpreter.stoppable;
+    bool give_up = now && vm->stop.quarantined_in != NULL && vm->stop.parked_after-- <= 0;
     if (fragile) {
-        vm->inject_gap_ns = 1000000;        /* not now, but soon */
+        vm->stop.inject_gap_ns = 1000000;        /* not now, but soon */
     } else if (now && !give_up) {
         count = 0;
-        for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL; ts = PyThreadState_Next(ts), count++) {
+        first = PyInterpreterState_ThreadHead(vm->interpreter.interp);
+        for (PyThreadState *ts = first; ts != NULL; ts = PyThreadState_Next(ts), count++) {
             if (count < VMH_GUEST_THREADS_MOST && spared[count]) {
-                vm->inject_gap_ns = 250000;     /* one that hardly leaves there has to be met outside */
+                vm->stop.inject_gap_ns = 250000;     /* one that hardly leaves there has to be met outside */
             } else {
-                PyThreadState_SetAsyncExc(ts->thread_id, vm->stop_error);
-                vm->stop_delivered = true;
+                PyThreadState_SetAsyncExc(ts->thread_id, vm->stop.error);
+                vm->stop.delivered = true;
             }
         }
     }
@@ -378,13 +384,13 @@ static int stop_pending(void *argument)
 /* Life lock held. */
 static void inject(vmh_vm *vm, int64_t now)
 {
-    if (vm->stoppable && vm->stop_error != NULL && atomic_exchange(&vm->pending_out, 1) == 0
-        && _PyEval_AddPendingCall(vm->interp, stop_pending, vm, 0) != VMH_PENDING_ADDED)
-        atomic_store(&vm->pending_out, 0);
+    if (vm->interpreter.stoppable && vm->stop.error != NULL && atomic_exchange(&vm->stop.pending_out, 1) == 0
+        && _PyEval_AddPendingCall(vm->interpreter.interp, stop_pending, vm, 0) != VMH_PENDING_ADDED)
+        atomic_store(&vm->stop.pending_out, 0);
     vmh_engine_stop(atomic_load(&vm->engine), true);
-    vm->next_inject_ns = now + vm->inject_gap_ns;
-    if (vm->inject_gap_ns < 20000000)
-        vm->inject_gap_ns *= 2;
+    vm->stop.next_inject_ns = now + vm->stop.inject_gap_ns;
+    if (vm->stop.inject_gap_ns < 20000000)
+        vm->stop.inject_gap_ns *= 2;
     vmh_waits_interrupt(vm);
     vmh_sqlite_interrupt(vm);
     if (vm->host_call != NULL) {
@@ -397,31 +403,31 @@ static void inject(vmh_vm *vm, int64_t now)
 /* Life lock held. The reason to stop now, or VMH_OK and the next look in *next. */
 static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
 {
-    if (atomic_load(&ending_all) && vm->phase != VMH_PHASE_END)
+    if (atomic_load(&ending_all) && vm->phase.which != VMH_PHASE_END)
         return VMH_CLOSED;
-    if (vm->current != NULL && atomic_load(&vm->current->stop))
+    if (vm->phase.call != NULL && atomic_load(&vm->phase.call->stop))
         return VMH_CANCELLED;
-    if (vm->current != NULL && atomic_load(&vm->current->lane->stop))
+    if (vm->phase.call != NULL && atomic_load(&vm->phase.call->lane->stop))
         return VMH_CLOSED;
     if (loads_in_vain(vm))
         return VMH_CLOSED;
-    if (vm->phase != VMH_PHASE_END && atomic_load(&vm->meter->over))
+    if (vm->phase.which != VMH_PHASE_END && atomic_load(&vm->memory.meter->over))
         return VMH_MEMORY_LIMIT;
-    int64_t deadline_ns = vm->deadline_ns;
-    if (now >= deadline_ns && vm->phase == VMH_PHASE_END) {
-        int64_t starved = vmh_starved_so_far_ns(vm->tid) - vm->end_starved_ns;
+    int64_t deadline_ns = vm->phase.deadline_ns;
+    if (now >= deadline_ns && vm->phase.which == VMH_PHASE_END) {
+        int64_t starved = vmh_starved_so_far_ns(vm->threads.tid) - vm->phase.end_starved_ns;
         deadline_ns = vmh_after_ns(deadline_ns, starved < STARVED_MOST_NS ? starved : STARVED_MOST_NS);
     }
     if (now >= deadline_ns)
         return VMH_TIME_LIMIT;
     *next = deadline_ns;
-    if (vm->cpu_limit_ns != VMH_FOREVER) {
-        int64_t left = vm->cpu_limit_ns - (cpu_ns_locked(vm) - vm->cpu_start_ns);
+    if (vm->phase.cpu_limit_ns != VMH_FOREVER) {
+        int64_t left = vm->phase.cpu_limit_ns - (cpu_ns_locked(vm) - vm->phase.cpu_start_ns);
         if (left <= 0)
             return VMH_CPU_LIMIT;
         /* several threads may burn at once, the engine's among them: a part of what is left is when to look again, and a
          * millisecond at least */
-        int others = vm->thread_count + (atomic_load(&vm->engine) != NULL);
+        int others = vm->threads.count + (atomic_load(&vm->engine) != NULL);
         int64_t look = now + (others > 0 && left > 2000000 ? left / (1 + others) : left) + 50000;
         if (look < *next)
             *next = look;
@@ -432,7 +438,7 @@ static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
 /* Life lock held. */
 static void give_up(vmh_vm *vm, const char *where)
 {
-    vm->quarantined_in = where;
+    vm->stop.quarantined_in = where;
     atomic_store(&vm->state, VMH_VM_QUARANTINED);
 }
 
@@ -441,19 +447,21 @@ static void give_up(vmh_vm *vm, const char *where)
  * ending to begin, and is given up. */
 static bool does_not_begin(vmh_vm *vm, int64_t now, int64_t handed_ns, int64_t *next)
 {
-    bool asked = handed_ns != 0 || atomic_load(&vm->retire);
-    if (!asked || !vm->stoppable || vm->quarantined_in != NULL) {
-        vm->asked_seen_ns = 0;
+    bool asked = handed_ns != 0 || atomic_load(&vm->work.retire);
+    if (!asked || !vm->interpreter.stoppable || vm->stop.quarantined_in != NULL) {
+        vm->asked.seen_ns = 0;
         return false;
     }
-    if (vm->asked_seen_ns == 0 || vm->asked_generation != vm->generation || vm->asked_handed_ns != handed_ns) {
-        vm->asked_seen_ns = now;
-        vm->asked_generation = vm->generation;
-        vm->asked_handed_ns = handed_ns;
+    if (vm->asked.seen_ns == 0 || vm->asked.generation != vm->phase.generation || vm->asked.handed_ns != handed_ns) {
+        vm->asked.seen_ns = now;
+        vm->asked.generation = vm->phase.generation;
+        vm->asked.handed_ns = handed_ns;
     }
-    int64_t over = vmh_after_ns(vm->asked_seen_ns, vm->end_ns / 2);     /* hardly ever reached: looks at its threads begin there */
+    /* hardly ever reached: looks at its threads begin there */
+    int64_t over = vmh_after_ns(vm->asked.seen_ns, vm->limits.end_ns / 2);
     if (now >= over)
-        over = vmh_after_ns(vmh_after_ns(vm->asked_seen_ns, vm->end_ns), starved_ns_locked(vm, vm->asked_seen_ns, now));
+        over = vmh_after_ns(vmh_after_ns(vm->asked.seen_ns, vm->limits.end_ns),
+                            starved_ns_locked(vm, vm->asked.seen_ns, now));
     if (now >= over) {
         give_up(vm, "threads left behind");
         return true;
@@ -467,22 +475,22 @@ static bool does_not_begin(vmh_vm *vm, int64_t now, int64_t handed_ns, int64_t *
  * that it held, to be ended; one that waits while nothing was loaded yet is taken for it, as loading would end like this again. */
 static vmh_call *give_up_lost(vmh_vm *vm)
 {
-    give_up(vm, vm->phase == VMH_PHASE_LOAD ? "stack overflow in load" : vm->phase == VMH_PHASE_END
+    give_up(vm, vm->phase.which == VMH_PHASE_LOAD ? "stack overflow in load" : vm->phase.which == VMH_PHASE_END
         ? "stack overflow in end" : "stack overflow in call");
-    vm->stoppable = false;
+    vm->interpreter.stoppable = false;
     /* nobody waits for it: not Py_Finalize, not a fork */
-    vmh_compat_hide_interpreter(vm->interp);
-    vm->interp = NULL;
-    if (vm->in_transit)
+    vmh_compat_hide_interpreter(vm->interpreter.interp);
+    vm->interpreter.interp = NULL;
+    if (vm->interpreter.in_transit)
         vmh_fork_transit_end();
-    vm->in_transit = false;
-    vmh_call *call = atomic_load(&vm->serving);
-    vmh_lane *lane = atomic_load(&vm->lane);
+    vm->interpreter.in_transit = false;
+    vmh_call *call = atomic_load(&vm->work.call);
+    vmh_lane *lane = atomic_load(&vm->work.lane);
     if (call != NULL) {
         vmh_hot_leave();
         return vmh_call_claim(call, VMH_RUNNING) ? vmh_call_ref(call) : NULL;
     }
-    if (vm->phase == VMH_PHASE_LOAD && lane != NULL && (call = vmh_lane_take(lane, &vm->worker)) != NULL
+    if (vm->phase.which == VMH_PHASE_LOAD && lane != NULL && (call = vmh_lane_take(lane, &vm->work.worker)) != NULL
         && !vmh_call_claim(call, VMH_RUNNING)) {
         vmh_call_unref(call);
         call = NULL;
@@ -495,73 +503,73 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
     int64_t next = VMH_FOREVER;
     vmh_call *stolen = NULL;
     enum vmh_kind stolen_kind = VMH_VM_LOST;
-    vmh_lane *lane = atomic_load(&vm->lane);
+    vmh_lane *lane = atomic_load(&vm->work.lane);
     bool quarantined = false;
     const char *why = NULL;
     int64_t handed_ns = 0;
     if (lane != NULL)
-        next = vmh_lane_expire_slot(lane, &vm->worker, now, &handed_ns);
+        next = vmh_lane_expire_slot(lane, &vm->work.worker, now, &handed_ns);
     vmh_mutex_lock(&vm->life);
-    if (atomic_load(&vm->lost)) {
-        if (vm->quarantined_in == NULL) {
+    if (atomic_load(&vm->memory.lost)) {
+        if (vm->stop.quarantined_in == NULL) {
             quarantined = true;
             stolen = give_up_lost(vm);
             why = "its C stack overflowed, in a recursion that Python does not count (nested iterators, partials, generic aliases)";
         }
         goto done;
     }
-    if (vm->phase == VMH_PHASE_IDLE) {
+    if (vm->phase.which == VMH_PHASE_IDLE) {
         quarantined = does_not_begin(vm, now, handed_ns, &next);
         goto done;
     }
-    if (vm->stop_generation != vm->generation) {
+    if (vm->stop.generation != vm->phase.generation) {
         enum vmh_kind kind = reason(vm, now, &next);
         if (kind == VMH_OK)
             goto done;
-        vm->stop_generation = vm->generation;
-        vm->stop_kind = kind;
-        vm->stop_since_ns = now;
-        vm->inject_gap_ns = 1000000;
-        vm->parked_after = 50;
-        atomic_store(&vm->stopping, true);
+        vm->stop.generation = vm->phase.generation;
+        vm->stop.kind = kind;
+        vm->stop.since_ns = now;
+        vm->stop.inject_gap_ns = 1000000;
+        vm->stop.parked_after = 50;
+        atomic_store(&vm->stop.under_way, true);
         uint64_t one = 1;
-        if (write(vm->stop_fd, &one, sizeof one) < 0) {
+        if (write(vm->stop.fd, &one, sizeof one) < 0) {
             /* full already: readable, which is all that it is for */
         }
         inject(vm, now);
-        starved_ns_locked(vm, vm->generation, now);     /* a look, for the next ones to tell what changed since */
-    } else if (now >= vm->next_inject_ns) {
+        starved_ns_locked(vm, vm->phase.generation, now);     /* a look, for the next ones to tell what changed since */
+    } else if (now >= vm->stop.next_inject_ns) {
         inject(vm, now);
-        starved_ns_locked(vm, vm->generation, now);
+        starved_ns_locked(vm, vm->phase.generation, now);
     }
-    next = vm->next_inject_ns;
-    if (vm->quarantined_in == NULL) {
-        int64_t over = vmh_after_ns(vm->stop_since_ns, vm->grace_ns);
+    next = vm->stop.next_inject_ns;
+    if (vm->stop.quarantined_in == NULL) {
+        int64_t over = vmh_after_ns(vm->stop.since_ns, vm->limits.grace_ns);
         if (now >= over) {
             /* the caller is answered now, in any case; only the VM may have more time, when it had no core to unwind on */
-            int64_t starved = starved_ns_locked(vm, vm->generation, now);
-            if (!had_its_grace(vm->grace_ns, starved))
+            int64_t starved = starved_ns_locked(vm, vm->phase.generation, now);
+            if (!had_its_grace(vm->limits.grace_ns, starved))
                 over = vmh_after_ns(over, starved);
-            if (vm->current != NULL && vmh_call_claim(vm->current, VMH_RUNNING)) {
-                stolen = vmh_call_ref(vm->current);
-                vm->answered_for = true;
+            if (vm->phase.call != NULL && vmh_call_claim(vm->phase.call, VMH_RUNNING)) {
+                stolen = vmh_call_ref(vm->phase.call);
+                vm->stop.answered_for = true;
                 if (now < over)
-                    stolen_kind = vm->stop_kind;
+                    stolen_kind = vm->stop.kind;
             }
         }
         if (now >= over) {
-            give_up(vm, vmh_phase_name(vm->phase));
+            give_up(vm, vmh_phase_name(vm->phase.which));
             quarantined = true;
         } else if (over < next) {
             next = over;
         }
-    } else if (vm->parked_after < 0) {
+    } else if (vm->stop.parked_after < 0) {
         next = VMH_FOREVER;
     }
 done:
     vmh_mutex_unlock(&vm->life);
     if (stolen != NULL) {       /* its caller first: both it and the service thread want the main GIL next */
-        atomic_fetch_add(&vm->errors, 1);
+        atomic_fetch_add(&vm->counters.errors, 1);
         if (why != NULL && !vmh_wire_text(&stolen->reply, why))
             vmh_blob_clear(&stolen->reply);     /* without memory for it, the error goes without its message */
         vmh_call_finish(stolen, stolen_kind);
@@ -569,11 +577,11 @@ done:
     }
     if (quarantined) {
         if (lane != NULL)
-            vmh_lane_detach(lane, &vm->worker);
-        vmh_worker_poke(&vm->worker);       /* should it ever wait for work again, it finds itself given up */
-        vmh_vm_post(vm, &vm->quarantine_event);
+            vmh_lane_detach(lane, &vm->work.worker);
+        vmh_worker_poke(&vm->work.worker);       /* should it ever wait for work again, it finds itself given up */
+        vmh_vm_post(vm, &vm->events.quarantined);
     } else if (stolen != NULL) {
-        vmh_vm_post(vm, &vm->stopped_event);    /* it takes no more calls: another VM may */
+        vmh_vm_post(vm, &vm->events.stopped);    /* it takes no more calls: another VM may */
     }
     return next;
 }
@@ -581,16 +589,16 @@ done:
 void vmh_vm_attach(vmh_vm *vm, vmh_lane *lane)
 {
     vmh_lane_ref(lane);
-    atomic_store(&vm->lane, lane);
-    vmh_worker_poke(&vm->worker);
+    atomic_store(&vm->work.lane, lane);
+    vmh_worker_poke(&vm->work.worker);
 }
 
 void vmh_vm_retire(vmh_vm *vm)
 {
-    atomic_store(&vm->retire, true);
-    vmh_worker_poke(&vm->worker);
+    atomic_store(&vm->work.retire, true);
+    vmh_worker_poke(&vm->work.worker);
     vmh_mutex_lock(&vm->life);
-    bool loads = vm->phase == VMH_PHASE_LOAD;
+    bool loads = vm->phase.which == VMH_PHASE_LOAD;
     vmh_mutex_unlock(&vm->life);
     vmh_warden_arm(loads ? 0 : vmh_now_ns() + VMH_BEGIN_NS);
 }
@@ -627,11 +635,11 @@ static bool boot(vmh_vm *vm)
 {
     int64_t began = vmh_now_ns();
     vmh_fork_transit_begin();
-    PyStatus status = vmh_creation_make(&vm->tstate);
+    PyStatus status = vmh_creation_make(&vm->interpreter.tstate);
     vmh_mutex_lock(&vm->life);
     if (!PyStatus_Exception(status)) {
-        vm->interp = PyThreadState_GetInterpreter(vm->tstate);
-        vm->stoppable = true;
+        vm->interpreter.interp = PyThreadState_GetInterpreter(vm->interpreter.tstate);
+        vm->interpreter.stoppable = true;
     }
     vmh_mutex_unlock(&vm->life);
     vmh_fork_transit_end();
@@ -642,15 +650,15 @@ static bool boot(vmh_vm *vm)
     }
     vmh_overflow_guard(vm);
     enum vmh_kind kind;
-    vmh_phase_begin(vm, VMH_PHASE_BOOT, NULL, vmh_after_ns(began, vm->boot_ns), VMH_FOREVER);
+    vmh_phase_begin(vm, VMH_PHASE_BOOT, NULL, vmh_after_ns(began, vm->limits.boot_ns), VMH_FOREVER);
     int rc = vmh_guest_boot(vm);
     vmh_creation_settle();
     bool stopped = vmh_phase_end(vm, &kind);
     if (rc < 0)
         vmh_error_describe(vm->failure, sizeof vm->failure);
     else if (stopped)
-        snprintf(vm->failure, sizeof vm->failure, "booting took longer than %.1f s", (double)vm->boot_ns / 1e9);
-    atomic_store(&vm->boot_ns_taken, vmh_now_ns() - began);
+        snprintf(vm->failure, sizeof vm->failure, "booting took longer than %.1f s", (double)vm->limits.boot_ns / 1e9);
+    atomic_store(&vm->counters.boot_ns_taken, vmh_now_ns() - began);
     return rc == 0 && !stopped;
 }
 
@@ -658,7 +666,8 @@ static bool boot(vmh_vm *vm)
 static int thread_states(vmh_vm *vm)
 {
     int count = 0;
-    for (PyThreadState *ts = PyInterpreterState_ThreadHead(vm->interp); ts != NULL; ts = PyThreadState_Next(ts))
+    PyThreadState *first = PyInterpreterState_ThreadHead(vm->interpreter.interp);
+    for (PyThreadState *ts = first; ts != NULL; ts = PyThreadState_Next(ts))
         count++;
     return count;
 }
@@ -666,7 +675,7 @@ static int thread_states(vmh_vm *vm)
 static bool alone(vmh_vm *vm)
 {
     vmh_mutex_lock(&vm->life);
-    bool yes = vm->thread_count == 0;
+    bool yes = vm->threads.count == 0;
     vmh_mutex_unlock(&vm->life);
     return yes && thread_states(vm) <= 1;
 }
@@ -674,7 +683,7 @@ static bool alone(vmh_vm *vm)
 static bool given_up(vmh_vm *vm)
 {
     vmh_mutex_lock(&vm->life);
-    bool yes = vm->quarantined_in != NULL;
+    bool yes = vm->stop.quarantined_in != NULL;
     vmh_mutex_unlock(&vm->life);
     return yes;
 }
@@ -698,10 +707,10 @@ static void beyond_stopping(PyObject *capsule)
 {
     vmh_vm *vm = PyCapsule_GetPointer(capsule, NULL);
     vmh_mutex_lock(&vm->life);
-    PyObject *stop_error = vm->stop_error;
-    vm->stoppable = false;
-    vm->stop_error = NULL;
-    bool hidden = vm->hidden;
+    PyObject *stop_error = vm->stop.error;
+    vm->interpreter.stoppable = false;
+    vm->stop.error = NULL;
+    bool hidden = vm->interpreter.hidden;
     vmh_mutex_unlock(&vm->life);
     Py_XDECREF(stop_error);
     if (hidden)
@@ -713,40 +722,41 @@ static void beyond_stopping(PyObject *capsule)
 static bool end(vmh_vm *vm)
 {
     /* the ending has no memory limit: finalisers of a full VM must be able to run */
-    atomic_store(&vm->meter->soft, LLONG_MAX);
-    atomic_store(&vm->meter->hard, LLONG_MAX);
-    vmh_meter_rearm(vm->meter);
-    vmh_phase_begin(vm, VMH_PHASE_END, NULL, vmh_after_ns(vmh_now_ns(), vm->end_ns), VMH_FOREVER);
+    atomic_store(&vm->memory.meter->soft, LLONG_MAX);
+    atomic_store(&vm->memory.meter->hard, LLONG_MAX);
+    vmh_meter_rearm(vm->memory.meter);
+    vmh_phase_begin(vm, VMH_PHASE_END, NULL, vmh_after_ns(vmh_now_ns(), vm->limits.end_ns), VMH_FOREVER);
     vmh_creation_unsettle();
     vmh_guest_finish(vm);
     if (!wait_for_threads(vm))
         return false;
     vmh_guest_clear(vm);
-    PyObject *inner = PyInterpreterState_GetDict(vm->interp);       /* borrowed; cleared late, and out of the guest's reach */
+    /* borrowed; cleared late, and out of the guest's reach */
+    PyObject *inner = PyInterpreterState_GetDict(vm->interpreter.interp);
     PyObject *capsule = PyCapsule_New(vm, NULL, beyond_stopping);
     if (inner == NULL || capsule == NULL || PyDict_SetItemString(inner, "vmhost", capsule) < 0) {
         PyErr_Clear();
         if (capsule == NULL) {
             vmh_mutex_lock(&vm->life);
-            vm->stoppable = false;
+            vm->interpreter.stoppable = false;
             vmh_mutex_unlock(&vm->life);
         }
     }
     Py_XDECREF(capsule);
     vmh_fork_transit_begin();
     vmh_mutex_lock(&vm->life);
-    vm->in_transit = true;
-    bool hidden = vm->hidden;
+    vm->interpreter.in_transit = true;
+    bool hidden = vm->interpreter.hidden;
     vmh_mutex_unlock(&vm->life);
     if (hidden)
         park();
-    Py_EndInterpreter(vm->tstate);
+    Py_EndInterpreter(vm->interpreter.tstate);
     vmh_engine_end(atomic_load(&vm->engine));
     vmh_mutex_lock(&vm->life);
-    vm->in_transit = false;
-    vm->interp = NULL;
-    vm->generation++;
-    vm->phase = VMH_PHASE_IDLE;
+    vm->interpreter.in_transit = false;
+    vm->interpreter.interp = NULL;
+    vm->phase.generation++;
+    vm->phase.which = VMH_PHASE_IDLE;
     vmh_mutex_unlock(&vm->life);
     vmh_fork_transit_end();
     return true;
@@ -756,22 +766,22 @@ static void serve(vmh_vm *vm)
 {
     vmh_lane *lane = NULL;
     int served = 0;
-    while (!vm->doomed && !atomic_load(&vm->retire) && atomic_load(&vm->state) != VMH_VM_QUARANTINED) {
-        if (lane == NULL && (lane = atomic_load(&vm->lane)) != NULL) {
+    while (!vm->work.doomed && !atomic_load(&vm->work.retire) && atomic_load(&vm->state) != VMH_VM_QUARANTINED) {
+        if (lane == NULL && (lane = atomic_load(&vm->work.lane)) != NULL) {
             int ready = VMH_VM_READY;
             atomic_compare_exchange_strong(&vm->state, &ready, VMH_VM_SERVING);
-            vmh_crash_name(vm->crash_slot, lane->name, lane->version);
-            vmh_lane_attach(lane, &vm->worker);
+            vmh_crash_name(vm->threads.crash_slot, lane->name, lane->version);
+            vmh_lane_attach(lane, &vm->work.worker);
             vmh_guest_load(vm, lane);
             continue;
         }
-        vmh_call *call = lane == NULL ? NULL : vmh_lane_take(lane, &vm->worker);
+        vmh_call *call = lane == NULL ? NULL : vmh_lane_take(lane, &vm->work.worker);
         if (call != NULL) {
-            atomic_store(&vm->serving, call);
+            atomic_store(&vm->work.call, call);
             vmh_guest_serve(vm, call);
-            atomic_store(&vm->serving, NULL);
+            atomic_store(&vm->work.call, NULL);
             vmh_overflow_renew();
-            atomic_store_explicit(&vm->idle_since_ns, call->ended_ns, memory_order_relaxed);
+            atomic_store_explicit(&vm->counters.idle_since_ns, call->ended_ns, memory_order_relaxed);
             vmh_call_unref(call);
             if (lane->calls_per_vm > 0 && ++served >= lane->calls_per_vm)
                 break;
@@ -780,14 +790,14 @@ static void serve(vmh_vm *vm)
         if (lane != NULL && vmh_lane_over(lane))
             break;
         PyThreadState *ts = PyEval_SaveThread();
-        vmh_worker_wait(&vm->worker);
+        vmh_worker_wait(&vm->work.worker);
         PyEval_RestoreThread(ts);
     }
     if (lane != NULL)
-        vmh_lane_detach(lane, &vm->worker);
-    else if (atomic_load(&vm->lane) != NULL) {
-        vmh_lane_attach(atomic_load(&vm->lane), &vm->worker);   /* attached and retired at once: count it in and out */
-        vmh_lane_detach(atomic_load(&vm->lane), &vm->worker);
+        vmh_lane_detach(lane, &vm->work.worker);
+    else if (atomic_load(&vm->work.lane) != NULL) {     /* attached and retired at once: count it in and out */
+        vmh_lane_attach(atomic_load(&vm->work.lane), &vm->work.worker);
+        vmh_lane_detach(atomic_load(&vm->work.lane), &vm->work.worker);
     }
 }
 
@@ -795,26 +805,26 @@ static void *run(void *argument)
 {
     vmh_vm *vm = argument;
     current_vm = vm;
-    vmh_memory_bind(vm->meter);
-    vm->crash_slot = vmh_crash_thread_enter(vm->id);
+    vmh_memory_bind(vm->memory.meter);
+    vm->threads.crash_slot = vmh_crash_thread_enter(vm->id);
     vmh_mutex_lock(&vm->life);
-    vm->tid = gettid();
-    atomic_store(&vm->cpu_clock_valid, pthread_getcpuclockid(pthread_self(), &vm->cpu_clock) == 0);
+    vm->threads.tid = gettid();
+    atomic_store(&vm->threads.cpu_clock_valid, pthread_getcpuclockid(pthread_self(), &vm->threads.cpu_clock) == 0);
     vmh_mutex_unlock(&vm->life);
     vmh_urgency_set(VMH_PATIENT);
     bool booted = boot(vm);
     vmh_urgency_set(VMH_USUAL);
     if (booted) {
-        atomic_store(&vm->meter->soft, atomic_load(&vm->soft_bytes));
-        atomic_store(&vm->meter->hard, atomic_load(&vm->hard_bytes));
-        atomic_store(&vm->idle_since_ns, vmh_now_ns());
+        atomic_store(&vm->memory.meter->soft, atomic_load(&vm->memory.soft_bytes));
+        atomic_store(&vm->memory.meter->hard, atomic_load(&vm->memory.hard_bytes));
+        atomic_store(&vm->counters.idle_since_ns, vmh_now_ns());
         int booting_state = VMH_VM_BOOTING;
         atomic_compare_exchange_strong(&vm->state, &booting_state, VMH_VM_READY);
-        vmh_vm_post(vm, &vm->ready_event);
+        vmh_vm_post(vm, &vm->events.ready);
         serve(vm);
-        if (vm->doomed)
-            vmh_vm_post(vm, &vm->stopped_event);
-    } else if (vm->tstate == NULL) {
+        if (vm->work.doomed)
+            vmh_vm_post(vm, &vm->events.stopped);
+    } else if (vm->interpreter.tstate == NULL) {
         goto gone;
     }
     if (atomic_load(&vm->state) != VMH_VM_QUARANTINED)
@@ -822,12 +832,12 @@ static void *run(void *argument)
     vmh_urgency_set(VMH_PATIENT);       /* all answers are given: those who waited for one run first */
     if (!end(vm)) {
         vmh_mutex_lock(&vm->life);
-        bool first = vm->quarantined_in == NULL;
+        bool first = vm->stop.quarantined_in == NULL;
         if (first)
             give_up(vm, "threads left behind");
         vmh_mutex_unlock(&vm->life);
         if (first)
-            vmh_vm_post(vm, &vm->quarantine_event);
+            vmh_vm_post(vm, &vm->events.quarantined);
         PyEval_SaveThread();        /* its threads run on; this one waits for ever */
         park();
     }
@@ -835,15 +845,15 @@ gone:
     vmh_overflow_unguard();
     vmh_memory_bind(NULL);
     vmh_seal_free(vm);
-    atomic_store(&vm->meter->ended, true);
+    atomic_store(&vm->memory.meter->ended, true);
     vmh_mutex_lock(&vm->life);
-    atomic_store(&vm->cpu_ns_final, cpu_ns_locked(vm));
-    atomic_store(&vm->cpu_clock_valid, false);
+    atomic_store(&vm->threads.cpu_ns_final, cpu_ns_locked(vm));
+    atomic_store(&vm->threads.cpu_clock_valid, false);
     vmh_mutex_unlock(&vm->life);
-    vmh_crash_thread_leave(vm->crash_slot);
+    vmh_crash_thread_leave(vm->threads.crash_slot);
     atomic_store(&vm->state, booted ? VMH_VM_ENDED : VMH_VM_FAILED);
-    vm->end_event.type = booted ? VMH_EVENT_ENDED : VMH_EVENT_FAILED;
-    vmh_vm_post(vm, &vm->end_event);
+    vm->events.end.type = booted ? VMH_EVENT_ENDED : VMH_EVENT_FAILED;
+    vmh_vm_post(vm, &vm->events.end);
     current_vm = NULL;
     vmh_vm_unref(vm);
     atomic_fetch_sub(&thread_total, 1);
@@ -858,11 +868,11 @@ int vmh_vm_start(vmh_vm *vm)
     if (rc != 0 || (rc = pthread_attr_init(&attributes)) != 0)
         return rc;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    rc = pthread_attr_setstacksize(&attributes, vm->stack_bytes);
+    rc = pthread_attr_setstacksize(&attributes, vm->limits.stack_bytes);
     if (rc == 0) {
         vmh_vm_ref(vm);
         atomic_fetch_add(&thread_total, 1);
-        rc = pthread_create(&vm->thread, &attributes, run, vm);
+        rc = pthread_create(&vm->threads.own, &attributes, run, vm);
         if (rc != 0) {
             atomic_fetch_sub(&thread_total, 1);
             vmh_vm_unref(vm);

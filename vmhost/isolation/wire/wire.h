@@ -11,6 +11,13 @@
 #include "lanes/blob.h"
 #include "lanes/vm.h"
 
+/* What one VM keeps for values on their way. */
+typedef struct vmh_values {
+    vmh_blob permissions;       /* a dict on the wire; settled when the VM is attached */
+    vmh_blob scratch;           /* the reply that is being made; of the VM's own thread */
+    PyTypeObject *buffer_type;  /* the interpreter's Buffer; one reference, from its boot to its end */
+} vmh_values;
+
 /* Appends `value` to `blob`. `what` begins the error message ("argument", "result"). Returns 0, or -1 with ValueError,
  * TypeError or MemoryError set: its text names the place, ``argument: $.image[3]: a `Decimal` cannot cross …``. On failure the
  * blob's content is undefined; clear it. `buffer_type`: this interpreter's Buffer. `vm`: NULL on the host. */

@@ -1,0 +1,31 @@
+/* The native threads of a VM, its own and the guest's: their CPU time, and what they waited for cores. */
+#ifndef VMH_THREADS_H
+#define VMH_THREADS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "crash/crash.h"
+#include "crash/starvation.h"
+
+enum { VMH_GUEST_THREADS_MOST = 64 };
+
+typedef struct vmh_threads {
+    pthread_t own;
+    vmh_crash_slot *crash_slot; /* of its own thread, which sets it first of all; NULL: none was free */
+    clockid_t cpu_clock;        /* of its own; valid while cpu_clock_valid */
+    pid_t tid;                  /* likewise */
+    atomic_bool cpu_clock_valid;
+    atomic_llong cpu_ns_final;  /* when its own thread is gone */
+
+    /* guarded by the VM's life lock */
+    vmh_starvation starvation;  /* of its own, while it is stopped */
+    struct { bool used; clockid_t clock; pid_t tid; vmh_starvation starvation; } guests[VMH_GUEST_THREADS_MOST];
+    int64_t ended_cpu_ns;       /* of the guest's that ended */
+    int count;                  /* of the guest's */
+} vmh_threads;
+
+#endif

@@ -1,6 +1,7 @@
 /* What models do to rows of numbers that are normalized, weighed or bent: plain loops, for each backend. The file that includes this names
  * VME_TARGET. */
-#include "models/model.h"
+#include "models/file.h"
+#include "models/row_kernels.h"
 
 #include <string.h>
 #ifdef __AVX512F__

@@ -1,5 +1,11 @@
 /* Where values lie in the arena: by when they live. */
+#include "models/arena.h"
+#include "models/file.h"
 #include "models/model.h"
+#include "models/step.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,21 @@
  * by all threads, then threads take blocks. Every block is computed alike whoever takes it.
  *
  * Apart, as the three operators that it stands for: for a few rows, for which packing takes longer than what it saves. */
+#include "models/attention.h"
+#include "models/file.h"
+#include "models/makers.h"
 #include "models/model.h"
+#include "models/preparation.h"
+#include "models/rates.h"
+#include "models/row_kernels.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
 #include "runtime/pool.h"
+
+#include "vme_search.h"
 
 #include <string.h>
 

@@ -10,6 +10,13 @@
  *               pool      made | band         <- these rows are the chain's
  */
 #include "models/bands.h"
+#include "models/bands_walk.h"
+#include "models/model.h"
+#include "models/step.h"
+#include "models/steps.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
 #include "runtime/pool.h"
 
 #include <string.h>

@@ -1,47 +1,16 @@
-/* What choosing and running bands share: a walk over a chain's steps, which says of each band up to which row every step goes, and which rows of the
- * strips are there meanwhile. bands_walk.c has it. */
+/* Chains: steps that follow each other, done by bands of rows. */
 #ifndef VME_BANDS_H
 #define VME_BANDS_H
 
-#include "models/model.h"
+#include "models/preparation.h"
 
-enum {
-    BANDS_STEPS_MOST = 16,      /* of a chain */
-    BANDS_SLOTS_MOST = 8,
-};
-
-typedef struct strip {
-    int root;                   /* the value */
-    int64_t base;               /* the first row that is there; a margin's are below 0 and from h on */
-    int64_t wanted;             /* the row after the last one that a reader wants */
-    int64_t end;                /* the row after the last one that is there */
-} strip;
-
-typedef struct walk {
-    const vme_model *model;
-    const model_step *step;
-    int steps, strips;
-    strip strip[BANDS_STEPS_MOST];
-    struct {
-        int in, addend, out;                /* numbers of strips, -1: a whole value, or none */
-        int64_t unit;                       /* its bands begin at multiples of it */
-        int64_t made, upto;                 /* rows are made up to this one, and in this band up to that one */
-    } of[BANDS_STEPS_MOST];
-    int64_t unit;                           /* of pieces and bands of what the chain leaves */
-} walk;
-
-void walk_begin(walk *it, const vme_model *model, const model_step *step, int steps);
-/* Nothing is there yet, and the last step's rows from `begin` on are wanted. */
-void walk_from(walk *it, int64_t begin);
-/* Up to where each step goes when the last one's rows before `end` are wanted. */
-void walk_to(walk *it, int64_t end);
-/* The band is done. */
-void walk_on(walk *it);
-/* The first row of a strip that anybody will read or write from now on. */
-int64_t walk_first_needed(const walk *it, int number);
-/* The row after the last one that is there when the band is done. */
-int64_t walk_end_needed(const walk *it, int number);
-/* Pieces of an image of `h` rows: where number `piece` begins. */
-int64_t walk_piece_begin(const walk *it, int64_t h, int64_t pieces, int64_t piece);
+/* bands_choice.c */
+/* Says which steps are chains, which values of them have strips, and how much scratch memory that takes; values
+ * know when they live. */
+vme_status chains_choose(model_making *it);
+/* bands.c */
+/* The chain that begins at step `first`; `ns` of its steps, or NULL. */
+vme_status chain_run(vme_context *context, const vme_model *model, int first, char *arena,
+                     const vme_tensor *const *inputs, uint64_t *ns);
 
 #endif

@@ -2,6 +2,18 @@
  * A chain saves the bytes that would not stay near from one step to the next; it costs a start of each step for each band, rows that are moved within strips, and rows
  * that two pieces make both. */
 #include "models/bands.h"
+#include "models/bands_walk.h"
+#include "models/file.h"
+#include "models/model.h"
+#include "models/preparation.h"
+#include "models/rows.h"
+#include "models/step.h"
+#include "models/value.h"
+#include "models/winograd.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+
+#include "vme_search.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,11 @@
 /* Which rows of a chain's values are made and read when: what a band of the last step's rows needs, step by step backwards (bands.h). Nothing is computed here. */
-#include "models/bands.h"
+#include "models/bands_walk.h"
+#include "models/file.h"
+#include "models/model.h"
+#include "models/step.h"
+#include "models/value.h"
+#include "models/winograd.h"
+#include "runtime/numbers.h"
 
 static int strip_of(const walk *it, int value)
 {

@@ -11,7 +11,20 @@
  *
  * Weights are slivers of the tile's columns for each group, each kh * kw * channels rows of them in the order in which they are added up;
  * absent columns are 0. Behind every algorithm's weights lies the bias, as long as all slivers are wide. */
+#include "models/convolution.h"
+#include "models/file.h"
 #include "models/model.h"
+#include "models/rates.h"
+#include "models/row_kernels.h"
+#include "models/rows.h"
+#include "models/step.h"
+#include "models/steps.h"
+#include "models/value.h"
+#include "models/winograd.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+
+#include "vme_search.h"
 
 #include <string.h>
 

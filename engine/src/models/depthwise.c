@@ -2,7 +2,15 @@
  * zeros stand for the padding.
  *
  * Weights are packed as [kh][kw][channels], the bias behind them. */
+#include "models/depthwise.h"
+#include "models/file.h"
 #include "models/model.h"
+#include "models/row_kernels.h"
+#include "models/rows.h"
+#include "models/step.h"
+#include "models/steps.h"
+#include "models/value.h"
+#include "runtime/internal.h"
 
 #include <string.h>
 

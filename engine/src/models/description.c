@@ -1,5 +1,12 @@
 /* What a prepared model says of itself: its inputs and outputs, and what it does step by step. */
+#include "models/attention.h"
+#include "models/file.h"
+#include "models/makers.h"
 #include "models/model.h"
+#include "models/step.h"
+#include "models/value.h"
+
+#include "vme_search.h"
 
 int vme_model_count(const vme_model *model, bool outputs) { return outputs ? model->outputs : model->inputs; }
 

@@ -1,5 +1,7 @@
 /* Reads a model file (docs/model-format.md): nothing in it is believed, every number is held against what it points into. */
-#include "models/model.h"
+#include "models/file.h"
+#include "models/makers.h"
+#include "runtime/internal.h"
 
 #include <string.h>
 

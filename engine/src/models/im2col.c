@@ -5,8 +5,17 @@
  * does whole blocks in scratch memory of its own; else all do one part of a block after the other. What is computed is the same in both.
  *
  * Packed weights are the direct algorithm's. */
+#include "models/convolution.h"
+#include "models/file.h"
 #include "models/model.h"
+#include "models/rates.h"
+#include "models/step.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
 #include "runtime/pool.h"
+
+#include "vme_search.h"
 
 #include <string.h>
 

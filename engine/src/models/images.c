@@ -1,6 +1,11 @@
 /* Operators on images: how those below MODEL_COPY become steps. What puts images together or takes channels of one makes no step where values can be made where they
  * are read. */
+#include "models/file.h"
+#include "models/makers.h"
 #include "models/model.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "models/value.h"
 
 enum { PARAMETER_MOST = 1 << 15 };
 

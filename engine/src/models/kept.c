@@ -7,7 +7,13 @@
  * who can write here can write the engine, and takes a tenth of one's time. Little-endian, and of this machine only:
  *
  *   kept_header, an algorithm's number for each step (a byte), zeros to a multiple of PAGE, the packed block */
+#include "models/kept.h"
 #include "models/model.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "runtime/internal.h"
+
+#include "vme_search.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -3,6 +3,21 @@
  *
  * A model is never written again, so any number of sessions on any threads read it. */
 #include "models/model.h"
+#include "models/arena.h"
+#include "models/attention.h"
+#include "models/bands.h"
+#include "models/file.h"
+#include "models/kept.h"
+#include "models/makers.h"
+#include "models/plans.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/tuning.h"
+#include "models/value.h"
+#include "models/weights.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
 
 #include "vme_search.h"
 

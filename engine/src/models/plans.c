@@ -3,7 +3,11 @@
  * The file has every number that follows from such sizes as a sum of products of them (docs/model-format.md). A plan is the model of the same
  * file with these numbers worked out for the sizes of a call: it has steps, layouts and an arena of its own, and the algorithms and packed
  * weights of its base. Nothing that a file says of its numbers is believed: what comes out is looked at as any file. */
+#include "models/plans.h"
+#include "models/file.h"
 #include "models/model.h"
+#include "models/preparation.h"
+#include "runtime/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,11 @@
 /* Pools: each pixel is made of those that its window sees; padding is seen as nothing, and may count in an average. */
+#include "models/pooling.h"
+#include "models/file.h"
 #include "models/model.h"
+#include "models/step.h"
+#include "models/steps.h"
+#include "models/value.h"
+#include "runtime/internal.h"
 
 typedef struct pooling {
     vme_context *context;

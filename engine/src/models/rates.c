@@ -4,6 +4,17 @@
  *
  * Everything is about one core: what threads share makes no algorithm better than another. */
 #include "models/rates.h"
+#include "models/attention.h"
+#include "models/convolution.h"
+#include "models/file.h"
+#include "models/model.h"
+#include "models/rows.h"
+#include "models/step.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+
+#include "vme_search.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,6 +1,16 @@
 /* Steps over rows of float32 that would be many of the engine's operators, one after the other over all of the tensor: softmax, normalization, and
  * activations. A row stays in the nearest cache until it is done. */
+#include "models/rows.h"
+#include "models/file.h"
+#include "models/makers.h"
 #include "models/model.h"
+#include "models/preparation.h"
+#include "models/row_kernels.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,12 @@
 /* Runs a prepared model: one step, or chain of steps (bands.c), after the other, each divided among threads. A session keeps its arena from run to run, so that a run
  * allocates nothing; runs of one session at the same time take arenas of their own. Of a model with open sizes it keeps plans, and one arena,
  * as large as the largest of them so far wants it. */
+#include "models/bands.h"
 #include "models/model.h"
+#include "models/plans.h"
+#include "models/step.h"
+#include "models/steps.h"
+#include "runtime/internal.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,15 @@
 /* What steps of each kind do: whole, or some rows of one image for a chain (bands.c). Steps that have a file of their own are called there; here are
  * those that move numbers, add and clip, and the zeros around what convolutions read. */
+#include "models/steps.h"
+#include "models/convolution.h"
+#include "models/depthwise.h"
+#include "models/file.h"
 #include "models/model.h"
+#include "models/pooling.h"
+#include "models/step.h"
+#include "models/tensors.h"
+#include "models/value.h"
+#include "runtime/internal.h"
 
 #include <string.h>
 #include <time.h>

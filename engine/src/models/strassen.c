@@ -15,7 +15,16 @@
  *
  * Packed weights: of each block and pair B11, B21, T2, T1, B22, T3, -T4, as they are used, each with as many rows as the first half of the longest block; of the last
  * sliver, where it is alone, as many as there are channels. */
+#include "models/convolution.h"
+#include "models/file.h"
 #include "models/model.h"
+#include "models/rates.h"
+#include "models/step.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
+
+#include "vme_search.h"
 
 #include <string.h>
 

@@ -2,11 +2,19 @@
  * constants, and handed to the operator. Nothing is allocated but what the operator takes for itself.
  *
  * What the operator would refuse for its shapes and dtypes is refused when the model is made, so that a run fails for values only. */
+#include "models/tensors.h"
+#include "models/file.h"
+#include "models/makers.h"
 #include "models/model.h"
+#include "models/preparation.h"
+#include "models/rows.h"
+#include "models/step.h"
+#include "models/value.h"
+#include "operators/index.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
 
 #include <string.h>
-
-#include "operators/index.h"
 
 vme_tensor model_tensor(const vme_model *model, int value, char *arena)
 {

@@ -6,8 +6,20 @@
  * summed over a model's operators for each backend, of which the one with the least total is taken.
  *
  * Where the two best are expected to take nearly the same, both are run, once a process for each shape, so that a process always chooses alike. */
+#include "models/tuning.h"
+#include "models/attention.h"
+#include "models/convolution.h"
+#include "models/file.h"
+#include "models/model.h"
 #include "models/rates.h"
+#include "models/step.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
 
+#include "vme_search.h"
+
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

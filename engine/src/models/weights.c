@@ -1,5 +1,13 @@
 /* Packs a model's weights as their steps want them, and gives the file's own back while it goes on. */
+#include "models/weights.h"
+#include "models/convolution.h"
+#include "models/depthwise.h"
+#include "models/file.h"
+#include "models/kept.h"
 #include "models/model.h"
+#include "models/preparation.h"
+#include "models/step.h"
+#include "runtime/internal.h"
 
 #include <string.h>
 #include <sys/mman.h>

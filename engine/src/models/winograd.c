@@ -7,8 +7,19 @@
  * few squares, are read once. What is computed is the same in both.
  *
  * Packed weights: for each point slivers of the tile's columns, each as many rows as there are channels. */
+#include "models/winograd.h"
+#include "models/convolution.h"
+#include "models/file.h"
 #include "models/model.h"
+#include "models/rates.h"
+#include "models/step.h"
+#include "models/steps.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+#include "runtime/numbers.h"
 #include "runtime/pool.h"
+
+#include "vme_search.h"
 
 #include <string.h>
 

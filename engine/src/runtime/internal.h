@@ -300,7 +300,7 @@ typedef struct vme_backend {
     const vme_random_kernels *random;
     const vme_model_kernels *model;
     const vme_winograd_kernels *winograd;
-    const struct model_row_kernels *rows;                   /* model.h */
+    const struct model_row_kernels *rows;                   /* models/row_kernels.h */
 } vme_backend;
 
 /* The kernels in use: those of the current backend, holes filled. Read once an operator. */

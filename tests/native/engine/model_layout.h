@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "../check.h"
-#include "models/model.h"
+#include "models/file.h"
 
 enum { FILE_MOST = 1 << 20, FILE_TENSORS = 96, FILE_NODES = 32, FILE_OPERANDS = 160, FILE_PORTS = 8, FILE_VARYINGS = 512 };
 

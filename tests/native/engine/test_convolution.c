@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "../check.h"
+#include "models/convolution.h"
 #include "models/model.h"
+#include "models/tuning.h"
 
 typedef struct shape { int64_t n, c, h, w, o; int window, stride, pad, margin; bool addend, relu; } shape;
 static const shape shapes[] = {

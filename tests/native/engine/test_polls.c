@@ -16,6 +16,7 @@
 
 #ifdef VME_POLLS
 #include "model_files.h"
+#include "models/step.h"
 
 enum { ELEMENTS = 8 << 20 };
 #define BOUND_MS 25.0

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "../check.h"
+#include "models/attention.h"
 #include "models/rates.h"
+#include "models/tuning.h"
 
 enum { VALUES = 5, Q = 0, K, V, ADDEND, OUT };
 static vme_context *context;

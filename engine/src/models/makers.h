@@ -1,0 +1,37 @@
+/* How operators become steps: a maker for each, and what they share (model.c). */
+#ifndef VME_MODEL_MAKERS_H
+#define VME_MODEL_MAKERS_H
+
+#include "models/preparation.h"
+
+/* How an operator becomes a step. `operands` are the node's inputs and then its output, each MODEL_ABSENT or a
+ * tensor; inputs 0 and the output are there, and inputs that are no constants have values. `step` comes with in,
+ * out, the operands that are there, p and relu filled in. */
+typedef vme_status model_make(model_making *it, uint32_t number, const model_node_record *node,
+                              const uint32_t *operands, model_step *step, int step_number);
+/* NULL: there is no such operator. */
+model_make *model_maker(uint32_t op);
+const char *model_operator_name(uint32_t op);
+/* For them: */
+bool model_is_constant(const model_making *it, uint32_t tensor);
+bool model_same_shape(const model_value *a, const model_value *b);
+model_step model_step_empty(step_kind kind);
+/* What an operator of images reads or makes: of rank 4 it lies as an image from now on. */
+vme_status model_as_image(model_making *it, uint32_t number, int tensor);
+void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right);
+
+#define MODEL_WRONG(node, format, ...) \
+    vme_fail(VME_BAD_VALUE, MODEL_REFUSED "node %u " format, node, ##__VA_ARGS__)
+
+/* images.c: operators on images */
+model_make model_make_product, model_make_pool, model_make_global_average_pool, model_make_add, model_make_clip,
+    model_make_flatten, model_make_concat, model_make_slice, model_make_shuffle;
+/* tensors.c: operators on tensors */
+model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce,
+    model_make_matmul, model_make_gather, model_make_scan, model_make_argsort, model_make_scatter;
+/* rows.c: fused operators on rows of float32 */
+model_make model_make_softmax, model_make_normalize, model_make_activate;
+/* attention.c */
+model_make model_make_attention;
+
+#endif

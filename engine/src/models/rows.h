@@ -1,0 +1,14 @@
+/* Steps of fused operators on rows of float32, and activations by curves (rows.c). */
+#ifndef VME_MODEL_ROWS_H
+#define VME_MODEL_ROWS_H
+
+#include "models/step.h"
+#include "models/row_kernels.h"
+
+bool model_is_activation(const model_step *step);
+/* Of steps whose activation is a curve: what does it to finished numbers, or NULL; and for all that the step has
+ * written. */
+model_curve_kernel *model_curve_of(const vme_model *model, const model_step *step);
+vme_status model_activate(vme_context *context, const vme_model *model, const model_step *step, char *arena);
+
+#endif

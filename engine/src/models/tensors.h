@@ -1,0 +1,12 @@
+/* Values as tensors, and steps of operators on tensors (tensors.c). */
+#ifndef VME_MODEL_TENSORS_H
+#define VME_MODEL_TENSORS_H
+
+#include "models/step.h"
+
+/* The value as a tensor; `arena` may be NULL where its data are not looked at. Valid as long as the model. */
+vme_tensor model_tensor(const vme_model *model, int value, char *arena);
+/* Whether the step does the same to every element, whatever its place. */
+bool model_is_elementwise(const model_step *step);
+
+#endif

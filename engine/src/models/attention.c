@@ -16,6 +16,7 @@
 #include "models/tensors.h"
 #include "models/value.h"
 #include "runtime/internal.h"
+#include "runtime/machine.h"
 #include "runtime/numbers.h"
 #include "runtime/pool.h"
 
@@ -27,11 +28,6 @@ enum {
     K_PART = 1 << 12,           /* numbers of a sum, or rows that are packed, between two looks at the stop flag */
     LINE = 16,                  /* floats more in a row of scores, so that rows do not want one set of the nearest cache */
 };
-/* What the two ways take beside products, fitted to the times of both on all backends. As products: kernels that are faster at these are so at exponentials. */
-enum { SCORE_PRODUCTS = 32, ROW_PRODUCTS = 5000 };
-/* As bytes that are read or written: of each number of k and v to pack it, for vme_matmul to pack it, and to read it; of each score to go to the second cache and back, and
- * to be a dot product by itself; of so many rows at most vme_matmul makes these. */
-enum { PACKED_BYTES = 4, MATMUL_BYTES = 2, READ_BYTES = 1, SCORE_BYTES = 3, DOT_BYTES = 14, DOT_ROWS = 16 };
 
 typedef struct attention {
     vme_context *context;
@@ -94,7 +90,8 @@ static double packed_of(const attention *it) { return (double)it->items * (doubl
 
 static rates_counted scores_work(const attention *it, double products)
 {
-    return (rates_counted){{[VME_RATE_PRODUCTS] = products + SCORE_PRODUCTS * scores_of(it) + ROW_PRODUCTS * (double)(it->items * it->rows)}};
+    return (rates_counted){{[VME_RATE_PRODUCTS] = products + ATTENTION_SCORE_PRODUCTS * scores_of(it)
+                                                  + ATTENTION_ROW_PRODUCTS * (double)(it->items * it->rows)}};
 }
 
 static rates_counted tiles_work(const attention *it, const vme_gemm_kernel *gemm) { return scores_work(it, rates_tile_rows(gemm, it->rows) * packed_of(it)); }
@@ -217,7 +214,7 @@ static vme_status run_fused(attention *it, char *scratch)
 static rates_counted fused_work(const attention *it, const vme_gemm_kernel *gemm)
 {
     rates_counted made = tiles_work(it, gemm);
-    made.of[VME_RATE_BYTES] = PACKED_BYTES * packed_of(it);
+    made.of[VME_RATE_BYTES] = ATTENTION_PACKED_BYTES * packed_of(it);
     return made;
 }
 
@@ -261,11 +258,11 @@ static rates_counted apart_work(const attention *it, const vme_gemm_kernel *gemm
 {
     const double numbers = (double)it->items * (double)(it->depth + it->width) * (double)it->keys;
     rates_counted made = tiles_work(it, gemm);
-    if (it->rows <= DOT_ROWS && it->k_beside) {
+    if (it->rows <= ATTENTION_DOT_ROWS && it->k_beside) {
         made = scores_work(it, (double)it->rows * numbers);
-        made.of[VME_RATE_BYTES] = DOT_BYTES * scores_of(it) + READ_BYTES * numbers;
+        made.of[VME_RATE_BYTES] = ATTENTION_DOT_BYTES * scores_of(it) + ATTENTION_READ_BYTES * numbers;
     } else
-        made.of[VME_RATE_BYTES] = SCORE_BYTES * scores_of(it) + MATMUL_BYTES * packed_of(it);
+        made.of[VME_RATE_BYTES] = ATTENTION_SCORE_BYTES * scores_of(it) + ATTENTION_MATMUL_BYTES * packed_of(it);
     return made;
 }
 

@@ -11,6 +11,7 @@
 #include "models/value.h"
 #include "models/winograd.h"
 #include "runtime/internal.h"
+#include "runtime/machine.h"
 #include "runtime/numbers.h"
 
 #include "vme_search.h"
@@ -18,15 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    NEAR = 1 << 20,             /* bytes of strips, points and weights of a thread: what stays in its second cache while rows come and go */
-    FAR_FROM = 700 << 10, FAR_ALL = 1400 << 10,      /* of a value of so many bytes nothing is still near when it is read, and no byte is */
-    ROWS_MOST = 16,             /* of a band */
-    PIECE_LEAST = 8,            /* rows, or of squares */
-    HEIGHT_MOST = 1 << 12,
-};
-/* Nanoseconds, of a core as in rates.c: of a byte that is written and read far away instead of near; of a product; and of one band's step. */
-static const double SAVED = 0.04, PRODUCT = 0.0125, START = 400;
+enum { HEIGHT_MOST = 1 << 12 };
 
 static int64_t aligned(int64_t bytes) { return parts(bytes, VME_ALIGNMENT) * VME_ALIGNMENT; }
 
@@ -97,10 +90,11 @@ static double saved(const walk *it)
 {
     double bytes = 0;
     for (int i = 0; i < it->strips; i++) {
-        const double all = (double)it->model->value[it->strip[i].root].bytes, far = (all - FAR_FROM) / (FAR_ALL - FAR_FROM);
+        const double all = (double)it->model->value[it->strip[i].root].bytes;
+        const double far = (all - BANDS_FAR_FROM) / (BANDS_FAR_ALL - BANDS_FAR_FROM);
         bytes += all * (far < 0 ? 0 : far > 1 ? 1 : far);
     }
-    return bytes * SAVED;
+    return bytes * BANDS_BYTE_NS;
 }
 
 /* What the bands of so many rows want in their slots, and the nanoseconds that they cost. */
@@ -142,7 +136,7 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
             break;
     }
     int64_t at = 0, points = 0, weights = 0;
-    double cost = (double)starts * START + (double)moved * (double)sizeof(float) * SAVED;
+    double cost = (double)starts * BANDS_START_NS + (double)moved * (double)sizeof(float) * BANDS_BYTE_NS;
     for (int i = 0; i < it->strips; i++) {
         model_value *value = &model->value[it->strip[i].root];
         value->strip = most(1, strips[i]);
@@ -158,11 +152,12 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
             const int64_t side = it->of[s].unit + 2, all = winograd_padded(model, step, parts(model->value[step->out].h, it->of[s].unit));
             points = most(points, winograd_band_scratch(model, step, most(1, made[s])));
             numbers = step->k / 9 * side * side;
-            cost += (double)(squares[s] - all) * (double)(numbers * model->value[step->out].c) * PRODUCT;
+            cost += (double)(squares[s] - all) * (double)(numbers * model->value[step->out].c) * BANDS_PRODUCT_NS;
         }
         /* between pieces some rows are made twice */
         const model_value *out = &model->value[step->out];
-        const double twice = (double)most(0, all_made[s] - out->h) * (double)(out->w * out->c * numbers) * PRODUCT;
+        const double twice = (double)most(0, all_made[s] - out->h) * (double)(out->w * out->c * numbers)
+                             * BANDS_PRODUCT_NS;
         cost += it->of[s].unit > 1 ? twice / (double)(it->of[s].unit * it->of[s].unit) : twice;
         weights += numbers * model->value[step->out].c * (int64_t)sizeof(float);
     }
@@ -186,7 +181,7 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
         }
     walk_begin(&it, model, &model->step[first], end - first);
     const int64_t h = model->value[model->step[end - 1].out].h;
-    const int slots = (int)most(1, least(threads, h / it.unit / (always ? 1 : PIECE_LEAST)));
+    const int slots = (int)most(1, least(threads, h / it.unit / (always ? 1 : BANDS_PIECE_LEAST)));
     const double all = always ? end - first : saved(&it);
     double best = 0;
     int64_t rows = 0, near;
@@ -194,9 +189,9 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
         best = all;
         rows = it.unit * (1 + first % 3);
     }
-    for (int64_t next = it.unit; !always && all > 0 && next <= ROWS_MOST && next <= h; next += it.unit) {
+    for (int64_t next = it.unit; !always && all > 0 && next <= BANDS_ROWS_MOST && next <= h; next += it.unit) {
         const double cost = measure(&it, next, slots, chain, &near);
-        if (near > NEAR)
+        if (near > BANDS_NEAR)
             break;
         if (all - cost > best) {
             best = all - cost;

@@ -22,24 +22,14 @@
 #include "models/value.h"
 #include "models/winograd.h"
 #include "runtime/internal.h"
+#include "runtime/machine.h"
 #include "runtime/numbers.h"
 
 #include "vme_search.h"
 
 #include <string.h>
 
-enum {
-    /* Numbers of a sum between two visits of the output. For few tiles so many that they stay in the nearest cache, since the second one has enough to do with weights
-     * that come and are read once; for many so many that visits are few. */
-    K_PART = 384, K_PART_OF_MANY = 768, MANY_TILES = 8,
-    K_PART_APART = 256,         /* where a tile itself visits the output between them */
-    BLOCK_LEAST = 384,
-    INPUT_NEAR = 1 << 20,       /* bytes of the input that stay in the second cache while slivers of weights come and go */
-    TILES_MOST = 64,            /* of a piece */
-    NEAR = 512 << 10,           /* bytes of weights that stay in the second cache while pixels come and go */
-    PIECES = 4,                 /* for each thread, at least */
-    NEAR_TILES = 4,             /* of a piece then, for each of which a sliver is read once from the nearest cache */
-};
+enum { PIECES = 4 };         /* for each thread, at least */
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
@@ -262,10 +252,12 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
 static void divide_sums(convolution *it, int64_t whole_tiles, int64_t whole_panel, bool product, bool few, bool near)
 {
     const int64_t blocks = few || it->lines * it->runs > 1 ? 1
-        : least(parts(least(TILES_MOST, whole_tiles) * whole_panel * it->run * 4, INPUT_NEAR), parts(it->run, BLOCK_LEAST));
+        : least(parts(least(CONVOLUTION_TILES_MOST, whole_tiles) * whole_panel * it->run * 4, CONVOLUTION_INPUT_NEAR),
+                parts(it->run, CONVOLUTION_BLOCK_LEAST));
     it->block = parts(it->run, blocks);
-    it->product = product && it->step->p[GROUPS] == 1 && whole_tiles >= MANY_TILES && !near;
-    const int64_t part = it->product ? K_PART_APART : product || whole_tiles < MANY_TILES ? K_PART : K_PART_OF_MANY;
+    it->product = product && it->step->p[GROUPS] == 1 && whole_tiles >= CONVOLUTION_MANY_TILES && !near;
+    const int64_t part = it->product ? CONVOLUTION_SUM_APART
+        : product || whole_tiles < CONVOLUTION_MANY_TILES ? CONVOLUTION_SUM : CONVOLUTION_SUM_OF_MANY;
     it->part = parts(it->block, parts(it->block, part));
     it->part_runs = it->part < it->run ? 1 : parts(it->runs, parts(it->runs * it->run, part));
 }
@@ -274,8 +266,9 @@ static void divide_sums(convolution *it, int64_t whole_tiles, int64_t whole_pane
 static void divide_work(convolution *it, int64_t whole_tiles, bool near, int64_t threads, int64_t wanted)
 {
     const bool in_blocks = it->block < it->run;
-    it->piece_tiles = near ? NEAR_TILES : in_blocks ? least(least(TILES_MOST, whole_tiles), it->tiles)
-        : most(1, least(TILES_MOST, it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
+    it->piece_tiles = near ? CONVOLUTION_NEAR_TILES
+        : in_blocks ? least(least(CONVOLUTION_TILES_MOST, whole_tiles), it->tiles)
+        : most(1, least(CONVOLUTION_TILES_MOST, it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
     int64_t groups = near ? 1 : it->slivers;            /* of slivers */
     if (in_blocks)
         groups = least(groups, parts(wanted, it->images * parts(it->tiles, it->piece_tiles)));
@@ -283,7 +276,7 @@ static void divide_work(convolution *it, int64_t whole_tiles, bool near, int64_t
     it->pieces = least(it->tiles, most(parts(it->tiles, it->piece_tiles), parts(wanted, it->images * groups_of(it))));
     it->piece_tiles = parts(it->tiles, it->pieces);
     it->pieces = parts(it->tiles, it->piece_tiles);
-    if (it->product && threads > 1 && it->tiles >= threads * MANY_TILES) {
+    if (it->product && threads > 1 && it->tiles >= threads * CONVOLUTION_MANY_TILES) {
         it->by_rows = true;
         it->tiles = parts(it->tiles, threads) * threads;
         it->piece_tiles = it->tiles / threads;
@@ -328,7 +321,7 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     it.group_slivers = parts(it.outputs, it.kernel->columns);
     it.slivers = it.group_slivers * p[GROUPS];
     const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * it.kernel->columns * 4;
-    const bool few = it.slivers * sliver_bytes <= NEAR, near = few && it.images * it.tiles >= wanted;
+    const bool few = it.slivers * sliver_bytes <= CONVOLUTION_NEAR, near = few && it.images * it.tiles >= wanted;
     divide_sums(&it, whole_tiles, whole_panel, product, few, near);
     divide_work(&it, whole_tiles, near, threads, wanted);
     return it;

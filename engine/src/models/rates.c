@@ -1,6 +1,7 @@
 /* What a step costs: Q is counted, P, the rates, are built in, or measured once by running small convolutions of zeros; S is what starting a step
- * takes. Q is products of full tiles (a tile that is not full takes as long as one of LEAST_ROWS rows at least, and each as long as TILE_ROWS rows
- * more), numbers of Winograd's points and of other sums, bytes of weights and of copies. Weights are on their way while products are made (vme_gemm_layer), so the longer of these two counts.
+ * takes. Q is products of full tiles (a tile that is not full takes as long as one of RATES_ROWS_LEAST rows at least,
+ * and each as long as RATES_TILE_ROWS rows more), numbers of Winograd's points and of other sums, bytes of weights and
+ * of copies. Weights are on their way while products are made (vme_gemm_layer), so the longer of these two counts.
  *
  * Everything is about one core: what threads share makes no algorithm better than another. */
 #include "models/rates.h"
@@ -12,6 +13,7 @@
 #include "models/step.h"
 #include "models/value.h"
 #include "runtime/internal.h"
+#include "runtime/machine.h"
 #include "runtime/numbers.h"
 
 #include "vme_search.h"
@@ -21,8 +23,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LEAST_ROWS = 4, TILE_ROWS = 2, START_NS = 500, ROUNDS_MOST = 9, ROUNDS_LEAST = 2 };
-static const double FARTHER = 2;            /* a network's weights come from farther than those of a run that is repeated */
+enum { ROUNDS_MOST = 9, ROUNDS_LEAST = 2 };
 static const double BOUND = 16;             /* times the built-in rates: what a measured one can be */
 static const double ENOUGH_NS = 1.5e6;        /* for the rounds of one algorithm */
 
@@ -32,13 +33,14 @@ static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &ke
 double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
 {
     const int64_t tiles = parts(rows, kernel->rows), each = parts(rows, tiles);
-    return (double)(tiles * ((each < LEAST_ROWS ? LEAST_ROWS : each) + TILE_ROWS)) * kernel->rows / (kernel->rows + TILE_ROWS);
+    return (double)(tiles * ((each < RATES_ROWS_LEAST ? RATES_ROWS_LEAST : each) + RATES_TILE_ROWS)) * kernel->rows
+           / (kernel->rows + RATES_TILE_ROWS);
 }
 
 double rates_cost(const rates_counted *made, const double rates[VME_RATES])
 {
     const double products = made->of[VME_RATE_PRODUCTS] / rates[VME_RATE_PRODUCTS], weights = made->of[VME_RATE_WEIGHTS] / rates[VME_RATE_WEIGHTS];
-    double ns = START_NS + (products > weights ? products : weights);
+    double ns = RATES_START_NS + (products > weights ? products : weights);
     for (int i = 0; i < VME_RATES; i++)
         ns += i == VME_RATE_PRODUCTS || i == VME_RATE_WEIGHTS ? 0 : made->of[i] / rates[i];
     return ns;
@@ -162,13 +164,12 @@ static int place_of(const vme_kernels *kernels)
 
 void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES])
 {
-    /* the ratios are what was measured on several machines; the common factor is a core at 2.5 GHz */
-    const double tile = 2.5 * kernel_of(kernels)->columns;
+    const double tile = RATES_TILE * kernel_of(kernels)->columns;
     rates[VME_RATE_PRODUCTS] = tile;
-    rates[VME_RATE_POINTS_2] = tile / 14;
-    rates[VME_RATE_POINTS_4] = tile / 18;
-    rates[VME_RATE_WEIGHTS] = 12;
-    rates[VME_RATE_BYTES] = 10;
+    rates[VME_RATE_POINTS_2] = tile / RATES_POINT_2;
+    rates[VME_RATE_POINTS_4] = tile / RATES_POINT_4;
+    rates[VME_RATE_WEIGHTS] = RATES_WEIGHT_BYTES;
+    rates[VME_RATE_BYTES] = RATES_BYTES;
 }
 
 void vme_rates_fixed(double rates[VME_RATES]) { rates_fixed(vme_kernels_current(), rates); }
@@ -190,7 +191,7 @@ static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counte
     double rest = ns - rates_cost(&others, rates);
     double found = rest > 0 ? made->of[rate] / rest : 0;
     if (rate == VME_RATE_WEIGHTS)           /* and never at more than is built in: the run's own may all lie in a large third cache */
-        found = found / FARTHER < rates[rate] ? found / FARTHER : rates[rate];
+        found = found / RATES_FARTHER < rates[rate] ? found / RATES_FARTHER : rates[rate];
     if (found > rates[rate] / BOUND && found < rates[rate] * BOUND)
         rates[rate] = found;
 }

@@ -16,6 +16,7 @@
 #include "models/steps.h"
 #include "models/value.h"
 #include "runtime/internal.h"
+#include "runtime/machine.h"
 #include "runtime/numbers.h"
 #include "runtime/pool.h"
 
@@ -24,7 +25,6 @@
 #include <string.h>
 
 enum {
-    K_PART = 384,               /* as in convolution.c */
     BLOCK_BYTES = 1 << 20,      /* of points, before and after the products */
     BAND_BYTES = 1 << 18,       /* the same where images are done by bands, which want the second cache too */
     GAP = 16,                   /* floats between points: equal places of all would share a set of the nearest cache */
@@ -233,7 +233,8 @@ static void turn(const winograd *it, int64_t slot, int64_t block, int64_t begin,
 static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t begin, int64_t end)
 {
     const int64_t columns = it->gemm->columns, channels = it->in->c, count = block_count(it, block);
-    const int64_t panel = parts(count, parts(count, it->gemm->rows)), part = parts(channels, parts(channels, K_PART));
+    const int64_t panel = parts(count, parts(count, it->gemm->rows));
+    const int64_t part = parts(channels, parts(channels, CONVOLUTION_SUM));
     for (int64_t i = begin; i < end; i++) {
         const int64_t point = i / it->slivers, column = i % it->slivers * columns;
         const float *from = in_points(it, slot) + point * it->in_point;

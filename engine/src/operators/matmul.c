@@ -12,6 +12,7 @@
  * product is a real one of twice the columns and twice the k. float16 is packed as float32 and summed there.
  *
  * The order in which a sum is taken depends on shapes and steps, never on the number of threads. */
+#include "runtime/machine.h"
 #include "runtime/pages.h"
 #include "runtime/pool.h"
 #include "operators/raster.h"
@@ -20,28 +21,11 @@
 #include <string.h>
 
 enum {
-    K_BLOCK = 384,                      /* reals */
-    ROWS_BLOCK = 2048, COLUMNS_BLOCK = 2048,    /* rows: of float16 only, which is summed aside */
-    NEAR = 512 << 10,                   /* bytes of b that a cell goes through again and again: half a core's second cache */
-    PIECE_LEAST = 1 << 17,              /* multiply-adds in a piece, few enough to divide a middling product among threads */
     PIECES = 16,                        /* for each thread: cores that are slowed down take fewer */
-    PANELS_MOST = 8,                    /* of a cell that packs them: beside b they stay in the second cache */
-    PANELS_LEAST = 4,                   /* where b comes from farther than that */
-    SLIVERS_LEAST = 8,                  /* of a cell that packs its panels, which pays by their number */
     PACK_SLIVERS = 4,                   /* in a piece that packs them */
-    AHEAD = 256,                        /* multiply-adds of a vector of columns that take as long as b from a far cache */
-    NARROW = 512,                       /* bytes of a row of b */
     RING = 2,                           /* parts of k of which b is packed at a time */
-    PACKED_MOST = 4 << 20,              /* bytes of packed operands of all matrices that are done at once */
     ROOM_LARGE = 1 << 20,               /* bytes of scratch memory */
-    SMALL = 1 << 18,                    /* multiply-adds of a product that is not worth a plan */
-    FEW = 8,                            /* vectors for which dot products are better than tiles */
-    THIN = 8,                           /* k up to which writing the output is what takes time */
     STRIP = 32,                         /* rows of b in a slab, tiles beside each other in a strip */
-    STRIPS_MOST = 96,                   /* rows of a product that waits for b */
-    STRIPS_LEAST = 8 << 20,             /* bytes of b, once for each panel: a second cache is far from holding them */
-    DOTS_BLOCK = 1 << 16,               /* elements of a dot product's part */
-    VECTOR_WORK = 1 << 17,              /* products of a matrix and a vector wait for memory: elements in a piece */
     SUM_STRIPS = 64,                    /* of a vector's product, at once */
     SPINS_MOST = 1 << 10,               /* before a waiting thread lets others have its core */
     TILE_ROWS_MOST = 14, TILE_BYTES_MOST = TILE_ROWS_MOST * 128,
@@ -276,7 +260,7 @@ static bool compute_cell(const product *it, k_part at, int64_t matrix, int64_t c
         .far = true,
     };
     /* so many rows of b as pass while one is on its way: from the second cache, or from where it lies */
-    tile.ahead = (it->pack_b ? 8 : AHEAD / it->panel) * tile.b_row;
+    tile.ahead = (it->pack_b ? 8 : MATMUL_AHEAD / it->panel) * tile.b_row;
     int64_t panel_bytes = it->pack_a ? it->panel_bytes : it->panel * it->a.row;
     int64_t sliver_bytes = it->pack_b ? it->sliver_bytes : (int64_t)kernel->columns * it->real;
     char *room = NULL;
@@ -385,13 +369,14 @@ static void divide(product *it)
     int64_t depth = most(1, it->depth), panels = parts(it->rows, it->panel), slivers = parts(it->columns, kernel->columns);
     int64_t sliver_work = it->panel * kernel->columns * depth;
     int64_t total = it->group * it->rows * it->columns * most(1, it->k);
-    int64_t work = most(least(kernel->work, PIECE_LEAST), least(kernel->work, total / (PIECES * vme_threads())));
-    it->near_slivers = most(1, least(slivers, NEAR / (depth * kernel->columns * it->real)));
+    int64_t work = most(least(kernel->work, MATMUL_PIECE_LEAST), least(kernel->work, total / (PIECES * vme_threads())));
+    it->near_slivers = most(1, least(slivers, MATMUL_NEAR / (depth * kernel->columns * it->real)));
     if (it->pack_a) {
-        int64_t wide = it->pack_b && slivers > it->near_slivers ? most(1, least(PANELS_LEAST, panels / (2 * vme_threads()))) : 1;
-        it->cell_panels = least(least(panels, PANELS_MOST), most(wide, work / (sliver_work * slivers)));
+        bool far = it->pack_b && slivers > it->near_slivers;
+        int64_t wide = far ? most(1, least(MATMUL_PANELS_LEAST, panels / (2 * vme_threads()))) : 1;
+        it->cell_panels = least(least(panels, MATMUL_PANELS_MOST), most(wide, work / (sliver_work * slivers)));
         int64_t columns = it->cell_panels * sliver_work * slivers / (wide > 1 ? 8 * kernel->work : work);
-        it->cell_slivers = parts(slivers, most(1, least(columns, slivers / SLIVERS_LEAST)));
+        it->cell_slivers = parts(slivers, most(1, least(columns, slivers / MATMUL_SLIVERS_LEAST)));
     }
     else {
         it->cell_slivers = parts(slivers, parts(slivers, most(1, least(work / sliver_work, it->near_slivers))));
@@ -423,7 +408,8 @@ static vme_status do_block(product *it)
         atomic_store_explicit(&it->turns[i], 0, memory_order_relaxed);
     atomic_store_explicit(&it->abandoned, false, memory_order_relaxed);
     int64_t pieces = it->packs + it->cells, work = it->group * it->rows * it->columns * it->depth / pieces;
-    vme_status status = vme_parallel(it->context, it->parts * pieces, most(1, PIECE_LEAST / most(1, work)), do_pieces, it);
+    int64_t grain = most(1, MATMUL_PIECE_LEAST / most(1, work));
+    vme_status status = vme_parallel(it->context, it->parts * pieces, grain, do_pieces, it);
     if (status == VME_OK && atomic_load_explicit(&it->abandoned, memory_order_relaxed))
         return vme_stopped_here(it->context);
     return status;
@@ -447,7 +433,7 @@ static void plan(product *it)
     it->pack_a = it->form == HALF || (it->form == PAIRS ? !beside : it->n > 2 * kernel->columns
                                                                     && (!beside || it->m * it->k > 1 << 14));
     /* short rows side by side are near each other as they lie */
-    bool narrow = it->b.row > 0 && it->b.row < NARROW;
+    bool narrow = it->b.row > 0 && it->b.row < MATMUL_NARROW;
     it->pack_b = it->form != PLAIN || it->b.column != it->element || it->m > (narrow ? 16 : 4) * it->panel;
 }
 
@@ -499,10 +485,10 @@ static vme_status multiply(product *it)
     plan(it);
     const vme_gemm_kernel *kernel = it->kernel;
     /* depths are even, so that a complex number is never cut */
-    it->depth = equal_parts(it->k, K_BLOCK, 2);
+    it->depth = equal_parts(it->k, MATMUL_SUM, 2);
     it->parts = most(1, parts(it->k, it->depth));
-    int64_t rows = it->form == HALF ? equal_parts(it->m, ROWS_BLOCK, it->panel) : it->m;
-    int64_t columns = equal_parts(it->n, COLUMNS_BLOCK, kernel->columns);
+    int64_t rows = it->form == HALF ? equal_parts(it->m, MATMUL_ROWS, it->panel) : it->m;
+    int64_t columns = equal_parts(it->n, MATMUL_COLUMNS, kernel->columns);
     it->packed_a_column = (int64_t)kernel->packed_rows * it->real;
     it->panel_bytes = (int64_t)rounded(it->depth * it->packed_a_column);
     it->packed_b_row = (int64_t)kernel->columns * it->real;
@@ -510,7 +496,8 @@ static vme_status multiply(product *it)
     it->packed_b_matrix = it->pack_b ? parts(columns, kernel->columns) * it->sliver_bytes : 0;
     int64_t ring = least(RING, it->parts), each = it->b_shared ? 0 : ring * it->packed_b_matrix;
     /* float16's sums are one matrix's */
-    int64_t group = it->form == HALF ? 1 : each == 0 ? it->matrices : least(it->matrices, most(1, PACKED_MOST / each));
+    int64_t group = it->form == HALF ? 1 : each == 0 ? it->matrices
+        : least(it->matrices, most(1, MATMUL_PACKED_MOST / each));
     it->packed_b_part = it->packed_b_matrix * (it->b_shared ? 1 : group);
     it->group = group;
     it->rows = rows;
@@ -591,7 +578,7 @@ static vme_status multiply_small(product *it)
     /* equal panels; divisions of 32 bits are the fast ones */
     uint32_t m = (uint32_t)it->m, panels = (m + (uint32_t)it->kernel->rows - 1) / (uint32_t)it->kernel->rows;
     it->panel = (m + panels - 1) / panels;
-    int64_t grain = it->matrices == 1 ? 1 : most(1, SMALL / (it->m * it->n * it->k + 256));
+    int64_t grain = it->matrices == 1 ? 1 : most(1, MATMUL_SMALL / (it->m * it->n * it->k + 256));
     return vme_parallel(it->context, it->matrices, grain, small_products, it);
 }
 
@@ -730,7 +717,7 @@ static vme_status dots(void *argument, int64_t begin, int64_t end)
     const product *it = at->it;
     for (int64_t i = begin; i < end; i++) {
         int64_t part = i / at->pieces, row = i % at->pieces * at->step, rows = least(at->step, it->m - row);
-        int64_t p = part * DOTS_BLOCK, depth = least(DOTS_BLOCK, it->k - p);
+        int64_t p = part * MATMUL_DOTS, depth = least(MATMUL_DOTS, it->k - p);
         for (int64_t v = 0; v < it->n; v += 4)
             it->kernel->dots(rows, (int)least(4, it->n - v), depth, at->a + row * it->a.row + p * it->real, it->a.row,
                              at->x + v * at->x_row + p * it->real, at->x_row,
@@ -757,7 +744,7 @@ ADD_PARTS(double)
 static vme_status multiply_dots(const product *it, const char *a, const char *b, char *c)
 {
     vector_product at = {.it = it, .a = a, .x = b, .c = c, .c_row = it->c.row, .c_vector = it->c.column, .x_row = it->b.column};
-    int64_t part_count = parts(it->k, DOTS_BLOCK);
+    int64_t part_count = parts(it->k, MATMUL_DOTS);
     bool along = it->b.row == it->real;
     int64_t packed_row = (int64_t)rounded(it->k * it->real) + VME_ALIGNMENT;
     int64_t bytes = along ? 0 : it->n * packed_row;
@@ -779,7 +766,7 @@ static vme_status multiply_dots(const product *it, const char *a, const char *b,
         at.c_vector = it->m * it->real;
         at.c_part = it->n * at.c_vector;
     }
-    at.step = most(4, VECTOR_WORK / least(it->k, DOTS_BLOCK) & ~(int64_t)3);
+    at.step = most(4, MATMUL_VECTOR_WORK / least(it->k, MATMUL_DOTS) & ~(int64_t)3);
     at.pieces = parts(it->m, at.step);
     vme_status status = vme_parallel(it->context, part_count * at.pieces, 1, dots, &at);
     if (status == VME_OK && part_count > 1) {
@@ -820,7 +807,7 @@ static vme_status sums(void *argument, int64_t begin, int64_t end)
 static vme_status multiply_sums(const product *it, const char *a, const char *x, char *c)
 {
     strip_sums at = {.it = it, .x = x, .step = least(it->m, it->m >= 4096 ? 1024 : it->m >= 1024 ? 512 : 256)};
-    at.depth = least(it->k, most(8, VECTOR_WORK / at.step & ~(int64_t)7));
+    at.depth = least(it->k, most(8, MATMUL_VECTOR_WORK / at.step & ~(int64_t)7));
     vme_status status = VME_OK;
     for (int64_t column = 0; status == VME_OK && column < it->m; column += at.columns) {
         at.columns = least(it->m - column, SUM_STRIPS * at.step);
@@ -943,10 +930,10 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
         swap_sides(&it);                    /* one kind of vector product is enough */
     else if (scattered && (it.c.row == it.element || it.m == 1))
         swap_sides(&it);                    /* what tiles write lies along rows */
-    else if (floating && it.n > 1 && it.n <= FEW && it.m > FEW && it.a.row == it.element)
+    else if (floating && it.n > 1 && it.n <= MATMUL_FEW && it.m > MATMUL_FEW && it.a.row == it.element)
         swap_sides(&it);                    /* b is the one that is read along rows */
-    else if (floating && it.m <= (it.a.column == it.element ? 2 * FEW : FEW) && it.n > it.m && it.b.row == it.element
-             && it.b.column != it.element)
+    else if (floating && it.m <= (it.a.column == it.element ? 2 * MATMUL_FEW : MATMUL_FEW) && it.n > it.m
+             && it.b.row == it.element && it.b.column != it.element)
         swap_sides(&it);                    /* dot products, see below */
     if (it.n == 1)
         it.b.column = it.c.column = it.element;
@@ -955,17 +942,18 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
 
     bool beside = it.b.column == it.element && it.c.column == it.element;
     int64_t work = it.m * it.n * it.k;
-    if (it.form == PLAIN && beside && work <= SMALL)
+    if (it.form == PLAIN && beside && work <= MATMUL_SMALL)
         return multiply_small(&it);
     /* where the vectors lie along k too, tiles would have to pack both operands */
-    if (floating && it.k > 0 && it.n <= (it.b.row == it.element ? 2 * FEW : FEW) && it.a.column == it.element)
+    if (floating && it.k > 0 && it.n <= (it.b.row == it.element ? 2 * MATMUL_FEW : MATMUL_FEW)
+        && it.a.column == it.element)
         return each_matrix(&it, multiply_dots);
     if (floating && it.k > 0 && it.n == 1 && it.a.row == it.element && it.c.row == it.element)
         return each_matrix(&it, multiply_sums);
-    if (floating && it.k > 0 && it.k <= THIN && beside && it.n >= 64)
-        return vme_parallel(context, it.matrices * it.m, most(1, VECTOR_WORK / (it.n * it.k)), thin_rows, &it);
-    if (floating && beside && it.m <= STRIPS_MOST && it.n >= it.kernel->columns * STRIP / 2
-        && it.k * it.n * it.real * parts(it.m, it.kernel->rows) >= STRIPS_LEAST)
+    if (floating && it.k > 0 && it.k <= MATMUL_THIN && beside && it.n >= 64)
+        return vme_parallel(context, it.matrices * it.m, most(1, MATMUL_VECTOR_WORK / (it.n * it.k)), thin_rows, &it);
+    if (floating && beside && it.m <= MATMUL_STRIPS_MOST && it.n >= it.kernel->columns * STRIP / 2
+        && it.k * it.n * it.real * parts(it.m, it.kernel->rows) >= MATMUL_STRIPS_LEAST)
         return multiply_strips(&it);
     if (it.form == PAIRS) {
         it.n *= 2;

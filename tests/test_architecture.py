@@ -1,7 +1,8 @@
 """The arrows between rooms, as docs/architecture.md draws them: every import of every source file, read and held against
-them; then every `#include` of the C files of vmhost/isolation."""
+them; then every `#include` of the C files of vmhost/isolation and engine/src."""
 
 import ast
+import os
 import re
 import sys
 import tomllib
@@ -247,3 +248,65 @@ def test_a_wrong_include_is_found(path, text, why):
 
 def test_a_circle_of_rooms_is_found():
     assert circle({"vm": {"wire"}, "wire": {"memory"}, "memory": {"vm"}}) == ["memory", "vm", "wire"]
+
+
+# A room of engine/src may include these others. Kernels are headers that the backends compile.
+ENGINE_ROOMS = {
+    "vendor": set(),
+    "runtime": set(),
+    "operators": {"runtime", "vendor"},
+    "models": {"runtime", "operators"},
+    "kernels": {"runtime", "operators", "models"},
+    "portable": {"runtime", "kernels"},
+    "avx2": {"runtime", "kernels"},
+    "avx512": {"runtime", "kernels"},
+}
+
+
+def wrong_engine_includes(sources, public):
+    """Sentences about what files of the engine may not include; `public`: the names in engine/include."""
+    headers = {}
+    for name, text in sources.items():
+        headers[name] = set()
+        for header in re.findall(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', text, re.MULTILINE):
+            beside = os.path.normpath(f"{os.path.dirname(name)}/{header}")
+            found = beside if beside in sources else header
+            room, other = name.partition("/")[0], found.partition("/")[0]
+            if found in sources:
+                headers[name].add(found)
+                if other != room and other not in ENGINE_ROOMS[room]:
+                    allowed = ", ".join(sorted(ENGINE_ROOMS[room])) or "no other"
+                    yield f"{name} includes {found}; {room} may include {allowed}"
+            elif header not in public:
+                yield f'{name} includes "{header}", which is no file of the engine'
+    if found := circle({name: others for name, others in headers.items() if name.endswith(".h")}):
+        yield f"headers include each other in a circle: {' -> '.join([*found, found[0]])}"
+
+
+def engine_sources():
+    folder = ROOT / "engine" / "src"
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.[ch]")}
+
+
+def engine_headers():
+    return {path.name for path in (ROOT / "engine" / "include").glob("*.h")}
+
+
+def test_includes_of_the_engine_follow_the_arrows():
+    sources = engine_sources()
+    assert {name.partition("/")[0] for name in sources} == set(ENGINE_ROOMS)
+    assert circle(ENGINE_ROOMS) == []
+    assert list(wrong_engine_includes(sources, engine_headers())) == []
+
+
+@pytest.mark.parametrize(("path", "text", "why"), [
+    ("runtime/new.c", '#include "operators/nest.h"', "runtime may include no other"),
+    ("runtime/new.c", '#include "models/file.h"', "runtime may include no other"),
+    ("runtime/new.h", '#include "../kernels/loops.h"', "includes kernels/loops.h"),
+    ("operators/new.c", '#include "models/model.h"', "operators may include runtime, vendor"),
+    ("models/new.c", '#include "strange.h"', "which is no file of the engine"),
+    ("models/value.h", '#include "models/step.h"', "in a circle: models/step.h -> models/value.h -> models/step.h"),
+])
+def test_a_wrong_include_of_the_engine_is_found(path, text, why):
+    said = list(wrong_engine_includes(engine_sources() | {path: text}, engine_headers()))
+    assert any(why in sentence for sentence in said), said

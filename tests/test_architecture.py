@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from vmhost.stdlib.policy import POLICY
+
 ROOT = Path(__file__).resolve().parent.parent
 OURS = {"vmhost", "tools", "tasks", "bench", "tests"}
 
@@ -310,3 +312,19 @@ def test_includes_of_the_engine_follow_the_arrows():
 def test_a_wrong_include_of_the_engine_is_found(path, text, why):
     said = list(wrong_engine_includes(engine_sources() | {path: text}, engine_headers()))
     assert any(why in sentence for sentence in said), said
+
+
+def gating_rows():
+    """The modules of the table in gates.c that says which gates a native module has, and what is left to do with it."""
+    text = (ISOLATION / "seal" / "gates.c").read_text()
+    table = re.search(r"^\} gatings\[\] = \{\n(.*?)^\};", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r'^    \{ "(\w+)",', table[1], re.MULTILINE)
+
+
+def test_every_gated_module_has_a_row_of_gates():
+    rows = gating_rows()
+    gated = {module for module, rules in POLICY.items()
+             if rules.gated or any("." in name for name in rules.allowed | rules.refused)}
+    assert gated - set(rows) == set(), "filed as gated; a VM refuses to load it without a row in gates.c"
+    assert set(rows) - POLICY.keys() == set()
+    assert sorted(set(rows)) == rows

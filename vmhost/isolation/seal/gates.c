@@ -234,15 +234,44 @@ bool vmh_policy_gates(const char *module)
     return false;
 }
 
+/* What a module has beside its filings. One that is filed as gated has a row, or it is not loaded. */
+static const struct gating {
+    const char *module;
+    vmh_gate *const *gates[2];  /* lists in which gates of it are; NULL: none, or no more */
+    vmh_gate_finish *finish;    /* NULL: nothing is left to do */
+} gatings[] = {
+    { "_asyncio", { NULL }, vmh_asyncio_finish },
+    { "_hashlib", { vmh_gates_hashlib }, NULL },
+    { "_io", { vmh_gates_io }, vmh_io_finish },
+    { "_locale", { vmh_gates_process }, NULL },
+    { "_pickle", { NULL }, vmh_pickle_finish },
+    { "_signal", { vmh_gates_process }, NULL },
+    { "_socket", { vmh_gates_socket }, vmh_socket_finish },
+    { "_sqlite3", { vmh_gates_sqlite, vmh_gates_sqlite_use }, vmh_sqlite_finish },
+    { "_ssl", { vmh_gates_ssl, vmh_gates_certificates }, vmh_ssl_finish },
+    { "_thread", { NULL }, vmh_thread_finish },
+    { "builtins", { vmh_gates_builtins }, vmh_builtins_finish },
+    { "mmap", { vmh_gates_mmap }, vmh_mmap_finish },
+    { "posix", { vmh_gates_posix }, vmh_posix_finish },
+    { "select", { vmh_gates_socket }, vmh_select_finish },
+    { "time", { NULL }, vmh_time_finish },
+};
+
+static const struct gating *gating_of(const char *module)
+{
+    for (size_t i = 0; i < sizeof gatings / sizeof *gatings; i++)
+        if (strcmp(gatings[i].module, module) == 0)
+            return &gatings[i];
+    return NULL;
+}
+
 static vmh_gate *gate_find(const char *module, const char *name)
 {
-    vmh_gate *const *const lists[] = { vmh_gates_posix, vmh_gates_io, vmh_gates_socket, vmh_gates_sqlite, vmh_gates_sqlite_use,
-                                       vmh_gates_builtins, vmh_gates_process, vmh_gates_hashlib, vmh_gates_mmap,
-                                       vmh_gates_ssl, vmh_gates_certificates };
+    const struct gating *row = gating_of(module);
     const char *dot = strchr(name, '.');
     size_t type_size = dot == NULL ? 0 : (size_t)(dot - name);
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        for (vmh_gate *const *gate = lists[i]; *gate != NULL; gate++)
+    for (size_t i = 0; row != NULL && i < sizeof row->gates / sizeof *row->gates && row->gates[i] != NULL; i++)
+        for (vmh_gate *const *gate = row->gates[i]; *gate != NULL; gate++)
             if (strcmp((*gate)->module, module) == 0 && strlen((*gate)->type) == type_size
                 && strncmp((*gate)->type, name, type_size) == 0
                 && strcmp((*gate)->name, dot == NULL ? name : dot + 1) == 0)
@@ -335,8 +364,10 @@ static int file_name(const vmh_module_policy *policy, int m, PyObject *dict, PyO
     PyObject *self = module, *new = NULL;
     if (verdict == 'g') {
         vmh_gate *gate = bound[m].gates[at];
-        if (!PyCFunction_CheckExact(value))
-            return 0;       /* a type or object: the module's own finish */
+        if (!PyCFunction_CheckExact(value)) {       /* a type or object: it has the module's own finish, or it goes */
+            const struct gating *row = gating_of(policy->module);
+            return row != NULL && row->finish != NULL ? 0 : PyDict_DelItem(dict, key);
+        }
         if (gate == NULL)
             return PyDict_DelItem(dict, key);       /* the module's own finish puts one there, or nobody does */
         if (((PyCFunctionObject *)value)->m_ml == &gate->def)
@@ -441,6 +472,11 @@ int vmh_gate_module(PyObject *module, const char *name)
         PyErr_Format(PyExc_ImportError, "native module '%s' is not available in a VM", name);
         return -1;
     }
+    const struct gating *row = gating_of(name);
+    if (row == NULL && vmh_policy_gates(name)) {
+        PyErr_Format(PyExc_ImportError, "native module '%s' is filed as gated, and gates.c has no row for it", name);
+        return -1;
+    }
     const vmh_module_policy *policy = &vmh_policy[m];
     PyObject *dict = PyModule_GetDict(module);
     if (dict == NULL)
@@ -466,28 +502,7 @@ int vmh_gate_module(PyObject *module, const char *name)
             goto done;
         type_name = method;
     }
-    if (strcmp(name, "posix") == 0)
-        rc = vmh_posix_finish(dict, module);
-    else if (strcmp(name, "_io") == 0)
-        rc = vmh_io_finish(dict);
-    else if (strcmp(name, "_thread") == 0)
-        rc = vmh_thread_finish(dict);
-    else if (strcmp(name, "time") == 0)
-        rc = vmh_time_finish(dict, module);
-    else if (strcmp(name, "_socket") == 0)
-        rc = vmh_socket_finish(dict);
-    else if (strcmp(name, "select") == 0)
-        rc = vmh_select_finish(dict);
-    else if (strcmp(name, "_ssl") == 0)
-        rc = vmh_ssl_finish(dict);
-    else if (strcmp(name, "builtins") == 0)
-        rc = vmh_builtins_finish(dict);
-    else if (strcmp(name, "mmap") == 0)
-        rc = vmh_mmap_finish(dict);
-    else if (strcmp(name, "_sqlite3") == 0)
-        rc = vmh_sqlite_finish(dict);
-    else
-        rc = vmh_types_finish(dict, name);
+    rc = row == NULL || row->finish == NULL ? 0 : row->finish(dict, module);
 done:
     Py_DECREF(items);
     return rc;

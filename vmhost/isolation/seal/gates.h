@@ -92,21 +92,19 @@ extern vmh_gate *const vmh_gates_posix[], *const vmh_gates_io[], *const vmh_gate
     *const vmh_gates_builtins[], *const vmh_gates_process[], *const vmh_gates_hashlib[], *const vmh_gates_mmap[], *const vmh_gates_ssl[],
     *const vmh_gates_certificates[];
 
-/* What is left to do when the names of a module are filed: types, dicts and objects. -1: error set. */
-int vmh_posix_finish(PyObject *dict, PyObject *module);
-int vmh_scandir_finish(PyObject *dict, PyObject *module);   /* scandir.c: its types */
-int vmh_io_finish(PyObject *dict);
-int vmh_socket_finish(PyObject *dict);
-int vmh_select_finish(PyObject *dict);
-int vmh_ssl_finish(PyObject *dict);
-int vmh_builtins_finish(PyObject *dict);
-int vmh_mmap_finish(PyObject *dict);
-int vmh_sqlite_finish(PyObject *dict);
-int vmh_types_finish(PyObject *dict, const char *module);   /* gates_types.c: types that crash when made by __new__ alone */
+/* What is left to do with a module when its names are filed: types, dicts and objects. -1: error set. gates.c has the
+ * table. */
+typedef int vmh_gate_finish(PyObject *dict, PyObject *module);
+vmh_gate_finish vmh_posix_finish, vmh_io_finish, vmh_socket_finish, vmh_select_finish, vmh_ssl_finish;
+vmh_gate_finish vmh_builtins_finish, vmh_mmap_finish, vmh_sqlite_finish;
+vmh_gate_finish vmh_thread_finish;          /* threads.c */
+vmh_gate_finish vmh_time_finish;            /* waits.c */
+/* gates_types.c: types that crash when made by __new__ alone. */
+vmh_gate_finish vmh_asyncio_finish, vmh_pickle_finish;
+int vmh_scandir_finish(PyObject *dict, PyObject *module);   /* scandir.c: its types, for posix */
+/* gates_types.c, of builtins. -1: error set. */
 int vmh_super_gate(void);
 int vmh_function_gate(void);
-int vmh_thread_finish(PyObject *dict);      /* threads.c */
-int vmh_time_finish(PyObject *dict, PyObject *module);      /* waits.c */
 
 /* The stat_result of an open or held file. `module`: posix. */
 PyObject *vmh_posix_status(PyObject *module, int fd);

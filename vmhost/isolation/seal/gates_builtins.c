@@ -19,7 +19,7 @@ GATES(VMH_GATE_DEFINE)
 vmh_gate *const vmh_gates_builtins[] = { GATES(VMH_GATE_ADDRESS) NULL };
 
 /* builtins.open is the same function as _io.open, by another reference. */
-int vmh_builtins_finish(PyObject *dict)
+int vmh_builtins_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
     PyObject *io = PyImport_ImportModule("_io"), *open_gate = io == NULL ? NULL : PyObject_GetAttrString(io, "open");
     int rc = open_gate == NULL ? -1 : PyDict_SetItemString(dict, "open", open_gate);

@@ -340,7 +340,7 @@ static int check_open(vmh_gated *call)
 GATES(VMH_GATE_DEFINE)
 vmh_gate *const vmh_gates_io[] = { GATES(VMH_GATE_ADDRESS) NULL };
 
-int vmh_io_finish(PyObject *dict)
+int vmh_io_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "FileIO");
     if (type == NULL && PyErr_Occurred())

@@ -106,7 +106,7 @@ static int check_madvise(vmh_gated *call)
 GATES(VMH_GATE_DEFINE)
 vmh_gate *const vmh_gates_mmap[] = { GATES(VMH_GATE_ADDRESS) NULL };
 
-int vmh_mmap_finish(PyObject *dict)
+int vmh_mmap_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "mmap");
     if (type == NULL || type->tp_new == mmap_new_gate)

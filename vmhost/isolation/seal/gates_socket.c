@@ -846,7 +846,7 @@ static vmh_gate *settimeout_gate(void)
     return &gate__socket_socket_settimeout;
 }
 
-int vmh_socket_finish(PyObject *dict)
+int vmh_socket_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "socket");
     if (type == NULL || !PyType_Check((PyObject *)type) || type->tp_init == socket_init_gate)
@@ -884,7 +884,7 @@ bool vmh_is_socket(PyObject *object)
     return type != NULL;
 }
 
-int vmh_select_finish(PyObject *dict)
+int vmh_select_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "epoll");
     if (type == NULL || type->tp_new == epoll_new_gate)

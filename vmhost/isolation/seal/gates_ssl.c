@@ -64,7 +64,7 @@ static void connection_dealloc_gate(PyObject *self)
 GATES(VMH_GATE_DEFINE)
 vmh_gate *const vmh_gates_ssl[] = { GATES(VMH_GATE_ADDRESS) NULL };
 
-int vmh_ssl_finish(PyObject *dict)
+int vmh_ssl_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "_SSLSocket");
     if (type == NULL && !PyErr_Occurred() && vmh_dict_get(dict, "_SSLContext") != NULL)

@@ -49,7 +49,7 @@ static void task_finalize_gate(PyObject *task)
     Py_XDECREF(loop);
 }
 
-static int asyncio_finish(PyObject *dict)
+static int tasks_finish(PyObject *dict)
 {
     PyTypeObject *future = (PyTypeObject *)vmh_dict_get(dict, "Future");
     PyTypeObject *task = (PyTypeObject *)vmh_dict_get(dict, "Task");
@@ -77,7 +77,7 @@ static PyObject *pickler_new_gate(PyTypeObject *type, PyObject *args, PyObject *
     return self;
 }
 
-static int pickle_finish(PyObject *dict)
+static int pickler_finish(PyObject *dict)
 {
     PyTypeObject *pickler = (PyTypeObject *)vmh_dict_get(dict, "Pickler");
     if (pickler == NULL || pickler->tp_new == pickler_new_gate)
@@ -90,18 +90,12 @@ static int pickle_finish(PyObject *dict)
     return vmh_slot_replace(pickler, "__new__", (void **)&pickler->tp_new, (void *)pickler_new_gate);
 }
 
-int vmh_types_finish(PyObject *dict, const char *module)
+/* The module's internal helpers are made by calling their type no more. They are in no module's dict. */
+static int internal_close(const char *module)
 {
-    if ((strcmp(module, "_asyncio") == 0 && asyncio_finish(dict) < 0)
-        || (strcmp(module, "_pickle") == 0 && pickle_finish(dict) < 0))
-        return -1;
-    bool any = false;
-    for (int i = 0; i < INTERNAL; i++)
-        any = any || strcmp(internal[i].module, module) == 0;
-    /* they are in no module's dict */
-    PyObject *types = any ? PyObject_CallMethod((PyObject *)&PyBaseObject_Type, "__subclasses__", NULL) : NULL;
+    PyObject *types = PyObject_CallMethod((PyObject *)&PyBaseObject_Type, "__subclasses__", NULL);
     if (types == NULL)
-        return any ? -1 : 0;
+        return -1;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(types); i++) {
         PyTypeObject *type = (PyTypeObject *)PyList_GET_ITEM(types, i);
         if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) && (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE)
@@ -113,6 +107,16 @@ int vmh_types_finish(PyObject *dict, const char *module)
     }
     Py_DECREF(types);
     return 0;
+}
+
+int vmh_asyncio_finish(PyObject *dict, PyObject *Py_UNUSED(module))
+{
+    return tasks_finish(dict) < 0 ? -1 : internal_close("_asyncio");
+}
+
+int vmh_pickle_finish(PyObject *dict, PyObject *Py_UNUSED(module))
+{
+    return pickler_finish(dict) < 0 ? -1 : internal_close("_pickle");
 }
 
 Py_ssize_t vmh_member_offset(PyTypeObject *type, const char *name)

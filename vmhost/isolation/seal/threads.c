@@ -383,7 +383,7 @@ static PyMethodDef thread_defs[] = {
       PyDoc_STR("set_name($module, name, /)\n--\n\nDoes nothing: the names of threads belong to the process.") },
 };
 
-int vmh_thread_finish(PyObject *dict)
+int vmh_thread_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
     PyObject *handle = vmh_type_once("vmhost.handle", &handle_spec);
     int rc = handle == NULL || PyDict_SetItemString(dict, "_ThreadHandle", handle) < 0 ? -1 : vmh_locks_finish(dict);

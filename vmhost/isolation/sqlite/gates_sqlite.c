@@ -283,7 +283,7 @@ static vmh_gate *connection_gate(const char *name)
     return NULL;
 }
 
-int vmh_sqlite_finish(PyObject *dict)
+int vmh_sqlite_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
     PyTypeObject *type = (PyTypeObject *)vmh_dict_get(dict, "Connection");
     if (vmh_sqlite_use_finish(dict) < 0)

@@ -1,14 +1,16 @@
 """Where plain Python source crashes CPython by what its compiler makes of it: the same code with other instructions.
 
-Instructions are exchanged for others of the same size, so that no jump and no table changes. The verifier refuses the
-originals.
+The verifier refuses the originals.
 """
 
 from types import CodeType
 
+from .expansion import expanded
 from .opcodes import table
+from .verifier.flow import Flow
 from .verifier.instructions import Instructions
 from .verifier.layout import slot_names
+from .verifier.tables import handlers
 
 
 def compile_corrected(source, filename, optimize=0):
@@ -21,11 +23,13 @@ def corrected(code):
     constants = tuple(corrected(each) if isinstance(each, CodeType) else each for each in code.co_consts)
     if any(new is not old for new, old in zip(constants, code.co_consts)):
         code = code.replace(co_consts=constants)
-    return _reads_its_own_cell(code)
+    return _counts_on_emptied_locals(_reads_its_own_cell(code))
 
 
 def _reads_its_own_cell(code):
-    """Within a class body, 3.14 looks for the type parameters of a generic class in the body's namespace first, under a
+    """Instructions are exchanged for others of the same size, so that no jump and no table changes.
+
+    Within a class body, 3.14 looks for the type parameters of a generic class in the body's namespace first, under a
     name that no source can spell, and takes what it finds for a tuple. A namespace of `__prepare__` can hold anything.
     """
     facts = table().facts
@@ -44,3 +48,49 @@ def _reads_its_own_cell(code):
             data[2 * unit : 2 * unit + 2] = bytes((nop, 0))
         data[2 * found.unit[index]] = load
     return code if data == code.co_code else code.replace(co_code=bytes(data))
+
+
+class _Loads(Flow):
+    """Finds the loads that the verifier would refuse; each counts as checked."""
+
+    def __init__(self, instructions, found):
+        super().__init__(instructions, found)
+        self.unchecked = set()
+
+    def _value_of(self, local):
+        bit = 1 << local
+        if self.unassigned & bit:
+            self.unchecked.add(self.index)
+            self.unassigned &= ~bit
+            self.objects |= bit
+        return super()._value_of(local)
+
+
+def _counts_on_emptied_locals(code):
+    """Where `text += more` runs out of memory, 3.14 leaves `text` without a value, and a handler that loads it crashes:
+    the compiler takes it for assigned. Such a load becomes LOAD_FAST_CHECK, which raises UnboundLocalError. The
+    addition stays as it is, and as fast.
+    """
+    if not code.co_exceptiontable:
+        return code
+    number = table().number
+    both = {number("LOAD_FAST_LOAD_FAST"), number("LOAD_FAST_BORROW_LOAD_FAST_BORROW")}
+    store, check, store_and_load = number("STORE_FAST"), number("LOAD_FAST_CHECK"), number("STORE_FAST_LOAD_FAST")
+    while True:  # a store that becomes an instruction of its own may be one that an addition empties
+        found = Instructions(code, table(), "")
+        loads = _Loads(found, handlers(code, found))
+        if not any(loads.emptied_by(index) for index in range(len(found.ops))):
+            return code
+        loads.run()
+        if not loads.unchecked:
+            return code
+        replaced = {}
+        for index in loads.unchecked:
+            op, operand = found.ops[index], found.operands[index]
+            if op in both:
+                replaced[index] = [(check, operand >> 4), (check, operand & 15)]
+            elif op == store_and_load:
+                replaced[index] = [(store, operand >> 4), (check, operand & 15)]
+            else:
+                replaced[index] = [(check, operand)]
+        code = expanded(code, found, replaced)

@@ -169,6 +169,9 @@ ROWS: dict[str, Row] = {
 # code unit before the instruction, not at the instruction's own: both handlers must fit.
 INLINES_CALLS = frozenset({"BINARY_OP", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "FOR_ITER", "LOAD_ATTR", "SEND"})
 
+# BINARY_OP's operands that the interpreter specialises for a str which is added to: `+` and `+=`
+ADDITIONS = frozenset({0, 13})
+
 # The interpreter keeps the distance past SEND in 16 bits while it runs a generator. (FOR_ITER too, but a far one is
 # never specialised to run one in the same C frame.)
 MAX_RETURN_OFFSET = 0xFFFF

@@ -50,6 +50,7 @@ class Flow(Rules):
         self.op_end_for, self.op_copy, self.op_swap = number("END_FOR"), number("COPY"), number("SWAP")
         self.op_list_extend, self.op_send = number("LIST_EXTEND"), number("SEND")
         self.op_jump_back = number("JUMP_BACKWARD_NO_INTERRUPT")
+        self.op_binary, self.op_store_fast = number("BINARY_OP"), number("STORE_FAST")
         self.stoppable = {number(name) for name in self.facts.STOPPABLE}
         self.quiet = self.facts.QUIET
         self.rules = _rules(self.table)
@@ -267,10 +268,27 @@ class Flow(Rules):
         depth = handler.depth
         if len(self.stack) - popped < depth:
             self.refuse(f"raises with {len(self.stack) - popped} slots on the stack, and its handler keeps {depth}")
+        unassigned = self.unassigned
+        self.unassigned |= self.emptied_by(self.index)
         sent = (handler.target, self.stack[:depth], self.unassigned, self.objects, self.cells)
         if sent != last:
             self._merge(handler.target, sent[1] + ([LASTI, EXC] if handler.lasti else [EXC]))
+        self.unassigned = unassigned
         return sent
+
+    def emptied_by(self, index):
+        """The bit of the local that instruction `index` may leave without a value when it raises, or 0.
+
+        Specialised for a str that is added to and stored in the same local, an addition takes the str out of the local;
+        when memory runs out it puts nothing back. It looks for the store at the code unit after its own.
+        """
+        instructions = self.instructions
+        if self.ops[index] != self.op_binary or self.operands[index] not in self.facts.ADDITIONS:
+            return 0
+        after = index + 1
+        if after == len(self.ops) or self.ops[after] != self.op_store_fast:
+            return 0
+        return 1 << self.operands[after] if instructions.start[after] == instructions.unit[after] else 0
 
     def _follow(self, index):
         """Follows the run that begins at leader `index` until it ends or meets another leader; returns its length."""

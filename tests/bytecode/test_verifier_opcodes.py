@@ -323,6 +323,14 @@ TRUSTED = {
     "LOAD_FAST in a handler, deleted before it raised": (
         f"top: DELETE_FAST 0; LOAD_NAME 0; POP_TOP; past: {RETURN}; caught: POP_TOP; LOAD_FAST 0; RETURN_VALUE", TRY,
         "'a' may be unassigned"),
+    "BINARY_OP_INPLACE_ADD_UNICODE: empties the local of the STORE_FAST after it where memory runs out": (
+        "top: LOAD_FAST 0; LOAD_FAST 1; BINARY_OP 13; STORE_FAST 0; past: LOAD_CONST 0; RETURN_VALUE;"
+        "caught: POP_TOP; LOAD_FAST 0; RETURN_VALUE",
+        TRY, "'a' may be unassigned"),
+    "BINARY_OP_INPLACE_ADD_UNICODE: of `+` too, and another local that may hold the same str": (
+        "top: LOAD_FAST 0; LOAD_CONST 0; BINARY_OP 0; STORE_FAST 1; past: LOAD_CONST 0; RETURN_VALUE;"
+        "caught: POP_TOP; LOAD_FAST_BORROW 1; RETURN_VALUE",
+        TRY, "'b' may be unassigned"),
     "LOAD_DEREF: a cell": ("LOAD_DEREF 0; RETURN_VALUE", {}, "may not hold a cell"),
     "STORE_DEREF: a cell": (f"LOAD_CONST 0; STORE_DEREF 0; {RETURN}", {}, "may not hold a cell"),
     "DELETE_DEREF: a cell": (f"DELETE_DEREF 0; {RETURN}", {}, "may not hold a cell"),

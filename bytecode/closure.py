@@ -18,9 +18,9 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from .errors import CompileError, Diagnostic
+from .offered import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
 from .source import parse
 from .spec import find_module
-from .offered import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
 
 _REFUSES_VMS = "its C part refuses interpreters with a GIL of their own"
 _THIRD_PARTY = {

@@ -60,7 +60,7 @@ def compile_task(task, *, target=None, optimize=0, strict=False):
     models, savings = {}, {}
     for name, path in spec.models.items():
         try:
-            from .models import compiled        # NumPy and onnx are for tasks with models only
+            from .models import compiled  # NumPy and onnx are for tasks with models only
             file = spec.folder / path
             models[name], savings[name], _ = compiled(file.read_bytes(), str(file), file.parent)
         except CompileError as error:

@@ -114,7 +114,7 @@ class Bundle:
 
     def verify(self):
         """Checks the manifest, unmarshals every code object and checks its structure (`verifier`); BundleError at the first wrong one."""
-        from .verifier import load, verify    # imports opcode tables that a caller who only inspects doesn't need
+        from .verifier import load, verify  # imports opcode tables that a caller who only inspects doesn't need
 
         check_manifest(self.manifest, self.where)
         codes = [(f"module {name}", module.code) for name, module in self.modules.items()]

@@ -43,7 +43,7 @@ class SigningKey:
 
         `name` is what trust stores call the key; the file's stem if None. SigningError if either file exists.
         """
-        from pathlib import Path    # not where signatures are only checked, as on a device
+        from pathlib import Path  # not where signatures are only checked, as on a device
 
         from cryptography.hazmat.primitives import serialization
 

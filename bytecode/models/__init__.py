@@ -9,8 +9,16 @@ writing.py makes the file's bytes. open_sizes.py does all that at several sizes 
 from typing import NamedTuple
 
 from ..errors import CompileError, Diagnostic
-from . import activations, einsum, image_operators, index_operators, normalizations, resizing, tensor_operators    # noqa: F401 - readers register themselves
-from . import open_sizes
+from . import (  # noqa: F401 - readers register themselves
+    activations,
+    einsum,
+    image_operators,
+    index_operators,
+    normalizations,
+    open_sizes,
+    resizing,
+    tensor_operators,
+)
 from .operators import READERS
 from .passes import improve
 from .reading import read
@@ -38,6 +46,7 @@ def compiled(data, where, folder=None):
     """The same, as Compiled."""
     try:
         import onnx
+
         from .cleaning import cleaned
         from .parsing import parse, reason, refusal
     except ImportError as error:

@@ -4,10 +4,10 @@ import numpy
 import pytest
 from onnx import TensorProto, helper
 
+from tests import networks
 from vmhost.bytecode.errors import CompileError
 from vmhost.bytecode.models import compiled
 from vmhost.engine.models import opened
-from tests import networks
 
 X = networks.values((2, 3))
 DOMAIN = "own"

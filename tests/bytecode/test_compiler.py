@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests import networks
 from vmhost.bytecode.compiler import compile_sources, compile_task
 from vmhost.bytecode.errors import CompileError, TaskSpecError
 from vmhost.bytecode.format import TARGET, read_bundle
 from vmhost.bytecode.models import compile_model
 from vmhost.bytecode.signing import TrustStore, generate_key
 from vmhost.bytecode.source import compile_source
-from tests import networks
 
 SPEC = f"""\
 name: sample

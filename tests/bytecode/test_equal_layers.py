@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from tests import networks
 from vmhost.bytecode.models import compile_model, compiled, equal, passes
 from vmhost.bytecode.models.network import Layer, Network
 from vmhost.engine.models import opened
-from tests import networks
 
 
 def steps(model):

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from vmhost import bytecode
 import vmhost
+from vmhost import bytecode
 from vmhost.bytecode import fields
 from vmhost.bytecode.archive import read_archive, write_archive
 from vmhost.bytecode.compiler import compile_task
@@ -23,8 +23,8 @@ HOST_SCHEMA = json.loads(Path(vmhost.__file__).with_name("host.schema.json").rea
 def test_the_schema_that_editors_read_has_the_same_patterns_and_ranges():
     keys = SCHEMA["properties"]
     grants = {name: keys["permissions"]["properties"][name] for name in fields.GRANTS}
-    grants |= {name: SCHEMA["$defs"]["paths"] for name in ("read", "write")}
-    grants |= {name: SCHEMA["$defs"]["addresses"] for name in ("net", "listen")}
+    grants |= dict.fromkeys(("read", "write"), SCHEMA["$defs"]["paths"])
+    grants |= dict.fromkeys(("net", "listen"), SCHEMA["$defs"]["addresses"])
     texts = [(keys["name"], fields.NAME, None), (keys["version"], fields.VERSION, fields.MAX_VERSION_CHARS), (keys["python"], fields.TARGET, None),
              (keys["entry"], fields.ENTRY, fields.MAX_ENTRY_CHARS), (keys["models"]["propertyNames"], fields.MODEL, fields.MAX_MODEL_CHARS)]
     texts += [(grants[name]["items"], pattern, fields.MAX_GRANT_CHARS) for name, (pattern, _) in fields.GRANTS.items()]
@@ -79,7 +79,7 @@ def test_a_reader_and_a_writer_take_the_same_values(name, value, says):
     manifest = replace(MANIFEST, **{name: value})
     code = {"main": Module(False, b"")}
     if says is None:
-        models = {model: b"" for model in manifest.models}
+        models = dict.fromkeys(manifest.models, b"")
         assert getattr(read_bundle(write_bundle(manifest, code, models=models), allow_unsigned=True).manifest, name) == getattr(manifest, name)
         return
     for write in (write_bundle, bundle_in_memory):

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from vmhost.bytecode.archive import read_archive, write_archive
 from vmhost.bytecode.errors import BundleError
-from vmhost.bytecode.format import MAGIC, TARGET, FileRecord, Manifest, Module, bundle_in_memory, read_bundle, write_bundle
+from vmhost.bytecode.format import (
+    MAGIC,
+    TARGET,
+    FileRecord,
+    Manifest,
+    Module,
+    bundle_in_memory,
+    read_bundle,
+    write_bundle,
+)
 from vmhost.bytecode.signing import TrustStore, generate_key
 
 KEY = generate_key()

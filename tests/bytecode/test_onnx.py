@@ -10,12 +10,12 @@ import pytest
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from bench.networks import bert
+from tests import networks
 from vmhost.bytecode.errors import CompileError
 from vmhost.bytecode.models import compile_model, compiled
 from vmhost.bytecode.models.writing import OPS
 from vmhost.bytecode.task_models import model_file
 from vmhost.engine.models import opened
-from tests import networks
 
 OPERATORS = {number: name for name, number in OPS.items()}
 TENSOR, NODE, HEADER = 192, 128, 128        # bytes of records

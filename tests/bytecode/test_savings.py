@@ -9,8 +9,8 @@ import numpy
 import pytest
 from onnx import helper
 
-from vmhost.bytecode.models import compiled
 from tests import networks
+from vmhost.bytecode.models import compiled
 
 ROOT = Path(__file__).parents[2]
 

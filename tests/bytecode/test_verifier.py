@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vmhost.bytecode.corrections import compile_corrected
 from vmhost.bytecode import opcodes
+from vmhost.bytecode.corrections import compile_corrected
 from vmhost.bytecode.errors import BundleError
 from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
 from vmhost.bytecode.signing import TrustStore, generate_key

@@ -395,7 +395,7 @@ TRUSTED = {
     "borrowed, passed on by END_SEND": (
         f"LOAD_CONST 0; LOAD_FAST_BORROW 0; END_SEND; STORE_FAST 2; {RETURN}", {}, "stores a borrowed reference"),
     "borrowed, kept below by FOR_ITER": (
-        f"LOAD_FAST_BORROW 0; top: FOR_ITER @end; STORE_FAST 0; JUMP_BACKWARD @top; end: END_FOR; POP_ITER;"
+        "LOAD_FAST_BORROW 0; top: FOR_ITER @end; STORE_FAST 0; JUMP_BACKWARD @top; end: END_FOR; POP_ITER;"
         + RETURN, {}, "a reference borrowed from it"),
     "borrowed, kept below by IMPORT_FROM": (
         f"LOAD_FAST_BORROW 0; IMPORT_FROM 0; STORE_FAST 0; POP_TOP; {RETURN}", {}, "a reference borrowed from it"),

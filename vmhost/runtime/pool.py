@@ -8,8 +8,8 @@ held.
 """
 
 from vmhost import statistics
-from vmhost.runtime import machine
 from vmhost.isolation.vm import BOOTING, DEFAULT_STACK_BYTES, ENDING, LEAVING, SERVING, WARM, OwnedVM
+from vmhost.runtime import machine
 
 _OVER = frozenset(("ending", "ended", "quarantined"))       # such a VM takes no calls, whatever its last event said
 _PRESSURE_EVERY_S = 1.0

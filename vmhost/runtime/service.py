@@ -19,8 +19,8 @@ import time
 import weakref
 
 from vmhost import statistics
-from vmhost.runtime import guest_log
 from vmhost.errors import ClosedError, Kind, from_core
+from vmhost.runtime import guest_log
 from vmhost.runtime.host_functions import FunctionThreads
 from vmhost.runtime.pool import Pool
 from vmhost.runtime.scheduler import Scheduler

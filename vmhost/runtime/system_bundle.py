@@ -58,7 +58,7 @@ def boot_image(native, in_checkout=IN_CHECKOUT):
         accept(bundle, path)
     except BundleError as error:
         raise ConfigurationError(f"{error}; run `make build`") from error
-    from vmhost.engine import library      # late: only who runs VMs pays for loading cffi
+    from vmhost.engine import library  # late: only who runs VMs pays for loading cffi
     native.engine_attach(library.table_address(), library.array_module_path())
     library.find_lapack()
     return isolation.image_of(bundle, native)
@@ -77,7 +77,7 @@ def add_model(image, name, data, search, kept=None, spend=False):
 
 def kept_models(folder, search):
     """The KeptModels in a host's state folder, of a Policy's `search`; None where there can be none."""
-    from vmhost.runtime.kept_models import KeptModels      # few hosts have models
+    from vmhost.runtime.kept_models import KeptModels  # few hosts have models
 
     try:
         return KeptModels(folder, search)

@@ -25,7 +25,6 @@ from vmhost.bytecode.closure import closure_of_module
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.offered import REFUSED, left_out, offered_modules
-
 from vmhost.errors import CrossingError
 from vmhost.runtime.interactive import sketch
 

@@ -24,8 +24,9 @@ guest = sys.modules["vmhost.guest"] = types.ModuleType("vmhost.guest")  # the pa
 guest.__path__ = [str(ROOT / "vmhost" / "guest")]
 
 from vmhost.bytecode.texts import collect_texts  # noqa: E402
-from vmhost.guest import patches, texts  # noqa: E402
+from vmhost.guest import texts  # noqa: E402
 from vmhost.isolation import vm as isolation  # noqa: E402
+from vmhost.stdlib import patches  # noqa: E402
 
 DEFINITIONS = """
 def define_namedtuple():

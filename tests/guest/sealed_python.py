@@ -21,6 +21,7 @@ from _frozen_importlib_external import PathFinder
 
 ROOT = __file__.rpartition("/tests/")[0]
 GUEST = f"{ROOT}/vmhost/guest"
+STDLIB = f"{ROOT}/vmhost/stdlib"
 
 
 class Package:
@@ -55,7 +56,7 @@ class Finder:
             spec = ModuleSpec(name, Package, is_package=True)
             spec.submodule_search_locations = [GUEST]
             return spec
-        overlay = f"{GUEST}/overlays/{name}.py"
+        overlay = f"{STDLIB}/overlays/{name}.py"
         if not seal.exempt and os.path.exists(overlay):
             return spec_from_loader(name, Patched(overlay, lambda name, source: source), origin=overlay)
         if name not in self.edits:
@@ -113,7 +114,7 @@ def main(program, texts_file=None):
         "a module was imported before it could be edited"
     )
     patches = {}
-    with open(f"{GUEST}/patches.py", encoding="utf-8") as file:
+    with open(f"{STDLIB}/patches.py", encoding="utf-8") as file:
         exec(compile(file.read(), "patches.py", "exec"), patches)
     sys.meta_path.insert(0, Finder(patches["patch"], patches["EDITS"]))
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from vmhost.bytecode import stdlib
-from vmhost.guest import patches
+from vmhost.bytecode import offered as offers
+from vmhost.stdlib import patches
 
 LIBRARY = Path(__file__).parent / "programs" / "library.py"
 
 
 def offered():
     """The Python modules of the standard library that VMs have."""
-    return sorted(name for name in stdlib.offered_modules() - stdlib.NATIVE_MODULES if not name.startswith("vmhost"))
+    return sorted(name for name in offers.offered_modules() - offers.NATIVE_MODULES if not name.startswith("vmhost"))
 
 
 def test_the_library_does_what_it_does_in_cpython(programs):
@@ -93,7 +93,7 @@ STAYS = {
 
 def test_nothing_else_in_the_library_compiles():
     found = set()
-    for name, (path, _) in stdlib._library_sources().items():
+    for name, (path, _) in offers.library_sources().items():
         source = patches.patch(name, path.read_text(encoding="utf-8"))
         if not re.search(r"\b(exec|eval|compile|CodeType) *\(|\bco_", source):
             continue

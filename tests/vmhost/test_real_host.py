@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import itertools  # noqa: F401 - a script below is read from this source
 import logging
 import os
 import signal

@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "engine/model_files.h"
+#include "models/step.h"
 #include "vme.h"
 #include "vme_bits.h"
 #include "vme_fft.h"

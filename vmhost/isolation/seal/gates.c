@@ -300,8 +300,8 @@ static void bind_all(void)
     bound_all = true;
 }
 
-/* The documentation of a replacement. inspect gives an undocumented function without arguments, or with one, a signature by its flags,
- * which a replacement has not: it says so itself, in `room`. */
+/* The documentation of a replacement. CPython derives the signature of an undocumented function from its METH_NOARGS or METH_O flag.
+ * A replacement has other flags, so its signature is written into `room`. */
 static const char *gate_doc(const PyMethodDef *original, char *room, size_t size)
 {
     const char *signature = original->ml_flags & METH_NOARGS ? "($self, /)" : original->ml_flags & METH_O ? "($self, object, /)" : NULL;

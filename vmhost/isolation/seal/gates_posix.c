@@ -30,7 +30,7 @@ static int no_folder_fd(vmh_gated *call)
     return 0;
 }
 
-/* 1 when `value` can stand for a path; else 0, or -1, with the TypeError of the function that CPython gives. */
+/* 1: `value` can stand for a path. 0: it cannot, and the TypeError that CPython raises is set. -1: another error is set. */
 static int is_path(vmh_gated *call, PyObject *value, const char *name)
 {
     if (PyUnicode_Check(value) || PyBytes_Check(value))

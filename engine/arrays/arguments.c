@@ -1,15 +1,15 @@
 /* Reading the arguments of vectorcalls: names, flags, shapes, axes. */
 #include "arrays.h"
 
-int array_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
-                    int positional, int required, PyObject **values)
+int array_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                    const char *const *names, int positional, int required, PyObject **values)
 {
     int known = 0;
     for (; names[known] != NULL; known++)
         values[known] = NULL;
     if (count > positional) {
-        PyErr_Format(PyExc_TypeError, "%s() takes from %d to %d positional arguments but %zd were given", function, required,
-                     positional, count);
+        PyErr_Format(PyExc_TypeError, "%s() takes from %d to %d positional arguments but %zd were given", function,
+                     required, positional, count);
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++)
@@ -84,7 +84,7 @@ int array_argument_shape(PyObject *value, int *rank, int64_t *shape)
         *rank = 1;
         return size_of(value, shape);
     }
-    PyObject *sizes = PySequence_Tuple(value);     /* not the list itself: an item's __index__ could change it */
+    PyObject *sizes = PySequence_Tuple(value); /* not the list itself: an item's __index__ could change it */
     if (sizes == NULL) {
         if (PyErr_ExceptionMatches(PyExc_TypeError)) {
             PyErr_Clear();
@@ -95,8 +95,8 @@ int array_argument_shape(PyObject *value, int *rank, int64_t *shape)
     int result = -1;
     Py_ssize_t length = PyTuple_GET_SIZE(sizes);
     if (length > VME_RANK_MOST) {
-        PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %zd", VME_RANK_MOST,
-                     length);
+        PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %zd",
+                     VME_RANK_MOST, length);
         goto done;
     }
     for (Py_ssize_t i = 0; i < length; i++)
@@ -131,7 +131,7 @@ int array_argument_axes(array_state *state, PyObject *value, int rank, uint64_t 
     }
     int axis;
     if (!PyTuple_Check(value)) {
-        if (rank == 0 && PyLong_Check(value)) {         /* as in NumPy, a 0-d array takes axis 0 and -1 */
+        if (rank == 0 && PyLong_Check(value)) { /* as in NumPy, a 0-d array takes axis 0 and -1 */
             int64_t number;
             if (array_argument_int(value, 0, &number) < 0)
                 return -1;

@@ -1,7 +1,8 @@
-/* Arithmetic: the number protocol, comparisons, and the ufunc objects (`add`, `exp`, …), all on the engine's elementwise operators.
+/* Arithmetic: the number protocol, comparisons, and the ufunc objects (`add`, `exp`, …), all on the engine's
+ * elementwise operators.
  *
- * Python numbers are weak (NEP 50): they take the dtype of the array beside them. Fast ways first: two arrays of one dtype and
- * one shape, and an array and a Python float or int.
+ * Python numbers are weak (NEP 50): they take the dtype of the array beside them. Fast ways first: two arrays of one
+ * dtype and one shape, and an array and a Python float or int.
  */
 #include "methods.h"
 
@@ -12,21 +13,32 @@ static int unary_cost(int op) { return op >= VME_CBRT && op <= VME_ERF && op != 
 static int binary_cost(int op)
 {
     switch (op) {
-    case VME_POWER: case VME_ARCTAN2: case VME_LOGADDEXP: case VME_HYPOT: case VME_FMOD: return 24;
-    case VME_FLOOR_DIVIDE: case VME_REMAINDER: case VME_NEXTAFTER: case VME_GCD: case VME_LCM: return 8;
+    case VME_POWER:
+    case VME_ARCTAN2:
+    case VME_LOGADDEXP:
+    case VME_HYPOT:
+    case VME_FMOD: return 24;
+    case VME_FLOOR_DIVIDE:
+    case VME_REMAINDER:
+    case VME_NEXTAFTER:
+    case VME_GCD:
+    case VME_LCM: return 8;
     default: return 1;
     }
 }
 
 /* ---- operands */
 /* Without dimensions there may be no memory to compare. */
-static inline bool same_extents(int rank, const int64_t *a, const int64_t *b) { return rank == 0 || memcmp(a, b, (size_t)rank * sizeof *a) == 0; }
+static inline bool same_extents(int rank, const int64_t *a, const int64_t *b)
+{
+    return rank == 0 || memcmp(a, b, (size_t)rank * sizeof *a) == 0;
+}
 
 typedef struct operand {
-    const vme_tensor *t;        /* of the array, or `scalar` */
-    array *held;                /* a reference of ours; NULL: borrowed or none */
+    const vme_tensor *t; /* of the array, or `scalar` */
+    array *held;         /* a reference of ours; NULL: borrowed or none */
     PyObject *object;
-    int weak;                   /* WEAK_NONE: an array */
+    int weak; /* WEAK_NONE: an array */
     vme_tensor scalar;
     char element[ARRAY_ELEMENT_BYTES];
 } operand;
@@ -71,18 +83,21 @@ static int operand_settle(operand *of, int dtype)
 }
 
 /* ---- outputs */
-/* A result of this shape that lies like `like` where that is a permuted dense array of the same shape, else in C order. */
+/* A result of this shape that lies like `like` where that is a permuted dense array of the same shape, else in C order.
+ */
 static array *result_new(array_state *state, int dtype, int rank, const int64_t *shape, const vme_tensor *like)
 {
     bool alike = like != NULL && like->rank == rank && same_extents(rank, like->shape, shape);
-    return alike ? array_new_ordered(state, dtype, rank, shape, like->strides, false) : array_new(state, dtype, rank, shape, false);
+    return alike ? array_new_ordered(state, dtype, rank, shape, like->strides, false)
+                 : array_new(state, dtype, rank, shape, false);
 }
 
-array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides, bool zero)
+array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides,
+                         bool zero)
 {
     int order[VME_RANK_MOST];
     bool permuted = false;
-    for (int i = 0; i < rank; i++) {            /* insertion sort by falling stride; equal ones stay */
+    for (int i = 0; i < rank; i++) { /* insertion sort by falling stride; equal ones stay */
         int64_t stride = llabs(strides[i]);
         int at = i;
         for (; at > 0 && llabs(strides[order[at - 1]]) < stride; at--)
@@ -115,7 +130,9 @@ static int check_output_shape(const array *out, int rank, const int64_t *shape)
         return 0;
     PyObject *own = array_shape_text(out->t.rank, out->t.shape), *wanted = array_shape_text(rank, shape);
     if (own != NULL && wanted != NULL)
-        PyErr_Format(PyExc_ValueError, "non-broadcastable output operand with shape %U doesn't match the broadcast shape %U", own, wanted);
+        PyErr_Format(PyExc_ValueError,
+                     "non-broadcastable output operand with shape %U doesn't match the broadcast shape %U", own,
+                     wanted);
     Py_XDECREF(own);
     Py_XDECREF(wanted);
     return -1;
@@ -137,13 +154,14 @@ enum { REUSE_LEAST = 1 << 14 };
 
 /* Whether `object` is an expression's intermediate result that nobody else can see, and large.
  *
- * Only the slots and ufuncs may ask, of operands that they look at once: CPython looks for the object on the stack of the running
- * frame, where it must be owned (a name's value is there borrowed, or counted twice). Who uses an operand again afterwards (divmod)
- * must not let it be taken. */
+ * Only the slots and ufuncs may ask, of operands that they look at once: CPython looks for the object on the stack of
+ * the running frame, where it must be owned (a name's value is there borrowed, or counted twice). Who uses an operand
+ * again afterwards (divmod) must not let it be taken. */
 static inline bool is_dying(PyObject *object)
 {
     const array *self = (array *)object;
-    return self->size >= REUSE_LEAST && (self->flags & (ARRAY_OWN | ARRAY_CONTIGUOUS | ARRAY_READ_ONLY)) == (ARRAY_OWN | ARRAY_CONTIGUOUS)
+    return self->size >= REUSE_LEAST
+           && (self->flags & (ARRAY_OWN | ARRAY_CONTIGUOUS | ARRAY_READ_ONLY)) == (ARRAY_OWN | ARRAY_CONTIGUOUS)
            && PyUnstable_Object_IsUniqueReferencedTemporary(object) && vme_buffer_references(self->t.buffer) == 1
            && vme_buffer_writable(self->t.buffer) && self->weak_references == NULL;
 }
@@ -162,7 +180,7 @@ static inline array *taken(PyObject *object, int dtype, int rank, const int64_t 
 /* `take`: the operand's memory may become the result's, if it is dying. */
 static PyObject *unary(array_state *state, int op, PyObject *object, array *out, int dtype, bool take)
 {
-    take = take && is_array(object) && is_dying(object);        /* asked before `in` counts it once more */
+    take = take && is_array(object) && is_dying(object); /* asked before `in` counts it once more */
     array *in = array_from_any(state, object, -1), *made = NULL;
     if (in == NULL)
         return NULL;
@@ -189,7 +207,8 @@ static PyObject *unary(array_state *state, int op, PyObject *object, array *out,
         made = result_new(state, (int)result, in->t.rank, in->t.shape, &in->t);
     }
     if (made != NULL) {
-        status = ENGINE(made->size * unary_cost(op), vme_unary(state->context, (vme_unary_op)op, loop, &in->t, &made->t));
+        status =
+            ENGINE(made->size * unary_cost(op), vme_unary(state->context, (vme_unary_op)op, loop, &in->t, &made->t));
         if (status != VME_OK) {
             array_fail(state, status);
             Py_CLEAR(made);
@@ -219,16 +238,17 @@ static PyObject *everywhere(array_state *state, bool answer, const vme_tensor *o
 }
 
 /* A comparison with a Python int that the other side's dtype cannot hold has one answer everywhere. */
-static PyObject *compare_out_of_bounds(array_state *state, int op, const vme_tensor *other, bool int_is_right, PyObject *number, array *out)
+static PyObject *compare_out_of_bounds(array_state *state, int op, const vme_tensor *other, bool int_is_right,
+                                       PyObject *number, array *out)
 {
     PyObject *zero = PyLong_FromLong(0);
     int positive = zero == NULL ? -1 : PyObject_RichCompareBool(number, zero, Py_GT);
     Py_XDECREF(zero);
     if (positive < 0)
         return NULL;
-    bool other_is_less = positive;          /* array < number */
+    bool other_is_less = positive; /* array < number */
     if (!int_is_right)
-        other_is_less = !other_is_less;     /* asked from the number's side: number < array is array > number */
+        other_is_less = !other_is_less; /* asked from the number's side: number < array is array > number */
     bool answer = op == VME_NOT_EQUAL || ((op == VME_LESS || op == VME_LESS_EQUAL) && other_is_less)
                   || ((op == VME_GREATER || op == VME_GREATER_EQUAL) && !other_is_less);
     return everywhere(state, answer, other, out);
@@ -257,7 +277,12 @@ static int cheaper_power(const vme_tensor *base, const operand *exponent)
         value = PyFloat_AS_DOUBLE(exponent->object);
     else
         return -1;
-    return base->dtype == VME_BOOL ? -1 : value == 2 ? VME_SQUARE : value == 0.5 ? VME_SQRT : value == -1 ? VME_RECIPROCAL : value == 1 ? VME_POSITIVE : -1;
+    return base->dtype == VME_BOOL ? -1
+           : value == 2            ? VME_SQUARE
+           : value == 0.5          ? VME_SQRT
+           : value == -1           ? VME_RECIPROCAL
+           : value == 1            ? VME_POSITIVE
+                                   : -1;
 }
 
 /* `take`: an operand's memory may become the result's, if it is dying. */
@@ -280,13 +305,13 @@ static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *ri
         const vme_tensor *other = a.weak == WEAK_NONE ? a.t : b.t;
         int met = weak->weak == WEAK_BOOL ? VME_BOOL : dtype_for_weak(other->dtype, weak->weak);
         if (op == VME_DIVIDE && dtype_is_integer(met))
-            met = VME_FLOAT64;          /* what the division computes in: the number need not fit the integers */
+            met = VME_FLOAT64; /* what the division computes in: the number need not fit the integers */
         if (weak->weak == WEAK_INT && is_comparison(op) && int_out_of_bounds(met, weak->object)) {
             answer = compare_out_of_bounds(state, op, other, weak == &b, weak->object, out);
             goto done;
         }
         if (weak->weak == WEAK_INT && is_logical(op) && int_out_of_bounds(met, weak->object)) {
-            weak->object = Py_True;     /* it is not 0, which is all that counts */
+            weak->object = Py_True; /* it is not 0, which is all that counts */
             weak->weak = WEAK_BOOL;
             met = VME_BOOL;
         }
@@ -314,9 +339,12 @@ static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *ri
         array_fail(state, status);
         goto done;
     }
-    if (dtype >= 0 && !(dtype_can_cast(a_dtype, (int)loop, CAST_SAME_KIND) && dtype_can_cast(b_dtype, (int)loop, CAST_SAME_KIND))) {
+    if (dtype >= 0
+        && !(dtype_can_cast(a_dtype, (int)loop, CAST_SAME_KIND)
+             && dtype_can_cast(b_dtype, (int)loop, CAST_SAME_KIND))) {
         PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' input from %R to %R with casting rule 'same_kind'",
-                     vme_binary_name((vme_binary_op)op), state->dtypes[dtype_can_cast(a_dtype, (int)loop, CAST_SAME_KIND) ? b_dtype : a_dtype],
+                     vme_binary_name((vme_binary_op)op),
+                     state->dtypes[dtype_can_cast(a_dtype, (int)loop, CAST_SAME_KIND) ? b_dtype : a_dtype],
                      state->dtypes[loop]);
         goto done;
     }
@@ -341,17 +369,22 @@ static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *ri
         if (check_output(state, vme_binary_name((vme_binary_op)op), (int)result, out, rank, shape) < 0)
             goto done;
         made = (array *)Py_NewRef(out);
-    } else if (take && ((made = taken(left, (int)result, rank, shape)) != NULL || (made = taken(right, (int)result, rank, shape)) != NULL)) {
+    } else if (take
+               && ((made = taken(left, (int)result, rank, shape)) != NULL
+                   || (made = taken(right, (int)result, rank, shape)) != NULL)) {
         ;
     } else {
         array *first = a.weak == WEAK_NONE ? (a.held != NULL ? a.held : (array *)left) : NULL;
-        bool plain = first != NULL && (first->flags & ARRAY_CONTIGUOUS) && first->t.dtype == (int)result && shape == first->t.shape;
-        made = plain ? array_new_like(first, (int)result)
-                     : result_new(state, (int)result, rank, shape, a.t->rank == rank && a.weak == WEAK_NONE ? a.t : b.t);
+        bool plain = first != NULL && (first->flags & ARRAY_CONTIGUOUS) && first->t.dtype == (int)result
+                     && shape == first->t.shape;
+        made = plain
+                   ? array_new_like(first, (int)result)
+                   : result_new(state, (int)result, rank, shape, a.t->rank == rank && a.weak == WEAK_NONE ? a.t : b.t);
         if (made == NULL)
             goto done;
     }
-    status = ENGINE(made->size * binary_cost(op), vme_binary(state->context, (vme_binary_op)op, loop, a.t, b.t, &made->t));
+    status =
+        ENGINE(made->size * binary_cost(op), vme_binary(state->context, (vme_binary_op)op, loop, a.t, b.t, &made->t));
     if (status != VME_OK) {
         array_fail(state, status);
         Py_CLEAR(made);
@@ -368,7 +401,10 @@ PyObject *array_binary(array_state *state, int op, PyObject *left, PyObject *rig
     return binary(state, op, left, right, out, dtype, false);
 }
 
-static array_state *state_of_either(PyObject *a, PyObject *b) { return is_array(a) ? ((array *)a)->state : ((array *)b)->state; }
+static array_state *state_of_either(PyObject *a, PyObject *b)
+{
+    return is_array(a) ? ((array *)a)->state : ((array *)b)->state;
+}
 
 static PyObject *binary_operator(int op, PyObject *left, PyObject *right, bool take)
 {
@@ -379,14 +415,16 @@ static PyObject *binary_operator(int op, PyObject *left, PyObject *right, bool t
             array *b = (array *)right;
             if (a->t.dtype == b->t.dtype && a->t.rank == b->t.rank && (a->flags & b->flags & ARRAY_CONTIGUOUS)
                 && same_extents(a->t.rank, a->t.shape, b->t.shape)
-                && vme_binary_types((vme_binary_op)op, (vme_dtype)a->t.dtype, (vme_dtype)b->t.dtype, &loop, &result) == VME_OK) {
+                && vme_binary_types((vme_binary_op)op, (vme_dtype)a->t.dtype, (vme_dtype)b->t.dtype, &loop, &result)
+                       == VME_OK) {
                 take = take && (int)result == a->t.dtype;
-                out = take && is_dying(left) ? (array *)Py_NewRef(left) : take && is_dying(right) ? (array *)Py_NewRef(right)
-                                                                                                  : array_new_like(a, (int)result);
+                out = take && is_dying(left)    ? (array *)Py_NewRef(left)
+                      : take && is_dying(right) ? (array *)Py_NewRef(right)
+                                                : array_new_like(a, (int)result);
                 if (out == NULL)
                     return NULL;
-                vme_status status = ENGINE(a->size * binary_cost(op), vme_binary(a->state->context, (vme_binary_op)op, loop, &a->t,
-                                                                                 &b->t, &out->t));
+                vme_status status = ENGINE(a->size * binary_cost(op), vme_binary(a->state->context, (vme_binary_op)op,
+                                                                                 loop, &a->t, &b->t, &out->t));
                 if (__builtin_expect(status != VME_OK, 0)) {
                     Py_DECREF(out);
                     return array_fail(a->state, status);
@@ -395,15 +433,18 @@ static PyObject *binary_operator(int op, PyObject *left, PyObject *right, bool t
             }
         } else if (PyFloat_CheckExact(right) && (a->flags & ARRAY_CONTIGUOUS) && op != VME_POWER
                    && (a->t.dtype == VME_FLOAT64 || a->t.dtype == VME_FLOAT32)
-                   && vme_binary_types((vme_binary_op)op, (vme_dtype)a->t.dtype, (vme_dtype)a->t.dtype, &loop, &result) == VME_OK) {
+                   && vme_binary_types((vme_binary_op)op, (vme_dtype)a->t.dtype, (vme_dtype)a->t.dtype, &loop, &result)
+                          == VME_OK) {
             double wide = PyFloat_AS_DOUBLE(right);
             float narrow = (float)wide;
-            vme_tensor scalar = {NULL, a->t.dtype == VME_FLOAT64 ? (char *)&wide : (char *)&narrow, NULL, NULL, 0, a->t.dtype};
-            out = take && (int)result == a->t.dtype && is_dying(left) ? (array *)Py_NewRef(left) : array_new_like(a, (int)result);
+            vme_tensor scalar = {NULL,      a->t.dtype == VME_FLOAT64 ? (char *)&wide : (char *)&narrow, NULL, NULL, 0,
+                                 a->t.dtype};
+            out = take && (int)result == a->t.dtype && is_dying(left) ? (array *)Py_NewRef(left)
+                                                                      : array_new_like(a, (int)result);
             if (out == NULL)
                 return NULL;
-            vme_status status = ENGINE(a->size * binary_cost(op), vme_binary(a->state->context, (vme_binary_op)op, loop, &a->t,
-                                                                             &scalar, &out->t));
+            vme_status status = ENGINE(a->size * binary_cost(op),
+                                       vme_binary(a->state->context, (vme_binary_op)op, loop, &a->t, &scalar, &out->t));
             if (__builtin_expect(status != VME_OK, 0)) {
                 Py_DECREF(out);
                 return array_fail(a->state, status);
@@ -448,11 +489,14 @@ static PyObject *number_power(PyObject *a, PyObject *b, PyObject *modulus)
         Py_RETURN_NOTIMPLEMENTED;
     return binary_operator(VME_POWER, a, b, true);
 }
-static PyObject *number_inplace_power(PyObject *a, PyObject *b, PyObject *modulus) { return inplace_operator(VME_POWER, a, b); }
+static PyObject *number_inplace_power(PyObject *a, PyObject *b, PyObject *modulus)
+{
+    return inplace_operator(VME_POWER, a, b);
+}
 
 static PyObject *number_divmod(PyObject *a, PyObject *b)
 {
-    PyObject *quotient = binary_operator(VME_FLOOR_DIVIDE, a, b, false);      /* both are needed once more */
+    PyObject *quotient = binary_operator(VME_FLOOR_DIVIDE, a, b, false); /* both are needed once more */
     if (quotient == NULL || quotient == Py_NotImplemented)
         return quotient;
     PyObject *rest = binary_operator(VME_REMAINDER, a, b, true);
@@ -485,20 +529,36 @@ static PyObject *number_inplace_matmul(PyObject *a, PyObject *b)
     return WRITING(self->state, array_matrix_product(self->state, a, b, self));
 }
 
-#define SLOT(name, function) {Py_nb_##name, number_##function}, {Py_nb_inplace_##name, number_inplace_##function}
+#define SLOT(name, function) \
+    {Py_nb_##name, number_##function}, { Py_nb_inplace_##name, number_inplace_##function }
 PyType_Slot array_number_slots[] = {
-    SLOT(add, add), SLOT(subtract, subtract), SLOT(multiply, multiply), SLOT(true_divide, true_divide),
-    SLOT(floor_divide, floor_divide), SLOT(remainder, remainder), SLOT(power, power), SLOT(and, and), SLOT(or, or),
-    SLOT(xor, xor), SLOT(lshift, lshift), SLOT(rshift, rshift), SLOT(matrix_multiply, matmul),
-    {Py_nb_divmod, number_divmod}, {Py_nb_negative, number_negative}, {Py_nb_positive, number_positive},
-    {Py_nb_absolute, number_absolute}, {Py_nb_invert, number_invert}, {0, NULL},
+    SLOT(add, add),
+    SLOT(subtract, subtract),
+    SLOT(multiply, multiply),
+    SLOT(true_divide, true_divide),
+    SLOT(floor_divide, floor_divide),
+    SLOT(remainder, remainder),
+    SLOT(power, power),
+    SLOT(and, and),
+    SLOT(or, or),
+    SLOT(xor, xor),
+    SLOT(lshift, lshift),
+    SLOT(rshift, rshift),
+    SLOT(matrix_multiply, matmul),
+    {Py_nb_divmod, number_divmod},
+    {Py_nb_negative, number_negative},
+    {Py_nb_positive, number_positive},
+    {Py_nb_absolute, number_absolute},
+    {Py_nb_invert, number_invert},
+    {0, NULL},
 };
 
 PyObject *array_richcompare(PyObject *a, PyObject *b, int comparison)
 {
-    static const char ops[] = {[Py_LT] = VME_LESS, [Py_LE] = VME_LESS_EQUAL, [Py_EQ] = VME_EQUAL, [Py_NE] = VME_NOT_EQUAL,
-                               [Py_GT] = VME_GREATER, [Py_GE] = VME_GREATER_EQUAL};
-    if ((comparison == Py_EQ || comparison == Py_NE) && (b == Py_None || PyUnicode_CheckExact(b)))    /* no number equals these */
+    static const char ops[] = {[Py_LT] = VME_LESS,      [Py_LE] = VME_LESS_EQUAL, [Py_EQ] = VME_EQUAL,
+                               [Py_NE] = VME_NOT_EQUAL, [Py_GT] = VME_GREATER,    [Py_GE] = VME_GREATER_EQUAL};
+    if ((comparison == Py_EQ || comparison == Py_NE)
+        && (b == Py_None || PyUnicode_CheckExact(b))) /* no number equals these */
         return everywhere(((array *)a)->state, comparison == Py_NE, &((array *)a)->t, NULL);
     return binary_operator(ops[comparison], a, b, false);
 }
@@ -536,15 +596,17 @@ static vme_status types_of(const ufunc *self, vme_dtype operands, vme_dtype *loo
                         : vme_unary_types((vme_unary_op)self->op, operands, loop, result);
 }
 
-/* What dtype= means: the operator's result. -1: as without it, since there is only this one. -2: there is no such result. */
+/* What dtype= means: the operator's result. -1: as without it, since there is only this one. -2: there is no such
+ * result. */
 static int ufunc_dtype(const ufunc *self, int dtype)
 {
     vme_dtype loop, result;
     if (dtype == VME_BOOL && types_of(self, VME_FLOAT64, &loop, &result) == VME_OK && result == VME_BOOL)
         return -1;
     if (types_of(self, (vme_dtype)dtype, &loop, &result) != VME_OK || (int)result == dtype)
-        return dtype;               /* what fails here fails again when it is called, with its own sentence */
-    PyErr_Format(PyExc_TypeError, "No loop matching the specified signature and casting was found for ufunc %s", ufunc_name(self));
+        return dtype; /* what fails here fails again when it is called, with its own sentence */
+    PyErr_Format(PyExc_TypeError, "No loop matching the specified signature and casting was found for ufunc %s",
+                 ufunc_name(self));
     return -2;
 }
 
@@ -552,10 +614,12 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
 {
     static const char *const binary_names[] = {"x1", "x2", "out", "where", "casting", "order", "dtype", "subok", NULL};
     static const char *const unary_names[] = {"x", "out", "where", "casting", "order", "dtype", "subok", NULL};
-    PyObject *all[8], **values = all + self->binary;        /* values[0..] lies as for a unary one, from its `x` on */
+    PyObject *all[8], **values = all + self->binary; /* values[0..] lies as for a unary one, from its `x` on */
     array *out;
     int inputs = 1 + self->binary;
-    if (array_arguments(ufunc_name(self), args, count, keywords, self->binary ? binary_names : unary_names, inputs + 1, inputs, all) < 0
+    if (array_arguments(ufunc_name(self), args, count, keywords, self->binary ? binary_names : unary_names, inputs + 1,
+                        inputs, all)
+            < 0
         || array_argument_out(values[1], &out) < 0)
         return NULL;
     int dtype = array_argument_dtype(self->state, values[5], -1);
@@ -572,8 +636,9 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
         const vme_tensor *made = &((array *)result)->t;
         if (!dtype_can_cast(made->dtype, out->t.dtype, casting)) {
             if (cast)
-                PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' output from %R to %R with casting rule %R", ufunc_name(self),
-                             self->state->dtypes[made->dtype], self->state->dtypes[out->t.dtype], values[3]);
+                PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' output from %R to %R with casting rule %R",
+                             ufunc_name(self), self->state->dtypes[made->dtype], self->state->dtypes[out->t.dtype],
+                             values[3]);
             else
                 check_output(self->state, ufunc_name(self), made->dtype, out, made->rank, made->shape);
             Py_CLEAR(result);
@@ -583,7 +648,8 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
     if (result == NULL || (!masked && !cast))
         return result;
     if (!masked) {
-        bool written = array_require_writable(out, "output array is read-only") == 0 && array_assign(out, (array *)result) == 0;
+        bool written =
+            array_require_writable(out, "output array is read-only") == 0 && array_assign(out, (array *)result) == 0;
         Py_SETREF(result, written ? Py_NewRef(out) : NULL);
         return result;
     }
@@ -594,8 +660,10 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
                      self->state->dtypes[mask->t.dtype]);
     else if (mask != NULL) {
         into = out != NULL ? (array *)Py_NewRef(out) : masked_result(mask, computed);
-        if (into != NULL && array_check_status(self->state, ENGINE(into->size, vme_where(self->state->context, &mask->t, &computed->t,
-                                                                                         &into->t, &into->t))) < 0)
+        if (into != NULL
+            && array_check_status(self->state, ENGINE(into->size, vme_where(self->state->context, &mask->t,
+                                                                            &computed->t, &into->t, &into->t)))
+                   < 0)
             Py_CLEAR(into);
     }
     Py_XDECREF(mask);
@@ -617,7 +685,10 @@ static PyObject *ufunc_call(PyObject *object, PyObject *const *args, size_t flag
     return WRITING(self->state, ufunc_with_arguments(self, args, count, keywords));
 }
 
-static PyObject *ufunc_get_name(PyObject *self, void *closure) { return PyUnicode_FromString(ufunc_name((ufunc *)self)); }
+static PyObject *ufunc_get_name(PyObject *self, void *closure)
+{
+    return PyUnicode_FromString(ufunc_name((ufunc *)self));
+}
 static PyObject *ufunc_repr(PyObject *self) { return PyUnicode_FromFormat("<ufunc '%s'>", ufunc_name((ufunc *)self)); }
 static PyObject *ufunc_nin(PyObject *self, void *closure) { return PyLong_FromLong(1 + ((ufunc *)self)->binary); }
 static PyObject *ufunc_nout(PyObject *self, void *closure) { return PyLong_FromLong(1); }
@@ -631,11 +702,16 @@ static PyObject *ufunc_identity(PyObject *self, void *closure)
     const ufunc *of = (ufunc *)self;
     if (of->binary)
         switch (of->op) {
-        case VME_ADD: case VME_BITWISE_OR: case VME_BITWISE_XOR: case VME_HYPOT: case VME_GCD: return PyLong_FromLong(0);
+        case VME_ADD:
+        case VME_BITWISE_OR:
+        case VME_BITWISE_XOR:
+        case VME_HYPOT:
+        case VME_GCD: return PyLong_FromLong(0);
         case VME_MULTIPLY: return PyLong_FromLong(1);
         case VME_BITWISE_AND: return PyLong_FromLong(-1);
         case VME_LOGICAL_AND: Py_RETURN_TRUE;
-        case VME_LOGICAL_OR: case VME_LOGICAL_XOR: Py_RETURN_FALSE;
+        case VME_LOGICAL_OR:
+        case VME_LOGICAL_XOR: Py_RETURN_FALSE;
         case VME_LOGADDEXP: return PyFloat_FromDouble(-INFINITY);
         }
     Py_RETURN_NONE;
@@ -669,13 +745,15 @@ UFUNC_METHOD(reduceat)
 static PyObject *ufunc_at(PyObject *self, ARRAY_VECTORCALL)
 {
     const ufunc *of = (const ufunc *)self;
-    if (of->binary && of->op == VME_ADD && count == 3 && keywords == NULL && is_array(args[0]) && is_array(args[1]) && args[2] != Py_None)
+    if (of->binary && of->op == VME_ADD && count == 3 && keywords == NULL && is_array(args[0]) && is_array(args[1])
+        && args[2] != Py_None)
         return array_scatter_add(of->state, args);
     return array_delegate("vmhost.engine.numpy._ufuncs", "at", self, args, count, keywords);
 }
 #define UFUNC_ENTRY(name) {#name, (PyCFunction)(void (*)(void))ufunc_##name, METH_FASTCALL | METH_KEYWORDS, NULL}
 static PyMethodDef ufunc_methods[] = {
-    UFUNC_ENTRY(reduce), UFUNC_ENTRY(accumulate), UFUNC_ENTRY(outer), UFUNC_ENTRY(reduceat), UFUNC_ENTRY(at), {NULL, NULL, 0, NULL},
+    UFUNC_ENTRY(reduce),   UFUNC_ENTRY(accumulate), UFUNC_ENTRY(outer),
+    UFUNC_ENTRY(reduceat), UFUNC_ENTRY(at),         {NULL, NULL, 0, NULL},
 };
 
 static int ufunc_traverse(PyObject *self, visitproc visit, void *arg)
@@ -693,12 +771,17 @@ static void ufunc_dealloc(PyObject *self)
 }
 
 static PyType_Slot ufunc_slots[] = {
-    {Py_tp_dealloc, ufunc_dealloc}, {Py_tp_traverse, ufunc_traverse}, {Py_tp_call, PyVectorcall_Call},
-    {Py_tp_getset, ufunc_attributes}, {Py_tp_members, ufunc_members}, {Py_tp_methods, ufunc_methods}, {Py_tp_repr, ufunc_repr}, {0, NULL},
+    {Py_tp_dealloc, ufunc_dealloc},  {Py_tp_traverse, ufunc_traverse},
+    {Py_tp_call, PyVectorcall_Call}, {Py_tp_getset, ufunc_attributes},
+    {Py_tp_members, ufunc_members},  {Py_tp_methods, ufunc_methods},
+    {Py_tp_repr, ufunc_repr},        {0, NULL},
 };
 static PyType_Spec ufunc_spec = {
-    "vmhost.engine.numpy.ufunc", sizeof(ufunc), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    "vmhost.engine.numpy.ufunc",
+    sizeof(ufunc),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL
+        | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     ufunc_slots,
 };
 
@@ -735,10 +818,11 @@ static PyObject *conjugate(PyObject *self, ARRAY_VECTORCALL)
     static const char *const names[] = {"out", NULL};
     PyObject *value;
     array *of = (array *)self, *out;
-    if (array_arguments("conjugate", args, count, keywords, names, 1, 0, &value) < 0 || array_argument_out(value, &out) < 0)
+    if (array_arguments("conjugate", args, count, keywords, names, 1, 0, &value) < 0
+        || array_argument_out(value, &out) < 0)
         return NULL;
     if (out == NULL && !dtype_is_complex(of->t.dtype))
-        return Py_NewRef(self);         /* as NumPy's method; its function makes a new array */
+        return Py_NewRef(self); /* as NumPy's method; its function makes a new array */
     return WRITING(of->state, array_unary(of->state, VME_CONJUGATE, self, out, -1));
 }
 PyObject *array_method_conjugate(PyObject *self, ARRAY_VECTORCALL) { return conjugate(self, args, count, keywords); }
@@ -764,12 +848,14 @@ PyObject *array_function_where(PyObject *module, ARRAY_VECTORCALL)
     mask = array_from_any(state, values[0], VME_BOOL);
     if (mask == NULL)
         goto done;
-    int a_dtype = a.weak == WEAK_NONE ? a.t->dtype : default_dtype(&a), b_dtype = b.weak == WEAK_NONE ? b.t->dtype : default_dtype(&b);
+    int a_dtype = a.weak == WEAK_NONE ? a.t->dtype : default_dtype(&a),
+        b_dtype = b.weak == WEAK_NONE ? b.t->dtype : default_dtype(&b);
     if (a.weak != WEAK_NONE && b.weak == WEAK_NONE)
         a_dtype = a.weak == WEAK_BOOL ? VME_BOOL : dtype_for_weak(b_dtype, a.weak);
     else if (b.weak != WEAK_NONE && a.weak == WEAK_NONE)
         b_dtype = b.weak == WEAK_BOOL ? VME_BOOL : dtype_for_weak(a_dtype, b.weak);
-    if ((a.weak != WEAK_NONE && operand_settle(&a, a_dtype) < 0) || (b.weak != WEAK_NONE && operand_settle(&b, b_dtype) < 0))
+    if ((a.weak != WEAK_NONE && operand_settle(&a, a_dtype) < 0)
+        || (b.weak != WEAK_NONE && operand_settle(&b, b_dtype) < 0))
         goto done;
     const vme_tensor *all[3] = {&mask->t, a.t, b.t};
     int rank;
@@ -777,7 +863,9 @@ PyObject *array_function_where(PyObject *module, ARRAY_VECTORCALL)
     if (array_check_status(state, vme_shape_broadcast(3, all, &rank, shape)) < 0)
         goto done;
     made = array_new(state, (int)vme_dtype_promote((vme_dtype)a_dtype, (vme_dtype)b_dtype), rank, shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(made->size * 2, vme_where(state->context, &mask->t, a.t, b.t, &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(state, ENGINE(made->size * 2, vme_where(state->context, &mask->t, a.t, b.t, &made->t)))
+               < 0)
         Py_CLEAR(made);
 done:
     Py_XDECREF(a.held);
@@ -786,9 +874,10 @@ done:
     return (PyObject *)made;
 }
 
-enum { CLIP_BLOCK = 1 << 14 };     /* bytes, which are still near when they are read again */
+enum { CLIP_BLOCK = 1 << 14 }; /* bytes, which are still near when they are read again */
 
-static vme_status clip_blocks(vme_context *context, const array *in, const operand *low, const operand *high, const array *out)
+static vme_status clip_blocks(vme_context *context, const array *in, const operand *low, const operand *high,
+                              const array *out)
 {
     int64_t step = vme_dtype_size((vme_dtype)in->t.dtype), most = CLIP_BLOCK / step, count;
     vme_dtype loop = (vme_dtype)in->t.dtype;
@@ -804,14 +893,15 @@ static vme_status clip_blocks(vme_context *context, const array *in, const opera
     return status;
 }
 
-/* A large array within two numbers of Python that its dtype holds, both bounds at one pass through memory. NULL without an error: no
- * such case. */
+/* A large array within two numbers of Python that its dtype holds, both bounds at one pass through memory. NULL without
+ * an error: no such case. */
 static PyObject *clip_in_blocks(array_state *state, array *self, PyObject *low, PyObject *high)
 {
     bool floats = self->t.dtype >= VME_FLOAT16;
     operand bounds[2];
     PyObject *const given[2] = {low, high};
-    if (!(self->flags & ARRAY_CONTIGUOUS) || self->size * vme_dtype_size((vme_dtype)self->t.dtype) <= CLIP_BLOCK || self->t.dtype == VME_BOOL)
+    if (!(self->flags & ARRAY_CONTIGUOUS) || self->size * vme_dtype_size((vme_dtype)self->t.dtype) <= CLIP_BLOCK
+        || self->t.dtype == VME_BOOL)
         return NULL;
     for (int i = 0; i < 2; i++) {
         if (!PyLong_CheckExact(given[i]) && !(floats && PyFloat_CheckExact(given[i])))
@@ -821,7 +911,10 @@ static PyObject *clip_in_blocks(array_state *state, array *self, PyObject *low, 
             return NULL;
     }
     array *made = array_new_like(self, self->t.dtype);
-    if (made != NULL && array_check_status(state, ENGINE(made->size * 2, clip_blocks(state->context, self, &bounds[0], &bounds[1], made))) < 0)
+    if (made != NULL
+        && array_check_status(state,
+                              ENGINE(made->size * 2, clip_blocks(state->context, self, &bounds[0], &bounds[1], made)))
+               < 0)
         Py_CLEAR(made);
     return (PyObject *)made;
 }
@@ -829,11 +922,13 @@ static PyObject *clip_in_blocks(array_state *state, array *self, PyObject *low, 
 static const char *const clip_names[] = {"a", "a_min", "a_max", "out", "min", "max", "dtype", NULL};
 static PyObject *clip(array_state *state, array *self, PyObject **values)
 {
-    PyObject *low = array_given(values[1]) ? values[1] : values[4], *high = array_given(values[2]) ? values[2] : values[5];
+    PyObject *low = array_given(values[1]) ? values[1] : values[4],
+             *high = array_given(values[2]) ? values[2] : values[5];
     array *out;
     if (array_argument_out(values[3], &out) < 0)
         return NULL;
-    PyObject *result = out == NULL && array_given(low) && array_given(high) ? clip_in_blocks(state, self, low, high) : NULL;
+    PyObject *result =
+        out == NULL && array_given(low) && array_given(high) ? clip_in_blocks(state, self, low, high) : NULL;
     if (result != NULL || PyErr_Occurred())
         return result;
     result = Py_NewRef(self);
@@ -842,13 +937,16 @@ static PyObject *clip(array_state *state, array *self, PyObject **values)
     if (result != NULL && array_given(high)) {
         /* numbers of Python keep the dtype and the shape: what was made above is free to be written again */
         array *made = (array *)result;
-        if (out == NULL && made != self && (PyFloat_CheckExact(high) ? made->t.dtype >= VME_FLOAT16 : PyLong_CheckExact(high) && made->t.dtype != VME_BOOL))
+        if (out == NULL && made != self
+            && (PyFloat_CheckExact(high) ? made->t.dtype >= VME_FLOAT16
+                                         : PyLong_CheckExact(high) && made->t.dtype != VME_BOOL))
             out = made;
         Py_SETREF(result, array_binary(state, VME_MINIMUM, result, high, out, -1));
     }
     if (result == (PyObject *)self) {
         Py_DECREF(result);
-        return out != NULL ? array_unary(state, VME_POSITIVE, (PyObject *)self, out, -1) : (PyObject *)array_cast(self, self->t.dtype);
+        return out != NULL ? array_unary(state, VME_POSITIVE, (PyObject *)self, out, -1)
+                           : (PyObject *)array_cast(self, self->t.dtype);
     }
     return result;
 }
@@ -864,19 +962,24 @@ ARRAY_METHOD_OF(clip, clip_method_names, 4, 1, 7, clip_method)
 /* ---- matrix products */
 static int matmul_mismatch(int64_t first, int64_t second)
 {
-    PyErr_Format(PyExc_ValueError, "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
-                 "(n?,k),(k,m?)->(n?,m?) (size %lld is different from %lld)", (long long)second, (long long)first);
+    PyErr_Format(PyExc_ValueError,
+                 "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
+                 "(n?,k),(k,m?)->(n?,m?) (size %lld is different from %lld)",
+                 (long long)second, (long long)first);
     return -1;
 }
 
 PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *right, array *out)
 {
-    array *a = array_from_any(state, left, -1), *b = a == NULL ? NULL : array_from_any(state, right, -1), *made = NULL, *view = NULL;
+    array *a = array_from_any(state, left, -1), *b = a == NULL ? NULL : array_from_any(state, right, -1), *made = NULL,
+          *view = NULL;
     if (b == NULL)
         goto done;
     if (a->t.rank == 0 || b->t.rank == 0) {
-        PyErr_Format(PyExc_ValueError, "matmul: Input operand %d does not have enough dimensions (has 0, gufunc core with signature "
-                     "(n?,k),(k,m?)->(n?,m?) requires 1)", a->t.rank == 0 ? 0 : 1);
+        PyErr_Format(PyExc_ValueError,
+                     "matmul: Input operand %d does not have enough dimensions (has 0, gufunc core with signature "
+                     "(n?,k),(k,m?)->(n?,m?) requires 1)",
+                     a->t.rank == 0 ? 0 : 1);
         goto done;
     }
     int dtype = (int)vme_dtype_promote((vme_dtype)a->t.dtype, (vme_dtype)b->t.dtype);
@@ -920,7 +1023,8 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
     if (!column)
         shape[rank++] = columns;
     if (rank > VME_RANK_MOST) {
-        PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d", VME_RANK_MOST, rank);
+        PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d",
+                     VME_RANK_MOST, rank);
         goto done;
     }
     if (out != NULL && (out->t.rank != rank || !same_extents(rank, out->t.shape, shape))) {
@@ -967,15 +1071,17 @@ PyObject *array_function_matmul(PyObject *module, ARRAY_VECTORCALL)
     PyObject *values[3];
     array *out;
     for (Py_ssize_t i = 0, given = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords); i < given && count >= 2; i++) {
-        if (!PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(keywords, i), "out"))     /* the rarer arguments of a ufunc */
+        if (!PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(keywords, i), "out")) /* the rarer arguments of a ufunc */
             return array_delegate("vmhost.engine.numpy._products", "matmul", args[0], args + 1, count - 1, keywords);
     }
-    if (array_arguments("matmul", args, count, keywords, names, 3, 2, values) < 0 || array_argument_out(values[2], &out) < 0)
+    if (array_arguments("matmul", args, count, keywords, names, 3, 2, values) < 0
+        || array_argument_out(values[2], &out) < 0)
         return NULL;
     return WRITING(array_state_of(module), array_matrix_product(array_state_of(module), values[0], values[1], out));
 }
 
-/* dot: scalars multiply, matrices and vectors are matmul; higher ranks sum over a's last and b's last but one dimension. */
+/* dot: scalars multiply, matrices and vectors are matmul; higher ranks sum over a's last and b's last but one
+ * dimension. */
 static const char *const dot_names[] = {"a", "b", "out", NULL};
 static PyObject *dot(array_state *state, array *self, PyObject **values)
 {
@@ -1057,9 +1163,11 @@ PyObject *array_function_can_cast(PyObject *module, ARRAY_VECTORCALL)
     if (array_arguments("can_cast", args, count, keywords, names, 3, 2, values) < 0)
         return NULL;
     if (element_weak(values[0]) != WEAK_NONE)
-        return PyErr_Format(PyExc_TypeError, "can_cast() does not support Python ints, floats, and complex because the result used to "
-                            "depend on the value.\nThis change was part of adopting NEP 50, we may explicitly allow them again in the "
-                            "future.");
+        return PyErr_Format(
+            PyExc_TypeError,
+            "can_cast() does not support Python ints, floats, and complex because the result used to "
+            "depend on the value.\nThis change was part of adopting NEP 50, we may explicitly allow them again in the "
+            "future.");
     if ((from = is_array(values[0]) ? ((array *)values[0])->t.dtype : array_dtype_from(state, values[0])) < 0
         || (to = array_dtype_from(state, values[1])) < 0 || (casting = dtype_casting(values[2], CAST_SAFE)) < 0)
         return NULL;

@@ -1,8 +1,8 @@
 /* The array object: making and freeing it, its attributes, and the list of its methods.
  *
- * Small arrays are the common case, so dead objects and dead buffers of up to 64 bytes are kept for the next ones (bounded, per
- * interpreter; such buffers stay charged until array_free_lists_clear). An array refers to no Python object but
- * its type: what keeps foreign memory alive hangs on its buffer. So the collector need not know it.
+ * Small arrays are the common case, so dead objects and dead buffers of up to 64 bytes are kept for the next ones
+ * (bounded, per interpreter; such buffers stay charged until array_free_lists_clear). An array refers to no Python
+ * object but its type: what keeps foreign memory alive hangs on its buffer. So the collector need not know it.
  */
 #include "arrays.h"
 
@@ -34,8 +34,10 @@ static array *object_new(array_state *state, int dtype, int rank)
             return NULL;
         }
     }
-    self->t = (vme_tensor){.shape = dims, .strides = dims + (rank > ARRAY_INLINE_RANK ? rank : ARRAY_INLINE_RANK),
-                           .rank = rank, .dtype = dtype};
+    self->t = (vme_tensor){.shape = dims,
+                           .strides = dims + (rank > ARRAY_INLINE_RANK ? rank : ARRAY_INLINE_RANK),
+                           .rank = rank,
+                           .dtype = dtype};
     return self;
 }
 
@@ -50,7 +52,8 @@ void array_dealloc(PyObject *object)
     if (buffer != NULL) {
         /* the only reference is ours, so nobody else can hold, freeze or inherit it */
         if ((self->flags & ARRAY_OWN) && state->free_buffer_count < state->free_most
-            && vme_buffer_size(buffer) == ARRAY_SMALL_BYTES && vme_buffer_references(buffer) == 1 && vme_buffer_writable(buffer))
+            && vme_buffer_size(buffer) == ARRAY_SMALL_BYTES && vme_buffer_references(buffer) == 1
+            && vme_buffer_writable(buffer))
             state->free_buffers[state->free_buffer_count++] = buffer;
         else
             vme_buffer_unref(buffer);
@@ -86,7 +89,8 @@ static int buffer_give(array *self, size_t bytes, bool zeroed)
         }
         bytes = ARRAY_SMALL_BYTES;
     }
-    vme_status status = ENGINE(zeroed ? (int64_t)(bytes / 8) : 0, vme_buffer_new(state->context, bytes, zeroed, &self->t.buffer));
+    vme_status status =
+        ENGINE(zeroed ? (int64_t)(bytes / 8) : 0, vme_buffer_new(state->context, bytes, zeroed, &self->t.buffer));
     if (status != VME_OK) {
         self->t.buffer = NULL;
         array_fail(state, status);
@@ -108,7 +112,7 @@ array *array_new(array_state *state, int dtype, int rank, const int64_t *shape, 
     array *self = object_new(state, dtype, rank);
     if (self == NULL)
         return NULL;
-    if (rank > 0)       /* a NULL shape of none is fine, but not for memcpy */
+    if (rank > 0) /* a NULL shape of none is fine, but not for memcpy */
         memcpy((int64_t *)self->t.shape, shape, (size_t)rank * sizeof *shape);
     memcpy((int64_t *)self->t.strides, strides, (size_t)rank * sizeof *shape);
     self->size = (int64_t)(bytes / (size_t)vme_dtype_size((vme_dtype)dtype));
@@ -271,12 +275,14 @@ static PyObject *get_part(PyObject *self, void *closure)
 static int set_part(PyObject *self, PyObject *value, void *closure)
 {
     if (value == NULL || (closure != NULL && !dtype_is_complex(SELF->t.dtype))) {
-        PyErr_SetString(PyExc_TypeError, value == NULL ? "Cannot delete array's parts" : "array does not have imaginary part to set");
+        PyErr_SetString(PyExc_TypeError,
+                        value == NULL ? "Cannot delete array's parts" : "array does not have imaginary part to set");
         return -1;
     }
     array *part = (array *)get_part(self, closure);
-    int result = part == NULL || array_require_writable(part, "assignment destination is read-only") < 0 ? -1
-                 : WRITING(part->state, array_assign_python(part, value));
+    int result = part == NULL || array_require_writable(part, "assignment destination is read-only") < 0
+                     ? -1
+                     : WRITING(part->state, array_assign_python(part, value));
     Py_XDECREF(part);
     return result;
 }
@@ -297,14 +303,15 @@ bool array_is_fortran(const array *of)
 static PyObject *get_flags(PyObject *self, void *closure)
 {
     const vme_tensor *t = &SELF->t;
-    bool aligned = (uintptr_t)t->data % (uintptr_t)(vme_dtype_size((vme_dtype)t->dtype) >> dtype_is_complex(t->dtype)) == 0;
+    bool aligned =
+        (uintptr_t)t->data % (uintptr_t)(vme_dtype_size((vme_dtype)t->dtype) >> dtype_is_complex(t->dtype)) == 0;
     PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._flags");
     if (module == NULL)
         return NULL;
-    PyObject *flags = PyObject_CallMethod(module, "Flags", "OOOOOO", self, SELF->flags & ARRAY_CONTIGUOUS ? Py_True : Py_False,
-                                          array_is_fortran(SELF) ? Py_True : Py_False, array_writable(SELF) ? Py_True : Py_False,
-                                          aligned ? Py_True : Py_False,
-                                          vme_buffer_data(t->buffer) == (void *)t->data ? Py_True : Py_False);
+    PyObject *flags = PyObject_CallMethod(
+        module, "Flags", "OOOOOO", self, SELF->flags & ARRAY_CONTIGUOUS ? Py_True : Py_False,
+        array_is_fortran(SELF) ? Py_True : Py_False, array_writable(SELF) ? Py_True : Py_False,
+        aligned ? Py_True : Py_False, vme_buffer_data(t->buffer) == (void *)t->data ? Py_True : Py_False);
     Py_DECREF(module);
     return flags;
 }
@@ -358,7 +365,14 @@ static PyGetSetDef attributes[] = {
     {"flags", get_flags, NULL, "How the memory lies and whether it may be written.", NULL},
     {"flat", get_flat, set_flat, "The elements in C order: iterated, read and written by number.", NULL},
     {"device", get_device, NULL, "\"cpu\".", NULL},
-    ABSENT("base"), ABSENT("ctypes"), ABSENT("data"), ABSENT("dump"), ABSENT("dumps"), ABSENT("getfield"), ABSENT("resize"), ABSENT("setfield"),
+    ABSENT("base"),
+    ABSENT("ctypes"),
+    ABSENT("data"),
+    ABSENT("dump"),
+    ABSENT("dumps"),
+    ABSENT("getfield"),
+    ABSENT("resize"),
+    ABSENT("setfield"),
     ABSENT("tofile"),
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -370,8 +384,7 @@ static PyMemberDef members[] = {
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))array_method_##name, METH_FASTCALL | METH_KEYWORDS, NULL},
 static PyMethodDef methods[] = {
-    ARRAY_METHODS(METHOD)
-    {NULL, NULL, 0, NULL},
+    ARRAY_METHODS(METHOD){NULL, NULL, 0, NULL},
 };
 
 static Py_ssize_t length(PyObject *self)
@@ -411,7 +424,8 @@ static Py_hash_t hash(PyObject *self)
 
 static int contains(PyObject *self, PyObject *value)
 {
-    PyObject *equal = array_is_operand(value) ? array_binary(SELF->state, VME_EQUAL, self, value, NULL, -1) : Py_NewRef(Py_False);
+    PyObject *equal =
+        array_is_operand(value) ? array_binary(SELF->state, VME_EQUAL, self, value, NULL, -1) : Py_NewRef(Py_False);
     if (equal == NULL || !is_array(equal)) {
         Py_XDECREF(equal);
         return equal == NULL ? -1 : 0;
@@ -451,7 +465,8 @@ static PyObject *iterator_next(PyObject *self)
     array *over = iterator->over;
     if (iterator->next >= over->t.shape[0])
         return NULL;
-    int64_t walked = iterator->next;        /* list(), sum() and their like ask for one after the other without a look at stops */
+    int64_t walked =
+        iterator->next; /* list(), sum() and their like ask for one after the other without a look at stops */
     if (array_walk(over->state, &walked) < 0)
         return NULL;
     return array_item_at(over, iterator->next++);
@@ -472,8 +487,11 @@ static PyType_Slot iterator_slots[] = {
     {0, NULL},
 };
 static PyType_Spec iterator_spec = {
-    "vmhost.engine._array.ndarray_iterator", sizeof(array_iterator), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, iterator_slots,
+    "vmhost.engine._array.ndarray_iterator",
+    sizeof(array_iterator),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    iterator_slots,
 };
 
 /* ndarray(shape, dtype=float, buffer=None, offset=0, strides=None) */
@@ -483,7 +501,8 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *keyword
     PyObject *shape, *dtype_name = NULL, *buffer = NULL, *steps = NULL;
     Py_ssize_t offset = 0;
     array_state *state = PyType_GetModuleState(type);
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OOnO:ndarray", names, &shape, &dtype_name, &buffer, &offset, &steps))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OOnO:ndarray", names, &shape, &dtype_name, &buffer, &offset,
+                                     &steps))
         return NULL;
     int64_t sizes[VME_RANK_MOST], strides[VME_RANK_MOST];
     int rank, stride_rank, dtype = array_argument_dtype(state, dtype_name, VME_FLOAT64);
@@ -509,8 +528,9 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *keyword
     array *self = NULL;
     if (offset < 0 || !(memory->flags & ARRAY_CONTIGUOUS))
         PyErr_SetString(PyExc_ValueError, "offset must be non-negative and the buffer contiguous");
-    else if (!array_given(steps) && (bytes > vme_buffer_size(memory->t.buffer)
-                                     || (size_t)offset > vme_buffer_size(memory->t.buffer) - bytes))
+    else if (!array_given(steps)
+             && (bytes > vme_buffer_size(memory->t.buffer)
+                 || (size_t)offset > vme_buffer_size(memory->t.buffer) - bytes))
         PyErr_SetString(PyExc_TypeError, "buffer is too small for requested array");
     else if (array_check_status(state, vme_tensor_check(&view)) == 0)
         self = array_view_of(memory, dtype, rank, sizes, strides, view.data);
@@ -549,7 +569,11 @@ PyTypeObject *array_type_new(array_state *state, PyObject *module)
         slots[count++] = array_conversion_slots[i];
     slots[count] = (PyType_Slot){0, NULL};
     PyType_Spec spec = {
-        "vmhost.engine.numpy.ndarray", sizeof(array), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_SEQUENCE, slots,
+        "vmhost.engine.numpy.ndarray",
+        sizeof(array),
+        0,
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_SEQUENCE,
+        slots,
     };
     state->iterator_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &iterator_spec, NULL);
     if (state->iterator_type == NULL)

@@ -13,28 +13,28 @@
 #include "vme_python.h"
 
 enum {
-    ARRAY_INLINE_RANK = 4,          /* shapes and strides up to this rank lie in the object */
-    ARRAY_FREE_MOST = 64,           /* dead objects kept for the next array */
-    ARRAY_SMALL_BYTES = 64,         /* and as many dead buffers of this size: a scalar, or 8 numbers */
+    ARRAY_INLINE_RANK = 4,  /* shapes and strides up to this rank lie in the object */
+    ARRAY_FREE_MOST = 64,   /* dead objects kept for the next array */
+    ARRAY_SMALL_BYTES = 64, /* and as many dead buffers of this size: a scalar, or 8 numbers */
     ARRAY_ELEMENT_BYTES = VME_SCALAR_BYTES,
 };
 
 enum {
-    ARRAY_READ_ONLY = 1,            /* this view must not write, whatever its buffer allows */
-    ARRAY_CONTIGUOUS = 2,           /* C order without gaps */
-    ARRAY_SCALAR = 4,               /* stands where NumPy has a scalar: 0-d, never written again, hashable */
-    ARRAY_OWN = 8,                  /* its buffer comes from this interpreter's context, so it may be kept for reuse */
-    ARRAY_LENT = 16,                /* its memory belongs to a Python object of this interpreter */
+    ARRAY_READ_ONLY = 1,  /* this view must not write, whatever its buffer allows */
+    ARRAY_CONTIGUOUS = 2, /* C order without gaps */
+    ARRAY_SCALAR = 4,     /* stands where NumPy has a scalar: 0-d, never written again, hashable */
+    ARRAY_OWN = 8,        /* its buffer comes from this interpreter's context, so it may be kept for reuse */
+    ARRAY_LENT = 16,      /* its memory belongs to a Python object of this interpreter */
 };
 
 typedef struct array_state array_state;
 
 typedef struct array {
     PyObject_HEAD
-    vme_tensor t;                   /* owns a reference to t.buffer; t.shape and t.strides point to `dims` or `far_dims` */
-    array_state *state;             /* the type keeps the module, and so this, alive */
-    int64_t size;                   /* elements */
-    int64_t *far_dims;              /* ranks above ARRAY_INLINE_RANK: PyMem block; else NULL */
+    vme_tensor t;       /* owns a reference to t.buffer; t.shape and t.strides point to `dims` or `far_dims` */
+    array_state *state; /* the type keeps the module, and so this, alive */
+    int64_t size;       /* elements */
+    int64_t *far_dims;  /* ranks above ARRAY_INLINE_RANK: PyMem block; else NULL */
     PyObject *weak_references;
     int flags;
     int64_t dims[2 * ARRAY_INLINE_RANK];
@@ -42,23 +42,23 @@ typedef struct array {
 
 typedef struct dtype_object {
     PyObject_HEAD
-    int number;                     /* vme_dtype */
+    int number; /* vme_dtype */
     array_state *state;
     vectorcallfunc call;
 } dtype_object;
 
 struct array_state {
-    PyObject *module;               /* borrowed: ourselves */
+    PyObject *module; /* borrowed: ourselves */
     PyTypeObject *array_type, *dtype_type, *ufunc_type, *iterator_type;
     PyObject *dtypes[VME_DTYPE_COUNT];
     PyObject *axis_error;
-    PyObject *no_value;             /* what says that an argument was left out, where None means something */
+    PyObject *no_value; /* what says that an argument was left out, where None means something */
     vme_context *context;
     array *free_arrays[ARRAY_FREE_MOST];
     vme_buffer *free_buffers[ARRAY_FREE_MOST];
     int free_array_count, free_buffer_count, free_most;
-    int writing;                    /* operations under way that may write into arrays which exist: WRITING */
-    void *api;                      /* struct vme_python_api */
+    int writing; /* operations under way that may write into arrays which exist: WRITING */
+    void *api;   /* struct vme_python_api */
 };
 
 array_state *array_state_of(PyObject *module);
@@ -73,30 +73,35 @@ int array_errors_init(array_state *state, PyObject *module);
 PyObject *array_shape_text(int rank, const int64_t *shape);
 PyObject *array_axis_error(array_state *state, int64_t axis, int rank);
 
-/* Calls the engine; above about 10 us of work (`work`: elements times what one costs against an addition) without the GIL. */
+/* Calls the engine; above about 10 us of work (`work`: elements times what one costs against an addition) without the
+ * GIL. */
 #define ARRAY_WORK_RELEASE 30000
-#define ENGINE(work, call) ({ \
-    vme_status engine_status; \
-    if (__builtin_expect((work) < ARRAY_WORK_RELEASE, 1)) { \
-        engine_status = (call); \
-    } else { \
-        PyThreadState *engine_thread = PyEval_SaveThread(); \
-        engine_status = (call); \
-        PyEval_RestoreThread(engine_thread); \
-    } \
-    engine_status; })
+#define ENGINE(work, call) \
+    ({ \
+        vme_status engine_status; \
+        if (__builtin_expect((work) < ARRAY_WORK_RELEASE, 1)) { \
+            engine_status = (call); \
+        } else { \
+            PyThreadState *engine_thread = PyEval_SaveThread(); \
+            engine_status = (call); \
+            PyEval_RestoreThread(engine_thread); \
+        } \
+        engine_status; \
+    })
 
-/* A call that asks whether an array may be written, and writes later: without the GIL, or after code of the program has run, which may have
- * had the array cross a wall meanwhile. It crosses as a copy then. */
-#define WRITING(state, call) ({ \
-    array_state *writing_state = (state); \
-    writing_state->writing++; \
-    __typeof__(call) writing_result = (call); \
-    writing_state->writing--; \
-    writing_result; })
+/* A call that asks whether an array may be written, and writes later: without the GIL, or after code of the program has
+ * run, which may have had the array cross a wall meanwhile. It crosses as a copy then. */
+#define WRITING(state, call) \
+    ({ \
+        array_state *writing_state = (state); \
+        writing_state->writing++; \
+        __typeof__(call) writing_result = (call); \
+        writing_state->writing--; \
+        writing_result; \
+    })
 
-/* What walks over elements with the GIL held asks this after each: `*walked` counts them, and every ARRAY_WALK_MOST of them it looks at
- * the stop flag. -1: stopped, the exception is set. */
+/* What walks over elements with the GIL held asks this after each: `*walked` counts them, and every ARRAY_WALK_MOST of
+ * them it looks at the stop flag. -1: stopped, the exception is set. */
 #define ARRAY_WALK_MOST 2048
 static inline int array_walk(array_state *state, int64_t *walked)
 {
@@ -114,7 +119,8 @@ array *array_new(array_state *state, int dtype, int rank, const int64_t *shape, 
 /* The same for a shape that comes from an existing array: `size` is known to fit. */
 array *array_new_like(const array *of, int dtype);
 /* Dense, undefined or `zero`, its dimensions in memory ordered by the size of `strides`. */
-array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides, bool zero);
+array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides,
+                         bool zero);
 array *array_new_scalar(array_state *state, int dtype);
 /* A view: strides in bytes; inherits what `of` must not do. Strides NULL: C order. */
 array *array_view_of(const array *of, int dtype, int rank, const int64_t *shape, const int64_t *strides, char *data);
@@ -134,10 +140,10 @@ static inline PyObject *array_as_scalar(array *self)
 }
 
 /* ---- arguments.c */
-/* Reads a vectorcall's arguments into `values` (borrowed; NULL: absent) by `names`, which ends with NULL. The first `positional`
- * may be given without their name, the first `required` must be given. */
-int array_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
-                    int positional, int required, PyObject **values);
+/* Reads a vectorcall's arguments into `values` (borrowed; NULL: absent) by `names`, which ends with NULL. The first
+ * `positional` may be given without their name, the first `required` must be given. */
+int array_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                    const char *const *names, int positional, int required, PyObject **values);
 int array_argument_bool(PyObject *value, bool absent, bool *result);
 int array_argument_int(PyObject *value, int64_t absent, int64_t *result);
 /* A shape: an int or a sequence of ints. -1: a value that is neither. */
@@ -150,9 +156,10 @@ int array_argument_axis(array_state *state, PyObject *value, int rank, int *axis
 int array_argument_axes(array_state *state, PyObject *value, int rank, uint64_t *axes);
 /* None or absent: NULL in *out; an array; a 1-tuple of one. Borrowed. */
 int array_argument_out(PyObject *value, array **out);
-/* Calls a function that is written in Python with `self` in front of the arguments; its module is imported at the first call. */
-PyObject *array_delegate(const char *module, const char *function, PyObject *self, PyObject *const *args, Py_ssize_t count,
-                         PyObject *keywords);
+/* Calls a function that is written in Python with `self` in front of the arguments; its module is imported at the first
+ * call. */
+PyObject *array_delegate(const char *module, const char *function, PyObject *self, PyObject *const *args,
+                         Py_ssize_t count, PyObject *keywords);
 static inline bool array_given(PyObject *value) { return value != NULL && value != Py_None; }
 
 /* ---- dtype.c */
@@ -184,8 +191,8 @@ float element_half_to_float(uint16_t half);
 uint16_t element_half_from_float(double value);
 
 /* ---- creation.c */
-/* An array of anything that array() takes: the object itself (a new reference) where it is one and the dtype fits. dtype -1: as it
- * comes. */
+/* An array of anything that array() takes: the object itself (a new reference) where it is one and the dtype fits.
+ * dtype -1: as it comes. */
 array *array_from_any(array_state *state, PyObject *object, int dtype);
 /* As above, never sharing memory. */
 array *array_copy_of_any(array_state *state, PyObject *object, int dtype);
@@ -193,29 +200,30 @@ array *array_copy_of_any(array_state *state, PyObject *object, int dtype);
 bool array_is_operand(PyObject *object);
 
 /* ---- conversion.c */
-array *array_cast(array *self, int dtype);          /* always a copy, C order */
+array *array_cast(array *self, int dtype); /* always a copy, C order */
 /* The same in the order 'C', 'F', or 'K', the dimensions in memory as they are. */
 array *array_cast_in_order(array *self, int dtype, char order);
 /* Dense, undefined or `zero`, in that order; 'K': the dimensions in memory as those of `like`. */
 array *array_new_in_order(const array *like, int dtype, int rank, const int64_t *shape, char order, bool zero);
-array *array_contiguous(array *self, int dtype);    /* itself (new reference) where it is already so */
+array *array_contiguous(array *self, int dtype); /* itself (new reference) where it is already so */
 /* target[...] = source, broadcast and cast; the target must be writable (checked). */
 int array_assign(array *target, const array *source);
 int array_assign_python(array *target, PyObject *value);
 array *array_scalar_from(array_state *state, int dtype, PyObject *number);
-PyObject *array_item_value(array *self);            /* of an array of one element */
+PyObject *array_item_value(array *self); /* of an array of one element */
 
 /* ---- arithmetic.c */
 int array_ufuncs_init(array_state *state, PyObject *module);
 /* Whether the elements lie densely in Fortran's order. */
 bool array_is_fortran(const array *of);
-/* An argument `order` for reading `of`: 'C', 'F' or 'K' ('A' is one of the first two), `absent` without one; 0: an exception is set. */
+/* An argument `order` for reading `of`: 'C', 'F' or 'K' ('A' is one of the first two), `absent` without one; 0: an
+ * exception is set. */
 char array_argument_order(PyObject *value, const array *of, char absent);
-int array_argument_device(PyObject *value);         /* -1 for anything but None and "cpu" */
+int array_argument_device(PyObject *value); /* -1 for anything but None and "cpu" */
 PyObject *array_unary(array_state *state, int op, PyObject *operand, array *out, int dtype);
 PyObject *array_binary(array_state *state, int op, PyObject *a, PyObject *b, array *out, int dtype);
-extern PyType_Slot array_number_slots[];       /* arithmetic.c */
-extern PyType_Slot array_conversion_slots[];   /* conversion.c: __float__, __int__, __index__, __bool__ */
+extern PyType_Slot array_number_slots[];     /* arithmetic.c */
+extern PyType_Slot array_conversion_slots[]; /* conversion.c: __float__, __int__, __index__, __bool__ */
 PyObject *array_richcompare(PyObject *a, PyObject *b, int comparison);
 PyObject *array_matrix_product(array_state *state, PyObject *a, PyObject *b, array *out);
 
@@ -225,16 +233,16 @@ PyObject *array_reduce(array *self, int op, uint64_t axes, bool keep, int dtype,
 /* ---- indexing.c */
 PyObject *array_subscript(PyObject *self, PyObject *key);
 int array_assign_subscript(PyObject *self, PyObject *key, PyObject *value);
-PyObject *array_item_at(array *self, int64_t index);        /* self[index], index in bounds: a view, or a scalar of rank 1 */
+PyObject *array_item_at(array *self, int64_t index); /* self[index], index in bounds: a view, or a scalar of rank 1 */
 
 /* numpy.take; values: a, indices, axis, out, mode */
 PyObject *array_take(array_state *state, array *self, PyObject **values);
-PyObject *array_scatter_add(array_state *state, PyObject *const *values);     /* target, key, values */
+PyObject *array_scatter_add(array_state *state, PyObject *const *values); /* target, key, values */
 
 /* ---- shape.c */
 /* A view where strides allow it, else a copy. One size may be -1. */
 array *array_reshape(array *self, int rank, const int64_t *shape);
-array *array_transpose(array *self, const int *order);      /* NULL: reversed */
+array *array_transpose(array *self, const int *order); /* NULL: reversed */
 array *array_broadcast_to(array *self, int rank, const int64_t *shape);
 /* numpy.diagonal; values: a, offset, axis1, axis2 */
 array *array_diagonal(array_state *state, array *self, PyObject **values);

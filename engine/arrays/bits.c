@@ -1,4 +1,5 @@
-/* Packing and unpacking bits, and taking floats apart, for vmhost.engine.numpy._bits and _arithmetic, which checks dtypes and brings the axis to the end. */
+/* Packing and unpacking bits, and taking floats apart, for vmhost.engine.numpy._bits and _arithmetic, which checks
+ * dtypes and brings the axis to the end. */
 #include "methods.h"
 
 #include "vme_bits.h"
@@ -12,8 +13,11 @@ static PyObject *rows_made(array_state *state, array *in, int64_t length, bool b
     memcpy(shape, in->t.shape, sizeof *shape * (size_t)in->t.rank);
     shape[in->t.rank - 1] = length;
     array *made = array_new(state, VME_UINT8, in->t.rank, shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(in->size + made->size, unpacks
-            ? vme_bits_unpack(state->context, big, &in->t, &made->t) : vme_bits_pack(state->context, big, &in->t, &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(
+               state, ENGINE(in->size + made->size, unpacks ? vme_bits_unpack(state->context, big, &in->t, &made->t)
+                                                            : vme_bits_pack(state->context, big, &in->t, &made->t)))
+               < 0)
         Py_CLEAR(made);
     return (PyObject *)made;
 }
@@ -41,7 +45,8 @@ PyObject *array_function__bits_unpacked(PyObject *module, ARRAY_VECTORCALL)
     return rows_made(array_state_of(module), (array *)args[0], length, big, true);
 }
 
-/* numpy.frexp and modf of any array of real numbers: a pair of arrays, or of scalars. float16 is taken apart as float32. */
+/* numpy.frexp and modf of any array of real numbers: a pair of arrays, or of scalars. float16 is taken apart as
+ * float32. */
 static PyObject *taken_apart(array_state *state, const char *name, PyObject *object, bool parts)
 {
     array *given = array_from_any(state, object, -1), *in = NULL, *made[2] = {NULL, NULL};
@@ -52,14 +57,18 @@ static PyObject *taken_apart(array_state *state, const char *name, PyObject *obj
     if (dtype < VME_FLOAT16)
         dtype = bytes == 1 ? VME_FLOAT16 : bytes == 2 ? VME_FLOAT32 : VME_FLOAT64;
     if (dtype >= VME_COMPLEX64) {
-        PyErr_Format(PyExc_TypeError, "ufunc '%s' not supported for the input types, and the inputs could not be safely coerced to any "
-                     "supported types according to the casting rule ''safe''", name);
+        PyErr_Format(PyExc_TypeError,
+                     "ufunc '%s' not supported for the input types, and the inputs could not be safely coerced to any "
+                     "supported types according to the casting rule ''safe''",
+                     name);
         goto done;
     }
     in = array_contiguous(given, dtype == VME_FLOAT16 ? VME_FLOAT32 : dtype);
     made[0] = in == NULL ? NULL : array_new(state, in->t.dtype, in->t.rank, in->t.shape, false);
-    made[1] = made[0] == NULL ? NULL : array_new(state, parts ? in->t.dtype : VME_INT32, in->t.rank, in->t.shape, false);
-    if (made[1] == NULL || array_check_status(state, ENGINE(in->size, vme_split(state->context, &in->t, &made[0]->t, &made[1]->t))) < 0)
+    made[1] =
+        made[0] == NULL ? NULL : array_new(state, parts ? in->t.dtype : VME_INT32, in->t.rank, in->t.shape, false);
+    if (made[1] == NULL
+        || array_check_status(state, ENGINE(in->size, vme_split(state->context, &in->t, &made[0]->t, &made[1]->t))) < 0)
         goto done;
     for (int i = 0; dtype == VME_FLOAT16 && i < 1 + parts; i++) {
         Py_SETREF(made[i], array_cast(made[i], dtype));

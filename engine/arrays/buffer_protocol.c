@@ -1,7 +1,7 @@
 /* Arrays as buffers for others, and others' buffers as arrays: no copy either way.
  *
- * A foreign object's memory is *lent*: the array's buffer holds the Py_buffer until its last reference goes. That may happen on
- * a thread of another interpreter; then the main interpreter's objects are released by a pending call there.
+ * A foreign object's memory is *lent*: the array's buffer holds the Py_buffer until its last reference goes. That may
+ * happen on a thread of another interpreter; then the main interpreter's objects are released by a pending call there.
  */
 #include "methods.h"
 
@@ -32,10 +32,12 @@ int array_getbuffer(PyObject *object, Py_buffer *view, int flags)
             return -1;
         }
     }
-    /* Without a shape a view is a row of bytes. Its consumer takes ndim for the length of `shape`: memoryview reads NULL otherwise. */
+    /* Without a shape a view is a row of bytes. Its consumer takes ndim for the length of `shape`: memoryview reads
+     * NULL otherwise. */
     bool shaped = (flags & PyBUF_ND) == PyBUF_ND;
     if (!shaped && (flags & PyBUF_FORMAT)) {
-        PyErr_SetString(PyExc_BufferError, "ndarray: a format can only be asked for together with the shape (PyBUF_ND)");
+        PyErr_SetString(PyExc_BufferError,
+                        "ndarray: a format can only be asked for together with the shape (PyBUF_ND)");
         return -1;
     }
     *view = (Py_buffer){
@@ -83,7 +85,7 @@ static void loan_drop(void *owner)
     if (thread != NULL && PyThreadState_GetInterpreter(thread) == ended->interpreter)
         loan_end(ended);
     else if (ended->interpreter == PyInterpreterState_Main())
-        Py_AddPendingCall(loan_end, ended);     /* its queue full: the loan is never ended, which is safe */
+        Py_AddPendingCall(loan_end, ended); /* its queue full: the loan is never ended, which is safe */
     /* another interpreter's object may be gone with it: its memory is left alone */
 }
 
@@ -106,12 +108,14 @@ array *array_from_exporter(array_state *state, PyObject *object)
     const int64_t *shape = view->shape != NULL ? (int64_t *)view->shape : flat;
     int rank = view->shape != NULL ? view->ndim : view->ndim == 0 ? 0 : 1;
     if (view->format != NULL && !vme_dtype_from_format(view->format, &dtype)) {
-        PyErr_Format(PyExc_TypeError, "the buffer of '%.200s' has elements of format '%.100s', for which there is no dtype",
+        PyErr_Format(PyExc_TypeError,
+                     "the buffer of '%.200s' has elements of format '%.100s', for which there is no dtype",
                      Py_TYPE(object)->tp_name, view->format);
         goto refused;
     }
     if (view->itemsize != vme_dtype_size(dtype) || view->suboffsets != NULL || rank > VME_RANK_MOST) {
-        PyErr_Format(PyExc_ValueError, "the buffer of '%.200s' does not lie as an array can (item size %zd, %d dimensions)",
+        PyErr_Format(PyExc_ValueError,
+                     "the buffer of '%.200s' does not lie as an array can (item size %zd, %d dimensions)",
                      Py_TYPE(object)->tp_name, view->itemsize, view->ndim);
         goto refused;
     }
@@ -119,7 +123,8 @@ array *array_from_exporter(array_state *state, PyObject *object)
     if (array_check_status(state, vme_shape_bytes(dtype, rank, shape, strides, &bytes)) < 0)
         goto refused;
     if (view->len < 0 || (size_t)view->len != bytes || (bytes != 0 && view->buf == NULL)) {
-        PyErr_Format(PyExc_ValueError, "the buffer of '%.200s' has %zd bytes at %p, where its shape and format make %zu",
+        PyErr_Format(PyExc_ValueError,
+                     "the buffer of '%.200s' has %zd bytes at %p, where its shape and format make %zu",
                      Py_TYPE(object)->tp_name, view->len, view->buf, bytes);
         goto refused;
     }
@@ -143,8 +148,9 @@ array *array_from_exporter(array_state *state, PyObject *object)
         PyErr_SetString(PyExc_ValueError, "strides is incompatible with shape of requested array and size of buffer");
         goto refused;
     }
-    if (array_check_status(state, vme_buffer_wrap(state->context, data + low, (size_t)high, !view->readonly, made, loan_drop,
-                                                  &buffer)) < 0)
+    if (array_check_status(
+            state, vme_buffer_wrap(state->context, data + low, (size_t)high, !view->readonly, made, loan_drop, &buffer))
+        < 0)
         goto refused;
     vme_tensor tensor = {buffer, data, shape, strides, rank, (int32_t)dtype};
     vme_status status = vme_tensor_check(&tensor);

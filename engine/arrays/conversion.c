@@ -4,7 +4,8 @@
 array *array_cast(array *self, int dtype)
 {
     array *made = array_new_like(self, dtype);
-    if (made != NULL && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &made->t))) < 0)
         Py_CLEAR(made);
     return made;
 }
@@ -39,12 +40,13 @@ int array_assign_python(array *target, PyObject *value)
             return 0;
         }
         vme_tensor scalar = {NULL, element, NULL, NULL, 0, target->t.dtype};
-        return array_check_status(target->state, ENGINE(target->size, vme_copy(target->state->context, &scalar, &target->t)));
+        return array_check_status(target->state,
+                                  ENGINE(target->size, vme_copy(target->state->context, &scalar, &target->t)));
     }
     array *source;
     if (is_array(value))
         source = (array *)Py_NewRef(value);
-    else        /* Python numbers in lists take the target's dtype one by one, with its errors */
+    else /* Python numbers in lists take the target's dtype one by one, with its errors */
         source = array_from_any(target->state, value, PyObject_CheckBuffer(value) ? -1 : target->t.dtype);
     if (source == NULL)
         return -1;
@@ -98,7 +100,8 @@ array *array_cast_in_order(array *self, int dtype, char order)
     if (order == 'C' || (order == 'K' && (self->flags & ARRAY_CONTIGUOUS)))
         return array_cast(self, dtype);
     array *made = array_new_in_order(self, dtype, self->t.rank, self->t.shape, order, false);
-    if (made != NULL && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(self->state, ENGINE(self->size, vme_copy(self->state->context, &self->t, &made->t))) < 0)
         Py_CLEAR(made);
     return made;
 }
@@ -131,8 +134,14 @@ static PyObject *copy_in(array *self, PyObject *named, char absent)
     char order = array_argument_order(named, self, absent);
     return order == 0 ? NULL : (PyObject *)array_cast_in_order(self, self->t.dtype, order);
 }
-static PyObject *copy_by_method(array_state *state, array *self, PyObject **values) { return copy_in(self, values[1], 'C'); }
-static PyObject *copy_by_function(array_state *state, array *self, PyObject **values) { return copy_in(self, values[1], 'K'); }
+static PyObject *copy_by_method(array_state *state, array *self, PyObject **values)
+{
+    return copy_in(self, values[1], 'C');
+}
+static PyObject *copy_by_function(array_state *state, array *self, PyObject **values)
+{
+    return copy_in(self, values[1], 'K');
+}
 ARRAY_METHOD_OF(copy, copy_names, 2, 1, 3, copy_by_method)
 ARRAY_FUNCTION_OF(copy, copy_names, 2, 1, 3, copy_by_function)
 
@@ -147,7 +156,8 @@ ARRAY_METHOD_OF(__deepcopy__, only_self, 2, 1, 2, plain_copy)
 
 PyObject *array_method___reduce_ex__(PyObject *self, ARRAY_VECTORCALL)
 {
-    PyErr_SetString(PyExc_TypeError, "arrays are not pickled: pass them to a VM as they are, or store them with save()");
+    PyErr_SetString(PyExc_TypeError,
+                    "arrays are not pickled: pass them to a VM as they are, or store them with save()");
     return NULL;
 }
 
@@ -158,8 +168,9 @@ static PyObject *to_list(const array *self, int depth, const char *data, int64_t
     int64_t length = self->t.shape[depth];
     PyObject *list = PyList_New(length);
     for (int64_t i = 0; list != NULL && i < length; i++) {
-        PyObject *item = array_walk(self->state, walked) < 0 ? NULL
-                         : to_list(self, depth + 1, data + i * self->t.strides[depth], walked);
+        PyObject *item = array_walk(self->state, walked) < 0
+                             ? NULL
+                             : to_list(self, depth + 1, data + i * self->t.strides[depth], walked);
         if (item == NULL)
             Py_CLEAR(list);
         else
@@ -179,12 +190,13 @@ PyObject *array_method_item(PyObject *self, ARRAY_VECTORCALL)
     array *of = (array *)self;
     if (count == 0)
         return array_item_value(of);
-    if (count == 1 && !PyTuple_Check(args[0]) && of->t.rank != 1) {        /* an index into the flat array */
+    if (count == 1 && !PyTuple_Check(args[0]) && of->t.rank != 1) { /* an index into the flat array */
         int64_t index, at[VME_RANK_MOST];
         if (array_argument_int(args[0], 0, &index) < 0)
             return NULL;
         if (index < -of->size || index >= of->size)
-            return PyErr_Format(PyExc_IndexError, "index %lld is out of bounds for size %lld", (long long)index, (long long)of->size);
+            return PyErr_Format(PyExc_IndexError, "index %lld is out of bounds for size %lld", (long long)index,
+                                (long long)of->size);
         index += index < 0 ? of->size : 0;
         const char *data = of->t.data;
         for (int i = of->t.rank - 1; i >= 0; i--) {
@@ -244,7 +256,8 @@ PyObject *array_method_tobytes(PyObject *self, ARRAY_VECTORCALL)
     int64_t strides[VME_RANK_MOST];
     size_t size;
     vme_tensor out = {NULL, PyBytes_AS_STRING(bytes), of->t.shape, strides, of->t.rank, of->t.dtype};
-    if (array_check_status(of->state, vme_shape_bytes((vme_dtype)of->t.dtype, of->t.rank, of->t.shape, strides, &size)) < 0
+    if (array_check_status(of->state, vme_shape_bytes((vme_dtype)of->t.dtype, of->t.rank, of->t.shape, strides, &size))
+            < 0
         || array_check_status(of->state, ENGINE(of->size, vme_copy(of->state->context, &of->t, &out))) < 0)
         Py_CLEAR(bytes);
 done:
@@ -291,7 +304,9 @@ PyObject *array_method_view(PyObject *self, ARRAY_VECTORCALL)
     array *of = (array *)self;
     if (array_arguments("view", args, count, keywords, names, 2, 0, values) < 0)
         return NULL;
-    int dtype = values[0] == (PyObject *)of->state->array_type ? of->t.dtype : array_argument_dtype(of->state, values[0], of->t.dtype);
+    int dtype = values[0] == (PyObject *)of->state->array_type
+                    ? of->t.dtype
+                    : array_argument_dtype(of->state, values[0], of->t.dtype);
     if (dtype < 0)
         return NULL;
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
@@ -300,12 +315,15 @@ PyObject *array_method_view(PyObject *self, ARRAY_VECTORCALL)
     memcpy(strides, of->t.strides, (size_t)rank * sizeof *shape);
     if (from != to) {
         if (rank == 0)
-            return PyErr_Format(PyExc_ValueError, "Changing the dtype of a 0d array is only supported if the itemsize is unchanged");
+            return PyErr_Format(PyExc_ValueError,
+                                "Changing the dtype of a 0d array is only supported if the itemsize is unchanged");
         if (shape[rank - 1] != 1 && strides[rank - 1] != from)
-            return PyErr_Format(PyExc_ValueError, "To change to a dtype of a different size, the last axis must be contiguous");
+            return PyErr_Format(PyExc_ValueError,
+                                "To change to a dtype of a different size, the last axis must be contiguous");
         int64_t bytes = shape[rank - 1] * from;
         if (bytes % to != 0)
-            return PyErr_Format(PyExc_ValueError, "When changing to a larger dtype, its size must be a divisor of the total size in "
+            return PyErr_Format(PyExc_ValueError,
+                                "When changing to a larger dtype, its size must be a divisor of the total size in "
                                 "bytes of the last axis of the array.");
         shape[rank - 1] = bytes / to;
         strides[rank - 1] = to;
@@ -393,9 +411,12 @@ static int number_bool(PyObject *self)
 {
     array *of = (array *)self;
     if (of->size != 1) {
-        PyErr_SetString(PyExc_ValueError, of->size == 0
-                        ? "The truth value of an empty array is ambiguous. Use `array.size > 0` to check that an array is not empty."
-                        : "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()");
+        PyErr_SetString(
+            PyExc_ValueError,
+            of->size == 0
+                ? "The truth value of an empty array is ambiguous. Use `array.size > 0` to check that an array is not "
+                  "empty."
+                : "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()");
         return -1;
     }
     if (of->t.dtype == VME_BOOL)
@@ -459,7 +480,11 @@ PyObject *array_method___format__(PyObject *self, ARRAY_VECTORCALL)
 }
 
 PyType_Slot array_conversion_slots[] = {
-    {Py_nb_float, number_float}, {Py_nb_int, number_int}, {Py_nb_index, number_index}, {Py_nb_bool, number_bool}, {0, NULL},
+    {Py_nb_float, number_float},
+    {Py_nb_int, number_int},
+    {Py_nb_index, number_index},
+    {Py_nb_bool, number_bool},
+    {0, NULL},
 };
 
 /* ---- methods written in Python: the function of that name in vmhost.engine.numpy, with the array in front */
@@ -479,8 +504,9 @@ PyObject *array_method_compress(PyObject *self, ARRAY_VECTORCALL)
         return NULL;
     PyObject *module = PyImport_ImportModule("vmhost.engine.numpy");
     PyObject *result = module == NULL ? NULL
-                       : PyObject_CallMethod(module, "compress", "OOOO", values[0], self, values[1] == NULL ? Py_None : values[1],
-                                             values[2] == NULL ? Py_None : values[2]);
+                                      : PyObject_CallMethod(module, "compress", "OOOO", values[0], self,
+                                                            values[1] == NULL ? Py_None : values[1],
+                                                            values[2] == NULL ? Py_None : values[2]);
     Py_XDECREF(module);
     return result;
 }

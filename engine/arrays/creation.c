@@ -6,11 +6,11 @@
 /* ---- nested sequences: one walk finds shape and dtype, a second one fills */
 typedef struct nesting {
     array_state *state;
-    int rank;                   /* depth of the numbers; -1 while none was seen */
-    int known;                  /* dimensions whose size is known */
-    int dtype;                  /* promoted so far; -1: no number yet */
-    int64_t walked;             /* elements that either walk has come by */
-    int of_text;                /* the dtype that numbers written as text become; -1: text is refused */
+    int rank;       /* depth of the numbers; -1 while none was seen */
+    int known;      /* dimensions whose size is known */
+    int dtype;      /* promoted so far; -1: no number yet */
+    int64_t walked; /* elements that either walk has come by */
+    int of_text;    /* the dtype that numbers written as text become; -1: text is refused */
     int64_t shape[VME_RANK_MOST];
 } nesting;
 
@@ -25,8 +25,10 @@ static int ragged(nesting *found, int depth)
             PyTuple_SET_ITEM(shape, i, size);
     }
     if (shape != NULL)
-        PyErr_Format(PyExc_ValueError, "setting an array element with a sequence. The requested array has an inhomogeneous shape "
-                     "after %d dimensions. The detected shape was %R + inhomogeneous part.", depth, shape);
+        PyErr_Format(PyExc_ValueError,
+                     "setting an array element with a sequence. The requested array has an inhomogeneous shape "
+                     "after %d dimensions. The detected shape was %R + inhomogeneous part.",
+                     depth, shape);
     Py_XDECREF(shape);
     return -1;
 }
@@ -44,8 +46,8 @@ static int meet_number(nesting *found, PyObject *number, int weak, int depth)
             return ragged(found, depth < found->rank ? depth : found->rank);
         found->rank = depth;
     }
-    static const char dtypes[] = {[WEAK_BOOL] = VME_BOOL, [WEAK_INT] = VME_INT64, [WEAK_FLOAT] = VME_FLOAT64,
-                                  [WEAK_COMPLEX] = VME_COMPLEX128};
+    static const char dtypes[] = {
+        [WEAK_BOOL] = VME_BOOL, [WEAK_INT] = VME_INT64, [WEAK_FLOAT] = VME_FLOAT64, [WEAK_COMPLEX] = VME_COMPLEX128};
     int dtype = dtypes[weak];
     if (weak == WEAK_INT) {
         int overflow;
@@ -64,12 +66,14 @@ static bool is_nested(PyObject *object)
 
 static int refuse(PyObject *object)
 {
-    PyErr_Format(PyExc_TypeError, "cannot make an array element of '%.200s': elements are bool, int, float and complex numbers",
+    PyErr_Format(PyExc_TypeError,
+                 "cannot make an array element of '%.200s': elements are bool, int, float and complex numbers",
                  Py_TYPE(object)->tp_name);
     return -1;
 }
 
-/* The items of a nested one as a list or tuple. PySequence_Fast makes a list of a long range without a look at stops. */
+/* The items of a nested one as a list or tuple. PySequence_Fast makes a list of a long range without a look at stops.
+ */
 static PyObject *items_of(nesting *found, PyObject *object)
 {
     if (PyList_Check(object) || PyTuple_Check(object))
@@ -87,7 +91,10 @@ static PyObject *items_of(nesting *found, PyObject *object)
 }
 
 /* Numbers written as text become elements where the caller names a dtype of numbers. */
-static bool is_text(PyObject *object, int dtype) { return dtype >= 0 && dtype != VME_BOOL && (PyUnicode_Check(object) || PyBytes_Check(object)); }
+static bool is_text(PyObject *object, int dtype)
+{
+    return dtype >= 0 && dtype != VME_BOOL && (PyUnicode_Check(object) || PyBytes_Check(object));
+}
 
 static int element_from_text(int dtype, PyObject *text, char *data)
 {
@@ -97,7 +104,9 @@ static int element_from_text(int dtype, PyObject *text, char *data)
     else if (!dtype_is_complex(dtype))
         number = PyNumber_Float(text);
     else {
-        PyObject *decoded = PyBytes_Check(text) ? PyUnicode_DecodeLatin1(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text), NULL) : Py_NewRef(text);
+        PyObject *decoded = PyBytes_Check(text)
+                                ? PyUnicode_DecodeLatin1(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text), NULL)
+                                : Py_NewRef(text);
         if (decoded != NULL)
             number = PyObject_CallOneArg((PyObject *)&PyComplex_Type, decoded);
         Py_XDECREF(decoded);
@@ -137,8 +146,10 @@ static int find(nesting *found, PyObject *object, int depth)
     Py_ssize_t length = PySequence_Fast_GET_SIZE(items);
     int result = 0;
     if (depth >= VME_RANK_MOST) {
-        PyErr_Format(PyExc_ValueError, "setting an array element with a sequence. The requested array would exceed the maximum "
-                     "number of dimension of %d.", VME_RANK_MOST);
+        PyErr_Format(PyExc_ValueError,
+                     "setting an array element with a sequence. The requested array would exceed the maximum "
+                     "number of dimension of %d.",
+                     VME_RANK_MOST);
         result = -1;
     } else if (found->rank >= 0 && depth >= found->rank)
         result = ragged(found, found->rank);
@@ -159,7 +170,7 @@ static int find(nesting *found, PyObject *object, int depth)
             PyObject *item = PySequence_Fast_GET_ITEM(items, i);
             if (PyFloat_CheckExact(item) && found->rank == depth + 1 && found->dtype == VME_FLOAT64)
                 continue;
-            Py_INCREF(item);        /* the list may change meanwhile */
+            Py_INCREF(item); /* the list may change meanwhile */
             result = find(found, item, depth + 1);
             Py_DECREF(item);
         }
@@ -182,10 +193,12 @@ static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, i
         vme_tensor out = {NULL, data, found->shape + depth, NULL, found->rank - depth, dtype};
         int64_t strides[VME_RANK_MOST];
         size_t bytes;
-        int result = array_check_status(found->state, vme_shape_bytes((vme_dtype)dtype, out.rank, out.shape, strides, &bytes));
+        int result =
+            array_check_status(found->state, vme_shape_bytes((vme_dtype)dtype, out.rank, out.shape, strides, &bytes));
         out.strides = strides;
         if (result == 0)
-            result = array_check_status(found->state, ENGINE(inner->size, vme_copy(found->state->context, &inner->t, &out)));
+            result =
+                array_check_status(found->state, ENGINE(inner->size, vme_copy(found->state->context, &inner->t, &out)));
         Py_DECREF(inner);
         return result;
     }
@@ -245,7 +258,8 @@ bool array_is_operand(PyObject *object)
 array *array_from_any(array_state *state, PyObject *object, int dtype)
 {
     if (is_array(object))
-        return dtype < 0 || dtype == ((array *)object)->t.dtype ? (array *)Py_NewRef(object) : array_cast((array *)object, dtype);
+        return dtype < 0 || dtype == ((array *)object)->t.dtype ? (array *)Py_NewRef(object)
+                                                                : array_cast((array *)object, dtype);
     if (element_weak(object) != WEAK_NONE)
         return array_scalar_from(state, dtype, object);
     if (PyObject_CheckBuffer(object) && !PyBytes_Check(object)) {
@@ -265,8 +279,8 @@ array *array_from_any(array_state *state, PyObject *object, int dtype)
 array *array_copy_of_any(array_state *state, PyObject *object, int dtype)
 {
     array *made = array_from_any(state, object, dtype);
-    if (made == NULL || !(is_array(object) || PyObject_CheckBuffer(object)) || (dtype >= 0 && is_array(object)
-                                                                                && dtype != ((array *)object)->t.dtype))
+    if (made == NULL || !(is_array(object) || PyObject_CheckBuffer(object))
+        || (dtype >= 0 && is_array(object) && dtype != ((array *)object)->t.dtype))
         return made;
     array *copy = array_cast(made, made->t.dtype);
     Py_DECREF(made);
@@ -274,7 +288,8 @@ array *array_copy_of_any(array_state *state, PyObject *object, int dtype)
 }
 
 /* array and asarray: `copy` 1 always, 0 never (ValueError), -1 where needed */
-static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name, int copy, PyObject *order, int64_t least_rank)
+static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name, int copy, PyObject *order,
+                      int64_t least_rank)
 {
     int dtype = array_argument_dtype(state, dtype_name, -1);
     if (dtype < 0 && PyErr_Occurred())
@@ -289,21 +304,26 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
         Py_XDECREF(made);
         return NULL;
     }
-    bool shares = (PyObject *)made == object || (!is_array(object) && PyObject_CheckBuffer(object) && (dtype < 0 || !(made->flags & ARRAY_OWN)));
+    bool shares = (PyObject *)made == object
+                  || (!is_array(object) && PyObject_CheckBuffer(object) && (dtype < 0 || !(made->flags & ARRAY_OWN)));
     if (copy == 0 && !shares) {
         Py_DECREF(made);
-        PyErr_SetString(PyExc_ValueError, "Unable to avoid copy while creating an array as requested.\n"
-                        "If using `np.array(obj, copy=False)` replace it with `np.asarray(obj)` to allow a copy when needed "
-                        "(no behavior change in NumPy 1.x).\nFor more details, see "
-                        "https://numpy.org/devdocs/numpy_2_0_migration_guide.html#adapting-to-changes-in-the-copy-keyword.");
+        PyErr_SetString(
+            PyExc_ValueError,
+            "Unable to avoid copy while creating an array as requested.\n"
+            "If using `np.array(obj, copy=False)` replace it with `np.asarray(obj)` to allow a copy when needed "
+            "(no behavior change in NumPy 1.x).\nFor more details, see "
+            "https://numpy.org/devdocs/numpy_2_0_migration_guide.html#adapting-to-changes-in-the-copy-keyword.");
         return NULL;
     }
     bool fortran = wanted == 'F', c_order = wanted == 'C';
-    bool scalar = made->flags & ARRAY_SCALAR;       /* a scalar never shows its memory: asarray(scalar) can be written */
+    bool scalar = made->flags & ARRAY_SCALAR; /* a scalar never shows its memory: asarray(scalar) can be written */
     if (fortran && !(copy != 1 && !scalar && array_is_fortran(made))) {
         array *turned = array_transpose(made, NULL);
         Py_DECREF(made);
-        made = turned == NULL ? NULL : copy == 1 || scalar ? array_cast(turned, turned->t.dtype) : array_contiguous(turned, turned->t.dtype);
+        made = turned == NULL        ? NULL
+               : copy == 1 || scalar ? array_cast(turned, turned->t.dtype)
+                                     : array_contiguous(turned, turned->t.dtype);
         Py_XDECREF(turned);
         turned = made == NULL ? NULL : array_transpose(made, NULL);
         Py_XDECREF(made);
@@ -316,7 +336,8 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
     if (made != NULL && made->t.rank < least_rank) {
         if (least_rank > VME_RANK_MOST) {
             Py_DECREF(made);
-            PyErr_Format(PyExc_ValueError, "ndmin bigger than allowable number of dimensions NPY_MAXDIMS (=%d)", VME_RANK_MOST);
+            PyErr_Format(PyExc_ValueError, "ndmin bigger than allowable number of dimensions NPY_MAXDIMS (=%d)",
+                         VME_RANK_MOST);
             return NULL;
         }
         int64_t shape[VME_RANK_MOST];
@@ -343,8 +364,8 @@ PyObject *array_function_array(PyObject *module, ARRAY_VECTORCALL)
     PyObject *values[7];
     int64_t least_rank;
     int copy;
-    if (array_arguments("array", args, count, keywords, names, 2, 1, values) < 0 || array_argument_int(values[5], 0, &least_rank) < 0
-        || copy_argument(values[2], 1, &copy) < 0)
+    if (array_arguments("array", args, count, keywords, names, 2, 1, values) < 0
+        || array_argument_int(values[5], 0, &least_rank) < 0 || copy_argument(values[2], 1, &copy) < 0)
         return NULL;
     return make(array_state_of(module), values[0], values[1], copy, values[3], least_rank);
 }
@@ -354,8 +375,8 @@ PyObject *array_function_asarray(PyObject *module, ARRAY_VECTORCALL)
     static const char *const names[] = {"a", "dtype", "order", "device", "copy", "like", NULL};
     PyObject *values[6];
     int copy;
-    if (array_arguments("asarray", args, count, keywords, names, 3, 1, values) < 0 || array_argument_device(values[3]) < 0
-        || copy_argument(values[4], -1, &copy) < 0)
+    if (array_arguments("asarray", args, count, keywords, names, 3, 1, values) < 0
+        || array_argument_device(values[3]) < 0 || copy_argument(values[4], -1, &copy) < 0)
         return NULL;
     return make(array_state_of(module), values[0], values[1], copy, values[2], 0);
 }
@@ -419,16 +440,26 @@ static PyObject *by_shape(PyObject *module, const char *function, enum fill fill
     array_state *state = array_state_of(module);
     int64_t shape[VME_RANK_MOST];
     int rank, dtype;
-    if (array_arguments(function, args, count, keywords, names, 3, 1, values) < 0 || array_argument_device(values[3]) < 0
-        || (dtype = array_argument_dtype(state, values[1], VME_FLOAT64)) < 0 || array_argument_shape(values[0], &rank, shape) < 0)
+    if (array_arguments(function, args, count, keywords, names, 3, 1, values) < 0
+        || array_argument_device(values[3]) < 0 || (dtype = array_argument_dtype(state, values[1], VME_FLOAT64)) < 0
+        || array_argument_shape(values[0], &rank, shape) < 0)
         return NULL;
     array *made = array_new(state, dtype, rank, shape, fill == FILL_ZERO);
     return in_order(fill == FILL_ONE ? filled_with_one(made) : made, values[2]);
 }
 
-PyObject *array_function_zeros(PyObject *module, ARRAY_VECTORCALL) { return by_shape(module, "zeros", FILL_ZERO, args, count, keywords); }
-PyObject *array_function_ones(PyObject *module, ARRAY_VECTORCALL) { return by_shape(module, "ones", FILL_ONE, args, count, keywords); }
-PyObject *array_function_empty(PyObject *module, ARRAY_VECTORCALL) { return by_shape(module, "empty", FILL_NOTHING, args, count, keywords); }
+PyObject *array_function_zeros(PyObject *module, ARRAY_VECTORCALL)
+{
+    return by_shape(module, "zeros", FILL_ZERO, args, count, keywords);
+}
+PyObject *array_function_ones(PyObject *module, ARRAY_VECTORCALL)
+{
+    return by_shape(module, "ones", FILL_ONE, args, count, keywords);
+}
+PyObject *array_function_empty(PyObject *module, ARRAY_VECTORCALL)
+{
+    return by_shape(module, "empty", FILL_NOTHING, args, count, keywords);
+}
 
 static int dtype_of_value(array_state *state, PyObject *value)
 {
@@ -460,7 +491,8 @@ static PyObject *like(PyObject *module, const char *function, enum fill fill, bo
     static const char *const plain_names[] = {"a", "dtype", "order", "subok", "shape", "device", NULL};
     PyObject *values[7];
     array_state *state = array_state_of(module);
-    int given = array_arguments(function, args, count, keywords, full ? names : plain_names, full ? 5 : 4, full ? 2 : 1, values);
+    int given = array_arguments(function, args, count, keywords, full ? names : plain_names, full ? 5 : 4, full ? 2 : 1,
+                                values);
     if (given < 0 || array_argument_device(values[full ? 6 : 5]) < 0)
         return NULL;
     PyObject *dtype_name = values[full ? 2 : 1], *shape = values[full ? 5 : 4];
@@ -478,10 +510,22 @@ static PyObject *like(PyObject *module, const char *function, enum fill fill, bo
     return (PyObject *)(full ? filled(made, values[1]) : fill == FILL_ONE ? filled_with_one(made) : made);
 }
 
-PyObject *array_function_zeros_like(PyObject *module, ARRAY_VECTORCALL) { return like(module, "zeros_like", FILL_ZERO, false, args, count, keywords); }
-PyObject *array_function_ones_like(PyObject *module, ARRAY_VECTORCALL) { return like(module, "ones_like", FILL_ONE, false, args, count, keywords); }
-PyObject *array_function_empty_like(PyObject *module, ARRAY_VECTORCALL) { return like(module, "empty_like", FILL_NOTHING, false, args, count, keywords); }
-PyObject *array_function_full_like(PyObject *module, ARRAY_VECTORCALL) { return like(module, "full_like", FILL_NOTHING, true, args, count, keywords); }
+PyObject *array_function_zeros_like(PyObject *module, ARRAY_VECTORCALL)
+{
+    return like(module, "zeros_like", FILL_ZERO, false, args, count, keywords);
+}
+PyObject *array_function_ones_like(PyObject *module, ARRAY_VECTORCALL)
+{
+    return like(module, "ones_like", FILL_ONE, false, args, count, keywords);
+}
+PyObject *array_function_empty_like(PyObject *module, ARRAY_VECTORCALL)
+{
+    return like(module, "empty_like", FILL_NOTHING, false, args, count, keywords);
+}
+PyObject *array_function_full_like(PyObject *module, ARRAY_VECTORCALL)
+{
+    return like(module, "full_like", FILL_NOTHING, true, args, count, keywords);
+}
 
 /* ---- arange([start,] stop[, step,], dtype=None) */
 PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
@@ -489,7 +533,8 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
     static const char *const names[] = {"start", "stop", "step", "dtype", "device", "like", NULL};
     PyObject *values[6];
     array_state *state = array_state_of(module);
-    if (array_arguments("arange", args, count, keywords, names, 4, 0, values) < 0 || array_argument_device(values[4]) < 0)
+    if (array_arguments("arange", args, count, keywords, names, 4, 0, values) < 0
+        || array_argument_device(values[4]) < 0)
         return NULL;
     PyObject *start = values[0], *stop = values[1], *step = array_given(values[2]) ? values[2] : NULL;
     if (!array_given(stop)) {
@@ -533,7 +578,7 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     }
     double length = ceil((limits[1] - limits[0]) / limits[2]);
-    if (integral) {             /* exact, also beyond 2**53 */
+    if (integral) { /* exact, also beyond 2**53 */
         __int128 span = (__int128)integers[1] - integers[0], by = integers[2];
         __int128 items = span == 0 || (span < 0) != (by < 0) ? 0 : (span + by - (by < 0 ? -1 : 1)) / by;
         length = (double)items;
@@ -550,7 +595,8 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
     if (dtype < 0)
         dtype = integral ? VME_INT64 : meeting;
     if (dtype == VME_BOOL && shape[0] > 2) {
-        PyErr_SetString(PyExc_TypeError, "arange() is only supported for booleans when the result has at most length 2.");
+        PyErr_SetString(PyExc_TypeError,
+                        "arange() is only supported for booleans when the result has at most length 2.");
         return NULL;
     }
     array *made = array_new(state, dtype, 1, shape, false);
@@ -559,8 +605,10 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         integers[0] = (int64_t)limits[0];
         integers[2] = (int64_t)(limits[0] + limits[2]) - integers[0];
     }
-    if (made != NULL && array_check_status(state, ENGINE(made->size, vme_arange(state->context, limits[0], limits[2], integers[0],
-                                                                                integers[2], &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(state, ENGINE(made->size, vme_arange(state->context, limits[0], limits[2], integers[0],
+                                                                   integers[2], &made->t)))
+               < 0)
         Py_CLEAR(made);
     return (PyObject *)made;
 }
@@ -573,8 +621,8 @@ PyObject *array_function_frombuffer(PyObject *module, ARRAY_VECTORCALL)
     int64_t items, offset;
     int dtype;
     if (array_arguments("frombuffer", args, count, keywords, names, 4, 1, values) < 0
-        || (dtype = array_argument_dtype(state, values[1], VME_FLOAT64)) < 0 || array_argument_int(values[2], -1, &items) < 0
-        || array_argument_int(values[3], 0, &offset) < 0)
+        || (dtype = array_argument_dtype(state, values[1], VME_FLOAT64)) < 0
+        || array_argument_int(values[2], -1, &items) < 0 || array_argument_int(values[3], 0, &offset) < 0)
         return NULL;
     array *bytes = array_from_exporter(state, values[0]);
     if (bytes == NULL)
@@ -584,7 +632,8 @@ PyObject *array_function_frombuffer(PyObject *module, ARRAY_VECTORCALL)
     if (!(bytes->flags & ARRAY_CONTIGUOUS))
         PyErr_SetString(PyExc_ValueError, "ndarray is not C-contiguous");
     else if (offset < 0 || offset > size)
-        PyErr_Format(PyExc_ValueError, "offset must be non-negative and no greater than buffer length (%lld)", (long long)size);
+        PyErr_Format(PyExc_ValueError, "offset must be non-negative and no greater than buffer length (%lld)",
+                     (long long)size);
     else if (items < 0 && (size - offset) % width != 0)
         PyErr_SetString(PyExc_ValueError, "buffer size must be a multiple of element size");
     else if (items >= 0 && items > (size - offset) / width)

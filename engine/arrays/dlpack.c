@@ -4,14 +4,19 @@
  */
 #include "methods.h"
 
-typedef struct { int32_t device_type, device_id; } dl_device;
-typedef struct { uint8_t code, bits; uint16_t lanes; } dl_dtype;
+typedef struct {
+    int32_t device_type, device_id;
+} dl_device;
+typedef struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+} dl_dtype;
 typedef struct {
     void *data;
     dl_device device;
     int32_t ndim;
     dl_dtype dtype;
-    int64_t *shape, *strides;       /* strides in elements; NULL: C order */
+    int64_t *shape, *strides; /* strides in elements; NULL: C order */
     uint64_t byte_offset;
 } dl_tensor;
 typedef struct dl_managed {
@@ -20,20 +25,34 @@ typedef struct dl_managed {
     void (*deleter)(struct dl_managed *);
 } dl_managed;
 typedef struct dl_versioned {
-    struct { uint32_t major, minor; } version;
+    struct {
+        uint32_t major, minor;
+    } version;
     void *manager;
     void (*deleter)(struct dl_versioned *);
     uint64_t flags;
     dl_tensor tensor;
 } dl_versioned;
 
-enum { DL_CPU = 1, DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_COMPLEX = 5, DL_BOOL = 6, DL_READ_ONLY = 1, DL_COPIED = 2 };
+enum {
+    DL_CPU = 1,
+    DL_INT = 0,
+    DL_UINT = 1,
+    DL_FLOAT = 2,
+    DL_COMPLEX = 5,
+    DL_BOOL = 6,
+    DL_READ_ONLY = 1,
+    DL_COPIED = 2
+};
 
 /* What is handed out, in one block. */
 typedef struct export {
-    union { dl_managed plain; dl_versioned versioned; } as;
+    union {
+        dl_managed plain;
+        dl_versioned versioned;
+    } as;
     vme_buffer *buffer;
-    bool writable;                  /* a window is open on it */
+    bool writable; /* a window is open on it */
     int64_t dims[];
 } export;
 
@@ -62,8 +81,11 @@ static void drop_capsule(PyObject *capsule)
 
 static uint8_t code_of(int dtype)
 {
-    return dtype == VME_BOOL ? DL_BOOL : dtype <= VME_INT64 ? DL_INT : dtype <= VME_UINT64 ? DL_UINT
-           : dtype <= VME_FLOAT64 ? DL_FLOAT : DL_COMPLEX;
+    return dtype == VME_BOOL      ? DL_BOOL
+           : dtype <= VME_INT64   ? DL_INT
+           : dtype <= VME_UINT64  ? DL_UINT
+           : dtype <= VME_FLOAT64 ? DL_FLOAT
+                                  : DL_COMPLEX;
 }
 
 PyObject *array_method___dlpack__(PyObject *object, ARRAY_VECTORCALL)
@@ -91,7 +113,8 @@ PyObject *array_method___dlpack__(PyObject *object, ARRAY_VECTORCALL)
             return PyErr_Format(PyExc_TypeError, "dl_device must be None or a tuple of two ints");
         }
         if (device != DL_CPU || number != 0)
-            return PyErr_Format(PyExc_BufferError, "cannot export to device (%d, %d): arrays lie in CPU memory, (1, 0)", device, number);
+            return PyErr_Format(PyExc_BufferError, "cannot export to device (%d, %d): arrays lie in CPU memory, (1, 0)",
+                                device, number);
     }
     int copy = array_given(values[3]) ? PyObject_IsTrue(values[3]) : 0;
     if (copy < 0)
@@ -103,7 +126,8 @@ PyObject *array_method___dlpack__(PyObject *object, ARRAY_VECTORCALL)
     PyObject *capsule = NULL;
     int rank = source->t.rank, width = vme_dtype_size((vme_dtype)source->t.dtype);
     if (!versioned && !array_writable(source)) {
-        PyErr_SetString(PyExc_BufferError, "Cannot export readonly array since signalling readonly is unsupported by DLPack "
+        PyErr_SetString(PyExc_BufferError,
+                        "Cannot export readonly array since signalling readonly is unsupported by DLPack "
                         "(supported by newer DLPack version).");
         goto done;
     }
@@ -113,8 +137,12 @@ PyObject *array_method___dlpack__(PyObject *object, ARRAY_VECTORCALL)
         goto done;
     }
     dl_tensor tensor = {
-        .data = source->t.data, .device = {DL_CPU, 0}, .ndim = rank,
-        .dtype = {code_of(source->t.dtype), (uint8_t)(8 * width), 1}, .shape = given->dims, .strides = given->dims + rank,
+        .data = source->t.data,
+        .device = {DL_CPU, 0},
+        .ndim = rank,
+        .dtype = {code_of(source->t.dtype), (uint8_t)(8 * width), 1},
+        .shape = given->dims,
+        .strides = given->dims + rank,
     };
     for (int i = 0; i < rank; i++) {
         if (source->t.strides[i] % width != 0 && source->t.shape[i] > 1) {
@@ -131,8 +159,11 @@ PyObject *array_method___dlpack__(PyObject *object, ARRAY_VECTORCALL)
         vme_buffer_open_window(given->buffer);
     if (versioned) {
         given->as.versioned = (dl_versioned){
-            .version = {1, 0}, .manager = given, .deleter = delete_versioned,
-            .flags = (uint64_t)((given->writable ? 0 : DL_READ_ONLY) | (copy ? DL_COPIED : 0)), .tensor = tensor,
+            .version = {1, 0},
+            .manager = given,
+            .deleter = delete_versioned,
+            .flags = (uint64_t)((given->writable ? 0 : DL_READ_ONLY) | (copy ? DL_COPIED : 0)),
+            .tensor = tensor,
         };
         capsule = PyCapsule_New(&given->as.versioned, "dltensor_versioned", drop_capsule);
     } else {
@@ -159,7 +190,10 @@ PyObject *array_method_to_device(PyObject *self, ARRAY_VECTORCALL)
     return Py_NewRef(self);
 }
 
-PyObject *array_method___array_namespace__(PyObject *self, ARRAY_VECTORCALL) { return PyImport_ImportModule("vmhost.engine.numpy"); }
+PyObject *array_method___array_namespace__(PyObject *self, ARRAY_VECTORCALL)
+{
+    return PyImport_ImportModule("vmhost.engine.numpy");
+}
 
 static void drop_plain(void *owner)
 {
@@ -181,9 +215,11 @@ static int dtype_of(dl_dtype foreign)
         if (foreign.lanes == 1 && foreign.code == code_of(i) && foreign.bits == 8 * vme_dtype_size((vme_dtype)i))
             return i;
     if (foreign.lanes != 1)
-        PyErr_Format(PyExc_BufferError, "Unsupported lanes in DLTensor dtype: %d, where each element is one number", foreign.lanes);
+        PyErr_Format(PyExc_BufferError, "Unsupported lanes in DLTensor dtype: %d, where each element is one number",
+                     foreign.lanes);
     else
-        PyErr_Format(PyExc_BufferError, "Unsupported dtype in DLTensor: code %d of %d bits", foreign.code, foreign.bits);
+        PyErr_Format(PyExc_BufferError, "Unsupported dtype in DLTensor: code %d of %d bits", foreign.code,
+                     foreign.bits);
     return -1;
 }
 
@@ -195,12 +231,14 @@ static array *take_over(array_state *state, PyObject *capsule)
         return NULL;
     const dl_tensor *tensor = versioned ? &((dl_versioned *)managed)->tensor : &((dl_managed *)managed)->tensor;
     if (versioned && ((dl_versioned *)managed)->version.major > 1) {
-        PyErr_Format(PyExc_BufferError, "from_dlpack(): the exported DLPack major version is too high to be imported: %u, where 1 is read",
+        PyErr_Format(PyExc_BufferError,
+                     "from_dlpack(): the exported DLPack major version is too high to be imported: %u, where 1 is read",
                      ((dl_versioned *)managed)->version.major);
         return NULL;
     }
     if (tensor->device.device_type != DL_CPU) {
-        PyErr_Format(PyExc_BufferError, "Unsupported device in DLTensor: device type %d, where only the CPU's (1) can be read",
+        PyErr_Format(PyExc_BufferError,
+                     "Unsupported device in DLTensor: device type %d, where only the CPU's (1) can be read",
                      tensor->device.device_type);
         return NULL;
     }
@@ -210,7 +248,9 @@ static array *take_over(array_state *state, PyObject *capsule)
     int64_t strides[VME_RANK_MOST], low = 0, high = 0, width = vme_dtype_size((vme_dtype)dtype);
     size_t bytes;
     if (rank > VME_RANK_MOST) {
-        PyErr_Format(PyExc_BufferError, "maxdims of DLPack tensor is higher than the supported maxdims: %d, where %d are", rank, VME_RANK_MOST);
+        PyErr_Format(PyExc_BufferError,
+                     "maxdims of DLPack tensor is higher than the supported maxdims: %d, where %d are", rank,
+                     VME_RANK_MOST);
         return NULL;
     }
     if (rank > 0 && tensor->shape == NULL) {
@@ -232,12 +272,14 @@ static array *take_over(array_state *state, PyObject *capsule)
         PyErr_SetString(PyExc_BufferError, "from_dlpack(): strides reach beyond what memory can hold");
         return NULL;
     }
-    /* where it lies: nothing says how much memory there is, but it neither starts at 0 nor goes round the end of addresses */
+    /* where it lies: nothing says how much memory there is, but it neither starts at 0 nor goes round the end of
+     * addresses */
     uintptr_t first, lowest, behind;
-    if (bytes != 0 && (tensor->data == NULL || __builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &first)
-                       || __builtin_add_overflow(first, low, &lowest) || __builtin_add_overflow(lowest, high, &behind))) {
-        PyErr_Format(PyExc_BufferError, "from_dlpack(): the tensor's %zu bytes cannot lie at address %p + %llu", bytes, tensor->data,
-                     (unsigned long long)tensor->byte_offset);
+    if (bytes != 0
+        && (tensor->data == NULL || __builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &first)
+            || __builtin_add_overflow(first, low, &lowest) || __builtin_add_overflow(lowest, high, &behind))) {
+        PyErr_Format(PyExc_BufferError, "from_dlpack(): the tensor's %zu bytes cannot lie at address %p + %llu", bytes,
+                     tensor->data, (unsigned long long)tensor->byte_offset);
         return NULL;
     }
     char *data = bytes == 0 ? tensor->data : (char *)first;
@@ -246,8 +288,9 @@ static array *take_over(array_state *state, PyObject *capsule)
     vme_buffer *buffer;
     if (PyCapsule_SetName(capsule, versioned ? "used_dltensor_versioned" : "used_dltensor") < 0)
         return NULL;
-    if (array_check_status(state, vme_buffer_wrap(state->context, data + low, bytes == 0 ? 0 : (size_t)high, writable, managed,
-                                                  versioned ? drop_versioned : drop_plain, &buffer)) < 0) {
+    if (array_check_status(state, vme_buffer_wrap(state->context, data + low, bytes == 0 ? 0 : (size_t)high, writable,
+                                                  managed, versioned ? drop_versioned : drop_plain, &buffer))
+        < 0) {
         versioned ? drop_versioned(managed) : drop_plain(managed);
         return NULL;
     }
@@ -261,27 +304,33 @@ PyObject *array_function_from_dlpack(PyObject *module, ARRAY_VECTORCALL)
     array_state *state = array_state_of(module);
     int type, number;
     bool copy;
-    if (array_arguments("from_dlpack", args, count, keywords, names, 1, 1, values) < 0 || array_argument_bool(values[2], false, &copy) < 0)
+    if (array_arguments("from_dlpack", args, count, keywords, names, 1, 1, values) < 0
+        || array_argument_bool(values[2], false, &copy) < 0)
         return NULL;
     if (array_given(values[1]) && !(PyUnicode_Check(values[1]) && PyUnicode_EqualToUTF8(values[1], "cpu")))
-        return PyErr_Format(PyExc_ValueError, "Device not understood. Only \"cpu\" is allowed, but received: %R", values[1]);
+        return PyErr_Format(PyExc_ValueError, "Device not understood. Only \"cpu\" is allowed, but received: %R",
+                            values[1]);
     device = PyObject_CallMethod(values[0], "__dlpack_device__", NULL);
     if (device != NULL && !PyTuple_Check(device))
-        PyErr_Format(PyExc_TypeError, "__dlpack_device__() must give a tuple of two ints, not '%.200s'", Py_TYPE(device)->tp_name);
-    if (device == NULL || PyErr_Occurred() || !PyArg_ParseTuple(device, "ii;__dlpack_device__() must give a tuple of two ints", &type, &number)) {
+        PyErr_Format(PyExc_TypeError, "__dlpack_device__() must give a tuple of two ints, not '%.200s'",
+                     Py_TYPE(device)->tp_name);
+    if (device == NULL || PyErr_Occurred()
+        || !PyArg_ParseTuple(device, "ii;__dlpack_device__() must give a tuple of two ints", &type, &number)) {
         Py_XDECREF(device);
         return NULL;
     }
     Py_DECREF(device);
     if (type != DL_CPU)
-        return PyErr_Format(PyExc_BufferError, "Unsupported device in DLTensor: device type %d, where only the CPU's (1) can be read", type);
+        return PyErr_Format(PyExc_BufferError,
+                            "Unsupported device in DLTensor: device type %d, where only the CPU's (1) can be read",
+                            type);
     PyObject *method = PyObject_GetAttrString(values[0], "__dlpack__");
     if (method == NULL)
         return NULL;
     PyObject *nothing = PyTuple_New(0), *version = Py_BuildValue("{s(ii)}", "max_version", 1, 0);
     if (nothing != NULL && version != NULL) {
         capsule = PyObject_Call(method, nothing, version);
-        if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {       /* a producer older than 1.0 */
+        if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) { /* a producer older than 1.0 */
             PyErr_Clear();
             capsule = PyObject_CallNoArgs(method);
         }

@@ -1,5 +1,5 @@
-/* The dtype objects: one of each per interpreter, at once NumPy's dtype instance and its scalar class. `float32` names a type of
- * elements, `float32(3)` makes a scalar of it, `isinstance(x, float32)` asks for one.
+/* The dtype objects: one of each per interpreter, at once NumPy's dtype instance and its scalar class. `float32` names
+ * a type of elements, `float32(3)` makes a scalar of it, `isinstance(x, float32)` asks for one.
  */
 #include "arrays.h"
 
@@ -12,17 +12,47 @@ static const char letters[VME_DTYPE_COUNT + 1] = "?bhilBHILefdFD";
 
 static char kind_of(int dtype)
 {
-    return dtype == VME_BOOL ? 'b' : dtype <= VME_INT64 ? 'i' : dtype <= VME_UINT64 ? 'u' : dtype <= VME_FLOAT64 ? 'f' : 'c';
+    return dtype == VME_BOOL      ? 'b'
+           : dtype <= VME_INT64   ? 'i'
+           : dtype <= VME_UINT64  ? 'u'
+           : dtype <= VME_FLOAT64 ? 'f'
+                                  : 'c';
 }
 
 /* Other names of dtypes; what is missing here is a name of vme_dtype_name or a kind and a size. */
-static const struct { const char *name; int dtype; } aliases[] = {
-    {"bool_", VME_BOOL}, {"byte", VME_INT8}, {"short", VME_INT16}, {"intc", VME_INT32}, {"int", VME_INT64}, {"int_", VME_INT64},
-    {"intp", VME_INT64}, {"long", VME_INT64}, {"longlong", VME_INT64}, {"ubyte", VME_UINT8}, {"ushort", VME_UINT16},
-    {"uintc", VME_UINT32}, {"uint", VME_UINT64}, {"uintp", VME_UINT64}, {"ulong", VME_UINT64}, {"ulonglong", VME_UINT64},
-    {"half", VME_FLOAT16}, {"single", VME_FLOAT32}, {"float", VME_FLOAT64}, {"double", VME_FLOAT64},
-    {"csingle", VME_COMPLEX64}, {"complex", VME_COMPLEX128}, {"cdouble", VME_COMPLEX128},
-    {"q", VME_INT64}, {"p", VME_INT64}, {"n", VME_INT64}, {"Q", VME_UINT64}, {"P", VME_UINT64}, {"N", VME_UINT64},
+static const struct {
+    const char *name;
+    int dtype;
+} aliases[] = {
+    {"bool_", VME_BOOL},
+    {"byte", VME_INT8},
+    {"short", VME_INT16},
+    {"intc", VME_INT32},
+    {"int", VME_INT64},
+    {"int_", VME_INT64},
+    {"intp", VME_INT64},
+    {"long", VME_INT64},
+    {"longlong", VME_INT64},
+    {"ubyte", VME_UINT8},
+    {"ushort", VME_UINT16},
+    {"uintc", VME_UINT32},
+    {"uint", VME_UINT64},
+    {"uintp", VME_UINT64},
+    {"ulong", VME_UINT64},
+    {"ulonglong", VME_UINT64},
+    {"half", VME_FLOAT16},
+    {"single", VME_FLOAT32},
+    {"float", VME_FLOAT64},
+    {"double", VME_FLOAT64},
+    {"csingle", VME_COMPLEX64},
+    {"complex", VME_COMPLEX128},
+    {"cdouble", VME_COMPLEX128},
+    {"q", VME_INT64},
+    {"p", VME_INT64},
+    {"n", VME_INT64},
+    {"Q", VME_UINT64},
+    {"P", VME_UINT64},
+    {"N", VME_UINT64},
 };
 
 static int from_text(const char *text)
@@ -63,9 +93,10 @@ int array_dtype_from(array_state *state, PyObject *object)
     PyObject *text = NULL;
     if (PyUnicode_Check(object))
         text = Py_NewRef(object);
-    else if (!PyType_Check(object) && PyObject_GetOptionalAttrString(object, "str", &text) < 0)      /* another library's dtype */
+    else if (!PyType_Check(object)
+             && PyObject_GetOptionalAttrString(object, "str", &text) < 0) /* another library's dtype */
         return -1;
-    else if (PyType_Check(object) && PyObject_HasAttrString(object, "dtype"))                        /* its scalar class */
+    else if (PyType_Check(object) && PyObject_HasAttrString(object, "dtype")) /* its scalar class */
         text = PyObject_GetAttrString(object, "__name__");
     if (text != NULL && PyUnicode_Check(text)) {
         const char *utf8 = PyUnicode_AsUTF8(text);
@@ -109,7 +140,8 @@ int dtype_casting(PyObject *value, int absent)
         for (int i = 0; i < 5; i++)
             if (PyUnicode_EqualToUTF8(value, names[i]))
                 return i;
-    PyErr_Format(PyExc_ValueError, "casting must be one of 'no', 'equiv', 'safe', 'same_kind', 'unsafe' (got %R)", value);
+    PyErr_Format(PyExc_ValueError, "casting must be one of 'no', 'equiv', 'safe', 'same_kind', 'unsafe' (got %R)",
+                 value);
     return -1;
 }
 
@@ -141,8 +173,14 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-static PyObject *get_name(PyObject *self, void *closure) { return PyUnicode_FromString(vme_dtype_name((vme_dtype)SELF->number)); }
-static PyObject *get_itemsize(PyObject *self, void *closure) { return PyLong_FromLong(vme_dtype_size((vme_dtype)SELF->number)); }
+static PyObject *get_name(PyObject *self, void *closure)
+{
+    return PyUnicode_FromString(vme_dtype_name((vme_dtype)SELF->number));
+}
+static PyObject *get_itemsize(PyObject *self, void *closure)
+{
+    return PyLong_FromLong(vme_dtype_size((vme_dtype)SELF->number));
+}
 static PyObject *get_kind(PyObject *self, void *closure) { return PyUnicode_FromOrdinal(kind_of(SELF->number)); }
 static PyObject *get_char(PyObject *self, void *closure) { return PyUnicode_FromOrdinal(letters[SELF->number]); }
 static PyObject *get_self(PyObject *self, void *closure) { return Py_NewRef(self); }
@@ -158,7 +196,7 @@ static PyObject *get_alignment(PyObject *self, void *closure)
 
 static PyObject *get_num(PyObject *self, void *closure)
 {
-    static const char numbers[VME_DTYPE_COUNT] = {0, 1, 3, 5, 7, 2, 4, 6, 8, 23, 11, 12, 14, 15};        /* NumPy's */
+    static const char numbers[VME_DTYPE_COUNT] = {0, 1, 3, 5, 7, 2, 4, 6, 8, 23, 11, 12, 14, 15}; /* NumPy's */
     return PyLong_FromLong(numbers[SELF->number]);
 }
 
@@ -211,8 +249,10 @@ static PyObject *compare(PyObject *self, PyObject *other, int comparison)
         if (to < 0)
             return NULL;
         bool less = dtype_can_cast(from, to, CAST_SAFE), greater = dtype_can_cast(to, from, CAST_SAFE);
-        return PyBool_FromLong(comparison == Py_LE ? less : comparison == Py_GE ? greater
-                               : comparison == Py_LT ? less && from != to : greater && from != to);
+        return PyBool_FromLong(comparison == Py_LE   ? less
+                               : comparison == Py_GE ? greater
+                               : comparison == Py_LT ? less && from != to
+                                                     : greater && from != to);
     }
     bool same = self == other;
     if (!same && other != Py_None) {
@@ -248,7 +288,9 @@ static PyObject *convert(PyObject *self, PyObject *const *args, size_t flags, Py
     static const char *const names[] = {"value", NULL};
     PyObject *value;
     array_state *state = SELF->state;
-    if (array_arguments(vme_dtype_name((vme_dtype)SELF->number), args, PyVectorcall_NARGS(flags), keywords, names, 1, 0, &value) < 0)
+    if (array_arguments(vme_dtype_name((vme_dtype)SELF->number), args, PyVectorcall_NARGS(flags), keywords, names, 1, 0,
+                        &value)
+        < 0)
         return NULL;
     if (value == NULL) {
         array *zero = array_new_scalar(state, SELF->number);
@@ -289,25 +331,20 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_dealloc, dtype_dealloc},
-    {Py_tp_traverse, traverse},
-    {Py_tp_new, construct},
-    {Py_tp_call, PyVectorcall_Call},
-    {Py_tp_getset, attributes},
-    {Py_tp_members, members},
-    {Py_tp_methods, methods},
-    {Py_tp_repr, representation},
-    {Py_tp_str, string},
-    {Py_tp_richcompare, compare},
-    {Py_tp_hash, hash},
-    {0, NULL},
+    {Py_tp_dealloc, dtype_dealloc},  {Py_tp_traverse, traverse},   {Py_tp_new, construct},
+    {Py_tp_call, PyVectorcall_Call}, {Py_tp_getset, attributes},   {Py_tp_members, members},
+    {Py_tp_methods, methods},        {Py_tp_repr, representation}, {Py_tp_str, string},
+    {Py_tp_richcompare, compare},    {Py_tp_hash, hash},           {0, NULL},
 };
 
 int array_dtypes_init(array_state *state, PyObject *module)
 {
     PyType_Spec spec = {
-        "vmhost.engine.numpy.dtype", sizeof(dtype_object), 0,
-        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL, slots,
+        "vmhost.engine.numpy.dtype",
+        sizeof(dtype_object),
+        0,
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL,
+        slots,
     };
     state->dtype_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
     if (state->dtype_type == NULL || PyModule_AddObjectRef(module, "dtype", (PyObject *)state->dtype_type) < 0)

@@ -15,15 +15,24 @@ uint16_t element_half_from_float(double value)
     uint16_t half;
     char bytes[2];
     if (PyFloat_Pack2(value, bytes, __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) < 0) {
-        PyErr_Clear();                  /* too large: infinity, as casts do */
+        PyErr_Clear(); /* too large: infinity, as casts do */
         return value < 0 ? 0xfc00 : 0x7c00;
     }
     memcpy(&half, bytes, 2);
     return half;
 }
 
-#define LOAD(type) ({ type loaded; memcpy(&loaded, data, sizeof loaded); loaded; })
-#define STORE(type, value) do { type stored = (type)(value); memcpy(data, &stored, sizeof stored); } while (0)
+#define LOAD(type) \
+    ({ \
+        type loaded; \
+        memcpy(&loaded, data, sizeof loaded); \
+        loaded; \
+    })
+#define STORE(type, value) \
+    do { \
+        type stored = (type)(value); \
+        memcpy(data, &stored, sizeof stored); \
+    } while (0)
 
 PyObject *element_to_python(int dtype, const char *data)
 {
@@ -64,16 +73,17 @@ int element_weak(PyObject *object)
 
 static int integer_from_python(int dtype, PyObject *object, char *data)
 {
-    static const int64_t least[] = {[VME_INT8] = INT8_MIN, [VME_INT16] = INT16_MIN, [VME_INT32] = INT32_MIN, [VME_INT64] = INT64_MIN};
+    static const int64_t least[] = {
+        [VME_INT8] = INT8_MIN, [VME_INT16] = INT16_MIN, [VME_INT32] = INT32_MIN, [VME_INT64] = INT64_MIN};
     static const uint64_t most[] = {
-        [VME_INT8] = INT8_MAX, [VME_INT16] = INT16_MAX, [VME_INT32] = INT32_MAX, [VME_INT64] = INT64_MAX,
+        [VME_INT8] = INT8_MAX,   [VME_INT16] = INT16_MAX,   [VME_INT32] = INT32_MAX,   [VME_INT64] = INT64_MAX,
         [VME_UINT8] = UINT8_MAX, [VME_UINT16] = UINT16_MAX, [VME_UINT32] = UINT32_MAX, [VME_UINT64] = UINT64_MAX,
     };
     PyObject *number;
     if (PyIndex_Check(object) && !(is_array(object) && !dtype_is_integer(((array *)object)->t.dtype)))
         number = PyNumber_Index(object);
     else
-        number = PyNumber_Long(object);         /* floats are cut off; NaN and infinity have their errors */
+        number = PyNumber_Long(object); /* floats are cut off; NaN and infinity have their errors */
     if (number == NULL)
         return -1;
     int overflow;
@@ -88,9 +98,10 @@ static int integer_from_python(int dtype, PyObject *object, char *data)
         fits = value < 0 ? dtype <= VME_INT64 && value >= least[dtype] : (uint64_t)value <= most[dtype];
     }
     if (!fits)
-        PyErr_Format(PyExc_OverflowError, "Python integer %R out of bounds for %s", number, vme_dtype_name((vme_dtype)dtype));
+        PyErr_Format(PyExc_OverflowError, "Python integer %R out of bounds for %s", number,
+                     vme_dtype_name((vme_dtype)dtype));
     else
-        memcpy(data, &wide, (size_t)vme_dtype_size((vme_dtype)dtype));      /* little-endian: the low bytes come first */
+        memcpy(data, &wide, (size_t)vme_dtype_size((vme_dtype)dtype)); /* little-endian: the low bytes come first */
     Py_DECREF(number);
     return fits ? 0 : -1;
 }

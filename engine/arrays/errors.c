@@ -1,8 +1,8 @@
 /* The one table from the engine's statuses to Python's exceptions. */
 #include "arrays.h"
 
-/* A stop comes with an exception that the interpreter's owner injects; it is raised here at once, so that no half-written array
- * is returned. */
+/* A stop comes with an exception that the interpreter's owner injects; it is raised here at once, so that no
+ * half-written array is returned. */
 static void raise_stop(void)
 {
     PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get()), *breathe = NULL;
@@ -44,7 +44,8 @@ int array_check_status(array_state *state, vme_status status)
 
 PyObject *array_axis_error(array_state *state, int64_t axis, int rank)
 {
-    return PyErr_Format(state->axis_error, "axis %lld is out of bounds for array of dimension %d", (long long)axis, rank);
+    return PyErr_Format(state->axis_error, "axis %lld is out of bounds for array of dimension %d", (long long)axis,
+                        rank);
 }
 
 PyObject *array_shape_text(int rank, const int64_t *shape)

@@ -1,8 +1,9 @@
-/* Indexing: basic keys (ints, slices, ellipsis, newaxis) make views; integer arrays and boolean masks gather and scatter.
+/* Indexing: basic keys (ints, slices, ellipsis, newaxis) make views; integer arrays and boolean masks gather and
+ * scatter.
  *
- * A key is read into items; boolean masks become the integer arrays of their true places. The basic items make a view, in which
- * every advanced item stands for one dimension; the engine's gather and scatter then work on that view, with the advanced
- * dimensions side by side (moved to the front where the key has something between them, as in NumPy).
+ * A key is read into items; boolean masks become the integer arrays of their true places. The basic items make a view,
+ * in which every advanced item stands for one dimension; the engine's gather and scatter then work on that view, with
+ * the advanced dimensions side by side (moved to the front where the key has something between them, as in NumPy).
  */
 #include "methods.h"
 
@@ -10,15 +11,15 @@ enum item_kind { ITEM_INT, ITEM_SLICE, ITEM_ELLIPSIS, ITEM_NEW_AXIS, ITEM_ARRAY,
 
 typedef struct item {
     enum item_kind kind;
-    int64_t value;              /* ITEM_INT; ITEM_ARRAY: the size that a mask has there, or -1 */
-    PyObject *slice;            /* ITEM_SLICE; borrowed from the key */
-    array *places;              /* ITEM_ARRAY: int64; ITEM_FALSE_AXIS: the places in a new dimension of size 1. Owned. */
+    int64_t value;   /* ITEM_INT; ITEM_ARRAY: the size that a mask has there, or -1 */
+    PyObject *slice; /* ITEM_SLICE; borrowed from the key */
+    array *places;   /* ITEM_ARRAY: int64; ITEM_FALSE_AXIS: the places in a new dimension of size 1. Owned. */
 } item;
 
 typedef struct index_key {
-    int count, used, advanced;  /* items; dimensions that they take; items that are arrays */
+    int count, used, advanced; /* items; dimensions that they take; items that are arrays */
     bool ellipsis;
-    int mask_true;              /* 1: the key is one mask and nothing else */
+    int mask_true; /* 1: the key is one mask and nothing else */
     item items[2 * VME_RANK_MOST + 1];
 } index_key;
 
@@ -38,13 +39,14 @@ static item *item_new(index_key *key, enum item_kind kind)
     return &key->items[key->count++];
 }
 
-static const char wrong_kind[] = "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays "
-                                 "are valid indices";
+static const char wrong_kind[] =
+    "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays "
+    "are valid indices";
 
 static int add_mask(index_key *key, array *self, array *mask)
 {
     array_state *state = self->state;
-    if (mask->t.rank == 0) {        /* a new dimension with one place or none */
+    if (mask->t.rank == 0) { /* a new dimension with one place or none */
         int64_t shape[1] = {*mask->t.data != 0};
         item *made = item_new(key, ITEM_FALSE_AXIS);
         if (made == NULL || (made->places = array_new(state, VME_INT64, 1, shape, true)) == NULL)
@@ -80,7 +82,7 @@ static int add_item(index_key *key, array *self, PyObject *object)
         made->value = PyNumber_AsSsize_t(object, PyExc_IndexError);
         if (made->value != -1 || !PyErr_Occurred())
             return 0;
-        PyErr_SetString(PyExc_IndexError, wrong_kind);      /* as NumPy says it of an int that is no index */
+        PyErr_SetString(PyExc_IndexError, wrong_kind); /* as NumPy says it of an int that is no index */
         return -1;
     }
     if (PySlice_Check(object)) {
@@ -120,7 +122,7 @@ static int add_item(index_key *key, array *self, PyObject *object)
     array *places = array_from_any(self->state, object, -1);
     if (places == NULL)
         return -1;
-    if (places->size == 0 && !is_array(object))         /* an empty list has no dtype of its own */
+    if (places->size == 0 && !is_array(object)) /* an empty list has no dtype of its own */
         Py_SETREF(places, array_cast(places, VME_INT64));
     if (places == NULL)
         return -1;
@@ -160,7 +162,8 @@ static int index_read(index_key *key, array *self, PyObject *object)
     } else
         result = add_item(key, self, object);
     if (result == 0 && key->used > self->t.rank) {
-        PyErr_Format(PyExc_IndexError, "too many indices for array: array is %d-dimensional, but %d were indexed", self->t.rank, key->used);
+        PyErr_Format(PyExc_IndexError, "too many indices for array: array is %d-dimensional, but %d were indexed",
+                     self->t.rank, key->used);
         result = -1;
     }
     if (result == 0 && !key->ellipsis && key->used < self->t.rank)
@@ -174,8 +177,8 @@ static int bound(array *self, int64_t *value, int dimension)
 {
     int64_t size = self->t.shape[dimension];
     if (*value < -size || *value >= size) {
-        PyErr_Format(PyExc_IndexError, "index %lld is out of bounds for axis %d with size %lld", (long long)*value, dimension,
-                     (long long)size);
+        PyErr_Format(PyExc_IndexError, "index %lld is out of bounds for axis %d with size %lld", (long long)*value,
+                     dimension, (long long)size);
         return -1;
     }
     *value += *value < 0 ? size : 0;
@@ -185,13 +188,13 @@ static int bound(array *self, int64_t *value, int dimension)
 /* What a key means for one array: a view, and in it the dimensions that index arrays pick from. */
 typedef struct selection {
     vme_tensor view;
-    int first;                              /* the first picked dimension of `view`; they stand side by side */
-    int count;                              /* 0: a plain view */
+    int first; /* the first picked dimension of `view`; they stand side by side */
+    int count; /* 0: a plain view */
     const vme_tensor *places[VME_RANK_MOST];
-    array *owned[VME_RANK_MOST];            /* index arrays that stand for ints */
+    array *owned[VME_RANK_MOST]; /* index arrays that stand for ints */
     int owned_count;
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
-    bool all_ints;                          /* one element was named, by ints alone */
+    bool all_ints; /* one element was named, by ints alone */
 } selection;
 
 static int select_view(array *self, index_key *key, selection *chosen)
@@ -204,12 +207,14 @@ static int select_view(array *self, index_key *key, selection *chosen)
     for (int i = 0; i < key->count; i++) {
         item *at = &key->items[i];
         int skipped = at->kind == ITEM_ELLIPSIS ? self->t.rank - key->used : 0;
-        if (rank + skipped >= VME_RANK_MOST && at->kind != ITEM_INT && !(at->kind == ITEM_ELLIPSIS && rank + skipped == VME_RANK_MOST)) {
-            PyErr_Format(PyExc_IndexError, "number of dimensions must be within [0, %d], indexing result would have %d", VME_RANK_MOST,
-                         rank + skipped + 1);
+        if (rank + skipped >= VME_RANK_MOST && at->kind != ITEM_INT
+            && !(at->kind == ITEM_ELLIPSIS && rank + skipped == VME_RANK_MOST)) {
+            PyErr_Format(PyExc_IndexError, "number of dimensions must be within [0, %d], indexing result would have %d",
+                         VME_RANK_MOST, rank + skipped + 1);
             return -1;
         }
-        bool advanced = at->kind == ITEM_ARRAY || at->kind == ITEM_FALSE_AXIS || (at->kind == ITEM_INT && key->advanced > 0);
+        bool advanced =
+            at->kind == ITEM_ARRAY || at->kind == ITEM_FALSE_AXIS || (at->kind == ITEM_INT && key->advanced > 0);
         runs += advanced && !in_run;
         in_run = advanced;
         if (at->kind != ITEM_INT && !(at->kind == ITEM_ELLIPSIS && i == key->count - 1 && dimension == self->t.rank))
@@ -241,7 +246,8 @@ static int select_view(array *self, index_key *key, selection *chosen)
                 data += start * self->t.strides[dimension];
             chosen->shape[rank] = length;
             int64_t stride;
-            chosen->strides[rank++] = __builtin_mul_overflow(self->t.strides[dimension], (int64_t)step, &stride) ? 0 : stride;
+            chosen->strides[rank++] =
+                __builtin_mul_overflow(self->t.strides[dimension], (int64_t)step, &stride) ? 0 : stride;
             dimension++;
             break;
         }
@@ -258,8 +264,11 @@ static int select_view(array *self, index_key *key, selection *chosen)
         case ITEM_ARRAY:
         case ITEM_FALSE_AXIS:
             if (at->kind == ITEM_ARRAY && at->value > 0 && at->value != self->t.shape[dimension]) {
-                PyErr_Format(PyExc_IndexError, "boolean index did not match indexed array along axis %d; size of axis is %lld but size of "
-                             "corresponding boolean axis is %lld", dimension, (long long)self->t.shape[dimension], (long long)at->value);
+                PyErr_Format(
+                    PyExc_IndexError,
+                    "boolean index did not match indexed array along axis %d; size of axis is %lld but size of "
+                    "corresponding boolean axis is %lld",
+                    dimension, (long long)self->t.shape[dimension], (long long)at->value);
                 return -1;
             }
             chosen->places[chosen->count] = &at->places->t;
@@ -269,7 +278,7 @@ static int select_view(array *self, index_key *key, selection *chosen)
             break;
         }
     }
-    if (runs > 1) {             /* the picked dimensions go to the front */
+    if (runs > 1) { /* the picked dimensions go to the front */
         int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
         int to = 0;
         for (int i = 0; i < chosen->count; i++, to++) {
@@ -313,12 +322,14 @@ static int gathered_shape(array_state *state, const selection *chosen, int *rank
     int after = chosen->view.rank - chosen->first - chosen->count;
     *rank = chosen->first + common_rank + after;
     if (*rank > VME_RANK_MOST) {
-        PyErr_Format(PyExc_IndexError, "number of dimensions must be within [0, %d], indexing result would have %d", VME_RANK_MOST, *rank);
+        PyErr_Format(PyExc_IndexError, "number of dimensions must be within [0, %d], indexing result would have %d",
+                     VME_RANK_MOST, *rank);
         return -1;
     }
     memcpy(shape, chosen->shape, (size_t)chosen->first * sizeof *shape);
     memcpy(shape + chosen->first, common, (size_t)common_rank * sizeof *shape);
-    memcpy(shape + chosen->first + common_rank, chosen->shape + chosen->first + chosen->count, (size_t)after * sizeof *shape);
+    memcpy(shape + chosen->first + common_rank, chosen->shape + chosen->first + chosen->count,
+           (size_t)after * sizeof *shape);
     return 0;
 }
 
@@ -335,10 +346,12 @@ PyObject *array_item_at(array *self, int64_t at)
     char *data = self->t.data + at * self->t.strides[0];
     if (self->t.rank == 1)
         return scalar_at(self, data);
-    return (PyObject *)array_view_of(self, self->t.dtype, self->t.rank - 1, self->t.shape + 1, self->t.strides + 1, data);
+    return (PyObject *)array_view_of(self, self->t.dtype, self->t.rank - 1, self->t.shape + 1, self->t.strides + 1,
+                                     data);
 }
 
-/* a[mask] of the mask's own shape, both in C order: as if both had one dimension, so that one list of places is enough. */
+/* a[mask] of the mask's own shape, both in C order: as if both had one dimension, so that one list of places is enough.
+ */
 static bool is_mask_of(const array *self, const array *mask)
 {
     return mask->t.dtype == VME_BOOL && self->t.rank > 1 && mask->t.rank == self->t.rank
@@ -368,7 +381,8 @@ PyObject *array_subscript(PyObject *object, PyObject *key)
         }
         return bound(self, &at, 0) < 0 ? NULL : array_item_at(self, at);
     }
-    if (PyTuple_CheckExact(key) && PyTuple_GET_SIZE(key) == self->t.rank && self->t.rank > 0) {        /* one element by ints */
+    if (PyTuple_CheckExact(key) && PyTuple_GET_SIZE(key) == self->t.rank
+        && self->t.rank > 0) { /* one element by ints */
         const char *data = self->t.data;
         int i = 0, ints = 0;
         while (ints < self->t.rank && PyLong_CheckExact(PyTuple_GET_ITEM(key, ints)))
@@ -396,7 +410,8 @@ PyObject *array_subscript(PyObject *object, PyObject *key)
         if (chosen.all_ints && chosen.view.rank == 0 && !read.ellipsis && key != Py_Ellipsis)
             result = scalar_at(self, chosen.view.data);
         else
-            result = (PyObject *)array_view_of(self, self->t.dtype, chosen.view.rank, chosen.shape, chosen.strides, chosen.view.data);
+            result = (PyObject *)array_view_of(self, self->t.dtype, chosen.view.rank, chosen.shape, chosen.strides,
+                                               chosen.view.data);
         goto done;
     }
     int rank;
@@ -404,8 +419,11 @@ PyObject *array_subscript(PyObject *object, PyObject *key)
     if (gathered_shape(self->state, &chosen, &rank, shape) < 0)
         goto done;
     made = array_new(self->state, self->t.dtype, rank, shape, false);
-    if (made != NULL && array_check_status(self->state, ENGINE(made->size * 4, vme_gather(self->state->context, &chosen.view, chosen.first,
-                                                                                         chosen.count, chosen.places, &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(self->state,
+                              ENGINE(made->size * 4, vme_gather(self->state->context, &chosen.view, chosen.first,
+                                                                chosen.count, chosen.places, &made->t)))
+               < 0)
         Py_CLEAR(made);
     result = array_as_scalar(made);
 done:
@@ -421,7 +439,8 @@ static int assign_masked(array *self, array *mask, PyObject *number)
     if (element_from_python(self->t.dtype, number, element) < 0)
         return -1;
     vme_tensor scalar = {NULL, element, NULL, NULL, 0, self->t.dtype};
-    return array_check_status(self->state, ENGINE(self->size * 2, vme_where(self->state->context, &mask->t, &scalar, &self->t, &self->t)));
+    return array_check_status(
+        self->state, ENGINE(self->size * 2, vme_where(self->state->context, &mask->t, &scalar, &self->t, &self->t)));
 }
 
 static int assign_gathered(array *self, const index_key *read, const selection *chosen, PyObject *value)
@@ -429,8 +448,10 @@ static int assign_gathered(array *self, const index_key *read, const selection *
     array_state *state = self->state;
     int rank, result = -1;
     int64_t shape[VME_RANK_MOST];
-    array *values = element_weak(value) != WEAK_NONE ? array_scalar_from(state, self->t.dtype, value)
-                    : array_from_any(state, value, is_array(value) || PyObject_CheckBuffer(value) ? -1 : self->t.dtype);
+    array *values =
+        element_weak(value) != WEAK_NONE
+            ? array_scalar_from(state, self->t.dtype, value)
+            : array_from_any(state, value, is_array(value) || PyObject_CheckBuffer(value) ? -1 : self->t.dtype);
     if (values == NULL || gathered_shape(state, chosen, &rank, shape) < 0)
         goto done;
     if (values->t.dtype != self->t.dtype) {
@@ -450,11 +471,15 @@ static int assign_gathered(array *self, const index_key *read, const selection *
     if (!fits) {
         PyObject *own = array_shape_text(values->t.rank, values->t.shape), *wanted = array_shape_text(rank, shape);
         if (read->mask_true && from.rank == 1 && rank == 1)
-            PyErr_Format(PyExc_ValueError, "NumPy boolean array indexing assignment cannot assign %lld input values to the %lld output "
-                         "values where the mask is true", (long long)from.shape[0], (long long)shape[0]);
+            PyErr_Format(PyExc_ValueError,
+                         "NumPy boolean array indexing assignment cannot assign %lld input values to the %lld output "
+                         "values where the mask is true",
+                         (long long)from.shape[0], (long long)shape[0]);
         else if (own != NULL && wanted != NULL)
-            PyErr_Format(PyExc_ValueError, "shape mismatch: value array of shape %U could not be broadcast to indexing result of shape %U",
-                         own, wanted);
+            PyErr_Format(
+                PyExc_ValueError,
+                "shape mismatch: value array of shape %U could not be broadcast to indexing result of shape %U", own,
+                wanted);
         Py_XDECREF(own);
         Py_XDECREF(wanted);
         goto done;
@@ -462,8 +487,8 @@ static int assign_gathered(array *self, const index_key *read, const selection *
     int64_t size = 1;
     for (int i = 0; i < rank; i++)
         size *= shape[i];
-    result = array_check_status(state, ENGINE(size * 4, vme_scatter(state->context, &from, chosen->first, chosen->count, chosen->places,
-                                                                    false, &chosen->view)));
+    result = array_check_status(state, ENGINE(size * 4, vme_scatter(state->context, &from, chosen->first, chosen->count,
+                                                                    chosen->places, false, &chosen->view)));
 done:
     Py_XDECREF(values);
     return result;
@@ -484,9 +509,12 @@ static int assign_subscript(PyObject *object, PyObject *key, PyObject *value)
             PyErr_SetString(PyExc_IndexError, wrong_kind);
             return -1;
         }
-        return bound(self, &at, 0) < 0 ? -1 : element_from_python(self->t.dtype, value, self->t.data + at * self->t.strides[0]);
+        return bound(self, &at, 0) < 0
+                   ? -1
+                   : element_from_python(self->t.dtype, value, self->t.data + at * self->t.strides[0]);
     }
-    if (is_array(key) && ((array *)key)->t.dtype == VME_BOOL && ((array *)key)->t.rank == self->t.rank && self->t.rank > 0
+    if (is_array(key) && ((array *)key)->t.dtype == VME_BOOL && ((array *)key)->t.rank == self->t.rank
+        && self->t.rank > 0
         && memcmp(((array *)key)->t.shape, self->t.shape, (size_t)self->t.rank * sizeof *self->t.shape) == 0
         && element_weak(value) != WEAK_NONE)
         return assign_masked(self, (array *)key, value);
@@ -499,20 +527,23 @@ static int assign_subscript(PyObject *object, PyObject *key, PyObject *value)
     if (result == 0 && chosen.count > 0)
         result = assign_gathered(self, &read, &chosen, value);
     else if (result == 0) {
-        array *target = array_view_of(self, self->t.dtype, chosen.view.rank, chosen.shape, chosen.strides, chosen.view.data);
+        array *target =
+            array_view_of(self, self->t.dtype, chosen.view.rank, chosen.shape, chosen.strides, chosen.view.data);
         const vme_tensor *source = is_array(value) ? &((array *)value)->t : NULL;
         if (target == NULL)
             result = -1;
-        else if (source != NULL && source->data == target->t.data && source->rank == target->t.rank && source->dtype == target->t.dtype
+        else if (source != NULL && source->data == target->t.data && source->rank == target->t.rank
+                 && source->dtype == target->t.dtype
                  && memcmp(source->shape, target->t.shape, (size_t)source->rank * sizeof *source->shape) == 0
                  && memcmp(source->strides, target->t.strides, (size_t)source->rank * sizeof *source->shape) == 0)
-            result = 0;         /* `a[1:] += 2` puts back what it has already written */
+            result = 0; /* `a[1:] += 2` puts back what it has already written */
         else if (chosen.all_ints && !read.ellipsis && element_weak(value) == WEAK_NONE && !PyUnicode_Check(value)
                  && !(source != NULL && source->rank == 0)) {
             PyErr_SetString(PyExc_ValueError, "setting an array element with a sequence.");
             result = -1;
         } else if (chosen.view.rank == 0 && (PyList_Check(value) || PyTuple_Check(value))) {
-            PyErr_SetString(PyExc_ValueError, "setting an array element with a sequence. The requested array would exceed the maximum "
+            PyErr_SetString(PyExc_ValueError,
+                            "setting an array element with a sequence. The requested array would exceed the maximum "
                             "number of dimension of 0.");
             result = -1;
         } else
@@ -557,7 +588,8 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
         goto done;
     } else if (places->t.dtype != VME_INT64)
         Py_SETREF(places, array_cast(places, VME_INT64));
-    if (places != NULL && array_given(values[4]) && !(PyUnicode_Check(values[4]) && PyUnicode_EqualToUTF8(values[4], "raise"))) {
+    if (places != NULL && array_given(values[4])
+        && !(PyUnicode_Check(values[4]) && PyUnicode_EqualToUTF8(values[4], "raise"))) {
         bool wrap = PyUnicode_Check(values[4]) && PyUnicode_EqualToUTF8(values[4], "wrap");
         PyObject *size = PyLong_FromLongLong(over->t.shape[axis] - !wrap), *zero = PyLong_FromLong(0);
         PyObject *inside = NULL;
@@ -575,7 +607,8 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
         goto done;
     int rank = over->t.rank - 1 + places->t.rank;
     if (rank > VME_RANK_MOST) {
-        PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d", VME_RANK_MOST, rank);
+        PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d",
+                     VME_RANK_MOST, rank);
         goto done;
     }
     memcpy(shape, over->t.shape, (size_t)axis * sizeof *shape);
@@ -591,10 +624,13 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
         PyErr_SetString(PyExc_IndexError, "cannot do a non-empty take from an empty axes.");
         Py_CLEAR(made);
     }
-    bool any = made != NULL && (made->size > 0 || over->t.shape[axis] > 0);     /* as NumPy: else no index is looked at */
-    if (any && array_check_status(state, ENGINE(made->size * 2, vme_gather(state->context, &over->t, axis, 1, indices, &made->t))) < 0)
+    bool any = made != NULL && (made->size > 0 || over->t.shape[axis] > 0); /* as NumPy: else no index is looked at */
+    if (any
+        && array_check_status(state,
+                              ENGINE(made->size * 2, vme_gather(state->context, &over->t, axis, 1, indices, &made->t)))
+               < 0)
         Py_CLEAR(made);
-    if (made != NULL && out != NULL) {          /* nothing is written when an index is wrong */
+    if (made != NULL && out != NULL) { /* nothing is written when an index is wrong */
         if (array_assign(out, made) < 0)
             Py_CLEAR(made);
         else
@@ -611,7 +647,8 @@ static const char *const nonzero_names[] = {"a", NULL};
 static PyObject *nonzero(array_state *state, array *self, PyObject **values)
 {
     if (self->t.rank == 0)
-        return PyErr_Format(PyExc_ValueError, "Calling nonzero on 0d arrays is not allowed. Use np.atleast_1d(scalar).nonzero() instead. "
+        return PyErr_Format(PyExc_ValueError,
+                            "Calling nonzero on 0d arrays is not allowed. Use np.atleast_1d(scalar).nonzero() instead. "
                             "If the context of this error is of the form `arr[nonzero(cond)]`, just use `arr[cond]`.");
     array *mask = self->t.dtype == VME_BOOL ? (array *)Py_NewRef(self) : array_cast(self, VME_BOOL);
     PyObject *places = NULL;
@@ -631,7 +668,8 @@ static PyObject *nonzero(array_state *state, array *self, PyObject **values)
             PyTuple_SET_ITEM(places, i, (PyObject *)of);
         }
     }
-    if (places != NULL && array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &found, tensors))) < 0)
+    if (places != NULL
+        && array_check_status(state, ENGINE(mask->size, vme_nonzero(state->context, &mask->t, &found, tensors))) < 0)
         Py_CLEAR(places);
 done:
     Py_DECREF(mask);
@@ -649,14 +687,17 @@ static PyObject *scatter_add(array_state *state, PyObject *const *values)
     if (!is_array(values[0]))
         return PyErr_Format(PyExc_TypeError, "first operand must be array");
     array *self = (array *)values[0];
-    if (array_require_writable(self, "assignment destination is read-only") < 0 || index_read(&read, self, values[1]) < 0)
+    if (array_require_writable(self, "assignment destination is read-only") < 0
+        || index_read(&read, self, values[1]) < 0)
         return NULL;
     if (select_view(self, &read, &chosen) < 0 || (added = array_from_any(state, values[2], self->t.dtype)) == NULL)
         goto done;
     if (chosen.count == 0)
         PyErr_SetString(PyExc_IndexError, "an index array is needed");
-    else if (array_check_status(state, ENGINE(added->size * 4, vme_scatter(state->context, &added->t, chosen.first, chosen.count,
-                                                                           chosen.places, true, &chosen.view))) == 0)
+    else if (array_check_status(state,
+                                ENGINE(added->size * 4, vme_scatter(state->context, &added->t, chosen.first,
+                                                                    chosen.count, chosen.places, true, &chosen.view)))
+             == 0)
         result = Py_NewRef(Py_None);
 done:
     Py_XDECREF(added);
@@ -665,7 +706,10 @@ done:
     return result;
 }
 
-PyObject *array_scatter_add(array_state *state, PyObject *const *values) { return WRITING(state, scatter_add(state, values)); }
+PyObject *array_scatter_add(array_state *state, PyObject *const *values)
+{
+    return WRITING(state, scatter_add(state, values));
+}
 
 /* _scatter_add(target, key, values) */
 PyObject *array_function__scatter_add(PyObject *module, ARRAY_VECTORCALL)

@@ -1,8 +1,9 @@
-/* Linear algebra for vmhost.engine.numpy.linalg, which checks shapes and makes the outputs; convolution as a product. */
+/* Linear algebra for vmhost.engine.numpy.linalg, which checks shapes and makes the outputs; convolution as a product.
+ */
 #include "methods.h"
 
-/* _linear(op, flags, cutoff, (batch, m, n, columns), inputs, outputs): how many items failed. Inputs and outputs are C-contiguous
- * arrays or None, as vme_linear takes them. */
+/* _linear(op, flags, cutoff, (batch, m, n, columns), inputs, outputs): how many items failed. Inputs and outputs are
+ * C-contiguous arrays or None, as vme_linear takes them. */
 PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -12,7 +13,8 @@ PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
         || PyTuple_GET_SIZE(args[3]) != 4 || PyTuple_GET_SIZE(args[4]) > 2 || PyTuple_GET_SIZE(args[5]) > 3)
         return PyErr_Format(PyExc_TypeError, "_linear(op, flags, cutoff, sizes, inputs, outputs)");
     double cutoff = PyFloat_AsDouble(args[2]);
-    if ((cutoff == -1 && PyErr_Occurred()) || array_argument_int(args[0], 0, &op) < 0 || array_argument_int(args[1], 0, &flags) < 0)
+    if ((cutoff == -1 && PyErr_Occurred()) || array_argument_int(args[0], 0, &op) < 0
+        || array_argument_int(args[1], 0, &flags) < 0)
         return NULL;
     for (int i = 0; i < 4; i++)
         if (array_argument_int(PyTuple_GET_ITEM(args[3], i), 0, &size[i]) < 0)
@@ -33,13 +35,13 @@ PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
             return PyErr_Format(PyExc_ValueError, "_linear(): negative sizes");
     int64_t work = size[0] * size[2] * size[1] * (size[2] + size[3]) + 100;
     vme_status status = WRITING(state, ENGINE(op > VME_LINEAR_CHOLESKY ? ARRAY_WORK_RELEASE : work,
-                                              vme_linear(state->context, (vme_linear_op)op, (unsigned)flags, cutoff, size[0], size[1],
-                                                         size[2], size[3], in, out, &failed)));
+                                              vme_linear(state->context, (vme_linear_op)op, (unsigned)flags, cutoff,
+                                                         size[0], size[1], size[2], size[3], in, out, &failed)));
     return status == VME_OK ? PyLong_FromLongLong(failed) : array_fail(state, status);
 }
 
-/* _windows(a, v, before, after): dot products of `v` with each window of `a`, with so many zeros before and behind it: rows of a strided view,
- * times a vector. Of vectors that are not empty, `v` no longer than `a` with its zeros. */
+/* _windows(a, v, before, after): dot products of `v` with each window of `a`, with so many zeros before and behind it:
+ * rows of a strided view, times a vector. Of vectors that are not empty, `v` no longer than `a` with its zeros. */
 PyObject *array_function__windows(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);

@@ -1,5 +1,5 @@
-/* The lists of what the array type and the module offer from C: the one place that names them, each defined in the file of its
- * subject as array_method_NAME or array_function_NAME.
+/* The lists of what the array type and the module offer from C: the one place that names them, each defined in the file
+ * of its subject as array_method_NAME or array_function_NAME.
  */
 #ifndef ENGINE_METHODS_H
 #define ENGINE_METHODS_H
@@ -12,6 +12,7 @@
 /* Methods that are a function of vmhost.engine.numpy with the array in front, written in Python. */
 #define ARRAY_DELEGATED(X) X(repeat) X(round) X(var) X(std) X(choose) X(put) X(argpartition)
 
+/* clang-format off */
 #define ARRAY_METHODS(X) \
     ARRAY_REDUCTIONS(X) ARRAY_DELEGATED(X) \
     X(astype) X(copy) X(tolist) X(item) X(fill) X(tobytes) X(byteswap) X(view) X(setflags) X(is_integer) \
@@ -19,32 +20,34 @@
     X(take) X(compress) X(nonzero) X(sort) X(partition) X(argsort) X(searchsorted) X(clip) X(conj) X(conjugate) X(dot) \
     X(__copy__) X(__deepcopy__) X(__reduce_ex__) X(__complex__) X(__round__) X(__trunc__) X(__format__) \
     X(__dlpack__) X(__dlpack_device__) X(to_device) X(__array_namespace__)
+/* clang-format on */
 
+/* clang-format off */
 #define ARRAY_FUNCTIONS(X) \
-    ARRAY_REDUCTIONS(X) X(count_nonzero) X(_fmax) X(_fmin) X(_cummax) X(_cummin) \
-    X(array) X(asarray) X(zeros) X(ones) X(empty) X(full) X(zeros_like) X(ones_like) X(empty_like) X(full_like) \
-    X(arange) X(frombuffer) X(astype) X(copy) X(ascontiguousarray) \
-    X(where) X(clip) X(matmul) X(dot) \
-    X(reshape) X(ravel) X(transpose) X(swapaxes) X(squeeze) X(broadcast_to) X(_as_strided) X(diagonal) X(trace) \
-    X(concatenate) X(_pad) X(_tile) X(_roll) \
-    X(take) X(nonzero) X(sort) X(argsort) X(searchsorted) X(_partition) X(_scatter_add) X(_bincount) X(_interp) X(_reduceat) X(_windows) \
-    X(from_dlpack) X(promote_types) X(result_type) X(can_cast) \
-    X(_bits_packed) X(_bits_unpacked) X(_split) X(_parts) X(_fft) X(_linear) X(_random) X(_statistics) X(_address) X(_words) X(_shortest) \
-    X(_model_backends) X(_model_names) X(_model_open) X(_model_ports) X(_model_run) X(_model_steps)
+    ARRAY_REDUCTIONS(X) X(count_nonzero) X(_fmax) X(_fmin) X(_cummax) X(_cummin) X(array) X(asarray) X(zeros) X(ones) \
+    X(empty) X(full) X(zeros_like) X(ones_like) X(empty_like) X(full_like) X(arange) X(frombuffer) X(astype) X(copy) \
+    X(ascontiguousarray) X(where) X(clip) X(matmul) X(dot) X(reshape) X(ravel) X(transpose) X(swapaxes) X(squeeze) \
+    X(broadcast_to) X(_as_strided) X(diagonal) X(trace) X(concatenate) X(_pad) X(_tile) X(_roll) X(take) X(nonzero) \
+    X(sort) X(argsort) X(searchsorted) X(_partition) X(_scatter_add) X(_bincount) X(_interp) X(_reduceat) X(_windows) \
+    X(from_dlpack) X(promote_types) X(result_type) X(can_cast) X(_bits_packed) X(_bits_unpacked) X(_split) X(_parts) \
+    X(_fft) X(_linear) X(_random) X(_statistics) X(_address) X(_words) X(_shortest) X(_model_backends) X(_model_names) \
+    X(_model_open) X(_model_ports) X(_model_run) X(_model_steps)
+/* clang-format on */
 
-#define DECLARE_METHOD(name) PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL);
+#define DECLARE_METHOD(name)   PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL);
 #define DECLARE_FUNCTION(name) PyObject *array_function_##name(PyObject *module, ARRAY_VECTORCALL);
 ARRAY_METHODS(DECLARE_METHOD)
 ARRAY_FUNCTIONS(DECLARE_FUNCTION)
 
-/* A method and the function of the same name: `body(state, self, values)`, whose values[0] is the array; `names` ends with
- * NULL and starts with the function's name of that first argument. */
+/* A method and the function of the same name: `body(state, self, values)`, whose values[0] is the array; `names` ends
+ * with NULL and starts with the function's name of that first argument. */
 #define ARRAY_METHOD_OF(name, names, positional, required, room, body) \
     PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL) \
     { \
         PyObject *values[room]; \
         values[0] = self; \
-        if (array_arguments(#name, args, count, keywords, (names) + 1, (positional) - 1, (required) - 1, values + 1) < 0) \
+        if (array_arguments(#name, args, count, keywords, (names) + 1, (positional) - 1, (required) - 1, values + 1) \
+            < 0) \
             return NULL; \
         return WRITING(((array *)self)->state, body(((array *)self)->state, (array *)self, values)); \
     }

@@ -1,4 +1,5 @@
-/* Models for Python: what engine/models.py stands on. A session is a capsule; it belongs to the interpreter that opened it.
+/* Models for Python: what engine/models.py stands on. A session is a capsule; it belongs to the interpreter that opened
+ * it.
  *
  * In a VM the host says which models there are (VME_MODELS_CAPSULE); elsewhere a model is made of its file's bytes. */
 #include "methods.h"
@@ -11,7 +12,7 @@ static const char *const session_name = "vmhost.engine.session";
 /* NULL: an error is set, or this interpreter may open any model. */
 static const struct vme_python_models *models_here(void)
 {
-    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get());     /* borrowed */
+    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get()); /* borrowed */
     PyObject *capsule = owned == NULL ? NULL : PyDict_GetItemString(owned, VME_MODELS_CAPSULE);
     return capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, VME_MODELS_CAPSULE);
 }
@@ -39,7 +40,8 @@ PyObject *array_function__model_names(PyObject *module, ARRAY_VECTORCALL)
 
 static void session_free(PyObject *capsule) { vme_session_free(PyCapsule_GetPointer(capsule, session_name)); }
 
-/* _model_open(source, threads, ftz, fixed, spend): a session of the model of that name, or of the model in these bytes; `fixed` and `spend` as in vme_search.h */
+/* _model_open(source, threads, ftz, fixed, spend): a session of the model of that name, or of the model in these bytes;
+ * `fixed` and `spend` as in vme_search.h */
 PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"source", "threads", "ftz", "fixed", "spend", NULL};
@@ -48,8 +50,9 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
     int64_t threads;
     bool flush;
     vme_model_options options = {0};
-    if (array_arguments("_model_open", args, count, keywords, names, 5, 1, values) < 0 || array_argument_int(values[1], 0, &threads) < 0
-        || array_argument_bool(values[2], false, &flush) < 0 || array_argument_bool(values[3], true, &options.fixed) < 0
+    if (array_arguments("_model_open", args, count, keywords, names, 5, 1, values) < 0
+        || array_argument_int(values[1], 0, &threads) < 0 || array_argument_bool(values[2], false, &flush) < 0
+        || array_argument_bool(values[3], true, &options.fixed) < 0
         || array_argument_bool(values[4], false, &options.spend) < 0)
         return NULL;
     source = values[0];
@@ -61,7 +64,9 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
     if (here != NULL) {
         const char *name = PyUnicode_Check(source) ? PyUnicode_AsUTF8(source) : NULL;
         if (name == NULL)
-            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "expected a model's name, got %s", Py_TYPE(source)->tp_name);
+            return PyErr_Occurred()
+                       ? NULL
+                       : PyErr_Format(PyExc_TypeError, "expected a model's name, got %s", Py_TYPE(source)->tp_name);
         model = here->find(name);
         if (model == NULL)
             return PyErr_Format(PyExc_LookupError, "this task's bundle has no model %R", source);
@@ -70,7 +75,8 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
         Py_buffer bytes;
         if (PyObject_GetBuffer(source, &bytes, options.spend ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
             return NULL;
-        vme_status status = ENGINE(ARRAY_WORK_RELEASE, vme_model_prepare(state->context, bytes.buf, (size_t)bytes.len, &options, &model));
+        vme_status status = ENGINE(ARRAY_WORK_RELEASE,
+                                   vme_model_prepare(state->context, bytes.buf, (size_t)bytes.len, &options, &model));
         PyBuffer_Release(&bytes);
         if (status != VME_OK)
             return array_fail(state, status);
@@ -79,7 +85,11 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
     vme_model_unref(model);
     if (status != VME_OK)
         return array_fail(state, status);
-    status = vme_session_options(session, threads > INT32_MAX ? INT32_MAX : threads < 0 ? -1 : (int)threads, flush ? VME_FLUSH_SUBNORMALS : 0);
+    status = vme_session_options(session,
+                                 threads > INT32_MAX ? INT32_MAX
+                                 : threads < 0       ? -1
+                                                     : (int)threads,
+                                 flush ? VME_FLUSH_SUBNORMALS : 0);
     if (status != VME_OK) {
         vme_session_free(session);
         return array_fail(state, status);
@@ -91,8 +101,8 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
 }
 
 /* The arguments as array_arguments() reads them, of which the first is the session: that, or NULL with an error set. */
-static vme_session *session_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
-                                     int positional, int required, PyObject **values)
+static vme_session *session_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                                     const char *const *names, int positional, int required, PyObject **values)
 {
     if (array_arguments(function, args, count, keywords, names, positional, required, values) < 0)
         return NULL;
@@ -104,8 +114,9 @@ static PyObject *shape_of(int rank, const int64_t *sizes, const char *const *ope
 {
     PyObject *shape = PyTuple_New(rank);
     for (int d = 0; shape != NULL && d < rank; d++) {
-        PyObject *size = open == NULL || open[d] == NULL ? PyLong_FromLongLong(sizes[d])
-            : PyUnicode_DecodeUTF8(open[d], (Py_ssize_t)strlen(open[d]), "replace");
+        PyObject *size = open == NULL || open[d] == NULL
+                             ? PyLong_FromLongLong(sizes[d])
+                             : PyUnicode_DecodeUTF8(open[d], (Py_ssize_t)strlen(open[d]), "replace");
         if (size == NULL)
             Py_CLEAR(shape);
         else
@@ -121,7 +132,8 @@ static PyObject *ports_of(array_state *state, const vme_model *model, bool outpu
     for (int i = 0; made != NULL && i < ports; i++) {
         vme_port port;
         vme_model_port(model, outputs, i, &port);
-        PyObject *shape = shape_of(port.rank, port.shape, port.open), *name = PyUnicode_DecodeUTF8(port.name, (Py_ssize_t)strlen(port.name), "replace");
+        PyObject *shape = shape_of(port.rank, port.shape, port.open),
+                 *name = PyUnicode_DecodeUTF8(port.name, (Py_ssize_t)strlen(port.name), "replace");
         PyObject *item = shape == NULL || name == NULL ? NULL : PyTuple_Pack(3, name, state->dtypes[port.dtype], shape);
         Py_XDECREF(shape);
         Py_XDECREF(name);
@@ -149,8 +161,9 @@ PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
     return both;
 }
 
-/* The arrays of the tuple as tensors, one for each input of the session's model: in `tensors`, which has room for `more` besides and is freed with
- * PyMem_Free. What holds their memory, a new reference; NULL: an error is set, and there is nothing to free. */
+/* The arrays of the tuple as tensors, one for each input of the session's model: in `tensors`, which has room for
+ * `more` besides and is freed with PyMem_Free. What holds their memory, a new reference; NULL: an error is set, and
+ * there is nothing to free. */
 static PyObject *inputs_of(vme_session *session, PyObject *arrays, int more, const vme_tensor ***tensors)
 {
     const int inputs = vme_model_count(vme_session_model(session), false);
@@ -185,12 +198,15 @@ static vme_model *plan_of(array_state *state, vme_session *session, const vme_te
     vme_model *plan = NULL;
     vme_port port;
     vme_model_port(vme_session_model(session), false, 0, &port);
-    if (array_check_status(state, ENGINE(port.open == NULL ? 0 : ARRAY_WORK_RELEASE, vme_session_plan(session, inputs, &plan))) < 0)
+    if (array_check_status(state,
+                           ENGINE(port.open == NULL ? 0 : ARRAY_WORK_RELEASE, vme_session_plan(session, inputs, &plan)))
+        < 0)
         return NULL;
     return plan;
 }
 
-/* _model_backends(session): of each backend that there was to choose from (name, nanoseconds that are expected of a run on one core, whether it was chosen) */
+/* _model_backends(session): of each backend that there was to choose from (name, nanoseconds that are expected of a run
+ * on one core, whether it was chosen) */
 PyObject *array_function__model_backends(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module;
@@ -204,7 +220,8 @@ PyObject *array_function__model_backends(PyObject *module, ARRAY_VECTORCALL)
     for (int b = 0; made != NULL && b < vme_backend_count(); b++) {
         if (vme_model_total(model, b) == 0)
             continue;
-        PyObject *item = Py_BuildValue("(sdO)", vme_backend_name(b), vme_model_total(model, b), vme_model_backend(model) == b ? Py_True : Py_False);
+        PyObject *item = Py_BuildValue("(sdO)", vme_backend_name(b), vme_model_total(model, b),
+                                       vme_model_backend(model) == b ? Py_True : Py_False);
         if (item == NULL || PyList_Append(made, item) < 0)
             Py_CLEAR(made);
         Py_XDECREF(item);
@@ -214,8 +231,8 @@ PyObject *array_function__model_backends(PyObject *module, ARRAY_VECTORCALL)
     return all;
 }
 
-/* _model_steps(session, inputs): of each step (name, kind, algorithm, dtype, shape, products, bytes, nanoseconds that are expected); where sizes are open,
- * for these inputs' ones */
+/* _model_steps(session, inputs): of each step (name, kind, algorithm, dtype, shape, products, bytes, nanoseconds that
+ * are expected); where sizes are open, for these inputs' ones */
 PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"session", "inputs", NULL};
@@ -242,10 +259,14 @@ PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
     for (int i = 0; made != NULL && i < steps; i++) {
         vme_step step;
         vme_model_step(model, i, &step);
-        PyObject *shape = shape_of(step.rank, step.shape, NULL), *name = PyUnicode_DecodeUTF8(step.name, (Py_ssize_t)strlen(step.name), "replace");
-        PyObject *item = shape == NULL || name == NULL ? NULL
-            : Py_BuildValue("(OssOOLLd)", name, step.kind, step.algorithm, array_state_of(module)->dtypes[step.dtype], shape,
-                            (long long)step.products, (long long)step.bytes, vme_model_expected(model, i));
+        PyObject *shape = shape_of(step.rank, step.shape, NULL),
+                 *name = PyUnicode_DecodeUTF8(step.name, (Py_ssize_t)strlen(step.name), "replace");
+        PyObject *item =
+            shape == NULL || name == NULL
+                ? NULL
+                : Py_BuildValue("(OssOOLLd)", name, step.kind, step.algorithm,
+                                array_state_of(module)->dtypes[step.dtype], shape, (long long)step.products,
+                                (long long)step.bytes, vme_model_expected(model, i));
         Py_XDECREF(shape);
         Py_XDECREF(name);
         if (item == NULL)
@@ -275,8 +296,8 @@ static PyObject *with_times(PyObject *made, int steps, const uint64_t *ns)
     return both;
 }
 
-/* _model_run(session, inputs, profile): a tuple of new arrays; `inputs` is a tuple of arrays in the model's order. With `profile` a pair of these
- * and the nanoseconds of each step. */
+/* _model_run(session, inputs, profile): a tuple of new arrays; `inputs` is a tuple of arrays in the model's order. With
+ * `profile` a pair of these and the nanoseconds of each step. */
 PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"session", "inputs", "profile", NULL};
@@ -287,7 +308,8 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
     vme_session *session = session_argument("_model_run", args, count, keywords, names, 3, 2, values);
     if (session == NULL || array_argument_bool(values[2], false, &profile) < 0)
         return NULL;
-    const int inputs = vme_model_count(vme_session_model(session), false), outputs = vme_model_count(vme_session_model(session), true);
+    const int inputs = vme_model_count(vme_session_model(session), false),
+              outputs = vme_model_count(vme_session_model(session), true);
     const vme_tensor **tensors;
     PyObject *held = inputs_of(session, values[1], outputs, &tensors);
     if (held == NULL)
@@ -314,8 +336,11 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
             tensors[inputs + i] = &output->t;
         }
     }
-    if (made != NULL && array_check_status(state, ENGINE(ARRAY_WORK_RELEASE, profile ? vme_session_profile(session, tensors, tensors + inputs, ns)
-                                                         : vme_session_run(session, tensors, tensors + inputs))) < 0)
+    if (made != NULL
+        && array_check_status(
+               state, ENGINE(ARRAY_WORK_RELEASE, profile ? vme_session_profile(session, tensors, tensors + inputs, ns)
+                                                         : vme_session_run(session, tensors, tensors + inputs)))
+               < 0)
         Py_CLEAR(made);
     if (made != NULL && profile)
         made = with_times(made, vme_model_steps(plan), ns);

@@ -1,11 +1,10 @@
 /* `vmhost.engine._array`: the array type and its functions, the same in the host and in every VM.
  *
- * Each interpreter has its own module, types, free lists and context: nothing here is shared but code. The context comes from who
- * owns the interpreter (see vme_python.h), else the module makes one that charges nobody.
+ * Each interpreter has its own module, types, free lists and context: nothing here is shared but code. The context
+ * comes from who owns the interpreter (see vme_python.h), else the module makes one that charges nobody.
  */
 #include "methods.h"
 #include "signatures.h"
-
 
 static struct PyModuleDef definition;
 
@@ -50,7 +49,8 @@ static PyObject *api_from_buffer(PyObject *module, vme_buffer *buffer, int dtype
         return PyErr_Format(PyExc_TypeError, "dtype number %d is unknown", dtype);
     if (array_check_status(state, vme_shape_bytes((vme_dtype)dtype, rank, shape, own_strides, &bytes)) < 0)
         return NULL;
-    vme_tensor view = {buffer, (char *)vme_buffer_data(buffer) + offset, shape, strides != NULL ? strides : own_strides, rank, dtype};
+    vme_tensor view = {
+        buffer, (char *)vme_buffer_data(buffer) + offset, shape, strides != NULL ? strides : own_strides, rank, dtype};
     if (array_check_status(state, vme_tensor_check(&view)) < 0)
         return NULL;
     return (PyObject *)array_on_buffer(state, vme_buffer_ref(buffer), dtype, rank, shape, strides, view.data, 0);
@@ -86,10 +86,18 @@ static int api_init(PyObject *module)
         return -1;
     }
     *api = (struct vme_python_api){
-        .abi = VME_PYTHON_ABI, .size = sizeof *api, .module = module,
-        .array_check = api_check, .array_view = api_view, .array_writable = api_writable,
-        .array_must_be_copied = api_must_be_copied, .array_copied = api_copied,
-        .array_from_buffer = api_from_buffer, .context = api_context, .array_scalar = api_scalar, .scalar_new = api_scalar_new,
+        .abi = VME_PYTHON_ABI,
+        .size = sizeof *api,
+        .module = module,
+        .array_check = api_check,
+        .array_view = api_view,
+        .array_writable = api_writable,
+        .array_must_be_copied = api_must_be_copied,
+        .array_copied = api_copied,
+        .array_from_buffer = api_from_buffer,
+        .context = api_context,
+        .array_scalar = api_scalar,
+        .scalar_new = api_scalar_new,
     };
     PyObject *capsule = PyCapsule_New(api, VME_PYTHON_CAPSULE, api_free);
     if (capsule == NULL) {
@@ -97,9 +105,11 @@ static int api_init(PyObject *module)
         return -1;
     }
     /* not in the module: there, programs could take it away, or let go of the module while others hold the table */
-    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get());     /* borrowed */
+    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get()); /* borrowed */
     int rc = owned == NULL || PyDict_SetItemString(owned, "vmhost.engine._array", module) < 0
-             || PyDict_SetItemString(owned, VME_PYTHON_CAPSULE, capsule) < 0 ? -1 : 0;
+                     || PyDict_SetItemString(owned, VME_PYTHON_CAPSULE, capsule) < 0
+                 ? -1
+                 : 0;
     Py_DECREF(capsule);
     return rc;
 }
@@ -112,10 +122,10 @@ PyObject *array_function__statistics(PyObject *module, ARRAY_VECTORCALL)
     vme_statistics counts;
     array_free_lists_clear(state);
     vme_context_statistics(state->context, &counts);
-    return Py_BuildValue("{sLsLsLsLsLsLsK}", "live_bytes", (long long)counts.live_bytes, "peak_bytes", (long long)counts.peak_bytes,
-                         "buffers", (long long)counts.buffers, "operators", (long long)counts.operators, "stopped",
-                         (long long)counts.stopped, "refused", (long long)counts.refused, "helper_cpu_ns",
-                         (unsigned long long)counts.helper_cpu_ns);
+    return Py_BuildValue("{sLsLsLsLsLsLsK}", "live_bytes", (long long)counts.live_bytes, "peak_bytes",
+                         (long long)counts.peak_bytes, "buffers", (long long)counts.buffers, "operators",
+                         (long long)counts.operators, "stopped", (long long)counts.stopped, "refused",
+                         (long long)counts.refused, "helper_cpu_ns", (unsigned long long)counts.helper_cpu_ns);
 }
 
 /* _address(a): of the first element, to compare with another array's. */
@@ -126,7 +136,8 @@ PyObject *array_function__address(PyObject *module, ARRAY_VECTORCALL)
     return PyLong_FromVoidPtr(((array *)args[0])->t.data);
 }
 
-/* _shortest(a): for each element of a float array, as a list, the fewest digits that read back as it: "1.5", "1e-05". */
+/* _shortest(a): for each element of a float array, as a list, the fewest digits that read back as it: "1.5", "1e-05".
+ */
 PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
 {
     if (count != 1 || !is_array(args[0]) || !dtype_is_float(((array *)args[0])->t.dtype))
@@ -176,16 +187,16 @@ PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
 }
 
 #define FUNCTION(name) \
-    {#name, (PyCFunction)(void (*)(void))array_function_##name, METH_FASTCALL | METH_KEYWORDS, #name SIGNATURE_##name "\n--\n\n"},
+    {#name, (PyCFunction)(void (*)(void))array_function_##name, METH_FASTCALL | METH_KEYWORDS, \
+     #name SIGNATURE_##name "\n--\n\n"},
 static PyMethodDef functions[] = {
-    ARRAY_FUNCTIONS(FUNCTION)
-    {NULL, NULL, 0, NULL},
+    ARRAY_FUNCTIONS(FUNCTION){NULL, NULL, 0, NULL},
 };
 
 /* ---- coming and going */
 static int context_init(array_state *state)
 {
-    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get());     /* borrowed */
+    PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get()); /* borrowed */
     PyObject *capsule = NULL;
     if (owned != NULL && PyDict_GetItemStringRef(owned, VME_CONTEXT_CAPSULE, &capsule) < 0)
         return -1;
@@ -269,7 +280,4 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__array(void);
-PyMODINIT_FUNC PyInit__array(void)
-{
-    return PyModuleDef_Init(&definition);
-}
+PyMODINIT_FUNC PyInit__array(void) { return PyModuleDef_Init(&definition); }

@@ -27,17 +27,25 @@ static array *sorted(array *self, PyObject *axis_value, PyObject *descending_val
     } else if (axis_value != NULL && array_argument_axis(state, axis_value, self->t.rank, &axis) < 0)
         goto done;
     made = array_new(state, places ? VME_INT64 : over->t.dtype, over->t.rank, over->t.shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(over->size * 16, places
-            ? vme_argsort(state->context, &over->t, axis, descending, &made->t)
-            : vme_sort(state->context, &over->t, axis, descending, &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(
+               state, ENGINE(over->size * 16, places ? vme_argsort(state->context, &over->t, axis, descending, &made->t)
+                                                     : vme_sort(state->context, &over->t, axis, descending, &made->t)))
+               < 0)
         Py_CLEAR(made);
 done:
     Py_XDECREF(over);
     return made;
 }
 
-static PyObject *sort(array_state *state, array *self, PyObject **values) { return (PyObject *)sorted(self, values[1], values[5], false); }
-static PyObject *argsort(array_state *state, array *self, PyObject **values) { return (PyObject *)sorted(self, values[1], values[5], true); }
+static PyObject *sort(array_state *state, array *self, PyObject **values)
+{
+    return (PyObject *)sorted(self, values[1], values[5], false);
+}
+static PyObject *argsort(array_state *state, array *self, PyObject **values)
+{
+    return (PyObject *)sorted(self, values[1], values[5], true);
+}
 ARRAY_FUNCTION_OF(sort, sort_names, 4, 1, 6, sort)
 ARRAY_BOTH_OF(argsort, sort_names, 4, 1, 6, argsort)
 
@@ -61,12 +69,15 @@ static PyObject *select_elements(array_state *state, array *self, PyObject **val
     int64_t kth[VME_RANK_MOST];
     int count, axis;
     bool places;
-    if (array_argument_shape(values[1], &count, kth) < 0 || array_argument_axis(state, values[2], self->t.rank, &axis) < 0
+    if (array_argument_shape(values[1], &count, kth) < 0
+        || array_argument_axis(state, values[2], self->t.rank, &axis) < 0
         || array_argument_bool(values[3], false, &places) < 0)
         return NULL;
     array *made = array_new(state, places ? VME_INT64 : self->t.dtype, self->t.rank, self->t.shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(self->size * 4, vme_partition(state->context, &self->t, axis, count, kth, places,
-                                                                                      &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(state, ENGINE(self->size * 4, vme_partition(state->context, &self->t, axis, count, kth,
+                                                                          places, &made->t)))
+               < 0)
         Py_CLEAR(made);
     return (PyObject *)made;
 }
@@ -78,8 +89,10 @@ static PyObject *partition(array_state *state, array *self, PyObject **values)
 {
     if (array_require_writable(self, "sort array is read-only") < 0)
         return NULL;
-    PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._sets"), *axis = values[2] != NULL ? Py_NewRef(values[2]) : PyLong_FromLong(-1);
-    PyObject *made = module == NULL || axis == NULL ? NULL : PyObject_CallMethod(module, "partition", "OOO", self, values[1], axis);
+    PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._sets"),
+             *axis = values[2] != NULL ? Py_NewRef(values[2]) : PyLong_FromLong(-1);
+    PyObject *made =
+        module == NULL || axis == NULL ? NULL : PyObject_CallMethod(module, "partition", "OOO", self, values[1], axis);
     int result = made == NULL ? -1 : array_assign(self, (array *)made);
     Py_XDECREF(module);
     Py_XDECREF(axis);
@@ -103,7 +116,9 @@ static PyObject *searchsorted(array_state *state, array *self, PyObject **values
     } else
         over = (array *)Py_NewRef(self);
     int weak = element_weak(values[1]);
-    wanted = over == NULL ? NULL : weak != WEAK_NONE ? array_scalar_from(state, -1, values[1]) : array_from_any(state, values[1], -1);
+    wanted = over == NULL        ? NULL
+             : weak != WEAK_NONE ? array_scalar_from(state, -1, values[1])
+                                 : array_from_any(state, values[1], -1);
     if (wanted == NULL)
         goto done;
     int dtype = (int)vme_dtype_promote((vme_dtype)over->t.dtype, (vme_dtype)wanted->t.dtype);
@@ -114,8 +129,10 @@ static PyObject *searchsorted(array_state *state, array *self, PyObject **values
     if (over == NULL || wanted == NULL)
         goto done;
     made = array_new(state, VME_INT64, wanted->t.rank, wanted->t.shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(made->size * 16, vme_searchsorted(state->context, &over->t, &wanted->t, right,
-                                                                                          &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(
+               state, ENGINE(made->size * 16, vme_searchsorted(state->context, &over->t, &wanted->t, right, &made->t)))
+               < 0)
         Py_CLEAR(made);
 done:
     Py_XDECREF(over);
@@ -144,7 +161,10 @@ PyObject *array_function__words(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     uint64_t own_key[2] = {key[0], key[1]}, own_counter[4] = {counter[0], counter[1], counter[2], counter[3]};
     array *made = array_new(state, VME_UINT64, 1, shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(made->size * 8, vme_philox(state->context, own_key, own_counter, first, &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(state,
+                              ENGINE(made->size * 8, vme_philox(state->context, own_key, own_counter, first, &made->t)))
+               < 0)
         Py_CLEAR(made);
     return (PyObject *)made;
 }

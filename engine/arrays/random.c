@@ -3,18 +3,22 @@
 
 #include "vme_random.h"
 
-/* _random(state, kind, parameters, out): fills `out`; `state` is a uint64 array of 13, struct vme_random_state, moved on in place. */
+/* _random(state, kind, parameters, out): fills `out`; `state` is a uint64 array of 13, struct vme_random_state, moved
+ * on in place. */
 PyObject *array_function__random(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     int64_t kind;
     const vme_tensor *parameters[3] = {NULL, NULL, NULL};
-    if (count != 4 || keywords != NULL || !is_array(args[0]) || !PyTuple_Check(args[2]) || PyTuple_GET_SIZE(args[2]) > 3 || !is_array(args[3]))
+    if (count != 4 || keywords != NULL || !is_array(args[0]) || !PyTuple_Check(args[2]) || PyTuple_GET_SIZE(args[2]) > 3
+        || !is_array(args[3]))
         return PyErr_Format(PyExc_TypeError, "_random(state, kind, parameters, out)");
     array *own = (array *)args[0], *out = (array *)args[3];
-    if (own->t.dtype != VME_UINT64 || own->size * 8 != (int64_t)sizeof(vme_random_state) || !(own->flags & ARRAY_CONTIGUOUS))
+    if (own->t.dtype != VME_UINT64 || own->size * 8 != (int64_t)sizeof(vme_random_state)
+        || !(own->flags & ARRAY_CONTIGUOUS))
         return PyErr_Format(PyExc_ValueError, "_random(): the state is 13 words");
-    if (array_argument_int(args[1], 0, &kind) < 0 || array_require_writable(own, "the generator's state is read-only") < 0
+    if (array_argument_int(args[1], 0, &kind) < 0
+        || array_require_writable(own, "the generator's state is read-only") < 0
         || array_require_writable(out, "output array is read-only") < 0)
         return NULL;
     if (kind < 0 || kind >= VME_RANDOM_KINDS)
@@ -25,13 +29,13 @@ PyObject *array_function__random(PyObject *module, ARRAY_VECTORCALL)
             return PyErr_Format(PyExc_TypeError, "_random(): parameters are arrays");
         parameters[i] = &((array *)parameter)->t;
     }
-    vme_random_state moving;        /* a copy: another thread of this interpreter may draw meanwhile */
+    vme_random_state moving; /* a copy: another thread of this interpreter may draw meanwhile */
     memcpy(&moving, own->t.data, sizeof moving);
-    vme_status status = WRITING(state, ENGINE(out->size * 8, vme_random(state->context, &moving, (vme_random_kind)kind, parameters,
-                                                                        &out->t)));
+    vme_status status = WRITING(
+        state, ENGINE(out->size * 8, vme_random(state->context, &moving, (vme_random_kind)kind, parameters, &out->t)));
     if (status != VME_OK)
         return array_fail(state, status);
-    if (array_require_writable(own, "the generator's state is read-only") < 0)      /* it may have crossed meanwhile */
+    if (array_require_writable(own, "the generator's state is read-only") < 0) /* it may have crossed meanwhile */
         return NULL;
     memcpy(own->t.data, &moving, sizeof moving);
     return Py_NewRef(Py_None);

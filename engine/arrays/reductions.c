@@ -3,10 +3,10 @@
 
 static int reduce_cost(int op) { return op == VME_PROD ? 2 : 1; }
 
-/* Makes the output of a reduction: without the reduced dimensions, or with size 1 there. `full` gets the view that the engine
- * writes, whose shape and strides are the caller's arrays. */
-static array *reduced_new(array *self, uint64_t axes, bool keep, int dtype, array *out, vme_tensor *full, int64_t *shape,
-                          int64_t *strides)
+/* Makes the output of a reduction: without the reduced dimensions, or with size 1 there. `full` gets the view that the
+ * engine writes, whose shape and strides are the caller's arrays. */
+static array *reduced_new(array *self, uint64_t axes, bool keep, int dtype, array *out, vme_tensor *full,
+                          int64_t *shape, int64_t *strides)
 {
     int64_t kept[VME_RANK_MOST], step = vme_dtype_size((vme_dtype)dtype);
     int rank = 0;
@@ -18,8 +18,10 @@ static array *reduced_new(array *self, uint64_t axes, bool keep, int dtype, arra
     array *made;
     if (out != NULL) {
         if (out->t.rank != rank || memcmp(out->t.shape, kept, (size_t)rank * sizeof *kept) != 0) {
-            PyErr_Format(PyExc_ValueError, "output parameter for reduction operation has the wrong number of dimensions or the wrong "
-                         "shape: expected %d dimensions, got %d", rank, out->t.rank);
+            PyErr_Format(PyExc_ValueError,
+                         "output parameter for reduction operation has the wrong number of dimensions or the wrong "
+                         "shape: expected %d dimensions, got %d",
+                         rank, out->t.rank);
             return NULL;
         }
         made = (array *)Py_NewRef(out);
@@ -79,8 +81,12 @@ static array *masked(array *self, PyObject *where, int op, PyObject *initial)
     else if (initial != NULL)
         neutral = Py_NewRef(initial);
     else
-        PyErr_Format(PyExc_ValueError, "reduction operation '%s' does not have an identity, so to use a where mask one has to specify "
-                     "'initial'", op == VME_MAX ? "maximum" : op == VME_MIN ? "minimum" : vme_reduce_name((vme_reduce_op)op));
+        PyErr_Format(PyExc_ValueError,
+                     "reduction operation '%s' does not have an identity, so to use a where mask one has to specify "
+                     "'initial'",
+                     op == VME_MAX   ? "maximum"
+                     : op == VME_MIN ? "minimum"
+                                     : vme_reduce_name((vme_reduce_op)op));
     array *made = NULL, *mask = neutral == NULL ? NULL : array_from_any(self->state, where, VME_BOOL);
     array *value = mask == NULL ? NULL : array_scalar_from(self->state, self->t.dtype, neutral);
     if (value != NULL) {
@@ -89,8 +95,10 @@ static array *masked(array *self, PyObject *where, int op, PyObject *initial)
         int rank;
         if (array_check_status(self->state, vme_shape_broadcast(2, both, &rank, shape)) == 0)
             made = array_new(self->state, self->t.dtype, rank, shape, false);
-        if (made != NULL && array_check_status(self->state, ENGINE(self->size, vme_where(self->state->context, &mask->t, &self->t,
-                                                                                        &value->t, &made->t))) < 0)
+        if (made != NULL
+            && array_check_status(self->state, ENGINE(self->size, vme_where(self->state->context, &mask->t, &self->t,
+                                                                            &value->t, &made->t)))
+                   < 0)
             Py_CLEAR(made);
     }
     Py_XDECREF(neutral);
@@ -111,7 +119,7 @@ static PyObject *reduce_by(array *self, int op, PyObject **values)
     if ((dtype < 0 && PyErr_Occurred()) || array_argument_axes(state, values[1], self->t.rank, &axes) < 0
         || array_argument_out(values[3], &out) < 0 || array_argument_bool(values[4], false, &keep) < 0)
         return NULL;
-    if (out != NULL && dtype < 0 && (op == VME_SUM || op == VME_PROD))      /* as NumPy: into `out` whatever it is */
+    if (out != NULL && dtype < 0 && (op == VME_SUM || op == VME_PROD)) /* as NumPy: into `out` whatever it is */
         dtype = (int)vme_dtype_promote((vme_dtype)self->t.dtype, (vme_dtype)out->t.dtype);
     if (values[6] == NULL || values[6] == Py_True)
         return array_reduce(self, op, axes, keep, dtype, out, initial);
@@ -136,8 +144,14 @@ static PyObject *extreme(array *self, int op, PyObject **values)
 }
 static PyObject *max(array_state *state, array *self, PyObject **values) { return extreme(self, VME_MAX, values); }
 static PyObject *min(array_state *state, array *self, PyObject **values) { return extreme(self, VME_MIN, values); }
-static PyObject *known_max(array_state *state, array *self, PyObject **values) { return extreme(self, VME_KNOWN_MAX, values); }
-static PyObject *known_min(array_state *state, array *self, PyObject **values) { return extreme(self, VME_KNOWN_MIN, values); }
+static PyObject *known_max(array_state *state, array *self, PyObject **values)
+{
+    return extreme(self, VME_KNOWN_MAX, values);
+}
+static PyObject *known_min(array_state *state, array *self, PyObject **values)
+{
+    return extreme(self, VME_KNOWN_MIN, values);
+}
 static PyObject *truth(array *self, int op, PyObject **values)
 {
     PyObject *all[7] = {values[0], values[1], NULL, values[2], values[3], NULL, values[4]};
@@ -197,17 +211,20 @@ PyObject *array_function__reduceat(PyObject *module, ARRAY_VECTORCALL)
     in.shape = in_shape;
     out.shape = out_shape;
     for (int64_t i = 0; i < starts->size; i++) {
-        int64_t start = ((const int64_t *)starts->t.data)[i], stop = i + 1 < starts->size ? ((const int64_t *)starts->t.data)[i + 1] : length;
+        int64_t start = ((const int64_t *)starts->t.data)[i],
+                stop = i + 1 < starts->size ? ((const int64_t *)starts->t.data)[i + 1] : length;
         if (start < 0 || start >= length) {
-            PyErr_Format(PyExc_IndexError, "index %lld out-of-bounds in %S.reduceat [0, %lld)", (long long)start, args[3], (long long)length);
+            PyErr_Format(PyExc_IndexError, "index %lld out-of-bounds in %S.reduceat [0, %lld)", (long long)start,
+                         args[3], (long long)length);
             Py_CLEAR(made);
             break;
         }
         in_shape[0] = stop > start ? stop - start : 1;
         in.data = self->t.data + start * self->t.strides[0];
         out.data = made->t.data + i * made->t.strides[0];
-        if (array_check_status(state, ENGINE(self->size / length * in_shape[0], vme_reduce(state->context, (vme_reduce_op)op, loop, &in, 1,
-                                                                                          NULL, &out))) < 0) {
+        if (array_check_status(state, ENGINE(self->size / length * in_shape[0],
+                                             vme_reduce(state->context, (vme_reduce_op)op, loop, &in, 1, NULL, &out)))
+            < 0) {
             Py_CLEAR(made);
             break;
         }
@@ -326,12 +343,17 @@ static PyObject *scan(array *self, int op, PyObject **values)
         dtype = out->t.dtype;
     if (dtype >= 0)
         loop = result = (vme_dtype)dtype;
-    if (out != NULL && (out->t.rank != over->t.rank || memcmp(out->t.shape, over->t.shape, (size_t)out->t.rank * sizeof(int64_t)) != 0))
+    if (out != NULL
+        && (out->t.rank != over->t.rank
+            || memcmp(out->t.shape, over->t.shape, (size_t)out->t.rank * sizeof(int64_t)) != 0))
         PyErr_SetString(PyExc_ValueError, "provided out is the wrong size for the accumulation.");
     else
-        made = out != NULL ? (array *)Py_NewRef(out) : array_new(state, (int)result, over->t.rank, over->t.shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(over->size * 2, vme_scan(state->context, (vme_scan_op)op, loop, &over->t, axis,
-                                                                                  &made->t))) < 0)
+        made =
+            out != NULL ? (array *)Py_NewRef(out) : array_new(state, (int)result, over->t.rank, over->t.shape, false);
+    if (made != NULL
+        && array_check_status(
+               state, ENGINE(over->size * 2, vme_scan(state->context, (vme_scan_op)op, loop, &over->t, axis, &made->t)))
+               < 0)
         Py_CLEAR(made);
 done:
     Py_XDECREF(over);

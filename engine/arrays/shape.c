@@ -17,8 +17,8 @@ array *array_transpose(array *self, const int *order)
     return array_view_of(self, self->t.dtype, rank, shape, strides, self->t.data);
 }
 
-/* Strides that walk the same elements in the same order in the new shape; false where only a copy can. Groups dimensions of both
- * shapes with equal products, as NumPy does. */
+/* Strides that walk the same elements in the same order in the new shape; false where only a copy can. Groups
+ * dimensions of both shapes with equal products, as NumPy does. */
 static bool strides_for_shape(const array *self, int rank, const int64_t *shape, int64_t *strides)
 {
     int64_t old_shape[VME_RANK_MOST], old_strides[VME_RANK_MOST];
@@ -47,7 +47,7 @@ static bool strides_for_shape(const array *self, int rank, const int64_t *shape,
         old_begin = old_end++;
     }
     int64_t last = begin > 0 ? strides[begin - 1] : vme_dtype_size((vme_dtype)self->t.dtype);
-    for (; begin < rank; begin++)       /* what is left has size 1 */
+    for (; begin < rank; begin++) /* what is left has size 1 */
         strides[begin] = last;
     return true;
 }
@@ -78,7 +78,8 @@ array *array_reshape(array *self, int rank, const int64_t *wanted)
     if (!fits) {
         PyObject *text = array_shape_text(rank, wanted);
         if (text != NULL)
-            PyErr_Format(PyExc_ValueError, "cannot reshape array of size %lld into shape %U", (long long)self->size, text);
+            PyErr_Format(PyExc_ValueError, "cannot reshape array of size %lld into shape %U", (long long)self->size,
+                         text);
         Py_XDECREF(text);
         return NULL;
     }
@@ -106,7 +107,8 @@ char array_argument_order(PyObject *value, const array *of, char absent)
     if (order == 'C' || order == 'F' || order == 'K')
         return order;
     if (!PyErr_Occurred())
-        PyErr_Format(PyUnicode_Check(value) ? PyExc_ValueError : PyExc_TypeError, "order must be one of 'C', 'F', 'A', or 'K' (got %R)", value);
+        PyErr_Format(PyUnicode_Check(value) ? PyExc_ValueError : PyExc_TypeError,
+                     "order must be one of 'C', 'F', 'A', or 'K' (got %R)", value);
     return 0;
 }
 
@@ -114,7 +116,7 @@ char array_argument_order(PyObject *value, const array *of, char absent)
 static array *as_it_lies(array *of)
 {
     int order[VME_RANK_MOST];
-    for (int i = 0; i < of->t.rank; i++) {      /* insertion sort; equal ones stay */
+    for (int i = 0; i < of->t.rank; i++) { /* insertion sort; equal ones stay */
         int at = i;
         for (; at > 0 && llabs(of->t.strides[order[at - 1]]) < llabs(of->t.strides[i]); at--)
             order[at] = order[at - 1];
@@ -127,7 +129,7 @@ static array *as_it_lies(array *of)
 static array *reshape_in_order(array *self, int rank, const int64_t *shape, PyObject *order, PyObject *copy)
 {
     if ((self->flags & ARRAY_SCALAR) && !array_given(copy))
-        copy = Py_True;         /* what becomes of a scalar may be written, unlike a view of it */
+        copy = Py_True; /* what becomes of a scalar may be written, unlike a view of it */
     char read = array_argument_order(order, self, 'C');
     if (read == 0)
         return NULL;
@@ -177,7 +179,8 @@ PyObject *array_method_reshape(PyObject *self, ARRAY_VECTORCALL)
         if (array_argument_shape(args[0], &rank, shape) < 0)
             return NULL;
     } else if (count > VME_RANK_MOST) {
-        return PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %zd", VME_RANK_MOST, count);
+        return PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %zd",
+                            VME_RANK_MOST, count);
     } else {
         rank = (int)count;
         for (int i = 0; i < rank; i++)
@@ -205,8 +208,10 @@ static array *in_one_row(array *self, PyObject *order, PyObject *copy)
     if (lying != self)
         order = NULL;
     array *made = lying == NULL || PyErr_Occurred() ? NULL : reshape_in_order(lying, 1, shape, order, copy);
-    if (made != NULL && made->t.buffer == self->t.buffer && made->size > 1 && made->t.strides[0] != vme_dtype_size((vme_dtype)made->t.dtype))
-        Py_SETREF(made, reshape_in_order(lying, 1, shape, order, Py_True));     /* NumPy gives a view of what lies in order only */
+    if (made != NULL && made->t.buffer == self->t.buffer && made->size > 1
+        && made->t.strides[0] != vme_dtype_size((vme_dtype)made->t.dtype))
+        Py_SETREF(made, reshape_in_order(lying, 1, shape, order,
+                                         Py_True)); /* NumPy gives a view of what lies in order only */
     Py_XDECREF(lying);
     return made;
 }
@@ -230,7 +235,7 @@ static PyObject *transpose_by(array *self, PyObject *axes)
     uint64_t seen = 0;
     if (!array_given(axes))
         return (PyObject *)array_transpose(self, NULL);
-    PyObject *items = PySequence_Tuple(axes);       /* not the list itself: an item's __index__ could change it */
+    PyObject *items = PySequence_Tuple(axes); /* not the list itself: an item's __index__ could change it */
     if (items == NULL)
         return NULL;
     int result = 0;
@@ -273,7 +278,8 @@ static const char *const swapaxes_names[] = {"a", "axis1", "axis2", NULL};
 static PyObject *swapaxes(array_state *state, array *self, PyObject **values)
 {
     int rank = self->t.rank, order[VME_RANK_MOST], first, second;
-    if (array_argument_axis(state, values[1], rank, &first) < 0 || array_argument_axis(state, values[2], rank, &second) < 0)
+    if (array_argument_axis(state, values[1], rank, &first) < 0
+        || array_argument_axis(state, values[2], rank, &second) < 0)
         return NULL;
     for (int i = 0; i < rank; i++)
         order[i] = i == first ? second : i == second ? first : i;
@@ -293,7 +299,8 @@ static PyObject *squeeze(array_state *state, array *self, PyObject **values)
     for (int i = 0; i < self->t.rank; i++) {
         bool out = axes >> i & 1;
         if (out && chosen && self->t.shape[i] != 1)
-            return PyErr_Format(PyExc_ValueError, "cannot select an axis to squeeze out which has size not equal to one");
+            return PyErr_Format(PyExc_ValueError,
+                                "cannot select an axis to squeeze out which has size not equal to one");
         if (out && self->t.shape[i] == 1)
             continue;
         shape[rank] = self->t.shape[i];
@@ -322,16 +329,19 @@ array *array_broadcast_to(array *self, int rank, const int64_t *shape)
         PyObject *own = array_shape_text(self->t.rank, self->t.shape), *wanted = array_shape_text(rank, shape);
         if (own != NULL && wanted != NULL) {
             if (extra < 0)
-                PyErr_SetString(PyExc_ValueError, "input operand has more dimensions than allowed by the axis remapping");
+                PyErr_SetString(PyExc_ValueError,
+                                "input operand has more dimensions than allowed by the axis remapping");
             else
-                PyErr_Format(PyExc_ValueError, "operands could not be broadcast together with remapped shapes [original->remapped]: "
-                             "%U  and requested shape %U", own, wanted);
+                PyErr_Format(PyExc_ValueError,
+                             "operands could not be broadcast together with remapped shapes [original->remapped]: "
+                             "%U  and requested shape %U",
+                             own, wanted);
         }
         Py_XDECREF(own);
         Py_XDECREF(wanted);
         return NULL;
     }
-    size_t bytes;       /* a view of any size is cheap, but its element count must be a number */
+    size_t bytes; /* a view of any size is cheap, but its element count must be a number */
     if (array_check_status(self->state, vme_shape_bytes((vme_dtype)self->t.dtype, rank, shape, NULL, &bytes)) < 0)
         return NULL;
     array *made = array_view_of(self, self->t.dtype, rank, shape, strides, self->t.data);
@@ -404,7 +414,10 @@ array *array_diagonal(array_state *state, array *self, PyObject **values)
         view->flags |= ARRAY_READ_ONLY;
     return view;
 }
-static PyObject *diagonal(array_state *state, array *self, PyObject **values) { return (PyObject *)array_diagonal(state, self, values); }
+static PyObject *diagonal(array_state *state, array *self, PyObject **values)
+{
+    return (PyObject *)array_diagonal(state, self, values);
+}
 ARRAY_BOTH_OF(diagonal, diagonal_names, 4, 1, 4, diagonal)
 
 /* ---- joining */
@@ -429,13 +442,13 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
     array_state *state = array_state_of(module);
     array *out, *result = NULL, *fresh = NULL;
     int dtype, casting, axis = 0;
-    if (array_arguments("concatenate", args, count, keywords, names, 3, 1, values) < 0 || array_argument_out(values[2], &out) < 0
-        || (casting = dtype_casting(values[4], CAST_SAME_KIND)) < 0)
+    if (array_arguments("concatenate", args, count, keywords, names, 3, 1, values) < 0
+        || array_argument_out(values[2], &out) < 0 || (casting = dtype_casting(values[4], CAST_SAME_KIND)) < 0)
         return NULL;
     dtype = array_argument_dtype(state, values[3], -1);
     if (dtype < 0 && PyErr_Occurred())
         return NULL;
-    PyObject *items = PySequence_Tuple(values[0]);      /* not the list itself: making an array of an item could change it */
+    PyObject *items = PySequence_Tuple(values[0]); /* not the list itself: making an array of an item could change it */
     if (items == NULL)
         return NULL;
     Py_ssize_t length = PyTuple_GET_SIZE(items);
@@ -461,7 +474,8 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
             if (ravelled == NULL)
                 goto done;
         }
-        common = common < 0 ? parts[i]->t.dtype : (int)vme_dtype_promote((vme_dtype)common, (vme_dtype)parts[i]->t.dtype);
+        common =
+            common < 0 ? parts[i]->t.dtype : (int)vme_dtype_promote((vme_dtype)common, (vme_dtype)parts[i]->t.dtype);
     }
     int rank = parts[0]->t.rank;
     if (rank == 0) {
@@ -473,8 +487,8 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
     if (dtype < 0)
         dtype = out != NULL ? out->t.dtype : common;
     if (!dtype_can_cast(common, dtype, casting)) {
-        PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to %R according to the rule 'same_kind'", state->dtypes[common],
-                     state->dtypes[dtype]);
+        PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to %R according to the rule 'same_kind'",
+                     state->dtypes[common], state->dtypes[dtype]);
         goto done;
     }
     int64_t shape[VME_RANK_MOST];
@@ -482,14 +496,18 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
     shape[axis] = 0;
     for (Py_ssize_t i = 0; i < length; i++) {
         if (parts[i]->t.rank != rank) {
-            PyErr_Format(PyExc_ValueError, "all the input arrays must have same number of dimensions, but the array at index 0 has %d "
-                         "dimension(s) and the array at index %zd has %d dimension(s)", rank, i, parts[i]->t.rank);
+            PyErr_Format(PyExc_ValueError,
+                         "all the input arrays must have same number of dimensions, but the array at index 0 has %d "
+                         "dimension(s) and the array at index %zd has %d dimension(s)",
+                         rank, i, parts[i]->t.rank);
             goto done;
         }
         for (int d = 0; d < rank; d++)
             if (d != axis && parts[i]->t.shape[d] != shape[d]) {
-                PyErr_Format(PyExc_ValueError, "all the input array dimensions except for the concatenation axis must match exactly, "
-                             "but along dimension %d, the array at index 0 has size %lld and the array at index %zd has size %lld",
+                PyErr_Format(PyExc_ValueError,
+                             "all the input array dimensions except for the concatenation axis must match exactly, "
+                             "but along dimension %d, the array at index 0 has size %lld and the array at index %zd "
+                             "has size %lld",
                              d, (long long)shape[d], i, (long long)parts[i]->t.shape[d]);
                 goto done;
             }
@@ -502,7 +520,7 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
         }
     }
     if (out == NULL) {
-        bool reversed = rank > 1;               /* as NumPy: Fortran order of all parts is the result's, too */
+        bool reversed = rank > 1; /* as NumPy: Fortran order of all parts is the result's, too */
         for (Py_ssize_t i = 0; i < length; i++)
             for (int d = 1; d < rank; d++)
                 reversed = reversed && llabs(parts[i]->t.strides[d - 1]) < llabs(parts[i]->t.strides[d]);
@@ -544,8 +562,10 @@ static PyObject *pad(array_state *state, array *self, PyObject **values)
     if (rank != self->t.rank || before_rank != rank)
         return PyErr_Format(PyExc_ValueError, "before and shape must have one size for each dimension");
     array *made = array_new(state, self->t.dtype, rank, shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(made->size, vme_pad(state->context, (vme_pad_mode)mode, &self->t, before,
-                                                                             element, &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(state, ENGINE(made->size, vme_pad(state->context, (vme_pad_mode)mode, &self->t, before,
+                                                                element, &made->t)))
+               < 0)
         Py_CLEAR(made);
     return (PyObject *)made;
 }
@@ -575,7 +595,8 @@ static PyObject *roll(array_state *state, array *self, PyObject **values)
     if (rank != self->t.rank)
         return PyErr_Format(PyExc_ValueError, "shifts must have one number for each dimension");
     array *made = array_new_like(self, self->t.dtype);
-    if (made != NULL && array_check_status(state, ENGINE(made->size, vme_roll(state->context, &self->t, shifts, &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(state, ENGINE(made->size, vme_roll(state->context, &self->t, shifts, &made->t))) < 0)
         Py_CLEAR(made);
     return (PyObject *)made;
 }

@@ -10,7 +10,8 @@ static int largest(array *of, uint64_t *value)
     const vme_tensor number = {NULL, (char *)value, &one, &step, 1, VME_UINT64};
     vme_tensor plain = of->t;
     plain.dtype = VME_UINT64;
-    return array_check_status(of->state, ENGINE(of->size, vme_reduce(of->state->context, VME_MAX, VME_UINT64, &plain, 1, NULL, &number)));
+    return array_check_status(
+        of->state, ENGINE(of->size, vme_reduce(of->state->context, VME_MAX, VME_UINT64, &plain, 1, NULL, &number)));
 }
 
 /* _bincount(places, weights or None, least length): contiguous vectors of int64 and float64, of one length */
@@ -36,8 +37,11 @@ PyObject *array_function__bincount(PyObject *module, ARRAY_VECTORCALL)
     if (places->size > 0 && (int64_t)most + 1 > length)
         length = (int64_t)most + 1;
     array *made = array_new(state, weighted ? VME_FLOAT64 : VME_INT64, 1, &length, true);
-    if (made != NULL && array_check_status(state, ENGINE(places->size * 2, vme_count(state->context, &places->t,
-            weighted ? &((array *)args[1])->t : NULL, &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(
+               state, ENGINE(places->size * 2,
+                             vme_count(state->context, &places->t, weighted ? &((array *)args[1])->t : NULL, &made->t)))
+               < 0)
         Py_CLEAR(made);
     return (PyObject *)made;
 }
@@ -53,13 +57,16 @@ PyObject *array_function__interp(PyObject *module, ARRAY_VECTORCALL)
     if (fp->t.rank != 1 || fp->size == 0 || fp->t.dtype != VME_FLOAT64 || !(fp->flags & ARRAY_CONTIGUOUS))
         return PyErr_Format(PyExc_ValueError, "_interp(): values are a vector of float64");
     for (int i = 0; i < 2; i++) {
-        ends[i] = args[3 + i] == Py_None ? ((const double *)fp->t.data)[i * (fp->size - 1)] : PyFloat_AsDouble(args[3 + i]);
+        ends[i] =
+            args[3 + i] == Py_None ? ((const double *)fp->t.data)[i * (fp->size - 1)] : PyFloat_AsDouble(args[3 + i]);
         if (ends[i] == -1 && PyErr_Occurred())
             return NULL;
     }
     array *made = array_new(state, VME_FLOAT64, x->t.rank, x->t.shape, false);
-    if (made != NULL && array_check_status(state, ENGINE(made->size * 16, vme_interpolate(state->context, &x->t, &xp->t, &fp->t, ends[0],
-                                                                                          ends[1], &made->t))) < 0)
+    if (made != NULL
+        && array_check_status(state, ENGINE(made->size * 16, vme_interpolate(state->context, &x->t, &xp->t, &fp->t,
+                                                                             ends[0], ends[1], &made->t)))
+               < 0)
         Py_CLEAR(made);
     return array_as_scalar(made);
 }

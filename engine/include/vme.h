@@ -1,15 +1,16 @@
-/* The tensor engine, as everything outside engine/src sees it: the cffi binding, the Python array type, the isolation core.
+/* The tensor engine, as everything outside engine/src sees it: the cffi binding, the Python array type, the isolation
+ * core.
  *
- * Words: a *buffer* is reference-counted bytes; a *tensor* is a view on one (dtype, shape, strides); a *context* says who
- * pays for memory and CPU and may stop the work; an *operator* writes its result into a tensor that the caller made.
- * No Python in here, and no mutable global but one process-wide state (threads, backend).
+ * Words: a *buffer* is reference-counted bytes; a *tensor* is a view on one (dtype, shape, strides); a *context* says
+ * who pays for memory and CPU and may stop the work; an *operator* writes its result into a tensor that the caller
+ * made. No Python in here, and no mutable global but one process-wide state (threads, backend).
  *
  * Threads: any thread may call with any context; one buffer must not be written by two calls at once. Operators use at
- * most 16 KiB of the calling thread's stack. Every operator polls its context's stop flag at least once a millisecond of
- * work per thread and then ends with VME_STOPPED, leaving its output half written but valid memory.
+ * most 16 KiB of the calling thread's stack. Every operator polls its context's stop flag at least once a millisecond
+ * of work per thread and then ends with VME_STOPPED, leaving its output half written but valid memory.
  *
- * Results: every function that can fail returns a status and leaves its outputs alone when it is not VME_OK; the sentence
- * that says why is kept for the calling thread until its next failing call (vme_message).
+ * Results: every function that can fail returns a status and leaves its outputs alone when it is not VME_OK; the
+ * sentence that says why is kept for the calling thread until its next failing call (vme_message).
  */
 #ifndef VME_H
 #define VME_H
@@ -22,23 +23,23 @@
 extern "C" {
 #endif
 
-#define VME_API __attribute__((visibility("default")))
-#define VME_ABI 3               /* changes when a struct or the meaning of a function does */
-#define VME_RANK_MOST 64        /* as NumPy 2 */
-#define VME_ALIGNMENT 64        /* bytes; every buffer that the engine allocates starts there */
+#define VME_API       __attribute__((visibility("default")))
+#define VME_ABI       3  /* changes when a struct or the meaning of a function does */
+#define VME_RANK_MOST 64 /* as NumPy 2 */
+#define VME_ALIGNMENT 64 /* bytes; every buffer that the engine allocates starts there */
 
 /* ---- status: one table to exceptions stands in engine/arrays/errors.c */
 typedef enum vme_status {
     VME_OK = 0,
-    VME_NO_MEMORY,              /* refused by the context's account, or by the system: MemoryError */
-    VME_BAD_SHAPE,              /* shapes that do not fit together, overflow, negative sizes: ValueError */
-    VME_BAD_DTYPE,              /* no such loop or cast: TypeError */
-    VME_BAD_INDEX,              /* out of bounds: IndexError */
-    VME_BAD_AXIS,               /* numpy.exceptions.AxisError's place: ValueError and IndexError at once */
-    VME_BAD_VALUE,              /* anything else about a value: ValueError */
-    VME_READ_ONLY,              /* the output is frozen or lent: ValueError */
-    VME_STOPPED,                /* the context was stopped: the pending exception of the VM follows */
-    VME_UNSUPPORTED,            /* this build or machine cannot: NotImplementedError */
+    VME_NO_MEMORY,   /* refused by the context's account, or by the system: MemoryError */
+    VME_BAD_SHAPE,   /* shapes that do not fit together, overflow, negative sizes: ValueError */
+    VME_BAD_DTYPE,   /* no such loop or cast: TypeError */
+    VME_BAD_INDEX,   /* out of bounds: IndexError */
+    VME_BAD_AXIS,    /* numpy.exceptions.AxisError's place: ValueError and IndexError at once */
+    VME_BAD_VALUE,   /* anything else about a value: ValueError */
+    VME_READ_ONLY,   /* the output is frozen or lent: ValueError */
+    VME_STOPPED,     /* the context was stopped: the pending exception of the VM follows */
+    VME_UNSUPPORTED, /* this build or machine cannot: NotImplementedError */
 } vme_status;
 
 VME_API const char *vme_status_name(vme_status status);
@@ -48,50 +49,61 @@ VME_API const char *vme_message(void);
 /* ---- dtypes, in NumPy's order of kinds */
 typedef enum vme_dtype {
     VME_BOOL = 0,
-    VME_INT8, VME_INT16, VME_INT32, VME_INT64,
-    VME_UINT8, VME_UINT16, VME_UINT32, VME_UINT64,
-    VME_FLOAT16, VME_FLOAT32, VME_FLOAT64,
-    VME_COMPLEX64, VME_COMPLEX128,
+    VME_INT8,
+    VME_INT16,
+    VME_INT32,
+    VME_INT64,
+    VME_UINT8,
+    VME_UINT16,
+    VME_UINT32,
+    VME_UINT64,
+    VME_FLOAT16,
+    VME_FLOAT32,
+    VME_FLOAT64,
+    VME_COMPLEX64,
+    VME_COMPLEX128,
     VME_DTYPE_COUNT,
 } vme_dtype;
 
-VME_API int vme_dtype_size(vme_dtype dtype);                    /* bytes of an element */
-VME_API const char *vme_dtype_name(vme_dtype dtype);            /* "float32" */
-VME_API const char *vme_dtype_format(vme_dtype dtype);          /* "f", as the struct module and the buffer protocol write it */
-VME_API bool vme_dtype_from_format(const char *format, vme_dtype *dtype);   /* false: none of ours, or not native order */
+VME_API int vme_dtype_size(vme_dtype dtype);           /* bytes of an element */
+VME_API const char *vme_dtype_name(vme_dtype dtype);   /* "float32" */
+VME_API const char *vme_dtype_format(vme_dtype dtype); /* "f", as the struct module and the buffer protocol write it */
+VME_API bool vme_dtype_from_format(const char *format, vme_dtype *dtype); /* false: none of ours, or not native order */
 /* The smallest dtype that holds both, as numpy.promote_types. Always exists. */
 VME_API vme_dtype vme_dtype_promote(vme_dtype a, vme_dtype b);
 
 /* ---- contexts: who pays, who stops. One per VM, one for the host. */
 typedef struct vme_context vme_context;
-typedef struct vme_account {    /* all may be NULL; called from any thread, also after the context is gone while buffers live */
+typedef struct vme_account { /* all may be NULL; called from any thread, also after the context is gone while buffers
+                                live */
     void *owner;
-    bool (*charge)(void *owner, size_t bytes);          /* false: refused, nothing charged */
+    bool (*charge)(void *owner, size_t bytes); /* false: refused, nothing charged */
     void (*release)(void *owner, size_t bytes);
-    /* Pays from now on for bytes whose payer ended (vme_context_end). Not `forced`: only if they fit; false: nothing charged. Must
-     * not call the engine. An account without it inherits nothing. */
+    /* Pays from now on for bytes whose payer ended (vme_context_end). Not `forced`: only if they fit; false: nothing
+     * charged. Must not call the engine. An account without it inherits nothing. */
     bool (*inherit)(void *owner, size_t bytes, bool forced);
-    void (*worked)(void *owner, uint64_t cpu_ns);       /* CPU that helper threads spent for this context */
-    void (*retain)(void *owner);                        /* once per context */
-    void (*forget)(void *owner);                        /* when the context and all buffers it paid for are gone */
+    void (*worked)(void *owner, uint64_t cpu_ns); /* CPU that helper threads spent for this context */
+    void (*retain)(void *owner);                  /* once per context */
+    void (*forget)(void *owner);                  /* when the context and all buffers it paid for are gone */
 } vme_account;
-#define VME_FLUSH_SUBNORMALS 1u     /* FTZ and DAZ while this context computes; off means NumPy's results */
+#define VME_FLUSH_SUBNORMALS 1u /* FTZ and DAZ while this context computes; off means NumPy's results */
 
 /* `account` is copied; NULL: nobody is charged (the host). */
 VME_API vme_status vme_context_new(const vme_account *account, unsigned flags, vme_context **context);
 VME_API vme_context *vme_context_ref(vme_context *context);
 VME_API void vme_context_unref(vme_context *context);
-/* Who it computed for is gone. What it paid for and others hold, one of them pays for from now on, also beyond what its account allows:
- * the first holder with room, else the first with an account, else the first of all (the host), else nobody. The context itself
- * lives on as long as it is referenced. */
+/* Who it computed for is gone. What it paid for and others hold, one of them pays for from now on, also beyond what its
+ * account allows: the first holder with room, else the first with an account, else the first of all (the host), else
+ * nobody. The context itself lives on as long as it is referenced. */
 VME_API void vme_context_end(vme_context *context);
-/* From any thread, also from a signal handler: operators of this context end with VME_STOPPED until it is called with false. */
+/* From any thread, also from a signal handler: operators of this context end with VME_STOPPED until it is called with
+ * false. */
 VME_API void vme_context_stop(vme_context *context, bool stop);
 VME_API bool vme_context_stopped(const vme_context *context);
 
 typedef struct vme_statistics {
-    int64_t live_bytes, peak_bytes, buffers;    /* buffers that this context paid for and that live; a count */
-    int64_t operators, stopped, refused;        /* operators begun; ended by a stop; allocations refused */
+    int64_t live_bytes, peak_bytes, buffers; /* buffers that this context paid for and that live; a count */
+    int64_t operators, stopped, refused;     /* operators begun; ended by a stop; allocations refused */
     uint64_t helper_cpu_ns;
 } vme_statistics;
 VME_API void vme_context_statistics(const vme_context *context, vme_statistics *statistics);
@@ -108,8 +120,8 @@ VME_API void vme_buffer_unref(vme_buffer *buffer);
 VME_API void *vme_buffer_data(const vme_buffer *buffer);
 VME_API size_t vme_buffer_size(const vme_buffer *buffer);
 VME_API int vme_buffer_references(const vme_buffer *buffer);
-/* Crossing a wall freezes: nobody writes while there is more than one holder. The last one may write again: asking, which only a
- * holder may do, thaws. */
+/* Crossing a wall freezes: nobody writes while there is more than one holder. The last one may write again: asking,
+ * which only a holder may do, thaws. */
 VME_API void vme_buffer_freeze(vme_buffer *buffer);
 VME_API bool vme_buffer_writable(vme_buffer *buffer);
 /* The same bytes, held by `holder`: what the receiver of a buffer keeps, so that it is known who holds it. */
@@ -119,62 +131,134 @@ VME_API vme_buffer *vme_buffer_whole(vme_buffer *buffer);
 
 /* ---- tensors: plain views, made and owned by the caller; `shape` and `strides` are the caller's arrays */
 typedef struct vme_tensor {
-    vme_buffer *buffer;         /* borrowed; keeps `data` alive */
-    char *data;                 /* the element at index 0, 0, … */
-    const int64_t *shape;       /* `rank` sizes, none negative */
-    const int64_t *strides;     /* `rank` steps in bytes; any sign, 0 for a broadcast dimension */
-    int32_t rank;               /* 0 .. VME_RANK_MOST */
-    int32_t dtype;              /* vme_dtype */
+    vme_buffer *buffer;     /* borrowed; keeps `data` alive */
+    char *data;             /* the element at index 0, 0, … */
+    const int64_t *shape;   /* `rank` sizes, none negative */
+    const int64_t *strides; /* `rank` steps in bytes; any sign, 0 for a broadcast dimension */
+    int32_t rank;           /* 0 .. VME_RANK_MOST */
+    int32_t dtype;          /* vme_dtype */
 } vme_tensor;
 
-/* Bytes of a C-contiguous array of this shape; VME_BAD_SHAPE when negative, above VME_RANK_MOST or too large for memory.
- * Writes the C-contiguous strides when `strides` is not NULL. */
+/* Bytes of a C-contiguous array of this shape; VME_BAD_SHAPE when negative, above VME_RANK_MOST or too large for
+ * memory. Writes the C-contiguous strides when `strides` is not NULL. */
 VME_API vme_status vme_shape_bytes(vme_dtype dtype, int rank, const int64_t *shape, int64_t *strides, size_t *bytes);
 /* Broadcasting of `count` shapes, as NumPy: `out_shape` has room for VME_RANK_MOST. */
 VME_API vme_status vme_shape_broadcast(int count, const vme_tensor *const *tensors, int *out_rank, int64_t *out_shape);
 /* VME_BAD_SHAPE unless every element of the view lies inside its buffer. For views that come from outside. */
 VME_API vme_status vme_tensor_check(const vme_tensor *tensor);
 
-/* ---- operators. Inputs broadcast to the output's shape; an output must be writable. An output may be the very view of an
- * input; other overlaps are resolved with a copy. dtypes of inputs and output may differ: values are cast on the way in
- * (to what *_types says) and on the way out (as NumPy's casting="unsafe"; the caller refuses casts it does not want). */
+/* ---- operators. Inputs broadcast to the output's shape; an output must be writable. An output may be the very view of
+ * an input; other overlaps are resolved with a copy. dtypes of inputs and output may differ: values are cast on the way
+ * in (to what *_types says) and on the way out (as NumPy's casting="unsafe"; the caller refuses casts it does not
+ * want). */
 typedef enum vme_unary_op {
-    VME_NEGATIVE, VME_POSITIVE, VME_ABSOLUTE, VME_SIGN, VME_INVERT, VME_LOGICAL_NOT,
-    VME_SQUARE, VME_SQRT, VME_CBRT, VME_RECIPROCAL,
-    VME_EXP, VME_EXP2, VME_EXPM1, VME_LOG, VME_LOG2, VME_LOG10, VME_LOG1P,
-    VME_SIN, VME_COS, VME_TAN, VME_ARCSIN, VME_ARCCOS, VME_ARCTAN,
-    VME_SINH, VME_COSH, VME_TANH, VME_ARCSINH, VME_ARCCOSH, VME_ARCTANH, VME_ERF,
-    VME_FLOOR, VME_CEIL, VME_TRUNC, VME_RINT,
-    VME_ISNAN, VME_ISINF, VME_ISFINITE, VME_SIGNBIT,
-    VME_REAL, VME_IMAG, VME_CONJUGATE,
+    VME_NEGATIVE,
+    VME_POSITIVE,
+    VME_ABSOLUTE,
+    VME_SIGN,
+    VME_INVERT,
+    VME_LOGICAL_NOT,
+    VME_SQUARE,
+    VME_SQRT,
+    VME_CBRT,
+    VME_RECIPROCAL,
+    VME_EXP,
+    VME_EXP2,
+    VME_EXPM1,
+    VME_LOG,
+    VME_LOG2,
+    VME_LOG10,
+    VME_LOG1P,
+    VME_SIN,
+    VME_COS,
+    VME_TAN,
+    VME_ARCSIN,
+    VME_ARCCOS,
+    VME_ARCTAN,
+    VME_SINH,
+    VME_COSH,
+    VME_TANH,
+    VME_ARCSINH,
+    VME_ARCCOSH,
+    VME_ARCTANH,
+    VME_ERF,
+    VME_FLOOR,
+    VME_CEIL,
+    VME_TRUNC,
+    VME_RINT,
+    VME_ISNAN,
+    VME_ISINF,
+    VME_ISFINITE,
+    VME_SIGNBIT,
+    VME_REAL,
+    VME_IMAG,
+    VME_CONJUGATE,
     VME_BITWISE_COUNT,
     VME_UNARY_COUNT,
 } vme_unary_op;
 
 typedef enum vme_binary_op {
-    VME_ADD, VME_SUBTRACT, VME_MULTIPLY, VME_DIVIDE, VME_FLOOR_DIVIDE, VME_REMAINDER, VME_FMOD, VME_POWER,
-    VME_MAXIMUM, VME_MINIMUM, VME_FMAX, VME_FMIN, VME_ARCTAN2, VME_HYPOT, VME_COPYSIGN, VME_NEXTAFTER, VME_LOGADDEXP,
-    VME_BITWISE_AND, VME_BITWISE_OR, VME_BITWISE_XOR, VME_LEFT_SHIFT, VME_RIGHT_SHIFT,
-    VME_EQUAL, VME_NOT_EQUAL, VME_LESS, VME_LESS_EQUAL, VME_GREATER, VME_GREATER_EQUAL,
-    VME_LOGICAL_AND, VME_LOGICAL_OR, VME_LOGICAL_XOR,
-    VME_HEAVISIDE, VME_GCD, VME_LCM,
+    VME_ADD,
+    VME_SUBTRACT,
+    VME_MULTIPLY,
+    VME_DIVIDE,
+    VME_FLOOR_DIVIDE,
+    VME_REMAINDER,
+    VME_FMOD,
+    VME_POWER,
+    VME_MAXIMUM,
+    VME_MINIMUM,
+    VME_FMAX,
+    VME_FMIN,
+    VME_ARCTAN2,
+    VME_HYPOT,
+    VME_COPYSIGN,
+    VME_NEXTAFTER,
+    VME_LOGADDEXP,
+    VME_BITWISE_AND,
+    VME_BITWISE_OR,
+    VME_BITWISE_XOR,
+    VME_LEFT_SHIFT,
+    VME_RIGHT_SHIFT,
+    VME_EQUAL,
+    VME_NOT_EQUAL,
+    VME_LESS,
+    VME_LESS_EQUAL,
+    VME_GREATER,
+    VME_GREATER_EQUAL,
+    VME_LOGICAL_AND,
+    VME_LOGICAL_OR,
+    VME_LOGICAL_XOR,
+    VME_HEAVISIDE,
+    VME_GCD,
+    VME_LCM,
     VME_BINARY_COUNT,
 } vme_binary_op;
 
 typedef enum vme_reduce_op {
-    VME_SUM, VME_PROD, VME_MAX, VME_MIN, VME_ALL, VME_ANY, VME_ARGMAX, VME_ARGMIN, VME_COUNT_NONZERO,
-    VME_KNOWN_MAX, VME_KNOWN_MIN,       /* of what is no NaN; NaN where nothing is left */
+    VME_SUM,
+    VME_PROD,
+    VME_MAX,
+    VME_MIN,
+    VME_ALL,
+    VME_ANY,
+    VME_ARGMAX,
+    VME_ARGMIN,
+    VME_COUNT_NONZERO,
+    VME_KNOWN_MAX,
+    VME_KNOWN_MIN, /* of what is no NaN; NaN where nothing is left */
     VME_REDUCE_COUNT,
 } vme_reduce_op;
 
 typedef enum vme_scan_op { VME_CUMSUM, VME_CUMPROD, VME_CUMMAX, VME_CUMMIN, VME_SCAN_COUNT } vme_scan_op;
 
-VME_API const char *vme_unary_name(vme_unary_op op);        /* "negative": NumPy's name */
+VME_API const char *vme_unary_name(vme_unary_op op); /* "negative": NumPy's name */
 VME_API const char *vme_binary_name(vme_binary_op op);
 VME_API const char *vme_reduce_name(vme_reduce_op op);
 VME_API const char *vme_scan_name(vme_scan_op op);
 
-/* What NumPy's ufunc of that name computes in (`loop`) and returns; VME_BAD_DTYPE with NumPy's sentence when it has no loop. */
+/* What NumPy's ufunc of that name computes in (`loop`) and returns; VME_BAD_DTYPE with NumPy's sentence when it has no
+ * loop. */
 VME_API vme_status vme_unary_types(vme_unary_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result);
 VME_API vme_status vme_binary_types(vme_binary_op op, vme_dtype a, vme_dtype b, vme_dtype *loop, vme_dtype *result);
 VME_API vme_status vme_reduce_types(vme_reduce_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result);
@@ -186,8 +270,8 @@ VME_API vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype lo
 VME_API vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, const vme_tensor *a,
                               const vme_tensor *b, const vme_tensor *out);
 /* out = condition ? a : b; condition is bool. */
-VME_API vme_status vme_where(vme_context *context, const vme_tensor *condition, const vme_tensor *a, const vme_tensor *b,
-                             const vme_tensor *out);
+VME_API vme_status vme_where(vme_context *context, const vme_tensor *condition, const vme_tensor *a,
+                             const vme_tensor *b, const vme_tensor *out);
 /* out = in, broadcast and cast: copies, transposes, astype, fill. */
 VME_API vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor *out);
 /* out[i] = start + i*step, `out` of rank 1; computed in float64 or int64. */
@@ -196,24 +280,26 @@ VME_API vme_status vme_arange(vme_context *context, double start, double step, i
 
 /* Reduces the dimensions whose bit is set in `axes` (bit i: dimension i). `out` has the rank of `in`, size 1 there.
  * `initial`: what the reduction starts from (one element of dtype `loop`), or NULL; without one, max, min, argmax and
- * argmin of nothing are VME_BAD_VALUE with NumPy's sentence. Floating sums are pairwise. argmax and argmin take one axis. */
-VME_API vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes,
-                              const void *initial, const vme_tensor *out);
+ * argmin of nothing are VME_BAD_VALUE with NumPy's sentence. Floating sums are pairwise. argmax and argmin take one
+ * axis. */
+VME_API vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in,
+                              uint64_t axes, const void *initial, const vme_tensor *out);
 VME_API vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const vme_tensor *in, int axis,
                             const vme_tensor *out);
 
-/* out[..., i, j] = sum over k of a[..., i, k] * b[..., k, j]; leading dimensions broadcast. All three of rank >= 2 and of one dtype
- * (cast before); any strides. bool is or-of-ands. */
+/* out[..., i, j] = sum over k of a[..., i, k] * b[..., k, j]; leading dimensions broadcast. All three of rank >= 2 and
+ * of one dtype (cast before); any strides. bool is or-of-ands. */
 VME_API vme_status vme_matmul(vme_context *context, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out);
 
 /* ---- data movement: the raster primitive. A region copies
  *   dst[dst_offset + sum i*dst_strides] = src[src_offset + sum i*src_strides]   for every index i below `size`,
- * offsets and strides in elements of one dtype, `src` and `dst` whole buffers. (MNN's Region; Walle, OSDI '22, section 4.1.) */
+ * offsets and strides in elements of one dtype, `src` and `dst` whole buffers. (MNN's Region; Walle, OSDI '22,
+ * section 4.1.) */
 #define VME_REGION_RANK 8
 typedef struct vme_region {
-    const char *source;         /* first element of the source buffer */
+    const char *source; /* first element of the source buffer */
     int64_t source_offset, destination_offset;
-    int32_t rank;               /* 1 .. VME_REGION_RANK */
+    int32_t rank; /* 1 .. VME_REGION_RANK */
     int64_t size[VME_REGION_RANK], source_strides[VME_REGION_RANK], destination_strides[VME_REGION_RANK];
 } vme_region;
 VME_API vme_status vme_raster(vme_context *context, int element_size, int count, const vme_region *regions,
@@ -222,8 +308,15 @@ VME_API vme_status vme_raster(vme_context *context, int element_size, int count,
 /* Transform operators, each lowered to regions in engine/src/operators/transform.c. */
 VME_API vme_status vme_concatenate(vme_context *context, int count, const vme_tensor *const *parts, int axis,
                                    const vme_tensor *out);
-typedef enum vme_pad_mode { VME_PAD_CONSTANT, VME_PAD_EDGE, VME_PAD_REFLECT, VME_PAD_SYMMETRIC, VME_PAD_WRAP } vme_pad_mode;
-/* `before`: elements in front of each dimension; what follows comes from out's shape. `value`: one element of out's dtype. */
+typedef enum vme_pad_mode {
+    VME_PAD_CONSTANT,
+    VME_PAD_EDGE,
+    VME_PAD_REFLECT,
+    VME_PAD_SYMMETRIC,
+    VME_PAD_WRAP
+} vme_pad_mode;
+/* `before`: elements in front of each dimension; what follows comes from out's shape. `value`: one element of out's
+ * dtype. */
 VME_API vme_status vme_pad(vme_context *context, vme_pad_mode mode, const vme_tensor *in, const int64_t *before,
                            const void *value, const vme_tensor *out);
 VME_API vme_status vme_tile(vme_context *context, const vme_tensor *in, const vme_tensor *out);
@@ -234,127 +327,143 @@ VME_API vme_status vme_roll(vme_context *context, const vme_tensor *in, const in
  * out[lead..., b..., tail...] = in[lead..., index0[b], index1[b], …, tail...]. */
 VME_API vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int count,
                               const vme_tensor *const *indices, const vme_tensor *out);
-/* The same places written: target[lead..., index0[b], …, tail...] = values[lead..., b..., tail...] (values broadcast); the last
- * one wins where an index repeats; with `add` they are summed (numpy.add.at). */
+/* The same places written: target[lead..., index0[b], …, tail...] = values[lead..., b..., tail...] (values broadcast);
+ * the last one wins where an index repeats; with `add` they are summed (numpy.add.at). */
 VME_API vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first, int count,
                                const vme_tensor *const *indices, bool add, const vme_tensor *target);
-/* Where a bool tensor is true: `count` first (out NULL), then `rank` int64 tensors of rank 1 and that size, one a dimension. */
-VME_API vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *count, const vme_tensor *const *out);
+/* Where a bool tensor is true: `count` first (out NULL), then `rank` int64 tensors of rank 1 and that size, one a
+ * dimension. */
+VME_API vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *count,
+                               const vme_tensor *const *out);
 
 /* ---- order. NaNs last. `stable` keeps equal elements in place; argsort writes int64. */
-VME_API vme_status vme_sort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out);
-VME_API vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out);
+VME_API vme_status vme_sort(vme_context *context, const vme_tensor *in, int axis, bool descending,
+                            const vme_tensor *out);
+VME_API vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, bool descending,
+                               const vme_tensor *out);
 /* Left (or right) insertion places of `values` in `sorted` (rank 1, same dtype), int64, shape of `values`. */
-VME_API vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, const vme_tensor *values, bool right,
-                                    const vme_tensor *out);
+VME_API vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, const vme_tensor *values,
+                                    bool right, const vme_tensor *out);
 
-/* ---- linear algebra. Operands are C-contiguous matrices (vectors, numbers) of float64 or complex128 (NumPy computes in these
- * only), as many of each as `batch` says, one behind the other; those marked real are float64. solve, inverse, slogdet and cholesky have own
- * loops, for small matrices and where there is no LAPACK; the rest is LAPACK's, on copies, on a thread of the engine's own that a stop
- * abandons. Outputs that are NULL are not made. An item that is singular, not positive definite or does not converge is filled with
- * NaN and counted in *failed. */
+/* ---- linear algebra. Operands are C-contiguous matrices (vectors, numbers) of float64 or complex128 (NumPy computes
+ * in these only), as many of each as `batch` says, one behind the other; those marked real are float64. solve, inverse,
+ * slogdet and cholesky have own loops, for small matrices and where there is no LAPACK; the rest is LAPACK's, on
+ * copies, on a thread of the engine's own that a stop abandons. Outputs that are NULL are not made. An item that is
+ * singular, not positive definite or does not converge is filled with NaN and counted in *failed. */
 typedef enum vme_linear_op {
-    VME_LINEAR_SOLVE,           /* a[n,n], b[n,columns] -> x[n,columns] */
-    VME_LINEAR_INVERSE,         /* a[n,n] -> inverse[n,n] */
-    VME_LINEAR_SLOGDET,         /* a[n,n] -> sign, log |det| (real); a singular matrix is no failure: 0, -inf */
-    VME_LINEAR_CHOLESKY,        /* a[n,n] -> factor[n,n]; reads the triangle that it makes */
-    VME_LINEAR_QR,              /* a[m,n] -> q[m,k], r[k,n], k = min(m,n), FULL: m; RAW: a's reflectors transposed [n,m], tau[k] */
-    VME_LINEAR_SVD,             /* a[m,n] -> s[k] real, u[m,k], vh[k,n]; FULL: u[m,m], vh[n,n] */
-    VME_LINEAR_EIG,             /* a[n,n] -> w[n] complex, v[n,n] complex */
-    VME_LINEAR_EIGH,            /* a[n,n] -> w[n] real, v[n,n]; reads one triangle */
-    VME_LINEAR_LSTSQ,           /* a[m,n], b[m,columns] -> x[max(m,n),columns], s[k] real, rank (int64); `cutoff` as LAPACK's rcond */
+    VME_LINEAR_SOLVE,    /* a[n,n], b[n,columns] -> x[n,columns] */
+    VME_LINEAR_INVERSE,  /* a[n,n] -> inverse[n,n] */
+    VME_LINEAR_SLOGDET,  /* a[n,n] -> sign, log |det| (real); a singular matrix is no failure: 0, -inf */
+    VME_LINEAR_CHOLESKY, /* a[n,n] -> factor[n,n]; reads the triangle that it makes */
+    VME_LINEAR_QR,   /* a[m,n] -> q[m,k], r[k,n], k = min(m,n), FULL: m; RAW: a's reflectors transposed [n,m], tau[k] */
+    VME_LINEAR_SVD,  /* a[m,n] -> s[k] real, u[m,k], vh[k,n]; FULL: u[m,m], vh[n,n] */
+    VME_LINEAR_EIG,  /* a[n,n] -> w[n] complex, v[n,n] complex */
+    VME_LINEAR_EIGH, /* a[n,n] -> w[n] real, v[n,n]; reads one triangle */
+    VME_LINEAR_LSTSQ, /* a[m,n], b[m,columns] -> x[max(m,n),columns], s[k] real, rank (int64); `cutoff` as LAPACK's
+                         rcond */
     VME_LINEAR_COUNT,
 } vme_linear_op;
 #define VME_LINEAR_UPPER 1u
-#define VME_LINEAR_FULL 2u
-#define VME_LINEAR_RAW 4u
-VME_API vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, double cutoff, int64_t batch, int64_t m, int64_t n,
-                              int64_t columns, const vme_tensor *const in[2], const vme_tensor *const out[3], int64_t *failed);
+#define VME_LINEAR_FULL  2u
+#define VME_LINEAR_RAW   4u
+VME_API vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, double cutoff, int64_t batch,
+                              int64_t m, int64_t n, int64_t columns, const vme_tensor *const in[2],
+                              const vme_tensor *const out[3], int64_t *failed);
 /* Names the shared library that has LAPACK; it is opened when it is first needed. Process-wide. */
 VME_API vme_status vme_lapack_at(const char *path);
 
-/* ---- models: what tools/compile_cloud.py made of ONNX (docs/model-format.md). A model is prepared once, for the backend in use, and never
- * written again: any number of sessions share it. */
+/* ---- models: what tools/compile_cloud.py made of ONNX (docs/model-format.md). A model is prepared once, for the
+ * backend in use, and never written again: any number of sessions share it. */
 typedef struct vme_model vme_model;
-typedef struct vme_port {       /* an input or output; valid as long as the model */
+typedef struct vme_port { /* an input or output; valid as long as the model */
     const char *name;
     const int64_t *shape;
     int32_t rank, dtype;
-    const char *const *open;    /* what each size is called that a call chooses, and NULL of those that are fixed; NULL: all are */
+    const char *const
+        *open; /* what each size is called that a call chooses, and NULL of those that are fixed; NULL: all are */
 } vme_port;
-/* Reads and checks the file's bytes, which are not needed afterwards; `context` pays for the packed weights. VME_BAD_VALUE: damaged, or
- * not for this engine. */
+/* Reads and checks the file's bytes, which are not needed afterwards; `context` pays for the packed weights.
+ * VME_BAD_VALUE: damaged, or not for this engine. */
 VME_API vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **model);
 VME_API vme_model *vme_model_ref(vme_model *model);
 VME_API void vme_model_unref(vme_model *model);
 VME_API int vme_model_count(const vme_model *model, bool outputs);
 VME_API void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *port);
 
-/* A model as one context runs it, which pays for its arena. Runs at the same time are allowed; each but one allocates an arena for itself. */
+/* A model as one context runs it, which pays for its arena. Runs at the same time are allowed; each but one allocates
+ * an arena for itself. */
 typedef struct vme_session vme_session;
 VME_API vme_status vme_session_new(vme_context *context, vme_model *model, vme_session **session);
 VME_API void vme_session_free(vme_session *session);
-VME_API vme_model *vme_session_model(const vme_session *session);       /* borrowed */
-/* How its runs compute from now on: on `threads` threads (0, and more than vme_threads(): as many as that), and with `flags` (VME_FLUSH_SUBNORMALS)
- * beside the context's. Not while it runs. VME_BAD_VALUE: fewer threads than none, or unknown flags. */
+VME_API vme_model *vme_session_model(const vme_session *session); /* borrowed */
+/* How its runs compute from now on: on `threads` threads (0, and more than vme_threads(): as many as that), and with
+ * `flags` (VME_FLUSH_SUBNORMALS) beside the context's. Not while it runs. VME_BAD_VALUE: fewer threads than none, or
+ * unknown flags. */
 VME_API vme_status vme_session_options(vme_session *session, int threads, unsigned flags);
-/* The model as it is for inputs of these shapes, a new reference: the session's own where no size is open, else a plan for these sizes, of which a
- * session keeps the last ones. Its ports say what shapes outputs have. VME_BAD_SHAPE: other dimensions; VME_BAD_VALUE: it does not work at these sizes. */
+/* The model as it is for inputs of these shapes, a new reference: the session's own where no size is open, else a plan
+ * for these sizes, of which a session keeps the last ones. Its ports say what shapes outputs have. VME_BAD_SHAPE: other
+ * dimensions; VME_BAD_VALUE: it does not work at these sizes. */
 VME_API vme_status vme_session_plan(vme_session *session, const vme_tensor *const *inputs, vme_model **plan);
-/* One tensor for each input and output, contiguous, of its dtype and shape. Outputs are half written when it was stopped. */
-VME_API vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs);
+/* One tensor for each input and output, contiguous, of its dtype and shape. Outputs are half written when it was
+ * stopped. */
+VME_API vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs,
+                                   const vme_tensor *const *outputs);
 /* The same, and how long each step took: a number for each of vme_model_steps(). */
-VME_API vme_status vme_session_profile(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs, uint64_t *ns);
+VME_API vme_status vme_session_profile(vme_session *session, const vme_tensor *const *inputs,
+                                       const vme_tensor *const *outputs, uint64_t *ns);
 
-/* What a model does, in order: its inputs are taken in, its nodes follow (one may be several steps, or be left with nothing to do), its outputs
- * are given out. Strings are valid as long as the model. */
+/* What a model does, in order: its inputs are taken in, its nodes follow (one may be several steps, or be left with
+ * nothing to do), its outputs are given out. Strings are valid as long as the model. */
 typedef struct vme_step {
-    const char *name;           /* the node's, the input's or the output's */
-    const char *kind;           /* the operator in docs/model-format.md, "Input" or "Output" */
-    const char *algorithm;      /* how it is computed, where there are several ways, or "nothing" where there is nothing to do; else "" */
-    const int64_t *shape;       /* of what it makes */
+    const char *name;      /* the node's, the input's or the output's */
+    const char *kind;      /* the operator in docs/model-format.md, "Input" or "Output" */
+    const char *algorithm; /* how it is computed, where there are several ways, or "nothing" where there is nothing to
+                              do; else "" */
+    const int64_t *shape;  /* of what it makes */
     int32_t rank, dtype;
-    int64_t products;           /* that its definition adds up: of convolutions and matrix products, else 0 */
-    int64_t bytes;              /* of the elements that it reads, weights too, and makes */
+    int64_t products; /* that its definition adds up: of convolutions and matrix products, else 0 */
+    int64_t bytes;    /* of the elements that it reads, weights too, and makes */
 } vme_step;
 VME_API int vme_model_steps(const vme_model *model);
 VME_API void vme_model_step(const vme_model *model, int number, vme_step *step);
 
-/* ---- random: Philox 4x64-10 (Salmon et al., SC '11), as numpy.random.Philox(key): the same words on any number of threads.
- * Fills `out` (uint64, any shape, C order) with words number `first`, `first`+1, … of the stream. */
+/* ---- random: Philox 4x64-10 (Salmon et al., SC '11), as numpy.random.Philox(key): the same words on any number of
+ * threads. Fills `out` (uint64, any shape, C order) with words number `first`, `first`+1, … of the stream. */
 VME_API vme_status vme_philox(vme_context *context, const uint64_t key[2], const uint64_t counter[4], uint64_t first,
                               const vme_tensor *out);
 
 /* ---- the process: threads and backends */
 VME_API int vme_backend_count(void);
-VME_API const char *vme_backend_name(int backend);          /* "portable", "avx2", "avx512" */
-VME_API bool vme_backend_available(int backend);            /* this CPU can run it */
+VME_API const char *vme_backend_name(int backend); /* "portable", "avx2", "avx512" */
+VME_API bool vme_backend_available(int backend);   /* this CPU can run it */
 VME_API int vme_backend_current(void);
 /* Forces one, for tests and measurements; -1: the best again. VME_UNSUPPORTED when this CPU cannot. Process-wide. */
 VME_API vme_status vme_backend_force(int backend);
-VME_API int vme_threads(void);                              /* threads that one operator may use, the caller among them */
-VME_API vme_status vme_threads_set(int threads);            /* 1 .. the machine's cores; process-wide */
-/* Ways to compute models' convolutions and products with constant weights: "direct", "winograd2" and "winograd4" (squares of 2 and of 4; 3x3 windows at stride 1), "strassen",
- * "im2col"; and attention: "fused", "apart". A model chooses for each when it is made; forcing one, for tests and measurements, makes models from then on use it wherever it
- * can be used, and "direct" and "fused" elsewhere; -1: models choose again. Process-wide. */
+VME_API int vme_threads(void);                   /* threads that one operator may use, the caller among them */
+VME_API vme_status vme_threads_set(int threads); /* 1 .. the machine's cores; process-wide */
+/* Ways to compute models' convolutions and products with constant weights: "direct", "winograd2" and "winograd4"
+ * (squares of 2 and of 4; 3x3 windows at stride 1), "strassen", "im2col"; and attention: "fused", "apart". A model
+ * chooses for each when it is made; forcing one, for tests and measurements, makes models from then on use it wherever
+ * it can be used, and "direct" and "fused" elsewhere; -1: models choose again. Process-wide. */
 VME_API int vme_algorithm_count(void);
 VME_API const char *vme_algorithm_name(int algorithm);
 VME_API vme_status vme_algorithm_force(int algorithm);
-/* How operators are made, for `vmhost doctor`: of all headers' functions that take a context and tensors, their names without "vme_". */
+/* How operators are made, for `vmhost doctor`: of all headers' functions that take a context and tensors, their names
+ * without "vme_". */
 typedef enum vme_making {
-    VME_BY_KERNELS,             /* kernels in the backends' tables */
-    VME_BY_LOOPS,               /* loops of its own in C, once for all backends; kernels of others at most */
-    VME_LOWERED,                /* calls of other operators: nothing to write for a backend */
+    VME_BY_KERNELS, /* kernels in the backends' tables */
+    VME_BY_LOOPS,   /* loops of its own in C, once for all backends; kernels of others at most */
+    VME_LOWERED,    /* calls of other operators: nothing to write for a backend */
 } vme_making;
 VME_API int vme_operator_count(void);
-VME_API const char *vme_operator_name(int number);          /* 0 .. vme_operator_count() - 1 */
+VME_API const char *vme_operator_name(int number); /* 0 .. vme_operator_count() - 1 */
 VME_API vme_making vme_operator_making(int number);
-VME_API int vme_backend_kernels(int backend);               /* that are in its own tables; others come from the backend below it */
+VME_API int vme_backend_kernels(int backend); /* that are in its own tables; others come from the backend below it */
 
 /* ---- the table that the isolation core keeps: it does not link the engine, it is handed this pointer by the host */
 struct vme_api {
-    uint32_t abi;               /* VME_ABI */
-    uint32_t size;              /* sizeof(struct vme_api) */
+    uint32_t abi;  /* VME_ABI */
+    uint32_t size; /* sizeof(struct vme_api) */
     vme_status (*context_new)(const vme_account *, unsigned, vme_context **);
     void (*context_unref)(vme_context *);
     void (*context_end)(vme_context *);

@@ -1,7 +1,9 @@
-/* Random numbers of many distributions, a part of the engine that only its arrays call: see vme.h for contexts and tensors.
+/* Random numbers of many distributions, a part of the engine that only its arrays call: see vme.h for contexts and
+ * tensors.
  *
- * One stream, drawn in order: how many words a number takes is known only when it is drawn. The algorithms and the order in which
- * they take words are those of numpy.random.Generator, so that the same key gives the same numbers, to rounding. */
+ * One stream, drawn in order: how many words a number takes is known only when it is drawn. The algorithms and the
+ * order in which they take words are those of numpy.random.Generator, so that the same key gives the same numbers, to
+ * rounding. */
 #ifndef VME_RANDOM_H
 #define VME_RANDOM_H
 
@@ -14,22 +16,24 @@ typedef enum vme_random_kind {
     VME_RANDOM_EXPONENTIAL_INVERSE, /* the same by inversion: float32 or float64 */
     VME_RANDOM_GAMMA,               /* standard, shape a: float32 or float64 */
     VME_RANDOM_BETA,                /* a, b */
-    VME_RANDOM_LAPLACE, VME_RANDOM_GUMBEL, VME_RANDOM_LOGISTIC,     /* standard */
-    VME_RANDOM_STUDENT,             /* degrees of freedom */
-    VME_RANDOM_WALD,                /* mean, scale */
-    VME_RANDOM_VONMISES,            /* mu, kappa */
-    VME_RANDOM_TRIANGULAR,          /* left, mode, right */
-    VME_RANDOM_NONCENTRAL_CHISQUARE,/* degrees of freedom, noncentrality */
-    VME_RANDOM_POISSON,             /* lambda -> int64, as all below */
-    VME_RANDOM_BINOMIAL,            /* n, p */
-    VME_RANDOM_GEOMETRIC,           /* p */
-    VME_RANDOM_NEGATIVE_BINOMIAL,   /* n, p */
-    VME_RANDOM_LOGSERIES,           /* p */
-    VME_RANDOM_ZIPF,                /* a */
-    VME_RANDOM_INTEGERS,            /* first, last - first (uint64, both included) -> any integer dtype or bool */
-    VME_RANDOM_SHUFFLE,             /* the rows of `out` (int64), by masked rejection */
-    VME_RANDOM_SHUFFLE_TAIL,        /* the same by multiplication, down to place `first` (parameter 0) */
-    VME_RANDOM_SAMPLE,              /* different numbers below `population` (parameter 0), unordered (Floyd's algorithm) */
+    VME_RANDOM_LAPLACE,
+    VME_RANDOM_GUMBEL,
+    VME_RANDOM_LOGISTIC,             /* standard */
+    VME_RANDOM_STUDENT,              /* degrees of freedom */
+    VME_RANDOM_WALD,                 /* mean, scale */
+    VME_RANDOM_VONMISES,             /* mu, kappa */
+    VME_RANDOM_TRIANGULAR,           /* left, mode, right */
+    VME_RANDOM_NONCENTRAL_CHISQUARE, /* degrees of freedom, noncentrality */
+    VME_RANDOM_POISSON,              /* lambda -> int64, as all below */
+    VME_RANDOM_BINOMIAL,             /* n, p */
+    VME_RANDOM_GEOMETRIC,            /* p */
+    VME_RANDOM_NEGATIVE_BINOMIAL,    /* n, p */
+    VME_RANDOM_LOGSERIES,            /* p */
+    VME_RANDOM_ZIPF,                 /* a */
+    VME_RANDOM_INTEGERS,             /* first, last - first (uint64, both included) -> any integer dtype or bool */
+    VME_RANDOM_SHUFFLE,              /* the rows of `out` (int64), by masked rejection */
+    VME_RANDOM_SHUFFLE_TAIL,         /* the same by multiplication, down to place `first` (parameter 0) */
+    VME_RANDOM_SAMPLE, /* different numbers below `population` (parameter 0), unordered (Floyd's algorithm) */
     VME_RANDOM_KINDS,
 } vme_random_kind;
 
@@ -38,9 +42,9 @@ typedef struct vme_random_state {
     uint64_t key[2], counter[4], buffer[4], buffer_pos, has_uint32, uinteger;
 } vme_random_state;
 
-/* Fills `out` (C-contiguous) and moves the state on. `parameters`: C-contiguous float64 (uint64 for integers), of rank 0 or with
- * as many elements as `out`; NULL where the kind has fewer. */
-VME_API vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_kind kind, const vme_tensor *const parameters[3],
-                              const vme_tensor *out);
+/* Fills `out` (C-contiguous) and moves the state on. `parameters`: C-contiguous float64 (uint64 for integers), of rank
+ * 0 or with as many elements as `out`; NULL where the kind has fewer. */
+VME_API vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_kind kind,
+                              const vme_tensor *const parameters[3], const vme_tensor *out);
 
 #endif

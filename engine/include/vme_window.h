@@ -1,5 +1,5 @@
-/* Windows on a buffer: somebody outside of the engine was given its bytes to write (a memoryview, a DLPack tensor), and asks nobody when.
- * While one is open, what crosses a wall is a copy: freezing would not stop that writer.
+/* Windows on a buffer: somebody outside of the engine was given its bytes to write (a memoryview, a DLPack tensor), and
+ * asks nobody when. While one is open, what crosses a wall is a copy: freezing would not stop that writer.
  */
 #ifndef VME_WINDOW_H
 #define VME_WINDOW_H

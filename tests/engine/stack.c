@@ -1,7 +1,7 @@
-/* How much of the calling thread's stack the engine uses: at most 16 KiB below any operator, on every backend, as vme.h promises to
- * VMs whose whole stack may be 96 KiB. Runs operators of every kind on a thread whose stack is painted, and looks how far down the
- * paint is gone. Knows the public headers and the records of model files only: test_stack.py links it with the library that ships.
- * test_every_operator.py finds an operator that is missing here. */
+/* How much of the calling thread's stack the engine uses: at most 16 KiB below any operator, on every backend, as vme.h
+ * promises to VMs whose whole stack may be 96 KiB. Runs operators of every kind on a thread whose stack is painted, and
+ * looks how far down the paint is gone. Knows the public headers and the records of model files only: test_stack.py
+ * links it with the library that ships. test_every_operator.py finds an operator that is missing here. */
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,11 +23,43 @@ static char *stack;
 static size_t deepest;
 static char deepest_name[96];
 static vme_context *context;
-static char *memory[4];             /* of operands and outputs */
+static char *memory[4]; /* of operands and outputs */
 
 typedef struct call {
-    enum { UNARY, BINARY, WHERE, COPY, ARANGE, REDUCE, SCAN, MATMUL, RASTER, CONCATENATE, PAD, TILE, ROLL, GATHER, SCATTER, NONZERO, SORT,
-           ARGSORT, SEARCH, PHILOX, PARTITION, FFT, LINEAR, PACK, UNPACK, SPLIT, RANDOM, COUNT, LINES, SESSION, PLAN, RUN } kind;
+    enum {
+        UNARY,
+        BINARY,
+        WHERE,
+        COPY,
+        ARANGE,
+        REDUCE,
+        SCAN,
+        MATMUL,
+        RASTER,
+        CONCATENATE,
+        PAD,
+        TILE,
+        ROLL,
+        GATHER,
+        SCATTER,
+        NONZERO,
+        SORT,
+        ARGSORT,
+        SEARCH,
+        PHILOX,
+        PARTITION,
+        FFT,
+        LINEAR,
+        PACK,
+        UNPACK,
+        SPLIT,
+        RANDOM,
+        COUNT,
+        LINES,
+        SESSION,
+        PLAN,
+        RUN
+    } kind;
     int op, axis;
     int64_t n, batch;
     vme_dtype loop;
@@ -47,7 +79,10 @@ static void operate(call *it)
     case WHERE: it->status = vme_where(context, &it->c, &it->a, &it->b, &it->out); break;
     case COPY: it->status = vme_copy(context, &it->a, &it->out); break;
     case ARANGE: it->status = vme_arange(context, 1, 0.5, 1, 2, &it->out); break;
-    case REDUCE: it->status = vme_reduce(context, (vme_reduce_op)it->op, it->loop, &it->a, UINT64_C(1) << it->axis, NULL, &it->out); break;
+    case REDUCE:
+        it->status =
+            vme_reduce(context, (vme_reduce_op)it->op, it->loop, &it->a, UINT64_C(1) << it->axis, NULL, &it->out);
+        break;
     case SCAN: it->status = vme_scan(context, (vme_scan_op)it->op, it->loop, &it->a, it->axis, &it->out); break;
     case MATMUL: it->status = vme_matmul(context, &it->a, &it->b, &it->out); break;
     case RASTER: {
@@ -57,11 +92,15 @@ static void operate(call *it)
         break;
     }
     case CONCATENATE: it->status = vme_concatenate(context, 2, pair, it->axis, &it->out); break;
-    case PAD: it->status = vme_pad(context, (vme_pad_mode)it->op, &it->a, (int64_t[]){3, 5}, memory[3], &it->out); break;
+    case PAD:
+        it->status = vme_pad(context, (vme_pad_mode)it->op, &it->a, (int64_t[]){3, 5}, memory[3], &it->out);
+        break;
     case TILE: it->status = vme_tile(context, &it->a, &it->out); break;
     case ROLL: it->status = vme_roll(context, &it->a, (int64_t[]){3, -5}, &it->out); break;
     case GATHER: it->status = vme_gather(context, &it->a, it->axis, 1, (const vme_tensor *[]){&it->c}, &it->out); break;
-    case SCATTER: it->status = vme_scatter(context, &it->a, it->axis, 1, (const vme_tensor *[]){&it->c}, it->op, &it->out); break;
+    case SCATTER:
+        it->status = vme_scatter(context, &it->a, it->axis, 1, (const vme_tensor *[]){&it->c}, it->op, &it->out);
+        break;
     case NONZERO: {
         int64_t count = 60 * 70;
         const vme_tensor *places[] = {&it->b, &it->out};
@@ -72,12 +111,15 @@ static void operate(call *it)
     case ARGSORT: it->status = vme_argsort(context, &it->a, it->axis, it->op, &it->out); break;
     case SEARCH: it->status = vme_searchsorted(context, &it->a, &it->b, it->op, &it->out); break;
     case PHILOX: it->status = vme_philox(context, (uint64_t[]){1, 2}, (uint64_t[]){3, 4, 5, 6}, 7, &it->out); break;
-    case PARTITION: it->status = vme_partition(context, &it->a, it->axis, 2, (int64_t[]){3, 30}, it->op, &it->out); break;
+    case PARTITION:
+        it->status = vme_partition(context, &it->a, it->axis, 2, (int64_t[]){3, 30}, it->op, &it->out);
+        break;
     case FFT: it->status = vme_fft(context, (vme_fft_kind)it->op, it->n, 1, &it->a, &it->out); break;
     case LINEAR: {
         int64_t failed;
         bool sides = it->op == VME_LINEAR_SOLVE, two = it->op == VME_LINEAR_SLOGDET;
-        it->status = vme_linear(context, (vme_linear_op)it->op, 0, 0, it->batch, it->n, it->n, 3, (const vme_tensor *[2]){&it->a, sides ? &it->b : NULL},
+        it->status = vme_linear(context, (vme_linear_op)it->op, 0, 0, it->batch, it->n, it->n, 3,
+                                (const vme_tensor *[2]){&it->a, sides ? &it->b : NULL},
                                 (const vme_tensor *[3]){&it->out, two ? &it->c : NULL, NULL}, &failed);
         break;
     }
@@ -102,10 +144,10 @@ static void operate(call *it)
 __attribute__((noinline)) static void measure(call *it, const char *name)
 {
     volatile uint64_t *top = (volatile uint64_t *)__builtin_frame_address(0), *bottom = top - PAINTED / sizeof *top;
-    for (volatile uint64_t *word = bottom; word < top - 32; word++)         /* but for this frame */
+    for (volatile uint64_t *word = bottom; word < top - 32; word++) /* but for this frame */
         *word = paint;
     operate(it);
-    if (it->status != VME_OK && it->status != VME_BAD_DTYPE) {          /* not everything has a loop for every dtype */
+    if (it->status != VME_OK && it->status != VME_BAD_DTYPE) { /* not everything has a loop for every dtype */
         fprintf(stderr, "%s: %s: %s\n", name, vme_status_name(it->status), vme_message());
         exit(1);
     }
@@ -119,7 +161,8 @@ __attribute__((noinline)) static void measure(call *it, const char *name)
     }
 }
 
-/* ---- views: `layout` 0: in order; 1: the first and last dimension change places; 2: backwards, spaced out; 3: broadcast */
+/* ---- views: `layout` 0: in order; 1: the first and last dimension change places; 2: backwards, spaced out; 3:
+ * broadcast */
 enum { LAYOUTS = 4 };
 typedef struct view {
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
@@ -139,11 +182,15 @@ static vme_tensor tensor(int number, vme_dtype dtype, int layout, int rank, cons
         step *= shape[d] * (layout == 2 && shape[d] > 1 ? 2 : 1);
     }
     CHECK(step <= MEMORY);
-    return (vme_tensor){.data = memory[number] + first, .shape = at->shape, .strides = at->strides, .rank = rank, .dtype = dtype};
+    return (vme_tensor){
+        .data = memory[number] + first, .shape = at->shape, .strides = at->strides, .rank = rank, .dtype = dtype};
 }
 
-static int64_t many_dimensions[VME_RANK_MOST];      /* 64, of 1, 2 and 3 */
-static const struct { int rank; int64_t shape[3]; } shapes[] = {{1, {3000}}, {2, {60, 70}}, {3, {20, 30, 5}}, {1, {8}}};
+static int64_t many_dimensions[VME_RANK_MOST]; /* 64, of 1, 2 and 3 */
+static const struct {
+    int rank;
+    int64_t shape[3];
+} shapes[] = {{1, {3000}}, {2, {60, 70}}, {3, {20, 30, 5}}, {1, {8}}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static void dimensions(int number, int *rank, const int64_t **shape)
@@ -173,9 +220,9 @@ static void elementwise(void)
                     if (vme_binary_types(it.op, dtype, dtype, &it.loop, &result) == VME_OK) {
                         it.out = tensor(2, result, layout % 3, rank, shape);
                         measure(&it, vme_binary_name(it.op));
-                        it.b = tensor(1, (dtype + 1) % VME_DTYPE_COUNT, layout, rank, shape);   /* cast on the way in */
+                        it.b = tensor(1, (dtype + 1) % VME_DTYPE_COUNT, layout, rank, shape); /* cast on the way in */
                         measure(&it, vme_binary_name(it.op));
-                        it.out = it.a;                                                          /* in place, and overlapping */
+                        it.out = it.a; /* in place, and overlapping */
                         if (layout != 3)
                             measure(&it, vme_binary_name(it.op));
                     }
@@ -246,9 +293,10 @@ static void reductions(void)
 
 static void products(void)
 {
-    static const int64_t sizes[][4] = {     /* matrices, rows, columns, k: every way of matmul.c */
-        {1, 3, 4, 5}, {5, 7, 9, 8}, {1, 100, 1, 300}, {1, 1, 100, 300}, {1, 200, 6, 90}, {1, 6, 200, 90}, {1, 300, 400, 4},
-        {1, 90, 100, 110}, {3, 70, 100, 400}, {1, 5, 3, 70000}, {1, 150, 2100, 10},
+    static const int64_t sizes[][4] = {
+        /* matrices, rows, columns, k: every way of matmul.c */
+        {1, 3, 4, 5},     {5, 7, 9, 8},      {1, 100, 1, 300},  {1, 1, 100, 300}, {1, 200, 6, 90},    {1, 6, 200, 90},
+        {1, 300, 400, 4}, {1, 90, 100, 110}, {3, 70, 100, 400}, {1, 5, 3, 70000}, {1, 150, 2100, 10},
     };
     call it = {.kind = MATMUL};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -258,7 +306,7 @@ static void products(void)
                 it.a = tensor(0, dtype, layout % 3, 3, (int64_t[]){l, m, k});
                 it.b = tensor(1, dtype, layout / 3 % 3, 3, (int64_t[]){l, k, n});
                 it.out = tensor(2, dtype, layout / 9, 3, (int64_t[]){l, m, n});
-                if (l * m * n * k < 1 << 18 || layout % 4 == 0)         /* the large ones take long */
+                if (l * m * n * k < 1 << 18 || layout % 4 == 0) /* the large ones take long */
                     measure(&it, "matmul");
             }
 }
@@ -324,7 +372,8 @@ static void transforms_and_solutions(void)
             for (it.op = VME_FFT_FORWARD, it.n = lengths[i]; it.op <= (int)VME_FFT_REAL_BACKWARD; it.op++) {
                 vme_dtype real = wide ? VME_FLOAT64 : VME_FLOAT32, number = wide ? VME_COMPLEX128 : VME_COMPLEX64;
                 it.a = tensor(0, it.op == VME_FFT_REAL_FORWARD ? real : number, 0, 2, (int64_t[]){3, it.n});
-                it.out = tensor(2, it.op == VME_FFT_REAL_BACKWARD ? real : number, 0, 2, (int64_t[]){3, it.op == VME_FFT_REAL_FORWARD ? it.n / 2 + 1 : it.n});
+                it.out = tensor(2, it.op == VME_FFT_REAL_BACKWARD ? real : number, 0, 2,
+                                (int64_t[]){3, it.op == VME_FFT_REAL_FORWARD ? it.n / 2 + 1 : it.n});
                 measure(&it, "fft");
             }
     it.kind = LINEAR;
@@ -336,7 +385,9 @@ static void transforms_and_solutions(void)
                 it.a = tensor(0, dtype, 0, 3, matrix);
                 it.b = tensor(1, dtype, 0, 3, sides);
                 it.c = tensor(3, VME_FLOAT64, 0, 1, matrix);
-                it.out = it.op == VME_LINEAR_SLOGDET ? tensor(2, dtype, 0, 1, matrix) : tensor(2, dtype, 0, 3, it.op == VME_LINEAR_SOLVE ? sides : matrix);
+                it.out = it.op == VME_LINEAR_SLOGDET
+                             ? tensor(2, dtype, 0, 1, matrix)
+                             : tensor(2, dtype, 0, 3, it.op == VME_LINEAR_SOLVE ? sides : matrix);
                 measure(&it, "linear");
             }
 }
@@ -380,21 +431,25 @@ static void bits_draws_and_tables(void)
         it.c = tensor(3, it.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
         measure(&it, "whole and fractional parts");
     }
-    static double ones[3] = {0.25, 0.5, 0.75};          /* that every distribution allows */
+    static double ones[3] = {0.25, 0.5, 0.75}; /* that every distribution allows */
     static uint64_t words[3] = {0, 100, 100};
     for (it.kind = RANDOM, it.op = 0; it.op < (int)VME_RANDOM_KINDS; it.op++) {
         bool whole = it.op >= (int)VME_RANDOM_INTEGERS;
         it.out = tensor(2, it.op >= (int)VME_RANDOM_POISSON ? VME_INT64 : VME_FLOAT64, 0, 1, line);
         vme_tensor *parameters[] = {&it.a, &it.b, &it.c};
         for (int i = 0; i < 3; i++)
-            *parameters[i] = (vme_tensor){.data = whole ? (char *)&words[i] : (char *)&ones[i], .dtype = whole ? VME_UINT64 : VME_FLOAT64};
-        ones[0] = it.op == VME_RANDOM_ZIPF ? 1.5 : it.op == VME_RANDOM_BINOMIAL || it.op == VME_RANDOM_NEGATIVE_BINOMIAL ? 7 : 0.25;
+            *parameters[i] = (vme_tensor){.data = whole ? (char *)&words[i] : (char *)&ones[i],
+                                          .dtype = whole ? VME_UINT64 : VME_FLOAT64};
+        ones[0] = it.op == VME_RANDOM_ZIPF                                                ? 1.5
+                  : it.op == VME_RANDOM_BINOMIAL || it.op == VME_RANDOM_NEGATIVE_BINOMIAL ? 7
+                                                                                          : 0.25;
         words[0] = it.op == VME_RANDOM_SAMPLE ? 9000 : 0;
         measure(&it, "random");
     }
 }
 
-/* ---- models: what a VM does with one, on each kind of step. With `open` the call chooses the number of images, so that a plan is made. */
+/* ---- models: what a VM does with one, on each kind of step. With `open` the call chooses the number of images, so
+ * that a plan is made. */
 enum { CHANNELS = 16, WIDE = 40, SIDE = 12, LINE = 60 };
 
 static void measure_model(const char *name, uint32_t output, bool open)
@@ -440,10 +495,20 @@ static void begin_images(void)
 
 static void models_of_images(bool open)
 {
-    static const struct { const char *name; uint32_t op; int window, groups, more; int64_t channels; } simple[] = {
-        {"largest of windows", MODEL_MAX_POOL, 3, 1, 0, CHANNELS}, {"mean of windows", MODEL_AVERAGE_POOL, 3, 1, 0, CHANNELS},
-        {"clipping", MODEL_CLIP, 1, 1, 0, CHANNELS}, {"adding", MODEL_ADD, 1, 1, 1, CHANNELS}, {"concatenation", MODEL_CONCAT, 1, 1, 1, 2 * CHANNELS},
-        {"a slice", MODEL_SLICE, 1, 1, 0, CHANNELS / 2}, {"shuffling", MODEL_SHUFFLE, 1, 4, 0, CHANNELS}, {"shuffling halves", MODEL_SHUFFLE, 1, 2, 1, 2 * CHANNELS},
+    static const struct {
+        const char *name;
+        uint32_t op;
+        int window, groups, more;
+        int64_t channels;
+    } simple[] = {
+        {"largest of windows", MODEL_MAX_POOL, 3, 1, 0, CHANNELS},
+        {"mean of windows", MODEL_AVERAGE_POOL, 3, 1, 0, CHANNELS},
+        {"clipping", MODEL_CLIP, 1, 1, 0, CHANNELS},
+        {"adding", MODEL_ADD, 1, 1, 1, CHANNELS},
+        {"concatenation", MODEL_CONCAT, 1, 1, 1, 2 * CHANNELS},
+        {"a slice", MODEL_SLICE, 1, 1, 0, CHANNELS / 2},
+        {"shuffling", MODEL_SHUFFLE, 1, 4, 0, CHANNELS},
+        {"shuffling halves", MODEL_SHUFFLE, 1, 2, 1, 2 * CHANNELS},
     };
     uint32_t output;
     for (size_t i = 0; i < sizeof simple / sizeof *simple; i++) {
@@ -461,13 +526,14 @@ static void models_of_images(bool open)
                 begin_images();
                 uint32_t weighed = constant(4, CHANNELS, CHANNELS / groups, 3, 3);
                 output = image(CHANNELS);
-                model_node_record *made = node(MODEL_CONV, 4, (uint32_t[]){0, weighed, MODEL_ABSENT, added ? 0 : MODEL_ABSENT, output});
+                model_node_record *made =
+                    node(MODEL_CONV, 4, (uint32_t[]){0, weighed, MODEL_ABSENT, added ? 0 : MODEL_ABSENT, output});
                 window(made, 3, 1);
                 made->parameters[GROUPS] = groups;
                 measure_model(vme_algorithm_name(algorithm), output, open);
                 if (groups > 1)
                     continue;
-                begin_images();             /* single pixels, more outputs than a tile is wide */
+                begin_images(); /* single pixels, more outputs than a tile is wide */
                 weighed = constant(4, WIDE, CHANNELS, 1, 1);
                 output = image(WIDE);
                 window(node(MODEL_CONV, 2, (uint32_t[]){0, weighed, output}), 1, 0);
@@ -475,7 +541,8 @@ static void models_of_images(bool open)
             }
     CHECK(vme_algorithm_force(-1) == VME_OK);
     begin_images();
-    uint32_t mean = value(4, 1, CHANNELS, 1, 1), flat = value(2, 1, CHANNELS, 0, 0), weighed = constant(2, 10, CHANNELS, 0, 0);
+    uint32_t mean = value(4, 1, CHANNELS, 1, 1), flat = value(2, 1, CHANNELS, 0, 0),
+             weighed = constant(2, 10, CHANNELS, 0, 0);
     output = value(2, 1, 10, 0, 0);
     node(MODEL_GLOBAL_AVERAGE_POOL, 1, (uint32_t[]){0, mean});
     node(MODEL_FLATTEN, 1, (uint32_t[]){mean, flat});
@@ -485,7 +552,7 @@ static void models_of_images(bool open)
     output = value(2, 1, CHANNELS * SIDE * SIDE, 0, 0);
     node(MODEL_FLATTEN, 1, (uint32_t[]){0, output});
     measure_model("flattening", output, open);
-    for (int curve = 0; curve < CURVES; curve++)            /* of an image with channels last, and of a plain one */
+    for (int curve = 0; curve < CURVES; curve++) /* of an image with channels last, and of a plain one */
         for (int plain = 0; plain < 2; plain++) {
             begin_images();
             uint32_t clipped = image(CHANNELS);
@@ -497,14 +564,17 @@ static void models_of_images(bool open)
 }
 
 /* A node on tensor 0, a matrix of that dtype, or on its transpose, a view, for every operand. */
-static void measure_tensors(const char *name, uint32_t op, const int32_t *parameters, int count, int dtype, int transposed, int result, int64_t rows, int64_t columns)
+static void measure_tensors(const char *name, uint32_t op, const int32_t *parameters, int count, int dtype,
+                            int transposed, int result, int64_t rows, int64_t columns)
 {
     model_file_begin();
     uint32_t of = tensor_add((model_tensor_record){.dtype = (uint32_t)dtype}, 2, (const int64_t[]){LINE, LINE});
     if (transposed)
-        of = tensor_add((model_tensor_record){.dtype = (uint32_t)dtype, .kind = MODEL_VIEW, .strides = {1, LINE}}, 2, (const int64_t[]){LINE, LINE});
+        of = tensor_add((model_tensor_record){.dtype = (uint32_t)dtype, .kind = MODEL_VIEW, .strides = {1, LINE}}, 2,
+                        (const int64_t[]){LINE, LINE});
     uint32_t output = tensor_add((model_tensor_record){.dtype = (uint32_t)result}, 2, (const int64_t[]){rows, columns});
-    model_node_record *made = node(op, (uint32_t)count, count == 1 ? (uint32_t[]){of, output} : (uint32_t[]){of, of, output});
+    model_node_record *made =
+        node(op, (uint32_t)count, count == 1 ? (uint32_t[]){of, output} : (uint32_t[]){of, of, output});
     memcpy(made->parameters, parameters, 3 * sizeof *parameters);
     measure_model(name, output, false);
 }
@@ -518,26 +588,32 @@ static void models_of_tensors(void)
             for (p[0] = 0; p[0] < VME_UNARY_COUNT; p[0]++)
                 if (vme_unary_types((vme_unary_op)p[0], (vme_dtype)dtype, &loop, &result) == VME_OK) {
                     p[1] = (int32_t)loop;
-                    measure_tensors(vme_unary_name((vme_unary_op)p[0]), MODEL_UNARY, p, 1, dtype, way, (int)result, LINE, LINE);
+                    measure_tensors(vme_unary_name((vme_unary_op)p[0]), MODEL_UNARY, p, 1, dtype, way, (int)result,
+                                    LINE, LINE);
                 }
             for (p[0] = 0; p[0] < VME_BINARY_COUNT; p[0]++)
-                if (vme_binary_types((vme_binary_op)p[0], (vme_dtype)dtype, (vme_dtype)dtype, &loop, &result) == VME_OK) {
+                if (vme_binary_types((vme_binary_op)p[0], (vme_dtype)dtype, (vme_dtype)dtype, &loop, &result)
+                    == VME_OK) {
                     p[1] = (int32_t)loop;
-                    measure_tensors(vme_binary_name((vme_binary_op)p[0]), MODEL_BINARY, p, 2, dtype, way, (int)result, LINE, LINE);
+                    measure_tensors(vme_binary_name((vme_binary_op)p[0]), MODEL_BINARY, p, 2, dtype, way, (int)result,
+                                    LINE, LINE);
                 }
             for (p[0] = 0; p[0] < VME_REDUCE_COUNT; p[0]++)
                 if (vme_reduce_types((vme_reduce_op)p[0], (vme_dtype)dtype, &loop, &result) == VME_OK) {
                     p[1] = (int32_t)loop;
                     p[2] = 1;
-                    measure_tensors(vme_reduce_name((vme_reduce_op)p[0]), MODEL_REDUCE, p, 1, dtype, way, (int)result, 1, LINE);
+                    measure_tensors(vme_reduce_name((vme_reduce_op)p[0]), MODEL_REDUCE, p, 1, dtype, way, (int)result,
+                                    1, LINE);
                     p[2] = 2;
-                    measure_tensors(vme_reduce_name((vme_reduce_op)p[0]), MODEL_REDUCE, p, 1, dtype, way, (int)result, LINE, 1);
+                    measure_tensors(vme_reduce_name((vme_reduce_op)p[0]), MODEL_REDUCE, p, 1, dtype, way, (int)result,
+                                    LINE, 1);
                 }
             for (p[0] = 0; p[0] < VME_SCAN_COUNT; p[0]++)
                 if (vme_scan_types((vme_scan_op)p[0], (vme_dtype)dtype, &loop, &result) == VME_OK) {
                     p[1] = (int32_t)loop;
                     p[2] = way;
-                    measure_tensors(vme_scan_name((vme_scan_op)p[0]), MODEL_SCAN, p, 1, dtype, way, (int)result, LINE, LINE);
+                    measure_tensors(vme_scan_name((vme_scan_op)p[0]), MODEL_SCAN, p, 1, dtype, way, (int)result, LINE,
+                                    LINE);
                 }
             for (p[0] = 0, p[1] = way; p[0] < 2; p[0]++)
                 measure_tensors("argsort", MODEL_ARGSORT, p, 1, dtype, way, VME_INT64, LINE, LINE);
@@ -546,7 +622,9 @@ static void models_of_tensors(void)
                 measure_tensors("copy", MODEL_COPY, (const int32_t[3]){0}, 1, dtype, way, target, LINE, LINE);
             /* rows by number, and back to their places; and a choice of both */
             model_file_begin();
-            const uint32_t of = tensor_add((model_tensor_record){.dtype = (uint32_t)dtype}, 2, (const int64_t[]){LINE, LINE}), numbers = constant(1, LINE, 0, 0, 0);
+            const uint32_t of = tensor_add((model_tensor_record){.dtype = (uint32_t)dtype}, 2,
+                                           (const int64_t[]){LINE, LINE}),
+                           numbers = constant(1, LINE, 0, 0, 0);
             const uint32_t places = tensor_add((model_tensor_record){.dtype = VME_INT64}, 1, (const int64_t[]){LINE});
             const uint32_t mask = tensor_add((model_tensor_record){.dtype = VME_BOOL}, 1, (const int64_t[]){LINE});
             uint32_t made[3];
@@ -562,22 +640,29 @@ static void models_of_tensors(void)
             measure_model("places", made[2], false);
         }
     for (int way = 0; way < 2; way++) {
-        const int32_t one = 0x3f800000;         /* 1.0 */
-        measure_tensors("softmax", MODEL_SOFTMAX, (const int32_t[]){way, one, 0}, 1 + way, VME_FLOAT32, 0, VME_FLOAT32, LINE, LINE);
+        const int32_t one = 0x3f800000; /* 1.0 */
+        measure_tensors("softmax", MODEL_SOFTMAX, (const int32_t[]){way, one, 0}, 1 + way, VME_FLOAT32, 0, VME_FLOAT32,
+                        LINE, LINE);
         for (int few = 0; few < 2; few++) {
             CHECK(vme_algorithm_force(way ? ATTENTION_APART : ATTENTION_FUSED) == VME_OK);
             model_file_begin();
-            uint32_t keys = value(2, LINE, LINE, 0, 0), asked = few ? constant(2, 4, LINE, 0, 0) : keys, attended = value(2, few ? 4 : LINE, LINE, 0, 0);
-            node(MODEL_ATTENTION, 4, (uint32_t[]){asked, keys, keys, constant(1, LINE, 0, 0, 0), attended})->parameters[0] = one;
+            uint32_t keys = value(2, LINE, LINE, 0, 0), asked = few ? constant(2, 4, LINE, 0, 0) : keys,
+                     attended = value(2, few ? 4 : LINE, LINE, 0, 0);
+            node(MODEL_ATTENTION, 4, (uint32_t[]){asked, keys, keys, constant(1, LINE, 0, 0, 0), attended})
+                ->parameters[0] = one;
             measure_model("attention", attended, false);
             CHECK(vme_algorithm_force(-1) == VME_OK);
         }
         model_file_begin();
-        uint32_t of = value(2, LINE, LINE, 0, 0), scale = constant(1, LINE, 0, 0, 0), output = value(2, LINE, LINE, 0, 0);
-        node(MODEL_NORMALIZE, 2 + (uint32_t)way, way ? (uint32_t[]){of, scale, scale, output} : (uint32_t[]){of, scale, output})->parameters[0] = one;
+        uint32_t of = value(2, LINE, LINE, 0, 0), scale = constant(1, LINE, 0, 0, 0),
+                 output = value(2, LINE, LINE, 0, 0);
+        node(MODEL_NORMALIZE, 2 + (uint32_t)way,
+             way ? (uint32_t[]){of, scale, scale, output} : (uint32_t[]){of, scale, output})
+            ->parameters[0] = one;
         measure_model("normalizing", output, false);
         for (int curve = 0; curve < CURVES; curve++)
-            measure_tensors("a curve", MODEL_ACTIVATE, (const int32_t[]){curve, 0, 0}, 1, VME_FLOAT32, way, VME_FLOAT32, LINE, LINE);
+            measure_tensors("a curve", MODEL_ACTIVATE, (const int32_t[]){curve, 0, 0}, 1, VME_FLOAT32, way, VME_FLOAT32,
+                            LINE, LINE);
     }
 }
 
@@ -601,7 +686,7 @@ static void *everything(void *unused)
             products();
             movement();
         }
-    memset(memory[0], 0, 1 << 20);              /* what was scattered there is no place in a table */
+    memset(memory[0], 0, 1 << 20); /* what was scattered there is no place in a table */
     for (int backend = 0; backend < vme_backend_count(); backend++)
         if (vme_backend_available(backend)) {
             CHECK(vme_backend_force(backend) == VME_OK);
@@ -609,7 +694,7 @@ static void *everything(void *unused)
             transforms_and_solutions();
             models();
         }
-    if (vme_threads_set(2) == VME_OK) {         /* once more with helpers to call, where there are cores for them */
+    if (vme_threads_set(2) == VME_OK) { /* once more with helpers to call, where there are cores for them */
         products();
         models_of_images(false);
     }

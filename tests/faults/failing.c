@@ -1,7 +1,8 @@
-/* Preloaded into a Python whose allocations are to fail: the n-th that the native core or the engine asks of libc, the n-th that CPython
- * makes on a VM's thread, or what an account of the engine is asked for. Driven through ctypes by boots.py and array_allocations.py; nothing of it is in
- * the core. Also the control: CPython makes and ends an interpreter on a thread, without the core. */
-#define _GNU_SOURCE 1
+/* Preloaded into a Python whose allocations are to fail: the n-th that the native core or the engine asks of libc, the
+ * n-th that CPython makes on a VM's thread, or what an account of the engine is asked for. Driven through ctypes by
+ * boots.py and array_allocations.py; nothing of it is in the core. Also the control: CPython makes and ends an
+ * interpreter on a thread, without the core. */
+#define _GNU_SOURCE   1
 #define Py_BUILD_CORE 1
 #include <Python.h>
 #include "internal/pycore_interp_structs.h"
@@ -17,17 +18,18 @@ void *__libc_calloc(size_t count, size_t size);
 void *__libc_realloc(void *memory, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 
-static atomic_long countdown = -1;      /* < 0: none is to fail */
-static atomic_long counted;             /* since failing_arm */
-static long armed;                      /* which of them fails; 0: none */
-static uintptr_t core_base, core_low, core_high;    /* 0: those of CPython count */
+static atomic_long countdown = -1;               /* < 0: none is to fail */
+static atomic_long counted;                      /* since failing_arm */
+static long armed;                               /* which of them fails; 0: none */
+static uintptr_t core_base, core_low, core_high; /* 0: those of CPython count */
 #pragma weak PyThreadState_GetUnchecked
-#pragma weak PyInterpreterState_Main       /* preloaded into programs that are no Python, too */
+#pragma weak PyInterpreterState_Main /* preloaded into programs that are no Python, too */
 static pthread_t main_thread;
-static bool making;                     /* those of CPython while it makes an interpreter, else all others */
-static char where[512];                 /* files of the Python functions that the thread was in when one of CPython's failed, innermost first */
+static bool making; /* those of CPython while it makes an interpreter, else all others */
+static char
+    where[512]; /* files of the Python functions that the thread was in when one of CPython's failed, innermost first */
 static PyMemAllocatorEx before[3];
-static _Thread_local int inside;        /* CPython's allocators: what they ask of libc is not the core's, who hooks them */
+static _Thread_local int inside; /* CPython's allocators: what they ask of libc is not the core's, who hooks them */
 
 /* The `after`-th from now on fails, one alone; 0: none. */
 void failing_arm(long after)
@@ -37,7 +39,8 @@ void failing_arm(long after)
     countdown = after > 0 ? after : -1;
 }
 
-/* How many were counted since; negative: and one of them failed, or is about to, on a thread that has no core just now. */
+/* How many were counted since; negative: and one of them failed, or is about to, on a thread that has no core just now.
+ */
 long failing_disarm(void)
 {
     countdown = -1;
@@ -79,7 +82,7 @@ static bool fails(uintptr_t caller)
     return write(2, text, (size_t)size) > 0 || true;
 }
 
-/* ---- those of the core: calls of libc from its code --------------------------------------------------------------- */
+/* ---- those of the core: calls of libc from its code ---- */
 
 void failing_core(uintptr_t base, uintptr_t low, uintptr_t high)
 {
@@ -90,10 +93,22 @@ void failing_core(uintptr_t base, uintptr_t low, uintptr_t high)
 
 #define FROM_CORE (inside == 0 && (uintptr_t)__builtin_return_address(0) - core_low < core_high - core_low)
 
-void *malloc(size_t size) { return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_malloc(size); }
-void *calloc(size_t count, size_t size) { return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_calloc(count, size); }
-void *realloc(void *memory, size_t size) { return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_realloc(memory, size); }
-void *aligned_alloc(size_t alignment, size_t size) { return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, size); }
+void *malloc(size_t size)
+{
+    return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_malloc(size);
+}
+void *calloc(size_t count, size_t size)
+{
+    return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_calloc(count, size);
+}
+void *realloc(void *memory, size_t size)
+{
+    return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_realloc(memory, size);
+}
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    return FROM_CORE && fails((uintptr_t)__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, size);
+}
 
 char *strdup(const char *text)
 {
@@ -102,9 +117,10 @@ char *strdup(const char *text)
     return copy == NULL ? NULL : memcpy(copy, text, size);
 }
 
-/* ---- those of CPython, on any thread but the main one -------------------------------------------------------------- */
+/* ---- those of CPython, on any thread but the main one ---- */
 
-/* The guest's boot begins by putting something into the interpreter's dict, which is made when it is first asked for. */
+/* The guest's boot begins by putting something into the interpreter's dict, which is made when it is first asked for.
+ */
 static bool is_made(void)
 {
     PyThreadState *ts = PyThreadState_GetUnchecked();
@@ -163,15 +179,16 @@ void failing_python(void)
     main_thread = pthread_self();
     for (int domain = PYMEM_DOMAIN_RAW; domain <= PYMEM_DOMAIN_OBJ; domain++) {
         PyMem_GetAllocator((PyMemAllocatorDomain)domain, &before[domain]);
-        PyMem_SetAllocator((PyMemAllocatorDomain)domain,
-                           &(PyMemAllocatorEx){&before[domain], python_malloc, python_calloc, python_realloc, python_free});
+        PyMem_SetAllocator(
+            (PyMemAllocatorDomain)domain,
+            &(PyMemAllocatorEx){&before[domain], python_malloc, python_calloc, python_realloc, python_free});
     }
 }
 
-/* ---- the control: CPython alone ------------------------------------------------------------------------------------ */
+/* ---- the control: CPython alone ---- */
 
 static PyObjectArenaAllocator arenas_before;
-static atomic_long arenas;              /* that live, of those made since failing_alone began */
+static atomic_long arenas; /* that live, of those made since failing_alone began */
 
 static void *arena_alloc(void *context, size_t size)
 {
@@ -184,13 +201,13 @@ static void *arena_alloc(void *context, size_t size)
 static void arena_free(void *context, void *memory, size_t size)
 {
     (void)context;
-    arenas -= memory != NULL;           /* CPython frees the unused entries of its table, too */
+    arenas -= memory != NULL; /* CPython frees the unused entries of its table, too */
     arenas_before.free(arenas_before.ctx, memory, size);
 }
 
 typedef struct {
     long after;
-    bool posix;             /* not while it is made: while its module posix is made again */
+    bool posix; /* not while it is made: while its module posix is made again */
     PyStatus status;
 } try_alone;
 
@@ -209,7 +226,8 @@ static void import_posix_again(long after)
 static void *make_and_end(void *argument)
 {
     try_alone *one = argument;
-    const PyInterpreterConfig config = {.allow_threads = 1, .check_multi_interp_extensions = 1, .gil = PyInterpreterConfig_OWN_GIL};
+    const PyInterpreterConfig config = {
+        .allow_threads = 1, .check_multi_interp_extensions = 1, .gil = PyInterpreterConfig_OWN_GIL};
     PyThreadState *made = NULL;
     if (!one->posix)
         failing_arm(one->after);
@@ -222,8 +240,8 @@ static void *make_and_end(void *argument)
     return NULL;
 }
 
-/* How many arenas an interpreter leaves behind whose `after`-th allocation fails, while it is made, or while its module posix is made
- * again; *reason: why it was not made, or NULL. */
+/* How many arenas an interpreter leaves behind whose `after`-th allocation fails, while it is made, or while its module
+ * posix is made again; *reason: why it was not made, or NULL. */
 long failing_alone(long after, bool posix, const char **reason)
 {
     pthread_t thread;
@@ -233,18 +251,16 @@ long failing_alone(long after, bool posix, const char **reason)
         PyObject_SetArenaAllocator(&(PyObjectArenaAllocator){NULL, arena_alloc, arena_free});
     }
     arenas = 0;
-    Py_BEGIN_ALLOW_THREADS
-    if (pthread_create(&thread, NULL, make_and_end, &one) == 0)
-        pthread_join(thread, NULL);
-    Py_END_ALLOW_THREADS
-    *reason = PyStatus_Exception(one.status) ? one.status.err_msg : NULL;
+    Py_BEGIN_ALLOW_THREADS if (pthread_create(&thread, NULL, make_and_end, &one) == 0) pthread_join(thread, NULL);
+    Py_END_ALLOW_THREADS *reason = PyStatus_Exception(one.status) ? one.status.err_msg : NULL;
     return arenas;
 }
 
-/* ---- an account of the engine (vme_account) that refuses: in C, as it is called while exceptions are set ------------- */
+/* ---- an account of the engine (vme_account) that refuses: in C, as it is called while exceptions are set ---- */
 
 static atomic_llong charged;
-static atomic_long requests, refuse_from, refuse_to;    /* numbers of requests, from 0; those from the first to before the last are refused */
+static atomic_long requests, refuse_from,
+    refuse_to; /* numbers of requests, from 0; those from the first to before the last are refused */
 static atomic_bool refused;
 
 void failing_refuse(long from, long to)

@@ -1,5 +1,5 @@
-/* Preloaded: an ioctl(FIONBIO), by which CPython sets what a socket waits, stops before it reaches the kernel, until it is let
- * go on. Driven through ctypes by test_sockets_in_the_making.py. */
+/* Preloaded: an ioctl(FIONBIO), by which CPython sets what a socket waits, stops before it reaches the kernel, until it
+ * is let go on. Driven through ctypes by test_sockets_in_the_making.py. */
 #define _GNU_SOURCE 1
 #include <semaphore.h>
 #include <stdarg.h>
@@ -27,10 +27,7 @@ void held_wait(void)
         ;
 }
 
-void held_go_on(void)
-{
-    sem_post(&gone_on);
-}
+void held_go_on(void) { sem_post(&gone_on); }
 
 int ioctl(int fd, unsigned long request, ...)
 {

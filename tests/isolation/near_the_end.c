@@ -1,6 +1,7 @@
-/* Calls an allocator near the end of a VM's stack, as libraries do with a lock of the process held: once for each connection that is opened
- * (sqlite3_auto_extension), one function after the other, each time 16 bytes further from what is closed of the stack. Driven through ctypes by test_near_the_end.py,
- * for SQLite's own allocator and for what OpenSSL calls as malloc, realloc and free. */
+/* Calls an allocator near the end of a VM's stack, as libraries do with a lock of the process held: once for each
+ * connection that is opened (sqlite3_auto_extension), one function after the other, each time 16 bytes further from
+ * what is closed of the stack. Driven through ctypes by test_near_the_end.py, for SQLite's own allocator and for what
+ * OpenSSL calls as malloc, realloc and free. */
 #define _GNU_SOURCE 1
 #include <alloca.h>
 #include <stdint.h>
@@ -15,15 +16,15 @@ struct {
     int (*start)(void *);
     void (*stop)(void *);
     void *context;
-} near_methods;                                 /* as in sqlite3.h */
+} near_methods; /* as in sqlite3.h */
 enum { ALLOCATE, RELEASE, RESIZE, SIZE, ROUND_UP, FUNCTIONS };
-long near_number = -1, near_most = 64 * FUNCTIONS;     /* < 0: not now */
+long near_number = -1, near_most = 64 * FUNCTIONS; /* < 0: not now */
 
 struct {
     void *(*allocate)(size_t, const char *, int);
     void (*release)(void *, const char *, int);
     void *(*resize)(void *, size_t, const char *, int);
-} near_openssl;                                 /* CRYPTO_malloc, CRYPTO_free, CRYPTO_realloc */
+} near_openssl; /* CRYPTO_malloc, CRYPTO_free, CRYPTO_realloc */
 static void *openssl_allocate(int size) { return near_openssl.allocate((size_t)size, "", 0); }
 static void openssl_release(void *memory) { near_openssl.release(memory, "", 0); }
 static void *openssl_resize(void *memory, int size) { return near_openssl.resize(memory, (size_t)size, "", 0); }

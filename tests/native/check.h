@@ -5,16 +5,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CHECK(what)                                                                                 \
-    do {                                                                                            \
-        if (!(what)) {                                                                              \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                      \
-            exit(1);                                                                                \
-        }                                                                                           \
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what); \
+            exit(1); \
+        } \
     } while (0)
 
-/* From failing_malloc.c: one allocation fails, after `after` more went well; -1: none does. Gives whether one failed since
- * the last time. */
+/* From failing_malloc.c: one allocation fails, after `after` more went well; -1: none does. Gives whether one failed
+ * since the last time. */
 int failing_malloc(long after);
 
 #endif

@@ -1,5 +1,5 @@
-/* Every allocation of the core goes through here in the fault tests, and of the engine in its own (linked with --wrap). Helper threads
- * allocate, too. */
+/* Every allocation of the core goes through here in the fault tests, and of the engine in its own (linked with --wrap).
+ * Helper threads allocate, too. */
 #include <stdatomic.h>
 #include <stddef.h>
 
@@ -43,4 +43,7 @@ void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_
 void *__wrap_realloc(void *memory, size_t size) { return fails() ? NULL : __real_realloc(memory, size); }
 char *__wrap_strndup(const char *text, size_t most) { return fails() ? NULL : __real_strndup(text, most); }
 char *__wrap_strdup(const char *text) { return fails() ? NULL : __real_strdup(text); }
-void *__wrap_aligned_alloc(size_t alignment, size_t size) { return fails() ? NULL : __real_aligned_alloc(alignment, size); }
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return fails() ? NULL : __real_aligned_alloc(alignment, size);
+}

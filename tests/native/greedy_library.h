@@ -9,6 +9,6 @@ void *greedy_realloc(void *memory, size_t size);
 void greedy_free(void *memory);
 char *greedy_copy(const char *text);
 void *greedy_aligned(size_t alignment, size_t size);
-void *greedy_on_a_thread(void);     /* a block that a thread of its own asked for */
+void *greedy_on_a_thread(void); /* a block that a thread of its own asked for */
 
 #endif

@@ -67,13 +67,15 @@ static void meters(void)
     atomic_store(&meter->soft, 8 * mib);
     atomic_store(&meter->hard, 10 * mib);
     CHECK(vmh_meter_charge(meter, 7 * mib) && !atomic_load(&meter->over));
-    CHECK(!vmh_meter_charge(meter, 20 * mib) && !atomic_load(&meter->over));    /* alone beyond the limit: refused, no stop */
+    CHECK(!vmh_meter_charge(meter, 20 * mib)
+          && !atomic_load(&meter->over)); /* alone beyond the limit: refused, no stop */
     CHECK(vmh_meter_charge(meter, 2 * mib) && atomic_load(&meter->over));
     CHECK(!vmh_meter_charge(meter, 2 * mib));
-    CHECK(atomic_load(&meter->live) == 9 * mib && atomic_load(&meter->refused) == 2 && atomic_load(&meter->peak) == 9 * mib);
+    CHECK(atomic_load(&meter->live) == 9 * mib && atomic_load(&meter->refused) == 2
+          && atomic_load(&meter->peak) == 9 * mib);
     vmh_meter_rearm(meter);
     long long small = 9 * mib;
-    while (vmh_meter_charge(meter, 16 * 1024))      /* small requests have a reserve, which ends too */
+    while (vmh_meter_charge(meter, 16 * 1024)) /* small requests have a reserve, which ends too */
         small += 16 * 1024;
     CHECK(atomic_load(&meter->over) && small == 42 * mib && atomic_load(&meter->live) == small);
     CHECK(!vmh_meter_charge(meter, 16 * 1024 + 1));

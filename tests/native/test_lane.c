@@ -70,8 +70,7 @@ static void *submit(void *argument)
             vmh_call_watch(call);
         if (rand_r(&self->seed) % 5 == 0)
             vmh_lane_cancel(call, VMH_CANCELLED);
-        while (vmh_call_wait(call, VMH_FOREVER) != 0) {
-        }
+        while (vmh_call_wait(call, VMH_FOREVER) != 0) {}
         if (call->kind == VMH_OK) {
             CHECK(call->reply.size == size);
             self->ok++;
@@ -150,7 +149,7 @@ static void many_threads(bool close_in_the_middle)
         pthread_join(threads[WORKERS + i], NULL);
         ok += submitters[i].ok;
         ends += submitters[i].ok + submitters[i].cancelled + submitters[i].expired + submitters[i].closed
-            + submitters[i].full;
+                + submitters[i].full;
     }
     for (int i = 0; i < WORKERS; i++) {
         atomic_store(&workers[i].leave, true);
@@ -201,12 +200,12 @@ static void order(void)
         vmh_call_unref(calls[i]);
 
     vmh_call *call = vmh_call_new(lane);
-    CHECK(vmh_lane_push(lane, &call, 1) == VMH_OK);     /* handed to the idle worker, */
-    vmh_lane_detach(lane, &worker);                     /* which leaves instead */
+    CHECK(vmh_lane_push(lane, &call, 1) == VMH_OK); /* handed to the idle worker, */
+    vmh_lane_detach(lane, &worker);                 /* which leaves instead */
     vmh_lane_attach(lane, &other);
     CHECK(vmh_lane_take(lane, &other) == call);
     CHECK(vmh_call_claim(call, VMH_RUNNING));
-    CHECK(!vmh_call_claim(call, VMH_RUNNING));          /* one end only */
+    CHECK(!vmh_call_claim(call, VMH_RUNNING)); /* one end only */
     vmh_call_finish(call, VMH_OK);
     vmh_call_unref(call);
     vmh_call_unref(call);
@@ -226,8 +225,7 @@ static void expiry(void)
     vmh_call *call = vmh_call_new(lane);
     call->deadline_ns = vmh_now_ns() + 5000000;
     CHECK(vmh_lane_push(lane, &call, 1) == VMH_OK);
-    while (vmh_call_wait(call, VMH_FOREVER) != 0) {
-    }
+    while (vmh_call_wait(call, VMH_FOREVER) != 0) {}
     CHECK(call->kind == VMH_TIME_LIMIT);
     vmh_call_unref(call);
     drop(vmh_events_take(events));
@@ -266,7 +264,7 @@ static void lookers(void)
     int seen = atomic_load(&steady->looks);
     CHECK(seen > 0);
     while (atomic_load(&steady->looks) == seen)
-        usleep(500);        /* it asked to be looked at again, and is */
+        usleep(500); /* it asked to be looked at again, and is */
     vmh_vm_unref(steady);
 }
 
@@ -322,11 +320,11 @@ static void handed_over(void)
     CHECK(vmh_lane_unfinished(lane) == 2);
     CHECK(vmh_lane_cancel(call, VMH_CANCELLED) && call->kind == VMH_CANCELLED && !vmh_lane_cancel(call, VMH_CANCELLED));
     CHECK(vmh_lane_unfinished(lane) == 1);
-    vmh_lane_detach(lane, &worker);     /* does not put the cancelled one back */
+    vmh_lane_detach(lane, &worker); /* does not put the cancelled one back */
     vmh_lane_detach(lane, &worker);
     CHECK(lane->workers == 0 && lane->queued == 1);
     vmh_call_unref(call);
-    CHECK(vmh_lane_take(lane, &worker) == NULL && !worker.idle);        /* it left */
+    CHECK(vmh_lane_take(lane, &worker) == NULL && !worker.idle); /* it left */
     vmh_lane_attach(lane, &worker);
     vmh_lane_attach(lane, &other);
     CHECK((call = vmh_lane_take(lane, &worker)) == second);
@@ -338,7 +336,7 @@ static void handed_over(void)
     call = pushed(lane, vmh_now_ns() + INT64_C(3600000000000));
     CHECK(vmh_lane_take(lane, &other) == NULL);
     CHECK(vmh_lane_expire_slot(lane, &worker, vmh_now_ns(), &handed_ns) == call->deadline_ns && handed_ns != 0);
-    vmh_lane_detach(lane, &worker);     /* what it was handed goes to the idle one */
+    vmh_lane_detach(lane, &worker); /* what it was handed goes to the idle one */
     CHECK(other.slot == call && atomic_load(&other.inbox) == 1);
     CHECK(vmh_lane_expire_slot(lane, &worker, vmh_now_ns(), &handed_ns) == VMH_FOREVER && handed_ns == 0);
     CHECK(vmh_lane_expire_slot(lane, &other, call->deadline_ns, &handed_ns) == VMH_FOREVER);

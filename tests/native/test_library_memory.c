@@ -1,4 +1,5 @@
-/* A library's calls of malloc are charged to who has the thread, credited to who paid, and leave alone what is not theirs. */
+/* A library's calls of malloc are charged to who has the thread, credited to who paid, and leave alone what is not
+ * theirs. */
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -35,7 +36,7 @@ static void not_led_yet(vmh_meter *meter)
     CHECK(live(meter) == 0);
     CHECK(!vmh_library_memory_lead(NULL) && !vmh_library_memory_lead(&before));
     CHECK(vmh_library_memory_lead((void *)greedy_free));
-    CHECK(vmh_library_memory_lead((void *)greedy_free));        /* again: as it is */
+    CHECK(vmh_library_memory_lead((void *)greedy_free)); /* again: as it is */
     before = greedy_realloc(before, 3000);
     CHECK(before != NULL && live(meter) == 0);
     greedy_free(before);
@@ -66,7 +67,8 @@ static void charged_and_credited(vmh_meter *meter)
     greedy_free(third);
     greedy_free(first);
     CHECK(live(meter) == 0 && atomic_load(&meter->refs) == 1 && atomic_load(&meter->peak) >= 100000);
-    CHECK(greedy_malloc(SIZE_MAX - 8) == NULL && greedy_malloc(PTRDIFF_MAX) == NULL && greedy_calloc(SIZE_MAX / 2, 3) == NULL);
+    CHECK(greedy_malloc(SIZE_MAX - 8) == NULL && greedy_malloc(PTRDIFF_MAX) == NULL
+          && greedy_calloc(SIZE_MAX / 2, 3) == NULL);
     CHECK(live(meter) == 0);
     vmh_memory_bind(NULL);
 }
@@ -129,7 +131,7 @@ static void the_payer_gets_it_back(vmh_meter *meter, vmh_meter *other)
     CHECK(live(meter) >= 500 && live(meter) < 700 && live(other) == 0);
     vmh_memory_bind(NULL);
     CHECK(vmh_meter_live(meter) == live(meter));
-    atomic_store(&meter->ended, true);          /* its VM ends; what is left is the process's */
+    atomic_store(&meter->ended, true); /* its VM ends; what is left is the process's */
     CHECK(vmh_meter_live(meter) == 0);
     greedy_free(kept);
     CHECK(vmh_meter_live(meter) == 0 && live(meter) == 0);
@@ -143,7 +145,7 @@ static void outlives(void)
     void *block = greedy_malloc(10000);
     vmh_memory_bind(NULL);
     vmh_meter_unref(meter);
-    greedy_free(block);         /* and the meter with it */
+    greedy_free(block); /* and the meter with it */
 }
 
 static int stops;
@@ -168,7 +170,7 @@ static void refused(void)
     memset(first, 1, 7 * MIB);
     vmh_meter_rearm(meter);
     void *small[100];
-    for (int i = 0; i < 100; i++)       /* never refused, but the call is stopped */
+    for (int i = 0; i < 100; i++) /* never refused, but the call is stopped */
         CHECK((small[i] = greedy_malloc(MIB / 2)) != NULL);
     CHECK(stops == 3 && live(meter) > 50 * MIB && !atomic_load(&meter->denied));
     for (int i = 0; i < 100; i++)
@@ -249,7 +251,7 @@ static void faults(vmh_meter *meter)
         told++;
     }
     vmh_memory_bind(NULL);
-    CHECK(told == 5);       /* those four, and what a thread is started with */
+    CHECK(told == 5); /* those four, and what a thread is started with */
 }
 
 int main(void)

@@ -1,5 +1,5 @@
 /* Matrix products with AVX2 and FMA: tiles of 6 x 16 float32, 6 x 8 float64. */
-#define VME_TARGET avx2
+#define VME_TARGET    avx2
 #define VME_REGISTERS 16
 #define VME_GEMM_WORK (1 << 22)
 

@@ -1,12 +1,13 @@
 /* Matrix products with AVX-512: tiles of 14 x 32 float32, 14 x 16 float64. */
-#define VME_TARGET avx512
+#define VME_TARGET    avx512
 #define VME_REGISTERS 32
 #define VME_GEMM_WORK (1 << 22)
 
 #include "vectors.h"
 
 #define INLINE VME_INLINE
-/* Of 14 rows, 6: then 14 + 6 factors are loaded in the 14 cycles of a step, beside b and what is fetched ahead. More of them measured slower. */
+/* Of 14 rows, 6: then 14 + 6 factors are loaded in the 14 cycles of a step, beside b and what is fetched ahead. More of
+ * them measured slower. */
 INLINE bool f32_from_memory(int row) { return row * 6 / 14 != (row + 1) * 6 / 14; }
 INLINE bool f64_from_memory(int row) { return f32_from_memory(row); }
 INLINE f32_vec f32_add_product_from(f32_vec sum, const void *factor, f32_vec b)
@@ -20,13 +21,14 @@ INLINE f64_vec f64_add_product_from(f64_vec sum, const void *factor, f64_vec b)
     return sum;
 }
 
-/* Columns side by side into rows side by side: 16 x 16 at a time. Lanes of 4 are put together as they are read, then turned. */
+/* Columns side by side into rows side by side: 16 x 16 at a time. Lanes of 4 are put together as they are read, then
+ * turned. */
 static void f32_pack_a(int64_t k, const char *a, int64_t a_row, char *out)
 {
     int64_t p = 0;
     for (; p + 16 <= k; p += 16, out += 16 * 64)
         for (int quarter = 0; quarter < 4; quarter++) {
-            __m512 row[4];          /* rows i, i + 4, i + 8 and i + 12 */
+            __m512 row[4]; /* rows i, i + 4, i + 8 and i + 12 */
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++) {
                 const char *from = a + i * a_row + (p + 4 * quarter) * 4;

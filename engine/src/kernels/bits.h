@@ -1,4 +1,5 @@
-/* Bits: counted in integers (of negative ones in their absolute value, as numpy.bitwise_count), packed into bytes and unpacked. */
+/* Bits: counted in integers (of negative ones in their absolute value, as numpy.bitwise_count), packed into bytes and
+ * unpacked. */
 #include "loops.h"
 
 #ifdef __AVX2__
@@ -60,7 +61,7 @@ COUNT_WORDS(u64, )
             T x = from[i], size = fabs##S(x); \
             bool small = size < (T)LEAST; \
             T y = small ? x * (T)LARGER : x; \
-            U bits, plain = (U)-(U)((size > 0) & (size < (T)INFINITY)); \
+            U bits, plain = (U) - (U)((size > 0) & (size < (T)INFINITY)); \
             memcpy(&bits, &y, sizeof bits); \
             U half = (bits & ~mask) | (U)((BIAS) - 1) << (WIDTH); \
             i32 power = (i32)(bits >> (WIDTH) & raised) - ((BIAS) - 1) - (small ? (WIDTH) + 1 : 0); \
@@ -91,15 +92,16 @@ PARTS(f64, )
 
 /* ---- packing */
 /* The eight bytes of a word, 0 or 1 each, come together in its highest one. */
-#define GATHER_BIG UINT64_C(0x8040201008040201)
+#define GATHER_BIG    UINT64_C(0x8040201008040201)
 #define GATHER_LITTLE UINT64_C(0x0102040810204080)
-#define LOWER_BITS UINT64_C(0x7f7f7f7f7f7f7f7f)
+#define LOWER_BITS    UINT64_C(0x7f7f7f7f7f7f7f7f)
 
 static void pack(int64_t bytes, bool big, const u8 *truths, u8 *out)
 {
     int64_t i = 0;
 #ifdef __AVX2__
-    __m256i backwards = _mm256_broadcastsi128_si256(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
+    __m256i backwards =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
     for (; i + 4 <= bytes; i += 4) {
         __m256i eights = _mm256_loadu_si256((const __m256i *)(truths + 8 * i));
         eights = _mm256_cmpeq_epi8(big ? _mm256_shuffle_epi8(eights, backwards) : eights, _mm256_setzero_si256());
@@ -108,7 +110,7 @@ static void pack(int64_t bytes, bool big, const u8 *truths, u8 *out)
 #endif
     for (; i < bytes; i++) {
         u64 word = *(const u64_at *)(truths + 8 * i);
-        word = (((word & LOWER_BITS) + LOWER_BITS) | word) >> 7 & ~LOWER_BITS >> 7;     /* any other byte than 0 is true */
+        word = (((word & LOWER_BITS) + LOWER_BITS) | word) >> 7 & ~LOWER_BITS >> 7; /* any other byte than 0 is true */
         out[i] = (u8)(word * (big ? GATHER_BIG : GATHER_LITTLE) >> 56);
     }
 }
@@ -116,8 +118,9 @@ static void pack(int64_t bytes, bool big, const u8 *truths, u8 *out)
 /* Byte i: the bit of `value` that is number i from below. */
 #define BIT(value, i) ((u64)((value) >> (i) & 1) << 8 * (i))
 #define SPREAD1(value) \
-    (BIT(value, 0) | BIT(value, 1) | BIT(value, 2) | BIT(value, 3) | BIT(value, 4) | BIT(value, 5) | BIT(value, 6) | BIT(value, 7))
-#define SPREAD4(value) SPREAD1(value), SPREAD1(value + 1), SPREAD1(value + 2), SPREAD1(value + 3)
+    (BIT(value, 0) | BIT(value, 1) | BIT(value, 2) | BIT(value, 3) | BIT(value, 4) | BIT(value, 5) | BIT(value, 6) \
+     | BIT(value, 7))
+#define SPREAD4(value)  SPREAD1(value), SPREAD1(value + 1), SPREAD1(value + 2), SPREAD1(value + 3)
 #define SPREAD16(value) SPREAD4(value), SPREAD4(value + 4), SPREAD4(value + 8), SPREAD4(value + 12)
 #define SPREAD64(value) SPREAD16(value), SPREAD16(value + 16), SPREAD16(value + 32), SPREAD16(value + 48)
 static const u64 spread[256] = {SPREAD64(0), SPREAD64(64), SPREAD64(128), SPREAD64(192)};
@@ -136,14 +139,18 @@ static void unpack(int64_t bytes, bool big, const u8 *in, u8 *truths)
         *(u64_at *)(truths + 8 * i) = big ? __builtin_bswap64(spread[in[i]]) : spread[in[i]];
 }
 
+/* clang-format off */
 const vme_bits_kernels VME_TABLE(bits) = {
     .pack = pack,
     .unpack = unpack,
     .split = {split_f32, split_f64},
     .parts = {parts_f32, parts_f64},
 };
+/* clang-format on */
 
+/* clang-format off */
 const vme_elementwise_kernels VME_TABLE(bit_counts) = {.unary = {[VME_BITWISE_COUNT] = {
     [VME_INT8] = count_i8, [VME_INT16] = count_i16, [VME_INT32] = count_i32, [VME_INT64] = count_words_i64,
     [VME_UINT8] = count_u8, [VME_UINT16] = count_u16, [VME_UINT32] = count_u32, [VME_UINT64] = count_words_u64,
 }}};
+/* clang-format on */

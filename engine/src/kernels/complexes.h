@@ -1,79 +1,79 @@
 /* Kernels of complex64 and complex128: arithmetic and order.
  *
- * Formulas are NumPy's (umath/loops.c.src), so that infinities and NaNs come out the same: division scales by the larger part of the
- * divisor (Smith 1962), the order is that of the real parts, then of the imaginary ones. */
+ * Formulas are NumPy's (umath/loops.c.src), so that infinities and NaNs come out the same: division scales by the
+ * larger part of the divisor (Smith 1962), the order is that of the real parts, then of the imaginary ones. */
 #include "loops.h"
 
 #ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
-#define COMPLEXES(T, R, S)                                                                                  \
-    static inline T make_##T(R re, R im) { return (T){re, im}; }                                            \
+#define COMPLEXES(T, R, S) \
+    static inline T make_##T(R re, R im) { return (T){re, im}; } \
     static inline T product_##T(T x, T y) { return make_##T(x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re); } \
-    static inline T quotient_##T(T x, T y)                                                                  \
-    {                                                                                                       \
-        R re = fabs##S(y.re), im = fabs##S(y.im);                                                           \
-        if (re >= im) {                                                                                     \
-            if (re == 0 && im == 0)                                                                         \
-                return make_##T(x.re / re, x.im / re);                                                      \
-            R ratio = y.im / y.re, scale = 1 / (y.re + y.im * ratio);                                       \
-            return make_##T((x.re + x.im * ratio) * scale, (x.im - x.re * ratio) * scale);                  \
-        }                                                                                                   \
-        R ratio = y.re / y.im, scale = 1 / (y.im + y.re * ratio);                                           \
-        return make_##T((x.re * ratio + x.im) * scale, (x.im * ratio - x.re) * scale);                      \
-    }                                                                                                       \
-    static inline T reciprocal_of_##T(T x)                                                                  \
-    {                                                                                                       \
-        if (fabs##S(x.im) <= fabs##S(x.re)) {                                                               \
-            R ratio = x.im / x.re, divisor = x.re + x.im * ratio;                                           \
-            return make_##T(1 / divisor, -ratio / divisor);                                                 \
-        }                                                                                                   \
-        R ratio = x.re / x.im, divisor = x.re * ratio + x.im;                                               \
-        return make_##T(ratio / divisor, -1 / divisor);                                                     \
-    }                                                                                                       \
-    /* the direction on the unit circle; infinities count as corners */                                     \
-    static inline T sign_of_##T(T x)                                                                        \
-    {                                                                                                       \
-        R size = hypot##S(x.re, x.im);                                                                      \
-        if (size == 0 || size != size)                                                                      \
-            return make_##T(size, size == 0 ? 0 : size);                                                    \
-        if (isinf(size)) {                                                                                  \
-            if (!isinf(x.re))                                                                               \
-                return make_##T(0, x.im > 0 ? 1 : -1);                                                      \
-            if (!isinf(x.im))                                                                               \
-                return make_##T(x.re > 0 ? 1 : -1, 0);                                                      \
-            return make_##T(NAN, NAN);                                                                      \
-        }                                                                                                   \
-        return make_##T(x.re / size, x.im / size);                                                          \
-    }                                                                                                       \
-    static inline bool is_nan_##T(T x) { return x.re != x.re || x.im != x.im; }                             \
-    static inline bool at_least_##T(T x, T y)                                                               \
-    {                                                                                                       \
-        return (x.re > y.re && x.im == x.im && y.im == y.im) || (x.re == y.re && x.im >= y.im);             \
-    }                                                                                                       \
-    LOOP2(add_##T, T, T, make_##T(x.re + y.re, x.im + y.im))                                                \
-    LOOP2(subtract_##T, T, T, make_##T(x.re - y.re, x.im - y.im))                                           \
-    LOOP2(multiply_##T, T, T, product_##T(x, y))                                                            \
-    LOOP2(divide_##T, T, T, quotient_##T(x, y))                                                             \
-    LOOP2(maximum_##T, T, T, is_nan_##T(x) || at_least_##T(x, y) ? x : y)                                   \
-    LOOP2(minimum_##T, T, T, is_nan_##T(x) || at_least_##T(y, x) ? x : y)                                   \
-    LOOP2(fmax_##T, T, T, is_nan_##T(y) || at_least_##T(x, y) ? x : y)                                      \
-    LOOP2(fmin_##T, T, T, is_nan_##T(y) || at_least_##T(y, x) ? x : y)                                      \
-    LOOP1(negative_##T, T, T, make_##T(-x.re, -x.im))                                                       \
-    LOOP1(positive_##T, T, T, x)                                                                            \
-    LOOP1(sign_##T, T, T, sign_of_##T(x))                                                                   \
-    LOOP1(square_##T, T, T, make_##T(x.re * x.re - x.im * x.im, x.re * x.im + x.im * x.re))                 \
-    LOOP1(reciprocal_##T, T, T, reciprocal_of_##T(x))                                                       \
-    LOOP1(conjugate_##T, T, T, make_##T(x.re, -x.im))                                                       \
-    LOOP1(rint_##T, T, T, make_##T(rint##S(x.re), rint##S(x.im)))                                           \
-    LOOP1(real_##T, T, R, x.re)                                                                             \
+    static inline T quotient_##T(T x, T y) \
+    { \
+        R re = fabs##S(y.re), im = fabs##S(y.im); \
+        if (re >= im) { \
+            if (re == 0 && im == 0) \
+                return make_##T(x.re / re, x.im / re); \
+            R ratio = y.im / y.re, scale = 1 / (y.re + y.im * ratio); \
+            return make_##T((x.re + x.im * ratio) * scale, (x.im - x.re * ratio) * scale); \
+        } \
+        R ratio = y.re / y.im, scale = 1 / (y.im + y.re * ratio); \
+        return make_##T((x.re * ratio + x.im) * scale, (x.im * ratio - x.re) * scale); \
+    } \
+    static inline T reciprocal_of_##T(T x) \
+    { \
+        if (fabs##S(x.im) <= fabs##S(x.re)) { \
+            R ratio = x.im / x.re, divisor = x.re + x.im * ratio; \
+            return make_##T(1 / divisor, -ratio / divisor); \
+        } \
+        R ratio = x.re / x.im, divisor = x.re * ratio + x.im; \
+        return make_##T(ratio / divisor, -1 / divisor); \
+    } \
+    /* the direction on the unit circle; infinities count as corners */ \
+    static inline T sign_of_##T(T x) \
+    { \
+        R size = hypot##S(x.re, x.im); \
+        if (size == 0 || size != size) \
+            return make_##T(size, size == 0 ? 0 : size); \
+        if (isinf(size)) { \
+            if (!isinf(x.re)) \
+                return make_##T(0, x.im > 0 ? 1 : -1); \
+            if (!isinf(x.im)) \
+                return make_##T(x.re > 0 ? 1 : -1, 0); \
+            return make_##T(NAN, NAN); \
+        } \
+        return make_##T(x.re / size, x.im / size); \
+    } \
+    static inline bool is_nan_##T(T x) { return x.re != x.re || x.im != x.im; } \
+    static inline bool at_least_##T(T x, T y) \
+    { \
+        return (x.re > y.re && x.im == x.im && y.im == y.im) || (x.re == y.re && x.im >= y.im); \
+    } \
+    LOOP2(add_##T, T, T, make_##T(x.re + y.re, x.im + y.im)) \
+    LOOP2(subtract_##T, T, T, make_##T(x.re - y.re, x.im - y.im)) \
+    LOOP2(multiply_##T, T, T, product_##T(x, y)) \
+    LOOP2(divide_##T, T, T, quotient_##T(x, y)) \
+    LOOP2(maximum_##T, T, T, is_nan_##T(x) || at_least_##T(x, y) ? x : y) \
+    LOOP2(minimum_##T, T, T, is_nan_##T(x) || at_least_##T(y, x) ? x : y) \
+    LOOP2(fmax_##T, T, T, is_nan_##T(y) || at_least_##T(x, y) ? x : y) \
+    LOOP2(fmin_##T, T, T, is_nan_##T(y) || at_least_##T(y, x) ? x : y) \
+    LOOP1(negative_##T, T, T, make_##T(-x.re, -x.im)) \
+    LOOP1(positive_##T, T, T, x) \
+    LOOP1(sign_##T, T, T, sign_of_##T(x)) \
+    LOOP1(square_##T, T, T, make_##T(x.re *x.re - x.im * x.im, x.re * x.im + x.im * x.re)) \
+    LOOP1(reciprocal_##T, T, T, reciprocal_of_##T(x)) \
+    LOOP1(conjugate_##T, T, T, make_##T(x.re, -x.im)) \
+    LOOP1(rint_##T, T, T, make_##T(rint##S(x.re), rint##S(x.im))) \
+    LOOP1(real_##T, T, R, x.re) \
     LOOP1(imag_##T, T, R, x.im)
 COMPLEXES(c64, f32, f)
 COMPLEXES(c128, f64, )
 
-/* The square root of the sum of squares, which float64 holds for float32's parts; for its own the larger part is taken out.
- * An infinite part beats a NaN. */
+/* The square root of the sum of squares, which float64 holds for float32's parts; for its own the larger part is taken
+ * out. An infinite part beats a NaN. */
 static inline f32 size_of_c64(c64 x)
 {
     f64 re = x.re, im = x.im;
@@ -96,7 +96,8 @@ static inline __m512 sizes_of(__m512 low, __m512 high)
     __m512 im = _mm512_abs_ps(_mm512_permutex2var_ps(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), high));
     __mmask16 infinite = _mm512_cmp_ps_mask(re, _mm512_set1_ps(INFINITY), _CMP_EQ_OQ)
                          | _mm512_cmp_ps_mask(im, _mm512_set1_ps(INFINITY), _CMP_EQ_OQ);
-    __m512 scale = _mm512_max_ps(_mm512_getexp_ps(_mm512_max_ps(re, im)), _mm512_set1_ps(-126)), back = _mm512_sub_ps(_mm512_setzero_ps(), scale);
+    __m512 scale = _mm512_max_ps(_mm512_getexp_ps(_mm512_max_ps(re, im)), _mm512_set1_ps(-126)),
+           back = _mm512_sub_ps(_mm512_setzero_ps(), scale);
     re = _mm512_scalef_ps(re, back);
     im = _mm512_scalef_ps(im, back);
     __m512 size = _mm512_scalef_ps(_mm512_sqrt_ps(_mm512_fmadd_ps(re, re, _mm512_mul_ps(im, im))), scale);
@@ -129,6 +130,7 @@ LOOP1(absolute_c128, c128, f64, size_of_c128(x))
 
 #define BOTH(k) [VME_COMPLEX64] = k##_c64, [VME_COMPLEX128] = k##_c128
 
+/* clang-format off */
 const vme_elementwise_kernels VME_TABLE(complexes) = {
     .unary = {
         [VME_NEGATIVE] = {BOTH(negative)},
@@ -153,3 +155,4 @@ const vme_elementwise_kernels VME_TABLE(complexes) = {
         [VME_FMIN] = {BOTH(fmin)},
     },
 };
+/* clang-format on */

@@ -1,23 +1,31 @@
-/* Depthwise convolution, one row of outputs: channels lie side by side, so a vector is of channels, and a few neighbouring outputs share
- * the weights and the pixels that they see together. Whole vectors only: the last one of a row of channels begins earlier, and makes some
- * channels twice. */
+/* Depthwise convolution, one row of outputs: channels lie side by side, so a vector is of channels, and a few
+ * neighbouring outputs share the weights and the pixels that they see together. Whole vectors only: the last one of a
+ * row of channels begins earlier, and makes some channels twice. */
 #include "vectors_f32.h"
 
 enum { DEPTHWISE_OUTPUTS = LANES == 16 ? 7 : 4 };
 
-/* `stride` and `kernel_w` 0: as the row says; constants otherwise, and then the windows' columns are pixels side by side. */
-VME_INLINE void depthwise_outputs(const vme_depthwise *row, const float *in, const float *addend, float *out, const int outputs,
-                                  const int stride, const int kernel_w)
+/* `stride` and `kernel_w` 0: as the row says; constants otherwise, and then the windows' columns are pixels side by
+ * side. */
+VME_INLINE void depthwise_outputs(const vme_depthwise *row, const float *in, const float *addend, float *out,
+                                  const int outputs, const int stride, const int kernel_w)
 {
     /* the compiler is kept from making a moving pointer of each pixel, for which it has too few registers */
     const char *near = (const char *)in;
     int64_t step1 = row->in_column * 4, step3 = 3 * step1, step5 = 5 * step1, step7 = 7 * step1;
-    const int64_t next_row = row->in_row * 4, stride_bytes = row->in_stride * 4, weights_row = row->kernel_w * row->channels;
+    const int64_t next_row = row->in_row * 4, stride_bytes = row->in_stride * 4,
+                  weights_row = row->kernel_w * row->channels;
     const vec low = all(row->bounds.low), high = all(row->bounds.high);
     __asm__("" : "+r"(step1), "+r"(step3), "+r"(step5), "+r"(step7));
 #define PIXEL(from, n) \
-    load((const float *)((n) == 0 ? (from) : (n) == 1 ? (from) + step1 : (n) == 2 ? (from) + 2 * step1 : (n) == 3 ? (from) + step3 \
-        : (n) == 4 ? (from) + 4 * step1 : (n) == 5 ? (from) + step5 : (n) == 6 ? (from) + 2 * step3 : (from) + step7))
+    load((const float *)((n) == 0   ? (from) \
+                         : (n) == 1 ? (from) + step1 \
+                         : (n) == 2 ? (from) + 2 * step1 \
+                         : (n) == 3 ? (from) + step3 \
+                         : (n) == 4 ? (from) + 4 * step1 \
+                         : (n) == 5 ? (from) + step5 \
+                         : (n) == 6 ? (from) + 2 * step3 \
+                                    : (from) + step7))
     for (int64_t channel = 0;;) {
         vec sum[DEPTHWISE_OUTPUTS];
         const vec bias = load(row->bias + channel);
@@ -35,7 +43,9 @@ VME_INLINE void depthwise_outputs(const vme_depthwise *row, const float *in, con
                     factor[w] = load(weights + w * row->channels);
 #pragma GCC unroll 20
                 for (int p = 0; p < (outputs - 1) * stride + kernel_w; p++) {
-                    const vec pixel = p < 8 ? PIXEL(from, p) : p < 16 ? PIXEL(far, p - 8) : PIXEL(far + 8 * step1, p - 16);
+                    const vec pixel = p < 8    ? PIXEL(from, p)
+                                      : p < 16 ? PIXEL(far, p - 8)
+                                               : PIXEL(far + 8 * step1, p - 16);
 #pragma GCC unroll 8
                     for (int i = 0; i < outputs; i++)
                         if (p - i * stride >= 0 && p - i * stride < kernel_w)

@@ -1,128 +1,133 @@
 /* Kernels of float32 and float64: arithmetic, rounding, extremes. float16 computes through float32, but for nextafter.
  *
- * As NumPy: maximum and minimum give NaN when either is one, fmax and fmin the other operand; the remainder has the divisor's sign. */
+ * As NumPy: maximum and minimum give NaN when either is one, fmax and fmin the other operand; the remainder has the
+ * divisor's sign. */
 #include "loops.h"
 
 /* Quotient rounded down and the remainder that belongs to it, as npy_divmod (numpy/_core/src/npymath). */
-#define FLOATS(T, S)                                                                                        \
-    static inline T cut_of_##T(T x, T y) { return fmod##S(x, y); }                                          \
-    static inline T modulo_of_##T(T x, T y)                                                                 \
-    {                                                                                                       \
-        T rest = fmod##S(x, y);                                                                             \
-        if (y == 0)                                                                                         \
-            return rest;                                                                                    \
-        if (rest == 0)                                                                                      \
-            return copysign##S(0, y);                                                                       \
-        return (y < 0) != (rest < 0) ? rest + y : rest;                                                     \
-    }                                                                                                       \
-    static inline T floored_of_##T(T x, T y)                                                                \
-    {                                                                                                       \
-        if (y == 0)                                                                                         \
-            return x / y;                                                                                   \
-        T rest = fmod##S(x, y), whole = (x - rest) / y;                                                     \
-        if (rest != 0 && (y < 0) != (rest < 0))                                                             \
-            whole -= 1;                                                                                     \
-        if (whole == 0)                                                                                     \
-            return copysign##S(0, x / y);                                                                   \
-        T down = floor##S(whole);                                                                           \
-        return whole - down > (T)0.5 ? down + 1 : down;                                                     \
-    }                                                                                                       \
-    LOOP2(add_##T, T, T, x + y)                                                                             \
-    LOOP2(subtract_##T, T, T, x - y)                                                                        \
-    LOOP2(multiply_##T, T, T, x * y)                                                                        \
-    LOOP2(divide_any_##T, T, T, x / y)                                                                      \
-    /* every other element: quotients and roots take so long that collecting elements before would not be hidden */\
-    static void divide_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)\
-    {                                                                                                       \
-        if (a_step != 2 * sizeof(T) || b_step != 2 * sizeof(T) || out_step != sizeof(T)) {                  \
-            divide_any_##T(n, a, a_step, b, b_step, out, out_step);                                         \
-            return;                                                                                         \
-        }                                                                                                   \
-        const T##_at *left = (const T##_at *)a, *right = (const T##_at *)b;                                 \
-        T##_at *to = (T##_at *)out;                                                                         \
-        VME_INDEPENDENT                                                                                     \
-        for (int64_t i = 0; i < n; i++)                                                                     \
-            to[i] = left[2 * i] / right[2 * i];                                                             \
-    }                                                                                                       \
-    LOOP2(maximum_##T, T, T, x >= y || x != x ? x : y)                                                      \
-    LOOP2(minimum_##T, T, T, x <= y || x != x ? x : y)                                                      \
-    LOOP2(fmax_##T, T, T, x >= y || y != y ? x : y)                                                         \
-    LOOP2(fmin_##T, T, T, x <= y || y != y ? x : y)                                                         \
-    LOOP2(copysign_##T, T, T, copysign##S(x, y))                                                            \
-    LOOP2(nextafter_##T, T, T, nextafter##S(x, y))                                                          \
-    LOOP2(heaviside_##T, T, T, x == 0 ? y : x < 0 ? 0 : x > 0 ? 1 : x)                                      \
-    LOOP1(negative_##T, T, T, -x)                                                                           \
-    LOOP1(positive_##T, T, T, x)                                                                            \
-    LOOP1(absolute_##T, T, T, fabs##S(x))                                                                   \
-    LOOP1(sign_##T, T, T, x > 0 ? (T)1 : x < 0 ? (T)-1 : x == 0 ? (T)0 : x)                                 \
-    LOOP1(square_##T, T, T, x * x)                                                                          \
-    LOOP1(sqrt_any_##T, T, T, sqrt##S(x))                                                                   \
-    static void sqrt_##T(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step)           \
-    {                                                                                                       \
-        if (in_step != 2 * sizeof(T) || out_step != sizeof(T)) {                                            \
-            sqrt_any_##T(n, in, in_step, out, out_step);                                                    \
-            return;                                                                                         \
-        }                                                                                                   \
-        const T##_at *from = (const T##_at *)in;                                                            \
-        T##_at *to = (T##_at *)out;                                                                         \
-        VME_INDEPENDENT                                                                                     \
-        for (int64_t i = 0; i < n; i++)                                                                     \
-            to[i] = sqrt##S(from[2 * i]);                                                                   \
-    }                                                                                                       \
-    LOOP1(reciprocal_##T, T, T, 1 / x)                                                                      \
-    LOOP1(floor_##T, T, T, floor##S(x))                                                                     \
-    LOOP1(ceil_##T, T, T, ceil##S(x))                                                                       \
-    LOOP1(trunc_##T, T, T, trunc##S(x))                                                                     \
-    LOOP1(rint_##T, T, T, rint##S(x))                                                                       \
+#define FLOATS(T, S) \
+    static inline T cut_of_##T(T x, T y) { return fmod##S(x, y); } \
+    static inline T modulo_of_##T(T x, T y) \
+    { \
+        T rest = fmod##S(x, y); \
+        if (y == 0) \
+            return rest; \
+        if (rest == 0) \
+            return copysign##S(0, y); \
+        return (y < 0) != (rest < 0) ? rest + y : rest; \
+    } \
+    static inline T floored_of_##T(T x, T y) \
+    { \
+        if (y == 0) \
+            return x / y; \
+        T rest = fmod##S(x, y), whole = (x - rest) / y; \
+        if (rest != 0 && (y < 0) != (rest < 0)) \
+            whole -= 1; \
+        if (whole == 0) \
+            return copysign##S(0, x / y); \
+        T down = floor##S(whole); \
+        return whole - down > (T)0.5 ? down + 1 : down; \
+    } \
+    LOOP2(add_##T, T, T, x + y) \
+    LOOP2(subtract_##T, T, T, x - y) \
+    LOOP2(multiply_##T, T, T, x *y) \
+    LOOP2(divide_any_##T, T, T, x / y) \
+    /* every other element: quotients and roots take so long that collecting elements before would not be hidden */ \
+    static void divide_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
+                           int64_t out_step) \
+    { \
+        if (a_step != 2 * sizeof(T) || b_step != 2 * sizeof(T) || out_step != sizeof(T)) { \
+            divide_any_##T(n, a, a_step, b, b_step, out, out_step); \
+            return; \
+        } \
+        const T##_at *left = (const T##_at *)a, *right = (const T##_at *)b; \
+        T##_at *to = (T##_at *)out; \
+        VME_INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) \
+            to[i] = left[2 * i] / right[2 * i]; \
+    } \
+    LOOP2(maximum_##T, T, T, x >= y || x != x ? x : y) \
+    LOOP2(minimum_##T, T, T, x <= y || x != x ? x : y) \
+    LOOP2(fmax_##T, T, T, x >= y || y != y ? x : y) \
+    LOOP2(fmin_##T, T, T, x <= y || y != y ? x : y) \
+    LOOP2(copysign_##T, T, T, copysign##S(x, y)) \
+    LOOP2(nextafter_##T, T, T, nextafter##S(x, y)) \
+    LOOP2(heaviside_##T, T, T, x == 0 ? y : x < 0 ? 0 : x > 0 ? 1 : x) \
+    LOOP1(negative_##T, T, T, -x) \
+    LOOP1(positive_##T, T, T, x) \
+    LOOP1(absolute_##T, T, T, fabs##S(x)) \
+    LOOP1(sign_##T, T, T, x > 0 ? (T)1 : x < 0 ? (T) - 1 : x == 0 ? (T)0 : x) \
+    LOOP1(square_##T, T, T, x *x) \
+    LOOP1(sqrt_any_##T, T, T, sqrt##S(x)) \
+    static void sqrt_##T(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
+    { \
+        if (in_step != 2 * sizeof(T) || out_step != sizeof(T)) { \
+            sqrt_any_##T(n, in, in_step, out, out_step); \
+            return; \
+        } \
+        const T##_at *from = (const T##_at *)in; \
+        T##_at *to = (T##_at *)out; \
+        VME_INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) \
+            to[i] = sqrt##S(from[2 * i]); \
+    } \
+    LOOP1(reciprocal_##T, T, T, 1 / x) \
+    LOOP1(floor_##T, T, T, floor##S(x)) \
+    LOOP1(ceil_##T, T, T, ceil##S(x)) \
+    LOOP1(trunc_##T, T, T, trunc##S(x)) \
+    LOOP1(rint_##T, T, T, rint##S(x)) \
     LOOP1(zero_##T, T, T, (T)0 * (x != x))
 FLOATS(f32, f)
 FLOATS(f64, )
 
 #ifdef __FMA__
-/* Division with a remainder on vectors: while the quotient is below 2^BITS, the remainder of its whole part is exact in a fused product,
- * and one correction makes up for a quotient that was rounded to a whole number. A block with larger quotients, zeros, infinities
- * or NaNs goes through fmod. RESULT is made of x, y, the quotient cut towards zero (whole) and what remains (rest). */
+/* Division with a remainder on vectors: while the quotient is below 2^BITS, the remainder of its whole part is exact in
+ * a fused product, and one correction makes up for a quotient that was rounded to a whole number. A block with larger
+ * quotients, zeros, infinities or NaNs goes through fmod. RESULT is made of x, y, the quotient cut towards zero (whole)
+ * and what remains (rest). */
 enum { BLOCK = 64 };
-#define DIVIDING(NAME, T, S, LIMIT, SINGLE, RESULT)                                                         \
-    static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,   \
-                     int64_t out_step)                                                                      \
-    {                                                                                                       \
+#define DIVIDING(NAME, T, S, LIMIT, SINGLE, RESULT) \
+    static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
+                     int64_t out_step) \
+    { \
         for (int64_t count; n > 0; n -= count, a += count * a_step, b += count * b_step, out += count * out_step) { \
-            T left[BLOCK], right[BLOCK], made[BLOCK];                                                       \
-            int odd = 0;                                                                                    \
-            count = n < BLOCK ? n : BLOCK;                                                                  \
-            for (int64_t i = 0; i < count; i++) {                                                           \
-                left[i] = *(const T##_at *)(a + i * a_step);                                                \
-                right[i] = *(const T##_at *)(b + i * b_step);                                               \
-            }                                                                                               \
-            for (int64_t i = 0; i < count; i++) {                                                           \
-                T x = left[i], y = right[i], quotient = x / y, whole = trunc##S(quotient);                  \
-                odd |= !(fabs##S(quotient) < (T)LIMIT) | !(fabs##S(y) < (T)INFINITY);                       \
-                T rest = fma##S(-whole, y, x), one = copysign##S(1, quotient);                              \
-                whole = (rest < 0) != (x < 0) && rest != 0 ? whole - one : whole;                           \
-                rest = fma##S(-whole, y, x);                                                                \
-                whole = fabs##S(rest) >= fabs##S(y) ? whole + one : whole;                                  \
-                rest = copysign##S(fma##S(-whole, y, x), x);                                                \
-                made[i] = (RESULT);                                                                         \
-            }                                                                                               \
-            for (int64_t i = 0; odd && i < count; i++)                                                      \
-                made[i] = SINGLE(left[i], right[i]);                                                        \
-            for (int64_t i = 0; i < count; i++)                                                             \
-                *(T##_at *)(out + i * out_step) = made[i];                                                  \
-        }                                                                                                   \
+            T left[BLOCK], right[BLOCK], made[BLOCK]; \
+            int odd = 0; \
+            count = n < BLOCK ? n : BLOCK; \
+            for (int64_t i = 0; i < count; i++) { \
+                left[i] = *(const T##_at *)(a + i * a_step); \
+                right[i] = *(const T##_at *)(b + i * b_step); \
+            } \
+            for (int64_t i = 0; i < count; i++) { \
+                T x = left[i], y = right[i], quotient = x / y, whole = trunc##S(quotient); \
+                odd |= !(fabs##S(quotient) < (T)LIMIT) | !(fabs##S(y) < (T)INFINITY); \
+                T rest = fma##S(-whole, y, x), one = copysign##S(1, quotient); \
+                whole = (rest < 0) != (x < 0) && rest != 0 ? whole - one : whole; \
+                rest = fma##S(-whole, y, x); \
+                whole = fabs##S(rest) >= fabs##S(y) ? whole + one : whole; \
+                rest = copysign##S(fma##S(-whole, y, x), x); \
+                made[i] = (RESULT); \
+            } \
+            for (int64_t i = 0; odd && i < count; i++) \
+                made[i] = SINGLE(left[i], right[i]); \
+            for (int64_t i = 0; i < count; i++) \
+                *(T##_at *)(out + i * out_step) = made[i]; \
+        } \
     }
-#define DIVISIONS(T, S, LIMIT)                                                                              \
-    DIVIDING(fmod_##T, T, S, LIMIT, cut_of_##T, rest)                                                       \
-    DIVIDING(remainder_##T, T, S, LIMIT, modulo_of_##T,                                                     \
-             rest == 0 ? copysign##S(0, y) : (y < 0) != (rest < 0) ? rest + y : rest)                       \
-    DIVIDING(floor_divide_##T, T, S, LIMIT, floored_of_##T,                                                 \
+#define DIVISIONS(T, S, LIMIT) \
+    DIVIDING(fmod_##T, T, S, LIMIT, cut_of_##T, rest) \
+    DIVIDING(remainder_##T, T, S, LIMIT, modulo_of_##T, \
+             rest == 0               ? copysign##S(0, y) \
+             : (y < 0) != (rest < 0) ? rest + y \
+                                     : rest) \
+    DIVIDING(floor_divide_##T, T, S, LIMIT, floored_of_##T, \
              copysign##S(rest != 0 && (y < 0) != (rest < 0) ? whole - 1 : whole, quotient))
 DIVISIONS(f32, f, 0x1p22)
 DIVISIONS(f64, , 0x1p51)
 #else
-#define DIVISIONS(T)                                                                                        \
-    LOOP2(fmod_##T, T, T, cut_of_##T(x, y))                                                                 \
-    LOOP2(remainder_##T, T, T, modulo_of_##T(x, y))                                                         \
+#define DIVISIONS(T) \
+    LOOP2(fmod_##T, T, T, cut_of_##T(x, y)) \
+    LOOP2(remainder_##T, T, T, modulo_of_##T(x, y)) \
     LOOP2(floor_divide_##T, T, T, floored_of_##T(x, y))
 DIVISIONS(f32)
 DIVISIONS(f64)
@@ -133,19 +138,20 @@ static inline u16 half_nextafter(u16 x, u16 y)
 {
     bool x_nan = (x & 0x7fff) > 0x7c00, y_nan = (y & 0x7fff) > 0x7c00;
     if (x_nan || y_nan)
-        return 0x7e00;                  /* NumPy's half NaN */
+        return 0x7e00; /* NumPy's half NaN */
     if (x == y || ((x | y) & 0x7fff) == 0)
         return y;
     if ((x & 0x7fff) == 0)
         return (u16)((y & 0x8000) | 1);
     int x_order = x & 0x8000 ? -(x & 0x7fff) : x, y_order = y & 0x8000 ? -(y & 0x7fff) : y;
-    bool grows = (y_order > x_order) == ((x & 0x8000) == 0);        /* in magnitude */
+    bool grows = (y_order > x_order) == ((x & 0x8000) == 0); /* in magnitude */
     return (u16)(grows ? x + 1 : x - 1);
 }
 LOOP2(nextafter_half, u16, u16, half_nextafter(x, y))
 
 #define BOTH(k) [VME_FLOAT32] = k##_f32, [VME_FLOAT64] = k##_f64
 
+/* clang-format off */
 const vme_elementwise_kernels VME_TABLE(floats) = {
     .unary = {
         [VME_NEGATIVE] = {BOTH(negative)},
@@ -180,3 +186,4 @@ const vme_elementwise_kernels VME_TABLE(floats) = {
         [VME_HEAVISIDE] = {BOTH(heaviside)},
     },
 };
+/* clang-format on */

@@ -1,28 +1,33 @@
-/* Tiles of matrix products, once a backend: the file that includes this names VME_TARGET, VME_REGISTERS (of vectors) and, for f32 and f64, a vector type and its operations (see portable/gemm.c).
- * Integers and bool use the compiler's own vectors.
+/* Tiles of matrix products, once a backend: the file that includes this names VME_TARGET, VME_REGISTERS (of vectors)
+ * and, for f32 and f64, a vector type and its operations (see portable/gemm.c). Integers and bool use the compiler's
+ * own vectors.
  *
- * A tile holds rows x 2 vectors of sums in registers. Each step along k reads two vectors of b and one element of a for each
- * row, wherever the rows of a lie: with 14 rows and 512-bit vectors that is 28 multiply-adds in 14 cycles, beside 16 loads. */
+ * A tile holds rows x 2 vectors of sums in registers. Each step along k reads two vectors of b and one element of a for
+ * each row, wherever the rows of a lie: with 14 rows and 512-bit vectors that is 28 multiply-adds in 14 cycles, beside
+ * 16 loads. */
 #include "runtime/internal.h"
 #include "gemm_compiler_vectors.h"
 
 #include <string.h>
 
 #define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define INLINE VME_INLINE
+#define JOIN(a, b)  JOIN_(a, b)
+#define INLINE      VME_INLINE
 
-/* The tile of te rows and tb columns that moves the fewest numbers (Walle, OSDI '22, section 4.2): e x b sums over a products each take
- * (e/te)(b/tb)(a te + a tb + te tb) numbers, so 1/te + 1/tb counts, with te tb + te + tb <= registers. Here tb is so many vectors, and of a step's te
- * factors one at a time is in a register, so te v + v + 1 <= registers. One vector is out of the question: te + 1 numbers are loaded for te
- * multiply-adds then, and CPUs load no faster than they compute. Two are the best of the rest, as is held below for each kind of number. */
-#define VECTORS 2
-#define TILE_ROWS(vectors) ((VME_REGISTERS - 1 - (vectors)) / (vectors))
+/* The tile of te rows and tb columns that moves the fewest numbers (Walle, OSDI '22, section 4.2): e x b sums over a
+ * products each take (e/te)(b/tb)(a te + a tb + te tb) numbers, so 1/te + 1/tb counts, with te tb + te + tb <=
+ * registers. Here tb is so many vectors, and of a step's te factors one at a time is in a register, so te v + v + 1 <=
+ * registers. One vector is out of the question: te + 1 numbers are loaded for te multiply-adds then, and CPUs load no
+ * faster than they compute. Two are the best of the rest, as is held below for each kind of number. */
+#define VECTORS                      2
+#define TILE_ROWS(vectors)           ((VME_REGISTERS - 1 - (vectors)) / (vectors))
 #define TILE_NUMBERS(vectors, lanes) (1000000 / TILE_ROWS(vectors) + 1000000 / ((vectors) * (lanes)))
-#define VME_GEMM_ROWS TILE_ROWS(VECTORS)
+#define VME_GEMM_ROWS                TILE_ROWS(VECTORS)
 #define HOLDS_FOR(T, E) \
-    _Static_assert(TILE_NUMBERS(VECTORS, (int)(sizeof(T##_vec) / sizeof(E))) <= TILE_NUMBERS(VECTORS + 1, (int)(sizeof(T##_vec) / sizeof(E))) \
-                   && TILE_NUMBERS(VECTORS, (int)(sizeof(T##_vec) / sizeof(E))) <= TILE_NUMBERS(VECTORS + 2, (int)(sizeof(T##_vec) / sizeof(E))), \
+    _Static_assert(TILE_NUMBERS(VECTORS, (int)(sizeof(T##_vec) / sizeof(E))) \
+                           <= TILE_NUMBERS(VECTORS + 1, (int)(sizeof(T##_vec) / sizeof(E))) \
+                       && TILE_NUMBERS(VECTORS, (int)(sizeof(T##_vec) / sizeof(E))) \
+                              <= TILE_NUMBERS(VECTORS + 2, (int)(sizeof(T##_vec) / sizeof(E))), \
                    "tiles of two vectors move the fewest numbers");
 HOLDS_FOR(f32, float)
 HOLDS_FOR(f64, double)
@@ -41,19 +46,19 @@ INTEGER(i16, uint16_t, VME_SUM_OF_PRODUCTS)
 INTEGER(i32, uint32_t, VME_SUM_OF_PRODUCTS)
 INTEGER(i64, uint64_t, VME_SUM_OF_PRODUCTS)
 
-#define ROWS VME_GEMM_ROWS
+#define ROWS   VME_GEMM_ROWS
 #define PACKED true
 #define LAYERS true
-#define T f32
-#define E float
+#define T      f32
+#define E      float
 #include "gemm_tile.h"
 #include "gemm_vector.h"
 #undef T
 #undef E
 #undef LAYERS
 #define LAYERS false
-#define T f64
-#define E double
+#define T      f64
+#define E      double
 #include "gemm_tile.h"
 #include "gemm_vector.h"
 #undef T
@@ -61,10 +66,10 @@ INTEGER(i64, uint64_t, VME_SUM_OF_PRODUCTS)
 #undef ROWS
 #undef PACKED
 
-#define ROWS 4
+#define ROWS   4
 #define PACKED false
-#define T b8
-#define E uint8_t
+#define T      b8
+#define E      uint8_t
 #include "gemm_tile.h"
 #undef T
 #define T i8
@@ -90,22 +95,36 @@ INTEGER(i64, uint64_t, VME_SUM_OF_PRODUCTS)
 #undef PACKED
 #undef LAYERS
 
-#define INTEGER_KERNEL(T, E) {.tile = T##_tile, .rows = 4, .packed_rows = VME_PACKED_ROWS(4), .columns = 2 * VME_VECTOR_BYTES / (int)sizeof(E), .work = 1 << 18}
+#define INTEGER_KERNEL(T, E) \
+    {.tile = T##_tile, \
+     .rows = 4, \
+     .packed_rows = VME_PACKED_ROWS(4), \
+     .columns = 2 * VME_VECTOR_BYTES / (int)sizeof(E), \
+     .work = 1 << 18}
 #define FLOAT_KERNEL(T, E, LAYER_TILE) \
-    {.tile = T##_tile, .layer_tile = LAYER_TILE, .rows = VME_GEMM_ROWS, .packed_rows = VME_PACKED_ROWS(VME_GEMM_ROWS), .columns = 2 * (int)(sizeof(T##_vec) / sizeof(E)), .work = VME_GEMM_WORK, \
-     .pack_a = T##_PACK_A, .pack_b = T##_pack_b, .dots = T##_dots, .sums = T##_sums}
+    {.tile = T##_tile, \
+     .layer_tile = LAYER_TILE, \
+     .rows = VME_GEMM_ROWS, \
+     .packed_rows = VME_PACKED_ROWS(VME_GEMM_ROWS), \
+     .columns = 2 * (int)(sizeof(T##_vec) / sizeof(E)), \
+     .work = VME_GEMM_WORK, \
+     .pack_a = T##_PACK_A, \
+     .pack_b = T##_pack_b, \
+     .dots = T##_dots, \
+     .sums = T##_sums}
 const vme_gemm_kernels JOIN(vme_gemm_, VME_TARGET) = {
-    .of = {
-        [VME_BOOL] = INTEGER_KERNEL(b8, uint8_t),
-        [VME_INT8] = INTEGER_KERNEL(i8, uint8_t),
-        [VME_INT16] = INTEGER_KERNEL(i16, uint16_t),
-        [VME_INT32] = INTEGER_KERNEL(i32, uint32_t),
-        [VME_INT64] = INTEGER_KERNEL(i64, uint64_t),
-        [VME_UINT8] = INTEGER_KERNEL(i8, uint8_t),
-        [VME_UINT16] = INTEGER_KERNEL(i16, uint16_t),
-        [VME_UINT32] = INTEGER_KERNEL(i32, uint32_t),
-        [VME_UINT64] = INTEGER_KERNEL(i64, uint64_t),
-        [VME_FLOAT32] = FLOAT_KERNEL(f32, float, f32_layer_tile),
-        [VME_FLOAT64] = FLOAT_KERNEL(f64, double, NULL),
-    },
+    .of =
+        {
+            [VME_BOOL] = INTEGER_KERNEL(b8, uint8_t),
+            [VME_INT8] = INTEGER_KERNEL(i8, uint8_t),
+            [VME_INT16] = INTEGER_KERNEL(i16, uint16_t),
+            [VME_INT32] = INTEGER_KERNEL(i32, uint32_t),
+            [VME_INT64] = INTEGER_KERNEL(i64, uint64_t),
+            [VME_UINT8] = INTEGER_KERNEL(i8, uint8_t),
+            [VME_UINT16] = INTEGER_KERNEL(i16, uint16_t),
+            [VME_UINT32] = INTEGER_KERNEL(i32, uint32_t),
+            [VME_UINT64] = INTEGER_KERNEL(i64, uint64_t),
+            [VME_FLOAT32] = FLOAT_KERNEL(f32, float, f32_layer_tile),
+            [VME_FLOAT64] = FLOAT_KERNEL(f64, double, NULL),
+        },
 };

@@ -1,5 +1,5 @@
-/* Vectors of VME_VECTOR_BYTES as the compiler makes them, for the element types of gemm.h that have no intrinsics: every one where
- * there are none, integers everywhere. */
+/* Vectors of VME_VECTOR_BYTES as the compiler makes them, for the element types of gemm.h that have no intrinsics:
+ * every one where there are none, integers everywhere. */
 #ifndef VME_GEMM_COMPILER_VECTORS_H
 #define VME_GEMM_COMPILER_VECTORS_H
 
@@ -12,7 +12,12 @@
 #define VME_COMPILER_VECTORS(T, E) \
     typedef E T##_vec __attribute__((vector_size(VME_VECTOR_BYTES))); \
     typedef int T##_mask; \
-    VME_INLINE T##_vec T##_load(const E *from) { T##_vec v; memcpy(&v, from, sizeof v); return v; } \
+    VME_INLINE T##_vec T##_load(const E *from) \
+    { \
+        T##_vec v; \
+        memcpy(&v, from, sizeof v); \
+        return v; \
+    } \
     VME_INLINE void T##_store(E *to, T##_vec v) { memcpy(to, &v, sizeof v); } \
     VME_INLINE T##_mask T##_first(int count) { return count; } \
     VME_INLINE T##_vec T##_load_first(const E *from, T##_mask count) \
@@ -28,10 +33,22 @@
     VME_INLINE T##_vec T##_add(T##_vec a, T##_vec b) { return a + b; }
 /* bool: any byte but 0 is true */
 #define VME_OR_OF_ANDS(T) \
-    VME_INLINE T##_vec T##_add_product(T##_vec sum, T##_vec a, T##_vec b) { return sum | ((T##_vec)((a != 0) & (b != 0)) & 1); } \
+    VME_INLINE T##_vec T##_add_product(T##_vec sum, T##_vec a, T##_vec b) \
+    { \
+        return sum | ((T##_vec)((a != 0) & (b != 0)) & 1); \
+    } \
     VME_INLINE T##_vec T##_add(T##_vec a, T##_vec b) { return a | b; }
 /* No product reads its factor from memory: there is no such instruction. */
 #define VME_FACTORS_ASIDE(T) \
-    VME_INLINE bool T##_from_memory(int row) { (void)row; return false; } \
-    VME_INLINE T##_vec T##_add_product_from(T##_vec sum, const void *factor, T##_vec b) { (void)factor; (void)b; return sum; }
+    VME_INLINE bool T##_from_memory(int row) \
+    { \
+        (void)row; \
+        return false; \
+    } \
+    VME_INLINE T##_vec T##_add_product_from(T##_vec sum, const void *factor, T##_vec b) \
+    { \
+        (void)factor; \
+        (void)b; \
+        return sum; \
+    }
 #endif

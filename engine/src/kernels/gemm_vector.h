@@ -1,9 +1,11 @@
-/* A matrix times few vectors, and a vector times a matrix, for one floating element type of gemm.h: T names it, E is its C type. */
+/* A matrix times few vectors, and a vector times a matrix, for one floating element type of gemm.h: T names it, E is
+ * its C type. */
 #define F(name) JOIN(JOIN(T, _), name)
 
-/* Up to 4 rows and 4 vectors share their loads. One vector alone takes two steps at once, to hide the latency of its sums. */
-INLINE void F(dot_rows)(const int rows, const int vectors, int64_t k, const char *a, int64_t a_row, const char *x, int64_t x_row,
-                        char *out, int64_t out_row, int64_t out_vector)
+/* Up to 4 rows and 4 vectors share their loads. One vector alone takes two steps at once, to hide the latency of its
+ * sums. */
+INLINE void F(dot_rows)(const int rows, const int vectors, int64_t k, const char *a, int64_t a_row, const char *x,
+                        int64_t x_row, char *out, int64_t out_row, int64_t out_vector)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E) };
     const int ways = vectors == 1 ? 2 : 1;
@@ -47,8 +49,8 @@ INLINE void F(dot_rows)(const int rows, const int vectors, int64_t k, const char
                 F(total)(ways == 2 ? F(add)(sum[i][0], sum[i][1]) : sum[i][v]);
 }
 
-static void F(dots)(int64_t rows, int vectors, int64_t k, const char *a, int64_t a_row, const char *x, int64_t x_row, char *out,
-                    int64_t out_row, int64_t out_vector)
+static void F(dots)(int64_t rows, int vectors, int64_t k, const char *a, int64_t a_row, const char *x, int64_t x_row,
+                    char *out, int64_t out_row, int64_t out_vector)
 {
 #define CASE(n) \
     case n: \
@@ -58,14 +60,16 @@ static void F(dots)(int64_t rows, int vectors, int64_t k, const char *a, int64_t
             F(dot_rows)(1, n, k, a, a_row, x, x_row, out, out_row, out_vector); \
         break;
     switch (vectors) {
+        /* clang-format off */
         CASE(1) CASE(2) CASE(3) CASE(4)
+        /* clang-format on */
     }
 #undef CASE
 }
 
 /* Eight rows of b at a time go into the sums, which stay in the nearest cache while `columns` is a few thousand. */
-INLINE void F(sum_rows)(const int rows, int64_t columns, const char *x, int64_t x_step, const char *b, int64_t b_row, E *out,
-                        bool accumulate)
+INLINE void F(sum_rows)(const int rows, int64_t columns, const char *x, int64_t x_step, const char *b, int64_t b_row,
+                        E *out, bool accumulate)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E) };
     F(vec) factor[8];

@@ -1,4 +1,5 @@
-/* float16, which computes through float32: conversions of one element, and of 8 or 16 where the CPU has them. Rounds to nearest, ties to even. */
+/* float16, which computes through float32: conversions of one element, and of 8 or 16 where the CPU has them. Rounds to
+ * nearest, ties to even. */
 #ifndef VME_KERNELS_HALF_H
 #define VME_KERNELS_HALF_H
 
@@ -26,7 +27,8 @@ static inline u32 bits_of_f32(f32 value)
 static inline f32 f32_of_half(u16 half)
 {
     u32 sign = (u32)(half & 0x8000) << 16;
-    f32 value = f32_of_bits((u32)(half & 0x7fff) << 13) * 0x1p112f;     /* moves the exponent's bias, exact for subnormals too */
+    f32 value =
+        f32_of_bits((u32)(half & 0x7fff) << 13) * 0x1p112f; /* moves the exponent's bias, exact for subnormals too */
     u32 bits = bits_of_f32(value) | (value >= 65536.0f ? 0x7f800000u : 0);
     return f32_of_bits(bits | sign);
 }
@@ -36,16 +38,17 @@ static inline u16 half_of_f32(f32 value)
     u32 bits = bits_of_f32(value), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
     if (size > 0x7f800000)
         return (u16)(sign | 0x7e00 | (size >> 13 & 0x3ff));
-    if (size >= 0x477ff000)             /* rounds to 65536 or more */
+    if (size >= 0x477ff000) /* rounds to 65536 or more */
         return (u16)(sign | 0x7c00);
-    if (size < 0x38800000)              /* subnormal: adding 0.5 rounds to the last bit of a half */
+    if (size < 0x38800000) /* subnormal: adding 0.5 rounds to the last bit of a half */
         return (u16)(sign | (bits_of_f32(f32_of_bits(size) + 0.5f) - 0x3f000000));
     size += 0xfff + (size >> 13 & 1);
     return (u16)(sign | ((size - 0x38000000) >> 13));
 }
 #endif
 
-/* Through float32, rounded to odd on the way, so that the second rounding is the only one (Boldo and Melquiond 2008). */
+/* Through float32, rounded to odd on the way, so that the second rounding is the only one (Boldo and Melquiond 2008).
+ */
 static inline u16 half_of_f64(f64 value)
 {
     f32 near = (f32)value;

@@ -1,11 +1,11 @@
 /* Kernels of bool and the integers: arithmetic that wraps around, division that rounds down, bits and shifts.
  *
- * As NumPy: division by zero gives 0; the smallest number divided by -1 is itself; a shift by the width or more, or by a negative
- * count, shifts everything out. Signed and unsigned share a kernel wherever the bits are the same. */
+ * As NumPy: division by zero gives 0; the smallest number divided by -1 is itself; a shift by the width or more, or by
+ * a negative count, shifts everything out. Signed and unsigned share a kernel wherever the bits are the same. */
 #include "loops.h"
 
-#define PRODUCTS(T, W)                                                                                      \
-    LOOP2(multiply_##T, T, T, (T)((W)x * (W)y))                                                             \
+#define PRODUCTS(T, W) \
+    LOOP2(multiply_##T, T, T, (T)((W)x * (W)y)) \
     LOOP1(square_##T, T, T, (T)((W)x * (W)x))
 PRODUCTS(u16, u32)
 PRODUCTS(u32, u32)
@@ -13,15 +13,16 @@ PRODUCTS(u64, u64)
 
 LOOP2(multiply_bytes, u8, u8, (u8)((u32)x * y))
 #if !defined(__AVX2__) || defined(__AVX512BW__)
-/* Vectors multiply no bytes, but pairs of them: the lower byte of their product is right, the upper one is made of one pair shifted down and
- * the other's upper byte where it lies. (With AVX2 compilers widen and narrow as fast.) */
+/* Vectors multiply no bytes, but pairs of them: the lower byte of their product is right, the upper one is made of one
+ * pair shifted down and the other's upper byte where it lies. (With AVX2 compilers widen and narrow as fast.) */
 LOOP2(multiply_pairs, u16, u16, (u16)((((u32)x * y) & 0xff) | ((u32)(x >> 8) * (y & 0xff00))))
-static void multiply_u8(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)
+static void multiply_u8(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
+                        int64_t out_step)
 {
     if (n >= 2 && out_step == 1 && (a_step | b_step) == 1) {
         u16 repeated = (u16)((a_step == 0 ? *(const u8 *)a : *(const u8 *)b) * 0x101);
-        multiply_pairs(n / 2, a_step == 0 ? (const char *)&repeated : a, 2 * a_step, b_step == 0 ? (const char *)&repeated : b, 2 * b_step,
-                       out, 2);
+        multiply_pairs(n / 2, a_step == 0 ? (const char *)&repeated : a, 2 * a_step,
+                       b_step == 0 ? (const char *)&repeated : b, 2 * b_step, out, 2);
         a += a_step * (n - 1);
         b += b_step * (n - 1);
         out += n - 1;
@@ -38,51 +39,51 @@ static void square_u8(int64_t n, const char *in, int64_t in_step, char *out, int
 }
 
 /* What has the same bits for signed and unsigned. */
-#define BITS(T, W)                                                                                          \
-    LOOP2(add_##T, T, T, (T)(x + y))                                                                        \
-    LOOP2(subtract_##T, T, T, (T)(x - y))                                                                   \
-    LOOP2(and_##T, T, T, (T)(x & y))                                                                        \
-    LOOP2(or_##T, T, T, (T)(x | y))                                                                         \
-    LOOP2(xor_##T, T, T, (T)(x ^ y))                                                                        \
-    LOOP2(left_shift_##T, T, T, y < 8 * sizeof(T) ? (T)((W)x << (y & (8 * sizeof(T) - 1))) : (T)0)          \
-    LOOP1(invert_##T, T, T, (T)~x)                                                                          \
-    LOOP1(negative_##T, T, T, (T)((T)0 - x))                                                                \
-    LOOP1(same_##T, T, T, x)                                                                                \
-    LOOP1(zero_##T, T, T, (T)(x & 0))                                                                       \
-    static inline T raised_##T(T base, T exponent)                                                          \
-    {                                                                                                       \
-        T result = 1;                                                                                       \
-        for (; exponent != 0; exponent = (T)(exponent >> 1)) {                                              \
-            if (exponent & 1)                                                                               \
-                result = (T)((W)result * (W)base);                                                          \
-            base = (T)((W)base * (W)base);                                                                  \
-        }                                                                                                   \
-        return result;                                                                                      \
-    }                                                                                                       \
-    LOOP2(powers_##T, T, T, raised_##T(x, y))                                                               \
+#define BITS(T, W) \
+    LOOP2(add_##T, T, T, (T)(x + y)) \
+    LOOP2(subtract_##T, T, T, (T)(x - y)) \
+    LOOP2(and_##T, T, T, (T)(x & y)) \
+    LOOP2(or_##T, T, T, (T)(x | y)) \
+    LOOP2(xor_##T, T, T, (T)(x ^ y)) \
+    LOOP2(left_shift_##T, T, T, y < 8 * sizeof(T) ? (T)((W)x << (y & (8 * sizeof(T) - 1))) : (T)0) \
+    LOOP1(invert_##T, T, T, (T)~x) \
+    LOOP1(negative_##T, T, T, (T)((T)0 - x)) \
+    LOOP1(same_##T, T, T, x) \
+    LOOP1(zero_##T, T, T, (T)(x & 0)) \
+    static inline T raised_##T(T base, T exponent) \
+    { \
+        T result = 1; \
+        for (; exponent != 0; exponent = (T)(exponent >> 1)) { \
+            if (exponent & 1) \
+                result = (T)((W)result * (W)base); \
+            base = (T)((W)base * (W)base); \
+        } \
+        return result; \
+    } \
+    LOOP2(powers_##T, T, T, raised_##T(x, y)) \
     static void power_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
-                          int64_t out_step)                                                                 \
-    {                                                                                                       \
-        if (b_step == 0 && n > 0 && *(const T##_at *)b == 2)                                                \
-            square_##T(n, a, a_step, out, out_step);                                                        \
-        else                                                                                                \
-            powers_##T(n, a, a_step, b, b_step, out, out_step);                                             \
+                          int64_t out_step) \
+    { \
+        if (b_step == 0 && n > 0 && *(const T##_at *)b == 2) \
+            square_##T(n, a, a_step, out, out_step); \
+        else \
+            powers_##T(n, a, a_step, b, b_step, out, out_step); \
     }
 BITS(u8, u32)
 BITS(u16, u32)
 BITS(u32, u32)
 BITS(u64, u64)
 
-/* Quotients towards zero. Vector units divide only floating numbers: those that hold every value of T exactly (F) give the exact
- * quotient, for the nearest integer is at least 1/y away from one that is not whole. */
-#define QUOTIENT_UNSIGNED(T, F, I)                                                                          \
+/* Quotients towards zero. Vector units divide only floating numbers: those that hold every value of T exactly (F) give
+ * the exact quotient, for the nearest integer is at least 1/y away from one that is not whole. */
+#define QUOTIENT_UNSIGNED(T, F, I) \
     static inline T quotient_##T(T x, T y) { return y == 0 ? (T)0 : (T)(I)((F)x / (F)(y == 0 ? (T)1 : y)); }
-#define QUOTIENT_SIGNED(T, U, F, I)                                                                         \
-    static inline T quotient_##T(T x, T y)                                                                  \
-    {                                                                                                       \
-        T safe = y == 0 || y == -1 ? (T)1 : y;                                                              \
-        T whole = (T)(I)((F)x / (F)safe);                                                                   \
-        return y == 0 ? (T)0 : y == -1 ? (T)((U)0 - (U)x) : whole;                                          \
+#define QUOTIENT_SIGNED(T, U, F, I) \
+    static inline T quotient_##T(T x, T y) \
+    { \
+        T safe = y == 0 || y == -1 ? (T)1 : y; \
+        T whole = (T)(I)((F)x / (F)safe); \
+        return y == 0 ? (T)0 : y == -1 ? (T)((U)0 - (U)x) : whole; \
     }
 QUOTIENT_UNSIGNED(u8, f32, i32)
 QUOTIENT_UNSIGNED(u16, f32, i32)
@@ -106,56 +107,66 @@ static inline i64 quotient_i64(i64 x, i64 y)
     return y == 0 ? 0 : x / y;
 }
 
-#define REST(T, U, W)                                                                                       \
+#define REST(T, U, W) \
     static inline T rest_##T(T x, T y) { return y == 0 ? (T)0 : (T)((W)x - (W)quotient_##T(x, y) * (W)y); }
-REST(u8, u8, u32) REST(u16, u16, u32) REST(u32, u32, u32) REST(u64, u64, u64)
-REST(i8, u8, u32) REST(i16, u16, u32) REST(i32, u32, u32) REST(i64, u64, u64)
+REST(u8, u8, u32)
+REST(u16, u16, u32)
+REST(u32, u32, u32)
+REST(u64, u64, u64)
+REST(i8, u8, u32)
+REST(i16, u16, u32)
+REST(i32, u32, u32)
+REST(i64, u64, u64)
 
-#define EITHER(T)                                                                                           \
-    LOOP2(maximum_##T, T, T, x > y ? x : y)                                                                 \
-    LOOP2(minimum_##T, T, T, x < y ? x : y)                                                                 \
+#define EITHER(T) \
+    LOOP2(maximum_##T, T, T, x > y ? x : y) \
+    LOOP2(minimum_##T, T, T, x < y ? x : y) \
     LOOP2(fmod_##T, T, T, rest_##T(x, y))
 
-#define UNSIGNED(T)                                                                                         \
-    EITHER(T)                                                                                               \
-    LOOP2(floor_divide_##T, T, T, quotient_##T(x, y))                                                       \
-    LOOP2(right_shift_##T, T, T, y < 8 * sizeof(T) ? (T)(x >> (y & (8 * sizeof(T) - 1))) : (T)0)            \
-    LOOP1(sign_##T, T, T, (T)(x != 0))                                                                      \
+#define UNSIGNED(T) \
+    EITHER(T) \
+    LOOP2(floor_divide_##T, T, T, quotient_##T(x, y)) \
+    LOOP2(right_shift_##T, T, T, y < 8 * sizeof(T) ? (T)(x >> (y & (8 * sizeof(T) - 1))) : (T)0) \
+    LOOP1(sign_##T, T, T, (T)(x != 0)) \
     LOOP1(reciprocal_##T, T, T, (T)(x == 1))
 UNSIGNED(u8)
 UNSIGNED(u16)
 UNSIGNED(u32)
 UNSIGNED(u64)
 
-#define SIGNED(T, U)                                                                                        \
-    EITHER(T)                                                                                               \
-    static inline T floored_##T(T x, T y)                                                                   \
-    {                                                                                                       \
-        T whole = quotient_##T(x, y), rest = (T)((U)x - (U)((U)whole * (U)y));                              \
-        return (T)((U)whole - (U)(y != 0 && rest != 0 && (rest ^ y) < 0));                                  \
-    }                                                                                                       \
-    static inline T modulo_##T(T x, T y)                                                                    \
-    {                                                                                                       \
-        T rest = rest_##T(x, y);                                                                            \
-        return rest != 0 && (rest ^ y) < 0 ? (T)((U)rest + (U)y) : rest;                                    \
-    }                                                                                                       \
-    LOOP2(floor_divide_##T, T, T, floored_##T(x, y))                                                        \
-    LOOP2(remainder_##T, T, T, modulo_##T(x, y))                                                            \
-    LOOP2(right_shift_##T, T, T, (T)(x >> ((U)y < 8 * sizeof(T) ? (y & (T)(8 * sizeof(T) - 1)) : (T)(8 * sizeof(T) - 1))))  \
-    LOOP1(absolute_##T, T, T, x < 0 ? (T)((U)0 - (U)x) : x)                                                 \
-    LOOP1(sign_##T, T, T, (T)((x > 0) - (x < 0)))                                                           \
-    LOOP1(reciprocal_##T, T, T, x == 1 || x == -1 ? x : x == 0 && sizeof(T) >= 4 ? (T)((U)1 << (8 * sizeof(T) - 1)) : (T)0)
+#define SIGNED(T, U) \
+    EITHER(T) \
+    static inline T floored_##T(T x, T y) \
+    { \
+        T whole = quotient_##T(x, y), rest = (T)((U)x - (U)((U)whole * (U)y)); \
+        return (T)((U)whole - (U)(y != 0 && rest != 0 && (rest ^ y) < 0)); \
+    } \
+    static inline T modulo_##T(T x, T y) \
+    { \
+        T rest = rest_##T(x, y); \
+        return rest != 0 && (rest ^ y) < 0 ? (T)((U)rest + (U)y) : rest; \
+    } \
+    LOOP2(floor_divide_##T, T, T, floored_##T(x, y)) \
+    LOOP2(remainder_##T, T, T, modulo_##T(x, y)) \
+    LOOP2(right_shift_##T, T, T, \
+          (T)(x >> ((U)y < 8 * sizeof(T) ? (y & (T)(8 * sizeof(T) - 1)) : (T)(8 * sizeof(T) - 1)))) \
+    LOOP1(absolute_##T, T, T, x < 0 ? (T)((U)0 - (U)x) : x) \
+    LOOP1(sign_##T, T, T, (T)((x > 0) - (x < 0))) \
+    LOOP1(reciprocal_##T, T, T, \
+          x == 1 || x == -1          ? x \
+          : x == 0 && sizeof(T) >= 4 ? (T)((U)1 << (8 * sizeof(T) - 1)) \
+                                     : (T)0)
 SIGNED(i8, u8)
 SIGNED(i16, u16)
 SIGNED(i32, u32)
 SIGNED(i64, u64)
 
-/* By one divisor many 64-bit numbers are divided: a multiplication by its reciprocal, rounded up to 65 bits (Granlund and
- * Montgomery 1994, figure 5.2 with the sign taken aside). */
+/* By one divisor many 64-bit numbers are divided: a multiplication by its reciprocal, rounded up to 65 bits (Granlund
+ * and Montgomery 1994, figure 5.2 with the sign taken aside). */
 static void floor_divide_by_one_i64(int64_t n, const char *a, int64_t a_step, i64 divisor, char *out, int64_t out_step)
 {
     u64 size = divisor < 0 ? (u64)0 - (u64)divisor : (u64)divisor;
-    int shift = size == 1 ? 0 : 64 - __builtin_clzll(size - 1);         /* 2^shift >= size */
+    int shift = size == 1 ? 0 : 64 - __builtin_clzll(size - 1); /* 2^shift >= size */
     u64 factor = (u64)((((unsigned __int128)1 << 64) * (((unsigned __int128)1 << shift) - size)) / size) + 1;
     int first = shift < 1 ? shift : 1, second = shift < 1 ? 0 : shift - 1;
     for (; n > 0; n--, a += a_step, out += out_step) {
@@ -163,15 +174,15 @@ static void floor_divide_by_one_i64(int64_t n, const char *a, int64_t a_step, i6
         /* rounding down: of x, or of -x when the divisor is negative, flipped where that is below zero */
         u64 signs = (u64)((x >> 63) ^ (divisor >> 63));
         u64 magnitude = x < 0 ? (u64)0 - (u64)x : (u64)x;
-        u64 rounded = signs ? magnitude - (magnitude != 0) : magnitude;  /* -(m-1)/d - 1 is -ceil(m/d) */
+        u64 rounded = signs ? magnitude - (magnitude != 0) : magnitude; /* -(m-1)/d - 1 is -ceil(m/d) */
         u64 high = (u64)(((unsigned __int128)factor * rounded) >> 64);
         u64 quotient = (high + ((rounded - high) >> first)) >> second;
         *(i64_at *)out = (i64)(signs && magnitude != 0 ? ~quotient : quotient);
     }
 }
 #ifdef __AVX512DQ__
-/* The same in vectors of doubles, for numbers below 2^50, whose quotient by the rounded reciprocal is wrong only where it should be whole,
- * and by one; returns how many of the numbers came before a block with others. */
+/* The same in vectors of doubles, for numbers below 2^50, whose quotient by the rounded reciprocal is wrong only where
+ * it should be whole, and by one; returns how many of the numbers came before a block with others. */
 static int64_t floor_divide_in_doubles_i64(int64_t n, const i64_at *from, i64 divisor, i64_at *to)
 {
     enum { BLOCK = 64 };
@@ -195,7 +206,8 @@ static int64_t floor_divide_in_doubles_i64(int64_t n, const i64_at *from, i64 di
     return i;
 }
 #endif
-static void floor_divide_any_i64(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)
+static void floor_divide_any_i64(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
+                                 int64_t out_step)
 {
     i64 divisor = n > 8 && b_step == 0 ? *(const i64_at *)b : 0;
     if (divisor == 0) {
@@ -210,8 +222,10 @@ static void floor_divide_any_i64(int64_t n, const char *a, int64_t a_step, const
 #endif
     floor_divide_by_one_i64(n, a, a_step, divisor, out, out_step);
 }
-/* By one divisor many 32-bit numbers are multiplied by its reciprocal in doubles: wrong only where the quotient should be whole, and by one. */
-static void floor_divide_any_i32(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)
+/* By one divisor many 32-bit numbers are multiplied by its reciprocal in doubles: wrong only where the quotient should
+ * be whole, and by one. */
+static void floor_divide_any_i32(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
+                                 int64_t out_step)
 {
     const i32 divisor = n > 8 && b_step == 0 && a_step == 4 && out_step == 4 ? *(const i32_at *)b : 0;
     if (divisor == 0 || divisor == -1) {
@@ -236,15 +250,16 @@ LOOP1(not_bool, u8, u8, (u8)(x == 0))
 LOOP1(true_bool, u8, u8, (u8)(x != 0))
 
 /* A row of the table for an operator whose kernels signed and unsigned share, and for one where they differ. */
-#define SHARED(k)                                                                                           \
-    [VME_INT8] = k##_u8, [VME_INT16] = k##_u16, [VME_INT32] = k##_u32, [VME_INT64] = k##_u64,               \
-    [VME_UINT8] = k##_u8, [VME_UINT16] = k##_u16, [VME_UINT32] = k##_u32, [VME_UINT64] = k##_u64
-#define OWN(k)                                                                                              \
-    [VME_INT8] = k##_i8, [VME_INT16] = k##_i16, [VME_INT32] = k##_i32, [VME_INT64] = k##_i64,               \
-    [VME_UINT8] = k##_u8, [VME_UINT16] = k##_u16, [VME_UINT32] = k##_u32, [VME_UINT64] = k##_u64
-#define OF_SIGNED(k) [VME_INT8] = k##_i8, [VME_INT16] = k##_i16, [VME_INT32] = k##_i32, [VME_INT64] = k##_i64
+#define SHARED(k) \
+    [VME_INT8] = k##_u8, [VME_INT16] = k##_u16, [VME_INT32] = k##_u32, [VME_INT64] = k##_u64, [VME_UINT8] = k##_u8, \
+    [VME_UINT16] = k##_u16, [VME_UINT32] = k##_u32, [VME_UINT64] = k##_u64
+#define OWN(k) \
+    [VME_INT8] = k##_i8, [VME_INT16] = k##_i16, [VME_INT32] = k##_i32, [VME_INT64] = k##_i64, [VME_UINT8] = k##_u8, \
+    [VME_UINT16] = k##_u16, [VME_UINT32] = k##_u32, [VME_UINT64] = k##_u64
+#define OF_SIGNED(k)   [VME_INT8] = k##_i8, [VME_INT16] = k##_i16, [VME_INT32] = k##_i32, [VME_INT64] = k##_i64
 #define OF_UNSIGNED(k) [VME_UINT8] = k##_u8, [VME_UINT16] = k##_u16, [VME_UINT32] = k##_u32, [VME_UINT64] = k##_u64
 
+/* clang-format off */
 const vme_elementwise_kernels VME_TABLE(integers) = {
     .unary = {
         [VME_NEGATIVE] = {SHARED(negative)},
@@ -265,7 +280,8 @@ const vme_elementwise_kernels VME_TABLE(integers) = {
         [VME_ADD] = {[VME_BOOL] = or_bool, SHARED(add)},
         [VME_SUBTRACT] = {SHARED(subtract)},
         [VME_MULTIPLY] = {[VME_BOOL] = and_bool, SHARED(multiply)},
-        [VME_FLOOR_DIVIDE] = {[VME_INT8] = floor_divide_i8, [VME_INT16] = floor_divide_i16, [VME_INT32] = floor_divide_any_i32,
+        [VME_FLOOR_DIVIDE] = {[VME_INT8] = floor_divide_i8, [VME_INT16] = floor_divide_i16,
+                              [VME_INT32] = floor_divide_any_i32,
                               [VME_INT64] = floor_divide_any_i64, OF_UNSIGNED(floor_divide)},
         [VME_REMAINDER] = {OF_SIGNED(remainder), OF_UNSIGNED(fmod)},
         [VME_FMOD] = {OWN(fmod)},
@@ -281,3 +297,4 @@ const vme_elementwise_kernels VME_TABLE(integers) = {
         [VME_RIGHT_SHIFT] = {OWN(right_shift)},
     },
 };
+/* clang-format on */

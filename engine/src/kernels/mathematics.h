@@ -6,121 +6,119 @@
 #include "loops.h"
 
 /* As npy_logaddexp: no overflow, and equal infinities do not give NaN. */
-#define REALS(T, S, LN2)                                                                                    \
-    static inline T log_of_sum_##T(T x, T y)                                                                \
-    {                                                                                                       \
-        if (x == y)                                                                                         \
-            return x + LN2;                                                                                 \
-        T apart = x - y;                                                                                    \
-        if (apart > 0)                                                                                      \
-            return x + log1p##S(exp##S(-apart));                                                            \
-        return apart <= 0 ? y + log1p##S(exp##S(apart)) : apart;                                            \
-    }                                                                                                       \
-    LOOP2(power_##T, T, T, pow##S(x, y))                                                                    \
-    LOOP2(arctan2_##T, T, T, atan2##S(x, y))                                                                \
-    LOOP2(hypot_##T, T, T, hypot##S(x, y))                                                                  \
-    LOOP2(logaddexp_##T, T, T, log_of_sum_##T(x, y))                                                        \
-    LOOP1(cbrt_##T, T, T, cbrt##S(x))                                                                       \
-    LOOP1(exp_##T, T, T, exp##S(x))                                                                         \
-    LOOP1(exp2_##T, T, T, exp2##S(x))                                                                       \
-    LOOP1(expm1_##T, T, T, expm1##S(x))                                                                     \
-    LOOP1(log_##T, T, T, log##S(x))                                                                         \
-    LOOP1(log2_##T, T, T, log2##S(x))                                                                       \
-    LOOP1(log10_##T, T, T, log10##S(x))                                                                     \
-    LOOP1(log1p_##T, T, T, log1p##S(x))                                                                     \
-    LOOP1(sin_##T, T, T, sin##S(x))                                                                         \
-    LOOP1(cos_##T, T, T, cos##S(x))                                                                         \
-    LOOP1(tan_##T, T, T, tan##S(x))                                                                         \
-    LOOP1(arcsin_##T, T, T, asin##S(x))                                                                     \
-    LOOP1(arccos_##T, T, T, acos##S(x))                                                                     \
-    LOOP1(arctan_##T, T, T, atan##S(x))                                                                     \
-    LOOP1(sinh_##T, T, T, sinh##S(x))                                                                       \
-    LOOP1(cosh_##T, T, T, cosh##S(x))                                                                       \
-    LOOP1(tanh_##T, T, T, tanh##S(x))                                                                       \
-    LOOP1(arcsinh_##T, T, T, asinh##S(x))                                                                   \
-    LOOP1(arccosh_##T, T, T, acosh##S(x))                                                                   \
-    LOOP1(arctanh_##T, T, T, atanh##S(x))                                                                   \
+#define REALS(T, S, LN2) \
+    static inline T log_of_sum_##T(T x, T y) \
+    { \
+        if (x == y) \
+            return x + LN2; \
+        T apart = x - y; \
+        if (apart > 0) \
+            return x + log1p##S(exp##S(-apart)); \
+        return apart <= 0 ? y + log1p##S(exp##S(apart)) : apart; \
+    } \
+    LOOP2(power_##T, T, T, pow##S(x, y)) \
+    LOOP2(arctan2_##T, T, T, atan2##S(x, y)) \
+    LOOP2(hypot_##T, T, T, hypot##S(x, y)) \
+    LOOP2(logaddexp_##T, T, T, log_of_sum_##T(x, y)) \
+    LOOP1(cbrt_##T, T, T, cbrt##S(x)) \
+    LOOP1(exp_##T, T, T, exp##S(x)) \
+    LOOP1(exp2_##T, T, T, exp2##S(x)) \
+    LOOP1(expm1_##T, T, T, expm1##S(x)) \
+    LOOP1(log_##T, T, T, log##S(x)) \
+    LOOP1(log2_##T, T, T, log2##S(x)) \
+    LOOP1(log10_##T, T, T, log10##S(x)) \
+    LOOP1(log1p_##T, T, T, log1p##S(x)) \
+    LOOP1(sin_##T, T, T, sin##S(x)) \
+    LOOP1(cos_##T, T, T, cos##S(x)) \
+    LOOP1(tan_##T, T, T, tan##S(x)) \
+    LOOP1(arcsin_##T, T, T, asin##S(x)) \
+    LOOP1(arccos_##T, T, T, acos##S(x)) \
+    LOOP1(arctan_##T, T, T, atan##S(x)) \
+    LOOP1(sinh_##T, T, T, sinh##S(x)) \
+    LOOP1(cosh_##T, T, T, cosh##S(x)) \
+    LOOP1(tanh_##T, T, T, tanh##S(x)) \
+    LOOP1(arcsinh_##T, T, T, asinh##S(x)) \
+    LOOP1(arccosh_##T, T, T, acosh##S(x)) \
+    LOOP1(arctanh_##T, T, T, atanh##S(x)) \
     LOOP1(erf_##T, T, T, erf##S(x))
 REALS(f32, f, 0.693147180559945309417232121458176568F)
 REALS(f64, , 0.693147180559945309417232121458176568)
 
 /* Complex functions are libm's, and NumPy's own (umath/funcs.inc.src) where libm has none. */
-#define COMPLEXES(T, R, C, S, MAKE)                                                                         \
-    static inline C in_##T(T x) { return MAKE(x.re, x.im); }                                                \
-    static inline T out_##T(C x) { return (T){creal##S(x), cimag##S(x)}; }                                  \
-    static inline T scaled_##T(T x, R by) { return (T){x.re * by, x.im * by}; }                             \
-    static inline T expm1_of_##T(T x)                                                                       \
-    {                                                                                                       \
-        R half = sin##S(x.im / 2);                                                                          \
-        return (T){expm1##S(x.re) * cos##S(x.im) - 2 * half * half, exp##S(x.re) * sin##S(x.im)};           \
-    }                                                                                                       \
-    static inline T log1p_of_##T(T x)                                                                       \
-    {                                                                                                       \
-        return (T){log##S(hypot##S(x.re + 1, x.im)), atan2##S(x.im, x.re + 1)};                             \
-    }                                                                                                       \
+#define COMPLEXES(T, R, C, S, MAKE) \
+    static inline C in_##T(T x) { return MAKE(x.re, x.im); } \
+    static inline T out_##T(C x) { return (T){creal##S(x), cimag##S(x)}; } \
+    static inline T scaled_##T(T x, R by) { return (T){x.re * by, x.im * by}; } \
+    static inline T expm1_of_##T(T x) \
+    { \
+        R half = sin##S(x.im / 2); \
+        return (T){expm1##S(x.re) * cos##S(x.im) - 2 * half * half, exp##S(x.re) * sin##S(x.im)}; \
+    } \
+    static inline T log1p_of_##T(T x) { return (T){log##S(hypot##S(x.re + 1, x.im)), atan2##S(x.im, x.re + 1)}; } \
     static inline T product_##T(T x, T y) { return (T){x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re}; } \
-    static inline T inverse_##T(T x)                                                                        \
-    {                                                                                                       \
-        if (fabs##S(x.re) >= fabs##S(x.im)) {                                                               \
-            R ratio = x.im / x.re, scale = 1 / (x.re + x.im * ratio);                                       \
-            return (T){scale, -ratio * scale};                                                              \
-        }                                                                                                   \
-        R ratio = x.re / x.im, scale = 1 / (x.im + x.re * ratio);                                           \
-        return (T){ratio * scale, -scale};                                                                  \
-    }                                                                                                       \
-    /* small whole exponents multiply; zero to a power is zero or NaN */                       \
-    static inline T raised_##T(T x, T y)                                                                    \
-    {                                                                                                       \
-        if (y.re == 0 && y.im == 0)                                                                         \
-            return (T){1, 0};                                                                               \
-        if (x.re == 0 && x.im == 0)                                                                         \
-            return y.re > 0 ? (T){0, 0} : (T){NAN, NAN};                                       \
-        if (y.im == 0 && y.re > -100 && y.re < 100 && y.re == (R)(int)y.re) {                               \
-            int exponent = (int)y.re, left = exponent < 0 ? -exponent : exponent;                           \
-            if (exponent == 1)                                                                              \
-                return x;                                                                                   \
-            if (exponent == 2)                                                                              \
-                return product_##T(x, x);                                                                   \
-            if (exponent == 3)                                                                              \
-                return product_##T(x, product_##T(x, x));                                                   \
-            T result = {1, 0};                                                                              \
-            for (T base = x;; base = product_##T(base, base)) {                                             \
-                if (left & 1)                                                                               \
-                    result = product_##T(result, base);                                                     \
-                left >>= 1;                                                                                 \
-                if (left == 0)                                                                              \
-                    return exponent < 0 ? inverse_##T(result) : result;                                     \
-            }                                                                                               \
-        }                                                                                                   \
-        return out_##T(cpow##S(in_##T(x), in_##T(y)));                                                      \
-    }                                                                                                       \
-    LOOP2(power_##T, T, T, raised_##T(x, y))                                                                \
-    LOOP1(sqrt_##T, T, T, out_##T(csqrt##S(in_##T(x))))                                                     \
-    LOOP1(exp_##T, T, T, out_##T(cexp##S(in_##T(x))))                                                       \
+    static inline T inverse_##T(T x) \
+    { \
+        if (fabs##S(x.re) >= fabs##S(x.im)) { \
+            R ratio = x.im / x.re, scale = 1 / (x.re + x.im * ratio); \
+            return (T){scale, -ratio * scale}; \
+        } \
+        R ratio = x.re / x.im, scale = 1 / (x.im + x.re * ratio); \
+        return (T){ratio * scale, -scale}; \
+    } \
+    /* small whole exponents multiply; zero to a power is zero or NaN */ \
+    static inline T raised_##T(T x, T y) \
+    { \
+        if (y.re == 0 && y.im == 0) \
+            return (T){1, 0}; \
+        if (x.re == 0 && x.im == 0) \
+            return y.re > 0 ? (T){0, 0} : (T){NAN, NAN}; \
+        if (y.im == 0 && y.re > -100 && y.re < 100 && y.re == (R)(int)y.re) { \
+            int exponent = (int)y.re, left = exponent < 0 ? -exponent : exponent; \
+            if (exponent == 1) \
+                return x; \
+            if (exponent == 2) \
+                return product_##T(x, x); \
+            if (exponent == 3) \
+                return product_##T(x, product_##T(x, x)); \
+            T result = {1, 0}; \
+            for (T base = x;; base = product_##T(base, base)) { \
+                if (left & 1) \
+                    result = product_##T(result, base); \
+                left >>= 1; \
+                if (left == 0) \
+                    return exponent < 0 ? inverse_##T(result) : result; \
+            } \
+        } \
+        return out_##T(cpow##S(in_##T(x), in_##T(y))); \
+    } \
+    LOOP2(power_##T, T, T, raised_##T(x, y)) \
+    LOOP1(sqrt_##T, T, T, out_##T(csqrt##S(in_##T(x)))) \
+    LOOP1(exp_##T, T, T, out_##T(cexp##S(in_##T(x)))) \
     LOOP1(exp2_##T, T, T, out_##T(cexp##S(in_##T(scaled_##T(x, (R)0.693147180559945309417232121458176568))))) \
-    LOOP1(expm1_##T, T, T, expm1_of_##T(x))                                                                 \
-    LOOP1(log_##T, T, T, out_##T(clog##S(in_##T(x))))                                                       \
+    LOOP1(expm1_##T, T, T, expm1_of_##T(x)) \
+    LOOP1(log_##T, T, T, out_##T(clog##S(in_##T(x)))) \
     LOOP1(log2_##T, T, T, scaled_##T(out_##T(clog##S(in_##T(x))), (R)1.442695040888963407359924681001892137)) \
     LOOP1(log10_##T, T, T, scaled_##T(out_##T(clog##S(in_##T(x))), (R)0.434294481903251827651128918916605082)) \
-    LOOP1(log1p_##T, T, T, log1p_of_##T(x))                                                                 \
-    LOOP1(sin_##T, T, T, out_##T(csin##S(in_##T(x))))                                                       \
-    LOOP1(cos_##T, T, T, out_##T(ccos##S(in_##T(x))))                                                       \
-    LOOP1(tan_##T, T, T, out_##T(ctan##S(in_##T(x))))                                                       \
-    LOOP1(arcsin_##T, T, T, out_##T(casin##S(in_##T(x))))                                                   \
-    LOOP1(arccos_##T, T, T, out_##T(cacos##S(in_##T(x))))                                                   \
-    LOOP1(arctan_##T, T, T, out_##T(catan##S(in_##T(x))))                                                   \
-    LOOP1(sinh_##T, T, T, out_##T(csinh##S(in_##T(x))))                                                     \
-    LOOP1(cosh_##T, T, T, out_##T(ccosh##S(in_##T(x))))                                                     \
-    LOOP1(tanh_##T, T, T, out_##T(ctanh##S(in_##T(x))))                                                     \
-    LOOP1(arcsinh_##T, T, T, out_##T(casinh##S(in_##T(x))))                                                 \
-    LOOP1(arccosh_##T, T, T, out_##T(cacosh##S(in_##T(x))))                                                 \
+    LOOP1(log1p_##T, T, T, log1p_of_##T(x)) \
+    LOOP1(sin_##T, T, T, out_##T(csin##S(in_##T(x)))) \
+    LOOP1(cos_##T, T, T, out_##T(ccos##S(in_##T(x)))) \
+    LOOP1(tan_##T, T, T, out_##T(ctan##S(in_##T(x)))) \
+    LOOP1(arcsin_##T, T, T, out_##T(casin##S(in_##T(x)))) \
+    LOOP1(arccos_##T, T, T, out_##T(cacos##S(in_##T(x)))) \
+    LOOP1(arctan_##T, T, T, out_##T(catan##S(in_##T(x)))) \
+    LOOP1(sinh_##T, T, T, out_##T(csinh##S(in_##T(x)))) \
+    LOOP1(cosh_##T, T, T, out_##T(ccosh##S(in_##T(x)))) \
+    LOOP1(tanh_##T, T, T, out_##T(ctanh##S(in_##T(x)))) \
+    LOOP1(arcsinh_##T, T, T, out_##T(casinh##S(in_##T(x)))) \
+    LOOP1(arccosh_##T, T, T, out_##T(cacosh##S(in_##T(x)))) \
     LOOP1(arctanh_##T, T, T, out_##T(catanh##S(in_##T(x))))
 COMPLEXES(c64, f32, float complex, f, CMPLXF)
 COMPLEXES(c128, f64, double complex, , CMPLX)
 
 #define REAL(k) [VME_FLOAT32] = k##_f32, [VME_FLOAT64] = k##_f64
-#define ALL(k) REAL(k), [VME_COMPLEX64] = k##_c64, [VME_COMPLEX128] = k##_c128
+#define ALL(k)  REAL(k), [VME_COMPLEX64] = k##_c64, [VME_COMPLEX128] = k##_c128
 
+/* clang-format off */
 const vme_elementwise_kernels VME_TABLE(mathematics) = {
     .unary = {
         [VME_SQRT] = {[VME_COMPLEX64] = sqrt_c64, [VME_COMPLEX128] = sqrt_c128},
@@ -153,3 +151,4 @@ const vme_elementwise_kernels VME_TABLE(mathematics) = {
         [VME_LOGADDEXP] = {REAL(logaddexp)},
     },
 };
+/* clang-format on */

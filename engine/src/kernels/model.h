@@ -1,11 +1,12 @@
-/* What models do to rows of channels beside products, for each backend. The file that includes this names VME_TARGET. */
+/* What models do to rows of channels beside products, for each backend. The file that includes this names VME_TARGET.
+ */
 #include "depthwise.h"
 #include "pooling.h"
 
 #define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
+#define JOIN(a, b)  JOIN_(a, b)
 
-VME_INLINE float within(float value, vme_bounds bounds)        /* NaN stays */
+VME_INLINE float within(float value, vme_bounds bounds) /* NaN stays */
 {
     value = value < bounds.low ? bounds.low : value;
     return value > bounds.high ? bounds.high : value;
@@ -32,5 +33,10 @@ static void interleave(int64_t n, const float *restrict a, const float *restrict
 }
 
 const vme_model_kernels JOIN(vme_model_, VME_TARGET) = {
-    .add = add, .clip = clip, .depthwise = depthwise, .largest = largest, .sum = sum, .interleave = interleave,
+    .add = add,
+    .clip = clip,
+    .depthwise = depthwise,
+    .largest = largest,
+    .sum = sum,
+    .interleave = interleave,
 };

@@ -1,5 +1,5 @@
-/* Kernels that move elements without looking at them: strided rows and transposed blocks, for elements of 1, 2, 4, 8 and 16
- * bytes. Included once a backend, with VME_TARGET naming it. Elements need not be aligned. */
+/* Kernels that move elements without looking at them: strided rows and transposed blocks, for elements of 1, 2, 4, 8
+ * and 16 bytes. Included once a backend, with VME_TARGET naming it. Elements need not be aligned. */
 #include <string.h>
 
 #include "runtime/internal.h"
@@ -9,7 +9,7 @@
 #endif
 
 #define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
+#define JOIN(a, b)  JOIN_(a, b)
 
 typedef uint8_t element1 __attribute__((may_alias));
 typedef uint16_t element2 __attribute__((may_alias, aligned(1)));
@@ -17,15 +17,15 @@ typedef uint32_t element4 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element8 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element16 __attribute__((vector_size(16), may_alias, aligned(1)));
 
-/* A row: the steps that compilers vectorize have loops of their own. Every other element is read ahead: what follows such a row is
- * computing, and then mostly the next row. */
-enum { CHUNK = 256, AHEAD = 2048 };         /* bytes */
+/* A row: the steps that compilers vectorize have loops of their own. Every other element is read ahead: what follows
+ * such a row is computing, and then mostly the next row. */
+enum { CHUNK = 256, AHEAD = 2048 }; /* bytes */
 #define STRIDED(bytes) \
     static void strided##bytes(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
         if (out_step == bytes) { \
             element##bytes *restrict to = (element##bytes *)out; \
-            if (in_step == 0 && n > 0) {      /* of nothing, not even the first may be read */ \
+            if (in_step == 0 && n > 0) { /* of nothing, not even the first may be read */ \
                 element##bytes value = *(const element##bytes *)in; \
                 for (int64_t i = 0; i < n; i++) \
                     to[i] = value; \
@@ -74,7 +74,7 @@ SCALAR_SQUARE(16, 2)
 static inline void square4(const char *in, int64_t in_step, char *out, int64_t out_step)
 {
     for (int half = 0; half < 2; half++, in += 16, out += 4 * out_step) {
-        __m256 a[4];        /* rows j and j + 4 */
+        __m256 a[4]; /* rows j and j + 4 */
         for (int j = 0; j < 4; j++)
             a[j] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps((const float *)(in + j * in_step))),
                                         _mm_loadu_ps((const float *)(in + (j + 4) * in_step)), 1);
@@ -89,7 +89,7 @@ static inline void square4(const char *in, int64_t in_step, char *out, int64_t o
 static inline void square8(const char *in, int64_t in_step, char *out, int64_t out_step)
 {
     for (int half = 0; half < 2; half++, in += 16, out += 2 * out_step) {
-        __m256d a[2];       /* rows j and j + 2 */
+        __m256d a[2]; /* rows j and j + 2 */
         for (int j = 0; j < 2; j++)
             a[j] = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd((const double *)(in + j * in_step))),
                                         _mm_loadu_pd((const double *)(in + (j + 2) * in_step)), 1);
@@ -102,7 +102,8 @@ SCALAR_SQUARE(4, 8)
 SCALAR_SQUARE(8, 4)
 #endif
 
-/* Pixels of two to four channels side by side, to a plane a channel and back. Shuffles of vectors, where the compiler finds them good. */
+/* Pixels of two to four channels side by side, to a plane a channel and back. Shuffles of vectors, where the compiler
+ * finds them good. */
 #define EACH_CHANNEL(channels, i, MOVE) \
     do { \
         MOVE(0, channels, i); \
@@ -112,32 +113,36 @@ SCALAR_SQUARE(8, 4)
         if (channels > 3) \
             MOVE(3, channels, i); \
     } while (0)
-#define SPLIT(number, channels, i) plane##number[i] = pixels[(channels) * (i) + (number)]
+#define SPLIT(number, channels, i)       plane##number[i] = pixels[(channels) * (i) + (number)]
 #define JOIN_PLANES(number, channels, i) pixels[(channels) * (i) + (number)] = plane##number[i]
 #define CHANNELS(bytes) \
-    static inline __attribute__((always_inline)) void split_pixels##bytes(int64_t n, const int channels, const char *in, char *out, \
-                                                                          int64_t plane) \
+    static inline __attribute__((always_inline)) void split_pixels##bytes(int64_t n, const int channels, \
+                                                                          const char *in, char *out, int64_t plane) \
     { \
         const element##bytes *restrict pixels = (const element##bytes *)in; \
         element##bytes *restrict plane0 = (element##bytes *)out, *restrict plane1 = (element##bytes *)(out + plane), \
-                       *restrict plane2 = (element##bytes *)(out + 2 * plane), *restrict plane3 = (element##bytes *)(out + 3 * plane); \
+                                 *restrict plane2 = (element##bytes *)(out + 2 * plane), \
+                                 *restrict plane3 = (element##bytes *)(out + 3 * plane); \
         for (int64_t i = 0; i < n; i++) \
             EACH_CHANNEL(channels, i, SPLIT); \
     } \
-    static inline __attribute__((always_inline)) void join_planes##bytes(int64_t n, const int channels, const char *in, int64_t plane, \
-                                                                         char *out) \
+    static inline __attribute__((always_inline)) void join_planes##bytes(int64_t n, const int channels, \
+                                                                         const char *in, int64_t plane, char *out) \
     { \
-        const element##bytes *restrict plane0 = (const element##bytes *)in, *restrict plane1 = (const element##bytes *)(in + plane), \
-                             *restrict plane2 = (const element##bytes *)(in + 2 * plane), \
-                             *restrict plane3 = (const element##bytes *)(in + 3 * plane); \
+        const element##bytes *restrict plane0 = (const element##bytes *)in, \
+                                       *restrict plane1 = (const element##bytes *)(in + plane), \
+                                       *restrict plane2 = (const element##bytes *)(in + 2 * plane), \
+                                       *restrict plane3 = (const element##bytes *)(in + 3 * plane); \
         element##bytes *restrict pixels = (element##bytes *)out; \
         for (int64_t i = 0; i < n; i++) \
             EACH_CHANNEL(channels, i, JOIN_PLANES); \
     } \
     /* False: neither side is such pixels. */ \
-    static inline bool move_pixels##bytes(int64_t rows, int64_t columns, const char *in, int64_t in_column, char *out, int64_t out_row) \
+    static inline bool move_pixels##bytes(int64_t rows, int64_t columns, const char *in, int64_t in_column, char *out, \
+                                          int64_t out_row) \
     { \
-        bool split = rows >= 2 && rows <= 4 && in_column == rows * bytes, join = columns >= 2 && columns <= 4 && out_row == columns * bytes; \
+        bool split = rows >= 2 && rows <= 4 && in_column == rows * bytes, \
+             join = columns >= 2 && columns <= 4 && out_row == columns * bytes; \
         switch (split ? rows : join ? -columns : 0) { \
         case 2: split_pixels##bytes(columns, 2, in, out, out_row); return true; \
         case 3: split_pixels##bytes(columns, 3, in, out, out_row); return true; \
@@ -166,10 +171,11 @@ NO_LINES(16)
 #ifdef __AVX512F__
 /* Quarters of rows j, j + 4, j + 8 and j + 12 (of rows j, j + 2, … of 8 bytes) in the lanes of a vector. */
 #define LANES_OF_ROWS(in, step) \
-    _mm512_inserti32x4(_mm512_inserti32x4(_mm512_inserti32x4(_mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(in))), \
-                                                             _mm_loadu_si128((const __m128i *)((in) + (step))), 1), \
-                                          _mm_loadu_si128((const __m128i *)((in) + 2 * (step))), 2), \
-                       _mm_loadu_si128((const __m128i *)((in) + 3 * (step))), 3)
+    _mm512_inserti32x4( \
+        _mm512_inserti32x4(_mm512_inserti32x4(_mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(in))), \
+                                              _mm_loadu_si128((const __m128i *)((in) + (step))), 1), \
+                           _mm_loadu_si128((const __m128i *)((in) + 2 * (step))), 2), \
+        _mm_loadu_si128((const __m128i *)((in) + 3 * (step))), 3)
 static __attribute__((noinline)) bool lines4(const char *in, int64_t in_step, char *out, int64_t out_step)
 {
     for (int quarter = 0; quarter < 4; quarter++, out += 4 * out_step) {
@@ -201,21 +207,23 @@ NO_LINES(4)
 NO_LINES(8)
 #endif
 
-/* out[row][column] = in[row][column] where the input runs along rows and the output along columns: in blocks of a cache line each
- * way (`side` elements), so that every line of both is touched once, and of squares within: those of few lines of the input first, which
- * a power of two apart have few places in the nearest cache (bytes, of which a line has many, are better the other way). */
+/* out[row][column] = in[row][column] where the input runs along rows and the output along columns: in blocks of a cache
+ * line each way (`side` elements), so that every line of both is touched once, and of squares within: those of few
+ * lines of the input first, which a power of two apart have few places in the nearest cache (bytes, of which a line has
+ * many, are better the other way). */
 #define EACH(at, from, side, end, quad) for (int64_t at = from; at < from + side && at < end; at += quad)
 #define TRANSPOSE(bytes, side, quad, ORDER) \
-    static void transpose##bytes(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out, \
-                                 int64_t out_row, int64_t out_column) \
+    static void transpose##bytes(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, \
+                                 char *out, int64_t out_row, int64_t out_column) \
     { \
-        (void)in_row, (void)out_column;             /* both are `bytes` */ \
+        (void)in_row, (void)out_column; /* both are `bytes` */ \
         if (move_pixels##bytes(rows, columns, in, in_column, out, out_row)) \
             return; \
         for (int64_t r = 0; r < rows; r += side) \
             for (int64_t c = 0; c < columns; c += side) { \
                 if (r + side <= rows && c + side <= columns \
-                    && lines##bytes(in + r * bytes + c * in_column, in_column, out + r * out_row + c * bytes, out_row)) \
+                    && lines##bytes(in + r * bytes + c * in_column, in_column, out + r * out_row + c * bytes, \
+                                    out_row)) \
                     continue; \
                 ORDER(side, quad) \
                 { \
@@ -227,11 +235,12 @@ NO_LINES(8)
                     } \
                     for (int64_t k = 0; k < quad && i + k < rows; k++) \
                         for (int64_t l = 0; l < quad && j + l < columns; l++) \
-                            ((element##bytes *)(to + k * out_row))[l] = ((const element##bytes *)(from + l * in_column))[k]; \
+                            ((element##bytes *)(to + k * out_row))[l] = \
+                                ((const element##bytes *)(from + l * in_column))[k]; \
                 } \
             } \
     }
-#define BY_INPUT(side, quad) EACH(j, c, side, columns, quad) EACH(i, r, side, rows, quad)
+#define BY_INPUT(side, quad)  EACH(j, c, side, columns, quad) EACH(i, r, side, rows, quad)
 #define BY_OUTPUT(side, quad) EACH(i, r, side, rows, quad) EACH(j, c, side, columns, quad)
 TRANSPOSE(1, 64, 8, BY_OUTPUT)
 TRANSPOSE(2, 32, 8, BY_INPUT)
@@ -247,11 +256,12 @@ static void stream(int64_t bytes, const char *in, char *out)
     if (bytes > 256) {
         memcpy(out, in, (size_t)i);
         for (; i + 64 <= bytes; i += 64) {
-            __m256i low = _mm256_loadu_si256((const __m256i *)(in + i)), high = _mm256_loadu_si256((const __m256i *)(in + i + 32));
+            __m256i low = _mm256_loadu_si256((const __m256i *)(in + i)),
+                    high = _mm256_loadu_si256((const __m256i *)(in + i + 32));
             _mm256_stream_si256((__m256i *)(out + i), low);
             _mm256_stream_si256((__m256i *)(out + i + 32), high);
         }
-        _mm_sfence();           /* other threads see it once the operator has ended */
+        _mm_sfence(); /* other threads see it once the operator has ended */
         in += i;
         out += i;
         bytes -= i;

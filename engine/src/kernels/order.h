@@ -1,8 +1,9 @@
 /* Sorting and selecting keys in whole vectors: quicksort that parts by compressing, networks for what fits registers.
  *
- * Keys are signed integers of 32 or 64 bits (sort.c makes them of elements). After Bingmann, Eberle and Wassenberg, Vectorized and
- * performance-portable Quicksort, 2022: partition in place, with a few vectors kept back at both ends so that whole vectors may be
- * stored; a matrix of registers is sorted column by column, and the columns are merged two by two, bitonically. */
+ * Keys are signed integers of 32 or 64 bits (sort.c makes them of elements). After Bingmann, Eberle and Wassenberg,
+ * Vectorized and performance-portable Quicksort, 2022: partition in place, with a few vectors kept back at both ends so
+ * that whole vectors may be stored; a matrix of registers is sorted column by column, and the columns are merged two by
+ * two, bitonically. */
 #include "loops.h"
 
 #include <immintrin.h>
@@ -10,17 +11,21 @@
 /* Lanes whose bit is set first, the others behind them; byte i: which lane comes to place i. */
 #define BELOW(mask, lane) __builtin_popcount((mask) & ((1 << (lane)) - 1))
 #define LANE(mask, lane) \
-    ((u64)(lane) << 8 * ((mask) >> (lane) & 1 ? BELOW(mask, lane) : __builtin_popcount((mask) & 255) + BELOW(~(mask), lane)))
+    ((u64)(lane) << 8 \
+                        * ((mask) >> (lane) & 1 ? BELOW(mask, lane) \
+                                                : __builtin_popcount((mask) & 255) + BELOW(~(mask), lane)))
 #define PARTED1(mask) \
-    (LANE(mask, 0) | LANE(mask, 1) | LANE(mask, 2) | LANE(mask, 3) | LANE(mask, 4) | LANE(mask, 5) | LANE(mask, 6) | LANE(mask, 7))
-#define PARTED4(mask) PARTED1(mask), PARTED1(mask + 1), PARTED1(mask + 2), PARTED1(mask + 3)
+    (LANE(mask, 0) | LANE(mask, 1) | LANE(mask, 2) | LANE(mask, 3) | LANE(mask, 4) | LANE(mask, 5) | LANE(mask, 6) \
+     | LANE(mask, 7))
+#define PARTED4(mask)  PARTED1(mask), PARTED1(mask + 1), PARTED1(mask + 2), PARTED1(mask + 3)
 #define PARTED16(mask) PARTED4(mask), PARTED4(mask + 4), PARTED4(mask + 8), PARTED4(mask + 12)
 #define PARTED64(mask) PARTED16(mask), PARTED16(mask + 16), PARTED16(mask + 32), PARTED16(mask + 48)
 static const u64 parted_lanes[256] = {PARTED64(0), PARTED64(64), PARTED64(128), PARTED64(192)};
 
 #define LIST4(X, with) X(0, with), X(1, with), X(2, with), X(3, with)
 #define LIST8(X, with) LIST4(X, with), X(4, with), X(5, with), X(6, with), X(7, with)
-#define LIST16(X, with) LIST8(X, with), X(8, with), X(9, with), X(10, with), X(11, with), X(12, with), X(13, with), X(14, with), X(15, with)
+#define LIST16(X, with) \
+    LIST8(X, with), X(8, with), X(9, with), X(10, with), X(11, with), X(12, with), X(13, with), X(14, with), X(15, with)
 #define CROSSED(lane, by) ((lane) ^ (by))
 
 #ifdef __AVX512F__
@@ -36,7 +41,8 @@ static inline void order32(vector32 a, vector32 b, vector32 *least, vector32 *mo
     *most = (vector32)_mm512_max_epi32((__m512i)a, (__m512i)b);
 }
 
-static inline void order64(vector64 a, vector64 b, vector64 *least, vector64 *most)     /* min_epi64 and max_epi64 take two steps each */
+static inline void order64(vector64 a, vector64 b, vector64 *least,
+                           vector64 *most) /* min_epi64 and max_epi64 take two steps each */
 {
     __mmask8 swapped = _mm512_cmpgt_epi64_mask((__m512i)a, (__m512i)b);
     *least = (vector64)_mm512_mask_blend_epi64(swapped, (__m512i)a, (__m512i)b);
@@ -46,12 +52,14 @@ static inline void order64(vector64 a, vector64 b, vector64 *least, vector64 *mo
 /* The greater one in lanes that are -1 in `upper`, the lesser one where they are 0. */
 static inline vector32 select32(vector32 a, vector32 b, vector32 upper)
 {
-    return (vector32)_mm512_mask_max_epi32(_mm512_min_epi32((__m512i)a, (__m512i)b), _mm512_movepi32_mask((__m512i)upper), (__m512i)a, (__m512i)b);
+    return (vector32)_mm512_mask_max_epi32(_mm512_min_epi32((__m512i)a, (__m512i)b),
+                                           _mm512_movepi32_mask((__m512i)upper), (__m512i)a, (__m512i)b);
 }
 
 static inline vector64 select64(vector64 a, vector64 b, vector64 upper)
 {
-    __mmask8 swapped = _mm512_cmpgt_epi64_mask((__m512i)a, (__m512i)b), taken = (__mmask8)(swapped ^ _mm512_movepi64_mask((__m512i)upper));
+    __mmask8 swapped = _mm512_cmpgt_epi64_mask((__m512i)a, (__m512i)b),
+             taken = (__mmask8)(swapped ^ _mm512_movepi64_mask((__m512i)upper));
     return (vector64)_mm512_mask_blend_epi64(taken, (__m512i)a, (__m512i)b);
 }
 
@@ -61,8 +69,10 @@ static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
     static const i32 ramp[32] = {LIST16(CROSSED, 0), LIST16(CROSSED, 0)};
     __mmask16 less = _mm512_cmplt_epi32_mask((__m512i)v, (__m512i)pivot);
     int64_t n = *below = __builtin_popcountll(less);
-    __m512i first = _mm512_maskz_compress_epi32(less, (__m512i)v), rest = _mm512_maskz_compress_epi32((__mmask16)~less, (__m512i)v);
-    return (vector32)_mm512_mask_permutexvar_epi32(first, (__mmask16)(0xffffu << n), _mm512_loadu_si512(ramp + 16 - n), rest);
+    __m512i first = _mm512_maskz_compress_epi32(less, (__m512i)v),
+            rest = _mm512_maskz_compress_epi32((__mmask16)~less, (__m512i)v);
+    return (vector32)_mm512_mask_permutexvar_epi32(first, (__mmask16)(0xffffu << n), _mm512_loadu_si512(ramp + 16 - n),
+                                                   rest);
 }
 
 static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below)
@@ -93,7 +103,8 @@ static inline void order64(vector64 a, vector64 b, vector64 *least, vector64 *mo
 
 static inline vector32 select32(vector32 a, vector32 b, vector32 upper)
 {
-    return (vector32)_mm256_blendv_epi8(_mm256_min_epi32((__m256i)a, (__m256i)b), _mm256_max_epi32((__m256i)a, (__m256i)b), (__m256i)upper);
+    return (vector32)_mm256_blendv_epi8(_mm256_min_epi32((__m256i)a, (__m256i)b),
+                                        _mm256_max_epi32((__m256i)a, (__m256i)b), (__m256i)upper);
 }
 
 static inline vector64 select64(vector64 a, vector64 b, vector64 upper)
@@ -105,7 +116,8 @@ static inline __m256i parted(__m256i v, __m256i less, int64_t *halves)
 {
     unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(less));
     *halves = __builtin_popcountll(mask);
-    return _mm256_permutevar8x32_epi32(v, _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(parted_lanes + mask))));
+    return _mm256_permutevar8x32_epi32(v,
+                                       _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(parted_lanes + mask))));
 }
 
 static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
@@ -113,7 +125,7 @@ static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
     return (vector32)parted((__m256i)v, _mm256_cmpgt_epi32((__m256i)pivot, (__m256i)v), below);
 }
 
-static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below)       /* both halves of a lane move alike */
+static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* both halves of a lane move alike */
 {
     vector64 made = (vector64)parted((__m256i)v, _mm256_cmpgt_epi64((__m256i)pivot, (__m256i)v), below);
     *below /= 2;
@@ -125,49 +137,58 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below)       
 #define COLUMNS1(X)
 #define COLUMNS2(X) X(0, 1)
 #define COLUMNS4(X) X(0, 1) X(2, 3) X(0, 2) X(1, 3) X(1, 2)
+/* clang-format off */
 #define COLUMNS8(X) \
-    X(0, 2) X(1, 3) X(4, 6) X(5, 7) X(0, 4) X(1, 5) X(2, 6) X(3, 7) X(0, 1) X(2, 3) X(4, 5) X(6, 7) X(2, 4) X(3, 5) X(1, 4) X(3, 6) \
-    X(1, 2) X(3, 4) X(5, 6)
+    X(0, 2) X(1, 3) X(4, 6) X(5, 7) X(0, 4) X(1, 5) X(2, 6) X(3, 7) X(0, 1) X(2, 3) X(4, 5) X(6, 7) X(2, 4) X(3, 5) \
+    X(1, 4) X(3, 6) X(1, 2) X(3, 4) X(5, 6)
 #define COLUMNS16(X) /* M. W. Green's: 60 pairs */ \
-    X(0, 1) X(2, 3) X(4, 5) X(6, 7) X(8, 9) X(10, 11) X(12, 13) X(14, 15) X(0, 2) X(4, 6) X(8, 10) X(12, 14) X(1, 3) X(5, 7) X(9, 11) \
-    X(13, 15) X(0, 4) X(8, 12) X(1, 5) X(9, 13) X(2, 6) X(10, 14) X(3, 7) X(11, 15) X(0, 8) X(1, 9) X(2, 10) X(3, 11) X(4, 12) X(5, 13) \
-    X(6, 14) X(7, 15) X(5, 10) X(6, 9) X(3, 12) X(13, 14) X(4, 8) X(7, 11) X(1, 2) X(1, 4) X(7, 13) X(2, 8) X(11, 14) X(2, 4) X(5, 6) \
-    X(9, 10) X(11, 13) X(3, 8) X(7, 12) X(6, 8) X(10, 12) X(3, 5) X(7, 9) X(3, 4) X(5, 6) X(7, 8) X(9, 10) X(11, 12) X(6, 7) X(8, 9)
-/* Rows of two sorted columns (or groups of them): the first against the last reversed, in both halves again, and so on. */
+    X(0, 1) X(2, 3) X(4, 5) X(6, 7) X(8, 9) X(10, 11) X(12, 13) X(14, 15) X(0, 2) X(4, 6) X(8, 10) X(12, 14) X(1, 3) \
+    X(5, 7) X(9, 11) X(13, 15) X(0, 4) X(8, 12) X(1, 5) X(9, 13) X(2, 6) X(10, 14) X(3, 7) X(11, 15) X(0, 8) X(1, 9) \
+    X(2, 10) X(3, 11) X(4, 12) X(5, 13) X(6, 14) X(7, 15) X(5, 10) X(6, 9) X(3, 12) X(13, 14) X(4, 8) X(7, 11) X(1, 2) \
+    X(1, 4) X(7, 13) X(2, 8) X(11, 14) X(2, 4) X(5, 6) X(9, 10) X(11, 13) X(3, 8) X(7, 12) X(6, 8) X(10, 12) X(3, 5) \
+    X(7, 9) X(3, 4) X(5, 6) X(7, 8) X(9, 10) X(11, 12) X(6, 7) X(8, 9)
+/* clang-format on */
+/* Rows of two sorted columns (or groups of them): the first against the last reversed, in both halves again, and so on.
+ */
 #define ROWS1(X, a)
 #define ROWS2(X, a) X(a, a + 1)
 #define ROWS4(X, a) X(a, a + 3) X(a + 1, a + 2) ROWS2(X, a) ROWS2(X, a + 2)
 #define ROWS8(X, a) X(a, a + 7) X(a + 1, a + 6) X(a + 2, a + 5) X(a + 3, a + 4) ROWS4(X, a) ROWS4(X, a + 4)
+/* clang-format off */
 #define ROWS16(X, a) \
-    X(a, a + 15) X(a + 1, a + 14) X(a + 2, a + 13) X(a + 3, a + 12) X(a + 4, a + 11) X(a + 5, a + 10) X(a + 6, a + 9) X(a + 7, a + 8) \
-    ROWS8(X, a) ROWS8(X, a + 8)
-#define EACH1(X, a) X(a)
-#define EACH2(X, a) X(a) X(a + 1)
-#define EACH4(X, a) X(a) X(a + 1) X(a + 2) X(a + 3)
-#define EACH8(X, a) EACH4(X, a) EACH4(X, a + 4)
+    X(a, a + 15) X(a + 1, a + 14) X(a + 2, a + 13) X(a + 3, a + 12) X(a + 4, a + 11) X(a + 5, a + 10) X(a + 6, a + 9) \
+    X(a + 7, a + 8) ROWS8(X, a) ROWS8(X, a + 8)
+/* clang-format on */
+#define EACH1(X, a)  X(a)
+#define EACH2(X, a)  X(a) X(a + 1)
+#define EACH4(X, a)  X(a) X(a + 1) X(a + 2) X(a + 3)
+#define EACH8(X, a)  EACH4(X, a) EACH4(X, a + 4)
 #define EACH16(X, a) EACH8(X, a) EACH8(X, a + 8)
 
 /* What order_keys.h makes of them, for its width: v, keys, LANES, VECTOR, NAME. */
 /* Lane i takes lane i ^ by: reversed within groups where `by` is 1, 3, 7, 15. */
-#define ACROSS(v, by) __builtin_shuffle(v, (VECTOR){LIST(CROSSED, by)})
+#define ACROSS(v, by)    __builtin_shuffle(v, (VECTOR){LIST(CROSSED, by)})
 #define UPPER(lane, bit) ((lane) & (bit) ? -1 : 0)
-#define PAIR(a, b) NAME(order)(v[a], v[b], v + (a), v + (b));
+#define PAIR(a, b)       NAME(order)(v[a], v[b], v + (a), v + (b));
 #define WITHIN(row, by, bit) \
-    { VECTOR x = v[row], y = ACROSS(x, by); v[row] = NAME(select)(x, y, (VECTOR){LIST(UPPER, bit)}); }
-#define REVERSED(a, b, by) NAME(order)(v[a], ACROSS(v[b], by), v + (a), v + (b));
-#define REVERSED1(a, b) REVERSED(a, b, 1)
-#define REVERSED3(a, b) REVERSED(a, b, 3)
-#define REVERSED7(a, b) REVERSED(a, b, 7)
-#define REVERSED15(a, b) REVERSED(a, b, 15)
-#define GROUPS2(row) WITHIN(row, 1, 1)
-#define GROUPS4(row) WITHIN(row, 3, 2) WITHIN(row, 1, 1)
-#define GROUPS8(row) WITHIN(row, 7, 4) WITHIN(row, 2, 2) WITHIN(row, 1, 1)
-#define GROUPS16(row) WITHIN(row, 15, 8) WITHIN(row, 4, 4) WITHIN(row, 2, 2) WITHIN(row, 1, 1)
-#define MERGED4(ROWS, EACH) ROWS(REVERSED1, 0) EACH(GROUPS2, 0) ROWS(REVERSED3, 0) EACH(GROUPS4, 0)
-#define MERGED8(ROWS, EACH) MERGED4(ROWS, EACH) ROWS(REVERSED7, 0) EACH(GROUPS8, 0)
+    { \
+        VECTOR x = v[row], y = ACROSS(x, by); \
+        v[row] = NAME(select)(x, y, (VECTOR){LIST(UPPER, bit)}); \
+    }
+#define REVERSED(a, b, by)   NAME(order)(v[a], ACROSS(v[b], by), v + (a), v + (b));
+#define REVERSED1(a, b)      REVERSED(a, b, 1)
+#define REVERSED3(a, b)      REVERSED(a, b, 3)
+#define REVERSED7(a, b)      REVERSED(a, b, 7)
+#define REVERSED15(a, b)     REVERSED(a, b, 15)
+#define GROUPS2(row)         WITHIN(row, 1, 1)
+#define GROUPS4(row)         WITHIN(row, 3, 2) WITHIN(row, 1, 1)
+#define GROUPS8(row)         WITHIN(row, 7, 4) WITHIN(row, 2, 2) WITHIN(row, 1, 1)
+#define GROUPS16(row)        WITHIN(row, 15, 8) WITHIN(row, 4, 4) WITHIN(row, 2, 2) WITHIN(row, 1, 1)
+#define MERGED4(ROWS, EACH)  ROWS(REVERSED1, 0) EACH(GROUPS2, 0) ROWS(REVERSED3, 0) EACH(GROUPS4, 0)
+#define MERGED8(ROWS, EACH)  MERGED4(ROWS, EACH) ROWS(REVERSED7, 0) EACH(GROUPS8, 0)
 #define MERGED16(ROWS, EACH) MERGED8(ROWS, EACH) ROWS(REVERSED15, 0) EACH(GROUPS16, 0)
-#define TAKE(row) v[row] = *(const VECTOR *)(keys + LANES * (row));
-#define GIVE(row) *(VECTOR *)(keys + LANES * (row)) = v[row];
+#define TAKE(row)            v[row] = *(const VECTOR *)(keys + LANES * (row));
+#define GIVE(row)            *(VECTOR *)(keys + LANES * (row)) = v[row];
 
 #define BITS 32
 #include "order_keys.h"
@@ -179,7 +200,7 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below)       
 #define TO_KEYS(K, BITS_TYPE, KEY) \
     VME_INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { \
-        K bits = (K)*(const BITS_TYPE##_at *)(in + i * step); \
+        K bits = (K) * (const BITS_TYPE##_at *)(in + i * step); \
         keys[i] = (KEY); \
     } \
     break
@@ -191,7 +212,8 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below)       
     } else \
         TO_KEYS(K, TYPE, KEY)
 
-/* Negative floats are larger the larger their bits: those are turned over. NaNs are the largest key, which no number has. */
+/* Negative floats are larger the larger their bits: those are turned over. NaNs are the largest key, which no number
+ * has. */
 static inline i32 key_of_f32(i32 bits, bool zeros_equal)
 {
     i32 key = bits ^ (bits >> 31 & INT32_MAX);
@@ -213,7 +235,8 @@ static inline i64 key_of_f64(i64 bits, bool zeros_equal)
     return (bits & INT64_MAX) > INT64_C(0x7ff0000000000000) ? INT64_MAX : key;
 }
 
-static void keys32(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal, void *out)
+static void keys32(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal,
+                   void *out)
 {
     i32_at *keys = out;
     switch (dtype) {
@@ -232,7 +255,8 @@ static void keys32(vme_dtype dtype, int64_t n, const char *in, int64_t step, boo
         keys[i] = floats && keys[i] == INT32_MAX ? INT32_MAX : ~keys[i];
 }
 
-static void keys64(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal, void *out)
+static void keys64(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal,
+                   void *out)
 {
     i64_at *keys = out;
     switch (dtype) {
@@ -259,7 +283,8 @@ static void elements32(vme_dtype dtype, int64_t n, void *from, bool descending, 
     for (int64_t i = 0; descending && i < n; i++)
         keys[i] = floats && keys[i] == INT32_MAX ? INT32_MAX : ~keys[i];
     switch (dtype) {
-    case VME_INT16: case VME_UINT16: FROM_KEYS(i32, i16, key);
+    case VME_INT16:
+    case VME_UINT16: FROM_KEYS(i32, i16, key);
     case VME_FLOAT16: FROM_KEYS(i32, i16, key == INT32_MAX ? 0x7e00 : key ^ (key >> 31 & INT16_MAX));
     case VME_INT32: FROM_KEYS(i32, i32, key);
     case VME_UINT32: FROM_KEYS(i32, i32, key ^ INT32_MIN);
@@ -280,8 +305,8 @@ static void elements64(vme_dtype dtype, int64_t n, void *from, bool descending, 
 }
 
 /* ---- keys with their places */
-static void place_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first, int64_t *keys,
-                       int64_t range[3])
+static void place_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first,
+                       int64_t *keys, int64_t range[3])
 {
     enum { BLOCK = 256 };
     i32 narrow[BLOCK];
@@ -306,10 +331,12 @@ static void place_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step,
     range[2] = differing;
 }
 
-static void place_words(int64_t n, const int64_t *keys, int64_t least, int lost, int place_bits, int64_t begin, int64_t *words)
+static void place_words(int64_t n, const int64_t *keys, int64_t least, int lost, int place_bits, int64_t begin,
+                        int64_t *words)
 {
     for (int64_t i = 0; i < n; i++)
-        words[i] = (int64_t)((((((u64)keys[i] - (u64)least) >> lost) << place_bits) | (u64)(begin + i)) ^ (UINT64_C(1) << 63));
+        words[i] =
+            (int64_t)((((((u64)keys[i] - (u64)least) >> lost) << place_bits) | (u64)(begin + i)) ^ (UINT64_C(1) << 63));
 }
 
 static void places(int64_t n, const int64_t *words, int place_bits, int64_t *to)
@@ -321,39 +348,49 @@ static void places(int64_t n, const int64_t *words, int place_bits, int64_t *to)
 
 /* ---- searching: a step halves what is left for all values of a vector, and a few vectors wait for memory together */
 #ifdef __AVX512F__
-#define SEARCH_STEP(at, half) { \
+#define SEARCH_STEP(at, half) \
+    { \
         __m512i key = _mm512_i64gather_epi64(_mm512_add_epi64(base[at], _mm512_set1_epi64((half) - 1)), keys, 8); \
         __mmask8 on = right ? _mm512_cmple_epi64_mask(key, value[at]) : _mm512_cmplt_epi64_mask(key, value[at]); \
         base[at] = _mm512_mask_add_epi64(base[at], on, base[at], _mm512_set1_epi64(half)); \
     }
 typedef __m512i search_vector;
-#define SEARCH_LOAD(from) _mm512_loadu_si512(from)
+#define SEARCH_LOAD(from)   _mm512_loadu_si512(from)
 #define SEARCH_STORE(to, v) _mm512_storeu_si512(to, v)
-#define SEARCH_NONE _mm512_setzero_si512()
+#define SEARCH_NONE         _mm512_setzero_si512()
 #else
-#define SEARCH_STEP(at, half) { \
-        __m256i key = _mm256_i64gather_epi64((const long long *)keys, _mm256_add_epi64(base[at], _mm256_set1_epi64x((half) - 1)), 8); \
-        __m256i on = right ? _mm256_cmpgt_epi64(key, value[at]) : _mm256_cmpgt_epi64(value[at], key), all = _mm256_set1_epi64x(half); \
+#define SEARCH_STEP(at, half) \
+    { \
+        __m256i key = _mm256_i64gather_epi64((const long long *)keys, \
+                                             _mm256_add_epi64(base[at], _mm256_set1_epi64x((half) - 1)), 8); \
+        __m256i on = right ? _mm256_cmpgt_epi64(key, value[at]) : _mm256_cmpgt_epi64(value[at], key), \
+                all = _mm256_set1_epi64x(half); \
         base[at] = _mm256_add_epi64(base[at], right ? _mm256_andnot_si256(on, all) : _mm256_and_si256(on, all)); \
     }
 typedef __m256i search_vector;
-#define SEARCH_LOAD(from) _mm256_loadu_si256((const __m256i *)(from))
+#define SEARCH_LOAD(from)   _mm256_loadu_si256((const __m256i *)(from))
 #define SEARCH_STORE(to, v) _mm256_storeu_si256((__m256i *)(to), v)
-#define SEARCH_NONE _mm256_setzero_si256()
+#define SEARCH_NONE         _mm256_setzero_si256()
 #endif
 enum { SEARCHED = sizeof(search_vector) / sizeof(int64_t) };
 
-static inline __attribute__((always_inline)) void search_vectors(const int64_t *values, int64_t count, const int64_t *keys, bool right,
-                                                                 int64_t *places)
+static inline __attribute__((always_inline)) void search_vectors(const int64_t *values, int64_t count,
+                                                                 const int64_t *keys, bool right, int64_t *places)
 {
     search_vector base[4] = {SEARCH_NONE, SEARCH_NONE, SEARCH_NONE, SEARCH_NONE}, value[4];
     for (int i = 0; i < 4; i++)
         value[i] = SEARCH_LOAD(values + i * SEARCHED);
     for (int64_t half; count > 1; count -= half) {
         half = count / 2;
-        SEARCH_STEP(0, half) SEARCH_STEP(1, half) SEARCH_STEP(2, half) SEARCH_STEP(3, half)
+        SEARCH_STEP(0, half);
+        SEARCH_STEP(1, half);
+        SEARCH_STEP(2, half);
+        SEARCH_STEP(3, half);
     }
-    SEARCH_STEP(0, 1) SEARCH_STEP(1, 1) SEARCH_STEP(2, 1) SEARCH_STEP(3, 1)
+    SEARCH_STEP(0, 1);
+    SEARCH_STEP(1, 1);
+    SEARCH_STEP(2, 1);
+    SEARCH_STEP(3, 1);
     for (int i = 0; i < 4; i++)
         SEARCH_STORE(places + i * SEARCHED, base[i]);
 }
@@ -373,6 +410,7 @@ static void search(int64_t n, const int64_t *values, int64_t count, const int64_
     }
 }
 
+/* clang-format off */
 const vme_order_kernels VME_TABLE(order) = {
     .keys = {keys32, keys64},
     .elements = {elements32, elements64},
@@ -384,3 +422,4 @@ const vme_order_kernels VME_TABLE(order) = {
     .search = search,
     .part = {part_somewhere32, part_somewhere64},
 };
+/* clang-format on */

@@ -1,17 +1,17 @@
 /* order.h's sort, once for each width of keys: BITS is 32 or 64. */
 #if BITS == 32
-#define NAME(x) x##32
-#define KEY i32
-#define KEY_AT i32_at
-#define KEY_MOST INT32_MAX
-#define VECTOR vector32
+#define NAME(x)   x##32
+#define KEY       i32
+#define KEY_AT    i32_at
+#define KEY_MOST  INT32_MAX
+#define VECTOR    vector32
 #define VECTOR_AT vector32_at
 #else
-#define NAME(x) x##64
-#define KEY i64
-#define KEY_AT i64_at
-#define KEY_MOST INT64_MAX
-#define VECTOR vector64
+#define NAME(x)   x##64
+#define KEY       i64
+#define KEY_AT    i64_at
+#define KEY_MOST  INT64_MAX
+#define VECTOR    vector64
 #define VECTOR_AT vector64_at
 #endif
 #ifdef __AVX512F__
@@ -38,13 +38,10 @@
 
 /* LANES * rows keys, aligned. */
 #define NETWORK(rows) \
-    static __attribute__((noinline)) void NAME(network##rows##_)(KEY *keys) \
+    static __attribute__((noinline)) void NAME(network##rows##_)(KEY * keys) \
     { \
         VECTOR v[rows]; \
-        EACH##rows(TAKE, 0) \
-        COLUMNS##rows(PAIR) \
-        MERGED(ROWS##rows, EACH##rows) \
-        EACH##rows(GIVE, 0) \
+        EACH##rows(TAKE, 0) COLUMNS##rows(PAIR) MERGED(ROWS##rows, EACH##rows) EACH##rows(GIVE, 0) \
     }
 NETWORK(1)
 NETWORK(2)
@@ -97,16 +94,18 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
         kept[i] = *(const VECTOR_AT *)(keys + i * LANES);
         kept[NAME(KEPT) + i] = *(const VECTOR_AT *)(end + i * LANES);
     }
-    /* What was read may be overwritten: [low, from) and [end, high). The next block comes from the smaller of the two, without a branch,
-     * and one block before it is written: by then both have room for a whole one. */
-#define PUT(vector) { \
+    /* What was read may be overwritten: [low, from) and [end, high). The next block comes from the smaller of the two,
+     * without a branch, and one block before it is written: by then both have room for a whole one. */
+#define PUT(vector) \
+    do { \
         VECTOR made = NAME(part)(vector, pivots, &below); \
         *(VECTOR_AT *)low = made; \
         *(VECTOR_AT *)(high - LANES) = made; \
         low += below; \
         high -= LANES - below; \
-    }
-#define READ(a, b, c, d) { \
+    } while (0)
+#define READ(a, b, c, d) \
+    do { \
         bool left = from - low <= high - end; \
         const KEY_AT *next = left ? from : end - BLOCK; \
         from += left ? BLOCK : 0; \
@@ -115,12 +114,15 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
         b = *(const VECTOR_AT *)(next + LANES); \
         c = *(const VECTOR_AT *)(next + 2 * LANES); \
         d = *(const VECTOR_AT *)(next + 3 * LANES); \
-    }
+    } while (0)
     VECTOR a, b, c, d, e, f, g, h;
-    READ(a, b, c, d)
+    READ(a, b, c, d);
     while (end - from >= BLOCK) {
-        READ(e, f, g, h)
-        PUT(a) PUT(b) PUT(c) PUT(d)
+        READ(e, f, g, h);
+        PUT(a);
+        PUT(b);
+        PUT(c);
+        PUT(d);
         a = e, b = f, c = g, d = h;
         if (vme_stopping(context))
             return -1;
@@ -135,10 +137,13 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
         high -= !less;
     }
     for (int64_t i = 0; i < whole; i += LANES)
-        PUT(*(const VECTOR *)(rest + i))
-    PUT(a) PUT(b) PUT(c) PUT(d)
+        PUT(*(const VECTOR *)(rest + i));
+    PUT(a);
+    PUT(b);
+    PUT(c);
+    PUT(d);
     for (int i = 0; i < 2 * NAME(KEPT); i++)
-        PUT(kept[i])
+        PUT(kept[i]);
 #undef READ
 #undef PUT
     return low - keys;
@@ -189,14 +194,15 @@ static bool NAME(sort_heap)(const vme_context *context, KEY_AT *keys, int64_t n)
     return true;
 }
 
-/* Parts more than FEW keys: *low of them come first, all lower than the others. Where the first ones are all alike, *alike. */
+/* Parts more than FEW keys: *low of them come first, all lower than the others. Where the first ones are all alike,
+ * *alike. */
 static bool NAME(part_somewhere)(const vme_context *context, int64_t n, void *memory, int64_t *low, bool *alike)
 {
     KEY_AT *keys = memory;
     KEY pivot = NAME(choose_pivot)(keys, n);
     *alike = false;
     *low = NAME(part_many)(context, keys, n, pivot);
-    if (*low == 0) {            /* the pivot is the least of all, and there may be many of it */
+    if (*low == 0) { /* the pivot is the least of all, and there may be many of it */
         *alike = true;
         *low = pivot == KEY_MOST ? n : NAME(part_many)(context, keys, n, (KEY)(pivot + 1));
     }
@@ -205,7 +211,10 @@ static bool NAME(part_somewhere)(const vme_context *context, int64_t n, void *me
 
 static bool NAME(sort_keys)(const vme_context *context, int64_t n, void *memory)
 {
-    struct { KEY_AT *keys; int64_t n; } waiting[64];    /* the larger part waits: each at most half as long as the one before */
+    struct {
+        KEY_AT *keys;
+        int64_t n;
+    } waiting[64]; /* the larger part waits: each at most half as long as the one before */
     int count = 0;
     int64_t may_waste = 16 * n;
     KEY_AT *keys = memory;

@@ -29,7 +29,7 @@ VME_INLINE void pool(const vme_pooling *window, const bool sums)
         pool_vectors(window, channel, POOLING_VECTORS, sums);
     for (; channel + LANES <= window->channels; channel += LANES)
         pool_vectors(window, channel, 1, sums);
-    if (channel < window->channels && window->channels >= LANES && !window->more)       /* some once more */
+    if (channel < window->channels && window->channels >= LANES && !window->more) /* some once more */
         pool_vectors(window, window->channels - LANES, 1, sums);
     else
         for (; channel < window->channels; channel++) {

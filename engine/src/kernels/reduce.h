@@ -1,8 +1,9 @@
-/* Kernels that fold elements into an accumulator, a run of them (`fold`) or row by row (`rows`). Included once a backend, with
- * VME_TARGET naming it. What an accumulator is stands in engine/src/operators/reduce.h; float16 has no kernels, it goes through float32.
+/* Kernels that fold elements into an accumulator, a run of them (`fold`) or row by row (`rows`). Included once a
+ * backend, with VME_TARGET naming it. What an accumulator is stands in engine/src/operators/reduce.h; float16 has no
+ * kernels, it goes through float32.
  *
- * Floating sums are pairwise: blocks of 32 vectors, the blocks' sums added two by two; as accurate as NumPy's. Products of less than
- * 64 floats are in order, as NumPy's. Elements need not be aligned. */
+ * Floating sums are pairwise: blocks of 32 vectors, the blocks' sums added two by two; as accurate as NumPy's. Products
+ * of less than 64 floats are in order, as NumPy's. Elements need not be aligned. */
 #include "operators/elements.h"
 #include "operators/reduce.h"
 
@@ -14,7 +15,7 @@
 #endif
 
 #define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
+#define JOIN(a, b)  JOIN_(a, b)
 
 #if defined(__AVX512F__)
 #define VECTOR 64
@@ -24,7 +25,8 @@
 #define VECTOR 16
 #endif
 
-/* ---- sums and products of integers, modulo 2**64. `narrow`: what holds the sum of `block` elements, so that lanes stay narrow. */
+/* ---- sums and products of integers, modulo 2**64. `narrow`: what holds the sum of `block` elements, so that lanes
+ * stay narrow. */
 #define INTEGER_SUM(name, narrow, block) \
     static void sum_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
@@ -40,7 +42,7 @@
             } \
         } else { \
             for (int64_t i = 0; i < n; i++) \
-                total += (uint64_t)(int64_t) * (const e_##name *)(in + i * step); \
+                total += (uint64_t)(int64_t)*(const e_##name *)(in + i * step); \
         } \
         *(uint64_t *)accumulator = total; \
     }
@@ -62,7 +64,7 @@ INTEGER_SUM(i64, uint64_t, INT64_MAX)
                 total *= (uint64_t)(int64_t)x[i]; \
         } else { \
             for (int64_t i = 0; i < n; i++) \
-                total *= (uint64_t)(int64_t) * (const e_##name *)(in + i * step); \
+                total *= (uint64_t)(int64_t)*(const e_##name *)(in + i * step); \
         } \
         *(uint64_t *)accumulator = total; \
     }
@@ -255,10 +257,11 @@ INTEGER_EXTREMES(u16)
 INTEGER_EXTREMES(u32)
 INTEGER_EXTREMES(u64)
 
-/* x86's max and min instructions give their second operand when either is NaN: the running one, first to be told of NaNs. */
+/* x86's max and min instructions give their second operand when either is NaN: the running one, first to be told of
+ * NaNs. */
 #if defined(__AVX512F__)
 typedef uint32_t nans;
-#define NANS_NONE 0
+#define NANS_NONE      0
 #define NANS_ANY(nans) ((nans) != 0)
 #define FLOAT_VECTOR(name, suffix) \
     static inline r_##name larger_##name(r_##name a, r_##name b) { return (r_##name)_mm512_max_##suffix(a, b); } \
@@ -269,7 +272,7 @@ typedef uint32_t nans;
     }
 #elif defined(__AVX2__)
 typedef __m256i nans;
-#define NANS_NONE _mm256_setzero_si256()
+#define NANS_NONE      _mm256_setzero_si256()
 #define NANS_ANY(nans) (!_mm256_testz_si256(nans, nans))
 #define FLOAT_VECTOR(name, suffix) \
     static inline r_##name larger_##name(r_##name a, r_##name b) { return (r_##name)_mm256_max_##suffix(a, b); } \
@@ -280,7 +283,7 @@ typedef __m256i nans;
     }
 #elif defined(__x86_64__)
 typedef __m128i nans;
-#define NANS_NONE _mm_setzero_si128()
+#define NANS_NONE      _mm_setzero_si128()
 #define NANS_ANY(nans) (_mm_movemask_epi8(nans) != 0)
 #define FLOAT_VECTOR(name, suffix) \
     static inline r_##name larger_##name(r_##name a, r_##name b) { return (r_##name)_mm_max_##suffix(a, b); } \
@@ -291,7 +294,7 @@ typedef __m128i nans;
     }
 #else
 typedef bool nans;
-#define NANS_NONE false
+#define NANS_NONE      false
 #define NANS_ANY(nans) (nans)
 #define FLOAT_VECTOR(name, suffix) \
     static inline r_##name larger_##name(r_##name a, r_##name b) \
@@ -316,18 +319,21 @@ typedef bool nans;
 FLOAT_VECTOR(f32, ps)
 FLOAT_VECTOR(f64, pd)
 
-/* A vector of fewer elements than it has lanes, the first one where there are none, and the furthest lane; else n is at least LANES. */
+/* A vector of fewer elements than it has lanes, the first one where there are none, and the furthest lane; else n is at
+ * least LANES. */
 #if defined(__AVX512F__)
 enum { VECTOR_LEAST_f32 = 2, VECTOR_LEAST_f64 = 2 };
 static inline r_f32 vector_f32(int64_t n, const char *in)
 {
-    return (r_f32)(n >= LANES_f32 ? _mm512_loadu_ps(in)
-                                  : _mm512_mask_loadu_ps(_mm512_set1_ps(*(const e_f32 *)in), (__mmask16)((1u << n) - 1), in));
+    return (r_f32)(n >= LANES_f32
+                       ? _mm512_loadu_ps(in)
+                       : _mm512_mask_loadu_ps(_mm512_set1_ps(*(const e_f32 *)in), (__mmask16)((1u << n) - 1), in));
 }
 static inline r_f64 vector_f64(int64_t n, const char *in)
 {
-    return (r_f64)(n >= LANES_f64 ? _mm512_loadu_pd(in)
-                                  : _mm512_mask_loadu_pd(_mm512_set1_pd(*(const e_f64 *)in), (__mmask8)((1u << n) - 1), in));
+    return (r_f64)(n >= LANES_f64
+                       ? _mm512_loadu_pd(in)
+                       : _mm512_mask_loadu_pd(_mm512_set1_pd(*(const e_f64 *)in), (__mmask8)((1u << n) - 1), in));
 }
 static inline float furthest_larger_f32(r_f32 x) { return _mm512_reduce_max_ps((__m512)x); }
 static inline float furthest_smaller_f32(r_f32 x) { return _mm512_reduce_min_ps((__m512)x); }
@@ -347,8 +353,10 @@ static inline r_f64 vector_f64(int64_t n, const char *in) { return (void)n, *(co
                 lanes[j] = lanes[j + half] sign lanes[j] ? lanes[j + half] : lanes[j]; \
         return lanes[0]; \
     }
-FURTHEST_LANE(f32, float, larger, >) FURTHEST_LANE(f32, float, smaller, <)
-FURTHEST_LANE(f64, double, larger, >) FURTHEST_LANE(f64, double, smaller, <)
+FURTHEST_LANE(f32, float, larger, >)
+FURTHEST_LANE(f32, float, smaller, <)
+FURTHEST_LANE(f64, double, larger, >)
+FURTHEST_LANE(f64, double, smaller, <)
 #endif
 
 #define FLOAT_EXTREME(op, name, real, sign, further) \
@@ -377,7 +385,7 @@ FURTHEST_LANE(f64, double, larger, >) FURTHEST_LANE(f64, double, smaller, <)
                 } \
                 b0 = further##_##name(further##_##name(b0, b1), further##_##name(b2, b3)); \
             } \
-            for (; i < n; i += LANES_##name) {              /* the last vector may begin among what was seen */ \
+            for (; i < n; i += LANES_##name) { /* the last vector may begin among what was seen */ \
                 int64_t at = i + LANES_##name <= n ? i : n - LANES_##name; \
                 r_##name x0 = *(const v_##name *)((const real *)in + at); \
                 found = nans_##name(found, x0, x0); \
@@ -415,9 +423,10 @@ FLOAT_EXTREME(min, f64, double, <, smaller)
                 b2 = further##_##name(x2, b2); \
                 b3 = further##_##name(x3, b3); \
             } \
-            real last = furthest_##further##_##name(further##_##name(further##_##name(b0, b1), further##_##name(b2, b3))); \
+            real last = \
+                furthest_##further##_##name(further##_##name(further##_##name(b0, b1), further##_##name(b2, b3))); \
             if (last == (real)(worst)) \
-                i = 0;              /* it may be an element, or there were NaNs only */ \
+                i = 0; /* it may be an element, or there were NaNs only */ \
             else \
                 best = last sign best || best != best ? last : best; \
         } \
@@ -473,7 +482,8 @@ COMPLEX_KNOWN(known_min, min, c128)
 
 /* ---- the first place of an extreme: the extreme of a block, and a search in the blocks that bring a further one */
 #define FIND(op, name) \
-    /* the first element that `here`, an extreme of these, does not go beyond; 32 at a time, which compilers vectorize */ \
+    /* the first element that `here`, an extreme of these, does not go beyond; 32 at a time, which compilers vectorize \
+     */ \
     static int64_t find_##op##_##name(e_##name here, int64_t n, const char *in, int64_t step) \
     { \
         int64_t j = 0; \
@@ -490,8 +500,8 @@ COMPLEX_KNOWN(known_min, min, c128)
         return j; \
     }
 #ifdef __AVX512BW__
-/* The same with vectors' comparisons: an extreme equals the element, or both are NaN. Four vectors at once, of which the last ones may
- * begin among what was searched; `some`: the lanes that there are of a single one. */
+/* The same with vectors' comparisons: an extreme equals the element, or both are NaN. Four vectors at once, of which
+ * the last ones may begin among what was searched; `some`: the lanes that there are of a single one. */
 #define FIND_VECTOR(op, name, lanes) \
     static int64_t find_##op##_##name(e_##name here, int64_t n, const char *in, int64_t step) \
     { \
@@ -506,7 +516,8 @@ COMPLEX_KNOWN(known_min, min, c128)
                 const int64_t at = j + 4 * lanes <= n ? j : n - 4 * lanes; \
                 const char *from = in + at * step; \
                 uint64_t matches = equals_##name(here, from) | equals_##name(here, from + 64) << lanes \
-                                   | equals_##name(here, from + 128) << 2 * lanes | equals_##name(here, from + 192) << 3 * lanes; \
+                                   | equals_##name(here, from + 128) << 2 * lanes \
+                                   | equals_##name(here, from + 192) << 3 * lanes; \
                 if (matches != 0) \
                     return at + __builtin_ctzll(matches); \
             } \
@@ -518,17 +529,31 @@ COMPLEX_KNOWN(known_min, min, c128)
         } \
         return n; \
     }
-static inline uint64_t equals_i32(int32_t here, const char *in) { return _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(in), _mm512_set1_epi32(here)); }
-static inline uint64_t equals_i64(int64_t here, const char *in) { return _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(in), _mm512_set1_epi64(here)); }
-static inline uint64_t equals_f32(float here, const char *in) { return _mm512_cmp_ps_mask(_mm512_loadu_ps(in), _mm512_set1_ps(here), _CMP_EQ_OQ); }
-static inline uint64_t equals_f64(double here, const char *in) { return _mm512_cmp_pd_mask(_mm512_loadu_pd(in), _mm512_set1_pd(here), _CMP_EQ_OQ); }
+static inline uint64_t equals_i32(int32_t here, const char *in)
+{
+    return _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(in), _mm512_set1_epi32(here));
+}
+static inline uint64_t equals_i64(int64_t here, const char *in)
+{
+    return _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(in), _mm512_set1_epi64(here));
+}
+static inline uint64_t equals_f32(float here, const char *in)
+{
+    return _mm512_cmp_ps_mask(_mm512_loadu_ps(in), _mm512_set1_ps(here), _CMP_EQ_OQ);
+}
+static inline uint64_t equals_f64(double here, const char *in)
+{
+    return _mm512_cmp_pd_mask(_mm512_loadu_pd(in), _mm512_set1_pd(here), _CMP_EQ_OQ);
+}
 static inline uint64_t matches_i32(int32_t here, uint64_t some, const char *in)
 {
-    return _mm512_mask_cmpeq_epi32_mask((__mmask16)some, _mm512_maskz_loadu_epi32((__mmask16)some, in), _mm512_set1_epi32(here));
+    return _mm512_mask_cmpeq_epi32_mask((__mmask16)some, _mm512_maskz_loadu_epi32((__mmask16)some, in),
+                                        _mm512_set1_epi32(here));
 }
 static inline uint64_t matches_i64(int64_t here, uint64_t some, const char *in)
 {
-    return _mm512_mask_cmpeq_epi64_mask((__mmask8)some, _mm512_maskz_loadu_epi64((__mmask8)some, in), _mm512_set1_epi64(here));
+    return _mm512_mask_cmpeq_epi64_mask((__mmask8)some, _mm512_maskz_loadu_epi64((__mmask8)some, in),
+                                        _mm512_set1_epi64(here));
 }
 static inline uint64_t matches_f32(float here, uint64_t some, const char *in)
 {
@@ -552,9 +577,11 @@ static inline uint64_t matches_f64(double here, uint64_t some, const char *in)
 #define FIND_F32(op) FIND(op, f32)
 #define FIND_F64(op) FIND(op, f64)
 #endif
+/* clang-format off */
 #define FINDS(op) \
-    FIND(op, i8) FIND(op, i16) FIND_I32(op) FIND_I64(op) FIND(op, u8) FIND(op, u16) FIND(op, u32) FIND(op, u64) FIND_F32(op) FIND_F64(op) \
-    FIND(op, c64) FIND(op, c128)
+    FIND(op, i8) FIND(op, i16) FIND_I32(op) FIND_I64(op) FIND(op, u8) FIND(op, u16) FIND(op, u32) FIND(op, u64) \
+    FIND_F32(op) FIND_F64(op) FIND(op, c64) FIND(op, c128)
+/* clang-format on */
 FINDS(max)
 FINDS(min)
 
@@ -566,8 +593,8 @@ FINDS(min)
         return -1; \
     }
 #ifdef __AVX512BW__
-/* Each lane keeps the number of the four vectors that brought its extreme. The last four may begin among those before: what equals an
- * earlier extreme never counts. */
+/* Each lane keeps the number of the four vectors that brought its extreme. The last four may begin among those before:
+ * what equals an earlier extreme never counts. */
 #define FIRST_VECTORS(op, name, lanes, vector, LOAD, FURTHER, BEYOND, SAME, REDUCE, NARROW, NANS) \
     static int64_t first_##op##_##name(int64_t n, const char *in, int64_t step, e_##name *here) \
     { \
@@ -598,35 +625,50 @@ FINDS(min)
         int64_t at = FOUR * (int64_t)_mm512_mask_reduce_min_epi32(SAME(best, *here), numbers); \
         at = at + FOUR <= n ? at : n - FOUR; \
         in += at * step; \
-        return at + __builtin_ctzll(equals_##name(*here, in) | equals_##name(*here, in + 64) << lanes \
-                                    | equals_##name(*here, in + 128) << 2 * lanes | equals_##name(*here, in + 192) << 3 * lanes); \
+        return at \
+               + __builtin_ctzll(equals_##name(*here, in) | equals_##name(*here, in + 64) << lanes \
+                                 | equals_##name(*here, in + 128) << 2 * lanes \
+                                 | equals_##name(*here, in + 192) << 3 * lanes); \
     }
-#define NANS_PS(a, b) _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
-#define NANS_PD(a, b) _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)
-#define NANS_I(a, b) 0
+#define NANS_PS(a, b)       _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
+#define NANS_PD(a, b)       _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)
+#define NANS_I(a, b)        0
 #define BEYOND_MAX_PS(a, b) _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)
 #define BEYOND_MIN_PS(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
 #define BEYOND_MAX_PD(a, b) _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ)
 #define BEYOND_MIN_PD(a, b) _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ)
-#define SAME_PS(a, value) _mm512_cmp_ps_mask(a, _mm512_set1_ps(value), _CMP_EQ_OQ)
-#define SAME_PD(a, value) _mm512_cmp_pd_mask(a, _mm512_set1_pd(value), _CMP_EQ_OQ)
-#define SAME_I32(a, value) _mm512_cmpeq_epi32_mask(a, _mm512_set1_epi32(value))
-#define SAME_I64(a, value) _mm512_cmpeq_epi64_mask(a, _mm512_set1_epi64(value))
-FIRST_VECTORS(max, f32, 16, __m512, _mm512_loadu_ps, _mm512_max_ps, BEYOND_MAX_PS, SAME_PS, _mm512_reduce_max_ps, 32, NANS_PS)
-FIRST_VECTORS(min, f32, 16, __m512, _mm512_loadu_ps, _mm512_min_ps, BEYOND_MIN_PS, SAME_PS, _mm512_reduce_min_ps, 32, NANS_PS)
-FIRST_VECTORS(max, f64, 8, __m512d, _mm512_loadu_pd, _mm512_max_pd, BEYOND_MAX_PD, SAME_PD, _mm512_reduce_max_pd, 64, NANS_PD)
-FIRST_VECTORS(min, f64, 8, __m512d, _mm512_loadu_pd, _mm512_min_pd, BEYOND_MIN_PD, SAME_PD, _mm512_reduce_min_pd, 64, NANS_PD)
-FIRST_VECTORS(max, i32, 16, __m512i, _mm512_loadu_si512, _mm512_max_epi32, _mm512_cmpgt_epi32_mask, SAME_I32, _mm512_reduce_max_epi32, 32, NANS_I)
-FIRST_VECTORS(min, i32, 16, __m512i, _mm512_loadu_si512, _mm512_min_epi32, _mm512_cmplt_epi32_mask, SAME_I32, _mm512_reduce_min_epi32, 32, NANS_I)
-FIRST_VECTORS(max, i64, 8, __m512i, _mm512_loadu_si512, _mm512_max_epi64, _mm512_cmpgt_epi64_mask, SAME_I64, _mm512_reduce_max_epi64, 64, NANS_I)
-FIRST_VECTORS(min, i64, 8, __m512i, _mm512_loadu_si512, _mm512_min_epi64, _mm512_cmplt_epi64_mask, SAME_I64, _mm512_reduce_min_epi64, 64, NANS_I)
+#define SAME_PS(a, value)   _mm512_cmp_ps_mask(a, _mm512_set1_ps(value), _CMP_EQ_OQ)
+#define SAME_PD(a, value)   _mm512_cmp_pd_mask(a, _mm512_set1_pd(value), _CMP_EQ_OQ)
+#define SAME_I32(a, value)  _mm512_cmpeq_epi32_mask(a, _mm512_set1_epi32(value))
+#define SAME_I64(a, value)  _mm512_cmpeq_epi64_mask(a, _mm512_set1_epi64(value))
+FIRST_VECTORS(max, f32, 16, __m512, _mm512_loadu_ps, _mm512_max_ps, BEYOND_MAX_PS, SAME_PS, _mm512_reduce_max_ps, 32,
+              NANS_PS)
+FIRST_VECTORS(min, f32, 16, __m512, _mm512_loadu_ps, _mm512_min_ps, BEYOND_MIN_PS, SAME_PS, _mm512_reduce_min_ps, 32,
+              NANS_PS)
+FIRST_VECTORS(max, f64, 8, __m512d, _mm512_loadu_pd, _mm512_max_pd, BEYOND_MAX_PD, SAME_PD, _mm512_reduce_max_pd, 64,
+              NANS_PD)
+FIRST_VECTORS(min, f64, 8, __m512d, _mm512_loadu_pd, _mm512_min_pd, BEYOND_MIN_PD, SAME_PD, _mm512_reduce_min_pd, 64,
+              NANS_PD)
+FIRST_VECTORS(max, i32, 16, __m512i, _mm512_loadu_si512, _mm512_max_epi32, _mm512_cmpgt_epi32_mask, SAME_I32,
+              _mm512_reduce_max_epi32, 32, NANS_I)
+FIRST_VECTORS(min, i32, 16, __m512i, _mm512_loadu_si512, _mm512_min_epi32, _mm512_cmplt_epi32_mask, SAME_I32,
+              _mm512_reduce_min_epi32, 32, NANS_I)
+FIRST_VECTORS(max, i64, 8, __m512i, _mm512_loadu_si512, _mm512_max_epi64, _mm512_cmpgt_epi64_mask, SAME_I64,
+              _mm512_reduce_max_epi64, 64, NANS_I)
+FIRST_VECTORS(min, i64, 8, __m512i, _mm512_loadu_si512, _mm512_min_epi64, _mm512_cmplt_epi64_mask, SAME_I64,
+              _mm512_reduce_min_epi64, 64, NANS_I)
 #else
 #define FIRST_BOTH(name) FIRST_UNPLACED(max, name) FIRST_UNPLACED(min, name)
-FIRST_BOTH(i32) FIRST_BOTH(i64) FIRST_BOTH(f32) FIRST_BOTH(f64)
+FIRST_BOTH(i32)
+FIRST_BOTH(i64)
+FIRST_BOTH(f32)
+FIRST_BOTH(f64)
 #endif
+/* clang-format off */
 #define FIRSTS(op) \
-    FIRST_UNPLACED(op, i8) FIRST_UNPLACED(op, i16) FIRST_UNPLACED(op, u8) FIRST_UNPLACED(op, u16) FIRST_UNPLACED(op, u32) \
-    FIRST_UNPLACED(op, u64) FIRST_UNPLACED(op, c64) FIRST_UNPLACED(op, c128)
+    FIRST_UNPLACED(op, i8) FIRST_UNPLACED(op, i16) FIRST_UNPLACED(op, u8) FIRST_UNPLACED(op, u16) \
+    FIRST_UNPLACED(op, u32) FIRST_UNPLACED(op, u64) FIRST_UNPLACED(op, c64) FIRST_UNPLACED(op, c128)
+/* clang-format on */
 FIRSTS(max)
 FIRSTS(min)
 
@@ -670,7 +712,8 @@ PLACES(f64)
 PLACES(c64)
 PLACES(c128)
 
-/* bool: the first byte of that truth ends the search. What `first` gives need only be a place before which there is none. */
+/* bool: the first byte of that truth ends the search. What `first` gives need only be a place before which there is
+ * none. */
 static inline int64_t first_true(int64_t n, const char *in)
 {
     int64_t j = 0;
@@ -741,7 +784,8 @@ PLACE_TRUTH(min, 0, first_false)
     static void all_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         bool *all = accumulator; \
-        for (int64_t i = 0, block = step == sizeof(e_##name) ? 128 : 16; *all && i < n; i += block, block = block < 4096 ? 2 * block : block) { \
+        for (int64_t i = 0, block = step == sizeof(e_##name) ? 128 : 16; *all && i < n; \
+             i += block, block = block < 4096 ? 2 * block : block) { \
             int64_t count = n - i < block ? n - i : block; \
             *all = count_block_##name(count, in + i * step, step) == count; \
         } \
@@ -749,7 +793,8 @@ PLACE_TRUTH(min, 0, first_false)
     static void any_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         bool *any = accumulator; \
-        for (int64_t i = 0, block = step == sizeof(e_##name) ? 128 : 16; !*any && i < n; i += block, block = block < 4096 ? 2 * block : block) \
+        for (int64_t i = 0, block = step == sizeof(e_##name) ? 128 : 16; !*any && i < n; \
+             i += block, block = block < 4096 ? 2 * block : block) \
             *any = count_block_##name(n - i < block ? n - i : block, in + i * step, step) != 0; \
     }
 TRUTH(i16, x != 0)
@@ -814,8 +859,8 @@ static void any_u8(int64_t n, const char *in, int64_t step, void *accumulator)
         *any = count_block_u8(n - i < block ? n - i : block, in + i * step, step) != 0;
 }
 
-/* ---- rows: accumulator[i] is folded with rows 0, 1, … of column i. Four rows at a time: the accumulators are read and written
- * once for the four. */
+/* ---- rows: accumulator[i] is folded with rows 0, 1, … of column i. Four rows at a time: the accumulators are read and
+ * written once for the four. */
 #define ROWS(name, in_type, type, FOLD) \
     static void rows_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
     { \
@@ -823,8 +868,10 @@ static void any_u8(int64_t n, const char *in, int64_t step, void *accumulator)
         int64_t r = 0; \
         if (step == sizeof(in_type)) { \
             for (; r + 4 <= rows; r += 4) { \
-                const in_type *x0 = (const in_type *)(in + r * in_row), *x1 = (const in_type *)(in + (r + 1) * in_row); \
-                const in_type *x2 = (const in_type *)(in + (r + 2) * in_row), *x3 = (const in_type *)(in + (r + 3) * in_row); \
+                const in_type *x0 = (const in_type *)(in + r * in_row), \
+                              *x1 = (const in_type *)(in + (r + 1) * in_row); \
+                const in_type *x2 = (const in_type *)(in + (r + 2) * in_row), \
+                              *x3 = (const in_type *)(in + (r + 3) * in_row); \
                 for (int64_t i = 0; i < n; i++) { \
                     type a = total[i]; \
                     a = FOLD(a, (type)x0[i]); \
@@ -845,15 +892,15 @@ static void any_u8(int64_t n, const char *in, int64_t step, void *accumulator)
             for (int64_t i = 0; i < n; i++) \
                 total[i] = FOLD(total[i], (type) * (const in_type *)(in + r * in_row + i * step)); \
     }
-#define ADD(a, b) ((a) + (b))
+#define ADD(a, b)      ((a) + (b))
 #define MULTIPLY(a, b) ((a) * (b))
-#define LARGER(a, b) ((b) > (a) ? (b) : (a))
-#define SMALLER(a, b) ((b) < (a) ? (b) : (a))
+#define LARGER(a, b)   ((b) > (a) ? (b) : (a))
+#define SMALLER(a, b)  ((b) < (a) ? (b) : (a))
 /* a NaN in `a` fails the comparison and stays */
-#define LARGER_OR_NAN(a, b) (((b) > (a)) | ((b) != (b)) ? (b) : (a))
+#define LARGER_OR_NAN(a, b)  (((b) > (a)) | ((b) != (b)) ? (b) : (a))
 #define SMALLER_OR_NAN(a, b) (((b) < (a)) | ((b) != (b)) ? (b) : (a))
-#define LARGER_KNOWN(a, b) (((b) > (a)) | ((a) != (a)) ? (b) : (a))
-#define SMALLER_KNOWN(a, b) (((b) < (a)) | ((a) != (a)) ? (b) : (a))
+#define LARGER_KNOWN(a, b)   (((b) > (a)) | ((a) != (a)) ? (b) : (a))
+#define SMALLER_KNOWN(a, b)  (((b) < (a)) | ((a) != (a)) ? (b) : (a))
 #define MODULAR_ROWS(name) \
     ROWS(sum_##name, e_##name, uint64_t, ADD) \
     ROWS(prod_##name, e_##name, uint64_t, MULTIPLY)
@@ -885,9 +932,11 @@ INTEGER_ROWS(u64)
 FLOAT_ROWS(f32, float)
 FLOAT_ROWS(f64, double)
 
-/* A complex sum of rows is a real one of twice as many columns; everything else about complex rows is a fold of one element each. */
+/* A complex sum of rows is a real one of twice as many columns; everything else about complex rows is a fold of one
+ * element each. */
 #define COMPLEX_ROWS(name, real_name, real) \
-    static void rows_sum_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
+    static void rows_sum_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, \
+                                void *accumulators) \
     { \
         if (step == 2 * sizeof(real)) { \
             rows_sum_##real_name(rows, 2 * n, in, in_row, sizeof(real), accumulators); \
@@ -912,7 +961,8 @@ COMPLEX_ROWS(c64, f32, float)
 COMPLEX_ROWS(c128, f64, double)
 
 #define TRUTH_ROWS(name, is_true) \
-    static void rows_count_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
+    static void rows_count_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, \
+                                  void *accumulators) \
     { \
         int64_t *restrict total = accumulators; \
         for (int64_t r = 0; r < rows; r++) \
@@ -921,7 +971,8 @@ COMPLEX_ROWS(c128, f64, double)
                 total[i] += is_true; \
             } \
     } \
-    static void rows_all_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
+    static void rows_all_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, \
+                                void *accumulators) \
     { \
         uint8_t *restrict all = accumulators; \
         for (int64_t r = 0; r < rows; r++) \
@@ -930,7 +981,8 @@ COMPLEX_ROWS(c128, f64, double)
                 all[i] &= is_true; \
             } \
     } \
-    static void rows_any_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
+    static void rows_any_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, \
+                                void *accumulators) \
     { \
         uint8_t *restrict any = accumulators; \
         for (int64_t r = 0; r < rows; r++) \
@@ -956,24 +1008,40 @@ TRUTH_ROWS(c128, (x.re != 0) | (x.im != 0))
     [VME_COMPLEX128] = op##_c128
 /* integers are never unknown */
 #define KNOWN(known, op) \
-    {[VME_BOOL] = op##_u8, [VME_INT8] = op##_i8, [VME_INT16] = op##_i16, [VME_INT32] = op##_i32, [VME_INT64] = op##_i64, \
-     [VME_UINT8] = op##_u8, [VME_UINT16] = op##_u16, [VME_UINT32] = op##_u32, [VME_UINT64] = op##_u64, \
-     [VME_FLOAT32] = known##_f32, [VME_FLOAT64] = known##_f64, [VME_COMPLEX64] = known##_c64, [VME_COMPLEX128] = known##_c128}
-#define SIGNED(op) {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, u64)}
-#define PLACED(op) {OF(op, bool, i8, i16, i32, i64, u8, u16, u32, u64)}
+    {[VME_BOOL] = op##_u8,           [VME_INT8] = op##_i8,        [VME_INT16] = op##_i16, \
+     [VME_INT32] = op##_i32,         [VME_INT64] = op##_i64,      [VME_UINT8] = op##_u8, \
+     [VME_UINT16] = op##_u16,        [VME_UINT32] = op##_u32,     [VME_UINT64] = op##_u64, \
+     [VME_FLOAT32] = known##_f32,    [VME_FLOAT64] = known##_f64, [VME_COMPLEX64] = known##_c64, \
+     [VME_COMPLEX128] = known##_c128}
+#define SIGNED(op)  {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, u64)}
+#define PLACED(op)  {OF(op, bool, i8, i16, i32, i64, u8, u16, u32, u64)}
 #define MODULAR(op) {OF(op, u8, i8, i16, i32, i64, u8, u16, u32, i64)}
-#define BITS(op) {OF(op, u8, u8, i16, i32, i64, u8, i16, i32, i64)}
+#define BITS(op)    {OF(op, u8, u8, i16, i32, i64, u8, i16, i32, i64)}
 const vme_reduce_kernels JOIN(vme_reduce_, VME_TARGET) = {
-    .fold = {
-        [VME_SUM] = MODULAR(sum), [VME_PROD] = MODULAR(prod), [VME_MAX] = SIGNED(max), [VME_MIN] = SIGNED(min),
-        [VME_ALL] = BITS(all), [VME_ANY] = BITS(any), [VME_ARGMAX] = PLACED(argmax), [VME_ARGMIN] = PLACED(argmin),
-        [VME_COUNT_NONZERO] = BITS(count),
-        [VME_KNOWN_MAX] = KNOWN(known_max, max), [VME_KNOWN_MIN] = KNOWN(known_min, min),
-    },
-    .rows = {
-        [VME_SUM] = MODULAR(rows_sum), [VME_PROD] = MODULAR(rows_prod), [VME_MAX] = SIGNED(rows_max),
-        [VME_MIN] = SIGNED(rows_min), [VME_ALL] = BITS(rows_all), [VME_ANY] = BITS(rows_any),
-        [VME_COUNT_NONZERO] = BITS(rows_count),
-        [VME_KNOWN_MAX] = KNOWN(rows_known_max, rows_max), [VME_KNOWN_MIN] = KNOWN(rows_known_min, rows_min),
-    },
+    .fold =
+        {
+            [VME_SUM] = MODULAR(sum),
+            [VME_PROD] = MODULAR(prod),
+            [VME_MAX] = SIGNED(max),
+            [VME_MIN] = SIGNED(min),
+            [VME_ALL] = BITS(all),
+            [VME_ANY] = BITS(any),
+            [VME_ARGMAX] = PLACED(argmax),
+            [VME_ARGMIN] = PLACED(argmin),
+            [VME_COUNT_NONZERO] = BITS(count),
+            [VME_KNOWN_MAX] = KNOWN(known_max, max),
+            [VME_KNOWN_MIN] = KNOWN(known_min, min),
+        },
+    .rows =
+        {
+            [VME_SUM] = MODULAR(rows_sum),
+            [VME_PROD] = MODULAR(rows_prod),
+            [VME_MAX] = SIGNED(rows_max),
+            [VME_MIN] = SIGNED(rows_min),
+            [VME_ALL] = BITS(rows_all),
+            [VME_ANY] = BITS(rows_any),
+            [VME_COUNT_NONZERO] = BITS(rows_count),
+            [VME_KNOWN_MAX] = KNOWN(rows_known_max, rows_max),
+            [VME_KNOWN_MIN] = KNOWN(rows_known_min, rows_min),
+        },
 };

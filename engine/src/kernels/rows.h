@@ -1,5 +1,5 @@
-/* What models do to rows of numbers that are normalized, weighed or bent: plain loops, for each backend. The file that includes this names
- * VME_TARGET. */
+/* What models do to rows of numbers that are normalized, weighed or bent: plain loops, for each backend. The file that
+ * includes this names VME_TARGET. */
 #include "models/file.h"
 #include "models/row_kernels.h"
 
@@ -9,13 +9,13 @@
 #endif
 
 #define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
+#define JOIN(a, b)  JOIN_(a, b)
 
 /* Sums and maxima have so many of their own, so that the compiler may do them side by side. */
 enum { LANES = 32 };
 
 #define ALONE(place)
-#define WITH_ADDEND(place) + addend[place]
+#define WITH_ADDEND(place) +addend[place]
 #define WEIGHED(IN, VALUE) \
     for (; i + LANES <= n; i += LANES) \
         for (int j = 0; j < LANES; j++) { \
@@ -41,10 +41,13 @@ enum { LANES = 32 };
     _Pragma("GCC unroll 8") \
     for (int half = LANES / 2; half > 0; half /= 2) \
         _Pragma("GCC unroll 16") \
-        for (int j = 0; j < half; j++) \
-            most[j] = most[j + half] > most[j] ? most[j + half] : most[j]; \
+    for (int j = 0; j < half; j++) \
+        most[j] = most[j + half] > most[j] ? most[j + half] : most[j]; \
     return most[0];
-static float weigh(int64_t n, const float *restrict in, float factor, const float *restrict addend, float *restrict out) { WEIGH(in) }
+static float weigh(int64_t n, const float *restrict in, float factor, const float *restrict addend, float *restrict out)
+{
+    WEIGH(in)
+}
 static float weigh_here(int64_t n, float factor, const float *restrict addend, float *restrict out) { WEIGH(out) }
 #undef WEIGH
 #undef WEIGHED
@@ -103,7 +106,8 @@ static float centre(int64_t n, const float *restrict in, float by, float *restri
     return fold_lanes(lanes);
 }
 
-static void normalize(int64_t n, float factor, const float *restrict scale_by, const float *restrict bias, float *restrict out)
+static void normalize(int64_t n, float factor, const float *restrict scale_by, const float *restrict bias,
+                      float *restrict out)
 {
     if (bias == NULL)
         for (int64_t i = 0; i < n; i++)
@@ -113,8 +117,8 @@ static void normalize(int64_t n, float factor, const float *restrict scale_by, c
             out[i] = out[i] * factor * scale_by[i] + bias[i];
 }
 
-/* ---- exponentials, within 2 units in the last place; below -87 they are 0. Every backend's loop is made of these lines, so that a number's result never
- * depends on where in a row it lies. */
+/* ---- exponentials, within 2 units in the last place; below -87 they are 0. Every backend's loop is made of these
+ * lines, so that a number's result never depends on where in a row it lies. */
 /* The nearest whole number to x, |x| < 2^22, is in the last bits of x + ROUNDING. */
 #define ROUNDING 0x1.8p23f
 
@@ -139,7 +143,10 @@ static inline float times_power(float x, float rounded)
 /* exp(x); log(2) in two parts, of which the first's products with n are exact */
 static inline float exponential(float x)
 {
-    const float limited = x < -87 ? -87 : x > 89 ? 89 : x, rounded = add_product(ROUNDING, limited, 0x1.715476p+0f), n = rounded - ROUNDING;
+    const float limited = x < -87  ? -87
+                          : x > 89 ? 89
+                                   : x,
+                rounded = add_product(ROUNDING, limited, 0x1.715476p+0f), n = rounded - ROUNDING;
     const float r = add_product(add_product(limited, n, -0x1.62e4p-1f), n, -0x1.7f7d1cp-20f);
     float sum = 0x1.6a2316p-10f;
     sum = add_product(0x1.123a8ep-7f, sum, r);
@@ -152,8 +159,8 @@ static inline float exponential(float x)
     return x < -87 ? 0 : sum;
 }
 
-/* x * (1 + erf(x / sqrt(2))) / 2. The part of the normal distribution beyond |x| is 2^(-x^2 / log(4) + Q(|x|)), where Q hardly bends: a polynomial, fitted
- * for |x| < 6. What is beyond 6 is less than 1e-9 and can have any Q. */
+/* x * (1 + erf(x / sqrt(2))) / 2. The part of the normal distribution beyond |x| is 2^(-x^2 / log(4) + Q(|x|)), where Q
+ * hardly bends: a polynomial, fitted for |x| < 6. What is beyond 6 is less than 1e-9 and can have any Q. */
 static inline float gelu(float x)
 {
     const float away = x < 0 ? -x : x, u = away > 6 ? 6 : away;
@@ -215,9 +222,12 @@ static inline __m512 all(float x) { return _mm512_set1_ps(x); }
 static inline __mmask16 first(int64_t count) { return count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff; }
 static inline __m512 exponential16_of(__m512 x, __m512 limited)
 {
-    static const float terms[] = {0x1.6a2316p-10f, 0x1.123a8ep-7f, 0x1.5558f6p-5f, 0x1.555490p-3f, 0x1.fffffcp-2f, 1, 1};
-    const __mmask16 some = _mm512_cmp_ps_mask(x, all(-87), _CMP_NLT_UQ);                /* a power that is no normal number takes 100 cycles */
-    const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(limited, all(0x1.715476p+0f), all(ROUNDING)), all(ROUNDING));      /* an instruction that rounds is slower */
+    static const float terms[] = {
+        0x1.6a2316p-10f, 0x1.123a8ep-7f, 0x1.5558f6p-5f, 0x1.555490p-3f, 0x1.fffffcp-2f, 1, 1};
+    const __mmask16 some =
+        _mm512_cmp_ps_mask(x, all(-87), _CMP_NLT_UQ); /* a power that is no normal number takes 100 cycles */
+    const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(limited, all(0x1.715476p+0f), all(ROUNDING)),
+                                   all(ROUNDING)); /* an instruction that rounds is slower */
     const __m512 r = _mm512_fmadd_ps(n, all(-0x1.7f7d1cp-20f), _mm512_fmadd_ps(n, all(-0x1.62e4p-1f), limited));
     __m512 sum = all(terms[0]);
     for (int i = 1; i < 7; i++)
@@ -227,7 +237,8 @@ static inline __m512 exponential16_of(__m512 x, __m512 limited)
 
 static inline __m512 exponential16(__m512 x)
 {
-    return exponential16_of(x, _mm512_max_ps(all(-87), _mm512_min_ps(all(89), x)));    /* NaN is the second operand and stays */
+    return exponential16_of(
+        x, _mm512_max_ps(all(-87), _mm512_min_ps(all(89), x))); /* NaN is the second operand and stays */
 }
 /* Of what is not above 0: what is so far below that nothing in between holds is masked. */
 static inline __m512 exponential16_below(__m512 x) { return exponential16_of(x, x); }
@@ -252,30 +263,38 @@ static float exponentials(int64_t n, float by, float *out)
     return _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
 }
 
-/* max(x, 0) - g(|x|), where g(u) = u * (1 - erf(u / sqrt(2))) / 2 is a polynomial of u's distance to the nearest of 16 places, 0.4 apart: a table's lanes have
- * the factors of the highest power, then of the next (least squares at Chebyshev's points; the first's are of u * (1 / 2 - u * polynomial)). Within 1.3e-8 of the
- * exact value below 0, and one unit in the last place above. Beyond 6.2 g is that of 6.2, less than 2e-9. */
+/* max(x, 0) - g(|x|), where g(u) = u * (1 - erf(u / sqrt(2))) / 2 is a polynomial of u's distance to the nearest of 16
+ * places, 0.4 apart: a table's lanes have the factors of the highest power, then of the next (least squares at
+ * Chebyshev's points; the first's are of u * (1 / 2 - u * polynomial)). Within 1.3e-8 of the exact value below 0, and
+ * one unit in the last place above. Beyond 6.2 g is that of 6.2, less than 2e-9. */
 static const float gelu_terms[7][16] = {
-    {-0x1.447c2cp-7f, -0x1.54fcdcp-8f, 0x1.b15004p-9f, 0x1.ba1b52p-8f, 0x1.ed2706p-9f, -0x1.bab7ep-12f, -0x1.021e2cp-9f, -0x1.58909cp-10f,
-     -0x1.603084p-12f, 0x1.c856b4p-14f, 0x1.3564dap-13f, 0x1.44f5fcp-14f, 0x1.c87f94p-16f, 0x1.df7c1ep-18f, 0x1.89ef0cp-20f, 0x1.033754p-22f},
-    {0x1.1d03a8p-45f, -0x1.43bae6p-6f, -0x1.64db0ap-6f, -0x1.0db032p-7f, 0x1.55fca6p-8f, 0x1.244e94p-7f, 0x1.6565b6p-8f, 0x1.4f1eep-10f,
-     -0x1.4acf3cp-11f, -0x1.9f502p-11f, -0x1.cbd38cp-12f, -0x1.5c838cp-13f, -0x1.8f80a6p-15f, -0x1.68dd4ap-17f, -0x1.06838ep-19f, -0x1.37b006p-22f},
-    {0x1.10571ap-4f, 0x1.6d3c1p-5f, -0x1.bcd31ap-11f, -0x1.098a36p-5f, -0x1.16e5b6p-5f, -0x1.26dfbep-6f, -0x1.806552p-9f, 0x1.c9992ap-9f,
-     0x1.e414f6p-9f, 0x1.0f815ap-9f, 0x1.b0b2bep-11f, 0x1.091e58p-12f, 0x1.029508p-14f, 0x1.990d0cp-17f, 0x1.096688p-19f, 0x1.1cae16p-22f},
-    {-0x1.f4a948p-51f, 0x1.822466p-4f, 0x1.09c93p-3f, 0x1.973d08p-4f, 0x1.5cf216p-5f, 0x1.a2b86ap-20f, -0x1.024e18p-6f, -0x1.d0d0aep-7f,
-     -0x1.040066p-7f, -0x1.af2f38p-9f, -0x1.18a7bep-10f, -0x1.26905p-12f, -0x1.fa04b6p-15f, -0x1.67058ap-17f, -0x1.a77884p-20f, -0x1.a109dcp-23f},
-    {-0x1.988454p-2f, -0x1.5af09ep-2f, -0x1.936fa2p-3f, -0x1.bd6a9p-5f, 0x1.fcdap-6f, 0x1.ba4b46p-5f, 0x1.58e5b4p-5f, 0x1.7aaf7p-6f,
-     0x1.41dc9cp-7f, 0x1.b7837p-9f, 0x1.eb28acp-11f, 0x1.c608e6p-13f, 0x1.5d93e4p-15f, 0x1.c26ffp-18f, 0x1.e745b2p-21f, 0x1.bba224p-24f},
-    {0x1p-1f, 0x1.940268p-3f, -0x1.46018cp-6f, -0x1.e3235p-4f, -0x1.f67912p-4f, -0x1.5d1c06p-4f, -0x1.7523ep-5f, -0x1.414274p-6f,
-     -0x1.c6f274p-8f, -0x1.0be074p-9f, -0x1.080eb8p-11f, -0x1.b59c4ap-14f, -0x1.31b288p-16f, -0x1.68cb14p-19f, -0x1.6841bap-22f, -0x1.30af02p-25f},
+    {-0x1.447c2cp-7f, -0x1.54fcdcp-8f, 0x1.b15004p-9f, 0x1.ba1b52p-8f, 0x1.ed2706p-9f, -0x1.bab7ep-12f, -0x1.021e2cp-9f,
+     -0x1.58909cp-10f, -0x1.603084p-12f, 0x1.c856b4p-14f, 0x1.3564dap-13f, 0x1.44f5fcp-14f, 0x1.c87f94p-16f,
+     0x1.df7c1ep-18f, 0x1.89ef0cp-20f, 0x1.033754p-22f},
+    {0x1.1d03a8p-45f, -0x1.43bae6p-6f, -0x1.64db0ap-6f, -0x1.0db032p-7f, 0x1.55fca6p-8f, 0x1.244e94p-7f, 0x1.6565b6p-8f,
+     0x1.4f1eep-10f, -0x1.4acf3cp-11f, -0x1.9f502p-11f, -0x1.cbd38cp-12f, -0x1.5c838cp-13f, -0x1.8f80a6p-15f,
+     -0x1.68dd4ap-17f, -0x1.06838ep-19f, -0x1.37b006p-22f},
+    {0x1.10571ap-4f, 0x1.6d3c1p-5f, -0x1.bcd31ap-11f, -0x1.098a36p-5f, -0x1.16e5b6p-5f, -0x1.26dfbep-6f,
+     -0x1.806552p-9f, 0x1.c9992ap-9f, 0x1.e414f6p-9f, 0x1.0f815ap-9f, 0x1.b0b2bep-11f, 0x1.091e58p-12f, 0x1.029508p-14f,
+     0x1.990d0cp-17f, 0x1.096688p-19f, 0x1.1cae16p-22f},
+    {-0x1.f4a948p-51f, 0x1.822466p-4f, 0x1.09c93p-3f, 0x1.973d08p-4f, 0x1.5cf216p-5f, 0x1.a2b86ap-20f, -0x1.024e18p-6f,
+     -0x1.d0d0aep-7f, -0x1.040066p-7f, -0x1.af2f38p-9f, -0x1.18a7bep-10f, -0x1.26905p-12f, -0x1.fa04b6p-15f,
+     -0x1.67058ap-17f, -0x1.a77884p-20f, -0x1.a109dcp-23f},
+    {-0x1.988454p-2f, -0x1.5af09ep-2f, -0x1.936fa2p-3f, -0x1.bd6a9p-5f, 0x1.fcdap-6f, 0x1.ba4b46p-5f, 0x1.58e5b4p-5f,
+     0x1.7aaf7p-6f, 0x1.41dc9cp-7f, 0x1.b7837p-9f, 0x1.eb28acp-11f, 0x1.c608e6p-13f, 0x1.5d93e4p-15f, 0x1.c26ffp-18f,
+     0x1.e745b2p-21f, 0x1.bba224p-24f},
+    {0x1p-1f, 0x1.940268p-3f, -0x1.46018cp-6f, -0x1.e3235p-4f, -0x1.f67912p-4f, -0x1.5d1c06p-4f, -0x1.7523ep-5f,
+     -0x1.414274p-6f, -0x1.c6f274p-8f, -0x1.0be074p-9f, -0x1.080eb8p-11f, -0x1.b59c4ap-14f, -0x1.31b288p-16f,
+     -0x1.68cb14p-19f, -0x1.6841bap-22f, -0x1.30af02p-25f},
     {0, 0x1.1a474cp-3f, 0x1.5b1a98p-3f, 0x1.1acb94p-3f, 0x1.6721f4p-4f, 0x1.74bcf6p-5f, 0x1.425718p-6f, 0x1.d4de5p-8f,
-     0x1.2034dcp-9f, 0x1.2c4eaep-11f, 0x1.09ad76p-13f, 0x1.8f8d72p-16f, 0x1.ff18fcp-19f, 0x1.162dfcp-21f, 0x1.01c702p-24f, 0x1.96c95p-28f},
+     0x1.2034dcp-9f, 0x1.2c4eaep-11f, 0x1.09ad76p-13f, 0x1.8f8d72p-16f, 0x1.ff18fcp-19f, 0x1.162dfcp-21f,
+     0x1.01c702p-24f, 0x1.96c95p-28f},
 };
 static inline __m512 gelu16(__m512 x)
 {
-    const __m512 u = _mm512_min_ps(all(6.2f), _mm512_abs_ps(x));                /* NaN is the second operand and stays */
+    const __m512 u = _mm512_min_ps(all(6.2f), _mm512_abs_ps(x)); /* NaN is the second operand and stays */
     const __m512 rounded = _mm512_fmadd_ps(u, all(2.5f), all(ROUNDING));
-    const __m512i place = _mm512_castps_si512(rounded);                         /* its last bits */
+    const __m512i place = _mm512_castps_si512(rounded); /* its last bits */
     const __m512 away = _mm512_fnmadd_ps(_mm512_sub_ps(rounded, all(ROUNDING)), all(0.4f), u);
     __m512 sum = _mm512_permutexvar_ps(place, _mm512_loadu_ps(gelu_terms[0]));
 #pragma GCC unroll 6
@@ -296,7 +315,8 @@ static inline __m512 gelu_tanh16(__m512 x)
 static inline __m512 silu16(__m512 x) { return _mm512_mul_ps(x, gate16(x)); }
 static inline __m512 mish16(__m512 x)
 {
-    const __m512 power = exponential16(_mm512_min_ps(all(20), x)), product = _mm512_mul_ps(power, _mm512_add_ps(power, all(2)));
+    const __m512 power = exponential16(_mm512_min_ps(all(20), x)),
+                 product = _mm512_mul_ps(power, _mm512_add_ps(power, all(2)));
     return _mm512_mul_ps(x, _mm512_div_ps(product, _mm512_add_ps(product, all(2))));
 }
 
@@ -313,25 +333,23 @@ static void curve(int which, int64_t n, const float *in, float *out)
 {
     int64_t i = 0;
     switch (which) {
-    case CURVE_GELU:
-        CURVE(gelu);
-        break;
-    case CURVE_GELU_TANH:
-        CURVE(gelu_tanh);
-        break;
-    case CURVE_SIGMOID:
-        CURVE(gate);
-        break;
-    case CURVE_MISH:
-        CURVE(mish);
-        break;
-    default:
-        CURVE(silu);
-        break;
+    case CURVE_GELU: CURVE(gelu); break;
+    case CURVE_GELU_TANH: CURVE(gelu_tanh); break;
+    case CURVE_SIGMOID: CURVE(gate); break;
+    case CURVE_MISH: CURVE(mish); break;
+    default: CURVE(silu); break;
     }
 }
 #undef CURVE
 
 const model_row_kernels JOIN(model_rows_, VME_TARGET) = {
-    .weigh = weigh, .weigh_here = weigh_here, .shift = shift, .scale = scale, .sum = sum, .centre = centre, .normalize = normalize, .exponentials = exponentials, .curve = curve,
+    .weigh = weigh,
+    .weigh_here = weigh_here,
+    .shift = shift,
+    .scale = scale,
+    .sum = sum,
+    .centre = centre,
+    .normalize = normalize,
+    .exponentials = exponentials,
+    .curve = curve,
 };

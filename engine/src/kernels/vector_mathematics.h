@@ -1,7 +1,8 @@
 /* Transcendental kernels on whole vectors: glibc's libmvec (2.35 and later) through its vector ABI, within 4 ulp.
  *
- * The last elements of a run, and elements with steps, go through the same functions in a padded vector: a value never depends on
- * where in an array it lies, nor on how the work was divided. Empty without VME_LIBMVEC (setup.py): libm's kernels serve then. */
+ * The last elements of a run, and elements with steps, go through the same functions in a padded vector: a value never
+ * depends on where in an array it lies, nor on how the work was divided. Empty without VME_LIBMVEC (setup.py): libm's
+ * kernels serve then. */
 #include "loops.h"
 
 #ifdef VME_LIBMVEC
@@ -24,79 +25,85 @@ typedef f64 v64 __attribute__((vector_size(32)));
 /* Elements with steps are brought together in blocks: the stack holds one for each operand. */
 enum { STAGED = 64 };
 
-#define BRING(T, to, from, step, count)                                                                     \
-    for (int64_t each = 0; each < (count); each++)                                                          \
+#define BRING(T, to, from, step, count) \
+    for (int64_t each = 0; each < (count); each++) \
         (to)[each] = *(const T##_at *)((from) + each * (step));
 
-#define VECTOR1(NAME, T, V, FUNCTION)                                                                       \
-    static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step)              \
-    {                                                                                                       \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                             \
-        if (in_step == sizeof(T) && out_step == sizeof(T))                                                  \
-            for (; n >= LANES; n -= LANES, in += sizeof(V), out += sizeof(V)) {                             \
-                V x;                                                                                        \
-                memcpy(&x, in, sizeof x);                                                                   \
-                x = FUNCTION(x);                                                                            \
-                memcpy(out, &x, sizeof x);                                                                  \
-            }                                                                                               \
-        while (n > 0) {                                                                                     \
-            int64_t count = n < STAGED ? n : STAGED;                                                        \
-            union { V whole[STAGED / LANES]; T each[STAGED]; } x;                                           \
-            BRING(T, x.each, in, in_step, count)                                                            \
-            for (int64_t lane = count; lane % LANES != 0; lane++)                                           \
-                x.each[lane] = (T)1;                                                                        \
-            for (int64_t i = 0; i * LANES < count; i++)                                                     \
-                x.whole[i] = FUNCTION(x.whole[i]);                                                          \
-            for (int64_t lane = 0; lane < count; lane++)                                                    \
-                *(T##_at *)(out + lane * out_step) = x.each[lane];                                          \
-            n -= count;                                                                                     \
-            in += count * in_step;                                                                          \
-            out += count * out_step;                                                                        \
-        }                                                                                                   \
+#define VECTOR1(NAME, T, V, FUNCTION) \
+    static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T) }; \
+        if (in_step == sizeof(T) && out_step == sizeof(T)) \
+            for (; n >= LANES; n -= LANES, in += sizeof(V), out += sizeof(V)) { \
+                V x; \
+                memcpy(&x, in, sizeof x); \
+                x = FUNCTION(x); \
+                memcpy(out, &x, sizeof x); \
+            } \
+        while (n > 0) { \
+            int64_t count = n < STAGED ? n : STAGED; \
+            union { \
+                V whole[STAGED / LANES]; \
+                T each[STAGED]; \
+            } x; \
+            BRING(T, x.each, in, in_step, count) \
+            for (int64_t lane = count; lane % LANES != 0; lane++) \
+                x.each[lane] = (T)1; \
+            for (int64_t i = 0; i * LANES < count; i++) \
+                x.whole[i] = FUNCTION(x.whole[i]); \
+            for (int64_t lane = 0; lane < count; lane++) \
+                *(T##_at *)(out + lane * out_step) = x.each[lane]; \
+            n -= count; \
+            in += count * in_step; \
+            out += count * out_step; \
+        } \
     }
 
-#define VECTOR2(NAME, T, V, FUNCTION)                                                                       \
-    static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,   \
-                     int64_t out_step)                                                                      \
-    {                                                                                                       \
-        enum { LANES = sizeof(V) / sizeof(T) };                                                             \
-        if (a_step == sizeof(T) && b_step == sizeof(T) && out_step == sizeof(T))                            \
-            for (; n >= LANES; n -= LANES, a += sizeof(V), b += sizeof(V), out += sizeof(V)) {              \
-                V x, y;                                                                                     \
-                memcpy(&x, a, sizeof x);                                                                    \
-                memcpy(&y, b, sizeof y);                                                                    \
-                x = FUNCTION(x, y);                                                                         \
-                memcpy(out, &x, sizeof x);                                                                  \
-            }                                                                                               \
-        while (n > 0) {                                                                                     \
-            int64_t count = n < STAGED ? n : STAGED;                                                        \
-            union { V whole[STAGED / LANES]; T each[STAGED]; } x, y;                                        \
-            BRING(T, x.each, a, a_step, count)                                                              \
-            BRING(T, y.each, b, b_step, count)                                                              \
-            for (int64_t lane = count; lane % LANES != 0; lane++)                                           \
-                x.each[lane] = y.each[lane] = (T)1;                                                         \
-            for (int64_t i = 0; i * LANES < count; i++)                                                     \
-                x.whole[i] = FUNCTION(x.whole[i], y.whole[i]);                                              \
-            for (int64_t lane = 0; lane < count; lane++)                                                    \
-                *(T##_at *)(out + lane * out_step) = x.each[lane];                                          \
-            n -= count;                                                                                     \
-            a += count * a_step;                                                                            \
-            b += count * b_step;                                                                            \
-            out += count * out_step;                                                                        \
-        }                                                                                                   \
+#define VECTOR2(NAME, T, V, FUNCTION) \
+    static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
+                     int64_t out_step) \
+    { \
+        enum { LANES = sizeof(V) / sizeof(T) }; \
+        if (a_step == sizeof(T) && b_step == sizeof(T) && out_step == sizeof(T)) \
+            for (; n >= LANES; n -= LANES, a += sizeof(V), b += sizeof(V), out += sizeof(V)) { \
+                V x, y; \
+                memcpy(&x, a, sizeof x); \
+                memcpy(&y, b, sizeof y); \
+                x = FUNCTION(x, y); \
+                memcpy(out, &x, sizeof x); \
+            } \
+        while (n > 0) { \
+            int64_t count = n < STAGED ? n : STAGED; \
+            union { \
+                V whole[STAGED / LANES]; \
+                T each[STAGED]; \
+            } x, y; \
+            BRING(T, x.each, a, a_step, count) \
+            BRING(T, y.each, b, b_step, count) \
+            for (int64_t lane = count; lane % LANES != 0; lane++) \
+                x.each[lane] = y.each[lane] = (T)1; \
+            for (int64_t i = 0; i * LANES < count; i++) \
+                x.whole[i] = FUNCTION(x.whole[i], y.whole[i]); \
+            for (int64_t lane = 0; lane < count; lane++) \
+                *(T##_at *)(out + lane * out_step) = x.each[lane]; \
+            n -= count; \
+            a += count * a_step; \
+            b += count * b_step; \
+            out += count * out_step; \
+        } \
     }
 
-#define SINGLE1(name, libm)                                                                                 \
-    extern v32 NAME32_1(libm)(v32);                                                                         \
+#define SINGLE1(name, libm) \
+    extern v32 NAME32_1(libm)(v32); \
     VECTOR1(name##_f32, f32, v32, NAME32_1(libm))
-#define DOUBLE1(name, libm)                                                                                 \
-    extern v64 NAME64_1(libm)(v64);                                                                         \
+#define DOUBLE1(name, libm) \
+    extern v64 NAME64_1(libm)(v64); \
     VECTOR1(name##_f64, f64, v64, NAME64_1(libm))
-#define SINGLE2(name, libm)                                                                                 \
-    extern v32 NAME32_2(libm)(v32, v32);                                                                    \
+#define SINGLE2(name, libm) \
+    extern v32 NAME32_2(libm)(v32, v32); \
     VECTOR2(name##_f32, f32, v32, NAME32_2(libm))
-#define DOUBLE2(name, libm)                                                                                 \
-    extern v64 NAME64_2(libm)(v64, v64);                                                                    \
+#define DOUBLE2(name, libm) \
+    extern v64 NAME64_2(libm)(v64, v64); \
     VECTOR2(name##_f64, f64, v64, NAME64_2(libm))
 #define BOTH1(name, libm) SINGLE1(name, libm) DOUBLE1(name, libm)
 #define BOTH2(name, libm) SINGLE2(name, libm) DOUBLE2(name, libm)
@@ -126,31 +133,33 @@ BOTH2(hypot, hypot)
 #include "vector_power.h"
 #include "vector_tanh.h"
 /* float16: converted in registers. */
-#define HALF1(NAME, FUNCTION)                                                                               \
-    static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step)              \
-    {                                                                                                       \
-        if (in_step == 2 && out_step == 2)                                                                  \
-            for (; n >= 16; n -= 16, in += 32, out += 32) {                                                 \
-                v32 x = (v32)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)in));                         \
+#define HALF1(NAME, FUNCTION) \
+    static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
+    { \
+        if (in_step == 2 && out_step == 2) \
+            for (; n >= 16; n -= 16, in += 32, out += 32) { \
+                v32 x = (v32)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)in)); \
                 _mm256_storeu_si256((void *)out, _mm512_cvtps_ph((__m512)FUNCTION(x), _MM_FROUND_TO_NEAREST_INT)); \
-            }                                                                                               \
-        for (int64_t count; n > 0; n -= count, in += count * in_step, out += count * out_step) {            \
-            u16 ends[16] = {0};                                                                             \
-            count = n < 16 ? n : 16;                                                                        \
-            BRING(u16, ends, in, in_step, count)                                                            \
-            v32 x = (v32)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)ends));                           \
+            } \
+        for (int64_t count; n > 0; n -= count, in += count * in_step, out += count * out_step) { \
+            u16 ends[16] = {0}; \
+            count = n < 16 ? n : 16; \
+            BRING(u16, ends, in, in_step, count) \
+            v32 x = (v32)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)ends)); \
             _mm256_storeu_si256((void *)ends, _mm512_cvtps_ph((__m512)FUNCTION(x), _MM_FROUND_TO_NEAREST_INT)); \
-            for (int64_t lane = 0; lane < count; lane++)                                                    \
-                *(u16_at *)(out + lane * out_step) = ends[lane];                                            \
-        }                                                                                                   \
+            for (int64_t lane = 0; lane < count; lane++) \
+                *(u16_at *)(out + lane * out_step) = ends[lane]; \
+        } \
     }
-/* For the 11 bits of a half: Taylor's series to r^6/6!, |r| <= log(2)/2, is right to 23. A NaN is the second operand and passes. */
+/* For the 11 bits of a half: Taylor's series to r^6/6!, |r| <= log(2)/2, is right to 23. A NaN is the second operand
+ * and passes. */
 static inline v32 exp_for_half(v32 of)
 {
     static const f32 inverse_factorials[] = {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1, 1};
     __m512 x = _mm512_max_ps(_mm512_set1_ps(-100), _mm512_min_ps(_mm512_set1_ps(100), (__m512)of));
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-0x1.05c610p-29f), _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.62e430p-1f), x));
+    __m512 r =
+        _mm512_fnmadd_ps(n, _mm512_set1_ps(-0x1.05c610p-29f), _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.62e430p-1f), x));
     __m512 sum = _mm512_set1_ps(1.0f / 720);
     for (int i = 0; i < 6; i++)
         sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(inverse_factorials[i]));
@@ -175,6 +184,7 @@ BOTH2(power, pow)
 #define BOTH(k) {[VME_FLOAT32] = k##_f32, [VME_FLOAT64] = k##_f64}
 #endif
 
+/* clang-format off */
 const vme_elementwise_kernels VME_TABLE(vector_mathematics) = {
 #ifdef VME_LIBMVEC
     .unary = {
@@ -208,3 +218,4 @@ const vme_elementwise_kernels VME_TABLE(vector_mathematics) = {
 #endif
     .choose = {NULL},
 };
+/* clang-format on */

@@ -1,13 +1,15 @@
 /* exp and log of float64 and power of both in AVX-512, where libmvec's measured half as fast as NumPy's.
  *
- * log(x), x = 2^k m, 0.75 <= m < 1.5: a reciprocal of few bits, c = j/16, is made of m, so that r = m c - 1 is exact; then log(x)
- * is k log(2) - log(c) (a table) + log(1 + r) (Taylor's series). e^x is 2^(n/16) (a table) times Taylor's series around 0, and
- * vscalef does overflow and gradual underflow. As in ARM's optimized routines (math/pow.c), which gather tables of 128 entries. */
+ * log(x), x = 2^k m, 0.75 <= m < 1.5: a reciprocal of few bits, c = j/16, is made of m, so that r = m c - 1 is exact;
+ * then log(x) is k log(2) - log(c) (a table) + log(1 + r) (Taylor's series). e^x is 2^(n/16) (a table) times Taylor's
+ * series around 0, and vscalef does overflow and gradual underflow. As in ARM's optimized routines (math/pow.c), which
+ * gather tables of 128 entries. */
 #include <immintrin.h>
 
 static inline __m512d all(f64 x) { return _mm512_set1_pd(x); }
 
-/* c[0] + c[1] x + … + c[count - 1] x^(count-1), at most 16 terms, in pairs, pairs of pairs …: less latency than Horner's rule. */
+/* c[0] + c[1] x + … + c[count - 1] x^(count-1), at most 16 terms, in pairs, pairs of pairs …: less latency than
+ * Horner's rule. */
 static inline __attribute__((always_inline)) __m512d series(int count, const f64 *c, __m512d x)
 {
     __m512d part[8], power = x;
@@ -29,21 +31,46 @@ static inline __m512d look_up(const f64 *sixteen, __m512d shifted)
     return _mm512_permutex2var_pd(_mm512_loadu_pd(sixteen), _mm512_castpd_si512(shifted), _mm512_loadu_pd(sixteen + 8));
 }
 
-/* -log(j/16), j = 11 .. 21, at j & 15: in multiples of 2^-42, so that k LOG_2_HIGH can be added exactly, and what remains. */
+/* -log(j/16), j = 11 .. 21, at j & 15: in multiples of 2^-42, so that k LOG_2_HIGH can be added exactly, and what
+ * remains. */
 static const f64 log_high[] = {
-    0x0.0p+0, -0x1.f0a30c0118000p-5, -0x1.e27076e2b0000p-4, -0x1.5ff3070a7a000p-3,
-    -0x1.c8ff7c79aa000p-3, -0x1.1675cababa000p-2, 0x0.0p+0, 0x0.0p+0,
-    0x0.0p+0, 0x0.0p+0, 0x0.0p+0, 0x1.7fafa3bd81000p-2,
-    0x1.269621134e000p-2, 0x1.a93ed3c8ae000p-3, 0x1.1178e8227e000p-3, 0x1.08598b59e4000p-4,
+    0x0.0p+0,
+    -0x1.f0a30c0118000p-5,
+    -0x1.e27076e2b0000p-4,
+    -0x1.5ff3070a7a000p-3,
+    -0x1.c8ff7c79aa000p-3,
+    -0x1.1675cababa000p-2,
+    0x0.0p+0,
+    0x0.0p+0,
+    0x0.0p+0,
+    0x0.0p+0,
+    0x0.0p+0,
+    0x1.7fafa3bd81000p-2,
+    0x1.269621134e000p-2,
+    0x1.a93ed3c8ae000p-3,
+    0x1.1178e8227e000p-3,
+    0x1.08598b59e4000p-4,
 };
 static const f64 log_low[] = {
-    0x0.0p+0, 0x1.d599e83368e91p-45, 0x1.a342c2af0003cp-45, 0x1.8586f183bebf2p-44,
-    0x1.7794f689f8434p-45, -0x1.8380e731f55c4p-44, 0x0.0p+0, 0x0.0p+0,
-    0x0.0p+0, 0x0.0p+0, 0x0.0p+0, 0x1.46fb79bf6d4cbp-44,
-    -0x1.1b61f10522625p-44, -0x1.8724350562169p-45, 0x1.1ef78ce2d07f2p-45, -0x1.7e5dd7009902cp-46,
+    0x0.0p+0,
+    0x1.d599e83368e91p-45,
+    0x1.a342c2af0003cp-45,
+    0x1.8586f183bebf2p-44,
+    0x1.7794f689f8434p-45,
+    -0x1.8380e731f55c4p-44,
+    0x0.0p+0,
+    0x0.0p+0,
+    0x0.0p+0,
+    0x0.0p+0,
+    0x0.0p+0,
+    0x1.46fb79bf6d4cbp-44,
+    -0x1.1b61f10522625p-44,
+    -0x1.8724350562169p-45,
+    0x1.1ef78ce2d07f2p-45,
+    -0x1.7e5dd7009902cp-46,
 };
 #define LOG_2_HIGH 0x1.62e42fefa3800p-1
-#define LOG_2_LOW 0x1.ef35793c76730p-45
+#define LOG_2_LOW  0x1.ef35793c76730p-45
 /* 2^(n/16) */
 static const f64 root_powers[] = {
     0x1.0000000000000p+0, 0x1.0b5586cf9890fp+0, 0x1.172b83c7d517bp+0, 0x1.2387a6e756238p+0,
@@ -52,10 +79,10 @@ static const f64 root_powers[] = {
     0x1.ae89f995ad3adp+0, 0x1.c199bdd85529cp+0, 0x1.d5818dcfba487p+0, 0x1.ea4afa2a490dap+0,
 };
 #define SIXTEENTH_HIGH 0x1.62e42fefa0000p-5
-#define SIXTEENTH_LOW 0x1.cf79abc9e3b3ap-44
+#define SIXTEENTH_LOW  0x1.cf79abc9e3b3ap-44
 
 /* k and r of x > 0, which may be subnormal; j is in the lowest bits of `shifted`. |r| < 2^-4.4 */
-#define TO_SIXTEENTHS all(0x1.8p48)         /* added, it rounds to 16ths */
+#define TO_SIXTEENTHS all(0x1.8p48) /* added, it rounds to 16ths */
 static inline __m512d reduced(__m512d x, __m512d *shifted, __m512d *r)
 {
     __m512d m = _mm512_getmant_pd(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_src), k = _mm512_getexp_pd(x), one = all(1);
@@ -66,19 +93,20 @@ static inline __m512d reduced(__m512d x, __m512d *shifted, __m512d *r)
 }
 
 /* (log(1 + r) - r + r^2/2) / r^3 */
-static const f64 log_series[] = {1.0 / 3, -1.0 / 4, 1.0 / 5, -1.0 / 6, 1.0 / 7, -1.0 / 8, 1.0 / 9, -1.0 / 10, 1.0 / 11, -1.0 / 12,
-                                 1.0 / 13, -1.0 / 14, 1.0 / 15, -1.0 / 16};
+static const f64 log_series[] = {1.0 / 3,   -1.0 / 4, 1.0 / 5,   -1.0 / 6, 1.0 / 7,   -1.0 / 8, 1.0 / 9,
+                                 -1.0 / 10, 1.0 / 11, -1.0 / 12, 1.0 / 13, -1.0 / 14, 1.0 / 15, -1.0 / 16};
 
 static inline __m512d log_of(__m512d x)
 {
-    __m512d r, shifted, k = reduced(x, &shifted, &r), high = _mm512_fmadd_pd(k, all(LOG_2_HIGH), look_up(log_high, shifted));
+    __m512d r, shifted, k = reduced(x, &shifted, &r),
+                        high = _mm512_fmadd_pd(k, all(LOG_2_HIGH), look_up(log_high, shifted));
     __mmask8 plain = _mm512_cmp_pd_mask(x, all(0), _CMP_GT_OQ) & _mm512_cmp_pd_mask(x, all(INFINITY), _CMP_LT_OQ);
     __m512d square = _mm512_mul_pd(r, r), low = _mm512_fmadd_pd(k, all(LOG_2_LOW), look_up(log_low, shifted));
     low = _mm512_fmadd_pd(_mm512_mul_pd(square, r), series(10, log_series, r), low);
     low = _mm512_fmadd_pd(square, all(-0.5), low);
     __m512d sum = _mm512_add_pd(high, r), lost = _mm512_add_pd(_mm512_sub_pd(high, sum), r);
     sum = _mm512_add_pd(sum, _mm512_add_pd(low, lost));
-    if (__builtin_expect(plain != 0xff, 0)) {       /* zero: -infinity; infinity and NaN themselves; below zero: NaN */
+    if (__builtin_expect(plain != 0xff, 0)) { /* zero: -infinity; infinity and NaN themselves; below zero: NaN */
         __mmask8 zero = _mm512_cmp_pd_mask(x, all(0), _CMP_EQ_OQ), below = _mm512_cmp_pd_mask(x, all(0), _CMP_LT_OQ);
         __m512d odd = _mm512_mask_mov_pd(_mm512_mask_mov_pd(x, zero, all(-INFINITY)), below, all(NAN));
         sum = _mm512_mask_mov_pd(odd, plain, sum);
@@ -92,7 +120,8 @@ static inline __m512d exp_of_sum(__m512d x, __m512d low)
 {
     /* beyond these it is 0 or infinity anyway; a NaN is the second operand and passes */
     x = _mm512_max_pd(all(-760), _mm512_min_pd(all(720), x));
-    __m512d shifted = _mm512_fmadd_pd(x, all(0x1.71547652b82fep+4), all(0x1.8p52)), n = _mm512_sub_pd(shifted, all(0x1.8p52));
+    __m512d shifted = _mm512_fmadd_pd(x, all(0x1.71547652b82fep+4), all(0x1.8p52)),
+            n = _mm512_sub_pd(shifted, all(0x1.8p52));
     __m512d r = _mm512_fnmadd_pd(n, all(SIXTEENTH_HIGH), x);
     r = _mm512_add_pd(_mm512_fnmadd_pd(n, all(SIXTEENTH_LOW), r), low);
     static const f64 inverse_factorials[] = {1, 0.5, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040};
@@ -110,7 +139,8 @@ extern v64 NAME64_2(pow)(v64, v64);
 static __attribute__((noinline)) v64 power_of_f64(v64 base, v64 exponent)
 {
     __m512d x = (__m512d)base, y = (__m512d)exponent, r, shifted;
-    __mmask8 plain = _mm512_cmp_pd_mask(x, all(0x1p-1022), _CMP_GE_OQ) & _mm512_cmp_pd_mask(x, all(INFINITY), _CMP_LT_OQ)
+    __mmask8 plain = _mm512_cmp_pd_mask(x, all(0x1p-1022), _CMP_GE_OQ)
+                     & _mm512_cmp_pd_mask(x, all(INFINITY), _CMP_LT_OQ)
                      & _mm512_cmp_pd_mask(_mm512_abs_pd(y), all(INFINITY), _CMP_LT_OQ);
     __m512d k = reduced(_mm512_mask_mov_pd(all(1), plain, x), &shifted, &r);
     __m512d first = _mm512_fmadd_pd(k, all(LOG_2_HIGH), look_up(log_high, shifted)), second = _mm512_add_pd(first, r);
@@ -126,29 +156,26 @@ static __attribute__((noinline)) v64 power_of_f64(v64 base, v64 exponent)
     __mmask8 far = _mm512_cmp_pd_mask(_mm512_abs_pd(product), all(800), _CMP_GT_OQ);
     __m512d rest = _mm512_maskz_fmadd_pd((__mmask8)~far, y, low, _mm512_fmsub_pd(y, log, product));
     __m512d result = exp_of_sum(product, rest);
-    if (__builtin_expect(plain != 0xff, 0))             /* zeros, negative and odd ones: lane by lane from libmvec */
+    if (__builtin_expect(plain != 0xff, 0)) /* zeros, negative and odd ones: lane by lane from libmvec */
         result = _mm512_mask_mov_pd((__m512d)NAME64_2(pow)(base, exponent), plain, result);
     return (v64)result;
 }
 VECTOR2(power_by_any_f64, f64, v64, power_of_f64)
 
 /* The same in float32, of numbers of which 23 bits are kept: within 2 ulp. */
-static const f32 log_high_f32[] = {          /* in multiples of 2^-16 */
-    0x0.0p+0f, -0x1.f0ap-5f, -0x1.e27p-4f, -0x1.5ffp-3f,
-    -0x1.c90p-3f, -0x1.167400p-2f, 0x0.0p+0f, 0x0.0p+0f,
-    0x0.0p+0f, 0x0.0p+0f, 0x0.0p+0f, 0x1.7fbp-2f,
-    0x1.269800p-2f, 0x1.a94p-3f, 0x1.117800p-3f, 0x1.086p-4f,
+static const f32 log_high_f32[] = {
+    /* in multiples of 2^-16 */
+    0x0.0p+0f, -0x1.f0ap-5f, -0x1.e27p-4f, -0x1.5ffp-3f, -0x1.c90p-3f,   -0x1.167400p-2f, 0x0.0p+0f,      0x0.0p+0f,
+    0x0.0p+0f, 0x0.0p+0f,    0x0.0p+0f,    0x1.7fbp-2f,  0x1.269800p-2f, 0x1.a94p-3f,     0x1.117800p-3f, 0x1.086p-4f,
 };
 static const f32 log_low_f32[] = {
-    0x0.0p+0f, -0x1.86008cp-20f, -0x1.db8abcp-22f, -0x1.83853cp-18f,
-    0x1.070cacp-20f, -0x1.cababap-18f, 0x0.0p+0f, 0x0.0p+0f,
-    0x0.0p+0f, 0x0.0p+0f, 0x0.0p+0f, -0x1.7109fap-20f,
-    -0x1.deecb2p-18f, -0x1.2c3752p-19f, 0x1.d044fcp-20f, -0x1.9d2988p-18f,
+    0x0.0p+0f,        -0x1.86008cp-20f, -0x1.db8abcp-22f, -0x1.83853cp-18f, 0x1.070cacp-20f, -0x1.cababap-18f,
+    0x0.0p+0f,        0x0.0p+0f,        0x0.0p+0f,        0x0.0p+0f,        0x0.0p+0f,       -0x1.7109fap-20f,
+    -0x1.deecb2p-18f, -0x1.2c3752p-19f, 0x1.d044fcp-20f,  -0x1.9d2988p-18f,
 };
 static const f32 root_powers_f32[] = {
-    0x1.000p+0f, 0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f,
-    0x1.306fe0p+0f, 0x1.3dea64p+0f, 0x1.4bfdaep+0f, 0x1.5ab07ep+0f,
-    0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
+    0x1.000p+0f,    0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f, 0x1.306fe0p+0f, 0x1.3dea64p+0f,
+    0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
     0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f,
 };
 static inline __m512 all_f32(f32 x) { return _mm512_set1_ps(x); }
@@ -161,18 +188,23 @@ extern v32 NAME32_2(pow)(v32, v32);
 static __attribute__((noinline)) v32 power_of_f32(v32 base, v32 exponent)
 {
     __m512 x = (__m512)base, y = (__m512)exponent, one = all_f32(1), shift = all_f32(0x1.8p19f);
-    __mmask16 plain = _mm512_cmp_ps_mask(x, all_f32(0x1p-126f), _CMP_GE_OQ) & _mm512_cmp_ps_mask(x, all_f32(INFINITY), _CMP_LT_OQ)
+    __mmask16 plain = _mm512_cmp_ps_mask(x, all_f32(0x1p-126f), _CMP_GE_OQ)
+                      & _mm512_cmp_ps_mask(x, all_f32(INFINITY), _CMP_LT_OQ)
                       & _mm512_cmp_ps_mask(_mm512_abs_ps(y), all_f32(INFINITY), _CMP_LT_OQ);
     __m512 m = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_src), k = _mm512_getexp_ps(x);
     k = _mm512_mask_add_ps(k, _mm512_cmp_ps_mask(m, one, _CMP_LT_OQ), k, one);
-    __m512 shifted = _mm512_add_ps(_mm512_rcp14_ps(m), shift), r = _mm512_fmsub_ps(m, _mm512_sub_ps(shifted, shift), one);
-    __m512 first = _mm512_fmadd_ps(k, all_f32(0x1.62e4000000000p-1f), look_up_f32(log_high_f32, shifted)), second = _mm512_add_ps(first, r);
-    __m512 half = _mm512_mul_ps(r, all_f32(-0.5f)), square = _mm512_mul_ps(r, half), high = _mm512_add_ps(second, square);
+    __m512 shifted = _mm512_add_ps(_mm512_rcp14_ps(m), shift),
+           r = _mm512_fmsub_ps(m, _mm512_sub_ps(shifted, shift), one);
+    __m512 first = _mm512_fmadd_ps(k, all_f32(0x1.62e4000000000p-1f), look_up_f32(log_high_f32, shifted)),
+           second = _mm512_add_ps(first, r);
+    __m512 half = _mm512_mul_ps(r, all_f32(-0.5f)), square = _mm512_mul_ps(r, half),
+           high = _mm512_add_ps(second, square);
     __m512 low = _mm512_fmadd_ps(k, all_f32(0x1.7f7d1c0000000p-20f), look_up_f32(log_low_f32, shifted));
     low = _mm512_add_ps(low, _mm512_add_ps(_mm512_sub_ps(first, second), r));
     low = _mm512_add_ps(low, _mm512_fmsub_ps(r, half, square));
     low = _mm512_add_ps(low, _mm512_add_ps(_mm512_sub_ps(second, high), square));
-    __m512 thirds = _mm512_fmadd_ps(all_f32(-1.0f / 4), r, all_f32(1.0f / 3)), fifths = _mm512_fmadd_ps(all_f32(-1.0f / 6), r, all_f32(1.0f / 5));
+    __m512 thirds = _mm512_fmadd_ps(all_f32(-1.0f / 4), r, all_f32(1.0f / 3)),
+           fifths = _mm512_fmadd_ps(all_f32(-1.0f / 6), r, all_f32(1.0f / 5));
     __m512 sevenths = _mm512_fmadd_ps(all_f32(-1.0f / 8), r, all_f32(1.0f / 7)), r_r = _mm512_mul_ps(r, r);
     thirds = _mm512_fmadd_ps(_mm512_fmadd_ps(sevenths, r_r, fifths), r_r, thirds);
     low = _mm512_fmadd_ps(_mm512_mul_ps(r_r, r), thirds, low);
@@ -191,21 +223,23 @@ static __attribute__((noinline)) v32 power_of_f32(v32 base, v32 exponent)
     __m512 sum = _mm512_fmadd_ps(_mm512_fmadd_ps(all_f32(1.0f / 24), r, all_f32(1.0f / 6)), _mm512_mul_ps(r, r),
                                  _mm512_fmadd_ps(all_f32(0.5f), r, one));
     __m512 root = look_up_f32(root_powers_f32, shifted);
-    __m512 result = _mm512_scalef_ps(_mm512_fmadd_ps(_mm512_mul_ps(sum, r), root, root), _mm512_mul_ps(n, all_f32(0.0625f)));
-    if (__builtin_expect(plain != 0xffff, 0))           /* zeros, negative and odd ones: lane by lane from libmvec */
+    __m512 result =
+        _mm512_scalef_ps(_mm512_fmadd_ps(_mm512_mul_ps(sum, r), root, root), _mm512_mul_ps(n, all_f32(0.0625f)));
+    if (__builtin_expect(plain != 0xffff, 0)) /* zeros, negative and odd ones: lane by lane from libmvec */
         result = _mm512_mask_mov_ps((__m512)NAME32_2(pow)(base, exponent), plain, result);
     return (v32)result;
 }
 VECTOR2(power_by_any_f32, f32, v32, power_of_f32)
 
-#define POWER(T)                                                                                            \
-    LOOP1(square_##T, T, T, x * x)                                                                          \
-    static void power_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step) \
-    {                                                                                                       \
-        if (b_step == 0 && n > 0 && *(const T##_at *)b == 2)                                                \
-            square_##T(n, a, a_step, out, out_step);                                                        \
-        else                                                                                                \
-            power_by_any_##T(n, a, a_step, b, b_step, out, out_step);                                       \
+#define POWER(T) \
+    LOOP1(square_##T, T, T, x *x) \
+    static void power_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
+                          int64_t out_step) \
+    { \
+        if (b_step == 0 && n > 0 && *(const T##_at *)b == 2) \
+            square_##T(n, a, a_step, out, out_step); \
+        else \
+            power_by_any_##T(n, a, a_step, b, b_step, out, out_step); \
     }
 POWER(f32)
 POWER(f64)

@@ -3,7 +3,7 @@
 #define VME_VECTORS_F32_H
 
 #include "runtime/internal.h"
-#include "gemm_compiler_vectors.h"       /* VME_INLINE */
+#include "gemm_compiler_vectors.h" /* VME_INLINE */
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -34,7 +34,7 @@ VME_INLINE vec add_product(vec sum, vec a, vec b)
     return sum + a * b;
 #endif
 }
-VME_INLINE vec bounded(vec v, vec low, vec high)       /* NaN stays */
+VME_INLINE vec bounded(vec v, vec low, vec high) /* NaN stays */
 {
 #if defined(__AVX512F__)
     return _mm512_min_ps(high, _mm512_max_ps(low, v));

@@ -1,14 +1,15 @@
-/* Winograd's transforms of 3x3 windows, for each backend: the file that includes this names VME_TARGET and has the vectors of vectors.h.
+/* Winograd's transforms of 3x3 windows, for each backend: the file that includes this names VME_TARGET and has the
+ * vectors of vectors.h.
  *
- * A square of m x m outputs sees m + 2 pixels a side. In one dimension the pixels d are the coefficients of a polynomial that is taken at
- * the points 0, +-a, +-b and infinity (m = 4), or 0, +-1 and infinity (m = 2), multiplied there with the window's, and turned back; in two,
- * that is done along rows, then along columns. a = 3/4 and b = 3/2 are exact and lose a fifth of what the usual 1 and 2 do. winograd.c makes
- * the windows' side of it. */
+ * A square of m x m outputs sees m + 2 pixels a side. In one dimension the pixels d are the coefficients of a
+ * polynomial that is taken at the points 0, +-a, +-b and infinity (m = 4), or 0, +-1 and infinity (m = 2), multiplied
+ * there with the window's, and turned back; in two, that is done along rows, then along columns. a = 3/4 and b = 3/2
+ * are exact and lose a fifth of what the usual 1 and 2 do. winograd.c makes the windows' side of it. */
 #include "runtime/internal.h"
 
 #define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define INLINE VME_INLINE
+#define JOIN(a, b)  JOIN_(a, b)
+#define INLINE      VME_INLINE
 
 enum { LANES = VME_VECTOR_BYTES / (int)sizeof(float) };
 #define TIMES(sum, factor, v) f32_add_product(sum, f32_all(factor), v)
@@ -119,7 +120,8 @@ INLINE void out_square(const int m, const vme_winograd_square *it, const bool wh
                 f32_vec v = p[y * side + x] + bias;
                 if (it->addend != NULL)
                     v = v + load(it->addend + y * it->addend_row + x * it->addend_pixel + c, left);
-                store(it->image + y * it->image_row + x * it->image_pixel + c, it->relu ? f32_without_negatives(v) : v, left);
+                store(it->image + y * it->image_row + x * it->image_pixel + c, it->relu ? f32_without_negatives(v) : v,
+                      left);
             }
         }
     }

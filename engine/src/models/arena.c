@@ -10,7 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct place { int value; int64_t bytes; } place;
+typedef struct place {
+    int value;
+    int64_t bytes;
+} place;
 
 static int by_size(const void *left, const void *right)
 {

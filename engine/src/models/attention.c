@@ -1,10 +1,13 @@
-/* Attention: softmax(q @ k * factor + addend) @ v, where k comes transposed, as a product wants it, in two ways, of which tuning.c chooses.
+/* Attention: softmax(q @ k * factor + addend) @ v, where k comes transposed, as a product wants it, in two ways, of
+ * which tuning.c chooses.
  *
- * Fused, a block of rows at a time: as many rows of scores as a tile has are made, weighed and multiplied with v while they lie in the nearest cache, so that scores,
- * which are as many as rows times keys, are never in memory. Both products are the tiles of models' layers, at their full rate: k and v are packed into slivers once,
- * by all threads, then threads take blocks. Every block is computed alike whoever takes it.
+ * Fused, a block of rows at a time: as many rows of scores as a tile has are made, weighed and multiplied with v while
+ * they lie in the nearest cache, so that scores, which are as many as rows times keys, are never in memory. Both
+ * products are the tiles of models' layers, at their full rate: k and v are packed into slivers once, by all threads,
+ * then threads take blocks. Every block is computed alike whoever takes it.
  *
- * Apart, as the three operators that it stands for: for a few rows, for which packing takes longer than what it saves. */
+ * Apart, as the three operators that it stands for: for a few rows, for which packing takes longer than what it saves.
+ */
 #include "models/attention.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -25,8 +28,8 @@
 #include <string.h>
 
 enum {
-    K_PART = 1 << 12,           /* numbers of a sum, or rows that are packed, between two looks at the stop flag */
-    LINE = 16,                  /* floats more in a row of scores, so that rows do not want one set of the nearest cache */
+    K_PART = 1 << 12, /* numbers of a sum, or rows that are packed, between two looks at the stop flag */
+    LINE = 16,        /* floats more in a row of scores, so that rows do not want one set of the nearest cache */
 };
 
 typedef struct attention {
@@ -35,15 +38,17 @@ typedef struct attention {
     vme_move2 *transpose;
     const model_row_kernels *row_kernels;
     float factor;
-    vme_tensor q, k, v, addend, out;                /* addend.data NULL: none */
-    int64_t q_steps[VME_RANK_MOST], k_steps[VME_RANK_MOST], v_steps[VME_RANK_MOST], addend_steps[VME_RANK_MOST];     /* as broadcast to out's dimensions */
-    int64_t rows, keys, depth, width;               /* of one item: its scores are rows x keys, sums of depth; the result is rows x width */
+    vme_tensor q, k, v, addend, out; /* addend.data NULL: none */
+    int64_t q_steps[VME_RANK_MOST], k_steps[VME_RANK_MOST], v_steps[VME_RANK_MOST],
+        addend_steps[VME_RANK_MOST]; /* as broadcast to out's dimensions */
+    int64_t rows, keys, depth,
+        width; /* of one item: its scores are rows x keys, sums of depth; the result is rows x width */
     int64_t items, row_blocks, blocks;
-    bool k_beside;                                  /* each key's numbers lie side by side */
-    int64_t key_slivers, width_slivers, item_floats;                                         /* packed */
+    bool k_beside;                                   /* each key's numbers lie side by side */
+    int64_t key_slivers, width_slivers, item_floats; /* packed */
     int64_t score_row, made_row, slot_floats;
     float *packed, *slots;
-    int count;                                      /* of slots */
+    int count; /* of slots */
 } attention;
 
 /* Where item `number`'s matrix begins: an offset in bytes by steps of the dimensions before the last two. */
@@ -61,7 +66,8 @@ static int64_t item_at(const attention *it, const int64_t *steps, int64_t number
 static int64_t last(const model_value *value, int from_end) { return value->shape[value->rank - from_end]; }
 
 /* What scratch memory holds; false: more than there is. */
-static bool lay_out(attention *it, const vme_gemm_kernel *gemm, const model_value *q, const model_value *k, const model_value *out)
+static bool lay_out(attention *it, const vme_gemm_kernel *gemm, const model_value *q, const model_value *k,
+                    const model_value *out)
 {
     const int64_t columns = gemm->columns;
     it->rows = last(out, 2);
@@ -94,11 +100,15 @@ static rates_counted scores_work(const attention *it, double products)
                                                   + ATTENTION_ROW_PRODUCTS * (double)(it->items * it->rows)}};
 }
 
-static rates_counted tiles_work(const attention *it, const vme_gemm_kernel *gemm) { return scores_work(it, rates_tile_rows(gemm, it->rows) * packed_of(it)); }
+static rates_counted tiles_work(const attention *it, const vme_gemm_kernel *gemm)
+{
+    return scores_work(it, rates_tile_rows(gemm, it->rows) * packed_of(it));
+}
 
 /* ---- fused */
 /* Rows x columns of a matrix into a sliver. */
-static void pack_sliver(const attention *it, int64_t rows, int64_t columns, const char *from, int64_t row, int64_t column, float *to)
+static void pack_sliver(const attention *it, int64_t rows, int64_t columns, const char *from, int64_t row,
+                        int64_t column, float *to)
 {
     const int64_t wide = it->gemm->columns;
     for (int64_t r = 0; r < rows && !vme_stopping(it->context); r += K_PART) {
@@ -126,21 +136,28 @@ static vme_status pack(void *argument, int64_t begin, int64_t end)
         const int64_t item = i / each, sliver = i % each, of_v = sliver - it->key_slivers;
         float *to = it->packed + item * it->item_floats;
         if (of_v < 0)
-            pack_sliver(it, it->depth, least(columns, it->keys - sliver * columns), (const char *)it->k.data + item_at(it, it->k_steps, item) + sliver * columns * k[1],
-                        k[0], k[1], to + sliver * columns * it->depth);
+            pack_sliver(it, it->depth, least(columns, it->keys - sliver * columns),
+                        (const char *)it->k.data + item_at(it, it->k_steps, item) + sliver * columns * k[1], k[0], k[1],
+                        to + sliver * columns * it->depth);
         else
-            pack_sliver(it, it->keys, least(columns, it->width - of_v * columns), (const char *)it->v.data + item_at(it, it->v_steps, item) + of_v * columns * v[1],
-                        v[0], v[1], to + it->key_slivers * columns * it->depth + of_v * columns * it->keys);
+            pack_sliver(it, it->keys, least(columns, it->width - of_v * columns),
+                        (const char *)it->v.data + item_at(it, it->v_steps, item) + of_v * columns * v[1], v[0], v[1],
+                        to + it->key_slivers * columns * it->depth + of_v * columns * it->keys);
     }
     return VME_OK;
 }
 
 /* to = a @ packed slivers, for a tile's rows. */
-static void product(const attention *it, int64_t rows, int64_t k, int64_t columns, const char *a, int64_t a_row, int64_t a_column, const float *packed, float *to,
-                    int64_t to_row)
+static void product(const attention *it, int64_t rows, int64_t k, int64_t columns, const char *a, int64_t a_row,
+                    int64_t a_column, const float *packed, float *to, int64_t to_row)
 {
     const int64_t wide = it->gemm->columns, b_row = wide * (int64_t)sizeof(float);
-    vme_gemm_tile tile = {.a_row = a_row, .a_column = a_column, .b_row = b_row, .c_row = to_row * (int64_t)sizeof(float), .ahead = 8 * b_row, .rows = (int)rows};
+    vme_gemm_tile tile = {.a_row = a_row,
+                          .a_column = a_column,
+                          .b_row = b_row,
+                          .c_row = to_row * (int64_t)sizeof(float),
+                          .ahead = 8 * b_row,
+                          .rows = (int)rows};
     const vme_gemm_layer layer = {.runs = 1, .coming = (const char *)packed};
     for (int64_t column = 0; column < columns; column += wide) {
         tile.c = (char *)(to + column);
@@ -174,25 +191,33 @@ static void write_row(const attention *it, const float *from, float factor, char
 static void do_block(const attention *it, int64_t number, float *scores)
 {
     const int rank = it->out.rank;
-    const int64_t item = number / it->row_blocks, place = number % it->row_blocks, first = place * it->rows / it->row_blocks;
+    const int64_t item = number / it->row_blocks, place = number % it->row_blocks,
+                  first = place * it->rows / it->row_blocks;
     const int64_t rows = (place + 1) * it->rows / it->row_blocks - first;
     const float *k = it->packed + item * it->item_floats, *v = k + it->key_slivers * it->gemm->columns * it->depth;
     float *made = scores + it->gemm->rows * it->score_row;
-    float factors[32];          /* more rows than any tile has */
-    product(it, rows, it->depth, it->keys, (const char *)it->q.data + item_at(it, it->q_steps, item) + first * it->q_steps[rank - 2], it->q_steps[rank - 2],
-            it->q_steps[rank - 1], k, scores, it->score_row);
-    const char *addend = it->addend.data == NULL ? NULL : (const char *)it->addend.data + item_at(it, it->addend_steps, item) + first * it->addend_steps[rank - 2];
+    float factors[32]; /* more rows than any tile has */
+    product(it, rows, it->depth, it->keys,
+            (const char *)it->q.data + item_at(it, it->q_steps, item) + first * it->q_steps[rank - 2],
+            it->q_steps[rank - 2], it->q_steps[rank - 1], k, scores, it->score_row);
+    const char *addend = it->addend.data == NULL ? NULL
+                                                 : (const char *)it->addend.data + item_at(it, it->addend_steps, item)
+                                                       + first * it->addend_steps[rank - 2];
     for (int64_t i = 0; i < rows && !vme_stopping(it->context); i++) {
         float *row = scores + i * it->score_row;
-        const float most = it->row_kernels->weigh_here(it->keys, it->factor, addend == NULL ? NULL : (const float *)(addend + i * it->addend_steps[rank - 2]), row);
+        const float most = it->row_kernels->weigh_here(
+            it->keys, it->factor, addend == NULL ? NULL : (const float *)(addend + i * it->addend_steps[rank - 2]),
+            row);
         factors[i] = 1 / it->row_kernels->exponentials(it->keys, -most, row);
     }
-    product(it, rows, it->keys, it->width, (const char *)scores, it->score_row * (int64_t)sizeof(float), sizeof(float), v, made, it->made_row);
+    product(it, rows, it->keys, it->width, (const char *)scores, it->score_row * (int64_t)sizeof(float), sizeof(float),
+            v, made, it->made_row);
     if (vme_stopping(it->context))
         return;
     char *to = (char *)it->out.data + item_at(it, it->out.strides, item) + first * it->out.strides[rank - 2];
     for (int64_t i = 0; i < rows; i++)
-        write_row(it, made + i * it->made_row, factors[i], to + i * it->out.strides[rank - 2], it->out.strides[rank - 1]);
+        write_row(it, made + i * it->made_row, factors[i], to + i * it->out.strides[rank - 2],
+                  it->out.strides[rank - 1]);
 }
 
 static void do_blocks(void *argument, int64_t slot, vme_items *blocks)
@@ -218,7 +243,10 @@ static rates_counted fused_work(const attention *it, const vme_gemm_kernel *gemm
     return made;
 }
 
-static int64_t fused_floats(const attention *it, int slots) { return it->items * it->item_floats + slots * it->slot_floats; }
+static int64_t fused_floats(const attention *it, int slots)
+{
+    return it->items * it->item_floats + slots * it->slot_floats;
+}
 
 /* ---- apart */
 static vme_status softmax_rows(void *argument, int64_t begin, int64_t end)
@@ -246,14 +274,16 @@ static vme_status run_apart(attention *it, char *scratch)
         step *= shape[d];
     }
     it->packed = (float *)scratch;
-    const vme_tensor scores = {.data = scratch, .shape = shape, .strides = strides, .rank = it->out.rank, .dtype = VME_FLOAT32};
+    const vme_tensor scores = {
+        .data = scratch, .shape = shape, .strides = strides, .rank = it->out.rank, .dtype = VME_FLOAT32};
     vme_status status = vme_matmul(it->context, &it->q, &it->k, &scores);
     if (status == VME_OK)
         status = vme_parallel_apart(it->context, it->items * it->rows, (1 << 13) / it->keys + 1, softmax_rows, it);
     return status == VME_OK ? vme_matmul(it->context, &scores, &it->v, &it->out) : status;
 }
 
-/* Of few rows the first product is dot products, where the numbers of each key lie side by side, and nothing is packed. */
+/* Of few rows the first product is dot products, where the numbers of each key lie side by side, and nothing is packed.
+ */
 static rates_counted apart_work(const attention *it, const vme_gemm_kernel *gemm)
 {
     const double numbers = (double)it->items * (double)(it->depth + it->width) * (double)it->keys;
@@ -276,13 +306,14 @@ static int64_t apart_floats(const attention *it, int slots)
 typedef struct attention_way {
     const char *name;
     rates_counted (*work)(const attention *it, const vme_gemm_kernel *gemm);
-    int64_t (*floats)(const attention *it, int slots);              /* of scratch memory */
+    int64_t (*floats)(const attention *it, int slots); /* of scratch memory */
     vme_status (*run)(attention *it, char *scratch);
 } attention_way;
 
 static const attention_way *way_of(model_algorithm algorithm)
 {
-    static const attention_way fused = {"fused", fused_work, fused_floats, run_fused}, apart = {"apart", apart_work, apart_floats, run_apart};
+    static const attention_way fused = {"fused", fused_work, fused_floats, run_fused},
+                               apart = {"apart", apart_work, apart_floats, run_apart};
     return algorithm == ATTENTION_APART ? &apart : &fused;
 }
 
@@ -301,9 +332,15 @@ static vme_status steps_of(const vme_tensor *operand, const vme_tensor *out, int
 vme_status attention_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     attention it = {
-        .context = context, .gemm = &model->kernels->gemm.of[VME_FLOAT32], .transpose = model->kernels->move.transpose[2], .row_kernels = model->kernels->rows,
-        .q = model_tensor(model, step->operand[0], arena), .k = model_tensor(model, step->operand[1], arena), .v = model_tensor(model, step->operand[2], arena),
-        .out = model_tensor(model, step->out, arena), .count = step->slots,
+        .context = context,
+        .gemm = &model->kernels->gemm.of[VME_FLOAT32],
+        .transpose = model->kernels->move.transpose[2],
+        .row_kernels = model->kernels->rows,
+        .q = model_tensor(model, step->operand[0], arena),
+        .k = model_tensor(model, step->operand[1], arena),
+        .v = model_tensor(model, step->operand[2], arena),
+        .out = model_tensor(model, step->out, arena),
+        .count = step->slots,
     };
     memcpy(&it.factor, &step->p[0], sizeof it.factor);
     lay_out(&it, it.gemm, &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
@@ -331,11 +368,13 @@ const char *attention_name(model_algorithm algorithm) { return way_of(algorithm)
 static attention sizes_of(const vme_kernels *kernels, const vme_model *model, const model_step *step)
 {
     attention it;
-    lay_out(&it, &kernels->gemm.of[VME_FLOAT32], &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
+    lay_out(&it, &kernels->gemm.of[VME_FLOAT32], &model->value[step->operand[0]], &model->value[step->operand[1]],
+            &model->value[step->out]);
     return it;
 }
 
-rates_counted attention_work(const vme_kernels *kernels, const vme_model *model, const model_step *step, model_algorithm algorithm)
+rates_counted attention_work(const vme_kernels *kernels, const vme_model *model, const model_step *step,
+                             model_algorithm algorithm)
 {
     const attention it = sizes_of(kernels, model, step);
     return way_of(algorithm)->work(&it, &kernels->gemm.of[VME_FLOAT32]);
@@ -350,10 +389,12 @@ int64_t attention_scratch(const vme_model *model, model_step *step)
 
 static bool is_matrix(const model_value *value, int64_t rows, int64_t columns)
 {
-    return value->dtype == VME_FLOAT32 && value->rank >= 2 && last(value, 2) == rows && last(value, 1) == columns && !value->channels_last;
+    return value->dtype == VME_FLOAT32 && value->rank >= 2 && last(value, 2) == rows && last(value, 1) == columns
+           && !value->channels_last;
 }
 
-vme_status model_make_attention(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step, int step_number)
+vme_status model_make_attention(model_making *it, uint32_t number, const model_node_record *node,
+                                const uint32_t *operands, model_step *step, int step_number)
 {
     (void)operands, (void)step_number;
     vme_model *model = it->model;
@@ -361,9 +402,12 @@ vme_status model_make_attention(model_making *it, uint32_t number, const model_n
     for (int i = 0; i < 3; i++)
         if (step->operand[i] < 0)
             return MODEL_WRONG(number, "has no operand %d", i);
-    model_value *q = &model->value[step->operand[0]], *k = &model->value[step->operand[1]], *v = &model->value[step->operand[2]], *out = &model->value[step->out];
-    if (node->inputs > 4 || q->rank < 2 || k->rank < 2 || v->rank < 2 || out->rank < 2 || !is_matrix(q, last(out, 2), last(k, 2)) || !is_matrix(k, last(q, 1), last(v, 2))
-        || !is_matrix(v, last(k, 1), last(out, 1)) || !is_matrix(out, last(q, 2), last(v, 1)) || last(k, 1) > MODEL_ROW_MOST)
+    model_value *q = &model->value[step->operand[0]], *k = &model->value[step->operand[1]],
+                *v = &model->value[step->operand[2]], *out = &model->value[step->out];
+    if (node->inputs > 4 || q->rank < 2 || k->rank < 2 || v->rank < 2 || out->rank < 2
+        || !is_matrix(q, last(out, 2), last(k, 2)) || !is_matrix(k, last(q, 1), last(v, 2))
+        || !is_matrix(v, last(k, 1), last(out, 1)) || !is_matrix(out, last(q, 2), last(v, 1))
+        || last(k, 1) > MODEL_ROW_MOST)
         return MODEL_WRONG(number, "does not attend to matrices of float32 that fit");
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
     vme_tensor made = model_tensor(model, step->out, NULL), tensors[4];
@@ -384,9 +428,12 @@ vme_status model_make_attention(model_making *it, uint32_t number, const model_n
     if (step->operand[3] >= 0) {
         const model_value *addend = &model->value[step->operand[3]];
         if (addend->dtype != VME_FLOAT32 || addend->rank < 1 || addend->channels_last || last(addend, 1) != last(k, 1)
-            || (last(addend, 1) > 1 && addend->strides[addend->rank - 1] != sizeof(float)) || vme_broadcast_strides(&tensors[3], &made, strides) != VME_OK)
+            || (last(addend, 1) > 1 && addend->strides[addend->rank - 1] != sizeof(float))
+            || vme_broadcast_strides(&tensors[3], &made, strides) != VME_OK)
             return MODEL_WRONG(number, "adds what is not made of such rows");
     }
     attention sizes;
-    return lay_out(&sizes, &model->kernels->gemm.of[VME_FLOAT32], q, k, out) ? VME_OK : vme_fail(VME_NO_MEMORY, "the values of this model are too large");
+    return lay_out(&sizes, &model->kernels->gemm.of[VME_FLOAT32], q, k, out)
+               ? VME_OK
+               : vme_fail(VME_NO_MEMORY, "the values of this model are too large");
 }

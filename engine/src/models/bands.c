@@ -1,13 +1,14 @@
-/* Steps on images that follow each other, done by bands of rows: each makes only the rows that the next one needs next, so that what one writes is
- * read from the near caches by the next. What is computed is the same in both ways, to the bit.
+/* Steps on images that follow each other, done by bands of rows: each makes only the rows that the next one needs next,
+ * so that what one writes is read from the near caches by the next. What is computed is the same in both ways, to the
+ * bit.
  *
- * A chain is some steps in a row. What only they read and write has no place in the arena but a strip of rows in the chain's scratch memory: rows that
- * are needed no longer make room for the next ones, which are moved to the strip's start. What others read is whole, and no step of the chain reads it.
- * Threads take pieces of the image, in slots with strips of their own; rows that two pieces need are made in both.
+ * A chain is some steps in a row. What only they read and write has no place in the arena but a strip of rows in the
+ * chain's scratch memory: rows that are needed no longer make room for the next ones, which are moved to the strip's
+ * start. What others read is whole, and no step of the chain reads it. Threads take pieces of the image, in slots with
+ * strips of their own; rows that two pieces need are made in both.
  *
- *     rows of   input     made                a band more of the last step's rows, and what the steps before it need for that
- *               stem      made |  band
- *               pool      made | band         <- these rows are the chain's
+ *     rows of   input     made                a band more of the last step's rows, and what the steps before it need
+ * for that stem      made |  band pool      made | band         <- these rows are the chain's
  */
 #include "models/bands.h"
 #include "models/bands_walk.h"
@@ -24,18 +25,19 @@
 typedef struct chain_job {
     vme_context *context;
     const vme_model *model;
-    const model_step *step;                 /* the first */
+    const model_step *step; /* the first */
     char *arena;
     const vme_tensor *const *inputs;
     const walk *begun;
-    int64_t pieces;                         /* of an image */
-    atomic_llong *ns;                       /* of each step; NULL: nobody asks */
+    int64_t pieces;   /* of an image */
+    atomic_llong *ns; /* of each step; NULL: nobody asks */
 } chain_job;
 
 static float *strip_row(const chain_job *it, const strip *of, int64_t slot, int64_t y)
 {
     const model_value *value = &it->model->value[of->root];
-    return (float *)(it->arena + it->model->value[it->step->chain.scratch].offset + slot * it->step->chain.slot_bytes + value->strip_at)
+    return (float *)(it->arena + it->model->value[it->step->chain.scratch].offset + slot * it->step->chain.slot_bytes
+                     + value->strip_at)
            + (y - of->base) * value->row;
 }
 
@@ -54,7 +56,8 @@ static void clear_sides(const chain_job *it, const strip *of, int64_t slot)
 static void clear_rows(const chain_job *it, const strip *of, int64_t slot, int64_t begin, int64_t end)
 {
     if (begin < end)
-        model_clear(it->context, strip_row(it, of, slot, begin), (size_t)((end - begin) * it->model->value[of->root].row) * sizeof(float));
+        model_clear(it->context, strip_row(it, of, slot, begin),
+                    (size_t)((end - begin) * it->model->value[of->root].row) * sizeof(float));
 }
 
 /* Makes room: rows that are needed no longer go. */
@@ -73,15 +76,16 @@ static void strip_on(const chain_job *it, const walk *at, int number, strip *of,
 }
 
 /* Where a value lies while its strip has these rows. */
-static const model_value *lies(const chain_job *it, const walk *at, int value, int number, int64_t slot, model_value *copy)
+static const model_value *lies(const chain_job *it, const walk *at, int value, int number, int64_t slot,
+                               model_value *copy)
 {
     if (value < 0 || number < 0)
         return value < 0 ? NULL : &it->model->value[value];
     const strip *of = &at->strip[number];
     const model_value *root = &it->model->value[of->root];
     *copy = it->model->value[value];
-    copy->offset += it->model->value[it->step->chain.scratch].offset + slot * it->step->chain.slot_bytes + root->strip_at - root->offset
-                    - (root->top + of->base) * root->row * (int64_t)sizeof(float);
+    copy->offset += it->model->value[it->step->chain.scratch].offset + slot * it->step->chain.slot_bytes
+                    + root->strip_at - root->offset - (root->top + of->base) * root->row * (int64_t)sizeof(float);
     copy->image = 0;
     return copy;
 }
@@ -89,8 +93,10 @@ static const model_value *lies(const chain_job *it, const walk *at, int value, i
 static void do_item(const chain_job *it, walk *at, int64_t slot, int64_t item)
 {
     const model_chain *chain = &it->step->chain;
-    const int64_t n = item / it->pieces, piece = item % it->pieces, h = it->model->value[it->step[chain->steps - 1].out].h;
-    const int64_t begin = walk_piece_begin(at, h, it->pieces, piece), piece_end = walk_piece_begin(at, h, it->pieces, piece + 1);
+    const int64_t n = item / it->pieces, piece = item % it->pieces,
+                  h = it->model->value[it->step[chain->steps - 1].out].h;
+    const int64_t begin = walk_piece_begin(at, h, it->pieces, piece),
+                  piece_end = walk_piece_begin(at, h, it->pieces, piece + 1);
     walk_from(at, begin);
     for (int64_t end = begin; end < piece_end && !vme_stopping(it->context);) {
         end = least(end + chain->rows, piece_end);
@@ -104,10 +110,16 @@ static void do_item(const chain_job *it, walk *at, int64_t slot, int64_t item)
             const uint64_t began = it->ns == NULL ? 0 : model_now_ns();
             model_value in, addend, out;
             const model_band band = {
-                .in = lies(it, at, step->in, at->of[s].in, slot, &in), .addend = lies(it, at, step->addend, at->of[s].addend, slot, &addend),
-                .out = lies(it, at, step->out, at->of[s].out, slot, &out), .arena = it->arena,
-                .scratch = it->arena + it->model->value[chain->scratch].offset + slot * chain->slot_bytes + chain->points_at,
-                .outside = step->kind == STEP_IMPORT ? it->inputs[step->port]->data : NULL, .n = n, .begin = at->of[s].made, .end = at->of[s].upto,
+                .in = lies(it, at, step->in, at->of[s].in, slot, &in),
+                .addend = lies(it, at, step->addend, at->of[s].addend, slot, &addend),
+                .out = lies(it, at, step->out, at->of[s].out, slot, &out),
+                .arena = it->arena,
+                .scratch =
+                    it->arena + it->model->value[chain->scratch].offset + slot * chain->slot_bytes + chain->points_at,
+                .outside = step->kind == STEP_IMPORT ? it->inputs[step->port]->data : NULL,
+                .n = n,
+                .begin = at->of[s].made,
+                .end = at->of[s].upto,
             };
             step_band(it->context, it->model, step, &band);
             if (it->ns != NULL)
@@ -127,7 +139,8 @@ static void do_items(void *argument, int64_t slot, vme_items *items)
         do_item(it, &at, slot, item);
 }
 
-vme_status chain_run(vme_context *context, const vme_model *model, int first, char *arena, const vme_tensor *const *inputs, uint64_t *ns)
+vme_status chain_run(vme_context *context, const vme_model *model, int first, char *arena,
+                     const vme_tensor *const *inputs, uint64_t *ns)
 {
     const model_step *step = &model->step[first];
     const int steps = step->chain.steps, threads = vme_parallel_threads();
@@ -136,7 +149,8 @@ vme_status chain_run(vme_context *context, const vme_model *model, int first, ch
     atomic_llong spent[BANDS_STEPS_MOST];
     walk begun;
     walk_begin(&begun, model, step, steps);
-    chain_job it = {.context = context, .model = model, .step = step, .arena = arena, .inputs = inputs, .begun = &begun};
+    chain_job it = {
+        .context = context, .model = model, .step = step, .arena = arena, .inputs = inputs, .begun = &begun};
     const int64_t slots = least(step->chain.slots, threads);
     it.pieces = slots == 1 ? 1 : step->chain.slots;
     for (int s = 0; s < steps; s++) {
@@ -146,7 +160,7 @@ vme_status chain_run(vme_context *context, const vme_model *model, int first, ch
     }
     it.ns = ns == NULL ? NULL : spent;
     const vme_status status = vme_parallel_slots(context, slots, images * it.pieces, do_items, &it);
-    if (ns != NULL) {                           /* threads at the same time: each step has its part of the whole */
+    if (ns != NULL) { /* threads at the same time: each step has its part of the whole */
         const uint64_t whole = model_now_ns() - began;
         double sum = 0;
         for (int s = 0; s < steps; s++)

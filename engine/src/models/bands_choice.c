@@ -1,6 +1,7 @@
-/* Which steps of a model are done by bands (bands.c), and how many rows a band has: of all ways to cut the steps into chains the one that is expected to save the most.
- * A chain saves the bytes that would not stay near from one step to the next; it costs a start of each step for each band, rows that are moved within strips, and rows
- * that two pieces make both. */
+/* Which steps of a model are done by bands (bands.c), and how many rows a band has: of all ways to cut the steps into
+ * chains the one that is expected to save the most. A chain saves the bytes that would not stay near from one step to
+ * the next; it costs a start of each step for each band, rows that are moved within strips, and rows that two pieces
+ * make both. */
 #include "models/bands.h"
 #include "models/bands_walk.h"
 #include "models/file.h"
@@ -23,18 +24,20 @@ enum { HEIGHT_MOST = 1 << 12 };
 
 static int64_t aligned(int64_t bytes) { return parts(bytes, VME_ALIGNMENT) * VME_ALIGNMENT; }
 
-static bool is_image(const model_value *value) { return value->channels_last && value->n >= 1 && value->h >= 1 && value->w >= 1 && value->c >= 1; }
+static bool is_image(const model_value *value)
+{
+    return value->channels_last && value->n >= 1 && value->h >= 1 && value->w >= 1 && value->c >= 1;
+}
 
 static bool possible(const vme_model *model, const model_step *step)
 {
     switch (step->kind) {
-    case STEP_NOTHING:
-        return true;
-    case STEP_IMPORT:
-        return is_image(&model->value[step->out]);
+    case STEP_NOTHING: return true;
+    case STEP_IMPORT: return is_image(&model->value[step->out]);
     case STEP_CONV:
-        if (step->algorithm != CONVOLUTION_DIRECT           /* their curves are done to all of an image at once */
-            && ((step->algorithm != CONVOLUTION_WINOGRAD_2 && step->algorithm != CONVOLUTION_WINOGRAD_4) || model_curve_of(model, step) != NULL))
+        if (step->algorithm != CONVOLUTION_DIRECT /* their curves are done to all of an image at once */
+            && ((step->algorithm != CONVOLUTION_WINOGRAD_2 && step->algorithm != CONVOLUTION_WINOGRAD_4)
+                || model_curve_of(model, step) != NULL))
             return false;
         /* fall through */
     case STEP_DEPTHWISE:
@@ -45,10 +48,10 @@ static bool possible(const vme_model *model, const model_step *step)
     case STEP_SHUFFLE:
     case STEP_COPY:
         return is_image(&model->value[step->in]) && is_image(&model->value[step->out])
-               && (step->addend < 0 || is_image(&model->value[step->addend])) && model_root(model, step->in) != model_root(model, step->out)
+               && (step->addend < 0 || is_image(&model->value[step->addend]))
+               && model_root(model, step->in) != model_root(model, step->out)
                && (step->addend < 0 || model_root(model, step->addend) != model_root(model, step->out));
-    default:
-        return false;
+    default: return false;
     }
 }
 
@@ -59,11 +62,13 @@ static bool is_inner(const vme_model *model, int root, int first, int end)
     return value->kind == MODEL_COMPUTED && value->first >= first && value->last < end;
 }
 
-/* Whether these steps can be a chain: of as many images all of them, what they leave is as high as what the last one makes, and none of them reads it. */
+/* Whether these steps can be a chain: of as many images all of them, what they leave is as high as what the last one
+ * makes, and none of them reads it. */
 static bool are_chain(const vme_model *model, int first, int end)
 {
     const model_step *last = &model->step[end - 1];
-    if (model->step[first].kind == STEP_NOTHING || last->kind == STEP_NOTHING || model->value[last->out].h > HEIGHT_MOST)
+    if (model->step[first].kind == STEP_NOTHING || last->kind == STEP_NOTHING
+        || model->value[last->out].h > HEIGHT_MOST)
         return false;
     for (int s = first; s < end; s++) {
         const model_step *step = &model->step[s];
@@ -85,7 +90,8 @@ static bool are_chain(const vme_model *model, int first, int end)
     return true;
 }
 
-/* Nanoseconds that a chain of these steps saves at most: each byte that would not stay near is written and read there. */
+/* Nanoseconds that a chain of these steps saves at most: each byte that would not stay near is written and read there.
+ */
 static double saved(const walk *it)
 {
     double bytes = 0;
@@ -102,13 +108,15 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
 {
     const vme_model *model = it->model;
     const int64_t h = model->value[it->step[it->steps - 1].out].h;
-    int64_t strips[BANDS_STEPS_MOST] = {0}, made[BANDS_STEPS_MOST] = {0}, all_made[BANDS_STEPS_MOST], moved = 0, starts = 0, squares[BANDS_STEPS_MOST] = {0};
+    int64_t strips[BANDS_STEPS_MOST] = {0}, made[BANDS_STEPS_MOST] = {0}, all_made[BANDS_STEPS_MOST], moved = 0,
+            starts = 0, squares[BANDS_STEPS_MOST] = {0};
     for (int64_t pieces = 1;; pieces = slots) {
         moved = starts = 0;
         memset(squares, 0, sizeof squares);
         memset(all_made, 0, sizeof all_made);
         for (int64_t piece = 0; piece < pieces; piece++) {
-            const int64_t begin = walk_piece_begin(it, h, pieces, piece), piece_end = walk_piece_begin(it, h, pieces, piece + 1);
+            const int64_t begin = walk_piece_begin(it, h, pieces, piece),
+                          piece_end = walk_piece_begin(it, h, pieces, piece + 1);
             walk_from(it, begin);
             for (int64_t end = begin; end < piece_end;) {
                 end = least(end + rows, piece_end);
@@ -149,15 +157,16 @@ static double measure(walk *it, int64_t rows, int slots, model_chain *chain, int
             continue;
         int64_t numbers = step->k;
         if (it->of[s].unit > 1) {
-            const int64_t side = it->of[s].unit + 2, all = winograd_padded(model, step, parts(model->value[step->out].h, it->of[s].unit));
+            const int64_t side = it->of[s].unit + 2,
+                          all = winograd_padded(model, step, parts(model->value[step->out].h, it->of[s].unit));
             points = most(points, winograd_band_scratch(model, step, most(1, made[s])));
             numbers = step->k / 9 * side * side;
             cost += (double)(squares[s] - all) * (double)(numbers * model->value[step->out].c) * BANDS_PRODUCT_NS;
         }
         /* between pieces some rows are made twice */
         const model_value *out = &model->value[step->out];
-        const double twice = (double)most(0, all_made[s] - out->h) * (double)(out->w * out->c * numbers)
-                             * BANDS_PRODUCT_NS;
+        const double twice =
+            (double)most(0, all_made[s] - out->h) * (double)(out->w * out->c * numbers) * BANDS_PRODUCT_NS;
         cost += it->of[s].unit > 1 ? twice / (double)(it->of[s].unit * it->of[s].unit) : twice;
         weights += numbers * model->value[step->out].c * (int64_t)sizeof(float);
     }
@@ -220,7 +229,7 @@ static void chain_make(model_making *it, int first, int end, model_chain chain)
         model_step *step = &model->step[s];
         if (step->kind == STEP_NOTHING)
             continue;
-        if (step->scratch >= 0) {               /* a slot has it */
+        if (step->scratch >= 0) { /* a slot has it */
             model->value[step->scratch].bytes = 0;
             step->scratch = -1;
         }
@@ -228,7 +237,7 @@ static void chain_make(model_making *it, int first, int end, model_chain chain)
         for (int i = 0; i < 3; i++)
             if (values[i] >= 0) {
                 model_value *root = &model->value[model_root(model, values[i])];
-                root->first = root->first > first ? first : root->first;        /* all live as long as the chain, then */
+                root->first = root->first > first ? first : root->first; /* all live as long as the chain, then */
                 if (root->strip > 0)
                     root->bytes = 0;
             }
@@ -239,7 +248,10 @@ vme_status chains_choose(model_making *it)
 {
     vme_model *model = it->model;
     const int threads = vme_threads() < BANDS_SLOTS_MOST ? vme_threads() : BANDS_SLOTS_MOST;
-    struct { double saved; int end; } *best = NULL;     /* of the steps from each one on: in which step its chain ends */
+    struct {
+        double saved;
+        int end;
+    } *best = NULL; /* of the steps from each one on: in which step its chain ends */
     vme_status status = VME_OK;
     if (model->bands == VME_BANDS_NEVER)
         return VME_OK;
@@ -249,7 +261,8 @@ vme_status chains_choose(model_making *it)
     for (int first = model->steps - 1; first >= 0; first--) {
         best[first].saved = best[first + 1].saved;
         best[first].end = first + 1;
-        for (int end = first; end < model->steps && end - first < BANDS_STEPS_MOST && possible(model, &model->step[end]);) {
+        for (int end = first;
+             end < model->steps && end - first < BANDS_STEPS_MOST && possible(model, &model->step[end]);) {
             model_chain chain;
             if (vme_stopping(model->context)) {
                 status = vme_stopped_here(model->context);

@@ -1,4 +1,5 @@
-/* Which rows of a chain's values are made and read when: what a band of the last step's rows needs, step by step backwards (bands.h). Nothing is computed here. */
+/* Which rows of a chain's values are made and read when: what a band of the last step's rows needs, step by step
+ * backwards (bands.h). Nothing is computed here. */
 #include "models/bands_walk.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -23,7 +24,8 @@ void walk_begin(walk *it, const vme_model *model, const model_step *step, int st
         if (step[s].kind == STEP_NOTHING)
             continue;
         const int root = model_root(model, step[s].out);
-        it->of[s].unit = step[s].kind == STEP_CONV && step[s].algorithm != CONVOLUTION_DIRECT ? winograd_unit(&step[s]) : 1;
+        it->of[s].unit =
+            step[s].kind == STEP_CONV && step[s].algorithm != CONVOLUTION_DIRECT ? winograd_unit(&step[s]) : 1;
         if (model->value[root].strip == 0)
             it->unit = most(it->unit, it->of[s].unit);
         else if (strip_of(it, root) < 0)
@@ -54,8 +56,9 @@ static int64_t end_read(const walk *it, const model_step *step, int64_t unit, in
     const model_value *in = &it->model->value[step->in];
     if (!has_window(step) && !is_pool(step))
         return end;
-    const int64_t last = parts(end, unit) * unit - 1;       /* Winograd's squares are whole */
-    const int64_t after = last * step->p[STRIDE_H] - step->p[PAD_TOP] + (int64_t)step->p[DILATION_H] * (step->p[KERNEL_H] - 1) + 1;
+    const int64_t last = parts(end, unit) * unit - 1; /* Winograd's squares are whole */
+    const int64_t after =
+        last * step->p[STRIDE_H] - step->p[PAD_TOP] + (int64_t)step->p[DILATION_H] * (step->p[KERNEL_H] - 1) + 1;
     return least(after, in->h + (is_pool(step) ? 0 : in->bottom));
 }
 
@@ -71,7 +74,8 @@ void walk_from(walk *it, int64_t begin)
         if (it->of[s].out >= 0) {
             strip *out = &it->strip[it->of[s].out];
             /* what nobody reads is not made */
-            first = out->base == INT64_MAX ? it->model->value[step->out].h : most(0, out->base) / it->of[s].unit * it->of[s].unit;
+            first = out->base == INT64_MAX ? it->model->value[step->out].h
+                                           : most(0, out->base) / it->of[s].unit * it->of[s].unit;
             out->base = least(out->base, first);
         }
         it->of[s].made = it->of[s].upto = first;
@@ -94,7 +98,8 @@ void walk_to(walk *it, int64_t end)
         if (step->kind == STEP_NOTHING)
             continue;
         const int64_t wanted = it->of[s].out < 0 ? end : it->strip[it->of[s].out].wanted, unit = it->of[s].unit;
-        it->of[s].upto = most(it->of[s].made, least(it->model->value[step->out].h, parts(most(wanted, 0), unit) * unit));
+        it->of[s].upto =
+            most(it->of[s].made, least(it->model->value[step->out].h, parts(most(wanted, 0), unit) * unit));
         if (it->of[s].upto == it->of[s].made)
             continue;
         for (int i = 0; i < 2; i++) {

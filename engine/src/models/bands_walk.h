@@ -6,15 +6,15 @@
 #include "models/model.h"
 
 enum {
-    BANDS_STEPS_MOST = 16,      /* of a chain */
+    BANDS_STEPS_MOST = 16, /* of a chain */
     BANDS_SLOTS_MOST = 8,
 };
 
 typedef struct strip {
-    int root;                   /* the value */
-    int64_t base;               /* the first row that is there; a margin's are below 0 and from h on */
-    int64_t wanted;             /* the row after the last one that a reader wants */
-    int64_t end;                /* the row after the last one that is there */
+    int root;       /* the value */
+    int64_t base;   /* the first row that is there; a margin's are below 0 and from h on */
+    int64_t wanted; /* the row after the last one that a reader wants */
+    int64_t end;    /* the row after the last one that is there */
 } strip;
 
 typedef struct walk {
@@ -23,11 +23,11 @@ typedef struct walk {
     int steps, strips;
     strip strip[BANDS_STEPS_MOST];
     struct {
-        int in, addend, out;                /* numbers of strips, -1: a whole value, or none */
-        int64_t unit;                       /* its bands begin at multiples of it */
-        int64_t made, upto;                 /* rows are made up to this one, and in this band up to that one */
+        int in, addend, out; /* numbers of strips, -1: a whole value, or none */
+        int64_t unit;        /* its bands begin at multiples of it */
+        int64_t made, upto;  /* rows are made up to this one, and in this band up to that one */
     } of[BANDS_STEPS_MOST];
-    int64_t unit;                           /* of pieces and bands of what the chain leaves */
+    int64_t unit; /* of pieces and bands of what the chain leaves */
 } walk;
 
 void walk_begin(walk *it, const vme_model *model, const model_step *step, int steps);

@@ -1,16 +1,18 @@
 /* Convolutions: how their weights are packed, and the direct algorithm. (tuning.c chooses among algorithms.)
  *
- * That one is products of matrices, without copying the image: a tile (kernels/gemm_tile.h) has neighbouring pixels of one output row as
- * its rows and output channels as its columns. With channels last, what a row of the window sees of one pixel lies together, so a tile's
- * sum runs over kh runs of kw * channels numbers (kh * kw runs of channels where the window is dilated), whose rows are `stride` pixels
- * apart. Margins of zeros stand for the padding.
+ * That one is products of matrices, without copying the image: a tile (kernels/gemm_tile.h) has neighbouring pixels of
+ * one output row as its rows and output channels as its columns. With channels last, what a row of the window sees of
+ * one pixel lies together, so a tile's sum runs over kh runs of kw * channels numbers (kh * kw runs of channels where
+ * the window is dilated), whose rows are `stride` pixels apart. Margins of zeros stand for the padding.
  *
- * A layer of weights times vectors (ONNX's Gemm) is a convolution of one pixel, and one that looks at single pixels sees all images as one row.
+ * A layer of weights times vectors (ONNX's Gemm) is a convolution of one pixel, and one that looks at single pixels
+ * sees all images as one row.
  *
  * Groups of channels are convolutions side by side.
  *
- * Weights are slivers of the tile's columns for each group, each kh * kw * channels rows of them in the order in which they are added up;
- * absent columns are 0. Behind every algorithm's weights lies the bias, as long as all slivers are wide. */
+ * Weights are slivers of the tile's columns for each group, each kh * kw * channels rows of them in the order in which
+ * they are added up; absent columns are 0. Behind every algorithm's weights lies the bias, as long as all slivers are
+ * wide. */
 #include "models/convolution.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -29,26 +31,32 @@
 
 #include <string.h>
 
-enum { PIECES = 4 };         /* for each thread, at least */
+enum { PIECES = 4 }; /* for each thread, at least */
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
 /* ---- the algorithms */
 static const convolution_way direct;
 static const convolution_way *const ways[CONVOLUTION_ALGORITHMS] = {
-    [CONVOLUTION_DIRECT] = &direct, [CONVOLUTION_WINOGRAD_2] = &convolution_winograd_2, [CONVOLUTION_WINOGRAD_4] = &convolution_winograd_4,
-    [CONVOLUTION_STRASSEN] = &convolution_strassen, [CONVOLUTION_IM2COL] = &convolution_im2col,
+    [CONVOLUTION_DIRECT] = &direct,
+    [CONVOLUTION_WINOGRAD_2] = &convolution_winograd_2,
+    [CONVOLUTION_WINOGRAD_4] = &convolution_winograd_4,
+    [CONVOLUTION_STRASSEN] = &convolution_strassen,
+    [CONVOLUTION_IM2COL] = &convolution_im2col,
 };
 
 const convolution_way *convolution_way_of(model_algorithm algorithm) { return ways[algorithm]; }
 
-int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, bool bias)
+int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
+                           bool bias)
 {
-    int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS], wide = groups * parts(outputs / groups, columns) * columns;
+    int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS],
+            wide = groups * parts(outputs / groups, columns) * columns;
     return ways[step->algorithm]->packed(kernels, step, outputs, channels) + (bias ? wide : 0);
 }
 
-void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels, const char *weights, const char *bias)
+void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels,
+                      const char *weights, const char *bias)
 {
     int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = parts(own, columns);
     memset(step->weights, 0, (size_t)convolution_packed(kernels, step, outputs, channels, true) * sizeof(float));
@@ -66,19 +74,23 @@ int64_t convolution_scratch(const vme_model *model, model_step *step)
 vme_status convolution_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     vme_status status = ways[step->algorithm]->run(context, model, step, arena);
-    return status == VME_OK && step->algorithm != CONVOLUTION_DIRECT ? model_activate(context, model, step, arena) : status;
+    return status == VME_OK && step->algorithm != CONVOLUTION_DIRECT ? model_activate(context, model, step, arena)
+                                                                     : status;
 }
 
 static bool dense(const model_value *value) { return value->top + value->left + value->bottom + value->right == 0; }
 
-bool convolution_is_product(const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+bool convolution_is_product(const model_value *in, const model_value *addend, const model_value *out,
+                            const model_step *step)
 {
     const int32_t *p = step->p;
-    return p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1 && dense(in) && dense(out) && (addend == NULL || dense(addend));
+    return p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1 && dense(in) && dense(out)
+           && (addend == NULL || dense(addend));
 }
 
 /* ---- the direct one: its weights */
-static bool direct_possible(const vme_kernels *kernels, const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+static bool direct_possible(const vme_kernels *kernels, const model_value *in, const model_value *addend,
+                            const model_value *out, const model_step *step)
 {
     (void)kernels, (void)in, (void)addend, (void)out, (void)step;
     return true;
@@ -91,17 +103,20 @@ int64_t direct_packed(const vme_kernels *kernels, const model_step *step, int64_
     return groups * parts(outputs / groups, columns) * columns * step->k;
 }
 
-static rates_counted direct_work(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+static rates_counted direct_work(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                                 const model_step *step)
 {
     const vme_gemm_kernel *kernel = kernel_of(kernels);
     const int32_t *p = step->p;
     const double numbers = (double)direct_packed(kernels, step, out->c, in->c / p[GROUPS]);
     const bool joined = p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1;
-    const double rows = joined ? rates_tile_rows(kernel, out->n * out->h * out->w) : (double)(out->n * out->h) * rates_tile_rows(kernel, out->w);
+    const double rows = joined ? rates_tile_rows(kernel, out->n * out->h * out->w)
+                               : (double)(out->n * out->h) * rates_tile_rows(kernel, out->w);
     return (rates_counted){{[VME_RATE_PRODUCTS] = rows * numbers, [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
 }
 
-void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed)
+void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
+                 const char *weights, float *packed)
 {
     const int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = parts(own, columns);
     const int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
@@ -120,35 +135,45 @@ typedef struct convolution {
     const vme_model *model;
     const model_step *step;
     const vme_gemm_kernel *kernel;
-    const float *in, *addend;           /* what the window's first element is at the first output; first pixel; or NULL */
+    const float *in, *addend; /* what the window's first element is at the first output; first pixel; or NULL */
     float *out;
-    int64_t in_pixel, in_row, in_image, out_pixel, out_row, out_image, addend_pixel, addend_row, addend_image;      /* elements */
-    int64_t channels, outputs;          /* of a group */
-    int64_t images, height, width;      /* of the output */
-    int64_t lines, runs, run;           /* of the window: lines of runs, and a run's length */
-    int64_t next_line, next_run;        /* elements */
-    int64_t part_runs, part;            /* of a tile's sum: so many runs, or one part of a run */
+    int64_t in_pixel, in_row, in_image, out_pixel, out_row, out_image, addend_pixel, addend_row,
+        addend_image;              /* elements */
+    int64_t channels, outputs;     /* of a group */
+    int64_t images, height, width; /* of the output */
+    int64_t lines, runs, run;      /* of the window: lines of runs, and a run's length */
+    int64_t next_line, next_run;   /* elements */
+    int64_t part_runs, part;       /* of a tile's sum: so many runs, or one part of a run */
     int64_t panel, row_tiles, tiles, piece_tiles, pieces, group_slivers, slivers;
-    int64_t piece_slivers;              /* 1, or all of them where they are near, or many where sums go over a block of the input at a time */
-    model_curve_kernel *curve;          /* the activation, where it is one that bounds do not do */
-    bool product;                       /* of one image, tile by tile */
-    bool by_rows;                       /* a piece of rows with all slivers, then the next one, so that each thread has rows of its own from layer to layer */
-    int64_t block;                      /* of a run: so many numbers for all of a piece's slivers, then the next ones */
+    int64_t piece_slivers; /* 1, or all of them where they are near, or many where sums go over a block of the input at
+                              a time */
+    model_curve_kernel *curve; /* the activation, where it is one that bounds do not do */
+    bool product;              /* of one image, tile by tile */
+    bool by_rows;  /* a piece of rows with all slivers, then the next one, so that each thread has rows of its own from
+                      layer to layer */
+    int64_t block; /* of a run: so many numbers for all of a piece's slivers, then the next ones */
 } convolution;
 
-/* Sums of one sliver over the numbers k_first to k_end of each run, some of the runs, for tiles from `first` to `end`. `after`: the weights that are read next. */
-static void compute(const convolution *it, int64_t image, int64_t sliver, int64_t first, int64_t end, int64_t k_first, const float *after)
+/* Sums of one sliver over the numbers k_first to k_end of each run, some of the runs, for tiles from `first` to `end`.
+ * `after`: the weights that are read next. */
+static void compute(const convolution *it, int64_t image, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
+                    const float *after)
 {
     const model_step *step = it->step;
-    const int64_t columns = it->kernel->columns, group = sliver / it->group_slivers, before = sliver % it->group_slivers * columns;
+    const int64_t columns = it->kernel->columns, group = sliver / it->group_slivers,
+                  before = sliver % it->group_slivers * columns;
     const int64_t width = least(columns, it->outputs - before), column = group * it->outputs + before;
     const int64_t k_end = least(it->run, k_first + it->block);
-    const float *weights = step->weights + (sliver * step->k + k_first) * columns, *bias = step->bias + sliver * columns;
+    const float *weights = step->weights + (sliver * step->k + k_first) * columns,
+                *bias = step->bias + sliver * columns;
     const float *in = it->in + image * it->in_image + group * it->channels;
     float *out = it->out + image * it->out_image + column;
     vme_gemm_tile tile = {
-        .a_row = step->p[STRIDE_W] * it->in_pixel * 4, .c_row = it->out_pixel * 4,
-        .columns = (int)width, .accumulate = k_first > 0, .far = true,
+        .a_row = step->p[STRIDE_W] * it->in_pixel * 4,
+        .c_row = it->out_pixel * 4,
+        .columns = (int)width,
+        .accumulate = k_first > 0,
+        .far = true,
     };
     vme_gemm_layer layer = {.a_run = it->next_run * 4, .addend_row = it->addend_pixel * 4, .bounds = step->bounds};
     for (int64_t line = 0; line < it->lines; line++)
@@ -163,16 +188,20 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
                 layer.coming = (const char *)(done ? after : weights);
                 layer.coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first));
                 layer.bias = done && k_end == it->run ? bias : NULL;
-                int64_t y = first / it->row_tiles, place = first % it->row_tiles, x = place * it->width / it->row_tiles, next;
-                for (int64_t t = first; t < end; t++, x = next, layer.coming += layer.coming_step * layer.runs * tile.k) {
+                int64_t y = first / it->row_tiles, place = first % it->row_tiles, x = place * it->width / it->row_tiles,
+                        next;
+                for (int64_t t = first; t < end;
+                     t++, x = next, layer.coming += layer.coming_step * layer.runs * tile.k) {
                     if (vme_stopping(it->context))
                         return;
                     next = ++place * it->width / it->row_tiles;
-                    tile.a = (const char *)(from + y * step->p[STRIDE_H] * it->in_row + x * step->p[STRIDE_W] * it->in_pixel);
+                    tile.a = (const char *)(from + y * step->p[STRIDE_H] * it->in_row
+                                            + x * step->p[STRIDE_W] * it->in_pixel);
                     tile.c = (char *)(out + y * it->out_row + x * it->out_pixel);
                     tile.rows = (int)(next - x);
                     if (it->addend != NULL)
-                        layer.addend = (const char *)(it->addend + image * it->addend_image + y * it->addend_row + x * it->addend_pixel + column);
+                        layer.addend = (const char *)(it->addend + image * it->addend_image + y * it->addend_row
+                                                      + x * it->addend_pixel + column);
                     it->kernel->layer_tile(&tile, &layer);
                     for (int row = 0; row < tile.rows && layer.bias != NULL && it->curve != NULL; row++) {
                         float *made = (float *)(tile.c + row * tile.c_row);
@@ -187,14 +216,22 @@ static void compute(const convolution *it, int64_t image, int64_t sliver, int64_
             }
 }
 
-/* The same of a product, tile by tile: the output stays in the nearest cache between two parts of a sum, so that there can be more of them, which is more exact. */
-static void compute_product(const convolution *it, int64_t sliver, int64_t first, int64_t end, int64_t k_first, const float *after)
+/* The same of a product, tile by tile: the output stays in the nearest cache between two parts of a sum, so that there
+ * can be more of them, which is more exact. */
+static void compute_product(const convolution *it, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
+                            const float *after)
 {
     const model_step *step = it->step;
     const int64_t columns = it->kernel->columns, column = sliver * columns, k_end = least(it->run, k_first + it->block);
     const float *weights = step->weights + (sliver * step->k + k_first) * columns, *bias = step->bias + column;
-    vme_gemm_tile tile = {.a_row = it->in_pixel * 4, .c_row = it->out_pixel * 4, .columns = (int)least(columns, it->outputs - column), .far = true};
-    vme_gemm_layer layer = {.apart = true, .addend_row = it->addend_pixel * 4, .bounds = step->bounds, .coming = (const char *)after,
+    vme_gemm_tile tile = {.a_row = it->in_pixel * 4,
+                          .c_row = it->out_pixel * 4,
+                          .columns = (int)least(columns, it->outputs - column),
+                          .far = true};
+    vme_gemm_layer layer = {.apart = true,
+                            .addend_row = it->addend_pixel * 4,
+                            .bounds = step->bounds,
+                            .coming = (const char *)after,
                             .coming_step = least(VME_ALIGNMENT, parts(columns * 4, end - first))};
     for (int64_t t = first; t < end; t++) {
         const int64_t x = t * it->width / it->tiles;
@@ -237,8 +274,9 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
         const float *weights = it->step->weights + sliver * size;
         for (int64_t k = 0; k < it->run; k += it->block)
             for (int64_t s = 0; s < slivers && !vme_stopping(it->context); s++) {
-                const float *after = s + 1 < slivers ? weights + (s + 1) * size + k * row
-                    : k + it->block < it->run ? weights + (k + it->block) * row : weights + slivers * size;
+                const float *after = s + 1 < slivers           ? weights + (s + 1) * size + k * row
+                                     : k + it->block < it->run ? weights + (k + it->block) * row
+                                                               : weights + slivers * size;
                 if (it->product)
                     compute_product(it, sliver + s, first, least(it->tiles, first + it->piece_tiles), k, after);
                 else
@@ -251,13 +289,16 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
 /* What a tile sums at a time. Sums are the same however many rows are asked for. */
 static void divide_sums(convolution *it, int64_t whole_tiles, int64_t whole_panel, bool product, bool few, bool near)
 {
-    const int64_t blocks = few || it->lines * it->runs > 1 ? 1
-        : least(parts(least(CONVOLUTION_TILES_MOST, whole_tiles) * whole_panel * it->run * 4, CONVOLUTION_INPUT_NEAR),
-                parts(it->run, CONVOLUTION_BLOCK_LEAST));
+    const int64_t blocks = few || it->lines * it->runs > 1
+                               ? 1
+                               : least(parts(least(CONVOLUTION_TILES_MOST, whole_tiles) * whole_panel * it->run * 4,
+                                             CONVOLUTION_INPUT_NEAR),
+                                       parts(it->run, CONVOLUTION_BLOCK_LEAST));
     it->block = parts(it->run, blocks);
     it->product = product && it->step->p[GROUPS] == 1 && whole_tiles >= CONVOLUTION_MANY_TILES && !near;
-    const int64_t part = it->product ? CONVOLUTION_SUM_APART
-        : product || whole_tiles < CONVOLUTION_MANY_TILES ? CONVOLUTION_SUM : CONVOLUTION_SUM_OF_MANY;
+    const int64_t part = it->product                                       ? CONVOLUTION_SUM_APART
+                         : product || whole_tiles < CONVOLUTION_MANY_TILES ? CONVOLUTION_SUM
+                                                                           : CONVOLUTION_SUM_OF_MANY;
     it->part = parts(it->block, parts(it->block, part));
     it->part_runs = it->part < it->run ? 1 : parts(it->runs, parts(it->runs * it->run, part));
 }
@@ -266,10 +307,11 @@ static void divide_sums(convolution *it, int64_t whole_tiles, int64_t whole_pane
 static void divide_work(convolution *it, int64_t whole_tiles, bool near, int64_t threads, int64_t wanted)
 {
     const bool in_blocks = it->block < it->run;
-    it->piece_tiles = near ? CONVOLUTION_NEAR_TILES
-        : in_blocks ? least(least(CONVOLUTION_TILES_MOST, whole_tiles), it->tiles)
-        : most(1, least(CONVOLUTION_TILES_MOST, it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
-    int64_t groups = near ? 1 : it->slivers;            /* of slivers */
+    it->piece_tiles = near        ? CONVOLUTION_NEAR_TILES
+                      : in_blocks ? least(least(CONVOLUTION_TILES_MOST, whole_tiles), it->tiles)
+                                  : most(1, least(CONVOLUTION_TILES_MOST,
+                                                  it->kernel->work / (it->step->k * it->kernel->columns * it->panel)));
+    int64_t groups = near ? 1 : it->slivers; /* of slivers */
     if (in_blocks)
         groups = least(groups, parts(wanted, it->images * parts(it->tiles, it->piece_tiles)));
     it->piece_slivers = parts(it->slivers, groups);
@@ -285,19 +327,36 @@ static void divide_work(convolution *it, int64_t whole_tiles, bool near, int64_t
 }
 
 /* Rows of one image, or all rows of all; for so many threads. */
-static convolution lay_out(vme_context *context, const vme_model *model, const model_step *step, const model_band *band, int64_t images, int64_t threads)
+static convolution lay_out(vme_context *context, const vme_model *model, const model_step *step, const model_band *band,
+                           int64_t images, int64_t threads)
 {
     const model_value *in = band->in, *out = band->out, *addend = band->addend;
     const int32_t *p = step->p;
     char *arena = band->arena;
     bool runs_join = p[DILATION_W] == 1 && p[GROUPS] == 1 && in->pixel == in->c;
     convolution it = {
-        .context = context, .model = model, .step = step, .curve = model_curve_of(model, step), .kernel = kernel_of(model->kernels),
-        .in = model_pixel(in, arena, band->n, band->begin * p[STRIDE_H] - p[PAD_TOP], -p[PAD_LEFT]), .in_pixel = in->pixel, .in_row = in->row,
-        .in_image = in->image, .out = model_pixel(out, arena, band->n, band->begin, 0), .out_pixel = out->pixel, .out_row = out->row,
-        .out_image = out->image, .channels = in->c / p[GROUPS], .outputs = out->c / p[GROUPS], .images = images, .height = band->end - band->begin,
-        .width = out->w, .lines = runs_join ? 1 : p[KERNEL_H], .next_line = p[DILATION_H] * in->row,
-        .runs = runs_join ? p[KERNEL_H] : p[KERNEL_W], .next_run = runs_join ? p[DILATION_H] * in->row : p[DILATION_W] * in->pixel,
+        .context = context,
+        .model = model,
+        .step = step,
+        .curve = model_curve_of(model, step),
+        .kernel = kernel_of(model->kernels),
+        .in = model_pixel(in, arena, band->n, band->begin * p[STRIDE_H] - p[PAD_TOP], -p[PAD_LEFT]),
+        .in_pixel = in->pixel,
+        .in_row = in->row,
+        .in_image = in->image,
+        .out = model_pixel(out, arena, band->n, band->begin, 0),
+        .out_pixel = out->pixel,
+        .out_row = out->row,
+        .out_image = out->image,
+        .channels = in->c / p[GROUPS],
+        .outputs = out->c / p[GROUPS],
+        .images = images,
+        .height = band->end - band->begin,
+        .width = out->w,
+        .lines = runs_join ? 1 : p[KERNEL_H],
+        .next_line = p[DILATION_H] * in->row,
+        .runs = runs_join ? p[KERNEL_H] : p[KERNEL_W],
+        .next_run = runs_join ? p[DILATION_H] * in->row : p[DILATION_W] * in->pixel,
         .run = in->c / p[GROUPS] * (runs_join ? p[KERNEL_W] : 1),
     };
     if (addend != NULL) {
@@ -306,7 +365,7 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         it.addend_row = addend->row;
         it.addend_image = addend->image;
     }
-    int64_t width = out->w, height = out->h;            /* of the whole step */
+    int64_t width = out->w, height = out->h; /* of the whole step */
     const bool product = convolution_is_product(in, addend, out, step);
     if (product) {
         width *= height * out->n;
@@ -314,7 +373,8 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         it.width *= it.height * it.images;
         it.height = it.images = 1;
     }
-    const int64_t whole_panel = parts(width, parts(width, it.kernel->rows)), whole_tiles = height * parts(width, whole_panel);
+    const int64_t whole_panel = parts(width, parts(width, it.kernel->rows)),
+                  whole_tiles = height * parts(width, whole_panel);
     it.panel = parts(it.width, parts(it.width, it.kernel->rows));
     it.row_tiles = parts(it.width, it.panel);
     it.tiles = it.height * it.row_tiles;
@@ -344,4 +404,5 @@ void convolution_band(vme_context *context, const vme_model *model, const model_
     body(&it, 0, groups_of(&it) * it.pieces);
 }
 
-static const convolution_way direct = {"direct", direct_possible, direct_work, NULL, direct_packed, direct_pack, direct_run};
+static const convolution_way direct = {"direct",      direct_possible, direct_work, NULL,
+                                       direct_packed, direct_pack,     direct_run};

@@ -11,7 +11,7 @@ typedef struct convolution_way {
                      const model_value *out, const model_step *step);
     rates_counted (*work)(const vme_kernels *kernels, const model_value *in, const model_value *out,
                           const model_step *step);
-    int64_t (*scratch)(const vme_model *model, model_step *step);       /* bytes; sets the step's slots. NULL: none */
+    int64_t (*scratch)(const vme_model *model, model_step *step); /* bytes; sets the step's slots. NULL: none */
     /* Floats of weights, and how they are packed, to zeros. */
     int64_t (*packed)(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);
     void (*pack)(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,

@@ -1,5 +1,5 @@
-/* Depthwise convolution: as many groups as channels, each channel is made of its own. Rows of outputs go to the backend's kernel; margins of
- * zeros stand for the padding.
+/* Depthwise convolution: as many groups as channels, each channel is made of its own. Rows of outputs go to the
+ * backend's kernel; margins of zeros stand for the padding.
  *
  * Weights are packed as [kh][kw][channels], the bias behind them. */
 #include "models/depthwise.h"
@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-enum { PIECE = 1 << 16 };       /* products between two looks at the stop flag, or one output's */
+enum { PIECE = 1 << 16 }; /* products between two looks at the stop flag, or one output's */
 
 int64_t depthwise_packed(const model_step *step, int64_t channels) { return channels * (step->k + 1); }
 
@@ -35,8 +35,8 @@ typedef struct depthwise {
     const vme_model *model;
     const model_step *step;
     const model_band *band;
-    int64_t at_once;            /* outputs */
-    model_curve_kernel *curve;  /* or NULL */
+    int64_t at_once;           /* outputs */
+    model_curve_kernel *curve; /* or NULL */
 } depthwise;
 
 static void row(const depthwise *it, int64_t n, int64_t y)
@@ -45,11 +45,20 @@ static void row(const depthwise *it, int64_t n, int64_t y)
     const int32_t *p = it->step->p;
     char *arena = it->band->arena;
     vme_depthwise of = {
-        .channels = out->c, .kernel_h = p[KERNEL_H], .kernel_w = p[KERNEL_W], .in = model_pixel(in, arena, n, y * p[STRIDE_H] - p[PAD_TOP], -p[PAD_LEFT]),
-        .in_row = p[DILATION_H] * in->row, .in_column = p[DILATION_W] * in->pixel, .in_stride = p[STRIDE_W] * in->pixel,
-        .weights = it->step->weights, .bias = it->step->bias, .bounds = it->step->bounds,
-        .addend = addend == NULL ? NULL : model_pixel(addend, arena, n, y, 0), .addend_pixel = addend == NULL ? 0 : addend->pixel,
-        .out = model_pixel(out, arena, n, y, 0), .out_pixel = out->pixel,
+        .channels = out->c,
+        .kernel_h = p[KERNEL_H],
+        .kernel_w = p[KERNEL_W],
+        .in = model_pixel(in, arena, n, y * p[STRIDE_H] - p[PAD_TOP], -p[PAD_LEFT]),
+        .in_row = p[DILATION_H] * in->row,
+        .in_column = p[DILATION_W] * in->pixel,
+        .in_stride = p[STRIDE_W] * in->pixel,
+        .weights = it->step->weights,
+        .bias = it->step->bias,
+        .bounds = it->step->bounds,
+        .addend = addend == NULL ? NULL : model_pixel(addend, arena, n, y, 0),
+        .addend_pixel = addend == NULL ? 0 : addend->pixel,
+        .out = model_pixel(out, arena, n, y, 0),
+        .out_pixel = out->pixel,
     };
     for (int64_t left = out->w; left > 0 && !vme_stopping(it->context); left -= of.outputs) {
         of.outputs = left < it->at_once ? left : it->at_once;
@@ -74,7 +83,11 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
 static depthwise of_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
 {
     return (depthwise){
-        .context = context, .model = model, .step = step, .band = band, .at_once = PIECE / (band->out->c * step->k) / 28 * 28 + 28,
+        .context = context,
+        .model = model,
+        .step = step,
+        .band = band,
+        .at_once = PIECE / (band->out->c * step->k) / 28 * 28 + 28,
         .curve = model_curve_of(model, step),
     };
 }

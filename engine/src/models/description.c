@@ -42,14 +42,17 @@ static int64_t products_of(const model_value *made, int64_t each)
 
 static const char *algorithm_of(const model_step *step)
 {
-    return step->kind == STEP_NOTHING ? "nothing" : step->kind == STEP_DEPTHWISE ? "depthwise"
-           : step->kind == STEP_CONV || model_is_attention(step) ? vme_algorithm_name((int)step->algorithm) : "";
+    return step->kind == STEP_NOTHING                            ? "nothing"
+           : step->kind == STEP_DEPTHWISE                        ? "depthwise"
+           : step->kind == STEP_CONV || model_is_attention(step) ? vme_algorithm_name((int)step->algorithm)
+                                                                 : "";
 }
 
 static const char *kind_of(const model_step *step)
 {
     static const char *const curved[][CURVES] = {
-        {"Conv+gelu", "Conv+gelu tanh", "Conv+sigmoid", "Conv+silu", "Conv+mish"}, {"Gemm+gelu", "Gemm+gelu tanh", "Gemm+sigmoid", "Gemm+silu", "Gemm+mish"},
+        {"Conv+gelu", "Conv+gelu tanh", "Conv+sigmoid", "Conv+silu", "Conv+mish"},
+        {"Gemm+gelu", "Gemm+gelu tanh", "Gemm+sigmoid", "Gemm+silu", "Gemm+mish"},
     };
     const int curve = step->op == MODEL_CONV || step->op == MODEL_GEMM ? step->p[ACTIVATION] - ACTIVATION_CURVES : -1;
     return curve < 0 ? model_operator_name(step->op) : curved[step->op == MODEL_GEMM][curve];
@@ -61,9 +64,14 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
     const bool port = step->name == NULL && (step->kind == STEP_IMPORT || step->kind == STEP_EXPORT);
     const model_value *made = &model->value[step->out >= 0 ? step->out : step->in];
     *told = (vme_step){
-        .name = port ? made->name : step->name == NULL ? "" : step->name,
+        .name = port                 ? made->name
+                : step->name == NULL ? ""
+                                     : step->name,
         .kind = port ? (step->kind == STEP_IMPORT ? "Input" : "Output") : kind_of(step),
-        .algorithm = algorithm_of(step), .shape = made->shape, .rank = made->rank, .dtype = made->dtype,
+        .algorithm = algorithm_of(step),
+        .shape = made->shape,
+        .rank = made->rank,
+        .dtype = made->dtype,
     };
     if (step->kind == STEP_NOTHING)
         return;
@@ -73,15 +81,14 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
     } else if (step->op == MODEL_MATMUL && !port) {
         const model_value *left = &model->value[step->operand[0]];
         told->products = products_of(made, left->shape[left->rank - 1]);
-    }
-    else if (step->op == MODEL_ATTENTION && !port) {
+    } else if (step->op == MODEL_ATTENTION && !port) {
         const model_value *left = &model->value[step->operand[0]], *weights = &model->value[step->operand[1]];
         const int64_t keys = weights->shape[weights->rank - 1];
         told->products = products_of(made, keys + keys * left->shape[left->rank - 1] / made->shape[made->rank - 1]);
     }
     told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
     if (port)
-        told->bytes += told->bytes;         /* the caller's array is as large */
+        told->bytes += told->bytes; /* the caller's array is as large */
     for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
         told->bytes += bytes_of(model, step->operand[i]);
 }

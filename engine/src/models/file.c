@@ -1,4 +1,5 @@
-/* Reads a model file (docs/model-format.md): nothing in it is believed, every number is held against what it points into. */
+/* Reads a model file (docs/model-format.md): nothing in it is believed, every number is held against what it points
+ * into. */
 #include "models/file.h"
 #include "models/makers.h"
 #include "runtime/internal.h"
@@ -52,7 +53,8 @@ static vme_status check_view(const model_file *file, uint32_t number, const mode
         return DAMAGED("tensor %u is a view of tensor %u of %u", number, view->base, file->tensors);
     model_tensor_record base = model_file_tensor(file, view->base);
     if (base.kind == MODEL_VIEW || base.dtype != view->dtype || base.rank > MODEL_RANK)
-        return DAMAGED("tensor %u is a view of tensor %u, which is a view itself or of another dtype", number, view->base);
+        return DAMAGED("tensor %u is a view of tensor %u, which is a view itself or of another dtype", number,
+                       view->base);
     int64_t count = 1, low = view->offset, high = view->offset;
     bool fits = view->data_at == 0 && view->data_size == 0;
     for (uint32_t d = 0; d < base.rank; d++)
@@ -80,18 +82,21 @@ static vme_status check_tensor(const model_file *file, uint32_t number, const he
         return DAMAGED("tensor %u has %u dimensions, at most %d are known", number, tensor.rank, MODEL_RANK);
     int64_t count = 1;
     for (uint32_t d = 0; d < tensor.rank; d++)
-        if (tensor.shape[d] < 1 || __builtin_mul_overflow(count, tensor.shape[d], &count) || count > MODEL_ELEMENTS_MOST)
+        if (tensor.shape[d] < 1 || __builtin_mul_overflow(count, tensor.shape[d], &count)
+            || count > MODEL_ELEMENTS_MOST)
             return DAMAGED("dimension %u of tensor %u is %lld", d, number, (long long)tensor.shape[d]);
     if (tensor.kind == MODEL_VIEW)
         return check_view(file, number, &tensor);
     if (tensor.kind == MODEL_COMPUTED)
-        return tensor.data_at == 0 && tensor.data_size == 0 ? VME_OK : DAMAGED("tensor %u is computed, yet has data", number);
+        return tensor.data_at == 0 && tensor.data_size == 0 ? VME_OK
+                                                            : DAMAGED("tensor %u is computed, yet has data", number);
     if (tensor.kind != MODEL_CONSTANT)
         return DAMAGED("tensor %u is of the unknown kind %u", number, tensor.kind);
-    if (tensor.data_size != (uint64_t)count * (uint64_t)vme_dtype_size((vme_dtype)tensor.dtype) || tensor.data_at % VME_ALIGNMENT != 0
-        || tensor.data_at > head->weights_size || tensor.data_size > head->weights_size - tensor.data_at)
-        return DAMAGED("the data of tensor %u, %llu bytes at %llu, do not fit its shape or lie outside the weights", number,
-                       (unsigned long long)tensor.data_size, (unsigned long long)tensor.data_at);
+    if (tensor.data_size != (uint64_t)count * (uint64_t)vme_dtype_size((vme_dtype)tensor.dtype)
+        || tensor.data_at % VME_ALIGNMENT != 0 || tensor.data_at > head->weights_size
+        || tensor.data_size > head->weights_size - tensor.data_at)
+        return DAMAGED("the data of tensor %u, %llu bytes at %llu, do not fit its shape or lie outside the weights",
+                       number, (unsigned long long)tensor.data_size, (unsigned long long)tensor.data_at);
     return VME_OK;
 }
 
@@ -114,7 +119,8 @@ static vme_status check_node(const model_file *file, uint32_t number, const head
     return VME_OK;
 }
 
-/* Of sizes that calls choose, and the numbers that follow from them; what these come to is looked at when a plan is made. */
+/* Of sizes that calls choose, and the numbers that follow from them; what these come to is looked at when a plan is
+ * made. */
 static vme_status check_open(const model_file *file, const header *head)
 {
     for (uint32_t i = 0; i < file->opens; i++) {
@@ -123,8 +129,10 @@ static vme_status check_open(const model_file *file, const header *head)
         vme_status status = check_name(open.name_at, open.name_size, head->names_size, "open size", i);
         if (status != VME_OK)
             return status;
-        if (open.input >= file->inputs || open.dimension >= model_file_tensor(file, model_file_number(file->input_list, open.input)).rank)
-            return DAMAGED("open size %u is that of dimension %u of input %u, which is not there", i, open.dimension, open.input);
+        if (open.input >= file->inputs
+            || open.dimension >= model_file_tensor(file, model_file_number(file->input_list, open.input)).rank)
+            return DAMAGED("open size %u is that of dimension %u of input %u, which is not there", i, open.dimension,
+                           open.input);
     }
     for (uint32_t i = 0; i < file->varyings; i++) {
         model_varying_record varying;
@@ -134,7 +142,8 @@ static vme_status check_open(const model_file *file, const header *head)
             return status;
         if (varying.tensor >= file->tensors || varying.place >= PLACES || varying.first_term > file->terms
             || varying.terms > file->terms - varying.first_term)
-            return DAMAGED("varying number %u is number %u of tensor %u, of %u terms", i, varying.place, varying.tensor, varying.terms);
+            return DAMAGED("varying number %u is number %u of tensor %u, of %u terms", i, varying.place, varying.tensor,
+                           varying.terms);
         if (model_file_tensor(file, varying.tensor).kind == MODEL_CONSTANT)
             return DAMAGED("varying number %u is of tensor %u, a constant", i, varying.tensor);
     }
@@ -163,16 +172,18 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         return DAMAGED("it has format %u, this engine reads format %d; compile it again", head.version, MODEL_VERSION);
     if (head.flags != (head.opens == 0 ? 0 : MODEL_FLAG_OPEN) || head.file_size != size)
         return DAMAGED("its header says %llu bytes, it has %zu", (unsigned long long)head.file_size, size);
-    if (head.tensors > MODEL_TENSORS_MOST || head.nodes > MODEL_NODES_MOST || head.inputs > head.tensors || head.outputs > head.tensors
-        || head.operands > MODEL_OPERANDS_MOST || head.names_size > MODEL_NAMES_MOST || head.inputs < 1 || head.outputs < 1
-        || head.opens > MODEL_OPEN_MOST || head.varyings > (head.opens == 0 ? 0 : MODEL_VARYING_MOST)
+    if (head.tensors > MODEL_TENSORS_MOST || head.nodes > MODEL_NODES_MOST || head.inputs > head.tensors
+        || head.outputs > head.tensors || head.operands > MODEL_OPERANDS_MOST || head.names_size > MODEL_NAMES_MOST
+        || head.inputs < 1 || head.outputs < 1 || head.opens > MODEL_OPEN_MOST
+        || head.varyings > (head.opens == 0 ? 0 : MODEL_VARYING_MOST)
         || head.terms > (head.opens == 0 ? 0 : MODEL_TERMS_MOST))
-        return DAMAGED("%u tensors, %u nodes, %u inputs, %u outputs, %u operands and %u open sizes are not possible", head.tensors, head.nodes,
-                       head.inputs, head.outputs, head.operands, head.opens);
+        return DAMAGED("%u tensors, %u nodes, %u inputs, %u outputs, %u operands and %u open sizes are not possible",
+                       head.tensors, head.nodes, head.inputs, head.outputs, head.operands, head.opens);
     /* none of these sums can overflow: all counts are bounded above */
     uint64_t nodes = MODEL_HEADER + (uint64_t)head.tensors * sizeof(model_tensor_record);
     uint64_t inputs = nodes + (uint64_t)head.nodes * sizeof(model_node_record);
-    uint64_t outputs = inputs + 4ull * head.inputs, operands = outputs + 4ull * head.outputs, opens = operands + 4ull * head.operands;
+    uint64_t outputs = inputs + 4ull * head.inputs, operands = outputs + 4ull * head.outputs,
+             opens = operands + 4ull * head.operands;
     uint64_t varyings = opens + (uint64_t)head.opens * sizeof(model_open_record);
     uint64_t terms = varyings + (uint64_t)head.varyings * sizeof(model_varying_record);
     uint64_t names = terms + (uint64_t)head.terms * sizeof(model_term_record);
@@ -182,11 +193,24 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
                        (unsigned long long)head.weights_size, size);
     const char *base = bytes;
     *file = (model_file){
-        .tensors = head.tensors, .nodes = head.nodes, .inputs = head.inputs, .outputs = head.outputs, .operands = head.operands,
-        .tensor_records = base + MODEL_HEADER, .node_records = base + nodes, .input_list = base + inputs,
-        .output_list = base + outputs, .operand_list = base + operands, .names = base + names, .weights = base + weights,
-        .opens = head.opens, .varyings = head.varyings, .terms = head.terms,
-        .open_list = base + opens, .varying_list = base + varyings, .term_list = base + terms,
+        .tensors = head.tensors,
+        .nodes = head.nodes,
+        .inputs = head.inputs,
+        .outputs = head.outputs,
+        .operands = head.operands,
+        .tensor_records = base + MODEL_HEADER,
+        .node_records = base + nodes,
+        .input_list = base + inputs,
+        .output_list = base + outputs,
+        .operand_list = base + operands,
+        .names = base + names,
+        .weights = base + weights,
+        .opens = head.opens,
+        .varyings = head.varyings,
+        .terms = head.terms,
+        .open_list = base + opens,
+        .varying_list = base + varyings,
+        .term_list = base + terms,
     };
     vme_status status = VME_OK;
     for (uint32_t i = 0; status == VME_OK && i < file->tensors; i++)
@@ -194,7 +218,8 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
     for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++)
         status = check_node(file, i, &head);
     for (uint32_t i = 0; status == VME_OK && i < file->inputs + file->outputs; i++)
-        if (model_file_number(file->input_list, i) >= file->tensors)       /* the outputs' list follows */
-            status = DAMAGED("an input or output is tensor %u of %u", model_file_number(file->input_list, i), file->tensors);
+        if (model_file_number(file->input_list, i) >= file->tensors) /* the outputs' list follows */
+            status =
+                DAMAGED("an input or output is tensor %u of %u", model_file_number(file->input_list, i), file->tensors);
     return status == VME_OK ? check_open(file, &head) : status;
 }

@@ -9,45 +9,56 @@
 #include <stdint.h>
 
 enum {
-    MODEL_VERSION = 2, MODEL_HEADER = 128, MODEL_RANK = 8, MODEL_PARAMETERS = 24,
-    MODEL_TENSORS_MOST = 1 << 14, MODEL_NODES_MOST = 1 << 14, MODEL_OPERANDS_MOST = 1 << 16, MODEL_NAMES_MOST = 1 << 24,
-    MODEL_NODE_INPUTS = 256, MODEL_STEP_OPERANDS = 10, MODEL_NAME_MOST = 1 << 10,
-    MODEL_OPEN_MOST = 8, MODEL_VARYING_MOST = 1 << 17, MODEL_TERMS_MOST = 1 << 18, MODEL_EXPONENT_MOST = 4,
+    MODEL_VERSION = 2,
+    MODEL_HEADER = 128,
+    MODEL_RANK = 8,
+    MODEL_PARAMETERS = 24,
+    MODEL_TENSORS_MOST = 1 << 14,
+    MODEL_NODES_MOST = 1 << 14,
+    MODEL_OPERANDS_MOST = 1 << 16,
+    MODEL_NAMES_MOST = 1 << 24,
+    MODEL_NODE_INPUTS = 256,
+    MODEL_STEP_OPERANDS = 10,
+    MODEL_NAME_MOST = 1 << 10,
+    MODEL_OPEN_MOST = 8,
+    MODEL_VARYING_MOST = 1 << 17,
+    MODEL_TERMS_MOST = 1 << 18,
+    MODEL_EXPONENT_MOST = 4,
 };
-#define MODEL_FLAG_OPEN 1u                  /* of the header: there are open sizes */
-#define MODEL_ABSENT UINT32_MAX             /* an operand that is left out */
-#define MODEL_REFUSED "not a model file that this engine can run: "
+#define MODEL_FLAG_OPEN     1u         /* of the header: there are open sizes */
+#define MODEL_ABSENT        UINT32_MAX /* an operand that is left out */
+#define MODEL_REFUSED       "not a model file that this engine can run: "
 #define MODEL_ELEMENTS_MOST ((int64_t)1 << 40)
 
 enum { MODEL_COMPUTED, MODEL_CONSTANT, MODEL_VIEW };
 /* Numbers in files: an operator keeps its own. Below 32 those that work on images. */
 typedef enum model_op {
-    MODEL_CONV = 1,             /* x, weights [out, in, kh, kw], bias or absent, addend or absent */
-    MODEL_MAX_POOL,             /* x */
-    MODEL_GLOBAL_AVERAGE_POOL,  /* x */
-    MODEL_GEMM,                 /* x [n, in], weights [out, in], bias or absent */
-    MODEL_ADD,                  /* a, b of one shape */
-    MODEL_RELU,                 /* x */
-    MODEL_FLATTEN,              /* x to [n, the rest] */
-    MODEL_CLIP,                 /* x */
-    MODEL_AVERAGE_POOL,         /* x */
-    MODEL_CONCAT,               /* any number of values, side by side in their channels */
-    MODEL_SLICE,                /* x: channels of it that follow each other */
-    MODEL_SHUFFLE,              /* x, or two halves of it: channel i of GROUPS equal groups, for each i */
-    MODEL_COPY = 32,            /* x, broadcast and cast */
-    MODEL_UNARY,                /* x; parameters: vme_unary_op, dtype to compute in */
-    MODEL_BINARY,               /* a, b; vme_binary_op, dtype to compute in */
-    MODEL_WHERE,                /* condition, a, b */
-    MODEL_REDUCE,               /* x; vme_reduce_op, dtype to compute in, axes as bits; the result keeps them */
-    MODEL_MATMUL,               /* a, b */
-    MODEL_GATHER,               /* x, indices (int64) of dimensions in a row; the first of these */
+    MODEL_CONV = 1,            /* x, weights [out, in, kh, kw], bias or absent, addend or absent */
+    MODEL_MAX_POOL,            /* x */
+    MODEL_GLOBAL_AVERAGE_POOL, /* x */
+    MODEL_GEMM,                /* x [n, in], weights [out, in], bias or absent */
+    MODEL_ADD,                 /* a, b of one shape */
+    MODEL_RELU,                /* x */
+    MODEL_FLATTEN,             /* x to [n, the rest] */
+    MODEL_CLIP,                /* x */
+    MODEL_AVERAGE_POOL,        /* x */
+    MODEL_CONCAT,              /* any number of values, side by side in their channels */
+    MODEL_SLICE,               /* x: channels of it that follow each other */
+    MODEL_SHUFFLE,             /* x, or two halves of it: channel i of GROUPS equal groups, for each i */
+    MODEL_COPY = 32,           /* x, broadcast and cast */
+    MODEL_UNARY,               /* x; parameters: vme_unary_op, dtype to compute in */
+    MODEL_BINARY,              /* a, b; vme_binary_op, dtype to compute in */
+    MODEL_WHERE,               /* condition, a, b */
+    MODEL_REDUCE,              /* x; vme_reduce_op, dtype to compute in, axes as bits; the result keeps them */
+    MODEL_MATMUL,              /* a, b */
+    MODEL_GATHER,              /* x, indices (int64) of dimensions in a row; the first of these */
     /* x, addend or absent; logarithm or not, a float's bits: softmax(x * factor + addend) of rows */
     MODEL_SOFTMAX,
     /* x, scale, bias or absent; epsilon's bits: each row gets mean 0 and variance 1 first */
     MODEL_NORMALIZE,
-    MODEL_ACTIVATE,             /* x; model_curve */
-    MODEL_SCAN,                 /* x; vme_scan_op, dtype to compute in, axis */
-    MODEL_ARGSORT,              /* x; axis, whether the largest is first. Equal ones stay in order */
+    MODEL_ACTIVATE, /* x; model_curve */
+    MODEL_SCAN,     /* x; vme_scan_op, dtype to compute in, axis */
+    MODEL_ARGSORT,  /* x; axis, whether the largest is first. Equal ones stay in order */
     /* x, values, indices as MODEL_GATHER's; the first dimension, vme_binary_op of old and new or -1: the new one */
     MODEL_SCATTER,
     /* q, k transposed, v, addend or absent; a float's bits: softmax(q @ k * factor + addend) @ v */
@@ -58,23 +69,37 @@ typedef struct model_tensor_record {
     uint32_t name_at, name_size, dtype, rank;
     int64_t shape[MODEL_RANK];
     uint64_t data_at, data_size;
-    uint32_t kind, base;                    /* of a view: the tensor that it sees, which is no view */
-    int64_t offset, strides[MODEL_RANK];    /* of a view: elements of the base, as if it were contiguous */
+    uint32_t kind, base;                 /* of a view: the tensor that it sees, which is no view */
+    int64_t offset, strides[MODEL_RANK]; /* of a view: elements of the base, as if it were contiguous */
     uint32_t reserved[4];
 } model_tensor_record;
 /* Parameters of what has a window; `activation` of MODEL_GEMM, MODEL_ADD and MODEL_CLIP too. */
 enum {
-    KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PAD_TOP, PAD_LEFT, PAD_BOTTOM, PAD_RIGHT, DILATION_H, DILATION_W, GROUPS,
+    KERNEL_H,
+    KERNEL_W,
+    STRIDE_H,
+    STRIDE_W,
+    PAD_TOP,
+    PAD_LEFT,
+    PAD_BOTTOM,
+    PAD_RIGHT,
+    DILATION_H,
+    DILATION_W,
+    GROUPS,
     ACTIVATION,
-    LOW, HIGH,                  /* of ACTIVATION_CLIP: a float32's bits */
-    COUNT_PADDING,              /* MODEL_AVERAGE_POOL: whether padding counts, but for */
-    UNCOUNTED_BOTTOM, UNCOUNTED_RIGHT,      /* so much of it at the ends */
-    CHANNEL,                    /* MODEL_SLICE: the first one */
+    LOW,
+    HIGH,          /* of ACTIVATION_CLIP: a float32's bits */
+    COUNT_PADDING, /* MODEL_AVERAGE_POOL: whether padding counts, but for */
+    UNCOUNTED_BOTTOM,
+    UNCOUNTED_RIGHT, /* so much of it at the ends */
+    CHANNEL,         /* MODEL_SLICE: the first one */
     PARAMETERS_USED,
 };
 enum {
-    ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_CLIP,
-    ACTIVATION_CURVES,          /* and a model_curve: of MODEL_CONV and MODEL_GEMM only */
+    ACTIVATION_NONE,
+    ACTIVATION_RELU,
+    ACTIVATION_CLIP,
+    ACTIVATION_CURVES, /* and a model_curve: of MODEL_CONV and MODEL_GEMM only */
 };
 /* Parameter of MODEL_ACTIVATE: x * (1 + erf(x / sqrt(2))) / 2, the same by tanh, 1 / (1 + exp(-x)), x times that,
  * x * tanh(log(1 + exp(x))). */
@@ -87,7 +112,9 @@ typedef struct model_node_record {
     uint32_t reserved[2];
 } model_node_record;
 /* A size that each call chooses: what dimension of an input has it. */
-typedef struct model_open_record { uint32_t name_at, name_size, input, dimension; } model_open_record;
+typedef struct model_open_record {
+    uint32_t name_at, name_size, input, dimension;
+} model_open_record;
 /* A number of a tensor's record that follows from open sizes: the sum of some terms. Place 0 to 7: a size, 8: the
  * offset, 9 to 16: a stride. The label is of sizes of inputs and outputs. */
 typedef struct model_varying_record {
@@ -96,10 +123,10 @@ typedef struct model_varying_record {
 enum { PLACE_OFFSET = MODEL_RANK, PLACE_STRIDES, PLACES = PLACE_STRIDES + MODEL_RANK };
 typedef struct model_term_record {
     int64_t factor;
-    uint8_t exponents[MODEL_OPEN_MOST];     /* of each open size */
+    uint8_t exponents[MODEL_OPEN_MOST]; /* of each open size */
 } model_term_record;
 _Static_assert(sizeof(model_tensor_record) == 192 && sizeof(model_node_record) == 128 && sizeof(model_open_record) == 16
-               && sizeof(model_varying_record) == 24 && sizeof(model_term_record) == 16,
+                   && sizeof(model_varying_record) == 24 && sizeof(model_term_record) == 16,
                "records of the file have no holes");
 
 /* A file whose form is right: every number in a record is a place that exists. What operators want of their

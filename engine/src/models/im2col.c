@@ -1,8 +1,10 @@
-/* Convolutions as one matrix product each: what the window sees of a pixel is copied side by side (im2col), so that a tile's rows are pixels of any
- * rows of the image, and its sum is one run. That pays where rows of the image are far shorter than a tile is high, or runs are short.
+/* Convolutions as one matrix product each: what the window sees of a pixel is copied side by side (im2col), so that a
+ * tile's rows are pixels of any rows of the image, and its sum is one run. That pays where rows of the image are far
+ * shorter than a tile is high, or runs are short.
  *
- * Pixels are done in blocks, whose copies stay in the second cache beside a sliver of weights. Where there are blocks for all threads, each thread
- * does whole blocks in scratch memory of its own; else all do one part of a block after the other. What is computed is the same in both.
+ * Pixels are done in blocks, whose copies stay in the second cache beside a sliver of weights. Where there are blocks
+ * for all threads, each thread does whole blocks in scratch memory of its own; else all do one part of a block after
+ * the other. What is computed is the same in both.
  *
  * Packed weights are the direct algorithm's. */
 #include "models/convolution.h"
@@ -20,10 +22,11 @@
 #include <string.h>
 
 enum {
-    BLOCK_BYTES = 1 << 20,      /* of copies */
-    FLOATS = 16,                /* a line of a cache */
-    ROWS_MOST = 14, COLUMNS_MOST = 32,
-    RUN = 48,                   /* what beginning to copy a run costs, in Winograd's points */
+    BLOCK_BYTES = 1 << 20, /* of copies */
+    FLOATS = 16,           /* a line of a cache */
+    ROWS_MOST = 14,
+    COLUMNS_MOST = 32,
+    RUN = 48, /* what beginning to copy a run costs, in Winograd's points */
 };
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
@@ -32,21 +35,23 @@ typedef struct im2col {
     vme_context *context;
     const model_step *step;
     const vme_gemm_kernel *kernel;
-    const model_value *in, *out, *addend;       /* addend may be NULL */
+    const model_value *in, *out, *addend; /* addend may be NULL */
     char *arena;
     float *scratch;
-    bool joined;                                /* all pixels of the result, and of the addend, lie at one distance from the next */
-    int64_t pixels, row, panel, part;           /* row: floats from a pixel's copy to the next one's; part: of a sum, between two looks at the flag */
+    bool joined; /* all pixels of the result, and of the addend, lie at one distance from the next */
+    int64_t pixels, row, panel,
+        part; /* row: floats from a pixel's copy to the next one's; part: of a sum, between two looks at the flag */
     int64_t block_pixels, blocks, slivers;
-    int64_t block;                              /* that all threads do together */
+    int64_t block; /* that all threads do together */
 } im2col;
 
 static void lay_out(im2col *it, const model_value *out, const model_step *step)
 {
     it->pixels = out->n * out->h * out->w;
-    it->row = parts(step->k, FLOATS) * FLOATS + FLOATS;         /* equal places of all would share a set of the nearest cache */
+    it->row = parts(step->k, FLOATS) * FLOATS + FLOATS; /* equal places of all would share a set of the nearest cache */
     it->panel = parts(it->pixels, parts(it->pixels, it->kernel->rows));
-    const int64_t panels = parts(it->pixels, it->panel), each = most(1, BLOCK_BYTES / (it->panel * it->row * (int64_t)sizeof(float)));
+    const int64_t panels = parts(it->pixels, it->panel),
+                  each = most(1, BLOCK_BYTES / (it->panel * it->row * (int64_t)sizeof(float)));
     it->block_pixels = parts(panels, parts(panels, each)) * it->panel;
     it->blocks = parts(it->pixels, it->block_pixels);
     it->slivers = parts(out->c, it->kernel->columns);
@@ -61,13 +66,15 @@ static int64_t runs_of(const im2col *it, const model_step *step, int64_t *run)
     return join ? 1 : step->p[KERNEL_W];
 }
 
-static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend,
+                     const model_value *out, const model_step *step)
 {
     (void)kernels;
     return step->p[GROUPS] == 1 && !convolution_is_product(in, addend, out, step);
 }
 
-static rates_counted work(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+static rates_counted work(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                          const model_step *step)
 {
     im2col it = {.kernel = kernel_of(kernels), .in = in};
     int64_t run;
@@ -75,8 +82,10 @@ static rates_counted work(const vme_kernels *kernels, const model_value *in, con
     const int64_t runs = step->p[KERNEL_H] * runs_of(&it, step, &run);
     const double numbers = (double)(it.slivers * it.kernel->columns) * (double)step->k;
     return (rates_counted){{
-        [VME_RATE_PRODUCTS] = rates_tile_rows(it.kernel, it.pixels) * numbers, [VME_RATE_WEIGHTS] = numbers * sizeof(float),
-        [VME_RATE_POINTS_4] = (double)(it.pixels * runs) * RUN, [VME_RATE_BYTES] = (double)it.pixels * (double)step->k * sizeof(float),
+        [VME_RATE_PRODUCTS] = rates_tile_rows(it.kernel, it.pixels) * numbers,
+        [VME_RATE_WEIGHTS] = numbers * sizeof(float),
+        [VME_RATE_POINTS_4] = (double)(it.pixels * runs) * RUN,
+        [VME_RATE_BYTES] = (double)it.pixels * (double)step->k * sizeof(float),
     }};
 }
 
@@ -89,11 +98,16 @@ static int64_t scratch(const vme_model *model, model_step *step)
 }
 
 /* ---- the parts of a block */
-static int64_t block_count(const im2col *it, int64_t block) { return least(it->block_pixels, it->pixels - block * it->block_pixels); }
+static int64_t block_count(const im2col *it, int64_t block)
+{
+    return least(it->block_pixels, it->pixels - block * it->block_pixels);
+}
 static float *copies(const im2col *it, int64_t slot) { return it->scratch + slot * it->block_pixels * it->row; }
 
 /* Where a pixel of the result is: in its image's row, of which so many follow. */
-typedef struct place { int64_t n, y, x; } place;
+typedef struct place {
+    int64_t n, y, x;
+} place;
 static place place_of(const im2col *it, int64_t pixel)
 {
     return (place){pixel / it->out->w / it->out->h, pixel / it->out->w % it->out->h, pixel % it->out->w};
@@ -108,14 +122,17 @@ static void copy(const im2col *it, int64_t slot, int64_t block, int64_t begin, i
         const place at = place_of(it, block * it->block_pixels + i);
         float *to = copies(it, slot) + i * it->row;
         for (int64_t y = 0; y < p[KERNEL_H]; y++) {
-            const float *from = model_pixel(it->in, it->arena, at.n, at.y * p[STRIDE_H] - p[PAD_TOP] + y * p[DILATION_H], at.x * p[STRIDE_W] - p[PAD_LEFT]);
+            const float *from =
+                model_pixel(it->in, it->arena, at.n, at.y * p[STRIDE_H] - p[PAD_TOP] + y * p[DILATION_H],
+                            at.x * p[STRIDE_W] - p[PAD_LEFT]);
             for (int64_t r = 0; r < runs; r++, from += p[DILATION_W] * it->in->pixel, to += run)
                 memcpy(to, from, (size_t)run * sizeof(float));
         }
     }
 }
 
-/* What a tile makes lies in `made`: it gets bias, addend and bounds, and goes where it belongs, row of the image by row. */
+/* What a tile makes lies in `made`: it gets bias, addend and bounds, and goes where it belongs, row of the image by
+ * row. */
 static void write_out(const im2col *it, int64_t pixel, int64_t rows, int64_t sliver, float *made)
 {
     static const float nothing[COLUMNS_MOST];
@@ -123,7 +140,10 @@ static void write_out(const im2col *it, int64_t pixel, int64_t rows, int64_t sli
     for (int64_t row = 0, count; row < rows; row += count) {
         const place at = place_of(it, pixel + row);
         count = least(rows - row, it->out->w - at.x);
-        vme_gemm_tile tile = {.c = (char *)(made + row * columns), .c_row = columns * 4, .rows = (int)count, .columns = (int)least(columns, it->out->c - column)};
+        vme_gemm_tile tile = {.c = (char *)(made + row * columns),
+                              .c_row = columns * 4,
+                              .rows = (int)count,
+                              .columns = (int)least(columns, it->out->c - column)};
         vme_gemm_layer layer = {.runs = 1, .bias = nothing, .bounds = {-__builtin_inff(), __builtin_inff()}};
         if (it->addend != NULL) {
             layer.addend = (const char *)(model_pixel(it->addend, it->arena, at.n, at.y, at.x) + column);
@@ -150,12 +170,17 @@ static void multiply(const im2col *it, int64_t slot, int64_t block, int64_t begi
     for (int64_t sliver = begin; sliver < end; sliver++) {
         const float *b = it->step->weights + sliver * k * columns;
         const int64_t column = sliver * columns;
-        vme_gemm_layer layer = {.coming = (const char *)(b + k * columns), .coming_step = least(VME_ALIGNMENT, parts(columns * 4, parts(count, it->panel)))};
+        vme_gemm_layer layer = {.coming = (const char *)(b + k * columns),
+                                .coming_step = least(VME_ALIGNMENT, parts(columns * 4, parts(count, it->panel)))};
         for (int64_t first = 0; first < count; first += it->panel) {
             const int64_t pixel = block * it->block_pixels + first, rows = least(it->panel, count - first);
             const place at = place_of(it, pixel);
-            vme_gemm_tile tile = {.a_row = it->row * 4, .rows = (int)rows, .columns = (int)least(columns, it->out->c - column), .far = it->joined,
-                                  .c = (char *)made, .c_row = columns * 4};
+            vme_gemm_tile tile = {.a_row = it->row * 4,
+                                  .rows = (int)rows,
+                                  .columns = (int)least(columns, it->out->c - column),
+                                  .far = it->joined,
+                                  .c = (char *)made,
+                                  .c_row = columns * 4};
             if (it->joined) {
                 tile.c = (char *)(model_pixel(it->out, it->arena, at.n, at.y, at.x) + column);
                 tile.c_row = it->out->pixel * 4;
@@ -170,7 +195,9 @@ static void multiply(const im2col *it, int64_t slot, int64_t block, int64_t begi
                 if (it->joined && k0 + tile.k == k) {
                     layer.bias = it->step->bias + column;
                     layer.bounds = it->step->bounds;
-                    layer.addend = it->addend == NULL ? NULL : (const char *)(model_pixel(it->addend, it->arena, at.n, at.y, at.x) + column);
+                    layer.addend = it->addend == NULL
+                                       ? NULL
+                                       : (const char *)(model_pixel(it->addend, it->arena, at.n, at.y, at.x) + column);
                     layer.addend_row = it->addend == NULL ? 0 : it->addend->pixel * 4;
                 }
                 it->kernel->layer_tile(&tile, &layer);
@@ -184,7 +211,7 @@ static void multiply(const im2col *it, int64_t slot, int64_t block, int64_t begi
     }
 }
 
-/* ---- */
+/* ----  ---- */
 static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
     const im2col *it = argument;
@@ -208,13 +235,21 @@ static vme_status part_products(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-static bool without_margin(const model_value *value) { return value->top + value->left + value->bottom + value->right == 0; }
+static bool without_margin(const model_value *value)
+{
+    return value->top + value->left + value->bottom + value->right == 0;
+}
 
 static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     im2col it = {
-        .context = context, .step = step, .kernel = kernel_of(model->kernels), .in = &model->value[step->in], .out = &model->value[step->out],
-        .addend = step->addend < 0 ? NULL : &model->value[step->addend], .arena = arena,
+        .context = context,
+        .step = step,
+        .kernel = kernel_of(model->kernels),
+        .in = &model->value[step->in],
+        .out = &model->value[step->out],
+        .addend = step->addend < 0 ? NULL : &model->value[step->addend],
+        .arena = arena,
         .scratch = (float *)(arena + model->value[step->scratch].offset),
     };
     it.joined = without_margin(it.out) && (it.addend == NULL || without_margin(it.addend));
@@ -223,7 +258,8 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
         return vme_parallel_slots(context, step->slots, it.blocks, whole_blocks, &it);
     vme_status status = VME_OK;
     for (; status == VME_OK && it.block < it.blocks; it.block++) {
-        status = vme_parallel_apart(context, block_count(&it, it.block), it.kernel->work / 64 / step->k + 1, part_copies, &it);
+        status = vme_parallel_apart(context, block_count(&it, it.block), it.kernel->work / 64 / step->k + 1,
+                                    part_copies, &it);
         if (status == VME_OK)
             status = vme_parallel_apart(context, it.slivers, 1, part_products, &it);
     }

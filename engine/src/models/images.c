@@ -1,5 +1,5 @@
-/* Operators on images: how those below MODEL_COPY become steps. What puts images together or takes channels of one makes no step where values can be made where they
- * are read. */
+/* Operators on images: how those below MODEL_COPY become steps. What puts images together or takes channels of one
+ * makes no step where values can be made where they are read. */
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/model.h"
@@ -20,13 +20,16 @@ static vme_status window_check(uint32_t number, const int32_t p[PARAMETERS_USED]
 }
 
 /* Sizes of what a window makes of height and width; VME_BAD_VALUE unless `out` has them. */
-static vme_status window_shape(uint32_t number, const int32_t p[PARAMETERS_USED], const model_value *in, const model_value *out)
+static vme_status window_shape(uint32_t number, const int32_t p[PARAMETERS_USED], const model_value *in,
+                               const model_value *out)
 {
-    int64_t room[2] = {in->h + p[PAD_TOP] + p[PAD_BOTTOM], in->w + p[PAD_LEFT] + p[PAD_RIGHT]}, size[2] = {out->h, out->w};
+    int64_t room[2] = {in->h + p[PAD_TOP] + p[PAD_BOTTOM], in->w + p[PAD_LEFT] + p[PAD_RIGHT]},
+            size[2] = {out->h, out->w};
     for (int d = 0; d < 2; d++) {
         int64_t window = (int64_t)p[DILATION_H + d] * (p[KERNEL_H + d] - 1) + 1;
         if (window > room[d] || (room[d] - window) / p[STRIDE_H + d] + 1 != size[d])
-            return MODEL_WRONG(number, "makes %s %lld of %lld", d == 0 ? "height" : "width", (long long)size[d], (long long)room[d]);
+            return MODEL_WRONG(number, "makes %s %lld of %lld", d == 0 ? "height" : "width", (long long)size[d],
+                               (long long)room[d]);
         if (p[PAD_TOP + d] >= window || p[PAD_BOTTOM + d] >= window)
             return MODEL_WRONG(number, "has padding beyond its window");
     }
@@ -40,8 +43,8 @@ static bool is_weights(const model_making *it, uint32_t tensor)
     return it->model->value[tensor].kind == MODEL_CONSTANT && it->model->value[tensor].dtype == VME_FLOAT32;
 }
 
-vme_status model_make_product(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                              int step_number)
+vme_status model_make_product(model_making *it, uint32_t number, const model_node_record *node,
+                              const uint32_t *operands, model_step *step, int step_number)
 {
     vme_model *model = it->model;
     bool images = node->op == MODEL_CONV;
@@ -58,7 +61,8 @@ vme_status model_make_product(model_making *it, uint32_t number, const model_nod
         if (status != VME_OK)
             return status;
         if (step->p[GROUPS] < 1 || in->c % step->p[GROUPS] != 0 || out->c % step->p[GROUPS] != 0)
-            return MODEL_WRONG(number, "has %d groups, of %lld channels in and %lld out", step->p[GROUPS], (long long)in->c, (long long)out->c);
+            return MODEL_WRONG(number, "has %d groups, of %lld channels in and %lld out", step->p[GROUPS],
+                               (long long)in->c, (long long)out->c);
         if (step->p[GROUPS] > 1 && step->p[GROUPS] == in->c && in->c == out->c)
             step->kind = STEP_DEPTHWISE;
         if (weights.rank != 4 || weights.shape[2] != step->p[KERNEL_H] || weights.shape[3] != step->p[KERNEL_W])
@@ -72,10 +76,11 @@ vme_status model_make_product(model_making *it, uint32_t number, const model_nod
     }
     int64_t channels = in->c / step->p[GROUPS];
     if (weights.shape[1] != channels || weights.shape[0] != out->c)
-        return MODEL_WRONG(number, "makes %lld channels of %lld, its weights %lld of %lld", (long long)out->c, (long long)channels,
-                     (long long)weights.shape[0], (long long)weights.shape[1]);
+        return MODEL_WRONG(number, "makes %lld channels of %lld, its weights %lld of %lld", (long long)out->c,
+                           (long long)channels, (long long)weights.shape[0], (long long)weights.shape[1]);
     struct packing *packing = &it->packing[step_number];
-    *packing = (struct packing){.weights = true, .weights_at = weights.data_at, .outputs = out->c, .channels = channels};
+    *packing =
+        (struct packing){.weights = true, .weights_at = weights.data_at, .outputs = out->c, .channels = channels};
     step->k = channels * step->p[KERNEL_H] * step->p[KERNEL_W];
     if (node->inputs > 2 && operands[2] != MODEL_ABSENT) {
         model_tensor_record bias = model_file_tensor(it->file, operands[2]);
@@ -92,33 +97,35 @@ vme_status model_make_product(model_making *it, uint32_t number, const model_nod
     return VME_OK;
 }
 
-vme_status model_make_pool(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                           int step_number)
+vme_status model_make_pool(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                           model_step *step, int step_number)
 {
     (void)operands, (void)step_number;
     const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
     step->kind = node->op == MODEL_MAX_POOL ? STEP_MAX_POOL : STEP_AVERAGE_POOL;
     vme_status status = window_check(number, step->p);
-    if (status == VME_OK && (step->p[UNCOUNTED_BOTTOM] < 0 || step->p[UNCOUNTED_BOTTOM] > step->p[PAD_BOTTOM]
-                             || step->p[UNCOUNTED_RIGHT] < 0 || step->p[UNCOUNTED_RIGHT] > step->p[PAD_RIGHT]))
+    if (status == VME_OK
+        && (step->p[UNCOUNTED_BOTTOM] < 0 || step->p[UNCOUNTED_BOTTOM] > step->p[PAD_BOTTOM]
+            || step->p[UNCOUNTED_RIGHT] < 0 || step->p[UNCOUNTED_RIGHT] > step->p[PAD_RIGHT]))
         return MODEL_WRONG(number, "counts padding that is none");
     if (status == VME_OK)
         status = window_shape(number, step->p, in, out);
     return status != VME_OK || in->c == out->c ? status : MODEL_WRONG(number, "changes the channels");
 }
 
-vme_status model_make_global_average_pool(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
-                                          model_step *step, int step_number)
+vme_status model_make_global_average_pool(model_making *it, uint32_t number, const model_node_record *node,
+                                          const uint32_t *operands, model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
     const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
     step->kind = STEP_GLOBAL_AVERAGE_POOL;
     return in->rank == 4 && out->rank == 4 && out->n == in->n && out->c == in->c && out->h == 1 && out->w == 1
-        ? VME_OK : MODEL_WRONG(number, "does not make one pixel of each image");
+               ? VME_OK
+               : MODEL_WRONG(number, "does not make one pixel of each image");
 }
 
-vme_status model_make_add(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                          int step_number)
+vme_status model_make_add(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                          model_step *step, int step_number)
 {
     (void)step_number;
     const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
@@ -126,31 +133,37 @@ vme_status model_make_add(model_making *it, uint32_t number, const model_node_re
     if (node->inputs < 2 || operands[1] == MODEL_ABSENT)
         return MODEL_WRONG(number, "adds nothing");
     step->addend = (int)operands[1];
-    return model_same_shape(in, out) && model_same_shape(&it->model->value[step->addend], out) ? VME_OK : MODEL_WRONG(number, "adds other shapes");
+    return model_same_shape(in, out) && model_same_shape(&it->model->value[step->addend], out)
+               ? VME_OK
+               : MODEL_WRONG(number, "adds other shapes");
 }
 
-vme_status model_make_clip(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                           int step_number)
+vme_status model_make_clip(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                           model_step *step, int step_number)
 {
     (void)operands, (void)step_number;
     step->kind = STEP_CLIP;
     if (node->op == MODEL_RELU)
         step->bounds = (vme_bounds){0, __builtin_inff()};
-    return model_same_shape(&it->model->value[step->in], &it->model->value[step->out]) ? VME_OK : MODEL_WRONG(number, "changes the shape");
+    return model_same_shape(&it->model->value[step->in], &it->model->value[step->out])
+               ? VME_OK
+               : MODEL_WRONG(number, "changes the shape");
 }
 
-vme_status model_make_flatten(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                              int step_number)
+vme_status model_make_flatten(model_making *it, uint32_t number, const model_node_record *node,
+                              const uint32_t *operands, model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
     const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
     step->kind = STEP_FLATTEN;
-    return out->rank == 2 && out->n == in->n && out->c == in->c * in->h * in->w ? VME_OK : MODEL_WRONG(number, "does not make rows of images");
+    return out->rank == 2 && out->n == in->n && out->c == in->c * in->h * in->w
+               ? VME_OK
+               : MODEL_WRONG(number, "does not make rows of images");
 }
 
 /* Operands that nothing else claims lie in the result; others are copied there. */
-vme_status model_make_concat(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                             int step_number)
+vme_status model_make_concat(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                             model_step *step, int step_number)
 {
     (void)step_number;
     step->kind = STEP_NOTHING;
@@ -165,7 +178,8 @@ vme_status model_make_concat(model_making *it, uint32_t number, const model_node
         if (status != VME_OK)
             return status;
         model_value *part = &model->value[operands[i]];
-        if (part->rank != 4 || part->rank != out->rank || part->n != out->n || part->h != out->h || part->w != out->w || part->c > out->c - channel)
+        if (part->rank != 4 || part->rank != out->rank || part->n != out->n || part->h != out->h || part->w != out->w
+            || part->c > out->c - channel)
             return MODEL_WRONG(number, "puts together what does not fit");
         int at = (int)operands[i];
         if (part->within >= 0) {
@@ -184,28 +198,30 @@ vme_status model_make_concat(model_making *it, uint32_t number, const model_node
         model->value[at].inside = channel * 4;
         channel += part->c;
     }
-    return channel == out->c ? VME_OK : MODEL_WRONG(number, "makes %lld channels of %lld", (long long)out->c, (long long)channel);
+    return channel == out->c
+               ? VME_OK
+               : MODEL_WRONG(number, "makes %lld channels of %lld", (long long)out->c, (long long)channel);
 }
 
 /* Channels of an image, read where they lie. */
-vme_status model_make_slice(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                            int step_number)
+vme_status model_make_slice(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                            model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
     const model_value *in = &it->model->value[step->in];
     model_value *out = &it->model->value[step->out];
     int64_t channel = step->p[CHANNEL];
     step->kind = STEP_NOTHING;
-    if (in->rank != 4 || out->rank != 4 || out->n != in->n || out->h != in->h || out->w != in->w || channel < 0 || channel >= in->c
-        || out->c > in->c - channel)
+    if (in->rank != 4 || out->rank != 4 || out->n != in->n || out->h != in->h || out->w != in->w || channel < 0
+        || channel >= in->c || out->c > in->c - channel)
         return MODEL_WRONG(number, "takes channels that are not there");
     out->within = step->in;
     out->inside = channel * 4;
     return VME_OK;
 }
 
-vme_status model_make_shuffle(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                              int step_number)
+vme_status model_make_shuffle(model_making *it, uint32_t number, const model_node_record *node,
+                              const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     const model_value *in = &it->model->value[step->in], *out = &it->model->value[step->out];
@@ -216,8 +232,8 @@ vme_status model_make_shuffle(model_making *it, uint32_t number, const model_nod
             return MODEL_WRONG(number, "does not shuffle two halves");
         step->addend = (int)operands[1];
     }
-    if (in->rank != 4 || groups < 1 || out->c % groups != 0 || in->rank != out->rank || in->n != out->n || in->h != out->h || in->w != out->w
-        || in->c * node->inputs != out->c || node->inputs > 2)
+    if (in->rank != 4 || groups < 1 || out->c % groups != 0 || in->rank != out->rank || in->n != out->n
+        || in->h != out->h || in->w != out->w || in->c * node->inputs != out->c || node->inputs > 2)
         return MODEL_WRONG(number, "does not shuffle %d equal groups of channels", groups);
     return VME_OK;
 }

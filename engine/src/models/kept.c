@@ -1,10 +1,12 @@
-/* Prepared models in files: the backend and the algorithms that were chosen and the packed weights, so that the next process neither chooses nor packs, and processes
- * share the memory. Everything else about a model is made anew from its own file, which takes no time.
+/* Prepared models in files: the backend and the algorithms that were chosen and the packed weights, so that the next
+ * process neither chooses nor packs, and processes share the memory. Everything else about a model is made anew from
+ * its own file, which takes no time.
  *
- * Only files of this user that nobody else can write are mapped: who could shorten one could end the process. Who gives the path answers for its
- * being the one of this model file, engine, backend and CPU; sizes and counts are held against the model all the same, and no content of the packed
- * block can make a run leave its memory. A sum of all that follows the header tells of bytes that a disk or a crash has damaged: it is no digest, since
- * who can write here can write the engine, and takes a tenth of one's time. Little-endian, and of this machine only:
+ * Only files of this user that nobody else can write are mapped: who could shorten one could end the process. Who gives
+ * the path answers for its being the one of this model file, engine, backend and CPU; sizes and counts are held against
+ * the model all the same, and no content of the packed block can make a run leave its memory. A sum of all that follows
+ * the header tells of bytes that a disk or a crash has damaged: it is no digest, since who can write here can write the
+ * engine, and takes a tenth of one's time. Little-endian, and of this machine only:
  *
  *   kept_header, an algorithm's number for each step (a byte), zeros to a multiple of PAGE, the packed block */
 #include "models/kept.h"
@@ -51,7 +53,7 @@ static uint64_t sum_of(uint64_t sum, const char *bytes, size_t size)
     size_t at = 0;
     for (int i = 0; i < LANES; i++)
         lane[i] = sum + (uint64_t)i + size;
-    for (; at + BLOCK <= size; at += BLOCK) {       /* nearly as fast as memory is read */
+    for (; at + BLOCK <= size; at += BLOCK) { /* nearly as fast as memory is read */
         memcpy(word, bytes + at, BLOCK);
         mix(lane, word);
     }
@@ -65,8 +67,8 @@ static uint64_t sum_of(uint64_t sum, const char *bytes, size_t size)
     return sum ^ sum >> 32;
 }
 
-/* The same of the choices and the packed block, a piece after the other. `leave`: each piece of the mapping is let go of, and stays in the system's
- * cache: the model's own file may still be in memory, too. */
+/* The same of the choices and the packed block, a piece after the other. `leave`: each piece of the mapping is let go
+ * of, and stays in the system's cache: the model's own file may still be in memory, too. */
 static uint64_t sum_of_all(const char *choices, size_t count, const char *packed, size_t size, bool leave)
 {
     uint64_t sum = sum_of(0, choices, count);
@@ -81,26 +83,33 @@ static uint64_t sum_of_all(const char *choices, size_t count, const char *packed
     return sum;
 }
 
-static uint64_t with_backend(uint64_t sum, uint64_t backend) { return (sum ^ (backend + 1)) * UINT64_C(0x9e3779b97f4a7c15); }
+static uint64_t with_backend(uint64_t sum, uint64_t backend)
+{
+    return (sum ^ (backend + 1)) * UINT64_C(0x9e3779b97f4a7c15);
+}
 
 void kept_open(model_making *it, const char *path, size_t size)
 {
     const bool leave = it->spent != NULL;
     struct stat found;
     kept_header head;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);     /* nor is a pipe waited for */
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* nor is a pipe waited for */
     if (file < 0)
         return;
-    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0
-        && pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head && memcmp(head.magic, magic, sizeof magic) == 0 && head.model_bytes == size
+    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid()
+        && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0 && pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head
+        && memcmp(head.magic, magic, sizeof magic) == 0 && head.model_bytes == size
         && head.backend < (uint64_t)vme_backend_count() && vme_backend_available((int)head.backend)
         && (!vme_backend_forced() || (int)head.backend == vme_backend_current())
         && head.steps == (uint64_t)it->model->most_steps && head.packed_bytes <= (uint64_t)found.st_size
         && packed_at(head.steps) + head.packed_bytes == (uint64_t)found.st_size) {
-        void *map = mmap(NULL, (size_t)found.st_size, PROT_READ, leave ? MAP_PRIVATE : MAP_PRIVATE | MAP_POPULATE, file, 0);
+        void *map =
+            mmap(NULL, (size_t)found.st_size, PROT_READ, leave ? MAP_PRIVATE : MAP_PRIVATE | MAP_POPULATE, file, 0);
         const char *packed = map == MAP_FAILED ? NULL : (const char *)map + packed_at(head.steps);
         if (map != MAP_FAILED
-            && with_backend(sum_of_all((const char *)map + sizeof head, packed_at(head.steps) - sizeof head, packed, head.packed_bytes, leave), head.backend)
+            && with_backend(sum_of_all((const char *)map + sizeof head, packed_at(head.steps) - sizeof head, packed,
+                                       head.packed_bytes, leave),
+                            head.backend)
                    != head.sum)
             munmap(map, (size_t)found.st_size);
         else if (map != MAP_FAILED) {
@@ -119,7 +128,7 @@ char *kept_packed(const model_making *it)
         return NULL;
     kept_header head;
     memcpy(&head, it->model->map, sizeof head);
-    for (int s = 0; s < it->model->steps; s++)      /* others may have been forced since */
+    for (int s = 0; s < it->model->steps; s++) /* others may have been forced since */
         if (it->model->step[s].kind == STEP_CONV && it->model->step[s].algorithm != (model_algorithm)it->kept[s])
             return NULL;
     return head.packed_bytes == it->model->packed_bytes ? (char *)it->model->map + packed_at(head.steps) : NULL;
@@ -155,12 +164,15 @@ void kept_write(const vme_model *model, const char *path, size_t size)
         free(front);
         return;
     }
-    kept_header head = {.model_bytes = size, .packed_bytes = model->packed_bytes, .steps = (uint64_t)model->most_steps,
+    kept_header head = {.model_bytes = size,
+                        .packed_bytes = model->packed_bytes,
+                        .steps = (uint64_t)model->most_steps,
                         .backend = (uint64_t)vme_model_backend(model)};
     memcpy(head.magic, magic, sizeof magic);
     for (int s = 0; s < model->steps; s++)
         front[sizeof head + (size_t)s] = (char)model->step[s].algorithm;
-    head.sum = with_backend(sum_of_all(front + sizeof head, room - sizeof head, model->packed, model->packed_bytes, false), head.backend);
+    head.sum = with_backend(
+        sum_of_all(front + sizeof head, room - sizeof head, model->packed, model->packed_bytes, false), head.backend);
     memcpy(front, &head, sizeof head);
     /* on the disk before it has its name: after a loss of power there is a whole file or none */
     bool whole = put(file, front, room) && put(file, model->packed, model->packed_bytes) && fsync(file) == 0;

@@ -20,15 +20,14 @@ model_step model_step_empty(step_kind kind);
 vme_status model_as_image(model_making *it, uint32_t number, int tensor);
 void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right);
 
-#define MODEL_WRONG(node, format, ...) \
-    vme_fail(VME_BAD_VALUE, MODEL_REFUSED "node %u " format, node, ##__VA_ARGS__)
+#define MODEL_WRONG(node, format, ...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED "node %u " format, node, ##__VA_ARGS__)
 
 /* images.c: operators on images */
 model_make model_make_product, model_make_pool, model_make_global_average_pool, model_make_add, model_make_clip,
     model_make_flatten, model_make_concat, model_make_slice, model_make_shuffle;
 /* tensors.c: operators on tensors */
-model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce,
-    model_make_matmul, model_make_gather, model_make_scan, model_make_argsort, model_make_scatter;
+model_make model_make_copy, model_make_unary, model_make_binary, model_make_where, model_make_reduce, model_make_matmul,
+    model_make_gather, model_make_scan, model_make_argsort, model_make_scatter;
 /* rows.c: fused operators on rows of float32 */
 model_make model_make_softmax, model_make_normalize, model_make_activate;
 /* attention.c */

@@ -1,5 +1,6 @@
-/* Prepares a model, or a plan of one for other sizes: works out every shape and holds it against the file's, chooses layouts and margins, makes steps of the nodes, has every value get its
- * place in the arena (arena.c), and the weights packed (weights.c). The file's bytes are not needed afterwards.
+/* Prepares a model, or a plan of one for other sizes: works out every shape and holds it against the file's, chooses
+ * layouts and margins, makes steps of the nodes, has every value get its place in the arena (arena.c), and the weights
+ * packed (weights.c). The file's bytes are not needed afterwards.
  *
  * A model is never written again, so any number of sessions on any threads read it. */
 #include "models/model.h"
@@ -26,8 +27,9 @@
 #include <sys/mman.h>
 
 enum {
-    SPARE_PART = 3,                         /* of the file: what sums of weights may take besides. BERT's process takes less than ONNX Runtime's so */
-    CACHE_WAY = 4096,                       /* bytes: what lies so far apart wants the same lines of the nearest cache, on most CPUs */
+    SPARE_PART =
+        3, /* of the file: what sums of weights may take besides. BERT's process takes less than ONNX Runtime's so */
+    CACHE_WAY = 4096, /* bytes: what lies so far apart wants the same lines of the nearest cache, on most CPUs */
 };
 
 #define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
@@ -70,8 +72,14 @@ static uint32_t base_of(const model_making *it, uint32_t tensor)
     return value->kind == MODEL_VIEW ? (uint32_t)value->within : tensor;
 }
 
-bool model_is_constant(const model_making *it, uint32_t tensor) { return it->model->value[base_of(it, tensor)].kind == MODEL_CONSTANT; }
-static bool has_value(const model_making *it, uint32_t tensor) { return model_is_constant(it, tensor) || it->defined[base_of(it, tensor)] != 0; }
+bool model_is_constant(const model_making *it, uint32_t tensor)
+{
+    return it->model->value[base_of(it, tensor)].kind == MODEL_CONSTANT;
+}
+static bool has_value(const model_making *it, uint32_t tensor)
+{
+    return model_is_constant(it, tensor) || it->defined[base_of(it, tensor)] != 0;
+}
 
 /* Of what an input or a node makes. A view gives a part of its base a value. */
 static vme_status value_define(model_making *it, uint32_t tensor, const char *what)
@@ -87,8 +95,9 @@ static vme_status value_define(model_making *it, uint32_t tensor, const char *wh
 vme_status model_as_image(model_making *it, uint32_t number, int tensor)
 {
     model_value *value = &it->model->value[tensor];
-    bool dense = value->rank != 2 || ((value->shape[1] == 1 || value->strides[1] == 4)
-                                      && (value->shape[0] == 1 || value->strides[0] == 4 * value->shape[1]));
+    bool dense = value->rank != 2
+                 || ((value->shape[1] == 1 || value->strides[1] == 4)
+                     && (value->shape[0] == 1 || value->strides[0] == 4 * value->shape[1]));
     if (value->dtype != VME_FLOAT32 || model_is_constant(it, (uint32_t)tensor) || !dense
         || (value->rank != 2 && (value->rank != 4 || value->kind == MODEL_VIEW || value->plain)))
         return MODEL_WRONG(number, "wants images or matrices of float32 that no view sees, tensor %d is none", tensor);
@@ -122,11 +131,14 @@ static void image_strides(model_value *value)
     value->start = (value->top * value->row + value->left * value->pixel) * 4;
 }
 
-/* Elements from a row of c numbers to the next: a line more where a tile's rows would drive each other out of the nearest cache. */
+/* Elements from a row of c numbers to the next: a line more where a tile's rows would drive each other out of the
+ * nearest cache. */
 static int64_t row_apart(const model_value *value)
 {
-    return value->may_be_apart && value->n * value->h * value->w > 1 && value->c * (int64_t)sizeof(float) % CACHE_WAY == 0
-        ? value->c + VME_ALIGNMENT / (int64_t)sizeof(float) : value->c;
+    return value->may_be_apart && value->n * value->h * value->w > 1
+                   && value->c * (int64_t)sizeof(float) % CACHE_WAY == 0
+               ? value->c + VME_ALIGNMENT / (int64_t)sizeof(float)
+               : value->c;
 }
 
 /* Of a matrix between two products. */
@@ -143,13 +155,15 @@ static void not_apart(vme_model *model, int value)
         model->value[model_root(model, value)].may_be_apart = false;
 }
 
-/* Says which values' rows may lie apart: images that no operator on tensors sees, and matrices that only products do. */
+/* Says which values' rows may lie apart: images that no operator on tensors sees, and matrices that only products do.
+ */
 static void find_apart(vme_model *model)
 {
     for (int v = 0; v < model->values; v++) {
         model_value *value = &model->value[v];
         value->may_be_apart = value->channels_last
-            || (value->dtype == VME_FLOAT32 && value->rank == 2 && value->kind != MODEL_CONSTANT && value->kind != MODEL_VIEW && !value->plain);
+                              || (value->dtype == VME_FLOAT32 && value->rank == 2 && value->kind != MODEL_CONSTANT
+                                  && value->kind != MODEL_VIEW && !value->plain);
     }
     for (int v = 0; v < model->values; v++)
         if (model->value[v].within >= 0 && !model->value[v].channels_last)
@@ -158,7 +172,8 @@ static void find_apart(vme_model *model)
         const model_step *step = &model->step[s];
         const int used[] = {step->in, step->addend, step->out};
         for (int i = 0; i < 3; i++)
-            if (step->kind == STEP_TENSOR || (step->kind != STEP_CONV && used[i] >= 0 && !model->value[used[i]].channels_last))
+            if (step->kind == STEP_TENSOR
+                || (step->kind != STEP_CONV && used[i] >= 0 && !model->value[used[i]].channels_last))
                 not_apart(model, used[i]);
         for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
             not_apart(model, step->operand[i]);
@@ -186,7 +201,8 @@ static vme_status lay_out(vme_model *model)
     for (int v = 0; v < model->values; v++) {
         const model_value *value = &model->value[v];
         if (value->channels_last && value->within >= 0)
-            model_margin_widen(&model->value[model_root(model, v)], value->top, value->left, value->bottom, value->right);
+            model_margin_widen(&model->value[model_root(model, v)], value->top, value->left, value->bottom,
+                               value->right);
     }
     for (int v = 0; status == VME_OK && v < model->values; v++)
         if (model->value[v].channels_last && model->value[v].within < 0)
@@ -224,7 +240,7 @@ model_step model_step_empty(step_kind kind)
 static const struct {
     model_make *make;
     const char *name;
-    bool images;                /* works on images: its operand 0, operand 3 or (of two inputs) 1 and its result are ones */
+    bool images; /* works on images: its operand 0, operand 3 or (of two inputs) 1 and its result are ones */
 } operators[MODEL_OPS] = {
     [MODEL_CONV] = {model_make_product, "Conv", true},
     [MODEL_MAX_POOL] = {model_make_pool, "MaxPool", true},
@@ -262,18 +278,16 @@ static vme_status activation_read(uint32_t number, model_step *step)
     const bool product = step->op == MODEL_CONV || step->op == MODEL_GEMM;
     step->bounds = (vme_bounds){-__builtin_inff(), __builtin_inff()};
     switch (step->p[ACTIVATION]) {
-    case ACTIVATION_NONE:
-        return VME_OK;
-    case ACTIVATION_RELU:
-        step->bounds.low = 0;
-        return VME_OK;
+    case ACTIVATION_NONE: return VME_OK;
+    case ACTIVATION_RELU: step->bounds.low = 0; return VME_OK;
     case ACTIVATION_CLIP:
         memcpy(&step->bounds.low, &step->p[LOW], 4);
         memcpy(&step->bounds.high, &step->p[HIGH], 4);
         return step->bounds.low <= step->bounds.high ? VME_OK : MODEL_WRONG(number, "clips to no range");
     default:
         return product && step->p[ACTIVATION] >= ACTIVATION_CURVES && step->p[ACTIVATION] < ACTIVATION_CURVES + CURVES
-            ? VME_OK : MODEL_WRONG(number, "has the unknown activation %d", step->p[ACTIVATION]);
+                   ? VME_OK
+                   : MODEL_WRONG(number, "has the unknown activation %d", step->p[ACTIVATION]);
     }
 }
 
@@ -286,7 +300,8 @@ static vme_status make_node(model_making *it, uint32_t number)
     const bool images = operators[node.op].images;
     *step = model_step_empty(STEP_TENSOR);
     step->op = node.op;
-    step->name = it->model->base != NULL ? it->model->base->step[step_number].name : strndup(it->file->names + node.name_at, node.name_size);
+    step->name = it->model->base != NULL ? it->model->base->step[step_number].name
+                                         : strndup(it->file->names + node.name_at, node.name_size);
     if (step->name == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
     if (!images && node.inputs > MODEL_STEP_OPERANDS)
@@ -311,7 +326,9 @@ static vme_status make_node(model_making *it, uint32_t number)
     memcpy(step->p, node.parameters, sizeof step->p);
     if (images) {
         step->in = (int)operands[0];
-        if ((status = activation_read(number, step)) != VME_OK || (status = model_as_image(it, number, step->in)) != VME_OK || (status = model_as_image(it, number, step->out)) != VME_OK)
+        if ((status = activation_read(number, step)) != VME_OK
+            || (status = model_as_image(it, number, step->in)) != VME_OK
+            || (status = model_as_image(it, number, step->out)) != VME_OK)
             return status;
     }
     status = operators[node.op].make(it, number, &node, operands, step, step_number);
@@ -324,10 +341,12 @@ static void spread_layouts(vme_model *model)
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
         model_value *out = step->out < 0 ? NULL : &model->value[step->out];
-        if (!model_is_elementwise(step) || out->rank != 4 || out->dtype != VME_FLOAT32 || out->kind == MODEL_VIEW || out->plain)
+        if (!model_is_elementwise(step) || out->rank != 4 || out->dtype != VME_FLOAT32 || out->kind == MODEL_VIEW
+            || out->plain)
             continue;
         for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
-            if (step->operand[i] >= 0 && model->value[step->operand[i]].channels_last && model_same_shape(&model->value[step->operand[i]], out))
+            if (step->operand[i] >= 0 && model->value[step->operand[i]].channels_last
+                && model_same_shape(&model->value[step->operand[i]], out))
                 out->channels_last = true;
     }
 }
@@ -357,7 +376,7 @@ static vme_status make(model_making *it)
     int s = 0;
     for (uint32_t v = 0; v < file->tensors; v++)
         value_read(it, v);
-    for (int v = (int)file->tensors; v < model->values; v++)        /* scratch memory of steps, where it gets bytes */
+    for (int v = (int)file->tensors; v < model->values; v++) /* scratch memory of steps, where it gets bytes */
         model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first = -1, .within = -1};
     for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
         uint32_t tensor = model_file_number(file->input_list, i);
@@ -394,16 +413,23 @@ static vme_status make(model_making *it)
         status = backend_choose(model, it->kept != NULL);
     for (s = 0; status == VME_OK && s < model->steps; s++) {
         model_step *step = &model->step[s];
-        model_value *in = step->in < 0 ? NULL : &model->value[step->in], *out = step->out < 0 ? NULL : &model->value[step->out];
+        model_value *in = step->in < 0 ? NULL : &model->value[step->in],
+                    *out = step->out < 0 ? NULL : &model->value[step->out];
         /* the numbers of one pixel lie as they will */
-        if (step->kind == STEP_FLATTEN && in->bytes == out->bytes && in->h == 1 && in->w == 1 && in->image == in->c && out->within < 0) {
+        if (step->kind == STEP_FLATTEN && in->bytes == out->bytes && in->h == 1 && in->w == 1 && in->image == in->c
+            && out->within < 0) {
             step->kind = STEP_NOTHING;
             out->within = step->in;
         }
         if (step->kind == STEP_CONV || model_is_attention(step)) {
             int64_t bytes = 0;
-            const bool based = model->base != NULL && step->kind == STEP_CONV;     /* has the base's weights; attention has none, and chooses for its own sizes */
-            const model_algorithm chosen = based ? model->base->step[s].algorithm : it->kept != NULL ? (model_algorithm)it->kept[s] : CONVOLUTION_DIRECT;
+            const bool based =
+                model->base != NULL
+                && step->kind
+                       == STEP_CONV; /* has the base's weights; attention has none, and chooses for its own sizes */
+            const model_algorithm chosen = based              ? model->base->step[s].algorithm
+                                           : it->kept != NULL ? (model_algorithm)it->kept[s]
+                                                              : CONVOLUTION_DIRECT;
             status = algorithm_choose(model, step, based || it->kept != NULL ? &chosen : NULL, &bytes);
             scratch_needed(it, step, bytes);
         }
@@ -425,19 +451,22 @@ vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, v
     return vme_model_prepare(context, bytes, size, &(vme_model_options){.fixed = true}, made);
 }
 
-/* The arrays of a model and of its making, zeroed. Those of a plan, which VMs make, are charged; it has as many values and steps as its base, and scratch
- * memory of steps besides. */
+/* The arrays of a model and of its making, zeroed. Those of a plan, which VMs make, are charged; it has as many values
+ * and steps as its base, and scratch memory of steps besides. */
 static vme_status arrays_new(model_making *it)
 {
     vme_model *model = it->model;
     const model_file *file = it->file;
-    model->steps = model->base != NULL ? model->base->steps : (int)(file->inputs + file->nodes + file->operands + file->outputs);
+    model->steps =
+        model->base != NULL ? model->base->steps : (int)(file->inputs + file->nodes + file->operands + file->outputs);
     model->most_steps = model->steps;
     /* at most: parts of concatenations, and scratch memory of steps and of chains of two or more */
-    model->values = (model->base != NULL ? model->base->values : (int)(file->tensors + file->operands)) + model->steps + model->steps / 2;
+    model->values = (model->base != NULL ? model->base->values : (int)(file->tensors + file->operands)) + model->steps
+                    + model->steps / 2;
     const size_t values = (size_t)model->values, steps = (size_t)model->steps;
     if (model->base != NULL) {
-        size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *it->wanted) + steps * (sizeof *model->step + sizeof *it->packing);
+        size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *it->wanted)
+                       + steps * (sizeof *model->step + sizeof *it->packing);
         if (vme_context_charge(model->context, bytes) != VME_OK)
             return VME_NO_MEMORY;
         vme_context_note_peak(model->context);
@@ -450,12 +479,14 @@ static vme_status arrays_new(model_making *it)
     it->defined = calloc(file->tensors, sizeof *it->defined);
     it->wanted = calloc(values, sizeof *it->wanted);
     it->packing = calloc(steps, sizeof *it->packing);
-    return model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL || it->defined == NULL
-        || it->packing == NULL || it->wanted == NULL ? vme_fail(VME_NO_MEMORY, "no memory for a model") : VME_OK;
+    return model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL
+                   || it->defined == NULL || it->packing == NULL || it->wanted == NULL
+               ? vme_fail(VME_NO_MEMORY, "no memory for a model")
+               : VME_OK;
 }
 
-vme_status model_new(vme_context *context, const model_file *file, size_t size, const vme_model_options *options, vme_model *base,
-                     vme_model **made)
+vme_status model_new(vme_context *context, const model_file *file, size_t size, const vme_model_options *options,
+                     vme_model *base, vme_model **made)
 {
     model_making it = {.file = file, .model = calloc(1, sizeof *it.model)};
     if (it.model == NULL)
@@ -490,7 +521,8 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     return status;
 }
 
-vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options, vme_model **made)
+vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t size, const vme_model_options *options,
+                             vme_model **made)
 {
     model_file file;
     vme_model *model = NULL;

@@ -18,16 +18,16 @@
 
 struct vme_model {
     atomic_int refs;
-    vme_context *context;                   /* who paid */
-    const vme_kernels *kernels;             /* that the weights are packed for */
-    int values, steps, inputs, outputs;     /* values: tensors, then scratch */
-    int most_steps;                         /* that its file could have made */
+    vme_context *context;               /* who paid */
+    const vme_kernels *kernels;         /* that the weights are packed for */
+    int values, steps, inputs, outputs; /* values: tensors, then scratch */
+    int most_steps;                     /* that its file could have made */
     model_value *value;
     model_step *step;
-    int *input, *output;                    /* values */
+    int *input, *output; /* values */
     char *packed;
     size_t packed_bytes, arena_bytes;
-    bool fixed;                             /* algorithms are chosen by built-in rates */
+    bool fixed; /* algorithms are chosen by built-in rates */
     /* nanoseconds that a run is expected to take on one core of each backend; 0: it was none to choose from */
     double total[VME_BACKENDS_MOST];
     /* bytes that packed weights may take beyond plain ones, where that is no algorithm's only point */
@@ -36,15 +36,15 @@ struct vme_model {
     /* of a model with open sizes, which is never run itself: what plans are made of */
     int opens;
     model_open_record open[MODEL_OPEN_MOST];
-    char *front, *names;                    /* the file before its weights, and the names in there */
+    char *front, *names; /* the file before its weights, and the names in there */
     size_t front_bytes, file_bytes;
     /* MODEL_RANK of each input and then of each output; NULL: that size is fixed */
     char **label;
     /* of a plan */
-    vme_model *base;                        /* whose packed block and names it uses; NULL: it is none */
+    vme_model *base; /* whose packed block and names it uses; NULL: it is none */
     int64_t size[MODEL_OPEN_MOST];
-    size_t charged;                         /* bytes that the context was charged for beside the packed block */
-    void *map;                              /* the kept file that `packed` lies in; NULL: it is the context's memory */
+    size_t charged; /* bytes that the context was charged for beside the packed block */
+    void *map;      /* the kept file that `packed` lies in; NULL: it is the context's memory */
     size_t map_bytes;
 };
 

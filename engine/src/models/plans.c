@@ -1,8 +1,10 @@
-/* Models with open sizes: numbers of examples, lengths of sequences and the like, which each call chooses by the shapes of its inputs.
+/* Models with open sizes: numbers of examples, lengths of sequences and the like, which each call chooses by the shapes
+ * of its inputs.
  *
- * The file has every number that follows from such sizes as a sum of products of them (docs/model-format.md). A plan is the model of the same
- * file with these numbers worked out for the sizes of a call: it has steps, layouts and an arena of its own, and the algorithms and packed
- * weights of its base. Nothing that a file says of its numbers is believed: what comes out is looked at as any file. */
+ * The file has every number that follows from such sizes as a sum of products of them (docs/model-format.md). A plan is
+ * the model of the same file with these numbers worked out for the sizes of a call: it has steps, layouts and an arena
+ * of its own, and the algorithms and packed weights of its base. Nothing that a file says of its numbers is believed:
+ * what comes out is looked at as any file. */
 #include "models/plans.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -33,7 +35,8 @@ vme_status model_open(vme_model *model, const model_file *file, const void *byte
         memcpy(&varying, file->varying_list + i * sizeof varying, sizeof varying);
         for (size_t port = 0; port < ports && varying.place < PLACE_OFFSET; port++) {
             char **label = &model->label[port * MODEL_RANK + varying.place];
-            if (model_file_number(file->input_list, (uint32_t)port) != varying.tensor || *label != NULL)      /* the outputs' list follows */
+            if (model_file_number(file->input_list, (uint32_t)port) != varying.tensor
+                || *label != NULL) /* the outputs' list follows */
                 continue;
             *label = strndup(file->names + varying.label_at, varying.label_size);
             if (*label == NULL)
@@ -61,7 +64,8 @@ static bool power(int64_t base, int exponent, int64_t *value)
 }
 
 /* The number at these sizes; false: it is beyond 64 bits. */
-static bool worked_out(const model_file *file, const model_varying_record *varying, const int64_t *sizes, int64_t *value)
+static bool worked_out(const model_file *file, const model_varying_record *varying, const int64_t *sizes,
+                       int64_t *value)
 {
     *value = 0;
     for (uint32_t i = 0; i < varying->terms; i++) {
@@ -85,8 +89,9 @@ static vme_status does_not_work(const vme_model *model, const int64_t *sizes, vm
     const char *of_file = strstr(vme_message(), MODEL_REFUSED);
     snprintf(why, sizeof why, "%s", of_file == NULL ? vme_message() : of_file + strlen(MODEL_REFUSED));
     for (int i = 0; i < model->opens && length < sizeof list; i++)
-        length += (size_t)snprintf(list + length, sizeof list - length, "%s%.*s = %lld", i == 0 ? "" : ", ", (int)model->open[i].name_size,
-                                   model->names + model->open[i].name_at, (long long)sizes[i]);
+        length +=
+            (size_t)snprintf(list + length, sizeof list - length, "%s%.*s = %lld", i == 0 ? "" : ", ",
+                             (int)model->open[i].name_size, model->names + model->open[i].name_at, (long long)sizes[i]);
     return vme_fail(status, "this model does not work at %s: %.300s", list, why);
 }
 
@@ -105,8 +110,9 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
         if (!worked_out(&file, &varying, sizes, &value))
             status = vme_fail(VME_BAD_VALUE, "a size would be beyond 64 bits");
         char *record = front + (file.tensor_records - front) + varying.tensor * sizeof(model_tensor_record);
-        size_t at = varying.place < PLACE_OFFSET ? offsetof(model_tensor_record, shape) + varying.place * sizeof value
-                                                 : offsetof(model_tensor_record, offset) + (varying.place - PLACE_OFFSET) * sizeof value;
+        size_t at = varying.place < PLACE_OFFSET
+                        ? offsetof(model_tensor_record, shape) + varying.place * sizeof value
+                        : offsetof(model_tensor_record, offset) + (varying.place - PLACE_OFFSET) * sizeof value;
         memcpy(record + at, &value, sizeof value);
     }
     if (status == VME_OK)
@@ -114,7 +120,7 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
     if (status == VME_OK)
         status = model_new(context, &file, base->file_bytes, NULL, base, plan);
     if (status == VME_OK)
-        memcpy((*plan)->size, sizes, sizeof (*plan)->size);
+        memcpy((*plan)->size, sizes, sizeof(*plan)->size);
     else if (status == VME_BAD_VALUE)
         status = does_not_work(base, sizes, status);
     vme_scratch_free(context, front, base->front_bytes);
@@ -128,13 +134,15 @@ static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inpu
         vme_port port;
         vme_model_port(model, false, i, &port);
         if (inputs[i]->rank != port.rank)
-            return vme_fail(VME_BAD_SHAPE, "input '%s': expected %d dimensions, got %d", port.name, port.rank, inputs[i]->rank);
+            return vme_fail(VME_BAD_SHAPE, "input '%s': expected %d dimensions, got %d", port.name, port.rank,
+                            inputs[i]->rank);
     }
     for (int i = 0; i < model->opens; i++) {
         sizes[i] = inputs[model->open[i].input]->shape[model->open[i].dimension];
         if (sizes[i] < 1 || sizes[i] > SIZE_MOST)
             return vme_fail(VME_BAD_SHAPE, "input '%s': expected 1 to %d elements in dimension %u, got %lld",
-                            model->value[model->input[model->open[i].input]].name, SIZE_MOST, model->open[i].dimension, (long long)sizes[i]);
+                            model->value[model->input[model->open[i].input]].name, SIZE_MOST, model->open[i].dimension,
+                            (long long)sizes[i]);
     }
     return VME_OK;
 }
@@ -145,7 +153,8 @@ static vme_model *plan_kept(model_plans *plans, const int64_t *sizes)
     vme_model *found = NULL;
     pthread_mutex_lock(&plans->lock);
     for (int i = 0; i < PLANS_MOST && found == NULL; i++)
-        if (plans->kept[i].plan != NULL && memcmp(plans->kept[i].plan->size, sizes, MODEL_OPEN_MOST * sizeof *sizes) == 0) {
+        if (plans->kept[i].plan != NULL
+            && memcmp(plans->kept[i].plan->size, sizes, MODEL_OPEN_MOST * sizeof *sizes) == 0) {
             found = vme_model_ref(plans->kept[i].plan);
             plans->kept[i].used = ++plans->clock;
         }
@@ -169,7 +178,8 @@ static void plan_keep(model_plans *plans, vme_model *plan)
         vme_model_unref(old);
 }
 
-vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model, const vme_tensor *const *inputs, vme_model **plan)
+vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model, const vme_tensor *const *inputs,
+                      vme_model **plan)
 {
     int64_t sizes[MODEL_OPEN_MOST];
     if (model->opens == 0) {
@@ -179,7 +189,7 @@ vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model
     vme_status status = sizes_of(model, inputs, sizes);
     if (status != VME_OK || (*plan = plan_kept(plans, sizes)) != NULL)
         return status;
-    status = plan_new(context, model, sizes, plan);     /* two threads may make the same one */
+    status = plan_new(context, model, sizes, plan); /* two threads may make the same one */
     if (status == VME_OK)
         plan_keep(plans, *plan);
     return status;

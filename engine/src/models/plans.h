@@ -10,7 +10,7 @@
 vme_status model_open(vme_model *model, const model_file *file, const void *bytes, size_t size);
 void model_close(vme_model *model);
 enum { PLANS_MOST = 8 };
-typedef struct model_plans {                /* the plans that were used last */
+typedef struct model_plans { /* the plans that were used last */
     pthread_mutex_t lock;
     uint64_t clock;
     struct {

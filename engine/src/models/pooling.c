@@ -31,16 +31,19 @@ static void pool_row(const pooling *it, int64_t n, int64_t y)
     bool largest = it->step->kind == STEP_MAX_POOL;
     int64_t from_y, from_x, above = y * p[STRIDE_H] - p[PAD_TOP], ignored;
     vme_pooling window = {
-        .channels = in->c, .rows = seen(above, p[KERNEL_H], p[DILATION_H], 0, in->h, &from_y), .row_step = p[DILATION_H] * in->row,
+        .channels = in->c,
+        .rows = seen(above, p[KERNEL_H], p[DILATION_H], 0, in->h, &from_y),
+        .row_step = p[DILATION_H] * in->row,
         .column_step = p[DILATION_W] * in->pixel,
     };
     int64_t counted_rows = p[COUNT_PADDING] == 0 ? window.rows
-        : seen(above, p[KERNEL_H], p[DILATION_H], -p[PAD_TOP], in->h + p[PAD_BOTTOM] - p[UNCOUNTED_BOTTOM], &ignored);
+                                                 : seen(above, p[KERNEL_H], p[DILATION_H], -p[PAD_TOP],
+                                                        in->h + p[PAD_BOTTOM] - p[UNCOUNTED_BOTTOM], &ignored);
     for (int64_t x = 0; x < out->w && !vme_stopping(it->context); x++) {
         int64_t before = x * p[STRIDE_W] - p[PAD_LEFT];
         window.columns = seen(before, p[KERNEL_W], p[DILATION_W], 0, in->w, &from_x);
         window.out = model_pixel(out, arena, n, y, x);
-        if (window.rows == 0 || window.columns == 0) {      /* a window with holes may see nothing but padding */
+        if (window.rows == 0 || window.columns == 0) { /* a window with holes may see nothing but padding */
             for (int64_t i = 0; i < out->c; i++)
                 window.out[i] = largest ? -__builtin_inff() : 0;
             continue;
@@ -50,7 +53,8 @@ static void pool_row(const pooling *it, int64_t n, int64_t y)
             it->model->kernels->model.largest(&window);
         else {
             int64_t counted = p[COUNT_PADDING] == 0 ? window.columns
-                : seen(before, p[KERNEL_W], p[DILATION_W], -p[PAD_LEFT], in->w + p[PAD_RIGHT] - p[UNCOUNTED_RIGHT], &ignored);
+                                                    : seen(before, p[KERNEL_W], p[DILATION_W], -p[PAD_LEFT],
+                                                           in->w + p[PAD_RIGHT] - p[UNCOUNTED_RIGHT], &ignored);
             window.factor = 1 / (float)(counted_rows * counted);
             it->model->kernels->model.sum(&window);
         }
@@ -62,7 +66,12 @@ static void average(const pooling *it, int64_t n)
     const model_value *in = it->band->in;
     char *arena = it->band->arena;
     vme_pooling window = {
-        .channels = in->c, .rows = 1, .columns = in->w, .column_step = in->pixel, .out = model_pixel(it->band->out, arena, n, 0, 0), .factor = 1,
+        .channels = in->c,
+        .rows = 1,
+        .columns = in->w,
+        .column_step = in->pixel,
+        .out = model_pixel(it->band->out, arena, n, 0, 0),
+        .factor = 1,
     };
     for (int64_t y = 0; y < in->h && !vme_stopping(it->context); y++, window.more = true) {
         window.in = model_pixel(in, arena, n, y, 0);
@@ -85,13 +94,14 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
 
 vme_status pooling_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    enum { PIECE = 1 << 16 };       /* numbers read between two looks at the stop flag, or a row's */
+    enum { PIECE = 1 << 16 }; /* numbers read between two looks at the stop flag, or a row's */
     const model_band band = model_whole(model, step, arena);
     pooling it = {.context = context, .model = model, .step = step, .band = &band};
     const model_value *in = band.in, *out = band.out;
     bool whole = step->kind == STEP_GLOBAL_AVERAGE_POOL;
     int64_t window = whole ? in->h * in->w : (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
-    return vme_parallel_apart(context, whole ? out->n : out->n * out->h, PIECE / (out->w * out->c * window + 1) + 1, body, &it);
+    return vme_parallel_apart(context, whole ? out->n : out->n * out->h, PIECE / (out->w * out->c * window + 1) + 1,
+                              body, &it);
 }
 
 void pooling_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)

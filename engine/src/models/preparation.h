@@ -7,15 +7,15 @@
 typedef struct model_making {
     vme_model *model;
     const model_file *file;
-    int values, steps;          /* so far: parts of concatenations follow the tensors */
-    char *defined;              /* of each tensor: 0 it has no value yet, 1 parts of it have, 2 it has one */
-    bool *wanted;               /* constants that steps read as they are */
+    int values, steps; /* so far: parts of concatenations follow the tensors */
+    char *defined;     /* of each tensor: 0 it has no value yet, 1 parts of it have, 2 it has one */
+    bool *wanted;      /* constants that steps read as they are */
     struct packing {
-        bool weights, bias;                 /* there are some, which begin */
-        uint64_t weights_at, bias_at;       /* so far into the file's weights */
-        int64_t outputs, channels, at;      /* floats into the packed block */
-    } *packing;                 /* one a step */
-    const char *kept;           /* the kept file's choices, one a step; NULL: there is none */
+        bool weights, bias;            /* there are some, which begin */
+        uint64_t weights_at, bias_at;  /* so far into the file's weights */
+        int64_t outputs, channels, at; /* floats into the packed block */
+    } *packing;                        /* one a step */
+    const char *kept;                  /* the kept file's choices, one a step; NULL: there is none */
     /* weights from here on have not been given back, and end there; NULL: their bytes are not ours to spend */
     char *spent, *end;
 } model_making;

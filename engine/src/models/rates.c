@@ -1,7 +1,8 @@
-/* What a step costs: Q is counted, P, the rates, are built in, or measured once by running small convolutions of zeros; S is what starting a step
- * takes. Q is products of full tiles (a tile that is not full takes as long as one of RATES_ROWS_LEAST rows at least,
- * and each as long as RATES_TILE_ROWS rows more), numbers of Winograd's points and of other sums, bytes of weights and
- * of copies. Weights are on their way while products are made (vme_gemm_layer), so the longer of these two counts.
+/* What a step costs: Q is counted, P, the rates, are built in, or measured once by running small convolutions of zeros;
+ * S is what starting a step takes. Q is products of full tiles (a tile that is not full takes as long as one of
+ * RATES_ROWS_LEAST rows at least, and each as long as RATES_TILE_ROWS rows more), numbers of Winograd's points and of
+ * other sums, bytes of weights and of copies. Weights are on their way while products are made (vme_gemm_layer), so the
+ * longer of these two counts.
  *
  * Everything is about one core: what threads share makes no algorithm better than another. */
 #include "models/rates.h"
@@ -24,8 +25,8 @@
 #include <time.h>
 
 enum { ROUNDS_MOST = 9, ROUNDS_LEAST = 2 };
-static const double BOUND = 16;             /* times the built-in rates: what a measured one can be */
-static const double ENOUGH_NS = 1.5e6;        /* for the rounds of one algorithm */
+static const double BOUND = 16;        /* times the built-in rates: what a measured one can be */
+static const double ENOUGH_NS = 1.5e6; /* for the rounds of one algorithm */
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
@@ -39,7 +40,8 @@ double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
 
 double rates_cost(const rates_counted *made, const double rates[VME_RATES])
 {
-    const double products = made->of[VME_RATE_PRODUCTS] / rates[VME_RATE_PRODUCTS], weights = made->of[VME_RATE_WEIGHTS] / rates[VME_RATE_WEIGHTS];
+    const double products = made->of[VME_RATE_PRODUCTS] / rates[VME_RATE_PRODUCTS],
+                 weights = made->of[VME_RATE_WEIGHTS] / rates[VME_RATE_WEIGHTS];
     double ns = RATES_START_NS + (products > weights ? products : weights);
     for (int i = 0; i < VME_RATES; i++)
         ns += i == VME_RATE_PRODUCTS || i == VME_RATE_WEIGHTS ? 0 : made->of[i] / rates[i];
@@ -71,7 +73,8 @@ void trial_end(trial *it)
 
 static int64_t aligned(int64_t bytes) { return (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT; }
 
-/* The value at a place of its own from `at` on in the trial's arena, as it lies, whatever it is a part of; returns where the next one is. */
+/* The value at a place of its own from `at` on in the trial's arena, as it lies, whatever it is a part of; returns
+ * where the next one is. */
 static int64_t place(model_value *value, int64_t at, bool image)
 {
     value->kind = MODEL_COMPUTED;
@@ -88,7 +91,8 @@ static int64_t place(model_value *value, int64_t at, bool image)
     return at + aligned(size);
 }
 
-vme_status trial_begin(trial *it, vme_context *context, const vme_kernels *kernels, const model_value *values, const model_step *step, model_algorithm algorithm)
+vme_status trial_begin(trial *it, vme_context *context, const vme_kernels *kernels, const model_value *values,
+                       const model_step *step, model_algorithm algorithm)
 {
     *it = (trial){.model = {.context = context, .kernels = kernels, .value = it->value}, .step = *step};
     int *used[TRIAL_VALUES] = {&it->step.in, &it->step.addend, &it->step.out};
@@ -114,14 +118,17 @@ vme_status trial_begin(trial *it, vme_context *context, const vme_kernels *kerne
     it->weights_bytes = (size_t)convolution_packed(kernels, &it->step, outputs, channels, true) * sizeof(float);
     it->weights = zeros(context, it->weights_bytes);
     it->step.weights = it->weights;
-    it->step.bias = it->weights == NULL ? NULL : it->step.weights + convolution_packed(kernels, &it->step, outputs, channels, false);
+    it->step.bias = it->weights == NULL
+                        ? NULL
+                        : it->step.weights + convolution_packed(kernels, &it->step, outputs, channels, false);
     return it->weights == NULL ? VME_NO_MEMORY : VME_OK;
 }
 
 static vme_status trial_run(trial *it)
 {
     double began = now_ns();
-    vme_status status = (it->step.kind == STEP_CONV ? convolution_run : attention_run)(it->model.context, &it->model, &it->step, it->arena);
+    vme_status status = (it->step.kind == STEP_CONV ? convolution_run : attention_run)(it->model.context, &it->model,
+                                                                                       &it->step, it->arena);
     double ns = now_ns() - began;
     it->least = it->least == 0 || ns < it->least ? ns : it->least;
     return status;
@@ -129,14 +136,16 @@ static vme_status trial_run(trial *it)
 
 vme_status trials_run(trial *its, int count)
 {
-    const vme_wishes before = vme_wish((vme_wishes){.threads = 1, .kernels = its->model.kernels});      /* all are of one backend */
+    const vme_wishes before =
+        vme_wish((vme_wishes){.threads = 1, .kernels = its->model.kernels}); /* all are of one backend */
     vme_status status = VME_OK;
     for (int i = 0; status == VME_OK && i < count; i++) {
         status = trial_run(&its[i]);
-        its[i].least = 0;                   /* its memory was not there yet */
+        its[i].least = 0; /* its memory was not there yet */
     }
     double spent = 0;
-    for (int round = 0; status == VME_OK && round < ROUNDS_MOST && (round < ROUNDS_LEAST || spent < ENOUGH_NS * count); round++) {
+    for (int round = 0; status == VME_OK && round < ROUNDS_MOST && (round < ROUNDS_LEAST || spent < ENOUGH_NS * count);
+         round++) {
         double began = now_ns();
         for (int i = 0; status == VME_OK && i < count; i++)
             status = trial_run(&its[i]);
@@ -150,7 +159,10 @@ vme_status trials_run(trial *its, int count)
 enum { BACKENDS_MOST = 8 };
 static struct {
     pthread_mutex_t lock;
-    struct { const vme_kernels *kernels; double rates[VME_RATES]; } of[BACKENDS_MOST];      /* kernels NULL: free */
+    struct {
+        const vme_kernels *kernels;
+        double rates[VME_RATES];
+    } of[BACKENDS_MOST]; /* kernels NULL: free */
 } measured = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Where the backend's are, or will be; under the lock. */
@@ -176,21 +188,36 @@ void vme_rates_fixed(double rates[VME_RATES]) { rates_fixed(vme_kernels_current(
 
 static void image(model_value *value, int64_t side, int64_t channels, int64_t margin)
 {
-    *value = (model_value){.kind = MODEL_COMPUTED, .dtype = VME_FLOAT32, .rank = 4, .n = 1, .c = channels, .h = side, .w = side, .within = -1,
-                           .top = margin, .left = margin, .bottom = margin, .right = margin, .pixel = channels,
-                           .row = (side + 2 * margin) * channels, .image = (side + 2 * margin) * (side + 2 * margin) * channels};
+    *value = (model_value){.kind = MODEL_COMPUTED,
+                           .dtype = VME_FLOAT32,
+                           .rank = 4,
+                           .n = 1,
+                           .c = channels,
+                           .h = side,
+                           .w = side,
+                           .within = -1,
+                           .top = margin,
+                           .left = margin,
+                           .bottom = margin,
+                           .right = margin,
+                           .pixel = channels,
+                           .row = (side + 2 * margin) * channels,
+                           .image = (side + 2 * margin) * (side + 2 * margin) * channels};
 }
 
-/* A rate from one run: what its work of that kind takes of the time that the rates known so far leave. Out of bounds: the built-in one stays. */
+/* A rate from one run: what its work of that kind takes of the time that the rates known so far leave. Out of bounds:
+ * the built-in one stays. */
 static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counted *made, double ns)
 {
     rates_counted others = *made;
     others.of[rate] = 0;
-    if (rate == VME_RATE_PRODUCTS || rate == VME_RATE_WEIGHTS)      /* side by side: the run is one of which this takes longer */
+    if (rate == VME_RATE_PRODUCTS
+        || rate == VME_RATE_WEIGHTS) /* side by side: the run is one of which this takes longer */
         others.of[VME_RATE_PRODUCTS] = others.of[VME_RATE_WEIGHTS] = 0;
     double rest = ns - rates_cost(&others, rates);
     double found = rest > 0 ? made->of[rate] / rest : 0;
-    if (rate == VME_RATE_WEIGHTS)           /* and never at more than is built in: the run's own may all lie in a large third cache */
+    if (rate
+        == VME_RATE_WEIGHTS) /* and never at more than is built in: the run's own may all lie in a large third cache */
         found = found / RATES_FARTHER < rates[rate] ? found / RATES_FARTHER : rates[rate];
     if (found > rates[rate] / BOUND && found < rates[rate] * BOUND)
         rates[rate] = found;
@@ -199,20 +226,42 @@ static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counte
 static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
 {
     enum { SHAPES = 4 };
-    static const struct { int side, channels; model_algorithm algorithm; vme_rate rate; } shapes[SHAPES] = {
-        {28, 64, CONVOLUTION_DIRECT, VME_RATE_PRODUCTS}, {2, 384, CONVOLUTION_DIRECT, VME_RATE_WEIGHTS},
-        {56, 64, CONVOLUTION_WINOGRAD_2, VME_RATE_POINTS_2}, {56, 64, CONVOLUTION_WINOGRAD_4, VME_RATE_POINTS_4},
+    static const struct {
+        int side, channels;
+        model_algorithm algorithm;
+        vme_rate rate;
+    } shapes[SHAPES] = {
+        {28, 64, CONVOLUTION_DIRECT, VME_RATE_PRODUCTS},
+        {2, 384, CONVOLUTION_DIRECT, VME_RATE_WEIGHTS},
+        {56, 64, CONVOLUTION_WINOGRAD_2, VME_RATE_POINTS_2},
+        {56, 64, CONVOLUTION_WINOGRAD_4, VME_RATE_POINTS_4},
     };
     trial *its = calloc(SHAPES, sizeof *its);
-    vme_context *context = NULL;            /* nobody's: what it takes is the machine's, not a task's */
-    vme_status status = its == NULL ? vme_fail(VME_NO_MEMORY, "no memory for measuring") : vme_context_new(NULL, 0, &context);
+    vme_context *context = NULL; /* nobody's: what it takes is the machine's, not a task's */
+    vme_status status =
+        its == NULL ? vme_fail(VME_NO_MEMORY, "no memory for measuring") : vme_context_new(NULL, 0, &context);
     int begun = 0;
     for (; status == VME_OK && begun < SHAPES; begun++) {
         model_value values[2];
         const int channels = shapes[begun].channels;
-        model_step step = {.kind = STEP_CONV, .in = 0, .out = 1, .addend = -1, .k = 9 * channels, .bounds = {0, __builtin_inff()}, .p = {
-            [KERNEL_H] = 3, [KERNEL_W] = 3, [STRIDE_H] = 1, [STRIDE_W] = 1, [PAD_TOP] = 1, [PAD_LEFT] = 1, [PAD_BOTTOM] = 1, [PAD_RIGHT] = 1,
-            [DILATION_H] = 1, [DILATION_W] = 1, [GROUPS] = 1, [ACTIVATION] = ACTIVATION_RELU}};
+        model_step step = {.kind = STEP_CONV,
+                           .in = 0,
+                           .out = 1,
+                           .addend = -1,
+                           .k = 9 * channels,
+                           .bounds = {0, __builtin_inff()},
+                           .p = {[KERNEL_H] = 3,
+                                 [KERNEL_W] = 3,
+                                 [STRIDE_H] = 1,
+                                 [STRIDE_W] = 1,
+                                 [PAD_TOP] = 1,
+                                 [PAD_LEFT] = 1,
+                                 [PAD_BOTTOM] = 1,
+                                 [PAD_RIGHT] = 1,
+                                 [DILATION_H] = 1,
+                                 [DILATION_W] = 1,
+                                 [GROUPS] = 1,
+                                 [ACTIVATION] = ACTIVATION_RELU}};
         image(&values[0], shapes[begun].side, channels, 1);
         image(&values[1], shapes[begun].side, channels, 0);
         status = trial_begin(&its[begun], context, kernels, values, &step, shapes[begun].algorithm);
@@ -221,7 +270,8 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
         status = trials_run(its, SHAPES);
     rates_fixed(kernels, rates);
     for (int i = 0; status == VME_OK && i < SHAPES; i++) {
-        rates_counted made = convolution_way_of(shapes[i].algorithm)->work(kernels, &its[i].value[0], &its[i].value[2], &its[i].step);
+        rates_counted made =
+            convolution_way_of(shapes[i].algorithm)->work(kernels, &its[i].value[0], &its[i].value[2], &its[i].step);
         rate_from(rates, shapes[i].rate, &made, its[i].least);
     }
     rates[VME_RATE_BYTES] = rates[VME_RATE_WEIGHTS];
@@ -256,7 +306,8 @@ vme_status vme_rates_set(const double rates[VME_RATES])
     vme_rates_fixed(fixed);
     for (int i = 0; i < VME_RATES; i++)
         if (!(rates[i] > fixed[i] / BOUND && rates[i] < fixed[i] * BOUND))
-            return vme_fail(VME_BAD_VALUE, "rate %d: %g a nanosecond is beyond what a core does, %g", i, rates[i], fixed[i]);
+            return vme_fail(VME_BAD_VALUE, "rate %d: %g a nanosecond is beyond what a core does, %g", i, rates[i],
+                            fixed[i]);
     pthread_mutex_lock(&measured.lock);
     int place = place_of(vme_kernels_current());
     memcpy(measured.of[place].rates, rates, sizeof measured.of[place].rates);
@@ -265,7 +316,8 @@ vme_status vme_rates_set(const double rates[VME_RATES])
     return VME_OK;
 }
 
-double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const model_step *step, model_algorithm algorithm, const double rates[VME_RATES])
+double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const model_step *step,
+                       model_algorithm algorithm, const double rates[VME_RATES])
 {
     const model_value *out = &model->value[step->out];
     rates_counted made;
@@ -273,7 +325,8 @@ double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const
         made = attention_work(kernels, model, step, algorithm);
     else {
         made = convolution_way_of(algorithm)->work(kernels, &model->value[step->in], out, step);
-        if (algorithm != CONVOLUTION_DIRECT && model_curve_of(model, step) != NULL)        /* the direct one does it while a tile is near */
+        if (algorithm != CONVOLUTION_DIRECT
+            && model_curve_of(model, step) != NULL) /* the direct one does it while a tile is near */
             made.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
     }
     return rates_cost(&made, rates);
@@ -293,6 +346,8 @@ double vme_model_expected(const vme_model *model, int number)
     double rates[VME_RATES];
     rates_fixed(model->kernels, rates);
     if (!model->fixed)
-        (void)rates_known(model->kernels, rates);      /* without memory for it these are the built-in ones, or nearly */
-    return step->kind == STEP_CONV || model_is_attention(step) ? rates_algorithm(model, model->kernels, step, step->algorithm, rates) : rates_step(model, number, rates);
+        (void)rates_known(model->kernels, rates); /* without memory for it these are the built-in ones, or nearly */
+    return step->kind == STEP_CONV || model_is_attention(step)
+               ? rates_algorithm(model, model->kernels, step, step->algorithm, rates)
+               : rates_step(model, number, rates);
 }

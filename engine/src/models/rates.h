@@ -7,7 +7,9 @@
 #include "vme_search.h"
 
 /* The work of a step, of each kind. */
-typedef struct rates_counted { double of[VME_RATES]; } rates_counted;
+typedef struct rates_counted {
+    double of[VME_RATES];
+} rates_counted;
 /* Rows of tiles for `rows` that follow each other, as they cost. */
 double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows);
 /* Nanoseconds at these rates. */
@@ -24,11 +26,11 @@ vme_status rates_known(const vme_kernels *kernels, double rates[VME_RATES]);
 enum { TRIAL_OPERANDS = 4, TRIAL_VALUES = 4 + TRIAL_OPERANDS };
 typedef struct trial {
     vme_model model;
-    model_value value[TRIAL_VALUES];        /* in, addend, out, operands, scratch */
+    model_value value[TRIAL_VALUES]; /* in, addend, out, operands, scratch */
     model_step step;
     void *arena, *weights;
     size_t arena_bytes, weights_bytes;
-    double least;                           /* nanoseconds; 0: not run yet */
+    double least; /* nanoseconds; 0: not run yet */
 } trial;
 /* A trial of `step`, whose numbers of values are those of `values`. What it holds is for trial_end, also when it
  * fails. */

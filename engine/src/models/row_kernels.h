@@ -9,7 +9,7 @@ typedef void model_curve_kernel(int curve, int64_t n, const float *in, float *ou
 typedef struct model_row_kernels {
     /* out = in * factor + addend, which may be NULL; returns the most of out, whatever NaNs are there */
     float (*weigh)(int64_t n, const float *in, float factor, const float *addend, float *out);
-    float (*weigh_here)(int64_t n, float factor, const float *addend, float *out);         /* the same of out */
+    float (*weigh_here)(int64_t n, float factor, const float *addend, float *out); /* the same of out */
     void (*shift)(int64_t n, float by, float *out);
     void (*scale)(int64_t n, float by, float *out);
     float (*sum)(int64_t n, const float *in);

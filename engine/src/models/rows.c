@@ -1,5 +1,5 @@
-/* Steps over rows of float32 that would be many of the engine's operators, one after the other over all of the tensor: softmax, normalization, and
- * activations. A row stays in the nearest cache until it is done. */
+/* Steps over rows of float32 that would be many of the engine's operators, one after the other over all of the tensor:
+ * softmax, normalization, and activations. A row stays in the nearest cache until it is done. */
 #include "models/rows.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -15,14 +15,16 @@
 #include <math.h>
 #include <string.h>
 
-enum { PIECE = 1 << 13 };           /* numbers between two looks at the stop flag: at most a hundred nanoseconds for eight of them */
-enum { CHUNK = 512 };               /* exponentials that are aside at a time: on the stack */
+enum {
+    PIECE = 1 << 13
+}; /* numbers between two looks at the stop flag: at most a hundred nanoseconds for eight of them */
+enum { CHUNK = 512 }; /* exponentials that are aside at a time: on the stack */
 
 typedef struct rows {
     vme_context *context;
     const model_row_kernels *row_kernels;
     const model_step *step;
-    vme_tensor in, addend, scale, bias, out;        /* absent: data NULL */
+    vme_tensor in, addend, scale, bias, out; /* absent: data NULL */
     int64_t length;
     int curve;
 } rows;
@@ -72,7 +74,10 @@ static bool same_sizes(const model_value *a, const model_value *b)
     return a->rank == b->rank && memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->rank) == 0;
 }
 
-static bool is_row(const model_value *value, int64_t length) { return rows_lie(value) && value->rank == 1 && value->shape[0] == length; }
+static bool is_row(const model_value *value, int64_t length)
+{
+    return rows_lie(value) && value->rank == 1 && value->shape[0] == length;
+}
 
 /* ---- softmax(x * factor + addend) along the last dimension, or its logarithm */
 static void softmax_row(const rows *it, const float *in, const float *addend, float *out)
@@ -97,7 +102,8 @@ static vme_status softmax_body(void *argument, int64_t begin, int64_t end)
 {
     const rows *it = argument;
     for (int64_t i = begin; i < end && !vme_stopping(it->context); i++)
-        softmax_row(it, row_of(&it->in, i), it->addend.data == NULL ? NULL : row_of(&it->addend, i), (float *)row_of(&it->out, i));
+        softmax_row(it, row_of(&it->in, i), it->addend.data == NULL ? NULL : row_of(&it->addend, i),
+                    (float *)row_of(&it->out, i));
     return VME_OK;
 }
 
@@ -110,7 +116,10 @@ static vme_status run_rows(rows *it, vme_body *body)
 static vme_status run_softmax(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     rows it = {
-        .context = context, .row_kernels = model->kernels->rows, .step = step, .in = model_tensor(model, step->operand[0], arena),
+        .context = context,
+        .row_kernels = model->kernels->rows,
+        .step = step,
+        .in = model_tensor(model, step->operand[0], arena),
         .out = model_tensor(model, step->out, arena),
     };
     int64_t strides[VME_RANK_MOST];
@@ -126,16 +135,18 @@ static vme_status run_softmax(vme_context *context, const vme_model *model, cons
     return run_rows(&it, softmax_body);
 }
 
-vme_status model_make_softmax(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                              int step_number)
+vme_status model_make_softmax(model_making *it, uint32_t number, const model_node_record *node,
+                              const uint32_t *operands, model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
-    const model_value *in = row_operand(it, step->operand[0]), *addend = row_operand(it, step->operand[1]), *out = row_operand(it, step->out);
+    const model_value *in = row_operand(it, step->operand[0]), *addend = row_operand(it, step->operand[1]),
+                      *out = row_operand(it, step->out);
     step->run = run_softmax;
     if (step->operand[2] >= 0 || !rows_lie(in) || !rows_lie(out) || !same_sizes(in, out))
         return MODEL_WRONG(number, "does not read and make rows of float32");
     if (addend != NULL) {
-        vme_tensor added = model_tensor(it->model, step->operand[1], NULL), made = model_tensor(it->model, step->out, NULL);
+        vme_tensor added = model_tensor(it->model, step->operand[1], NULL),
+                   made = model_tensor(it->model, step->out, NULL);
         int64_t strides[VME_RANK_MOST];
         if (!rows_lie(addend) || addend->shape[addend->rank - 1] != out->shape[out->rank - 1]
             || vme_broadcast_strides(&added, &made, strides) != VME_OK)
@@ -155,7 +166,8 @@ static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
         float *out = (float *)row_of(&it->out, i);
         float mean = kernels->sum(n, in) / (float)n;
         float variance = kernels->centre(n, in, -mean, out) / (float)n;
-        kernels->normalize(n, 1 / sqrtf(variance + number_of(it->step->p[0])), (const float *)it->scale.data, (const float *)it->bias.data, out);
+        kernels->normalize(n, 1 / sqrtf(variance + number_of(it->step->p[0])), (const float *)it->scale.data,
+                           (const float *)it->bias.data, out);
     }
     return VME_OK;
 }
@@ -163,16 +175,20 @@ static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
 static vme_status run_normalize(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     rows it = {
-        .context = context, .row_kernels = model->kernels->rows, .step = step, .in = model_tensor(model, step->operand[0], arena),
-        .scale = model_tensor(model, step->operand[1], arena), .out = model_tensor(model, step->out, arena),
+        .context = context,
+        .row_kernels = model->kernels->rows,
+        .step = step,
+        .in = model_tensor(model, step->operand[0], arena),
+        .scale = model_tensor(model, step->operand[1], arena),
+        .out = model_tensor(model, step->out, arena),
     };
     if (step->operand[2] >= 0)
         it.bias = model_tensor(model, step->operand[2], arena);
     return run_rows(&it, normalize_body);
 }
 
-vme_status model_make_normalize(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                                int step_number)
+vme_status model_make_normalize(model_making *it, uint32_t number, const model_node_record *node,
+                                const uint32_t *operands, model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
     const model_value *in = row_operand(it, step->operand[0]), *scale = row_operand(it, step->operand[1]);
@@ -209,7 +225,11 @@ static vme_status activate_body(void *argument, int64_t begin, int64_t end)
 static vme_status activate_value(vme_context *context, const vme_model *model, int curve, int from, int to, char *arena)
 {
     rows it = {
-        .context = context, .row_kernels = model->kernels->rows, .curve = curve, .in = model_tensor(model, from, arena), .out = model_tensor(model, to, arena),
+        .context = context,
+        .row_kernels = model->kernels->rows,
+        .curve = curve,
+        .in = model_tensor(model, from, arena),
+        .out = model_tensor(model, to, arena),
     };
     const model_value *in = &model->value[from], *out = &model->value[to];
     const int64_t count = vme_elements(&it.out);
@@ -225,10 +245,13 @@ static vme_status activate_value(vme_context *context, const vme_model *model, i
         in = out;
     }
     if (out->channels_last) {
-        const bool joined = in->pixel == in->c && out->pixel == out->c;     /* else beside others' channels: pixel by pixel */
-        memcpy(image_shape, (int64_t[4]){out->n, out->h, joined ? out->w * out->c : out->w, out->c}, sizeof image_shape);
+        const bool joined =
+            in->pixel == in->c && out->pixel == out->c; /* else beside others' channels: pixel by pixel */
+        memcpy(image_shape, (int64_t[4]){out->n, out->h, joined ? out->w * out->c : out->w, out->c},
+               sizeof image_shape);
         memcpy(in_strides, (int64_t[4]){in->image * 4, in->row * 4, joined ? 4 : in->pixel * 4, 4}, sizeof in_strides);
-        memcpy(out_strides, (int64_t[4]){out->image * 4, out->row * 4, joined ? 4 : out->pixel * 4, 4}, sizeof out_strides);
+        memcpy(out_strides, (int64_t[4]){out->image * 4, out->row * 4, joined ? 4 : out->pixel * 4, 4},
+               sizeof out_strides);
         it.in.shape = it.out.shape = image_shape;
         it.in.strides = in_strides;
         it.out.strides = out_strides;
@@ -253,8 +276,8 @@ model_curve_kernel *model_curve_of(const vme_model *model, const model_step *ste
     return step->p[ACTIVATION] < ACTIVATION_CURVES ? NULL : model->kernels->rows->curve;
 }
 
-vme_status model_make_activate(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                               int step_number)
+vme_status model_make_activate(model_making *it, uint32_t number, const model_node_record *node,
+                               const uint32_t *operands, model_step *step, int step_number)
 {
     (void)node, (void)operands, (void)step_number;
     const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];

@@ -1,6 +1,7 @@
-/* Runs a prepared model: one step, or chain of steps (bands.c), after the other, each divided among threads. A session keeps its arena from run to run, so that a run
- * allocates nothing; runs of one session at the same time take arenas of their own. Of a model with open sizes it keeps plans, and one arena,
- * as large as the largest of them so far wants it. */
+/* Runs a prepared model: one step, or chain of steps (bands.c), after the other, each divided among threads. A session
+ * keeps its arena from run to run, so that a run allocates nothing; runs of one session at the same time take arenas of
+ * their own. Of a model with open sizes it keeps plans, and one arena, as large as the largest of them so far wants it.
+ */
 #include "models/bands.h"
 #include "models/model.h"
 #include "models/plans.h"
@@ -41,7 +42,7 @@ vme_status vme_session_new(vme_context *context, vme_model *model, vme_session *
     vme_session *session = calloc(1, sizeof *session);
     if (session == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a session");
-    if (model->opens == 0) {                    /* else the first run says how large it is */
+    if (model->opens == 0) { /* else the first run says how large it is */
         vme_status status = arena_new(context, model, &session->arena);
         if (status != VME_OK) {
             free(session);
@@ -75,14 +76,14 @@ static vme_status check_port(const vme_model *model, bool output, int number, co
     vme_model_port(model, output, number, &port);
     const char *what = output ? "output" : "input";
     if (tensor->dtype != port.dtype)
-        return vme_fail(VME_BAD_DTYPE, "%s '%s': expected %s, got %s", what, port.name, vme_dtype_name((vme_dtype)port.dtype),
-                        vme_dtype_name((vme_dtype)tensor->dtype));
+        return vme_fail(VME_BAD_DTYPE, "%s '%s': expected %s, got %s", what, port.name,
+                        vme_dtype_name((vme_dtype)port.dtype), vme_dtype_name((vme_dtype)tensor->dtype));
     bool same = tensor->rank == port.rank;
     for (int d = 0; same && d < port.rank; d++)
         same = tensor->shape[d] == port.shape[d];
     if (!same || !vme_is_contiguous(tensor))
-        return vme_fail(VME_BAD_SHAPE, "%s '%s': expected a contiguous array of %d dimensions and the model's shape", what, port.name,
-                        port.rank);
+        return vme_fail(VME_BAD_SHAPE, "%s '%s': expected a contiguous array of %d dimensions and the model's shape",
+                        what, port.name, port.rank);
     return output ? vme_check_output(tensor) : VME_OK;
 }
 
@@ -118,7 +119,8 @@ static vme_status arena_own(vme_session *session, const vme_model *plan, char **
 }
 
 /* `ns` is of vme_session_profile, else NULL. */
-static vme_status run_plan(vme_session *session, const vme_model *model, const vme_tensor *const *inputs, const vme_tensor *const *outputs, uint64_t *ns)
+static vme_status run_plan(vme_session *session, const vme_model *model, const vme_tensor *const *inputs,
+                           const vme_tensor *const *outputs, uint64_t *ns)
 {
     vme_context *context = session->context;
     vme_status status = VME_OK;
@@ -148,9 +150,11 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
         if (step->chain.steps > 0)
             status = chain_run(context, model, s, arena, inputs, ns == NULL ? NULL : ns + s);
         else
-            status = step_run(context, model, step, arena, step->kind == STEP_IMPORT ? inputs[step->port]
-                              : step->kind == STEP_EXPORT ? outputs[step->port] : NULL);
-        if (status == VME_OK && vme_stopping(context))      /* the last pieces may have ended early */
+            status = step_run(context, model, step, arena,
+                              step->kind == STEP_IMPORT   ? inputs[step->port]
+                              : step->kind == STEP_EXPORT ? outputs[step->port]
+                                                          : NULL);
+        if (status == VME_OK && vme_stopping(context)) /* the last pieces may have ended early */
             status = vme_stopped_here(context);
         if (ns != NULL && step->chain.steps == 0)
             ns[s] = model_now_ns() - began;
@@ -163,7 +167,8 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     return status;
 }
 
-static vme_status run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs, uint64_t *ns)
+static vme_status run(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs,
+                      uint64_t *ns)
 {
     vme_model *plan;
     vme_status status = vme_session_plan(session, inputs, &plan);
@@ -179,7 +184,8 @@ vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs
     return run(session, inputs, outputs, NULL);
 }
 
-vme_status vme_session_profile(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs, uint64_t *ns)
+vme_status vme_session_profile(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs,
+                               uint64_t *ns)
 {
     return run(session, inputs, outputs, ns);
 }

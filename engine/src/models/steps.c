@@ -1,5 +1,5 @@
-/* What steps of each kind do: whole, or some rows of one image for a chain (bands.c). Steps that have a file of their own are called there; here are
- * those that move numbers, add and clip, and the zeros around what convolutions read. */
+/* What steps of each kind do: whole, or some rows of one image for a chain (bands.c). Steps that have a file of their
+ * own are called there; here are those that move numbers, add and clip, and the zeros around what convolutions read. */
 #include "models/steps.h"
 #include "models/convolution.h"
 #include "models/depthwise.h"
@@ -15,16 +15,19 @@
 #include <time.h>
 
 enum {
-    PIECE = 1 << 16,            /* numbers that are moved or added between two looks at the stop flag */
-    CLEARED_PIECE = 1 << 20,    /* bytes that are cleared, where memory may be touched for the first time */
+    PIECE = 1 << 16,         /* numbers that are moved or added between two looks at the stop flag */
+    CLEARED_PIECE = 1 << 20, /* bytes that are cleared, where memory may be touched for the first time */
 };
 
 model_band model_whole(const vme_model *model, const model_step *step, char *arena)
 {
     const model_value *out = step->out < 0 ? NULL : &model->value[step->out];
     return (model_band){
-        .in = step->in < 0 ? NULL : &model->value[step->in], .addend = step->addend < 0 ? NULL : &model->value[step->addend], .out = out,
-        .arena = arena, .end = out == NULL ? 0 : out->h,
+        .in = step->in < 0 ? NULL : &model->value[step->in],
+        .addend = step->addend < 0 ? NULL : &model->value[step->addend],
+        .out = out,
+        .arena = arena,
+        .end = out == NULL ? 0 : out->h,
     };
 }
 
@@ -41,7 +44,7 @@ typedef struct rows {
     const vme_model *model;
     const model_step *step;
     const model_value *in, *addend, *out;
-    char *arena, *outside;      /* the caller's array of an import or export */
+    char *arena, *outside; /* the caller's array of an import or export */
 } rows;
 
 /* Channels last to channels first, or back, one row of pixels. */
@@ -50,7 +53,8 @@ static void turn_row(const rows *it, const model_value *value, int64_t n, int64_
     int64_t plane = value->h * value->w * 4, pixel = value->pixel * 4, at_once = PIECE / value->c + 1;
     vme_move2 *transpose = it->model->kernels->move.transpose[2];
     for (int64_t x = 0; x < value->w && !vme_stopping(it->context); x += at_once) {
-        char *row = (char *)model_pixel(value, it->arena, n, y, x), *far = outside + ((n * value->c * value->h + y) * value->w + x) * 4;
+        char *row = (char *)model_pixel(value, it->arena, n, y, x),
+             *far = outside + ((n * value->c * value->h + y) * value->w + x) * 4;
         int64_t pixels = value->w - x < at_once ? value->w - x : at_once;
         if (inward)
             transpose(pixels, value->c, far, 4, plane, row, pixel, 4);
@@ -59,7 +63,8 @@ static void turn_row(const rows *it, const model_value *value, int64_t n, int64_
     }
 }
 
-/* Runs of numbers that lie together in every value of a row: of so many pixels of a row as are done at once where all do, else of one. */
+/* Runs of numbers that lie together in every value of a row: of so many pixels of a row as are done at once where all
+ * do, else of one. */
 static void do_runs(const rows *it, int64_t n, int64_t y)
 {
     const vme_model_kernels *kernels = &it->model->kernels->model;
@@ -68,20 +73,14 @@ static void do_runs(const rows *it, int64_t n, int64_t y)
     int64_t at_once = joined ? PIECE / out->c + 1 : 1;
     for (int64_t x = 0; x < out->w && !vme_stopping(it->context); x += at_once) {
         int64_t count = joined ? (out->w - x < at_once ? out->w - x : at_once) * out->c : in->c;
-        const float *from = model_pixel(in, it->arena, n, y, x), *other = addend == NULL ? NULL : model_pixel(addend, it->arena, n, y, x);
+        const float *from = model_pixel(in, it->arena, n, y, x),
+                    *other = addend == NULL ? NULL : model_pixel(addend, it->arena, n, y, x);
         float *to = model_pixel(out, it->arena, n, y, x);
         switch (it->step->kind) {
-        case STEP_ADD:
-            kernels->add(count, from, other, to, it->step->bounds);
-            break;
-        case STEP_CLIP:
-            kernels->clip(count, from, to, it->step->bounds);
-            break;
-        case STEP_COPY:
-            memcpy(to, from, (size_t)count * 4);
-            break;
-        default:
-            break;
+        case STEP_ADD: kernels->add(count, from, other, to, it->step->bounds); break;
+        case STEP_CLIP: kernels->clip(count, from, to, it->step->bounds); break;
+        case STEP_COPY: memcpy(to, from, (size_t)count * 4); break;
+        default: break;
         }
     }
 }
@@ -93,8 +92,8 @@ static void shuffle(const rows *it, int64_t n, int64_t y)
         const float *from = model_pixel(it->in, it->arena, n, y, x);
         float *to = model_pixel(it->out, it->arena, n, y, x);
         if (groups == 2)
-            it->model->kernels->model.interleave(members, from, it->addend == NULL ? from + members : model_pixel(it->addend, it->arena, n, y, x),
-                                                 to);
+            it->model->kernels->model.interleave(
+                members, from, it->addend == NULL ? from + members : model_pixel(it->addend, it->arena, n, y, x), to);
         else
             for (int64_t group = 0; group < groups; group++)
                 for (int64_t member = 0; member < members; member++)
@@ -108,31 +107,20 @@ static void do_row(const rows *it, int64_t number)
     const model_value *over = it->step->kind == STEP_EXPORT || it->step->kind == STEP_FLATTEN ? it->in : it->out;
     int64_t n = number / over->h, y = number % over->h;
     switch (it->step->kind) {
-    case STEP_IMPORT:
-        turn_row(it, it->out, n, y, it->outside, true);
-        break;
-    case STEP_EXPORT:
-        turn_row(it, it->in, n, y, it->outside, false);
-        break;
-    case STEP_FLATTEN:
-        turn_row(it, it->in, n, y, (char *)model_pixel(it->out, it->arena, 0, 0, 0), false);
-        break;
+    case STEP_IMPORT: turn_row(it, it->out, n, y, it->outside, true); break;
+    case STEP_EXPORT: turn_row(it, it->in, n, y, it->outside, false); break;
+    case STEP_FLATTEN: turn_row(it, it->in, n, y, (char *)model_pixel(it->out, it->arena, 0, 0, 0), false); break;
     case STEP_ADD:
     case STEP_CLIP:
-    case STEP_COPY:
-        do_runs(it, n, y);
-        break;
-    case STEP_SHUFFLE:
-        shuffle(it, n, y);
-        break;
+    case STEP_COPY: do_runs(it, n, y); break;
+    case STEP_SHUFFLE: shuffle(it, n, y); break;
     case STEP_CONV:
     case STEP_DEPTHWISE:
     case STEP_MAX_POOL:
     case STEP_AVERAGE_POOL:
     case STEP_GLOBAL_AVERAGE_POOL:
     case STEP_TENSOR:
-    case STEP_NOTHING:
-        break;
+    case STEP_NOTHING: break;
     }
 }
 
@@ -175,15 +163,16 @@ void model_clear_margin(vme_context *context, const model_value *value, char *ar
     if (value->top + value->left + value->bottom + value->right == 0)
         return;
     int64_t beside = (value->left + value->right) * value->pixel;
-    if (value->pixel != value->c) {                     /* what lies beside it in the pixels is another value's */
+    if (value->pixel != value->c) { /* what lies beside it in the pixels is another value's */
         clear_margin_beside_others(context, value, arena);
         return;
     }
     for (int64_t n = 0; n < value->n; n++) {
         float *image = (float *)(arena + value->offset) + n * value->image;
         model_clear(context, image, (size_t)(value->top * value->row + value->left * value->pixel) * 4);
-        for (int64_t y = 0; y + 1 < value->h; y++)      /* the end of a row and the start of the next */
-            model_clear(context, image + (value->top + y) * value->row + (value->left + value->w) * value->pixel, (size_t)beside * 4);
+        for (int64_t y = 0; y + 1 < value->h; y++) /* the end of a row and the start of the next */
+            model_clear(context, image + (value->top + y) * value->row + (value->left + value->w) * value->pixel,
+                        (size_t)beside * 4);
         model_clear(context, image + (value->top + value->h - 1) * value->row + (value->left + value->w) * value->pixel,
                     (size_t)(value->right * value->pixel + value->bottom * value->row) * 4);
     }
@@ -192,29 +181,29 @@ void model_clear_margin(vme_context *context, const model_value *value, char *ar
 void step_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
 {
     rows it = {
-        .context = context, .model = model, .step = step, .in = band->in, .addend = band->addend, .out = band->out, .arena = band->arena,
+        .context = context,
+        .model = model,
+        .step = step,
+        .in = band->in,
+        .addend = band->addend,
+        .out = band->out,
+        .arena = band->arena,
         .outside = band->outside,
     };
     switch (step->kind) {
-    case STEP_CONV:
-        convolution_band(context, model, step, band);
-        break;
-    case STEP_DEPTHWISE:
-        depthwise_band(context, model, step, band);
-        break;
+    case STEP_CONV: convolution_band(context, model, step, band); break;
+    case STEP_DEPTHWISE: depthwise_band(context, model, step, band); break;
     case STEP_MAX_POOL:
-    case STEP_AVERAGE_POOL:
-        pooling_band(context, model, step, band);
-        break;
-    default:
-        body(&it, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
-        break;
+    case STEP_AVERAGE_POOL: pooling_band(context, model, step, band); break;
+    default: body(&it, band->n * band->out->h + band->begin, band->n * band->out->h + band->end); break;
     }
 }
 
-vme_status step_run(vme_context *context, const vme_model *model, const model_step *step, char *arena, const vme_tensor *outside)
+vme_status step_run(vme_context *context, const vme_model *model, const model_step *step, char *arena,
+                    const vme_tensor *outside)
 {
-    const model_value *in = step->in < 0 ? NULL : &model->value[step->in], *out = step->out < 0 ? NULL : &model->value[step->out];
+    const model_value *in = step->in < 0 ? NULL : &model->value[step->in],
+                      *out = step->out < 0 ? NULL : &model->value[step->out];
     if (step->kind == STEP_NOTHING)
         return VME_OK;
     if (out != NULL)
@@ -222,27 +211,30 @@ vme_status step_run(vme_context *context, const vme_model *model, const model_st
     if (step->kind == STEP_TENSOR)
         return step->run(context, model, step, arena);
     switch (step->kind) {
-    case STEP_CONV:
-        return convolution_run(context, model, step, arena);
-    case STEP_DEPTHWISE:
-        return depthwise_run(context, model, step, arena);
+    case STEP_CONV: return convolution_run(context, model, step, arena);
+    case STEP_DEPTHWISE: return depthwise_run(context, model, step, arena);
     case STEP_MAX_POOL:
     case STEP_AVERAGE_POOL:
-    case STEP_GLOBAL_AVERAGE_POOL:
-        return pooling_run(context, model, step, arena);
-    default:
-        break;
+    case STEP_GLOBAL_AVERAGE_POOL: return pooling_run(context, model, step, arena);
+    default: break;
     }
     if (outside != NULL && !model->value[in == NULL ? step->out : step->in].channels_last) {
         vme_tensor inside = model_tensor(model, in == NULL ? step->out : step->in, arena);
         return in == NULL ? vme_copy(context, outside, &inside) : vme_copy(context, &inside, outside);
     }
     rows it = {
-        .context = context, .model = model, .step = step, .in = in, .out = out, .arena = arena, .outside = outside == NULL ? NULL : outside->data,
+        .context = context,
+        .model = model,
+        .step = step,
+        .in = in,
+        .out = out,
+        .arena = arena,
+        .outside = outside == NULL ? NULL : outside->data,
         .addend = step->addend < 0 ? NULL : &model->value[step->addend],
     };
     const model_value *over = step->kind == STEP_EXPORT || step->kind == STEP_FLATTEN ? in : out;
-    int64_t work = (in != NULL && step->kind != STEP_EXPORT ? in->n * in->h * in->w * in->c : 0) + over->n * over->h * over->w * over->c;
+    int64_t work = (in != NULL && step->kind != STEP_EXPORT ? in->n * in->h * in->w * in->c : 0)
+                   + over->n * over->h * over->w * over->c;
     int64_t count = over->n * over->h, grain = PIECE / (work / count + 1) + 1;
     return vme_parallel_apart(context, count, grain, body, &it);
 }

@@ -1,20 +1,22 @@
-/* Layers that look at single pixels by Strassen's way, in Winograd's form (Higham, Accuracy and Stability of Numerical Algorithms, chapter 23): of
- * pixels A and weights B, each cut in four, 7 products of quarters and 15 sums make what 8 products make.
+/* Layers that look at single pixels by Strassen's way, in Winograd's form (Higham, Accuracy and Stability of Numerical
+ * Algorithms, chapter 23): of pixels A and weights B, each cut in four, 7 products of quarters and 15 sums make what 8
+ * products make.
  *
  *     S1 = A21 + A22   T1 = B12 - B11     P1 = A11 B11   P5 = S1 T1     C11 = P1 + P2
  *     S2 = S1 - A11    T2 = B22 - T1      P2 = A12 B21   P6 = S2 T2     C12 = P1 + P6 + P5 + P3
  *     S3 = A11 - A21   T3 = B22 - B12     P3 = S4 B22    P7 = S3 T3     C21 = P1 + P6 + P7 - P4
  *     S4 = A12 - S2    T4 = T2 - B21      P4 = A22 T4                   C22 = P1 + P6 + P7 + P5
  *
- * The weights' sums are packed, which takes 7/4 of the memory. A sum over the channels goes block by block, each cut in two; the pixels' sums of
- * one block are made for all its products, in scratch memory. The columns of a pair of slivers are the two halves of B, so that a tile of each
- * quarter of the result is made of products that lie in the nearest cache, and is written once.
+ * The weights' sums are packed, which takes 7/4 of the memory. A sum over the channels goes block by block, each cut in
+ * two; the pixels' sums of one block are made for all its products, in scratch memory. The columns of a pair of slivers
+ * are the two halves of B, so that a tile of each quarter of the result is made of products that lie in the nearest
+ * cache, and is written once.
  *
- * Where there is an odd number of rows, the lower half lacks one, which counts as zeros; so does a channel, of a block with an odd number. A sliver
- * without another one is done as the direct algorithm does.
+ * Where there is an odd number of rows, the lower half lacks one, which counts as zeros; so does a channel, of a block
+ * with an odd number. A sliver without another one is done as the direct algorithm does.
  *
- * Packed weights: of each block and pair B11, B21, T2, T1, B22, T3, -T4, as they are used, each with as many rows as the first half of the longest block; of the last
- * sliver, where it is alone, as many as there are channels. */
+ * Packed weights: of each block and pair B11, B21, T2, T1, B22, T3, -T4, as they are used, each with as many rows as
+ * the first half of the longest block; of the last sliver, where it is alone, as many as there are channels. */
 #include "models/convolution.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -29,13 +31,16 @@
 #include <string.h>
 
 enum {
-    HALF_MOST = 256,            /* channels of half a block */
-    FLOATS = 16,                /* a line of a cache */
-    PANELS_MOST = 10,            /* of the upper half whose pixels and sums are in the second cache beside the weights of two pairs */
-    WITHOUT_MOST = 4,           /* rows that are left without another one, rather than have tiles that are not full */
-    PIECES = 4,                 /* for each thread, at least */
-    ROWS_MOST = 14, COLUMNS_MOST = 32,
-    PRODUCTS = 7, SUMS = 4,
+    HALF_MOST = 256, /* channels of half a block */
+    FLOATS = 16,     /* a line of a cache */
+    PANELS_MOST =
+        10, /* of the upper half whose pixels and sums are in the second cache beside the weights of two pairs */
+    WITHOUT_MOST = 4, /* rows that are left without another one, rather than have tiles that are not full */
+    PIECES = 4,       /* for each thread, at least */
+    ROWS_MOST = 14,
+    COLUMNS_MOST = 32,
+    PRODUCTS = 7,
+    SUMS = 4,
 };
 enum { B11, B21, T2, T1, B22, T3, MINUS_T4 };
 enum { S1, S2, S3, S4 };
@@ -43,9 +48,9 @@ enum { S1, S2, S3, S4 };
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
 typedef struct cut {
-    int64_t channels, blocks, half;     /* of the longest block the first half */
+    int64_t channels, blocks, half; /* of the longest block the first half */
     int64_t columns, pairs;
-    bool alone;                         /* there is a last sliver that is in no pair */
+    bool alone; /* there is a last sliver that is in no pair */
 } cut;
 
 static cut cut_of(const vme_kernels *kernels, int64_t outputs, int64_t channels)
@@ -60,15 +65,23 @@ static cut cut_of(const vme_kernels *kernels, int64_t outputs, int64_t channels)
 }
 
 static int64_t block_begin(const cut *it, int64_t block) { return it->channels * block / it->blocks; }
-static int64_t block_length(const cut *it, int64_t block) { return block_begin(it, block + 1) - block_begin(it, block); }
+static int64_t block_length(const cut *it, int64_t block)
+{
+    return block_begin(it, block + 1) - block_begin(it, block);
+}
 static int64_t part_floats(const cut *it) { return it->half * it->columns; }
 /* Where those of a pair lie, and with the number of pairs the sliver that is alone. */
-static int64_t pair_at(const cut *it, int64_t block, int64_t pair) { return (block * it->pairs + pair) * PRODUCTS * part_floats(it); }
+static int64_t pair_at(const cut *it, int64_t block, int64_t pair)
+{
+    return (block * it->pairs + pair) * PRODUCTS * part_floats(it);
+}
 static int64_t alone_at(const cut *it) { return pair_at(it, it->blocks, 0); }
 
-static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend,
+                     const model_value *out, const model_step *step)
 {
-    return step->p[GROUPS] == 1 && convolution_is_product(in, addend, out, step) && in->c >= 2 && out->c > kernel_of(kernels)->columns;
+    return step->p[GROUPS] == 1 && convolution_is_product(in, addend, out, step) && in->c >= 2
+           && out->c > kernel_of(kernels)->columns;
 }
 
 /* ---- packing */
@@ -87,7 +100,8 @@ static float weight(const char *weights, const cut *it, int64_t outputs, int64_t
     return found;
 }
 
-static void pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed)
+static void pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
+                 const char *weights, float *packed)
 {
     (void)step;
     const cut it = cut_of(kernels, outputs, channels);
@@ -99,10 +113,12 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
                 float *to = packed + pair_at(&it, block, pair) + column;
                 for (int64_t k = 0; k < first; k++, to += it.columns) {
                     const bool lower = first + k < length;
-                    const float b11 = weight(weights, &it, outputs, left, begin + k), b12 = weight(weights, &it, outputs, right, begin + k);
+                    const float b11 = weight(weights, &it, outputs, left, begin + k),
+                                b12 = weight(weights, &it, outputs, right, begin + k);
                     const float b21 = lower ? weight(weights, &it, outputs, left, begin + first + k) : 0;
                     const float b22 = lower ? weight(weights, &it, outputs, right, begin + first + k) : 0;
-                    const float t1 = b12 - b11, t2 = b22 - t1, of[PRODUCTS] = {b11, b21, t2, t1, b22, b22 - b12, b21 - t2};
+                    const float t1 = b12 - b11, t2 = b22 - t1,
+                                of[PRODUCTS] = {b11, b21, t2, t1, b22, b22 - b12, b21 - t2};
                     for (int i = 0; i < PRODUCTS; i++)
                         to[i * part_floats(&it)] = of[i];
                 }
@@ -110,7 +126,8 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
     }
     for (int64_t k = 0; it.alone && k < channels; k++)
         for (int64_t column = 0; column < it.columns; column++)
-            packed[alone_at(&it) + k * it.columns + column] = weight(weights, &it, outputs, 2 * it.pairs * it.columns + column, k);
+            packed[alone_at(&it) + k * it.columns + column] =
+                weight(weights, &it, outputs, 2 * it.pairs * it.columns + column, k);
 }
 
 /* ---- a block */
@@ -119,12 +136,12 @@ typedef struct strassen {
     const model_step *step;
     const vme_gemm_kernel *kernel;
     cut cut;
-    const float *in, *addend;           /* at the block's first channel; or NULL */
+    const float *in, *addend; /* at the block's first channel; or NULL */
     float *out, *sums;
-    int64_t in_row, out_row, addend_row, sums_row, sum;         /* floats, the last from a sum to the next */
-    int64_t rows, upper, panel, panels, outputs;                /* upper: rows of the upper half */
+    int64_t in_row, out_row, addend_row, sums_row, sum; /* floats, the last from a sum to the next */
+    int64_t rows, upper, panel, panels, outputs;        /* upper: rows of the upper half */
     int64_t block, length, first;
-    int64_t group, group_panels;                                /* panels whose sums there are: first, and how many at most */
+    int64_t group, group_panels; /* panels whose sums there are: first, and how many at most */
     int64_t piece_panels, pieces;
 } strassen;
 
@@ -145,19 +162,23 @@ static void cut_rows(strassen *it, int64_t rows)
 int64_t strassen_more(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
 {
     const int64_t columns = kernel_of(kernels)->columns;
-    return (packed_floats(kernels, step, outputs, channels) - parts(outputs, columns) * columns * channels) * (int64_t)sizeof(float);
+    return (packed_floats(kernels, step, outputs, channels) - parts(outputs, columns) * columns * channels)
+           * (int64_t)sizeof(float);
 }
 
 /* Numbers of sums count as Winograd's points: those of pixels, and those of the result that each block adds to. */
-static rates_counted work(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+static rates_counted work(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                          const model_step *step)
 {
     strassen it = {.kernel = kernel_of(kernels), .cut = cut_of(kernels, out->c, in->c)};
     const int64_t rows = out->n * out->h * out->w;
     cut_rows(&it, rows);
     const int64_t rest = it.upper % it.panel;
-    const double tall = (double)(it.upper / it.panel) * rates_tile_rows(it.kernel, it.panel) + (rest > 0 ? rates_tile_rows(it.kernel, rest) : 0);
+    const double tall = (double)(it.upper / it.panel) * rates_tile_rows(it.kernel, it.panel)
+                        + (rest > 0 ? rates_tile_rows(it.kernel, rest) : 0);
     return (rates_counted){{
-        [VME_RATE_PRODUCTS] = tall * (double)(step->k * it.cut.columns) * ((double)PRODUCTS / 2 * (double)it.cut.pairs + (it.cut.alone ? 2 : 0)),
+        [VME_RATE_PRODUCTS] = tall * (double)(step->k * it.cut.columns)
+                              * ((double)PRODUCTS / 2 * (double)it.cut.pairs + (it.cut.alone ? 2 : 0)),
         [VME_RATE_WEIGHTS] = (double)packed_floats(kernels, step, out->c, in->c) * sizeof(float),
         [VME_RATE_POINTS_4] = (double)rows * (double)(in->c + out->c * it.cut.blocks),
         [VME_RATE_BYTES] = (double)strassen_more(kernels, step, out->c, in->c),
@@ -174,8 +195,9 @@ static int64_t scratch(const vme_model *model, model_step *step)
 }
 
 /* `k` channels of a row; pointers keep apart, so that the compiler has vectors. */
-static void add(int64_t k, const float *restrict a11, const float *restrict a12, const float *restrict a21, const float *restrict a22, float *restrict s1,
-                float *restrict s2, float *restrict s3, float *restrict s4)
+static void add(int64_t k, const float *restrict a11, const float *restrict a12, const float *restrict a21,
+                const float *restrict a22, float *restrict s1, float *restrict s2, float *restrict s3,
+                float *restrict s4)
 {
     for (int64_t i = 0; i < k; i++) {
         const float one = a21[i] + a22[i], two = one - a11[i];
@@ -212,21 +234,28 @@ static vme_status add_rows(void *argument, int64_t begin, int64_t end)
 }
 
 /* A tile of a quarter of the result. */
-typedef struct quarter { float *c; const float *addend, *bias; int64_t rows, columns; } quarter;
+typedef struct quarter {
+    float *c;
+    const float *addend, *bias;
+    int64_t rows, columns;
+} quarter;
 
 static quarter quarter_of(const strassen *it, int64_t row, int64_t rows, int64_t sliver)
 {
     const int64_t column = sliver * it->cut.columns;
     return (quarter){
-        .c = it->out + row * it->out_row + column, .addend = it->addend == NULL ? NULL : it->addend + row * it->addend_row + column,
-        .bias = it->step->bias + column, .rows = least(rows, it->rows - row), .columns = least(it->cut.columns, it->outputs - column),
+        .c = it->out + row * it->out_row + column,
+        .addend = it->addend == NULL ? NULL : it->addend + row * it->addend_row + column,
+        .bias = it->step->bias + column,
+        .rows = least(rows, it->rows - row),
+        .columns = least(it->cut.columns, it->outputs - column),
     };
 }
 
 /* What the products of a tile share. */
 typedef struct tiles {
     const strassen *it;
-    const float *b;                     /* of the pair, in the block */
+    const float *b; /* of the pair, in the block */
     vme_gemm_layer layer;
 } tiles;
 
@@ -235,8 +264,13 @@ static const vme_bounds unbounded = {-__builtin_inff(), __builtin_inff()};
 
 static vme_gemm_tile tile_of(const strassen *it, const quarter *to, int64_t k)
 {
-    return (vme_gemm_tile){.k = k, .c = (char *)to->c, .c_row = it->out_row * 4, .rows = (int)to->rows, .columns = (int)to->columns,
-                           .accumulate = it->block > 0, .far = true};
+    return (vme_gemm_tile){.k = k,
+                           .c = (char *)to->c,
+                           .c_row = it->out_row * 4,
+                           .rows = (int)to->rows,
+                           .columns = (int)to->columns,
+                           .accumulate = it->block > 0,
+                           .far = true};
 }
 
 /* Bias, addend and bounds are for what the last block adds to a quarter last. */
@@ -251,14 +285,18 @@ static void finish(const strassen *it, const quarter *to, vme_gemm_layer *layer)
 }
 
 /* x += by, or x = by where nothing is there yet: a tile without products, of numbers in the nearest cache. */
-static void add_tile(const strassen *it, float *x, int64_t x_row, int64_t rows, int64_t columns, const float *by, bool there)
+static void add_tile(const strassen *it, float *x, int64_t x_row, int64_t rows, int64_t columns, const float *by,
+                     bool there)
 {
-    const vme_gemm_tile tile = {.c = (char *)x, .c_row = x_row * 4, .rows = (int)rows, .columns = (int)columns, .accumulate = there};
-    const vme_gemm_layer layer = {.runs = 1, .bias = nothing, .addend = (const char *)by, .addend_row = it->cut.columns * 4, .bounds = unbounded};
+    const vme_gemm_tile tile = {
+        .c = (char *)x, .c_row = x_row * 4, .rows = (int)rows, .columns = (int)columns, .accumulate = there};
+    const vme_gemm_layer layer = {
+        .runs = 1, .bias = nothing, .addend = (const char *)by, .addend_row = it->cut.columns * 4, .bounds = unbounded};
     it->kernel->layer_tile(&tile, &layer);
 }
 
-static void multiply(tiles *of, const float *a, int64_t a_row, const float *b, vme_gemm_tile *tile, const vme_gemm_layer *layer)
+static void multiply(tiles *of, const float *a, int64_t a_row, const float *b, vme_gemm_tile *tile,
+                     const vme_gemm_layer *layer)
 {
     tile->a = (const char *)a;
     tile->a_row = a_row * 4;
@@ -271,7 +309,12 @@ static void multiply(tiles *of, const float *a, int64_t a_row, const float *b, v
 static void product(tiles *of, const float *a, int64_t a_row, int b, int64_t rows, float *x, bool there)
 {
     const cut *its = &of->it->cut;
-    vme_gemm_tile tile = {.k = of->it->first, .c = (char *)x, .c_row = its->columns * 4, .rows = (int)rows, .columns = (int)its->columns, .accumulate = there};
+    vme_gemm_tile tile = {.k = of->it->first,
+                          .c = (char *)x,
+                          .c_row = its->columns * 4,
+                          .rows = (int)rows,
+                          .columns = (int)its->columns,
+                          .accumulate = there};
     multiply(of, a, a_row, of->b + b * part_floats(its), &tile, &of->layer);
 }
 
@@ -284,7 +327,7 @@ static void last_product(tiles *of, const float *a, int64_t a_row, int b, int64_
     layer.bias = nothing;
     layer.bounds = unbounded;
     finish(it, to, &layer);
-    if (layer.addend != NULL) {         /* a tile adds one thing */
+    if (layer.addend != NULL) { /* a tile adds one thing */
         add_tile(it, to->c, it->out_row, to->rows, to->columns, x, tile.accumulate);
         tile.accumulate = true;
     } else {
@@ -298,13 +341,16 @@ static void last_product(tiles *of, const float *a, int64_t a_row, int b, int64_
 static void quarters(tiles *of, int64_t pair, int64_t panel)
 {
     const strassen *it = of->it;
-    const int64_t top = panel * it->panel, rows = least(it->panel, it->upper - top), down = it->upper + top, second = it->length - it->first;
+    const int64_t top = panel * it->panel, rows = least(it->panel, it->upper - top), down = it->upper + top,
+                  second = it->length - it->first;
     const int64_t columns = it->cut.columns;
     const quarter c11 = quarter_of(it, top, rows, 2 * pair), c12 = quarter_of(it, top, rows, 2 * pair + 1);
     const quarter c21 = quarter_of(it, down, rows, 2 * pair), c22 = quarter_of(it, down, rows, 2 * pair + 1);
-    const float *a11 = it->in + top * it->in_row, *a12 = a11 + it->first, *sums = it->sums + (panel - it->group) * it->panel * it->sums_row;
+    const float *a11 = it->in + top * it->in_row, *a12 = a11 + it->first,
+                *sums = it->sums + (panel - it->group) * it->panel * it->sums_row;
     enum { FLOATS_MOST = ROWS_MOST * COLUMNS_MOST };
-    float x[FLOATS_MOST] __attribute__((aligned(VME_ALIGNMENT))), y[FLOATS_MOST] __attribute__((aligned(VME_ALIGNMENT)));
+    float x[FLOATS_MOST] __attribute__((aligned(VME_ALIGNMENT))),
+        y[FLOATS_MOST] __attribute__((aligned(VME_ALIGNMENT)));
     float both[FLOATS_MOST] __attribute__((aligned(VME_ALIGNMENT)));
     product(of, a11, it->in_row, B11, rows, x, false);
     last_product(of, a12, it->in_row, B21, second, &c11, x);
@@ -361,13 +407,21 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
     const model_value *in = &model->value[step->in], *out = &model->value[step->out];
     const model_value *addend = step->addend < 0 ? NULL : &model->value[step->addend];
     strassen it = {
-        .context = context, .step = step, .kernel = kernel_of(model->kernels), .cut = cut_of(model->kernels, out->c, in->c),
-        .in_row = in->pixel, .out = model_pixel(out, arena, 0, 0, 0), .out_row = out->pixel,
-        .addend = addend == NULL ? NULL : model_pixel(addend, arena, 0, 0, 0), .addend_row = addend == NULL ? 0 : addend->pixel,
-        .sums = (float *)(arena + model->value[step->scratch].offset), .outputs = out->c,
+        .context = context,
+        .step = step,
+        .kernel = kernel_of(model->kernels),
+        .cut = cut_of(model->kernels, out->c, in->c),
+        .in_row = in->pixel,
+        .out = model_pixel(out, arena, 0, 0, 0),
+        .out_row = out->pixel,
+        .addend = addend == NULL ? NULL : model_pixel(addend, arena, 0, 0, 0),
+        .addend_row = addend == NULL ? 0 : addend->pixel,
+        .sums = (float *)(arena + model->value[step->scratch].offset),
+        .outputs = out->c,
     };
     cut_rows(&it, out->n * out->h * out->w);
-    const int64_t slivers = it.cut.pairs + it.cut.alone, threads = vme_parallel_threads(), wanted = threads == 1 ? 1 : PIECES * threads;
+    const int64_t slivers = it.cut.pairs + it.cut.alone, threads = vme_parallel_threads(),
+                  wanted = threads == 1 ? 1 : PIECES * threads;
     it.pieces = least(it.group_panels, parts(wanted, slivers));
     it.piece_panels = parts(it.group_panels, it.pieces);
     it.pieces = parts(it.group_panels, it.piece_panels);

@@ -1,7 +1,9 @@
-/* Steps that are the engine's operators on tensors: a step's values are looked at as tensors that lie in the arena, or in the model where they are
- * constants, and handed to the operator. Nothing is allocated but what the operator takes for itself.
+/* Steps that are the engine's operators on tensors: a step's values are looked at as tensors that lie in the arena, or
+ * in the model where they are constants, and handed to the operator. Nothing is allocated but what the operator takes
+ * for itself.
  *
- * What the operator would refuse for its shapes and dtypes is refused when the model is made, so that a run fails for values only. */
+ * What the operator would refuse for its shapes and dtypes is refused when the model is made, so that a run fails for
+ * values only. */
 #include "models/tensors.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -19,14 +21,21 @@
 vme_tensor model_tensor(const vme_model *model, int value, char *arena)
 {
     const model_value *v = &model->value[value];
-    char *block = v->kind == MODEL_CONSTANT || (v->within >= 0 && model->value[v->within].kind == MODEL_CONSTANT) ? model->packed : arena;
+    char *block = v->kind == MODEL_CONSTANT || (v->within >= 0 && model->value[v->within].kind == MODEL_CONSTANT)
+                      ? model->packed
+                      : arena;
     return (vme_tensor){
-        .data = block == NULL ? NULL : block + v->offset + v->start, .shape = v->shape, .strides = v->strides, .rank = v->rank, .dtype = v->dtype,
+        .data = block == NULL ? NULL : block + v->offset + v->start,
+        .shape = v->shape,
+        .strides = v->strides,
+        .rank = v->rank,
+        .dtype = v->dtype,
     };
 }
 
 /* ---- checks */
-static vme_status inputs_are(uint32_t number, const model_node_record *node, const uint32_t *operands, uint32_t least, uint32_t most)
+static vme_status inputs_are(uint32_t number, const model_node_record *node, const uint32_t *operands, uint32_t least,
+                             uint32_t most)
 {
     if (node->inputs < least || node->inputs > most)
         return MODEL_WRONG(number, "has %u operands, expected %u to %u", node->inputs, least, most);
@@ -36,7 +45,8 @@ static vme_status inputs_are(uint32_t number, const model_node_record *node, con
     return VME_OK;
 }
 
-static vme_status inputs_broadcast(const model_making *it, uint32_t number, const model_node_record *node, const model_step *step)
+static vme_status inputs_broadcast(const model_making *it, uint32_t number, const model_node_record *node,
+                                   const model_step *step)
 {
     vme_tensor out = model_tensor(it->model, step->out, NULL);
     int64_t strides[VME_RANK_MOST];
@@ -54,7 +64,9 @@ static int dtype_of(const model_making *it, int value) { return it->model->value
 static vme_status loop_is(uint32_t number, vme_status status, const vme_dtype *loop, const model_step *step)
 {
     return status == VME_OK && (int32_t)*loop == step->p[1]
-        ? VME_OK : MODEL_WRONG(number, "computes in dtype %d, for which operation %d is not defined", step->p[1], step->p[0]);
+               ? VME_OK
+               : MODEL_WRONG(number, "computes in dtype %d, for which operation %d is not defined", step->p[1],
+                             step->p[0]);
 }
 
 static bool is_dtype(int32_t number) { return number >= 0 && number < VME_DTYPE_COUNT; }
@@ -66,8 +78,8 @@ static vme_status run_copy(vme_context *context, const vme_model *model, const m
     return vme_copy(context, &in, &out);
 }
 
-vme_status model_make_copy(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                           int step_number)
+vme_status model_make_copy(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                           model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_copy;
@@ -82,8 +94,8 @@ static vme_status run_unary(vme_context *context, const vme_model *model, const 
     return vme_unary(context, (vme_unary_op)step->p[0], (vme_dtype)step->p[1], &in, &out);
 }
 
-vme_status model_make_unary(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                            int step_number)
+vme_status model_make_unary(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                            model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_unary;
@@ -94,7 +106,8 @@ vme_status model_make_unary(model_making *it, uint32_t number, const model_node_
     if (status == VME_OK && (step->p[0] < 0 || step->p[0] >= VME_UNARY_COUNT || !is_dtype(step->p[1])))
         return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
     if (status == VME_OK)
-        status = loop_is(number, vme_unary_types((vme_unary_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop, step);
+        status = loop_is(number, vme_unary_types((vme_unary_op)step->p[0], (vme_dtype)step->p[1], &loop, &result),
+                         &loop, step);
     return status;
 }
 
@@ -105,8 +118,8 @@ static vme_status run_binary(vme_context *context, const vme_model *model, const
     return vme_binary(context, (vme_binary_op)step->p[0], (vme_dtype)step->p[1], &a, &b, &out);
 }
 
-vme_status model_make_binary(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                             int step_number)
+vme_status model_make_binary(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                             model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_binary;
@@ -125,13 +138,14 @@ vme_status model_make_binary(model_making *it, uint32_t number, const model_node
 
 static vme_status run_where(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    vme_tensor condition = model_tensor(model, step->operand[0], arena), a = model_tensor(model, step->operand[1], arena);
+    vme_tensor condition = model_tensor(model, step->operand[0], arena),
+               a = model_tensor(model, step->operand[1], arena);
     vme_tensor b = model_tensor(model, step->operand[2], arena), out = model_tensor(model, step->out, arena);
     return vme_where(context, &condition, &a, &b, &out);
 }
 
-vme_status model_make_where(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                            int step_number)
+vme_status model_make_where(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                            model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_where;
@@ -143,8 +157,9 @@ vme_status model_make_where(model_making *it, uint32_t number, const model_node_
 
 bool model_is_elementwise(const model_step *step)
 {
-    return step->kind == STEP_TENSOR && (step->run == run_copy || step->run == run_unary || step->run == run_binary || step->run == run_where
-                                         || model_is_activation(step));
+    return step->kind == STEP_TENSOR
+           && (step->run == run_copy || step->run == run_unary || step->run == run_binary || step->run == run_where
+               || model_is_activation(step));
 }
 
 /* ---- reductions */
@@ -154,8 +169,8 @@ static vme_status run_reduce(vme_context *context, const vme_model *model, const
     return vme_reduce(context, (vme_reduce_op)step->p[0], (vme_dtype)step->p[1], &in, (uint64_t)step->p[2], NULL, &out);
 }
 
-vme_status model_make_reduce(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                             int step_number)
+vme_status model_make_reduce(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                             model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_reduce;
@@ -167,12 +182,14 @@ vme_status model_make_reduce(model_making *it, uint32_t number, const model_node
         return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
     const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];
     bool place = step->p[0] == VME_ARGMAX || step->p[0] == VME_ARGMIN;
-    bool fits = in->rank == out->rank && step->p[2] >= 0 && step->p[2] >> in->rank == 0 && (!place || __builtin_popcount((unsigned)step->p[2]) == 1);
+    bool fits = in->rank == out->rank && step->p[2] >= 0 && step->p[2] >> in->rank == 0
+                && (!place || __builtin_popcount((unsigned)step->p[2]) == 1);
     for (int d = 0; fits && d < in->rank; d++)
         fits = out->shape[d] == (step->p[2] >> d & 1 ? 1 : in->shape[d]);
     if (!fits)
         return MODEL_WRONG(number, "does not reduce axes %#x of its operand to its result", (unsigned)step->p[2]);
-    return loop_is(number, vme_reduce_types((vme_reduce_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop, step);
+    return loop_is(number, vme_reduce_types((vme_reduce_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop,
+                   step);
 }
 
 /* ---- products */
@@ -183,8 +200,8 @@ static vme_status run_matmul(vme_context *context, const vme_model *model, const
     return vme_matmul(context, &a, &b, &out);
 }
 
-vme_status model_make_matmul(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                             int step_number)
+vme_status model_make_matmul(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                             model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_matmul;
@@ -200,7 +217,8 @@ vme_status model_make_matmul(model_making *it, uint32_t number, const model_node
     a.rank -= 2;
     b.rank -= 2;
     out.rank -= 2;
-    if (!fits || vme_broadcast_strides(&a, &out, strides) != VME_OK || vme_broadcast_strides(&b, &out, strides) != VME_OK)
+    if (!fits || vme_broadcast_strides(&a, &out, strides) != VME_OK
+        || vme_broadcast_strides(&b, &out, strides) != VME_OK)
         return MODEL_WRONG(number, "does not multiply matrices that fit");
     return VME_OK;
 }
@@ -222,11 +240,12 @@ static vme_status run_argsort(vme_context *context, const vme_model *model, cons
 static bool works_along(const model_making *it, const model_step *step, int32_t axis)
 {
     const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];
-    return in->rank == out->rank && memcmp(in->shape, out->shape, sizeof(int64_t) * (size_t)in->rank) == 0 && axis >= 0 && axis < in->rank;
+    return in->rank == out->rank && memcmp(in->shape, out->shape, sizeof(int64_t) * (size_t)in->rank) == 0 && axis >= 0
+           && axis < in->rank;
 }
 
-vme_status model_make_scan(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                           int step_number)
+vme_status model_make_scan(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                           model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_scan;
@@ -241,8 +260,8 @@ vme_status model_make_scan(model_making *it, uint32_t number, const model_node_r
     return loop_is(number, vme_scan_types((vme_scan_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop, step);
 }
 
-vme_status model_make_argsort(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                              int step_number)
+vme_status model_make_argsort(model_making *it, uint32_t number, const model_node_record *node,
+                              const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_argsort;
@@ -254,8 +273,8 @@ vme_status model_make_argsort(model_making *it, uint32_t number, const model_nod
 
 /* ---- by index */
 /* Indices follow the operands `before` them: how many; as tensors they and pointers to them lie in the arrays. */
-static int indices_of(const vme_model *model, const model_step *step, int before, char *arena, vme_tensor index[MODEL_STEP_OPERANDS],
-                      const vme_tensor *indices[MODEL_STEP_OPERANDS])
+static int indices_of(const vme_model *model, const model_step *step, int before, char *arena,
+                      vme_tensor index[MODEL_STEP_OPERANDS], const vme_tensor *indices[MODEL_STEP_OPERANDS])
 {
     int count = 0;
     for (; before + count < MODEL_STEP_OPERANDS && step->operand[before + count] >= 0; count++) {
@@ -265,9 +284,10 @@ static int indices_of(const vme_model *model, const model_step *step, int before
     return count;
 }
 
-/* Whether `part` is what lies in `whole` where the indices behind the operands `before` them say, in dimensions from p[0] on. */
-static vme_status indices_fit(const model_making *it, uint32_t number, const model_step *step, int before, const model_value *whole,
-                              const model_value *part)
+/* Whether `part` is what lies in `whole` where the indices behind the operands `before` them say, in dimensions from
+ * p[0] on. */
+static vme_status indices_fit(const model_making *it, uint32_t number, const model_step *step, int before,
+                              const model_value *whole, const model_value *part)
 {
     vme_tensor index[MODEL_STEP_OPERANDS];
     const vme_tensor *indices[MODEL_STEP_OPERANDS];
@@ -281,25 +301,31 @@ static vme_status indices_fit(const model_making *it, uint32_t number, const mod
         return MODEL_WRONG(number, "takes %d dimensions from number %d of %d", count, first, whole->rank);
     bool fits = part->rank == whole->rank - count + rank;
     for (int d = 0; fits && d < part->rank; d++)
-        fits = part->shape[d] == (d < first ? whole->shape[d] : d < first + rank ? shape[d - first] : whole->shape[d - rank + count]);
+        fits = part->shape[d]
+               == (d < first          ? whole->shape[d]
+                   : d < first + rank ? shape[d - first]
+                                      : whole->shape[d - rank + count]);
     return fits ? VME_OK : MODEL_WRONG(number, "does not make the shape of its result");
 }
 
 static vme_status run_gather(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena), index[MODEL_STEP_OPERANDS];
+    vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena),
+               index[MODEL_STEP_OPERANDS];
     const vme_tensor *indices[MODEL_STEP_OPERANDS];
     int count = indices_of(model, step, 1, arena, index, indices);
     return vme_gather(context, &in, step->p[0], count, indices, &out);
 }
 
-vme_status model_make_gather(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                             int step_number)
+vme_status model_make_gather(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands,
+                             model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_gather;
     vme_status status = inputs_are(number, node, operands, node->inputs, MODEL_STEP_OPERANDS);
-    return status == VME_OK ? indices_fit(it, number, step, 1, &it->model->value[step->operand[0]], &it->model->value[step->out]) : status;
+    return status == VME_OK
+               ? indices_fit(it, number, step, 1, &it->model->value[step->operand[0]], &it->model->value[step->out])
+               : status;
 }
 
 /* The operand is copied, then the values are written there, or what the operation makes of both. */
@@ -313,8 +339,8 @@ static vme_status run_scatter(vme_context *context, const vme_model *model, cons
     return status == VME_OK ? vme_scatter_by(context, &values, step->p[0], count, indices, step->p[1], &out) : status;
 }
 
-vme_status model_make_scatter(model_making *it, uint32_t number, const model_node_record *node, const uint32_t *operands, model_step *step,
-                              int step_number)
+vme_status model_make_scatter(model_making *it, uint32_t number, const model_node_record *node,
+                              const uint32_t *operands, model_step *step, int step_number)
 {
     (void)step_number;
     step->run = run_scatter;
@@ -322,7 +348,8 @@ vme_status model_make_scatter(model_making *it, uint32_t number, const model_nod
     if (status != VME_OK)
         return status;
     const model_value *in = &it->model->value[step->operand[0]], *out = &it->model->value[step->out];
-    if (in->dtype != out->dtype || in->rank != out->rank || memcmp(in->shape, out->shape, sizeof(int64_t) * (size_t)in->rank) != 0)
+    if (in->dtype != out->dtype || in->rank != out->rank
+        || memcmp(in->shape, out->shape, sizeof(int64_t) * (size_t)in->rank) != 0)
         return MODEL_WRONG(number, "does not write to what its operand is");
     if (step->p[1] != -1 && !vme_scatters_by(step->p[1], out->dtype))
         return MODEL_WRONG(number, "has the unknown operation %d for dtype %d", step->p[1], out->dtype);

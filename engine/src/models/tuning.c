@@ -1,11 +1,12 @@
-/* Semi-auto search: which algorithm computes each convolution, each product with constant weights and each attention, by what each is expected to take
- * (rates.c; Walle, OSDI '22, section 4.2):
+/* Semi-auto search: which algorithm computes each convolution, each product with constant weights and each attention,
+ * by what each is expected to take (rates.c; Walle, OSDI '22, section 4.2):
  *
  *     C(operator, backend) = min over algorithms of Q / P + S
  *
  * summed over a model's operators for each backend, of which the one with the least total is taken.
  *
- * Where the two best are expected to take nearly the same, both are run, once a process for each shape, so that a process always chooses alike. */
+ * Where the two best are expected to take nearly the same, both are run, once a process for each shape, so that a
+ * process always chooses alike. */
 #include "models/tuning.h"
 #include "models/attention.h"
 #include "models/convolution.h"
@@ -24,8 +25,8 @@
 #include <string.h>
 
 enum { KNOWN_MOST = 256, SHAPE = 16 };
-static const double NEAR = 1.03;            /* times the least cost: what is timed too */
-static const double SURE = 1.05;            /* what is quicker by less than this is not what was expected, and may be chance */
+static const double NEAR = 1.03; /* times the least cost: what is timed too */
+static const double SURE = 1.05; /* what is quicker by less than this is not what was expected, and may be chance */
 
 /* ---- the algorithms */
 static atomic_int forced = -1;
@@ -35,7 +36,8 @@ int vme_algorithm_count(void) { return MODEL_ALGORITHMS; }
 const char *vme_algorithm_name(int algorithm)
 {
     return algorithm < 0 || algorithm >= MODEL_ALGORITHMS ? ""
-        : algorithm < CONVOLUTION_ALGORITHMS ? convolution_way_of((model_algorithm)algorithm)->name : attention_name((model_algorithm)algorithm);
+           : algorithm < CONVOLUTION_ALGORITHMS           ? convolution_way_of((model_algorithm)algorithm)->name
+                                                          : attention_name((model_algorithm)algorithm);
 }
 
 vme_status vme_algorithm_force(int algorithm)
@@ -47,32 +49,50 @@ vme_status vme_algorithm_force(int algorithm)
 }
 
 /* Those that compute steps of its kind, of which the first one always can; none where there is no choice. */
-typedef struct algorithms { int first, end; } algorithms;
+typedef struct algorithms {
+    int first, end;
+} algorithms;
 static algorithms algorithms_of(const model_step *step)
 {
-    return step->kind == STEP_CONV ? (algorithms){CONVOLUTION_DIRECT, CONVOLUTION_ALGORITHMS}
-        : model_is_attention(step) ? (algorithms){ATTENTION_FUSED, MODEL_ALGORITHMS} : (algorithms){0, 0};
+    return step->kind == STEP_CONV    ? (algorithms){CONVOLUTION_DIRECT, CONVOLUTION_ALGORITHMS}
+           : model_is_attention(step) ? (algorithms){ATTENTION_FUSED, MODEL_ALGORITHMS}
+                                      : (algorithms){0, 0};
 }
 
-static const model_value *addend_of(const vme_model *model, const model_step *step) { return step->addend < 0 ? NULL : &model->value[step->addend]; }
+static const model_value *addend_of(const vme_model *model, const model_step *step)
+{
+    return step->addend < 0 ? NULL : &model->value[step->addend];
+}
 
-static bool possible(const vme_model *model, const vme_kernels *kernels, const model_step *step, model_algorithm algorithm)
+static bool possible(const vme_model *model, const vme_kernels *kernels, const model_step *step,
+                     model_algorithm algorithm)
 {
     return step->kind != STEP_CONV
-        || convolution_way_of(algorithm)->possible(kernels, &model->value[step->in], addend_of(model, step), &model->value[step->out], step);
+           || convolution_way_of(algorithm)->possible(kernels, &model->value[step->in], addend_of(model, step),
+                                                      &model->value[step->out], step);
 }
 
-/* Bytes that an algorithm's weights take beyond the plain ones, where it gains little by them. A trial does not show what reading them takes in a network,
- * where they come from memory: nothing of it is thought to be hidden. */
+/* Bytes that an algorithm's weights take beyond the plain ones, where it gains little by them. A trial does not show
+ * what reading them takes in a network, where they come from memory: nothing of it is thought to be hidden. */
 static int64_t more_of(const vme_model *model, const model_step *step, model_algorithm algorithm)
 {
-    return algorithm == CONVOLUTION_STRASSEN ? strassen_more(model->kernels, step, model->value[step->out].c, model->value[step->in].c) : 0;
+    return algorithm == CONVOLUTION_STRASSEN
+               ? strassen_more(model->kernels, step, model->value[step->out].c, model->value[step->in].c)
+               : 0;
 }
 
 /* ---- choices */
 /* What near ties of this process came to. */
-typedef struct known { const vme_kernels *kernels; int64_t shape[SHAPE]; model_algorithm algorithm; } known;
-static struct { pthread_mutex_t lock; int count; known of[KNOWN_MOST]; } ties = {.lock = PTHREAD_MUTEX_INITIALIZER};
+typedef struct known {
+    const vme_kernels *kernels;
+    int64_t shape[SHAPE];
+    model_algorithm algorithm;
+} known;
+static struct {
+    pthread_mutex_t lock;
+    int count;
+    known of[KNOWN_MOST];
+} ties = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* All that the times of a step's algorithms depend on; candidates, which are never two kinds' at once, come last. */
 static void tell_shape(const vme_model *model, const model_step *step, int64_t candidates, int64_t shape[SHAPE])
@@ -83,12 +103,23 @@ static void tell_shape(const vme_model *model, const model_step *step, int64_t c
     shape[SHAPE - 1] = candidates;
     if (step->kind == STEP_CONV) {
         const model_value *in = &model->value[step->in];
-        const int64_t told[] = {in->n, in->h, in->w, in->c, out->h, out->w, step->addend < 0 ? out->c : -out->c, p[KERNEL_H], p[KERNEL_W], p[DILATION_H], p[DILATION_W],
+        const int64_t told[] = {in->n,
+                                in->h,
+                                in->w,
+                                in->c,
+                                out->h,
+                                out->w,
+                                step->addend < 0 ? out->c : -out->c,
+                                p[KERNEL_H],
+                                p[KERNEL_W],
+                                p[DILATION_H],
+                                p[DILATION_W],
                                 p[GROUPS]};
         memcpy(shape, told, sizeof told);
         return;
     }
-    const model_value *lie[] = {&model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->operand[2]], out};
+    const model_value *lie[] = {&model->value[step->operand[0]], &model->value[step->operand[1]],
+                                &model->value[step->operand[2]], out};
     *shape++ = step->operand[3] >= 0;
     for (int i = 0; i < 4; i++, shape += 3) {
         shape[0] = lie[i]->shape[lie[i]->rank - 1];
@@ -101,7 +132,8 @@ static void tell_shape(const vme_model *model, const model_step *step, int64_t c
 }
 
 /* Runs those that are near. `chosen` is the one that is expected to be quickest, and then the one that was. */
-static vme_status break_tie(const vme_model *model, const model_step *step, const bool near[MODEL_ALGORITHMS], const double rates[VME_RATES], model_algorithm *chosen)
+static vme_status break_tie(const vme_model *model, const model_step *step, const bool near[MODEL_ALGORITHMS],
+                            const double rates[VME_RATES], model_algorithm *chosen)
 {
     int64_t candidates = 0;
     for (int i = 0; i < MODEL_ALGORITHMS; i++)
@@ -152,7 +184,8 @@ done:
 vme_status algorithm_choose(vme_model *model, model_step *step, const model_algorithm *kept, int64_t *scratch)
 {
     const bool plan = model->base != NULL;
-    const int forced_now = atomic_load(&forced), wish = (plan && kept != NULL) || forced_now < 0 ? kept == NULL ? -1 : (int)*kept : forced_now;
+    const int forced_now = atomic_load(&forced),
+              wish = (plan && kept != NULL) || forced_now < 0 ? kept == NULL ? -1 : (int)*kept : forced_now;
     const algorithms all = algorithms_of(step);
     double rates[VME_RATES], costs[MODEL_ALGORITHMS];
     bool can[MODEL_ALGORITHMS] = {false};
@@ -160,13 +193,14 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
     vme_status status = VME_OK;
     step->algorithm = (model_algorithm)all.first;
     for (int i = all.first; i < all.end; i++) {
-        can[i] = possible(model, model->kernels, step, (model_algorithm)i) && (wish >= 0 || more_of(model, step, (model_algorithm)i) <= model->spare);
+        can[i] = possible(model, model->kernels, step, (model_algorithm)i)
+                 && (wish >= 0 || more_of(model, step, (model_algorithm)i) <= model->spare);
         candidates += can[i];
     }
     if (wish >= 0)
         step->algorithm = wish < MODEL_ALGORITHMS && can[wish] ? (model_algorithm)wish : step->algorithm;
     else if (candidates > 1) {
-        const bool fixed = model->fixed || plan;        /* a call waits for a plan, and not for what measuring takes */
+        const bool fixed = model->fixed || plan; /* a call waits for a plan, and not for what measuring takes */
         rates_fixed(model->kernels, rates);
         if (!fixed)
             status = rates_known(model->kernels, rates);
@@ -196,7 +230,8 @@ static double total_of(const vme_model *model, const vme_kernels *kernels, const
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
         const algorithms all = algorithms_of(step);
-        double least = all.first < all.end ? rates_algorithm(model, kernels, step, (model_algorithm)all.first, rates) : rates_step(model, s, rates);
+        double least = all.first < all.end ? rates_algorithm(model, kernels, step, (model_algorithm)all.first, rates)
+                                           : rates_step(model, s, rates);
         for (int i = all.first + 1; i < all.end; i++)
             if (possible(model, kernels, step, (model_algorithm)i)) {
                 double cost = rates_algorithm(model, kernels, step, (model_algorithm)i, rates);
@@ -207,7 +242,8 @@ static double total_of(const vme_model *model, const vme_kernels *kernels, const
     return total;
 }
 
-/* The built-in rates tell first. One that they leave behind is measured, too, where they promise more of it than the best one was found to do. */
+/* The built-in rates tell first. One that they leave behind is measured, too, where they promise more of it than the
+ * best one was found to do. */
 vme_status backend_choose(vme_model *model, bool kept)
 {
     const int best = vme_backend_current();
@@ -234,7 +270,10 @@ vme_status backend_choose(vme_model *model, bool kept)
     return status;
 }
 
-double vme_model_total(const vme_model *model, int backend) { return backend < 0 || backend >= vme_backend_count() ? 0 : model->total[backend]; }
+double vme_model_total(const vme_model *model, int backend)
+{
+    return backend < 0 || backend >= vme_backend_count() ? 0 : model->total[backend];
+}
 
 int vme_model_backend(const vme_model *model)
 {

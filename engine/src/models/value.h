@@ -14,22 +14,22 @@
 #include <stdint.h>
 
 typedef struct model_value {
-    char *name;                             /* owned; of inputs and outputs only */
+    char *name; /* owned; of inputs and outputs only */
     int kind, dtype, rank;
-    int64_t shape[MODEL_RANK];              /* as ONNX has it */
-    int64_t strides[MODEL_RANK];            /* bytes, in the layout that it has */
-    bool plain;                             /* never an image: views see it, or rows of it are read */
-    bool channels_last;                     /* an image; else plain */
-    bool may_be_apart;                      /* its rows of c numbers may have gaps */
+    int64_t shape[MODEL_RANK];   /* as ONNX has it */
+    int64_t strides[MODEL_RANK]; /* bytes, in the layout that it has */
+    bool plain;                  /* never an image: views see it, or rows of it are read */
+    bool channels_last;          /* an image; else plain */
+    bool may_be_apart;           /* its rows of c numbers may have gaps */
     /* of float32 of rank 2 or 4 */
     int64_t n, h, w, c;
-    int64_t top, left, bottom, right;       /* the margin */
-    int64_t pixel, row, image;              /* elements from a pixel, a row of pixels and an image to the next */
-    int64_t bytes, offset;                  /* in the arena; of a constant in the model's packed block, -1: not there */
-    int64_t start;                          /* bytes from there to the element at index 0: a margin */
-    int first, last;                        /* steps that write and last read it */
-    int within;                             /* the value whose bytes these are too, or -1 */
-    int64_t inside;                         /* bytes from that one's place to this one's */
+    int64_t top, left, bottom, right; /* the margin */
+    int64_t pixel, row, image;        /* elements from a pixel, a row of pixels and an image to the next */
+    int64_t bytes, offset;            /* in the arena; of a constant in the model's packed block, -1: not there */
+    int64_t start;                    /* bytes from there to the element at index 0: a margin */
+    int first, last;                  /* steps that write and last read it */
+    int within;                       /* the value whose bytes these are too, or -1 */
+    int64_t inside;                   /* bytes from that one's place to this one's */
     /* bands.c: only so many rows of it are there, so far into a slot; 0: all of it is */
     int64_t strip, strip_at;
 } model_value;
@@ -37,7 +37,7 @@ typedef struct model_value {
 static inline float *model_pixel(const model_value *value, char *arena, int64_t n, int64_t y, int64_t x)
 {
     return (float *)(arena + value->offset) + n * value->image + (value->top + y) * value->row
-        + (value->left + x) * value->pixel;
+           + (value->left + x) * value->pixel;
 }
 
 #endif

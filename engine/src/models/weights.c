@@ -13,13 +13,14 @@
 #include <sys/mman.h>
 
 enum {
-    SPEND_PAGE = 1 << 16,                   /* a multiple of any system's page */
+    SPEND_PAGE = 1 << 16, /* a multiple of any system's page */
     SPEND_LEAST = 1 << 20,
 };
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Where in the file's weights the first byte lies that constants from `tensor` on or steps from `s` on are still packed from. */
+/* Where in the file's weights the first byte lies that constants from `tensor` on or steps from `s` on are still packed
+ * from. */
 static uint64_t first_unpacked(const model_making *it, uint32_t tensor, int s)
 {
     uint64_t first = UINT64_MAX;
@@ -29,7 +30,8 @@ static uint64_t first_unpacked(const model_making *it, uint32_t tensor, int s)
     for (; s < it->model->steps; s++) {
         const struct packing *packing = &it->packing[s];
         if (packing->weights)
-            first = earlier(first, packing->bias ? earlier(packing->weights_at, packing->bias_at) : packing->weights_at);
+            first =
+                earlier(first, packing->bias ? earlier(packing->weights_at, packing->bias_at) : packing->weights_at);
     }
     return first;
 }
@@ -41,7 +43,8 @@ void weights_spend(model_making *it, size_t size)
     it->end = (char *)(uintptr_t)it->file->tensor_records - MODEL_HEADER + size;
 }
 
-/* Gives pages of weights back that lie before what is still to be packed, after `bytes` more were: not for few, looking takes time too. */
+/* Gives pages of weights back that lie before what is still to be packed, after `bytes` more were: not for few, looking
+ * takes time too. */
 static void spend(model_making *it, uint64_t bytes, uint32_t tensor, int s)
 {
     if (it->spent == NULL || bytes < SPEND_LEAST)
@@ -50,7 +53,7 @@ static void spend(model_making *it, uint64_t bytes, uint32_t tensor, int s)
     const uintptr_t before = (uintptr_t)(it->file->weights + earlier(first, room)) & ~(uintptr_t)(SPEND_PAGE - 1);
     if (before <= (uintptr_t)it->spent)
         return;
-    madvise(it->spent, before - (uintptr_t)it->spent, MADV_DONTNEED);      /* else they stay, and that is all */
+    madvise(it->spent, before - (uintptr_t)it->spent, MADV_DONTNEED); /* else they stay, and that is all */
     it->spent = (char *)before;
 }
 
@@ -63,7 +66,10 @@ vme_status weights_pack(model_making *it)
             it->packing[s].at = total;
             const model_step *step = &model->step[s];
             total += ((step->kind == STEP_DEPTHWISE ? depthwise_packed(step, it->packing[s].outputs)
-                       : convolution_packed(model->kernels, step, it->packing[s].outputs, it->packing[s].channels, true)) + 15) / 16 * 16;
+                                                    : convolution_packed(model->kernels, step, it->packing[s].outputs,
+                                                                         it->packing[s].channels, true))
+                      + 15)
+                     / 16 * 16;
         }
     for (int v = 0; v < (int)it->file->tensors; v++)
         if (it->wanted[v]) {
@@ -76,7 +82,7 @@ vme_status weights_pack(model_making *it)
     model->packed = model->base != NULL ? model->base->packed : kept_packed(it);
     const bool kept = model->packed != NULL;
     if (!kept) {
-        if (model->map != NULL)                 /* of another build's layout */
+        if (model->map != NULL) /* of another build's layout */
             munmap(model->map, model->map_bytes);
         model->map = NULL;
         model->packed = vme_scratch_new(model->context, model->packed_bytes);
@@ -100,8 +106,10 @@ vme_status weights_pack(model_making *it)
             return vme_stopped_here(model->context);
         step->weights = (float *)model->packed + packing->at;
         if (kept)
-            step->bias = step->weights + (step->kind == STEP_DEPTHWISE ? packing->outputs * step->k
-                                          : convolution_packed(model->kernels, step, packing->outputs, packing->channels, false));
+            step->bias = step->weights
+                         + (step->kind == STEP_DEPTHWISE
+                                ? packing->outputs * step->k
+                                : convolution_packed(model->kernels, step, packing->outputs, packing->channels, false));
         else if (step->kind == STEP_DEPTHWISE)
             depthwise_pack(step, packing->outputs, weights, bias);
         else

@@ -1,10 +1,11 @@
-/* Convolutions of 3x3 windows at stride 1 by Winograd's way (Lavin and Gray, CVPR '16): a square of m x m outputs takes (m + 2)^2 products
- * a pair of channels instead of 9 m^2. Pixels become points (kernels/winograd.h), each point is one matrix product of squares by channels
- * with channels by outputs, on the tiles of matrix products, and what comes out becomes pixels again, with bias, addend and activation.
+/* Convolutions of 3x3 windows at stride 1 by Winograd's way (Lavin and Gray, CVPR '16): a square of m x m outputs takes
+ * (m + 2)^2 products a pair of channels instead of 9 m^2. Pixels become points (kernels/winograd.h), each point is one
+ * matrix product of squares by channels with channels by outputs, on the tiles of matrix products, and what comes out
+ * becomes pixels again, with bias, addend and activation.
  *
- * Squares are done in blocks, whose points stay in the second cache. Where there are blocks for all threads, each thread does whole blocks
- * in scratch memory of its own; else all do one part of a block after the other, so that the weights, larger than the cache where there are
- * few squares, are read once. What is computed is the same in both.
+ * Squares are done in blocks, whose points stay in the second cache. Where there are blocks for all threads, each
+ * thread does whole blocks in scratch memory of its own; else all do one part of a block after the other, so that the
+ * weights, larger than the cache where there are few squares, are read once. What is computed is the same in both.
  *
  * Packed weights: for each point slivers of the tile's columns, each as many rows as there are channels. */
 #include "models/winograd.h"
@@ -25,9 +26,9 @@
 #include <string.h>
 
 enum {
-    BLOCK_BYTES = 1 << 20,      /* of points, before and after the products */
-    BAND_BYTES = 1 << 18,       /* the same where images are done by bands, which want the second cache too */
-    GAP = 16,                   /* floats between points: equal places of all would share a set of the nearest cache */
+    BLOCK_BYTES = 1 << 20, /* of points, before and after the products */
+    BAND_BYTES = 1 << 18,  /* the same where images are done by bands, which want the second cache too */
+    GAP = 16,              /* floats between points: equal places of all would share a set of the nearest cache */
     WINDOW = 3,
     SIDE_MOST = 6,
 };
@@ -37,31 +38,36 @@ static const vme_gemm_kernel *gemm_of(const vme_kernels *kernels) { return &kern
 static int square_of(const model_step *step) { return step->algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4; }
 
 /* Kernels know no other bound than 0. */
-static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend, const model_value *out, const model_step *step)
+static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend,
+                     const model_value *out, const model_step *step)
 {
     (void)kernels, (void)in, (void)addend, (void)out;
     const int32_t *p = step->p;
-    return p[GROUPS] == 1 && p[ACTIVATION] != ACTIVATION_CLIP && p[KERNEL_H] == WINDOW && p[KERNEL_W] == WINDOW && p[STRIDE_H] * p[STRIDE_W] == 1
-           && p[DILATION_H] * p[DILATION_W] == 1;
+    return p[GROUPS] == 1 && p[ACTIVATION] != ACTIVATION_CLIP && p[KERNEL_H] == WINDOW && p[KERNEL_W] == WINDOW
+           && p[STRIDE_H] * p[STRIDE_W] == 1 && p[DILATION_H] * p[DILATION_W] == 1;
 }
 
 static rates_counted work_of(const vme_kernels *kernels, const model_value *in, const model_value *out, int m)
 {
     const vme_gemm_kernel *kernel = gemm_of(kernels);
-    const double points = (m + 2) * (m + 2), numbers = points * (double)(parts(out->c, kernel->columns) * kernel->columns) * (double)in->c;
+    const double points = (m + 2) * (m + 2),
+                 numbers = points * (double)(parts(out->c, kernel->columns) * kernel->columns) * (double)in->c;
     const int64_t squares = out->n * parts(out->h, m) * parts(out->w, m);
-    rates_counted made = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * numbers, [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
+    rates_counted made = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * numbers,
+                           [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
     made.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
     return made;
 }
 
-static rates_counted work_2(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+static rates_counted work_2(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                            const model_step *step)
 {
     (void)step;
     return work_of(kernels, in, out, 2);
 }
 
-static rates_counted work_4(const vme_kernels *kernels, const model_value *in, const model_value *out, const model_step *step)
+static rates_counted work_4(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                            const model_step *step)
 {
     (void)step;
     return work_of(kernels, in, out, 4);
@@ -73,14 +79,14 @@ typedef struct winograd {
     const model_step *step;
     const vme_gemm_kernel *gemm;
     const struct vme_winograd_kernel *turn;
-    const model_value *in, *out, *addend;       /* addend may be NULL */
+    const model_value *in, *out, *addend; /* addend may be NULL */
     char *arena, *scratch;
     int64_t m, points, down, across, slivers;
-    int64_t first, squares;                                 /* number of the first one, of down * across * images, and how many are done */
+    int64_t first, squares; /* number of the first one, of down * across * images, and how many are done */
     int64_t block_squares, blocks, slot_floats;
-    int64_t most_squares;                                   /* of a block, here or with fewer squares */
-    int64_t in_wide, out_wide, in_point, out_point;         /* floats from a square to the next, and from a point */
-    int64_t block;                                          /* that all threads do together */
+    int64_t most_squares;                           /* of a block, here or with fewer squares */
+    int64_t in_wide, out_wide, in_point, out_point; /* floats from a square to the next, and from a point */
+    int64_t block;                                  /* that all threads do together */
 } winograd;
 
 static void points_lie(winograd *it)
@@ -91,7 +97,8 @@ static void points_lie(winograd *it)
 }
 
 /* Squares of `rows` rows of squares in blocks of some bytes of points. */
-static void lay_out(winograd *it, const model_value *in, const model_value *out, const model_step *step, int64_t rows, int64_t block_bytes)
+static void lay_out(winograd *it, const model_value *in, const model_value *out, const model_step *step, int64_t rows,
+                    int64_t block_bytes)
 {
     it->m = square_of(step);
     it->points = (it->m + 2) * (it->m + 2);
@@ -100,7 +107,8 @@ static void lay_out(winograd *it, const model_value *in, const model_value *out,
     it->squares = rows * it->across;
     it->in_wide = wide(in->c);
     it->out_wide = wide(out->c);
-    const int64_t square = it->points * (it->in_wide + it->out_wide) * (int64_t)sizeof(float), whole = most(it->gemm->rows, block_bytes / square);
+    const int64_t square = it->points * (it->in_wide + it->out_wide) * (int64_t)sizeof(float),
+                  whole = most(it->gemm->rows, block_bytes / square);
     it->most_squares = least(it->squares, parts(whole, it->gemm->rows) * it->gemm->rows);
     it->blocks = parts(it->squares, whole);
     it->block_squares = parts(it->squares, it->blocks);
@@ -162,7 +170,8 @@ static int window_points(int m, double rows[SIDE_MOST][WINDOW])
     return m + 2;
 }
 
-static void pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels, const char *weights, float *packed)
+static void pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
+                 const char *weights, float *packed)
 {
     enum { COLUMNS_MOST = 32 };
     const int64_t columns = gemm_of(kernels)->columns, slivers = parts(outputs, columns);
@@ -186,14 +195,19 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
             for (int y = 0; y < side; y++)
                 for (int x = 0; x < side; x++)
                     for (int64_t o = 0; o < parts(count, columns) * columns; o++)
-                        packed[(y * side + x) * point + ((first + o) / columns * channels + channel) * columns + (first + o) % columns]
-                            = (float)(rows[x][0] * half[y][0][o] + rows[x][1] * half[y][1][o] + rows[x][2] * half[y][2][o]);
+                        packed[(y * side + x) * point + ((first + o) / columns * channels + channel) * columns
+                               + (first + o) % columns] =
+                            (float)(rows[x][0] * half[y][0][o] + rows[x][1] * half[y][1][o]
+                                    + rows[x][2] * half[y][2][o]);
         }
 }
 
 /* ---- the three parts of a block */
 static int64_t block_begin(const winograd *it, int64_t block) { return block * it->block_squares; }
-static int64_t block_count(const winograd *it, int64_t block) { return least(it->block_squares, it->squares - block_begin(it, block)); }
+static int64_t block_count(const winograd *it, int64_t block)
+{
+    return least(it->block_squares, it->squares - block_begin(it, block));
+}
 static float *in_points(const winograd *it, int64_t slot) { return (float *)it->scratch + slot * it->slot_floats; }
 static float *out_points(const winograd *it, int64_t slot) { return in_points(it, slot) + it->points * it->in_point; }
 
@@ -203,13 +217,18 @@ static void turn(const winograd *it, int64_t slot, int64_t block, int64_t begin,
     const int32_t *p = it->step->p;
     const model_value *value = inward ? it->in : it->out, *addend = it->addend;
     vme_winograd_square square = {
-        .relu = it->step->bounds.low == 0, .channels = value->c, .image_row = value->row, .image_pixel = value->pixel,
-        .point = inward ? it->in_point : it->out_point, .bias = it->step->bias,
-        .addend_row = addend == NULL ? 0 : addend->row, .addend_pixel = addend == NULL ? 0 : addend->pixel,
+        .relu = it->step->bounds.low == 0,
+        .channels = value->c,
+        .image_row = value->row,
+        .image_pixel = value->pixel,
+        .point = inward ? it->in_point : it->out_point,
+        .bias = it->step->bias,
+        .addend_row = addend == NULL ? 0 : addend->row,
+        .addend_pixel = addend == NULL ? 0 : addend->pixel,
     };
     for (int64_t s = begin; s < end && !vme_stopping(it->context); s++) {
-        int64_t number = it->first + block_begin(it, block) + s, x = number % it->across * it->m, y = number / it->across % it->down * it->m,
-                n = number / it->across / it->down;
+        int64_t number = it->first + block_begin(it, block) + s, x = number % it->across * it->m,
+                y = number / it->across % it->down * it->m, n = number / it->across / it->down;
         if (inward) {
             y -= p[PAD_TOP];
             x -= p[PAD_LEFT];
@@ -240,8 +259,10 @@ static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t be
         const float *from = in_points(it, slot) + point * it->in_point;
         float *to = out_points(it, slot) + point * it->out_point + column;
         vme_gemm_tile tile = {
-            .a_row = it->in_wide * 4, .c_row = it->out_wide * 4,
-            .columns = (int)least(columns, it->out->c - column), .far = true,
+            .a_row = it->in_wide * 4,
+            .c_row = it->out_wide * 4,
+            .columns = (int)least(columns, it->out->c - column),
+            .far = true,
         };
         vme_gemm_layer layer = {.runs = 1};
         for (int64_t k0 = 0; k0 < channels; k0 += part) {
@@ -262,7 +283,7 @@ static void multiply(const winograd *it, int64_t slot, int64_t block, int64_t be
     }
 }
 
-/* ---- */
+/* ----  ---- */
 /* A block, by one thread. */
 static void do_block(const winograd *it, int64_t slot, int64_t block)
 {
@@ -299,12 +320,21 @@ static vme_status part_out(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-static winograd of_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band, char *slots)
+static winograd of_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band,
+                        char *slots)
 {
     return (winograd){
-        .context = context, .model = model, .step = step, .gemm = gemm_of(model->kernels),
-        .turn = &model->kernels->winograd.of[step->algorithm == CONVOLUTION_WINOGRAD_2 ? VME_WINOGRAD_2 : VME_WINOGRAD_4],
-        .in = band->in, .out = band->out, .addend = band->addend, .arena = band->arena, .scratch = slots,
+        .context = context,
+        .model = model,
+        .step = step,
+        .gemm = gemm_of(model->kernels),
+        .turn =
+            &model->kernels->winograd.of[step->algorithm == CONVOLUTION_WINOGRAD_2 ? VME_WINOGRAD_2 : VME_WINOGRAD_4],
+        .in = band->in,
+        .out = band->out,
+        .addend = band->addend,
+        .arena = band->arena,
+        .scratch = slots,
         .slivers = parts(band->out->c, gemm_of(model->kernels)->columns),
     };
 }
@@ -332,7 +362,8 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
         int64_t count = block_count(&it, it.block), work = it.gemm->work / 8;
         status = vme_parallel_apart(context, count, work / 64 / (it.points * it.in_wide) + 1, part_in, &it);
         if (status == VME_OK)
-            status = vme_parallel_apart(context, it.points * it.slivers, work / (count * in->c * it.gemm->columns) + 1, part_products, &it);
+            status = vme_parallel_apart(context, it.points * it.slivers, work / (count * in->c * it.gemm->columns) + 1,
+                                        part_products, &it);
         if (status == VME_OK)
             status = vme_parallel_apart(context, count, work / 64 / (it.points * it.out_wide) + 1, part_out, &it);
     }

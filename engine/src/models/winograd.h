@@ -4,7 +4,7 @@
 
 #include "models/step.h"
 
-int64_t winograd_unit(const model_step *step);                          /* bands begin at its multiples */
+int64_t winograd_unit(const model_step *step); /* bands begin at its multiples */
 /* bytes for bands of at most so many rows */
 int64_t winograd_band_scratch(const vme_model *model, const model_step *step, int64_t rows);
 /* squares that so many rows of them take, with tiles filled up */

@@ -4,14 +4,14 @@
 #include "runtime/internal.h"
 #include "vme_bits.h"
 
-enum { PIECE = 65536 };         /* elements, or bytes of packed bits, between two looks at the stop flag */
+enum { PIECE = 65536 }; /* elements, or bytes of packed bits, between two looks at the stop flag */
 
 /* ---- packing */
 typedef struct packing {
     const vme_bits_kernels *kernels;
     const uint8_t *in;
     uint8_t *out;
-    int64_t truths, bytes;      /* of a row */
+    int64_t truths, bytes; /* of a row */
     bool big;
 } packing;
 
@@ -66,15 +66,20 @@ static vme_status rows_of(vme_context *context, bool big, const vme_tensor *in, 
         return status;
     const vme_tensor *truths = unpacks ? out : in, *bytes = unpacks ? in : out;
     int last = in->rank - 1;
-    bool fits = in->rank == out->rank && last >= 0 && vme_is_contiguous(in) && vme_is_contiguous(out) && bytes->dtype == VME_UINT8
-                && truths->dtype == (unpacks ? VME_UINT8 : VME_BOOL) && !vme_overlap(in, out);
+    bool fits = in->rank == out->rank && last >= 0 && vme_is_contiguous(in) && vme_is_contiguous(out)
+                && bytes->dtype == VME_UINT8 && truths->dtype == (unpacks ? VME_UINT8 : VME_BOOL)
+                && !vme_overlap(in, out);
     for (int d = 0; fits && d < last; d++)
         fits = in->shape[d] == out->shape[d];
     if (!fits || (!unpacks && out->shape[last] != (in->shape[last] + 7) / 8))
         return vme_fail(VME_BAD_VALUE, "packing bits takes contiguous rows of bool and of uint8");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    packing p = {.kernels = &vme_kernels_current()->bits, .in = (const uint8_t *)in->data, .out = (uint8_t *)out->data,
-                 .truths = truths->shape[last], .bytes = bytes->shape[last], .big = big};
+    packing p = {.kernels = &vme_kernels_current()->bits,
+                 .in = (const uint8_t *)in->data,
+                 .out = (uint8_t *)out->data,
+                 .truths = truths->shape[last],
+                 .bytes = bytes->shape[last],
+                 .big = big};
     int64_t eights = (p.truths + 7) / 8, rows = p.truths == 0 ? 0 : vme_elements(truths) / p.truths;
     return vme_parallel(context, rows * eights, PIECE, unpacks ? unpack_some : pack_some, &p);
 }
@@ -109,15 +114,21 @@ vme_status vme_split(vme_context *context, const vme_tensor *in, const vme_tenso
     if (status != VME_OK || (status = vme_check_output(second)) != VME_OK)
         return status;
     bool parts = second->dtype == in->dtype, wide = in->dtype == VME_FLOAT64;
-    bool fits = (wide || in->dtype == VME_FLOAT32) && first->dtype == in->dtype && (parts || second->dtype == VME_INT32);
+    bool fits =
+        (wide || in->dtype == VME_FLOAT32) && first->dtype == in->dtype && (parts || second->dtype == VME_INT32);
     const vme_tensor *const all[] = {in, first, second};
     for (int i = 0; i < 3; i++)
         fits = fits && vme_is_contiguous(all[i]) && vme_elements(all[i]) == vme_elements(in);
     if (!fits || vme_overlap(in, first) || vme_overlap(in, second) || vme_overlap(first, second))
-        return vme_fail(VME_BAD_DTYPE, "floats are taken apart into contiguous arrays of their own dtype, and of it or int32");
+        return vme_fail(VME_BAD_DTYPE,
+                        "floats are taken apart into contiguous arrays of their own dtype, and of it or int32");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     const vme_bits_kernels *kernels = &vme_kernels_current()->bits;
-    splitting s = {parts ? kernels->parts[wide] : kernels->split[wide], in->data, first->data, second->data,
-                   vme_dtype_size((vme_dtype)in->dtype), vme_dtype_size((vme_dtype)second->dtype)};
+    splitting s = {parts ? kernels->parts[wide] : kernels->split[wide],
+                   in->data,
+                   first->data,
+                   second->data,
+                   vme_dtype_size((vme_dtype)in->dtype),
+                   vme_dtype_size((vme_dtype)second->dtype)};
     return vme_parallel(context, vme_elements(in), PIECE, split_some, &s);
 }

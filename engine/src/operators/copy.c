@@ -4,7 +4,8 @@
 #include <string.h>
 
 /* A contiguous copy of `in` (as it is, before broadcasting) in scratch memory; `strides` walk it as in's did. */
-static vme_status copy_aside(vme_context *context, const vme_tensor *in, int64_t *strides, void **scratch, size_t *bytes)
+static vme_status copy_aside(vme_context *context, const vme_tensor *in, int64_t *strides, void **scratch,
+                             size_t *bytes)
 {
     int element = vme_dtype_size((vme_dtype)in->dtype);
     vme_status status = vme_shape_bytes((vme_dtype)in->dtype, in->rank, in->shape, strides, bytes);
@@ -32,14 +33,14 @@ vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor
     if (in->dtype != out->dtype) {
         cast = vme_kernels_current()->elementwise.cast[in->dtype][out->dtype];
         if (cast == NULL)
-            return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s in this engine yet", vme_dtype_name((vme_dtype)in->dtype),
-                            vme_dtype_name((vme_dtype)out->dtype));
+            return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s in this engine yet",
+                            vme_dtype_name((vme_dtype)in->dtype), vme_dtype_name((vme_dtype)out->dtype));
     }
     int64_t strides[VME_RANK_MOST], aside_strides[VME_RANK_MOST];
     vme_tensor source = *in;
     void *scratch = NULL;
     size_t bytes = 0;
-    status = vme_broadcast_strides(&source, out, strides);      /* before anything is allocated */
+    status = vme_broadcast_strides(&source, out, strides); /* before anything is allocated */
     if (status != VME_OK)
         return status;
     if (vme_overlap(in, out)) {
@@ -51,13 +52,15 @@ vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor
         status = vme_broadcast_strides(&source, out, strides);
     }
     if (status == VME_OK)
-        status = vme_move(context, out->rank, out->shape, (vme_side){source.data, strides, vme_dtype_size((vme_dtype)in->dtype)},
+        status = vme_move(context, out->rank, out->shape,
+                          (vme_side){source.data, strides, vme_dtype_size((vme_dtype)in->dtype)},
                           (vme_side){out->data, out->strides, vme_dtype_size((vme_dtype)out->dtype)}, cast);
     vme_scratch_free(context, scratch, bytes);
     return status;
 }
 
-vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MOST], vme_tensor *aside)
+vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MOST],
+                         vme_tensor *aside)
 {
     size_t bytes;
     vme_buffer *buffer;

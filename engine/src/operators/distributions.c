@@ -1,10 +1,11 @@
 /* Distributions over Philox's stream, drawn one number after the other.
  *
- * Normal and exponential: ziggurats of 256 strips (Marsaglia, Tsang: The ziggurat method for generating random variables, 2000),
- * their tables computed from the definition. Gamma: Marsaglia, Tsang: A simple method for generating gamma variables, 2000. Beta:
- * Johnk. Poisson: Hoermann's PTRS, 1993. Binomial: Kachitvichyanukul, Schmeiser: BTPE, 1988, and inversion. Bounded integers: Lemire,
- * 2019. Wald: Michael, Schucany, Haas, 1976. Von Mises: Best, Fisher, 1979. All take words in the order in which NumPy's Generator
- * does; a formula that looks odd is written as there, so that roundings agree. */
+ * Normal and exponential: ziggurats of 256 strips (Marsaglia, Tsang: The ziggurat method for generating random
+ * variables, 2000), their tables computed from the definition. Gamma: Marsaglia, Tsang: A simple method for generating
+ * gamma variables, 2000. Beta: Johnk. Poisson: Hoermann's PTRS, 1993. Binomial: Kachitvichyanukul, Schmeiser: BTPE,
+ * 1988, and inversion. Bounded integers: Lemire, 2019. Wald: Michael, Schucany, Haas, 1976. Von Mises: Best, Fisher,
+ * 1979. All take words in the order in which NumPy's Generator does; a formula that looks odd is written as there, so
+ * that roundings agree. */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -12,21 +13,21 @@
 #include "operators/random.h"
 
 #define PI 3.14159265358979323846
-enum { PIECE = 4096 };         /* numbers between two looks at the stop flag */
+enum { PIECE = 4096 }; /* numbers between two looks at the stop flag */
 
 /* ---- words */
 typedef struct bits {
     vme_random_state *state;
-    uint64_t words[VME_PHILOX_WORDS], base[4];      /* base: the counter before the first block of `words` */
-    int at, end;                /* of `words`: the next one, and how many there are */
-    bool own;                   /* they are freshly made ones, not the rest of the state's block */
-    bool halved;                /* `half` is the upper one of a word whose lower one is used up */
+    uint64_t words[VME_PHILOX_WORDS], base[4]; /* base: the counter before the first block of `words` */
+    int at, end;                               /* of `words`: the next one, and how many there are */
+    bool own;                                  /* they are freshly made ones, not the rest of the state's block */
+    bool halved;                               /* `half` is the upper one of a word whose lower one is used up */
     uint32_t half;
-    uint32_t small;             /* what is left of a word that 8- and 16-bit numbers share */
+    uint32_t small; /* what is left of a word that 8- and 16-bit numbers share */
     int small_left;
-    struct {                    /* what the last number of a distribution with parameters was computed with, for those of the same ones */
-        double mean, least;     /* Poisson: e^-mean */
-        double p, none;         /* binomial by inversion: the chance of 0 */
+    struct { /* what the last number of a distribution with parameters was computed with, for those of the same ones */
+        double mean, least; /* Poisson: e^-mean */
+        double p, none;     /* binomial by inversion: the chance of 0 */
         int64_t n, most;
     } last;
 } bits;
@@ -96,19 +97,20 @@ static inline float uniform_f(bits *b) { return (float)(next32(b) >> 8) * (1.0f 
 
 /* ---- ziggurats: strips of equal area; x[i] is the right edge of strip i, the first one has the tail */
 typedef struct ziggurat {
-    uint64_t k[256];            /* below it a number lies under the curve for certain */
+    uint64_t k[256]; /* below it a number lies under the curve for certain */
     double w[256], f[256];
     uint32_t k_f[256];
     float w_f[256], f_f[256];
 } ziggurat;
 static ziggurat of_normal, of_exponential;
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
-#define NORMAL_END 3.6541528853610087963519472518L
+#define NORMAL_END      3.6541528853610087963519472518L
 #define EXPONENTIAL_END 7.6971174701310497140446280481L
 
 static long double density(bool normal, long double x) { return normal ? expl(-0.5L * x * x) : expl(-x); }
 
-static void make_table(ziggurat *z, bool normal, long double end, long double area, long double scale, long double scale_f)
+static void make_table(ziggurat *z, bool normal, long double end, long double area, long double scale,
+                       long double scale_f)
 {
     long double x[256];
     x[255] = end;
@@ -131,7 +133,8 @@ static void make_table(ziggurat *z, bool normal, long double end, long double ar
 static void make_tables(void)
 {
     long double r = NORMAL_END, e = EXPONENTIAL_END;
-    make_table(&of_normal, true, r, r * density(true, r) + sqrtl(acosl(-1) / 2) * erfcl(r / sqrtl(2)), 4503599627370496.0L, 8388608.0L);
+    make_table(&of_normal, true, r, r * density(true, r) + sqrtl(acosl(-1) / 2) * erfcl(r / sqrtl(2)),
+               4503599627370496.0L, 8388608.0L);
     make_table(&of_exponential, false, e, (e + 1) * density(false, e), 9007199254740992.0L, 8388608.0L);
 }
 
@@ -207,7 +210,8 @@ static float exponential_f(bits *b)
             return x;
         if (strip == 0)
             return (float)EXPONENTIAL_END - log1pf(-uniform_f(b));
-        if ((of_exponential.f_f[strip - 1] - of_exponential.f_f[strip]) * uniform_f(b) + of_exponential.f_f[strip] < expf(-x))
+        if ((of_exponential.f_f[strip - 1] - of_exponential.f_f[strip]) * uniform_f(b) + of_exponential.f_f[strip]
+            < expf(-x))
             return x;
     }
 }
@@ -285,7 +289,7 @@ static double beta(bits *b, double p, double q)
         double x = gamma_of(b, p), y = gamma_of(b, q);
         return x / (x + y);
     }
-    if (p < 3e-103 && q < 3e-103)       /* nothing but 0 and 1 comes out */
+    if (p < 3e-103 && q < 3e-103) /* nothing but 0 and 1 comes out */
         return (p + q) * uniform(b) < p;
     for (;;) {
         double u = uniform(b), v = uniform(b), x = pow(u, 1 / p), y = pow(v, 1 / q);
@@ -293,7 +297,7 @@ static double beta(bits *b, double p, double q)
             continue;
         if (x > 0 && y > 0)
             return x / (x + y);
-        double difference = log(u) / p - log(v) / q;        /* one underflowed */
+        double difference = log(u) / p - log(v) / q; /* one underflowed */
         return difference > 0 ? exp(-log1p(exp(-difference))) : exp(difference - log1p(exp(difference)));
     }
 }
@@ -382,9 +386,10 @@ static double triangular(bits *b, double left, double mode, double right)
 /* ---- discrete */
 static double log_gamma(double x)
 {
-    static const double series[10] = {8.333333333333333e-02, -2.777777777777778e-03, 7.936507936507937e-04, -5.952380952380952e-04,
-                                      8.417508417508418e-04, -1.917526917526918e-03, 6.410256410256410e-03, -2.955065359477124e-02,
-                                      1.796443723688307e-01, -1.39243221690590e+00};        /* Stirling's */
+    static const double series[10] = {8.333333333333333e-02,  -2.777777777777778e-03, 7.936507936507937e-04,
+                                      -5.952380952380952e-04, 8.417508417508418e-04,  -1.917526917526918e-03,
+                                      6.410256410256410e-03,  -2.955065359477124e-02, 1.796443723688307e-01,
+                                      -1.39243221690590e+00}; /* Stirling's */
     if (x == 1 || x == 2)
         return 0;
     int64_t up = x < 7 ? (int64_t)(7 - x) : 0;
@@ -424,19 +429,24 @@ static int64_t poisson(bits *b, double mean)
             return k;
         if (k < 0 || (us < 0.013 && v > us))
             continue;
-        if (log(v) + log(inverse_alpha) - log(a / (us * us) + p) <= -mean + (double)k * logarithm - log_gamma((double)k + 1))
+        if (log(v) + log(inverse_alpha) - log(a / (us * us) + p)
+            <= -mean + (double)k * logarithm - log_gamma((double)k + 1))
             return k;
     }
 }
 
-static double stirling_tail(double x, double x2) { return (13860. - (462. - (132. - (99. - 140. / x2) / x2) / x2) / x2) / x / 166320.; }
+static double stirling_tail(double x, double x2)
+{
+    return (13860. - (462. - (132. - (99. - 140. / x2) / x2) / x2) / x2) / x / 166320.;
+}
 
 /* BTPE, steps as numbered in the paper; p <= 0.5 */
 static int64_t binomial_btpe(bits *b, int64_t n, double p)
 {
     double r = p < 1 - p ? p : 1 - p, q = 1 - r, count = (double)n, fm = count * r + r;
     int64_t m = (int64_t)floor(fm);
-    double middle = (double)m, p1 = floor(2.195 * sqrt(count * r * q) - 4.6 * q) + 0.5, xm = middle + 0.5, xl = xm - p1, xr = xm + p1;
+    double middle = (double)m, p1 = floor(2.195 * sqrt(count * r * q) - 4.6 * q) + 0.5, xm = middle + 0.5, xl = xm - p1,
+           xr = xm + p1;
     double c = 0.134 + 20.5 / (15.3 + middle), a = (fm - xl) / (fm - xl * r), laml = a * (1 + a / 2);
     a = (xr - fm) / (xr * q);
     double lamr = a * (1 + a / 2), p2 = p1 * (1 + 2 * c), p3 = p2 + c / laml, p4 = p3 + c / lamr, nrq = count * r * q;
@@ -691,7 +701,7 @@ static void put_integer(bits *b, const vme_tensor *const p[3], const vme_tensor 
         value = first + (most == 0 ? 0 : bounded32(b, (uint32_t)most));
     else
         value = first + bounded_small(b, (uint32_t)most, 8 * size);
-    memcpy(out->data + i * size, &value, (size_t)size);     /* little-endian: the low bytes */
+    memcpy(out->data + i * size, &value, (size_t)size); /* little-endian: the low bytes */
 }
 
 /* What is drawn most: loops over the words at hand, with a call only where those end or the number is a rare one. */
@@ -715,7 +725,8 @@ static void fill_normal(bits *b, double *out, int64_t n)
         int64_t count = b->end - b->at < n - i ? b->end - b->at : n - i, j;
         const uint64_t *words = b->words + b->at;
         for (j = 0; j < count; j++) {
-            uint64_t word = words[j], size = word >> 9 & 0xfffffffffffff, negative = word << 55 & UINT64_C(0x8000000000000000), number;
+            uint64_t word = words[j], size = word >> 9 & 0xfffffffffffff,
+                     negative = word << 55 & UINT64_C(0x8000000000000000), number;
             double x = (double)(int64_t)size * of_normal.w[word & 0xff];
             if (__builtin_expect(size >= of_normal.k[word & 0xff], 0))
                 break;
@@ -748,7 +759,8 @@ static void fill_exponential(bits *b, double *out, int64_t n)
     }
 }
 
-/* The same over halves of words: float32 and integers of 32 bits and less. Calls NUMBER for one value where no whole word is left. */
+/* The same over halves of words: float32 and integers of 32 bits and less. Calls NUMBER for one value where no whole
+ * word is left. */
 #define FILL_HALVES(NAME, TYPE, PARAMETERS, SURE, VALUE, NUMBER) \
     static void NAME(bits *b, TYPE *out, int64_t n PARAMETERS) \
     { \
@@ -773,22 +785,23 @@ static void fill_exponential(bits *b, double *out, int64_t n)
         } \
     }
 #define NOTHING
-#define ALWAYS(half) true
+#define ALWAYS(half)    true
 #define UNIFORM_F(half) ((float)(int32_t)((half) >> 8) * (1.0f / 16777216.0f))
 FILL_HALVES(fill_uniform_f, float, NOTHING, ALWAYS, UNIFORM_F, uniform_f(b))
 #define SURE_NORMAL_F(half) ((half) >> 9 < of_normal.k_f[(half) & 0xff])
-#define NORMAL_F(half) ((float)(int32_t)((half) >> 9) * ((half) >> 8 & 1 ? -of_normal.w_f[(half) & 0xff] : of_normal.w_f[(half) & 0xff]))
+#define NORMAL_F(half) \
+    ((float)(int32_t)((half) >> 9) * ((half) >> 8 & 1 ? -of_normal.w_f[(half) & 0xff] : of_normal.w_f[(half) & 0xff]))
 FILL_HALVES(fill_normal_f, float, NOTHING, SURE_NORMAL_F, NORMAL_F, normal_f(b))
 #define SURE_EXPONENTIAL_F(half) ((half) >> 9 < of_exponential.k_f[(half) >> 1 & 0xff])
-#define EXPONENTIAL_F(half) ((float)(int32_t)((half) >> 9) * of_exponential.w_f[(half) >> 1 & 0xff])
+#define EXPONENTIAL_F(half)      ((float)(int32_t)((half) >> 9) * of_exponential.w_f[(half) >> 1 & 0xff])
 FILL_HALVES(fill_exponential_f, float, NOTHING, SURE_EXPONENTIAL_F, EXPONENTIAL_F, exponential_f(b))
 /* Below `range`, and added to `first`; a product whose lower half is below `range` may have to be drawn again. */
-#define RANGE , uint64_t first, uint32_t range
-#define FIRST , uint64_t first
+#define RANGE            , uint64_t first, uint32_t range
+#define FIRST            , uint64_t first
 #define SURE_BELOW(half) ((uint32_t)((half) * range) >= range)
-#define BELOW_64(half) (first + ((uint64_t)(half) * range >> 32))
-#define BELOW_32(half) ((uint32_t)first + (uint32_t)((uint64_t)(half) * range >> 32))
-#define ANY_32(half) ((uint32_t)first + (half))
+#define BELOW_64(half)   (first + ((uint64_t)(half) * range >> 32))
+#define BELOW_32(half)   ((uint32_t)first + (uint32_t)((uint64_t)(half) * range >> 32))
+#define ANY_32(half)     ((uint32_t)first + (half))
 FILL_HALVES(fill_any_32, uint32_t, FIRST, ALWAYS, ANY_32, (uint32_t)first + next32(b))
 FILL_HALVES(fill_below_64, uint64_t, RANGE, SURE_BELOW, BELOW_64, first + bounded32(b, range - 1))
 FILL_HALVES(fill_below_32, uint32_t, RANGE, SURE_BELOW, BELOW_32, (uint32_t)first + bounded32(b, range - 1))
@@ -799,7 +812,8 @@ FILL_HALVES(fill_below_32, uint32_t, RANGE, SURE_BELOW, BELOW_32, (uint32_t)firs
         ((TYPE *)(void *)out->data)[i] = NUMBER; \
     break
 
-static void fill_doubles(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
+static void fill_doubles(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out,
+                         int64_t begin, int64_t end)
 {
     switch (kind) {
     case VME_RANDOM_UNIFORM: fill_uniform(b, (double *)(void *)out->data + begin, end - begin); break;
@@ -819,7 +833,8 @@ static void fill_doubles(bits *b, vme_random_kind kind, const vme_tensor *const 
     }
 }
 
-static void fill_floats(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
+static void fill_floats(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out,
+                        int64_t begin, int64_t end)
 {
     switch (kind) {
     case VME_RANDOM_UNIFORM: fill_uniform_f(b, (float *)(void *)out->data + begin, end - begin); break;
@@ -830,7 +845,8 @@ static void fill_floats(bits *b, vme_random_kind kind, const vme_tensor *const p
     }
 }
 
-static void fill_counts(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
+static void fill_counts(bits *b, vme_random_kind kind, const vme_tensor *const p[3], const vme_tensor *out,
+                        int64_t begin, int64_t end)
 {
     switch (kind) {
     case VME_RANDOM_POISSON: EACH(int64_t, poisson(b, parameter(p, 0, i)));
@@ -895,7 +911,7 @@ static vme_status sample(vme_context *context, bits *b, uint64_t population, int
         uint64_t last = population - (uint64_t)count + (uint64_t)i, value = bounded64(b, last), at = value & mask;
         while (drawn[at] != UINT64_MAX && drawn[at] != value)
             at = (at + 1) & mask;
-        if (drawn[at] != UINT64_MAX) {          /* taken: the last one cannot be */
+        if (drawn[at] != UINT64_MAX) { /* taken: the last one cannot be */
             value = last;
             at = value & mask;
             while (drawn[at] != UINT64_MAX)
@@ -908,22 +924,35 @@ static vme_status sample(vme_context *context, bits *b, uint64_t population, int
     return VME_OK;
 }
 
-vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_kind kind, const vme_tensor *const parameters[3],
-                      const vme_tensor *out)
+vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_kind kind,
+                      const vme_tensor *const parameters[3], const vme_tensor *out)
 {
     static const int needed[VME_RANDOM_KINDS] = {
-        [VME_RANDOM_GAMMA] = 1, [VME_RANDOM_BETA] = 2, [VME_RANDOM_STUDENT] = 1, [VME_RANDOM_WALD] = 2, [VME_RANDOM_VONMISES] = 2,
-        [VME_RANDOM_TRIANGULAR] = 3, [VME_RANDOM_NONCENTRAL_CHISQUARE] = 2, [VME_RANDOM_POISSON] = 1, [VME_RANDOM_BINOMIAL] = 2,
-        [VME_RANDOM_GEOMETRIC] = 1, [VME_RANDOM_NEGATIVE_BINOMIAL] = 2, [VME_RANDOM_LOGSERIES] = 1, [VME_RANDOM_ZIPF] = 1,
-        [VME_RANDOM_INTEGERS] = 2, [VME_RANDOM_SHUFFLE_TAIL] = 1, [VME_RANDOM_SAMPLE] = 1,
+        [VME_RANDOM_GAMMA] = 1,
+        [VME_RANDOM_BETA] = 2,
+        [VME_RANDOM_STUDENT] = 1,
+        [VME_RANDOM_WALD] = 2,
+        [VME_RANDOM_VONMISES] = 2,
+        [VME_RANDOM_TRIANGULAR] = 3,
+        [VME_RANDOM_NONCENTRAL_CHISQUARE] = 2,
+        [VME_RANDOM_POISSON] = 1,
+        [VME_RANDOM_BINOMIAL] = 2,
+        [VME_RANDOM_GEOMETRIC] = 1,
+        [VME_RANDOM_NEGATIVE_BINOMIAL] = 2,
+        [VME_RANDOM_LOGSERIES] = 1,
+        [VME_RANDOM_ZIPF] = 1,
+        [VME_RANDOM_INTEGERS] = 2,
+        [VME_RANDOM_SHUFFLE_TAIL] = 1,
+        [VME_RANDOM_SAMPLE] = 1,
     };
     vme_status status = vme_check_output(out);
     if (status != VME_OK)
         return status;
     int64_t count = vme_elements(out);
     bool single = out->dtype == VME_FLOAT32 && kind <= VME_RANDOM_GAMMA, whole = kind >= VME_RANDOM_POISSON;
-    bool fits = kind == VME_RANDOM_INTEGERS ? out->dtype <= VME_UINT64 : whole ? out->dtype == VME_INT64
-                : single || out->dtype == VME_FLOAT64;
+    bool fits = kind == VME_RANDOM_INTEGERS ? out->dtype <= VME_UINT64
+                : whole                     ? out->dtype == VME_INT64
+                                            : single || out->dtype == VME_FLOAT64;
     for (int i = 0; i < needed[kind]; i++)
         fits = fits && parameters[i] != NULL && vme_is_contiguous(parameters[i])
                && parameters[i]->dtype == (kind >= VME_RANDOM_INTEGERS ? VME_UINT64 : VME_FLOAT64)
@@ -942,7 +971,8 @@ vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_
         for (int64_t r = 0; r < rows && status == VME_OK; r++)
             for (int64_t i = n - 1; i >= first && i > 0; i--) {
                 int64_t *row = (int64_t *)(void *)out->data + r * n;
-                swap(row, i, (int64_t)(kind == VME_RANDOM_SHUFFLE ? masked(&b, (uint64_t)i) : bounded64(&b, (uint64_t)i)));
+                swap(row, i,
+                     (int64_t)(kind == VME_RANDOM_SHUFFLE ? masked(&b, (uint64_t)i) : bounded64(&b, (uint64_t)i)));
                 if (i % PIECE == 0 && vme_stopping(context)) {
                     status = vme_stopped_here(context);
                     break;

@@ -14,7 +14,11 @@ typedef uint32_t e_u32 __attribute__((may_alias, aligned(1)));
 typedef uint64_t e_u64 __attribute__((may_alias, aligned(1)));
 typedef float e_f32 __attribute__((may_alias, aligned(1)));
 typedef double e_f64 __attribute__((may_alias, aligned(1)));
-typedef struct { float re, im; } __attribute__((may_alias, packed)) e_c64;
-typedef struct { double re, im; } __attribute__((may_alias, packed)) e_c128;
+typedef struct {
+    float re, im;
+} __attribute__((may_alias, packed)) e_c64;
+typedef struct {
+    double re, im;
+} __attribute__((may_alias, packed)) e_c128;
 
 #endif

@@ -1,9 +1,9 @@
 /* The drivers of the elementwise operators: unary, binary and where over any views, and arange.
  *
- * Operands of one contiguous layout and of the kernel's dtypes go straight to the kernel. All others are walked by a loop nest, and
- * what keeps kernels from their vector loops is brought to the stack block by block: elements of another dtype are cast, those
- * that lie apart are collected, a short row that is used again for each row of the output is repeated. Large work is divided by
- * vme_parallel, and no piece takes more than a fraction of a millisecond. */
+ * Operands of one contiguous layout and of the kernel's dtypes go straight to the kernel. All others are walked by a
+ * loop nest, and what keeps kernels from their vector loops is brought to the stack block by block: elements of another
+ * dtype are cast, those that lie apart are collected, a short row that is used again for each row of the output is
+ * repeated. Large work is divided by vme_parallel, and no piece takes more than a fraction of a millisecond. */
 #include "operators/nest.h"
 #include "operators/raster.h"
 
@@ -11,33 +11,37 @@
 
 enum {
     INPUTS = 3,
-    STAGE_BYTES = 4608, BLOCK_MOST = 1024,          /* what the stack holds at a time: in all, and elements of an operand */
-    BLOCK_APART = 256,                              /* the latter where no row repeats: one is collected while another still divides */
-    COLLECT_LEAST = 16,                             /* elements of a run; below, collecting costs more than it brings */
-    REPEAT_MOST = 256, REPEAT_BYTES_MOST = 1024,    /* of a row: longer ones are worth a kernel's call each */
-    PARALLEL_LEAST = 2 << 20,                       /* bytes touched; below, waking helpers costs more than they bring */
-    PIECE = 32768, PIECE_STEPPING = 8192, PIECE_COSTLY = 4096,      /* elements between two looks at the stop flag */
-    ALIGNED_LEAST = 4096,                           /* elements of a run that begins at a line */
+    STAGE_BYTES = 4608,
+    BLOCK_MOST = 1024,  /* what the stack holds at a time: in all, and elements of an operand */
+    BLOCK_APART = 256,  /* the latter where no row repeats: one is collected while another still divides */
+    COLLECT_LEAST = 16, /* elements of a run; below, collecting costs more than it brings */
+    REPEAT_MOST = 256,
+    REPEAT_BYTES_MOST = 1024, /* of a row: longer ones are worth a kernel's call each */
+    PARALLEL_LEAST = 2 << 20, /* bytes touched; below, waking helpers costs more than they bring */
+    PIECE = 32768,
+    PIECE_STEPPING = 8192,
+    PIECE_COSTLY = 4096,  /* elements between two looks at the stop flag */
+    ALIGNED_LEAST = 4096, /* elements of a run that begins at a line */
 };
 
-/* From a tensor's dtype to the kernel's, or back: one cast, or two where float16 computes in float32; or a copy that collects (or
- * spreads) elements. */
+/* From a tensor's dtype to the kernel's, or back: one cast, or two where float16 computes in float32; or a copy that
+ * collects (or spreads) elements. */
 typedef struct conversion {
-    vme_loop1 *first, *second;      /* NULL: none */
-    vme_dtype compute;              /* what the kernel reads or writes */
-    bool repeats;                   /* of an input: its row is read again for each row of the output */
+    vme_loop1 *first, *second; /* NULL: none */
+    vme_dtype compute;         /* what the kernel reads or writes */
+    bool repeats;              /* of an input: its row is read again for each row of the output */
 } conversion;
 
 struct job {
-    vme_nest nest;                  /* operand 0 is the output */
+    vme_nest nest; /* operand 0 is the output */
     conversion convert[1 + INPUTS];
-    vme_loop1 *unary;               /* one of the three kernels */
+    vme_loop1 *unary; /* one of the three kernels */
     vme_loop2 *binary;
     vme_loop3 *choose;
-    bool staged, costly;            /* staged: some operand goes through the stack */
-    bool every_other;               /* the kernel has a loop of its own for every other element of all inputs */
-    int64_t row;                    /* elements of the rows that repeat, within the innermost loop; 0: none does */
-    vme_dtype exponent;             /* signed integers: negative ones are refused; else VME_BOOL */
+    bool staged, costly; /* staged: some operand goes through the stack */
+    bool every_other;    /* the kernel has a loop of its own for every other element of all inputs */
+    int64_t row;         /* elements of the rows that repeat, within the innermost loop; 0: none does */
+    vme_dtype exponent;  /* signed integers: negative ones are refused; else VME_BOOL */
 };
 
 /* ---- one run of the innermost loop */
@@ -70,7 +74,8 @@ static vme_status checked(const struct job *job, int64_t n, char *const *data, c
 }
 
 /* The row of an operand, again and again: `whole` elements of the kernel's dtype, so that rows end with them. */
-static void repeat_row(const conversion *convert, int64_t row, int64_t whole, const char *from, int64_t step, char *halves, char *to)
+static void repeat_row(const conversion *convert, int64_t row, int64_t whole, const char *from, int64_t step,
+                       char *halves, char *to)
 {
     int64_t size = vme_dtype_size(convert->compute), done = row * size;
     if (convert->first == NULL)
@@ -117,7 +122,8 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
         used += most * size;
         if (convert->repeats) {
             int64_t rows = (phase + n + job->row - 1) / job->row * job->row;
-            repeat_row(convert, job->row, rows < whole ? rows : whole, data[o] - phase * step[o], step[o], halves, block_data[o]);
+            repeat_row(convert, job->row, rows < whole ? rows : whole, data[o] - phase * step[o], step[o], halves,
+                       block_data[o]);
             block_data[o] += phase * size;
             ready[o] = true;
         }
@@ -135,7 +141,7 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
                 continue;
             }
             int64_t own = step[o] == 0 ? 1 : count;
-            ready[o] = step[o] == 0;                /* a repeated element is cast once a run */
+            ready[o] = step[o] == 0; /* a repeated element is cast once a run */
             const char *from = data[o] + begin * step[o];
             if (convert->second == NULL)
                 convert->first(own, from, step[o], block_data[o], block_step[o]);
@@ -157,7 +163,7 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
             convert->first(count, block_data[0], block_step[0], halves, 2);
             convert->second(count, halves, 2, to, step[0]);
         }
-        for (int o = 1; phase > 0 && o < job->nest.operands; o++)       /* only the first block begins within a row */
+        for (int o = 1; phase > 0 && o < job->nest.operands; o++) /* only the first block begins within a row */
             if (job->convert[o].repeats)
                 block_data[o] -= phase * block_step[o];
         phase = 0;
@@ -165,15 +171,15 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
     return VME_OK;
 }
 
-/* Elements of a long run to do first, so that the most operands go on at the beginning of a line: from the second cache, vectors that lie
- * in two lines take up to twice as long. Inputs count twice, whose lines are waited for. What kernels compute lane by lane does not
- * depend on where a run begins; costly ones, which may, have enough to do. */
+/* Elements of a long run to do first, so that the most operands go on at the beginning of a line: from the second
+ * cache, vectors that lie in two lines take up to twice as long. Inputs count twice, whose lines are waited for. What
+ * kernels compute lane by lane does not depend on where a run begins; costly ones, which may, have enough to do. */
 static int64_t before_lines(const vme_nest *nest, char *const *data)
 {
     const int64_t *step = nest->loops[0].step;
     int64_t best = 0;
     int most = 0;
-    for (int candidate = nest->operands; candidate >= 0; candidate--) {     /* the first one: as they are */
+    for (int candidate = nest->operands; candidate >= 0; candidate--) { /* the first one: as they are */
         int64_t first = 0;
         if (candidate < nest->operands) {
             int64_t bytes = (int64_t)(-(uintptr_t)data[candidate] % VME_ALIGNMENT);
@@ -213,7 +219,7 @@ static vme_status walk(void *argument, int64_t begin, int64_t end)
         else {
             int64_t rows = at.index[0] / job->row * job->row;
             char *data[VME_NEST_OPERANDS];
-            for (int o = 0; o < nest->operands; o++)        /* what repeats has not gone on by the rows before this one */
+            for (int o = 0; o < nest->operands; o++) /* what repeats has not gone on by the rows before this one */
                 data[o] = at.data[o] - (job->convert[o].repeats ? rows * step[o] : 0);
             status = apply_staged(job, n, data, step, at.index[0] - rows);
         }
@@ -225,7 +231,8 @@ static vme_status walk(void *argument, int64_t begin, int64_t end)
 
 /* ---- setting a job up */
 
-static vme_status set_conversion(const vme_kernels *kernels, struct job *job, int operand, vme_dtype own, vme_dtype loop, vme_dtype compute)
+static vme_status set_conversion(const vme_kernels *kernels, struct job *job, int operand, vme_dtype own,
+                                 vme_dtype loop, vme_dtype compute)
 {
     conversion *convert = &job->convert[operand];
     *convert = (conversion){.compute = compute};
@@ -237,12 +244,14 @@ static vme_status set_conversion(const vme_kernels *kernels, struct job *job, in
     convert->first = kernels->elementwise.cast[from][middle];
     convert->second = middle == to ? NULL : kernels->elementwise.cast[middle][to];
     if (convert->first == NULL || (middle != to && convert->second == NULL))
-        return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s in this engine", vme_dtype_name(from), vme_dtype_name(to));
+        return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s in this engine", vme_dtype_name(from),
+                        vme_dtype_name(to));
     job->staged = true;
     return VME_OK;
 }
 
-/* A copy of `in` that does not overlap the output: made of one block, the view and its strides in front of the elements. */
+/* A copy of `in` that does not overlap the output: made of one block, the view and its strides in front of the
+ * elements. */
 typedef struct aside {
     vme_tensor view;
     int64_t strides[VME_RANK_MOST];
@@ -276,7 +285,8 @@ static vme_status set_aside(vme_context *context, const vme_tensor *in, aside **
     return VME_OK;
 }
 
-/* Elements that lie apart are collected in runs of some length: kernels have vector loops for what lies side by side. */
+/* Elements that lie apart are collected in runs of some length: kernels have vector loops for what lies side by side.
+ */
 static void collect(struct job *job)
 {
     const vme_nest *nest = &job->nest;
@@ -301,16 +311,19 @@ static void repeat(struct job *job, const int *sizes)
     vme_nest *nest = &job->nest;
     const vme_loop *inner = &nest->loops[0], *outer = &nest->loops[1];
     bool any = false;
-    int64_t bytes = 2;              /* of the stage, for an element of each operand: a row has to fit */
+    int64_t bytes = 2; /* of the stage, for an element of each operand: a row has to fit */
     for (int o = 0; o < nest->operands; o++)
         bytes += vme_dtype_size(job->convert[o].compute);
-    if (nest->rank < 2 || inner->size < 2 || inner->size > REPEAT_MOST || inner->size > (STAGE_BYTES / bytes & -VME_ALIGNMENT))
+    if (nest->rank < 2 || inner->size < 2 || inner->size > REPEAT_MOST
+        || inner->size > (STAGE_BYTES / bytes & -VME_ALIGNMENT))
         return;
     for (int o = 0; o < nest->operands; o++) {
         bool stays = o > 0 && outer->step[o] == 0 && inner->step[o] != 0;
         if (!stays && outer->step[o] != inner->step[o] * inner->size)
             return;
-        if (stays && (inner->step[o] != sizes[o] || inner->size * vme_dtype_size(job->convert[o].compute) > REPEAT_BYTES_MOST))
+        if (stays
+            && (inner->step[o] != sizes[o]
+                || inner->size * vme_dtype_size(job->convert[o].compute) > REPEAT_BYTES_MOST))
             return;
         any = any || stays;
     }
@@ -327,7 +340,8 @@ static void repeat(struct job *job, const int *sizes)
 }
 
 /* Walks `inputs` tensors and the output through the job's kernel. */
-static vme_status run(vme_context *context, struct job *job, int inputs, const vme_tensor *const *in, const vme_tensor *out)
+static vme_status run(vme_context *context, struct job *job, int inputs, const vme_tensor *const *in,
+                      const vme_tensor *out)
 {
     int64_t strides[INPUTS][VME_RANK_MOST];
     const int64_t *rows[1 + INPUTS] = {out->strides};
@@ -358,7 +372,8 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
         if (step != 0 && step != sizes[o])
             piece = PIECE_STEPPING;
         step = step < 0 ? -step : step;
-        element_bytes += step > VME_ALIGNMENT ? VME_ALIGNMENT : step;      /* what lies between is touched as well, by the line */
+        element_bytes +=
+            step > VME_ALIGNMENT ? VME_ALIGNMENT : step; /* what lies between is touched as well, by the line */
     }
     job->row = 0;
     repeat(job, sizes);
@@ -403,13 +418,15 @@ static inline bool one_shape(const vme_tensor *a, const vme_tensor *b)
     return true;
 }
 
-/* Whether `in` (contiguous and of out's shape, or one element of rank 0) may be read while `out` is written from its beginning. */
+/* Whether `in` (contiguous and of out's shape, or one element of rank 0) may be read while `out` is written from its
+ * beginning. */
 static inline bool apart(const char *in, int64_t in_bytes, const char *out, int64_t out_bytes)
 {
     return in + in_bytes <= out || out + out_bytes <= in;
 }
 
-/* How `in` steps along a contiguous output of `elements` elements: its size, 0 for one element of rank 0, or -1: the long way. */
+/* How `in` steps along a contiguous output of `elements` elements: its size, 0 for one element of rank 0, or -1: the
+ * long way. */
 static inline int64_t flat_step(const vme_tensor *in, const vme_tensor *out, int64_t elements, int size, int out_size)
 {
     if (in->rank == 0)
@@ -434,7 +451,8 @@ static bool unary_is_costly(vme_unary_op op, vme_dtype loop)
 
 static bool binary_is_costly(vme_binary_op op)
 {
-    return (op >= VME_FLOOR_DIVIDE && op <= VME_POWER) || (op >= VME_ARCTAN2 && op <= VME_LOGADDEXP && op != VME_COPYSIGN) || op >= VME_GCD;
+    return (op >= VME_FLOOR_DIVIDE && op <= VME_POWER)
+           || (op >= VME_ARCTAN2 && op <= VME_LOGADDEXP && op != VME_COPYSIGN) || op >= VME_GCD;
 }
 
 static vme_status no_kernel(const char *name, vme_dtype loop)
@@ -477,7 +495,8 @@ vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, cons
     job.costly = costly;
     job.every_other = op == VME_SQRT && loop <= VME_FLOAT64;
     job.exponent = VME_BOOL;
-    if ((status = set_conversion(kernels, &job, 0, (vme_dtype)out->dtype, result, vme_unary_result(op, compute))) != VME_OK
+    if ((status = set_conversion(kernels, &job, 0, (vme_dtype)out->dtype, result, vme_unary_result(op, compute)))
+            != VME_OK
         || (status = set_conversion(kernels, &job, 1, (vme_dtype)in->dtype, loop, compute)) != VME_OK)
         return status;
     return run(context, &job, 1, &in, out);
@@ -510,11 +529,13 @@ vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, co
     bool costly = binary_is_costly(op);
     vme_dtype exponent = op == VME_POWER && is_signed((int)loop) ? loop : VME_BOOL;
     count_operator(context);
-    if (kernel != NULL && a->dtype == (int)loop && b->dtype == (int)loop && out->dtype == (int)result && exponent == VME_BOOL) {
+    if (kernel != NULL && a->dtype == (int)loop && b->dtype == (int)loop && out->dtype == (int)result
+        && exponent == VME_BOOL) {
         int size = vme_dtype_size(loop), out_size = vme_dtype_size(result);
         int64_t elements = flat(out, out_size);
         if (elements >= 0 && elements <= (costly ? PIECE_COSTLY : PIECE)) {
-            int64_t a_step = flat_step(a, out, elements, size, out_size), b_step = flat_step(b, out, elements, size, out_size);
+            int64_t a_step = flat_step(a, out, elements, size, out_size),
+                    b_step = flat_step(b, out, elements, size, out_size);
             if (a_step >= 0 && b_step >= 0) {
                 kernel(elements, a->data, a_step, b->data, b_step, out->data, out_size);
                 return VME_OK;
@@ -522,7 +543,8 @@ vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, co
         }
     }
     vme_dtype result_computed = result;
-    if (loop == VME_UINT64 && op >= VME_EQUAL && op <= VME_GREATER_EQUAL && is_signed(a->dtype) != is_signed(b->dtype)) {
+    if (loop == VME_UINT64 && op >= VME_EQUAL && op <= VME_GREATER_EQUAL
+        && is_signed(a->dtype) != is_signed(b->dtype)) {
         if (is_signed(b->dtype)) {
             const vme_tensor *other = a;
             a = b;
@@ -560,7 +582,8 @@ vme_status vme_where(vme_context *context, const vme_tensor *condition, const vm
     if (status != VME_OK)
         return status;
     if (condition->dtype != VME_BOOL)
-        return vme_fail(VME_BAD_DTYPE, "where: expected a condition of dtype bool, got %s", vme_dtype_name((vme_dtype)condition->dtype));
+        return vme_fail(VME_BAD_DTYPE, "where: expected a condition of dtype bool, got %s",
+                        vme_dtype_name((vme_dtype)condition->dtype));
     const vme_kernels *kernels = vme_kernels_current();
     vme_dtype dtype = (vme_dtype)out->dtype;
     count_operator(context);
@@ -585,8 +608,8 @@ struct series {
     double start, step;
     int64_t int_start, int_step, out_step;
     char *out;
-    float half_start, half_delta;       /* of float16: its first two elements are halves */
-    vme_loop1 *cast;            /* of float16 from float32, and of the narrow integers from int64; NULL: none */
+    float half_start, half_delta; /* of float16: its first two elements are halves */
+    vme_loop1 *cast;              /* of float16 from float32, and of the narrow integers from int64; NULL: none */
     vme_dtype dtype;
 };
 
@@ -603,7 +626,9 @@ static vme_status fill_series(void *argument, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         char *to = series->out + i * series->out_step;
         switch (series->dtype) {
-        case VME_FLOAT32: case VME_FLOAT16: case VME_COMPLEX64: {
+        case VME_FLOAT32:
+        case VME_FLOAT16:
+        case VME_COMPLEX64: {
             float first = (float)series->start, delta = (float)second - first;
             if (series->dtype == VME_FLOAT16) {
                 float value = series->half_start + (float)i * series->half_delta;
@@ -616,7 +641,8 @@ static vme_status fill_series(void *argument, int64_t begin, int64_t end)
                 memset(to + sizeof value, 0, sizeof value);
             break;
         }
-        case VME_FLOAT64: case VME_COMPLEX128: {
+        case VME_FLOAT64:
+        case VME_COMPLEX128: {
             double value = series->start + (double)i * (second - series->start);
             memcpy(to, &value, sizeof value);
             if (series->dtype == VME_COMPLEX128)
@@ -635,7 +661,8 @@ static vme_status fill_series(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-vme_status vme_arange(vme_context *context, double start, double step, int64_t int_start, int64_t int_step, const vme_tensor *out)
+vme_status vme_arange(vme_context *context, double start, double step, int64_t int_start, int64_t int_step,
+                      const vme_tensor *out)
 {
     vme_status status = vme_check_output(out);
     if (status != VME_OK)
@@ -645,14 +672,21 @@ vme_status vme_arange(vme_context *context, double start, double step, int64_t i
     vme_dtype dtype = (vme_dtype)out->dtype;
     count_operator(context);
     const vme_kernels *kernels = vme_kernels_current();
-    struct series series = {.start = start, .step = step, .int_start = int_start, .int_step = int_step, .out_step = out->strides[0],
-                     .out = out->data, .dtype = dtype};
+    struct series series = {.start = start,
+                            .step = step,
+                            .int_start = int_start,
+                            .int_step = int_step,
+                            .out_step = out->strides[0],
+                            .out = out->data,
+                            .dtype = dtype};
     if (dtype == VME_FLOAT16) {
         double ends[2] = {start, start + step};
         uint16_t halves[2];
         float values[2];
-        kernels->elementwise.cast[VME_FLOAT64][VME_FLOAT16](2, (const char *)ends, sizeof *ends, (char *)halves, sizeof *halves);
-        kernels->elementwise.cast[VME_FLOAT16][VME_FLOAT32](2, (const char *)halves, sizeof *halves, (char *)values, sizeof *values);
+        kernels->elementwise.cast[VME_FLOAT64][VME_FLOAT16](2, (const char *)ends, sizeof *ends, (char *)halves,
+                                                            sizeof *halves);
+        kernels->elementwise.cast[VME_FLOAT16][VME_FLOAT32](2, (const char *)halves, sizeof *halves, (char *)values,
+                                                            sizeof *values);
         series.half_start = values[0];
         series.half_delta = values[1] - values[0];
         series.cast = kernels->elementwise.cast[VME_FLOAT32][VME_FLOAT16];

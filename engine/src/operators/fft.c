@@ -1,10 +1,10 @@
 /* Fourier transforms: rows divided among threads, plans kept for the next call.
  *
- * pocketfft cannot be asked to stop. Rows that take longer than a stop may wait are foreign work (foreign.h): on a copy, on a thread of
- * the engine's own, which a stop leaves behind; so is the making of their plan.
+ * pocketfft cannot be asked to stop. Rows that take longer than a stop may wait are foreign work (foreign.h): on a
+ * copy, on a thread of the engine's own, which a stop leaves behind; so is the making of their plan.
  *
- * A plan (factors and roots of unity) is read only and may serve several threads. Small ones are kept, for the process; they are
- * not charged. Larger ones are made for the call and charged to its context, as all scratch is. */
+ * A plan (factors and roots of unity) is read only and may serve several threads. Small ones are kept, for the process;
+ * they are not charged. Larger ones are made for the call and charged to its context, as all scratch is. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,11 @@
 #include "operators/fft.h"
 #include "runtime/foreign.h"
 
-enum { PLANS = 32, KEPT_MOST = 1 << 14, OWN_MOST = 1 << 16 /* one to two milliseconds */ };       /* about 512 KiB each at most, 16 MiB in all */
+enum {
+    PLANS = 32,
+    KEPT_MOST = 1 << 14,
+    OWN_MOST = 1 << 16 /* one to two milliseconds */
+}; /* about 512 KiB each at most, 16 MiB in all */
 
 /* ---- memory */
 typedef struct header {
@@ -27,7 +31,10 @@ static _Thread_local struct {
     void *memory;
 } spare;
 
-static size_t room(const void *memory) { return ((const header *)(const void *)((const char *)memory - HEADER))->bytes - HEADER; }
+static size_t room(const void *memory)
+{
+    return ((const header *)(const void *)((const char *)memory - HEADER))->bytes - HEADER;
+}
 
 void *vme_fft_new(size_t bytes)
 {
@@ -78,8 +85,8 @@ typedef struct plan {
     void *made;
     int64_t n;
     bool of_reals, wide;
-    int users;                  /* under the lock */
-    uint64_t used;              /* when last */
+    int users;     /* under the lock */
+    uint64_t used; /* when last */
 } plan;
 
 static struct {
@@ -155,7 +162,7 @@ static void plan_leave(bool of_reals, bool wide, void *made, plan *place)
 
 /* ---- long rows */
 typedef struct long_plan {
-    atomic_int users;           /* the call, and each row that is on its way: abandoned ones end later */
+    atomic_int users; /* the call, and each row that is on its way: abandoned ones end later */
     bool of_reals, wide;
     void *made;
 } long_plan;
@@ -168,16 +175,19 @@ static void long_plan_leave(long_plan *p)
     vme_fft_free(p);
 }
 
-typedef struct long_row {       /* the block of foreign work */
-    long_plan *plan;            /* a reference, which the work gives back */
-    bool begun;                 /* only then has it */
+typedef struct long_row { /* the block of foreign work */
+    long_plan *plan;      /* a reference, which the work gives back */
+    bool begun;           /* only then has it */
     vme_fft_kind kind;
     int64_t n, given;
     double factor;
-    void *in, *out, *row;       /* in this block */
+    void *in, *out, *row; /* in this block */
 } long_row;
 
-static vme_status no_memory(int64_t n) { return vme_fail(VME_NO_MEMORY, "no memory for a Fourier transform of %lld numbers", (long long)n); }
+static vme_status no_memory(int64_t n)
+{
+    return vme_fail(VME_NO_MEMORY, "no memory for a Fourier transform of %lld numbers", (long long)n);
+}
 
 static vme_status make_plan(vme_context *context, void *block, const atomic_bool *abandoned)
 {
@@ -198,17 +208,20 @@ static vme_status do_row(vme_context *context, void *block, const atomic_bool *a
     long_row *r = block;
     r->begun = true;
     payer = context;
-    if (r->plan->made == NULL)      /* the only row */
+    if (r->plan->made == NULL) /* the only row */
         r->plan->made = plan_new(r->plan->of_reals, r->plan->wide, r->n);
-    int rc = r->plan->made == NULL ? -1 : r->plan->wide ? vme_fft_row_f64(r->kind, r->plan->made, r->n, r->factor, r->in, r->given, r->out, r->row)
-                           : vme_fft_row_f32(r->kind, r->plan->made, r->n, r->factor, r->in, r->given, r->out, r->row);
+    int rc = r->plan->made == NULL ? -1
+             : r->plan->wide
+                 ? vme_fft_row_f64(r->kind, r->plan->made, r->n, r->factor, r->in, r->given, r->out, r->row)
+                 : vme_fft_row_f32(r->kind, r->plan->made, r->n, r->factor, r->in, r->given, r->out, r->row);
     payer = NULL;
     long_plan_leave(r->plan);
     return rc == 0 ? VME_OK : no_memory(r->n);
 }
 
 /* Hands the block over; it is freed, or the thread's. */
-static vme_status hand_over(vme_context *context, vme_foreign_work *work, long_row *r, size_t bytes, void *to, size_t out_bytes)
+static vme_status hand_over(vme_context *context, vme_foreign_work *work, long_row *r, size_t bytes, void *to,
+                            size_t out_bytes)
 {
     void *block = r;
     atomic_fetch_add_explicit(&r->plan->users, 1, memory_order_relaxed);
@@ -225,7 +238,8 @@ static vme_status hand_over(vme_context *context, vme_foreign_work *work, long_r
 }
 
 /* A single row makes its plan itself: one thread less to wait for. NULL, with *status: no memory, or stopped. */
-static long_plan *long_plan_take(vme_context *context, bool of_reals, bool wide, int64_t n, int64_t rows, vme_status *status)
+static long_plan *long_plan_take(vme_context *context, bool of_reals, bool wide, int64_t n, int64_t rows,
+                                 vme_status *status)
 {
     payer = context;
     long_plan *p = vme_fft_new(sizeof *p);
@@ -267,13 +281,13 @@ typedef struct transform {
     vme_context *context;
     vme_fft_kind kind;
     void *plan;
-    long_plan *far;             /* not NULL: rows are foreign work, and `plan` is not used */
+    long_plan *far; /* not NULL: rows are foreign work, and `plan` is not used */
     int64_t n, given;
     double factor;
     bool wide;
     const char *in;
     char *out;
-    size_t in_row, out_row;     /* bytes */
+    size_t in_row, out_row; /* bytes */
 } transform;
 
 static size_t rounded(size_t bytes) { return (bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1); }
@@ -281,15 +295,25 @@ static size_t rounded(size_t bytes) { return (bytes + VME_ALIGNMENT - 1) & ~(siz
 static vme_status one_long_row(const transform *t, const char *in, char *out)
 {
     size_t real = t->wide ? 8 : 4, number = t->kind == VME_FFT_REAL_FORWARD ? real : 2 * real;
-    int64_t taken = t->kind == VME_FFT_REAL_BACKWARD ? t->n / 2 + 1 : t->n;         /* of a row of the input at most */
-    size_t given = (size_t)(t->given < taken ? t->given : taken), before = rounded(sizeof(long_row)), result = rounded(t->out_row);
+    int64_t taken = t->kind == VME_FFT_REAL_BACKWARD ? t->n / 2 + 1 : t->n; /* of a row of the input at most */
+    size_t given = (size_t)(t->given < taken ? t->given : taken), before = rounded(sizeof(long_row)),
+           result = rounded(t->out_row);
     bool in_place = t->kind == VME_FFT_FORWARD || t->kind == VME_FFT_BACKWARD;
-    size_t aside = in_place ? 0 : t->kind == VME_FFT_REAL_FORWARD ? (size_t)t->n * real : given * number, bytes = before + result + aside;
+    size_t aside = in_place                          ? 0
+                   : t->kind == VME_FFT_REAL_FORWARD ? (size_t)t->n * real
+                                                     : given * number,
+           bytes = before + result + aside;
     long_row *r = vme_scratch_new(t->context, bytes);
     if (r == NULL)
         return VME_NO_MEMORY;
     char *to = (char *)r + before, *from = in_place ? to : to + result;
-    *r = (long_row){.plan = t->far, .kind = t->kind, .n = t->n, .given = (int64_t)given, .factor = t->factor, .in = from, .out = to,
+    *r = (long_row){.plan = t->far,
+                    .kind = t->kind,
+                    .n = t->n,
+                    .given = (int64_t)given,
+                    .factor = t->factor,
+                    .in = from,
+                    .out = to,
                     .row = t->kind == VME_FFT_REAL_FORWARD ? from : NULL};
     if (!vme_foreign_copy(t->context, from, in, given * number)) {
         vme_scratch_free(t->context, r, bytes);
@@ -316,15 +340,18 @@ static vme_status some_rows(void *argument, int64_t begin, int64_t end)
     for (int64_t i = begin; rc == 0 && i < end; i++) {
         const char *in = t->in + (size_t)i * t->in_row;
         char *out = t->out + (size_t)i * t->out_row;
-        rc = t->wide ? vme_fft_row_f64(t->kind, t->plan, t->n, t->factor, (const double *)(const void *)in, t->given, (double *)(void *)out, NULL)
-                     : vme_fft_row_f32(t->kind, t->plan, t->n, t->factor, (const float *)(const void *)in, t->given, (float *)(void *)out, NULL);
+        rc = t->wide ? vme_fft_row_f64(t->kind, t->plan, t->n, t->factor, (const double *)(const void *)in, t->given,
+                                       (double *)(void *)out, NULL)
+                     : vme_fft_row_f32(t->kind, t->plan, t->n, t->factor, (const float *)(const void *)in, t->given,
+                                       (float *)(void *)out, NULL);
     }
     spare_end();
     payer = NULL;
     return rc == 0 ? VME_OK : no_memory(t->n);
 }
 
-vme_status vme_fft(vme_context *context, vme_fft_kind kind, int64_t n, double factor, const vme_tensor *in, const vme_tensor *out)
+vme_status vme_fft(vme_context *context, vme_fft_kind kind, int64_t n, double factor, const vme_tensor *in,
+                   const vme_tensor *out)
 {
     bool of_reals = kind == VME_FFT_REAL_FORWARD || kind == VME_FFT_REAL_BACKWARD;
     bool wide = out->dtype == VME_FLOAT64 || out->dtype == VME_COMPLEX128;
@@ -335,13 +362,14 @@ vme_status vme_fft(vme_context *context, vme_fft_kind kind, int64_t n, double fa
         return status;
     if (n < 1 || n > INT64_MAX / 64)
         return vme_fail(VME_BAD_VALUE, "Invalid number of FFT data points (%lld) specified.", (long long)n);
-    if (in->rank != out->rank || in->rank < 1 || out->shape[out->rank - 1] != columns || !vme_is_contiguous(in) || !vme_is_contiguous(out)
-        || in->dtype != (kind == VME_FFT_REAL_FORWARD ? real : number) || out->dtype != (kind == VME_FFT_REAL_BACKWARD ? real : number))
+    if (in->rank != out->rank || in->rank < 1 || out->shape[out->rank - 1] != columns || !vme_is_contiguous(in)
+        || !vme_is_contiguous(out) || in->dtype != (kind == VME_FFT_REAL_FORWARD ? real : number)
+        || out->dtype != (kind == VME_FFT_REAL_BACKWARD ? real : number))
         return vme_fail(VME_BAD_VALUE, "a Fourier transform needs contiguous rows of one precision");
     int64_t rows = vme_elements(out) / columns, given = in->shape[in->rank - 1];
     if (given != 0 && vme_elements(in) / given != rows)
-        return vme_fail(VME_BAD_SHAPE, "a Fourier transform of %lld rows cannot fill %lld", (long long)(vme_elements(in) / given),
-                        (long long)rows);
+        return vme_fail(VME_BAD_SHAPE, "a Fourier transform of %lld rows cannot fill %lld",
+                        (long long)(vme_elements(in) / given), (long long)rows);
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (rows == 0)
         return VME_OK;
@@ -351,8 +379,16 @@ vme_status vme_fft(vme_context *context, vme_fft_kind kind, int64_t n, double fa
     void *made = is_long ? NULL : plan_take(context, of_reals, wide, n, &place);
     if (made == NULL && far == NULL)
         return status == VME_OK ? no_memory(n) : status;
-    transform t = {.context = context, .kind = kind, .plan = made, .far = far, .n = n, .given = given, .factor = factor, .wide = wide,
-                   .in = in->data, .out = out->data,
+    transform t = {.context = context,
+                   .kind = kind,
+                   .plan = made,
+                   .far = far,
+                   .n = n,
+                   .given = given,
+                   .factor = factor,
+                   .wide = wide,
+                   .in = in->data,
+                   .out = out->data,
                    .in_row = (size_t)given * (size_t)vme_dtype_size((vme_dtype)in->dtype),
                    .out_row = (size_t)columns * (size_t)vme_dtype_size((vme_dtype)out->dtype)};
     int64_t grain = 32768 / n;

@@ -15,7 +15,9 @@ void *vme_fft_plan_f64(bool of_reals, size_t n);
 void vme_fft_drop_f32(bool of_reals, void *plan);
 void vme_fft_drop_f64(bool of_reals, void *plan);
 /* One row in place; `row` has room for n reals, NULL: the row is made in `out`. 0, or -1: no memory. */
-int vme_fft_row_f32(vme_fft_kind kind, void *plan, int64_t n, double factor, const float *in, int64_t given, float *out, float *row);
-int vme_fft_row_f64(vme_fft_kind kind, void *plan, int64_t n, double factor, const double *in, int64_t given, double *out, double *row);
+int vme_fft_row_f32(vme_fft_kind kind, void *plan, int64_t n, double factor, const float *in, int64_t given, float *out,
+                    float *row);
+int vme_fft_row_f64(vme_fft_kind kind, void *plan, int64_t n, double factor, const double *in, int64_t given,
+                    double *out, double *row);
 
 #endif

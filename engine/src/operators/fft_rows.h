@@ -1,8 +1,9 @@
-/* Transforms of one row in the precision `real`, by pocketfft; included with `real` and NAME(x) defined. `in` may be where the
- * transform is done, which is `out` for complex rows and `row`, unless that is NULL, for real ones forward. */
+/* Transforms of one row in the precision `real`, by pocketfft; included with `real` and NAME(x) defined. `in` may be
+ * where the transform is done, which is `out` for complex rows and `row`, unless that is NULL, for real ones forward.
+ */
 #include "operators/fft.h"
 
-#define pocketfft_new vme_fft_new
+#define pocketfft_new  vme_fft_new
 #define pocketfft_free vme_fft_free
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -11,10 +12,7 @@
 #include "vendor/pocketfft/pocketfft.h"
 #pragma GCC diagnostic pop
 
-void *NAME(plan)(bool of_reals, size_t n)
-{
-    return of_reals ? (void *)make_rfft_plan(n) : (void *)make_cfft_plan(n);
-}
+void *NAME(plan)(bool of_reals, size_t n) { return of_reals ? (void *)make_rfft_plan(n) : (void *)make_cfft_plan(n); }
 
 void NAME(drop)(bool of_reals, void *plan)
 {
@@ -24,7 +22,8 @@ void NAME(drop)(bool of_reals, void *plan)
         destroy_cfft_plan(plan);
 }
 
-int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const real *in, int64_t given, real *out, real *row)
+int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const real *in, int64_t given, real *out,
+              real *row)
 {
     size_t size = (size_t)n, have = (size_t)(given < n ? given : n);
     int rc = 0;
@@ -52,9 +51,11 @@ int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const rea
             out[size + 1] = 0;
         break;
     case VME_FFT_REAL_BACKWARD: {
-        size_t half = size / 2 + 1, there = (size_t)given < half ? (size_t)given : half, pairs = there == 0 ? 0 : there - 1;
+        size_t half = size / 2 + 1, there = (size_t)given < half ? (size_t)given : half,
+               pairs = there == 0 ? 0 : there - 1;
         out[0] = there > 0 ? in[0] : 0;
-        size_t reals = 2 * pairs < size - 1 ? 2 * pairs : size - 1;     /* the middle one of an even length has no imaginary part */
+        size_t reals =
+            2 * pairs < size - 1 ? 2 * pairs : size - 1; /* the middle one of an even length has no imaginary part */
         memcpy(out + 1, in + 2, reals * sizeof *in);
         memset(out + 1 + reals, 0, (size - 1 - reals) * sizeof *in);
         rc = rfft_backward(plan, out, (real)factor);

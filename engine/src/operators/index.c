@@ -1,7 +1,8 @@
 /* Elements by index: gather, scatter (also adding), and where a mask is true.
  *
- * Index tensors are first turned into one list of byte offsets, negative indices and bounds dealt with, so that scatter writes nothing
- * when an index is wrong. Then for each leading index and each place of the list, the block of trailing dimensions is copied. */
+ * Index tensors are first turned into one list of byte offsets, negative indices and bounds dealt with, so that scatter
+ * writes nothing when an index is wrong. Then for each leading index and each place of the list, the block of trailing
+ * dimensions is copied. */
 #include <string.h>
 
 #include "operators/elements.h"
@@ -13,10 +14,10 @@ enum { PIECE_BYTES = 1 << 16, OFFSETS_PIECE = 16384 };
 
 /* ---- offsets */
 typedef struct offsets {
-    vme_nest nest;              /* the list, an index tensor */
-    int64_t size, step;         /* of the indexed dimension */
+    vme_nest nest;      /* the list, an index tensor */
+    int64_t size, step; /* of the indexed dimension */
     int axis;
-    bool first;                 /* write; else add to what stands there */
+    bool first; /* write; else add to what stands there */
 } offsets;
 
 static vme_status bad_index(const offsets *o, int64_t index)
@@ -33,7 +34,8 @@ static vme_status add_offsets(void *argument, int64_t begin, int64_t end)
     vme_nest_seek(&o->nest, begin, &at);
     for (int64_t i = begin; i < end; i += n, vme_nest_advance(&o->nest, &at, n)) {
         n = vme_nest_run(&o->nest, &at, end - i);
-        int64_t *list = (int64_t *)at.data[0], list_step = o->nest.loops[0].step[0] / 8, index_step = o->nest.loops[0].step[1];
+        int64_t *list = (int64_t *)at.data[0], list_step = o->nest.loops[0].step[0] / 8,
+                index_step = o->nest.loops[0].step[1];
         for (int64_t j = 0; j < n; j++) {
             int64_t index = *(const e_i64 *)(at.data[1] + j * index_step), place = index < 0 ? index + o->size : index;
             if ((uint64_t)place >= (uint64_t)o->size)
@@ -44,10 +46,12 @@ static vme_status add_offsets(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* The places that `count` index tensors, broadcast to `shape`, name in dimensions first, first+1, … of `tensor`: scratch of
+/* The places that `count` index tensors, broadcast to `shape`, name in dimensions first, first+1, … of `tensor`:
+ * scratch of
  * `*bytes`, in C order. */
 static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, int first, int count,
-                              const vme_tensor *const *indices, int rank, const int64_t *shape, int64_t **list, size_t *bytes)
+                              const vme_tensor *const *indices, int rank, const int64_t *shape, int64_t **list,
+                              size_t *bytes)
 {
     int64_t list_strides[VME_RANK_MOST], strides[VME_RANK_MOST];
     vme_status status = vme_shape_bytes(VME_INT64, rank, shape, list_strides, bytes);
@@ -58,7 +62,8 @@ static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, in
         return VME_NO_MEMORY;
     vme_tensor whole = {.shape = shape, .rank = rank, .dtype = VME_INT64};
     for (int i = 0; i < count && status == VME_OK; i++) {
-        offsets o = {.size = tensor->shape[first + i], .step = tensor->strides[first + i], .axis = first + i, .first = i == 0};
+        offsets o = {
+            .size = tensor->shape[first + i], .step = tensor->strides[first + i], .axis = first + i, .first = i == 0};
         status = vme_broadcast_strides(indices[i], &whole, strides);
         if (status != VME_OK)
             break;
@@ -73,19 +78,20 @@ static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, in
 
 /* ---- moving between the indexed tensor and the other one, whose middle dimensions are the list's */
 typedef struct transfer {
-    vme_nest middle;            /* other, list; outermost of the three */
-    vme_nest lead, tail;        /* other, indexed */
-    const char *origin, *indexed;       /* where the other's and the indexed one's walks start */
+    vme_nest middle;              /* other, list; outermost of the three */
+    vme_nest lead, tail;          /* other, indexed */
+    const char *origin, *indexed; /* where the other's and the indexed one's walks start */
     int element;
     bool scatter;
-    vme_loop2 *combine;         /* scatter writes what this makes of both; NULL: it copies */
-    int summed;                 /* the dtype in which it adds them; -1: it does something else */
+    vme_loop2 *combine; /* scatter writes what this makes of both; NULL: it copies */
+    int summed;         /* the dtype in which it adds them; -1: it does something else */
     vme_loop1 *strided;
 } transfer;
 
 #define ONE_BY_ONE(type) \
     for (int64_t i = 0; i < n; i++) { \
-        type *indexed = (type *)(base + *(const int64_t *)(list + i * list_step)), *place = (type *)(other + i * other_step); \
+        type *indexed = (type *)(base + *(const int64_t *)(list + i * list_step)), \
+             *place = (type *)(other + i * other_step); \
         if (t->scatter) \
             *indexed = *place; \
         else \
@@ -99,12 +105,14 @@ typedef struct transfer {
     return
 
 /* Single elements. */
-static void transfer_elements(const transfer *t, int64_t n, char *base, const char *list, int64_t list_step, char *other,
-                              int64_t other_step)
+static void transfer_elements(const transfer *t, int64_t n, char *base, const char *list, int64_t list_step,
+                              char *other, int64_t other_step)
 {
     if (t->combine != NULL) {
-        switch (t->summed) {        /* the ones that are counted and weighed with; the others go through the kernel one by one */
-        case VME_INT64: case VME_UINT64: ADD_ONE_BY_ONE(e_u64);
+        switch (
+            t->summed) { /* the ones that are counted and weighed with; the others go through the kernel one by one */
+        case VME_INT64:
+        case VME_UINT64: ADD_ONE_BY_ONE(e_u64);
         case VME_FLOAT32: ADD_ONE_BY_ONE(e_f32);
         case VME_FLOAT64: ADD_ONE_BY_ONE(e_f64);
         }
@@ -124,7 +132,8 @@ static void transfer_elements(const transfer *t, int64_t n, char *base, const ch
 }
 
 /* A run of the trailing dimensions. */
-static void transfer_run(const transfer *t, int64_t n, char *indexed, int64_t indexed_step, char *other, int64_t other_step)
+static void transfer_run(const transfer *t, int64_t n, char *indexed, int64_t indexed_step, char *other,
+                         int64_t other_step)
 {
     if (t->combine != NULL)
         t->combine(n, indexed, indexed_step, other, other_step, indexed, indexed_step);
@@ -141,18 +150,19 @@ static void transfer_block(const transfer *t, char *indexed, char *other)
     const vme_nest *tail = &t->tail;
     const vme_loop *inner = &tail->loops[0];
     if (tail->rank == 1) {
-        transfer_run(t, inner->size, indexed + (tail->data[1] - t->indexed), inner->step[1], other + (tail->data[0] - t->origin),
-                     inner->step[0]);
+        transfer_run(t, inner->size, indexed + (tail->data[1] - t->indexed), inner->step[1],
+                     other + (tail->data[0] - t->origin), inner->step[0]);
         return;
     }
     vme_cursor at;
     vme_nest_seek(tail, 0, &at);
     for (int64_t left = tail->elements; left > 0; left -= inner->size, vme_nest_advance(tail, &at, inner->size))
-        transfer_run(t, inner->size, indexed + (at.data[1] - t->indexed), inner->step[1], other + (at.data[0] - t->origin),
-                     inner->step[0]);
+        transfer_run(t, inner->size, indexed + (at.data[1] - t->indexed), inner->step[1],
+                     other + (at.data[0] - t->origin), inner->step[0]);
 }
 
-/* Blocks number `begin` .. `end` - 1, one for each leading index and each place of the list, the places of a leading index in a row. */
+/* Blocks number `begin` .. `end` - 1, one for each leading index and each place of the list, the places of a leading
+ * index in a row. */
 static vme_status transfer_places(void *argument, int64_t begin, int64_t end)
 {
     const transfer *t = argument;
@@ -171,7 +181,8 @@ static vme_status transfer_places(void *argument, int64_t begin, int64_t end)
                 transfer_elements(t, n, lead.data[1], at.data[1], list_step, other, other_step);
             else
                 for (int64_t j = 0; j < n; j++)
-                    transfer_block(t, lead.data[1] + *(const int64_t *)(at.data[1] + j * list_step), other + j * other_step);
+                    transfer_block(t, lead.data[1] + *(const int64_t *)(at.data[1] + j * list_step),
+                                   other + j * other_step);
         }
     }
     return VME_OK;
@@ -191,8 +202,8 @@ static vme_status run(vme_context *context, transfer *t, const vme_tensor *index
     t->strided = vme_kernels_current()->move.strided[__builtin_ctz((unsigned)t->element)];
     t->origin = other;
     t->indexed = indexed->data;
-    vme_nest_make(&t->middle, flags, middle, shape + first, 2, (const int64_t *const[]){other_strides + first, list_strides},
-                  (char *const[]){other, (char *)list});
+    vme_nest_make(&t->middle, flags, middle, shape + first, 2,
+                  (const int64_t *const[]){other_strides + first, list_strides}, (char *const[]){other, (char *)list});
     vme_nest_make(&t->lead, VME_NEST_ANY, first, shape, 2, (const int64_t *const[]){other_strides, indexed->strides},
                   (char *const[]){other, indexed->data});
     vme_nest_make(&t->tail, VME_NEST_ANY, tail, shape + first + middle, 2,
@@ -214,12 +225,12 @@ static vme_status run(vme_context *context, transfer *t, const vme_tensor *index
 }
 
 /* The shape lead + broadcast indices + tail. */
-static vme_status indexed_shape(const vme_tensor *indexed, int first, int count, const vme_tensor *const *indices, int *rank,
-                                int *middle, int64_t *shape)
+static vme_status indexed_shape(const vme_tensor *indexed, int first, int count, const vme_tensor *const *indices,
+                                int *rank, int *middle, int64_t *shape)
 {
     if (first < 0 || count < 1 || first + count > indexed->rank)
-        return vme_fail(VME_BAD_INDEX, "too many indices for array: array is %d-dimensional, but %d were indexed", indexed->rank,
-                        first + count);
+        return vme_fail(VME_BAD_INDEX, "too many indices for array: array is %d-dimensional, but %d were indexed",
+                        indexed->rank, first + count);
     for (int i = 0; i < count; i++)
         if (indices[i]->dtype != VME_INT64)
             return vme_fail(VME_BAD_DTYPE, "arrays used as indices must be of integer (or boolean) type");
@@ -229,8 +240,8 @@ static vme_status indexed_shape(const vme_tensor *indexed, int first, int count,
         return vme_fail(VME_BAD_INDEX, "shape mismatch: indexing arrays could not be broadcast together");
     *rank = indexed->rank - count + *middle;
     if (*rank > VME_RANK_MOST)
-        return vme_fail(VME_BAD_INDEX, "number of dimensions must be within [0, %d], indexing result would have %d", VME_RANK_MOST,
-                        *rank);
+        return vme_fail(VME_BAD_INDEX, "number of dimensions must be within [0, %d], indexing result would have %d",
+                        VME_RANK_MOST, *rank);
     for (int d = 0; d < first; d++)
         shape[d] = indexed->shape[d];
     for (int d = 0; d < *middle; d++)
@@ -242,9 +253,9 @@ static vme_status indexed_shape(const vme_tensor *indexed, int first, int count,
 
 /* ---- single elements of a vector or a matrix, by indices that lie side by side: without a list */
 typedef struct picking {
-    int count;                  /* of indices: 1 or 2 */
+    int count; /* of indices: 1 or 2 */
     struct {
-        int64_t size, step;     /* of its dimension */
+        int64_t size, step; /* of its dimension */
         const e_i64 *list;
     } index[2];
     const char *in;
@@ -252,7 +263,8 @@ typedef struct picking {
     int element;
 } picking;
 
-/* Of the element `i` along dimension `d`; one that is out of bounds ends it all: the other way finds which one is to be told. */
+/* Of the element `i` along dimension `d`; one that is out of bounds ends it all: the other way finds which one is to be
+ * told. */
 #define PLACE(place, d, i) \
     int64_t place = index##d[i]; \
     if (__builtin_expect((uint64_t)place >= (uint64_t)size##d, 0)) { \
@@ -277,7 +289,8 @@ typedef struct picking {
 static vme_status pick_some(void *argument, int64_t begin, int64_t end)
 {
     const picking *p = argument;
-    const int64_t size0 = p->index[0].size, step0 = p->index[0].step, size1 = p->index[1].size, step1 = p->index[1].step;
+    const int64_t size0 = p->index[0].size, step0 = p->index[0].step, size1 = p->index[1].size,
+                  step1 = p->index[1].step;
     const e_i64 *index0 = p->index[0].list, *index1 = p->index[1].list;
     const char *in = p->in;
     char *out = p->out;
@@ -300,7 +313,8 @@ static bool picks(const vme_tensor *in, int count, const vme_tensor *const *indi
 }
 
 /* VME_BAD_INDEX tells that there is one, without a message. */
-static vme_status pick(vme_context *context, const vme_tensor *in, int count, const vme_tensor *const *indices, const vme_tensor *out)
+static vme_status pick(vme_context *context, const vme_tensor *in, int count, const vme_tensor *const *indices,
+                       const vme_tensor *out)
 {
     picking p = {.count = count, .in = in->data, .out = out->data, .element = vme_dtype_size((vme_dtype)in->dtype)};
     for (int d = 0; d < count; d++) {
@@ -311,8 +325,8 @@ static vme_status pick(vme_context *context, const vme_tensor *in, int count, co
     return vme_parallel(context, vme_elements(out), OFFSETS_PIECE, pick_some, &p);
 }
 
-vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int count, const vme_tensor *const *indices,
-                      const vme_tensor *out)
+vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int count,
+                      const vme_tensor *const *indices, const vme_tensor *out)
 {
     int rank, middle;
     int64_t shape[VME_RANK_MOST];
@@ -357,7 +371,8 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
 }
 
 /* One by one: each sum is rounded, as those of the other dtypes are. */
-static void add_halves(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step)
+static void add_halves(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
+                       int64_t out_step)
 {
     const vme_elementwise_kernels *kernels = &vme_kernels_current()->elementwise;
     vme_loop1 *widen = kernels->cast[VME_FLOAT16][VME_FLOAT32], *narrow = kernels->cast[VME_FLOAT32][VME_FLOAT16];
@@ -377,17 +392,18 @@ static vme_loop2 *combination(int op, int dtype)
 
 bool vme_scatters_by(int op, int dtype)
 {
-    return (op == VME_ADD || op == VME_MULTIPLY || op == VME_MAXIMUM || op == VME_MINIMUM) && combination(op, dtype) != NULL;
+    return (op == VME_ADD || op == VME_MULTIPLY || op == VME_MAXIMUM || op == VME_MINIMUM)
+           && combination(op, dtype) != NULL;
 }
 
-vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first, int count, const vme_tensor *const *indices,
-                       bool add, const vme_tensor *target)
+vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first, int count,
+                       const vme_tensor *const *indices, bool add, const vme_tensor *target)
 {
     return vme_scatter_by(context, values, first, count, indices, add ? VME_ADD : -1, target);
 }
 
-vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int first, int count, const vme_tensor *const *indices,
-                          int op, const vme_tensor *target)
+vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int first, int count,
+                          const vme_tensor *const *indices, int op, const vme_tensor *target)
 {
     int rank, middle;
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
@@ -434,14 +450,17 @@ static vme_status count_true(vme_context *context, const vme_tensor *mask, int64
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
     for (int d = 0; d < mask->rank; d++)
         shape[d] = 1, strides[d] = 8;
-    vme_tensor out = {.data = (char *)count, .shape = shape, .strides = strides, .rank = mask->rank, .dtype = VME_INT64};
+    vme_tensor out = {
+        .data = (char *)count, .shape = shape, .strides = strides, .rank = mask->rank, .dtype = VME_INT64};
     uint64_t axes = mask->rank == 64 ? UINT64_MAX : ((uint64_t)1 << mask->rank) - 1;
     return vme_reduce(context, VME_COUNT_NONZERO, VME_BOOL, mask, axes, NULL, &out);
 }
 
-/* The columns from `begin` to `end` where a row is true, written from place `found` on, below `count`; the next free place. Every column
- * is written and only the true ones kept: no branch on what the mask holds, but for eight columns of nothing. */
-static int64_t true_columns(const char *row, int64_t step, int64_t begin, int64_t end, const vme_tensor *out, int64_t found, int64_t count)
+/* The columns from `begin` to `end` where a row is true, written from place `found` on, below `count`; the next free
+ * place. Every column is written and only the true ones kept: no branch on what the mask holds, but for eight columns
+ * of nothing. */
+static int64_t true_columns(const char *row, int64_t step, int64_t begin, int64_t end, const vme_tensor *out,
+                            int64_t found, int64_t count)
 {
     char *places = out->data;
     int64_t place_step = out->strides[0], c = begin;
@@ -476,7 +495,8 @@ vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *co
         if (status != VME_OK)
             return status;
         if (out[d]->rank != 1 || out[d]->dtype != VME_INT64 || out[d]->shape[0] != *count || vme_overlap(out[d], mask))
-            return vme_fail(VME_BAD_SHAPE, "nonzero needs an int64 array of %lld elements for each dimension", (long long)*count);
+            return vme_fail(VME_BAD_SHAPE, "nonzero needs an int64 array of %lld elements for each dimension",
+                            (long long)*count);
     }
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     int64_t index[VME_RANK_MOST] = {0}, found = 0, last = rank - 1, rows = 1, looked_at = 0;
@@ -507,6 +527,7 @@ vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *co
         }
     }
     if (found != *count)
-        return vme_fail(VME_BAD_VALUE, "the mask has %lld true elements now, not %lld", (long long)found, (long long)*count);
+        return vme_fail(VME_BAD_VALUE, "the mask has %lld true elements now, not %lld", (long long)found,
+                        (long long)*count);
     return VME_OK;
 }

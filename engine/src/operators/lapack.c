@@ -1,8 +1,9 @@
 /* LAPACK of a foreign library (OpenBLAS), opened at first use and called through pointers.
  *
- * All of it happens on a foreign thread (foreign.c), opening too: on copies, single-threaded, one item of the batch after the
- * other, so that work which was abandoned ends with the item that it is at. Matrices are turned into Fortran's order and back.
- * The calls are those of NumPy's linalg, and so are signs and orders of what is not unique. */
+ * All of it happens on a foreign thread (foreign.c), opening too: on copies, single-threaded, one item of the batch
+ * after the other, so that work which was abandoned ends with the item that it is at. Matrices are turned into
+ * Fortran's order and back. The calls are those of NumPy's linalg, and so are signs and orders of what is not unique.
+ */
 #include "operators/lapack.h"
 
 #include <dlfcn.h>
@@ -15,36 +16,38 @@
 
 #include "runtime/foreign.h"
 
-/* The Fortran functions of one element type. All arguments are pointers, but the lengths of strings at the end. Real types have no
- * `rwork`, complex ones no `wi`. */
+/* The Fortran functions of one element type. All arguments are pointers, but the lengths of strings at the end. Real
+ * types have no `rwork`, complex ones no `wi`. */
 typedef struct functions {
-    void (*gesv)(const int *n, const int *columns, void *a, const int *lda, int *pivots, void *b, const int *ldb, int *info);
+    void (*gesv)(const int *n, const int *columns, void *a, const int *lda, int *pivots, void *b, const int *ldb,
+                 int *info);
     void (*getrf)(const int *m, const int *n, void *a, const int *lda, int *pivots, int *info);
     void (*potrf)(const char *uplo, const int *n, void *a, const int *lda, int *info, size_t);
-    void (*geqrf)(const int *m, const int *n, void *a, const int *lda, void *tau, void *work, const int *lwork, int *info);
-    void (*orgqr)(const int *m, const int *n, const int *k, void *a, const int *lda, void *tau, void *work, const int *lwork,
+    void (*geqrf)(const int *m, const int *n, void *a, const int *lda, void *tau, void *work, const int *lwork,
                   int *info);
+    void (*orgqr)(const int *m, const int *n, const int *k, void *a, const int *lda, void *tau, void *work,
+                  const int *lwork, int *info);
     void (*gesdd)(void);
     void (*geev)(void);
     void (*eigh)(void);
     void (*gelsd)(void);
 } functions;
-typedef void real_gesdd(const char *, const int *, const int *, void *, const int *, void *, void *, const int *, void *, const int *,
-                        void *, const int *, int *, int *, size_t);
-typedef void complex_gesdd(const char *, const int *, const int *, void *, const int *, void *, void *, const int *, void *,
-                           const int *, void *, const int *, void *, int *, int *, size_t);
-typedef void real_geev(const char *, const char *, const int *, void *, const int *, void *, void *, void *, const int *, void *,
-                       const int *, void *, const int *, int *, size_t, size_t);
-typedef void complex_geev(const char *, const char *, const int *, void *, const int *, void *, void *, const int *, void *,
-                          const int *, void *, const int *, void *, int *, size_t, size_t);
-typedef void real_eigh(const char *, const char *, const int *, void *, const int *, void *, void *, const int *, int *, const int *,
-                       int *, size_t, size_t);
-typedef void complex_eigh(const char *, const char *, const int *, void *, const int *, void *, void *, const int *, void *,
-                          const int *, int *, const int *, int *, size_t, size_t);
-typedef void real_gelsd(const int *, const int *, const int *, void *, const int *, void *, const int *, void *, const void *, int *,
-                        void *, const int *, int *, int *);
-typedef void complex_gelsd(const int *, const int *, const int *, void *, const int *, void *, const int *, void *, const void *,
-                           int *, void *, const int *, void *, int *, int *);
+typedef void real_gesdd(const char *, const int *, const int *, void *, const int *, void *, void *, const int *,
+                        void *, const int *, void *, const int *, int *, int *, size_t);
+typedef void complex_gesdd(const char *, const int *, const int *, void *, const int *, void *, void *, const int *,
+                           void *, const int *, void *, const int *, void *, int *, int *, size_t);
+typedef void real_geev(const char *, const char *, const int *, void *, const int *, void *, void *, void *,
+                       const int *, void *, const int *, void *, const int *, int *, size_t, size_t);
+typedef void complex_geev(const char *, const char *, const int *, void *, const int *, void *, void *, const int *,
+                          void *, const int *, void *, const int *, void *, int *, size_t, size_t);
+typedef void real_eigh(const char *, const char *, const int *, void *, const int *, void *, void *, const int *, int *,
+                       const int *, int *, size_t, size_t);
+typedef void complex_eigh(const char *, const char *, const int *, void *, const int *, void *, void *, const int *,
+                          void *, const int *, int *, const int *, int *, size_t, size_t);
+typedef void real_gelsd(const int *, const int *, const int *, void *, const int *, void *, const int *, void *,
+                        const void *, int *, void *, const int *, int *, int *);
+typedef void complex_gelsd(const int *, const int *, const int *, void *, const int *, void *, const int *, void *,
+                           const void *, int *, void *, const int *, void *, int *, int *);
 
 enum { NONE, UNTRIED, LOADED, MISSING };
 static struct {
@@ -60,7 +63,8 @@ static struct {
 vme_status vme_lapack_at(const char *path)
 {
     if (strlen(path) >= sizeof lapack.path)
-        return vme_fail(VME_BAD_VALUE, "the path of the LAPACK library is longer than %zu bytes", sizeof lapack.path - 1);
+        return vme_fail(VME_BAD_VALUE, "the path of the LAPACK library is longer than %zu bytes",
+                        sizeof lapack.path - 1);
     pthread_mutex_lock(&lapack.lock);
     if (atomic_load(&lapack.state) != LOADED) {
         strcpy(lapack.path, path);
@@ -117,10 +121,11 @@ static bool load(void)
         bool real = i == 0;
         char kind = real ? 'd' : 'z';
         functions *f = real ? &lapack.real : &lapack.complex;
-        if (!find(library, kind, "gesv", &f->gesv) || !find(library, kind, "getrf", &f->getrf) || !find(library, kind, "potrf", &f->potrf)
-            || !find(library, kind, "geqrf", &f->geqrf) || !find(library, kind, real ? "orgqr" : "ungqr", &f->orgqr)
-            || !find(library, kind, "gesdd", &f->gesdd) || !find(library, kind, "geev", &f->geev)
-            || !find(library, kind, real ? "syevd" : "heevd", &f->eigh) || !find(library, kind, "gelsd", &f->gelsd))
+        if (!find(library, kind, "gesv", &f->gesv) || !find(library, kind, "getrf", &f->getrf)
+            || !find(library, kind, "potrf", &f->potrf) || !find(library, kind, "geqrf", &f->geqrf)
+            || !find(library, kind, real ? "orgqr" : "ungqr", &f->orgqr) || !find(library, kind, "gesdd", &f->gesdd)
+            || !find(library, kind, "geev", &f->geev) || !find(library, kind, real ? "syevd" : "heevd", &f->eigh)
+            || !find(library, kind, "gelsd", &f->gelsd))
             return false;
     }
     return true;
@@ -142,11 +147,11 @@ typedef struct item {
     vme_context *context;
     const vme_linear_job *job;
     const functions *f;
-    size_t size;                    /* bytes of an element */
+    size_t size; /* bytes of an element */
     bool complex;
     /* scratch of one item, in this order */
-    char *a, *b, *u, *vt;           /* matrices in Fortran's order */
-    char *s, *tau;                  /* vectors */
+    char *a, *b, *u, *vt; /* matrices in Fortran's order */
+    char *s, *tau;        /* vectors */
     int *integers;
     char *work, *rwork;
     int lwork, lrwork, liwork;
@@ -179,7 +184,10 @@ static double real_at(const item *it, const char *vector, int64_t i)
     return value;
 }
 
-static void put_real(char *vector, int64_t i, double value) { memcpy(vector + (size_t)i * sizeof value, &value, sizeof value); }
+static void put_real(char *vector, int64_t i, double value)
+{
+    memcpy(vector + (size_t)i * sizeof value, &value, sizeof value);
+}
 
 static int most(int64_t a, int64_t b) { return (int)(a > b ? a : b); }
 static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
@@ -188,13 +196,14 @@ static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 static int call_gesdd(const item *it, char jobz, int lwork)
 {
     const vme_linear_job *j = it->job;
-    int m = (int)j->m, n = (int)j->n, lda = most(1, m), k = least(m, n), ldu = lda, ldvt = most(1, jobz == 'A' ? n : k), info = 0;
+    int m = (int)j->m, n = (int)j->n, lda = most(1, m), k = least(m, n), ldu = lda, ldvt = most(1, jobz == 'A' ? n : k),
+        info = 0;
     if (it->complex)
-        ((complex_gesdd *)it->f->gesdd)(&jobz, &m, &n, it->a, &lda, it->s, it->u, &ldu, it->vt, &ldvt, it->work, &lwork, it->rwork,
-                                        it->integers, &info, 1);
+        ((complex_gesdd *)it->f->gesdd)(&jobz, &m, &n, it->a, &lda, it->s, it->u, &ldu, it->vt, &ldvt, it->work, &lwork,
+                                        it->rwork, it->integers, &info, 1);
     else
-        ((real_gesdd *)it->f->gesdd)(&jobz, &m, &n, it->a, &lda, it->s, it->u, &ldu, it->vt, &ldvt, it->work, &lwork, it->integers, &info,
-                                     1);
+        ((real_gesdd *)it->f->gesdd)(&jobz, &m, &n, it->a, &lda, it->s, it->u, &ldu, it->vt, &ldvt, it->work, &lwork,
+                                     it->integers, &info, 1);
     return info;
 }
 
@@ -203,10 +212,11 @@ static int call_geev(const item *it, bool vectors, int lwork)
     int n = (int)it->job->n, ld = most(1, n), info = 0;
     const char *left = "N", *right = vectors ? "V" : "N";
     if (it->complex)
-        ((complex_geev *)it->f->geev)(left, right, &n, it->a, &ld, it->s, it->u, &ld, it->vt, &ld, it->work, &lwork, it->rwork, &info, 1,
-                                      1);
+        ((complex_geev *)it->f->geev)(left, right, &n, it->a, &ld, it->s, it->u, &ld, it->vt, &ld, it->work, &lwork,
+                                      it->rwork, &info, 1, 1);
     else
-        ((real_geev *)it->f->geev)(left, right, &n, it->a, &ld, it->s, it->tau, it->u, &ld, it->vt, &ld, it->work, &lwork, &info, 1, 1);
+        ((real_geev *)it->f->geev)(left, right, &n, it->a, &ld, it->s, it->tau, it->u, &ld, it->vt, &ld, it->work,
+                                   &lwork, &info, 1, 1);
     return info;
 }
 
@@ -215,10 +225,11 @@ static int call_eigh(const item *it, bool vectors, int lwork, int lrwork, int li
     int n = (int)it->job->n, ld = most(1, n), info = 0;
     const char *jobz = vectors ? "V" : "N", *uplo = it->job->flags & VME_LINEAR_UPPER ? "U" : "L";
     if (it->complex)
-        ((complex_eigh *)it->f->eigh)(jobz, uplo, &n, it->a, &ld, it->s, it->work, &lwork, it->rwork, &lrwork, it->integers, &liwork,
-                                      &info, 1, 1);
+        ((complex_eigh *)it->f->eigh)(jobz, uplo, &n, it->a, &ld, it->s, it->work, &lwork, it->rwork, &lrwork,
+                                      it->integers, &liwork, &info, 1, 1);
     else
-        ((real_eigh *)it->f->eigh)(jobz, uplo, &n, it->a, &ld, it->s, it->work, &lwork, it->integers, &liwork, &info, 1, 1);
+        ((real_eigh *)it->f->eigh)(jobz, uplo, &n, it->a, &ld, it->s, it->work, &lwork, it->integers, &liwork, &info, 1,
+                                   1);
     return info;
 }
 
@@ -228,15 +239,18 @@ static int call_gelsd(const item *it, int lwork, int *rank)
     int m = (int)j->m, n = (int)j->n, columns = (int)j->columns, lda = most(1, m), ldb = most(1, most(m, n)), info = 0;
     const double *cutoff = &j->cutoff;
     if (it->complex)
-        ((complex_gelsd *)it->f->gelsd)(&m, &n, &columns, it->a, &lda, it->b, &ldb, it->s, cutoff, rank, it->work, &lwork, it->rwork,
-                                        it->integers, &info);
+        ((complex_gelsd *)it->f->gelsd)(&m, &n, &columns, it->a, &lda, it->b, &ldb, it->s, cutoff, rank, it->work,
+                                        &lwork, it->rwork, it->integers, &info);
     else
-        ((real_gelsd *)it->f->gelsd)(&m, &n, &columns, it->a, &lda, it->b, &ldb, it->s, cutoff, rank, it->work, &lwork, it->integers,
-                                     &info);
+        ((real_gelsd *)it->f->gelsd)(&m, &n, &columns, it->a, &lda, it->b, &ldb, it->s, cutoff, rank, it->work, &lwork,
+                                     it->integers, &info);
     return info;
 }
 
-static char svd_job(const vme_linear_job *j) { return j->out_bytes[1] == 0 ? 'N' : j->flags & VME_LINEAR_FULL ? 'A' : 'S'; }
+static char svd_job(const vme_linear_job *j)
+{
+    return j->out_bytes[1] == 0 ? 'N' : j->flags & VME_LINEAR_FULL ? 'A' : 'S';
+}
 
 /* Asks how much work space the calls want; leaves only that behind. */
 static void ask(item *it)
@@ -248,7 +262,7 @@ static void ask(item *it)
     it->work = answer;
     it->rwork = (char *)real_answer;
     it->integers = integers;
-    it->a = it->b = it->u = it->vt = it->s = it->tau = answer;      /* not looked at */
+    it->a = it->b = it->u = it->vt = it->s = it->tau = answer; /* not looked at */
     int64_t m = j->m, n = j->n, levels = 1;
     for (int64_t size = k; size > 25; size /= 2)
         levels++;
@@ -258,7 +272,8 @@ static void ask(item *it)
         char jobz = svd_job(j);
         call_gesdd(it, jobz, -1);
         int64_t longer = m > n ? m : n;
-        it->lrwork = jobz == 'N' ? 7 * k + 1 : most(5 * (int64_t)k * k + 5 * k, 2 * longer * k + 2 * (int64_t)k * k + k) + 1;
+        it->lrwork =
+            jobz == 'N' ? 7 * k + 1 : most(5 * (int64_t)k * k + 5 * k, 2 * longer * k + 2 * (int64_t)k * k + k) + 1;
         it->liwork = 8 * k + 1;
         break;
     }
@@ -285,9 +300,7 @@ static void ask(item *it)
         it->liwork = integers[0];
         it->lrwork = (int)real_answer[0];
         break;
-    default:
-        it->liwork = most(1, n);
-        break;
+    default: it->liwork = most(1, n); break;
     }
     it->lwork = most(1, (int64_t)real_at(it, answer, 0));
 }
@@ -305,7 +318,8 @@ static void determinant(const item *it, int info, char *sign_out, char *log_out)
             if (it->integers[i] != i + 1)
                 re = -re;
         for (int64_t i = 0; i < n; i++) {
-            double x = real_at(it, it->a, i * n + i), y = it->complex ? real_at(it, it->a + sizeof(double), i * n + i) : 0;
+            double x = real_at(it, it->a, i * n + i),
+                   y = it->complex ? real_at(it, it->a + sizeof(double), i * n + i) : 0;
             double size = it->complex ? hypot(x, y) : fabs(x);
             if (it->complex) {
                 double turned = re * (x / size) - im * (y / size);
@@ -322,7 +336,8 @@ static void determinant(const item *it, int info, char *sign_out, char *log_out)
     put_real(log_out, 0, logarithm);
 }
 
-/* Real eigenvalues and pairs of vectors as complex numbers: LAPACK writes a pair's real and imaginary parts side by side. */
+/* Real eigenvalues and pairs of vectors as complex numbers: LAPACK writes a pair's real and imaginary parts side by
+ * side. */
 static void pairs_of(const item *it, char *values, char *vectors)
 {
     int64_t n = it->job->n;
@@ -388,7 +403,7 @@ static int solve_item(item *it, const char *const in[2], char *const out[3])
         int full = (int)(j->flags & VME_LINEAR_FULL ? m : k);
         it->f->geqrf(&m, &n, it->a, &lda, it->tau, it->work, &it->lwork, &info);
         if (j->flags & VME_LINEAR_RAW) {
-            copy_bytes(out[0], it->a, (size_t)m * (size_t)n * size);        /* as it lies: its transpose in C order */
+            copy_bytes(out[0], it->a, (size_t)m * (size_t)n * size); /* as it lies: its transpose in C order */
             copy_bytes(out[1], it->tau, (size_t)k * size);
             break;
         }
@@ -448,8 +463,7 @@ static int solve_item(item *it, const char *const in[2], char *const out[3])
         memcpy(out[2], &wide, sizeof wide);
         break;
     }
-    case VME_LINEAR_COUNT:
-        break;
+    case VME_LINEAR_COUNT: break;
     }
     if (info > 0)
         for (int i = 0; i < 3; i++)
@@ -468,28 +482,42 @@ static vme_status work(vme_context *context, void *block, const atomic_bool *aba
     if (status != VME_OK)
         return status;
     bool complex = j->dtype == VME_COMPLEX128;
-    item it = {.context = context, .job = j, .f = complex ? &lapack.complex : &lapack.real, .size = sizeof(double) << complex,
+    item it = {.context = context,
+               .job = j,
+               .f = complex ? &lapack.complex : &lapack.real,
+               .size = sizeof(double) << complex,
                .complex = complex};
     ask(&it);
     size_t m = (size_t)j->m, n = (size_t)j->n, longer = m > n ? m : n, full = j->op == VME_LINEAR_QR && m > n ? m : n;
     size_t matrix = rounded(m * full * it.size), vector = rounded((longer + 1) * it.size);
     size_t right = rounded(longer * (j->op == VME_LINEAR_INVERSE ? n : (size_t)j->columns) * it.size);
-    size_t left = j->out_bytes[1] == 0 && j->op != VME_LINEAR_EIG ? 0 : rounded(m * (j->op == VME_LINEAR_SVD ? longer : m) * it.size);
+    size_t left = j->out_bytes[1] == 0 && j->op != VME_LINEAR_EIG
+                      ? 0
+                      : rounded(m * (j->op == VME_LINEAR_SVD ? longer : m) * it.size);
     size_t other = j->op == VME_LINEAR_SVD || j->op == VME_LINEAR_EIG ? rounded(n * longer * it.size) : 0;
-    size_t integers = rounded(((size_t)it.liwork + longer) * sizeof(int)), working = rounded((size_t)it.lwork * it.size);
+    size_t integers = rounded(((size_t)it.liwork + longer) * sizeof(int)),
+           working = rounded((size_t)it.lwork * it.size);
     size_t reals = complex ? rounded((size_t)it.lrwork * sizeof(double)) : 0;
     size_t bytes = matrix + right + left + other + 2 * vector + integers + working + reals + VME_ALIGNMENT;
     char *scratch = vme_scratch_new(context, bytes), *at = scratch;
     if (scratch == NULL)
         return VME_NO_MEMORY;
-    it.a = at; at += matrix;
-    it.b = at; at += right;
-    it.u = at; at += left;
-    it.vt = at; at += other;
-    it.s = at; at += vector;
-    it.tau = at; at += vector;
-    it.integers = (int *)(void *)at; at += integers;
-    it.work = at; at += working;
+    it.a = at;
+    at += matrix;
+    it.b = at;
+    at += right;
+    it.u = at;
+    at += left;
+    it.vt = at;
+    at += other;
+    it.s = at;
+    at += vector;
+    it.tau = at;
+    at += vector;
+    it.integers = (int *)(void *)at;
+    at += integers;
+    it.work = at;
+    at += working;
     it.rwork = at;
     for (int64_t i = 0; i < j->batch && !atomic_load_explicit(abandoned, memory_order_relaxed); i++) {
         const char *in[2];

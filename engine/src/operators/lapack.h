@@ -4,17 +4,18 @@
 
 #include "runtime/internal.h"
 
-/* What a linear-algebra operator is given, after linear.c has checked it. Matrices lie in C order, one after the other. */
+/* What a linear-algebra operator is given, after linear.c has checked it. Matrices lie in C order, one after the other.
+ */
 typedef struct vme_linear_job {
     vme_linear_op op;
-    int dtype;                      /* VME_FLOAT64 or VME_COMPLEX128 */
-    int64_t batch, m, n, columns;   /* columns: of the right-hand side */
+    int dtype;                    /* VME_FLOAT64 or VME_COMPLEX128 */
+    int64_t batch, m, n, columns; /* columns: of the right-hand side */
     unsigned flags;
     double cutoff;
     const char *in[2];
     char *out[3];
-    size_t in_bytes[2], out_bytes[3];       /* of one item; 0: not wanted */
-    int64_t failed;                 /* items that did not converge, or are singular */
+    size_t in_bytes[2], out_bytes[3]; /* of one item; 0: not wanted */
+    int64_t failed;                   /* items that did not converge, or are singular */
 } vme_linear_job;
 
 /* The whole batch, by LAPACK. VME_UNSUPPORTED, with a sentence that says what to install, where there is none. */

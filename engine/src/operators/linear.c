@@ -1,31 +1,32 @@
-/* Linear algebra: what is small, or has no LAPACK to go to, by own loops on the caller's thread and the pool's; the rest by LAPACK.
+/* Linear algebra: what is small, or has no LAPACK to go to, by own loops on the caller's thread and the pool's; the
+ * rest by LAPACK.
  *
- * Handing work to another thread costs 10 to 100 us, a system of 4 equations less than one: filters solve such in loops. The own
- * loops choose pivots as LAPACK does, so that results agree to rounding. */
+ * Handing work to another thread costs 10 to 100 us, a system of 4 equations less than one: filters solve such in
+ * loops. The own loops choose pivots as LAPACK does, so that results agree to rounding. */
 #include <complex.h>
 #include <math.h>
 #include <string.h>
 
 #include "operators/lapack.h"
 
-enum { OWN_MOST = 64 };         /* rows up to which own loops win over handing over */
+enum { OWN_MOST = 64 }; /* rows up to which own loops win over handing over */
 
-#define TYPE double
-#define NAME(x) x##_d
-#define SIZE(x) fabs(x)
+#define TYPE       double
+#define NAME(x)    x##_d
+#define SIZE(x)    fabs(x)
 #define MODULUS(x) fabs(x)
-#define CONJ(x) (x)
-#define RE(x) (x)
-#define ROOT(x) sqrt(x)
+#define CONJ(x)    (x)
+#define RE(x)      (x)
+#define ROOT(x)    sqrt(x)
 #include "operators/linear_loops.h"
 
-#define TYPE double complex
-#define NAME(x) x##_z
-#define SIZE(x) (fabs(creal(x)) + fabs(cimag(x)))
+#define TYPE       double complex
+#define NAME(x)    x##_z
+#define SIZE(x)    (fabs(creal(x)) + fabs(cimag(x)))
 #define MODULUS(x) cabs(x)
-#define CONJ(x) conj(x)
-#define RE(x) creal(x)
-#define ROOT(x) sqrt(x)
+#define CONJ(x)    conj(x)
+#define RE(x)      creal(x)
+#define ROOT(x)    sqrt(x)
 #include "operators/linear_loops.h"
 
 typedef struct own {
@@ -46,7 +47,8 @@ static vme_status some_items(void *argument, int64_t begin, int64_t end)
                              job->in_bytes[1] == 0 ? NULL : job->in[1] + (size_t)i * job->in_bytes[1]};
         char *out[3] = {job->out[0] + (size_t)i * job->out_bytes[0],
                         job->out_bytes[1] == 0 ? NULL : job->out[1] + (size_t)i * job->out_bytes[1], NULL};
-        int rc = job->dtype == VME_FLOAT64 ? item_d(o->context, job, in, out, scratch) : item_z(o->context, job, in, out, scratch);
+        int rc = job->dtype == VME_FLOAT64 ? item_d(o->context, job, in, out, scratch)
+                                           : item_z(o->context, job, in, out, scratch);
         if (rc < 0)
             status = vme_stopped_here(o->context);
         else if (rc > 0)
@@ -75,14 +77,15 @@ static vme_status operand(const vme_tensor *tensor, int64_t batch, int64_t eleme
         return VME_OK;
     if (tensor->dtype != dtype || !vme_is_contiguous(tensor) || vme_elements(tensor) != batch * elements)
         return vme_fail(VME_BAD_VALUE, "linear algebra: expected %lld contiguous elements of %s, got %lld of %s",
-                        (long long)(batch * elements), vme_dtype_name((vme_dtype)dtype), (long long)vme_elements(tensor),
-                        vme_dtype_name((vme_dtype)tensor->dtype));
+                        (long long)(batch * elements), vme_dtype_name((vme_dtype)dtype),
+                        (long long)vme_elements(tensor), vme_dtype_name((vme_dtype)tensor->dtype));
     *bytes = (size_t)elements * (size_t)vme_dtype_size((vme_dtype)dtype);
     return VME_OK;
 }
 
-vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, double cutoff, int64_t batch, int64_t m, int64_t n,
-                      int64_t columns, const vme_tensor *const in[2], const vme_tensor *const out[3], int64_t *failed)
+vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, double cutoff, int64_t batch, int64_t m,
+                      int64_t n, int64_t columns, const vme_tensor *const in[2], const vme_tensor *const out[3],
+                      int64_t *failed)
 {
     int dtype = in[0]->dtype;
     if (dtype != VME_FLOAT64 && dtype != VME_COMPLEX128)
@@ -91,29 +94,49 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
     int64_t k = m < n ? m : n, longer = m > n ? m : n, full = flags & VME_LINEAR_FULL ? m : k;
     bool square = op != VME_LINEAR_QR && op != VME_LINEAR_SVD && op != VME_LINEAR_LSTSQ;
     if (op < 0 || op >= VME_LINEAR_COUNT || (square && m != n))
-        return vme_fail(VME_BAD_SHAPE, "linear algebra: a matrix of %lld rows and %lld columns", (long long)m, (long long)n);
+        return vme_fail(VME_BAD_SHAPE, "linear algebra: a matrix of %lld rows and %lld columns", (long long)m,
+                        (long long)n);
     /* elements and dtypes of the outputs, by operator */
     int64_t sizes[3] = {n * n, 0, 0};
     int types[3] = {dtype, dtype, dtype};
     switch (op) {
     case VME_LINEAR_SOLVE: sizes[0] = n * columns; break;
-    case VME_LINEAR_SLOGDET: sizes[0] = 1; sizes[1] = 1; types[1] = real; break;
+    case VME_LINEAR_SLOGDET:
+        sizes[0] = 1;
+        sizes[1] = 1;
+        types[1] = real;
+        break;
     case VME_LINEAR_QR:
         sizes[0] = flags & VME_LINEAR_RAW ? n * m : m * full;
         sizes[1] = flags & VME_LINEAR_RAW ? k : full * n;
         break;
     case VME_LINEAR_SVD:
-        sizes[0] = k; types[0] = real;
+        sizes[0] = k;
+        types[0] = real;
         sizes[1] = flags & VME_LINEAR_FULL ? m * m : m * k;
         sizes[2] = flags & VME_LINEAR_FULL ? n * n : k * n;
         break;
-    case VME_LINEAR_EIG: sizes[0] = n; sizes[1] = n * n; types[0] = types[1] = number; break;
-    case VME_LINEAR_EIGH: sizes[0] = n; sizes[1] = n * n; types[0] = real; break;
-    case VME_LINEAR_LSTSQ: sizes[0] = longer * columns; sizes[1] = k; sizes[2] = 1; types[1] = real; types[2] = VME_INT64; break;
+    case VME_LINEAR_EIG:
+        sizes[0] = n;
+        sizes[1] = n * n;
+        types[0] = types[1] = number;
+        break;
+    case VME_LINEAR_EIGH:
+        sizes[0] = n;
+        sizes[1] = n * n;
+        types[0] = real;
+        break;
+    case VME_LINEAR_LSTSQ:
+        sizes[0] = longer * columns;
+        sizes[1] = k;
+        sizes[2] = 1;
+        types[1] = real;
+        types[2] = VME_INT64;
+        break;
     default: break;
     }
-    vme_linear_job job = {.op = op, .dtype = dtype, .batch = batch, .m = m, .n = n, .columns = columns, .flags = flags,
-                          .cutoff = cutoff};
+    vme_linear_job job = {
+        .op = op, .dtype = dtype, .batch = batch, .m = m, .n = n, .columns = columns, .flags = flags, .cutoff = cutoff};
     vme_status status = operand(in[0], batch, m * n, dtype, &job.in_bytes[0]);
     if (status == VME_OK)
         status = operand(in[1], batch, m * columns, dtype, &job.in_bytes[1]);
@@ -130,8 +153,9 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
     job.in[1] = in[1] != NULL ? in[1]->data : NULL;
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     bool have_own = op <= VME_LINEAR_CHOLESKY;
-    status = batch == 0 ? VME_OK
-             : have_own && (n <= OWN_MOST || !vme_lapack_present()) ? by_own_loops(context, &job) : vme_lapack(context, &job);
+    status = batch == 0                                             ? VME_OK
+             : have_own && (n <= OWN_MOST || !vme_lapack_present()) ? by_own_loops(context, &job)
+                                                                    : vme_lapack(context, &job);
     *failed = job.failed;
     return status;
 }

@@ -1,6 +1,6 @@
-/* Solving, factoring and inverting one small matrix; included by linear.c for each element type with TYPE, NAME(x), SIZE(x) (the
- * size that pivots are chosen by), CONJ(x), RE(x). Rows lie side by side. Each looks at the stop flag once a column, and returns
- * 1 where the matrix is singular or not positive definite, 0 where not, -1 when stopped. */
+/* Solving, factoring and inverting one small matrix; included by linear.c for each element type with TYPE, NAME(x),
+ * SIZE(x) (the size that pivots are chosen by), CONJ(x), RE(x). Rows lie side by side. Each looks at the stop flag once
+ * a column, and returns 1 where the matrix is singular or not positive definite, 0 where not, -1 when stopped. */
 
 /* LU in place with partial pivoting: row i was exchanged with row pivots[i]. */
 static int NAME(factor)(vme_context *context, int64_t n, TYPE *restrict a, int32_t *pivots)
@@ -44,8 +44,8 @@ static int NAME(factor)(vme_context *context, int64_t n, TYPE *restrict a, int32
 }
 
 /* b[n, columns] = the solution for it, by what factor left. */
-static int NAME(substitute)(vme_context *context, int64_t n, int64_t columns, const TYPE *restrict a, const int32_t *pivots,
-                            TYPE *restrict b)
+static int NAME(substitute)(vme_context *context, int64_t n, int64_t columns, const TYPE *restrict a,
+                            const int32_t *pivots, TYPE *restrict b)
 {
     for (int64_t k = 0; k < n; k++)
         if (pivots[k] != k)
@@ -101,7 +101,8 @@ static int NAME(cholesky)(vme_context *context, int64_t n, TYPE *restrict a)
     return 0;
 }
 
-static int NAME(item)(vme_context *context, const vme_linear_job *job, const char *const in[2], char *const out[3], char *scratch)
+static int NAME(item)(vme_context *context, const vme_linear_job *job, const char *const in[2], char *const out[3],
+                      char *scratch)
 {
     int64_t n = job->n, columns = job->columns;
     TYPE *a = (TYPE *)(void *)scratch, *result = (TYPE *)(void *)out[0];
@@ -140,7 +141,7 @@ static int NAME(item)(vme_context *context, const vme_linear_job *job, const cha
             columns = n;
             for (int64_t i = 0; i < n * n; i++)
                 result[i] = i % (n + 1) == 0;
-        } else if (rc == 0 && n * columns > 0)      /* what is empty may have no memory, and memcpy wants some */
+        } else if (rc == 0 && n * columns > 0) /* what is empty may have no memory, and memcpy wants some */
             memcpy(result, in[1], (size_t)(n * columns) * sizeof(TYPE));
         if (rc == 0)
             rc = NAME(substitute)(context, n, columns, a, pivots, result);

@@ -1,15 +1,16 @@
 /* The matrix product: out[..., i, j] = sum over p of a[..., i, p] * b[..., p, j].
  *
  * Work is cut into blocks of columns where there are many of them, and those into parts of k, whose sums go through the
- * output from one to the next. A block is one job. Its pieces are, for each part of k in turn, to pack what the part needs of b,
- * then the cells: a few panels of rows times all or many of the columns. Pieces are taken in this order and wait for those before
- * them that they build on, never all for all: a thread that runs out of cells of one part goes on with the next. Of b two parts
- * are kept packed, for everybody; a cell's rows of a are packed by who computes it, into room of its own which stays in the nearest
- * caches. Operands are read where they lie when the tiles (kernels/gemm.h) can do that well: any steps for a, columns side by side
- * for b.
+ * output from one to the next. A block is one job. Its pieces are, for each part of k in turn, to pack what the part
+ * needs of b, then the cells: a few panels of rows times all or many of the columns. Pieces are taken in this order and
+ * wait for those before them that they build on, never all for all: a thread that runs out of cells of one part goes on
+ * with the next. Of b two parts are kept packed, for everybody; a cell's rows of a are packed by who computes it, into
+ * room of its own which stays in the nearest caches. Operands are read where they lie when the tiles (kernels/gemm.h)
+ * can do that well: any steps for a, columns side by side for b.
  *
- * Complex numbers are pairs of reals: with a and out as they lie and each row (x, y) of b packed as two, (x, y) and (-y, x), their
- * product is a real one of twice the columns and twice the k. float16 is packed as float32 and summed there.
+ * Complex numbers are pairs of reals: with a and out as they lie and each row (x, y) of b packed as two, (x, y) and
+ * (-y, x), their product is a real one of twice the columns and twice the k. float16 is packed as float32 and summed
+ * there.
  *
  * The order in which a sum is taken depends on shapes and steps, never on the number of threads. */
 #include "runtime/machine.h"
@@ -21,19 +22,21 @@
 #include <string.h>
 
 enum {
-    PIECES = 16,                        /* for each thread: cores that are slowed down take fewer */
-    PACK_SLIVERS = 4,                   /* in a piece that packs them */
-    RING = 2,                           /* parts of k of which b is packed at a time */
-    ROOM_LARGE = 1 << 20,               /* bytes of scratch memory */
-    STRIP = 32,                         /* rows of b in a slab, tiles beside each other in a strip */
-    SUM_STRIPS = 64,                    /* of a vector's product, at once */
-    SPINS_MOST = 1 << 10,               /* before a waiting thread lets others have its core */
-    TILE_ROWS_MOST = 14, TILE_BYTES_MOST = TILE_ROWS_MOST * 128,
+    PIECES = 16,          /* for each thread: cores that are slowed down take fewer */
+    PACK_SLIVERS = 4,     /* in a piece that packs them */
+    RING = 2,             /* parts of k of which b is packed at a time */
+    ROOM_LARGE = 1 << 20, /* bytes of scratch memory */
+    STRIP = 32,           /* rows of b in a slab, tiles beside each other in a strip */
+    SUM_STRIPS = 64,      /* of a vector's product, at once */
+    SPINS_MOST = 1 << 10, /* before a waiting thread lets others have its core */
+    TILE_ROWS_MOST = 14,
+    TILE_BYTES_MOST = TILE_ROWS_MOST * 128,
 };
 
 typedef enum form { PLAIN, PAIRS, HALF } form;
 
-/* An operand: one matrix's first element, its steps in bytes from row to row and column to column, and from matrix to matrix. */
+/* An operand: one matrix's first element, its steps in bytes from row to row and column to column, and from matrix to
+ * matrix. */
 typedef struct side {
     char *data;
     int64_t row, column;
@@ -49,27 +52,27 @@ typedef struct product {
     vme_context *context;
     const vme_gemm_kernel *kernel;
     form form;
-    int real, element;                  /* bytes: of what tiles compute in, and of the operands' elements */
-    int64_t m, n, k;                    /* n and k in reals */
+    int real, element; /* bytes: of what tiles compute in, and of the operands' elements */
+    int64_t m, n, k;   /* n and k in reals */
     int64_t matrices;
-    bool pack_a, pack_b, b_shared;      /* b_shared: the same matrix for the whole batch */
-    int64_t panel;                      /* rows of a tile here */
-    int64_t depth, parts;               /* of a part of k; how many */
-    char *packed_b, *sums;              /* sums: float32 for HALF */
+    bool pack_a, pack_b, b_shared; /* b_shared: the same matrix for the whole batch */
+    int64_t panel;                 /* rows of a tile here */
+    int64_t depth, parts;          /* of a part of k; how many */
+    char *packed_b, *sums;         /* sums: float32 for HALF */
     int64_t packed_b_part, packed_b_matrix, panel_bytes, packed_a_column, packed_b_row, sliver_bytes;
-    char *rooms;                        /* for packed panels, one a thread: a flag that it is taken, then the panels */
+    char *rooms; /* for packed panels, one a thread: a flag that it is taken, then the panels */
     int64_t room_count, room_bytes;
     /* the block at hand */
-    int64_t first, group;               /* matrices */
+    int64_t first, group; /* matrices */
     int64_t row0, rows, column0, columns;
     int64_t panels, slivers, cell_panels, cell_slivers, cell_rows, cell_columns;
-    int64_t near_slivers;               /* that a cell's panels go through before the next ones */
-    int64_t packs, cells;               /* pieces of each part of k */
-    atomic_llong packed[RING], computed[RING];  /* pieces done of the parts with this place in the ring, all so far */
-    atomic_llong *turns;                /* parts of k done, a cell; NULL: there is one part */
-    atomic_bool abandoned;              /* a piece was not done: the context was stopped */
+    int64_t near_slivers;                      /* that a cell's panels go through before the next ones */
+    int64_t packs, cells;                      /* pieces of each part of k */
+    atomic_llong packed[RING], computed[RING]; /* pieces done of the parts with this place in the ring, all so far */
+    atomic_llong *turns;                       /* parts of k done, a cell; NULL: there is one part */
+    atomic_bool abandoned;                     /* a piece was not done: the context was stopped */
     /* the operands; only this part is not set to 0 first, being large */
-    int lead;                           /* leading dimensions */
+    int lead; /* leading dimensions */
     int64_t lead_shape[VME_RANK_MOST];
     side a, b, c;
 } product;
@@ -96,8 +99,8 @@ typedef uint64_t loose64 __attribute__((aligned(1), may_alias));
 typedef _Float16 loose_half __attribute__((aligned(1), may_alias));
 
 /* `rows` x `columns` elements, rows side by side in `out`. */
-static void pack_rows(int element, int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out,
-                      int64_t out_row)
+static void pack_rows(int element, int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column,
+                      char *out, int64_t out_row)
 {
     if (in_column == element) {
         for (int64_t i = 0; i < rows; i++)
@@ -123,8 +126,8 @@ static void pack_halves(int64_t rows, int64_t columns, const char *in, int64_t i
 
 /* Each row of pairs (x, y) as two rows: (x, y) and (-y, x). `rows` and `columns` in pairs. */
 #define PACK_PAIRS(real) \
-    static void pack_pairs_##real(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, char *out, \
-                                  int64_t out_row) \
+    static void pack_pairs_##real(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, \
+                                  char *out, int64_t out_row) \
     { \
         for (int64_t i = 0; i < rows; i++) { \
             real *upper = (real *)(out + 2 * i * out_row), *lower = (real *)(out + (2 * i + 1) * out_row); \
@@ -149,7 +152,8 @@ static void pack_panel(const product *it, k_part at, const char *a, int64_t pane
     if (it->form == PAIRS) {
         const char *in = a + row * it->a.row + at.k0 / 2 * it->a.column;
         for (int64_t half = 0; half < 2; half++)
-            pack_rows(it->real, at.depth / 2, rows, in + half * it->real, it->a.column, it->a.row, out + half * column, 2 * column);
+            pack_rows(it->real, at.depth / 2, rows, in + half * it->real, it->a.column, it->a.row, out + half * column,
+                      2 * column);
         return;
     }
     const char *in = a + row * it->a.row + at.k0 * it->a.column;
@@ -185,12 +189,15 @@ static void pack_sliver(const product *it, k_part at, const char *b, int64_t sli
 static void pack(const product *it, k_part at, int64_t piece)
 {
     int64_t pieces = parts(it->slivers, PACK_SLIVERS), matrix = piece / pieces, sliver = piece % pieces * PACK_SLIVERS;
-    int64_t end = least(it->slivers, sliver + PACK_SLIVERS), whole = least(end, it->columns / it->kernel->columns) - sliver;
+    int64_t end = least(it->slivers, sliver + PACK_SLIVERS),
+            whole = least(end, it->columns / it->kernel->columns) - sliver;
     const char *b = matrix_of(it, &it->b, it->first + matrix);
-    char *out = it->packed_b + at.number % RING * it->packed_b_part + matrix * it->packed_b_matrix + sliver * it->sliver_bytes;
+    char *out =
+        it->packed_b + at.number % RING * it->packed_b_part + matrix * it->packed_b_matrix + sliver * it->sliver_bytes;
     if (it->form == PLAIN && it->b.column == it->element && it->kernel->pack_b != NULL && whole > 0) {
-        it->kernel->pack_b(at.depth, whole, b + at.k0 * it->b.row + (it->column0 + sliver * it->kernel->columns) * it->real,
-                           it->b.row, out, it->sliver_bytes);
+        it->kernel->pack_b(at.depth, whole,
+                           b + at.k0 * it->b.row + (it->column0 + sliver * it->kernel->columns) * it->real, it->b.row,
+                           out, it->sliver_bytes);
         sliver += whole;
         out += whole * it->sliver_bytes;
     }
@@ -205,7 +212,7 @@ static void scattered_tile(const product *it, vme_gemm_tile *tile, int64_t colum
     _Alignas(VME_ALIGNMENT) char aside[TILE_BYTES_MOST];
     char *c = tile->c;
     int64_t c_row = tile->c_row;
-    int step = it->element / it->real;          /* 2 for pairs */
+    int step = it->element / it->real; /* 2 for pairs */
     tile->c = aside;
     tile->c_row = tile->columns * it->real;
     if (tile->accumulate)
@@ -222,8 +229,9 @@ static void scattered_tile(const product *it, vme_gemm_tile *tile, int64_t colum
     tile->c_row = c_row;
 }
 
-/* Room for packed panels, a thread's own while it computes a cell: the same one again where it can be, for that is in its caches.
- * There are as many as threads may work; should there be more all the same, the last one waits for another to end. */
+/* Room for packed panels, a thread's own while it computes a cell: the same one again where it can be, for that is in
+ * its caches. There are as many as threads may work; should there be more all the same, the last one waits for another
+ * to end. */
 static char *room_take(const product *it)
 {
     for (int64_t i = vme_worker();; i++) {
@@ -253,7 +261,9 @@ static bool compute_cell(const product *it, k_part at, int64_t matrix, int64_t c
     vme_gemm_tile tile = {
         .k = at.depth,
         .a_row = it->pack_a ? it->real : it->a.row,
-        .a_column = it->pack_a ? it->packed_a_column : it->form == PAIRS ? it->real : it->a.column,
+        .a_column = it->pack_a          ? it->packed_a_column
+                    : it->form == PAIRS ? it->real
+                                        : it->a.column,
         .b_row = it->pack_b ? it->packed_b_row : it->b.row,
         .c_row = c_row,
         .accumulate = at.k0 > 0,
@@ -269,15 +279,15 @@ static bool compute_cell(const product *it, k_part at, int64_t matrix, int64_t c
         for (int64_t p = 0; p < panels; p++)
             pack_panel(it, at, a, first_panel + p, room + VME_ALIGNMENT + p * panel_bytes);
         a = room + VME_ALIGNMENT;
-    }
-    else
+    } else
         a += (it->row0 + first_panel * it->panel) * it->a.row + at.k0 / pair * it->a.column;
     int64_t first_sliver = cell_column * it->cell_slivers, end = least(it->slivers, first_sliver + it->cell_slivers);
     bool stopped = false;
     for (; first_sliver < end && !stopped; first_sliver += it->near_slivers) {
         int64_t slivers = least(it->near_slivers, end - first_sliver);
         for (int64_t i = 0; i < panels * slivers; i++) {
-            /* along the rows of the output; but where b is not packed few panels go through each sliver while it is near */
+            /* along the rows of the output; but where b is not packed few panels go through each sliver while it is
+             * near */
             int64_t p = it->pack_b ? i / slivers : i % panels;
             int64_t s = first_sliver + (it->pack_b ? i % slivers : i / panels);
             int64_t row = (first_panel + p) * it->panel, column = s * kernel->columns;
@@ -300,14 +310,15 @@ static bool compute_cell(const product *it, k_part at, int64_t matrix, int64_t c
     return !stopped;
 }
 
-/* Until pieces that were taken before this one have counted up to `least`; false: they will not, the context is stopped. */
+/* Until pieces that were taken before this one have counted up to `least`; false: they will not, the context is
+ * stopped. */
 static bool await(const product *it, const atomic_llong *count, int64_t least)
 {
     for (int spins = 1; atomic_load_explicit(count, memory_order_acquire) < least; spins++) {
         if (vme_stopping(it->context) || atomic_load_explicit(&it->abandoned, memory_order_relaxed))
             return false;
         if (spins % SPINS_MOST == 0)
-            sched_yield();              /* who has that piece may be waiting for this core */
+            sched_yield(); /* who has that piece may be waiting for this core */
         else
             vme_relax();
     }
@@ -326,7 +337,8 @@ static bool do_piece(product *it, k_part at, int64_t piece)
         return true;
     }
     int64_t cell = piece - it->packs, across = cell / it->cell_rows;
-    if (!await(it, &it->packed[place], (round + 1) * it->packs) || (it->turns != NULL && !await(it, &it->turns[cell], at.number)))
+    if (!await(it, &it->packed[place], (round + 1) * it->packs)
+        || (it->turns != NULL && !await(it, &it->turns[cell], at.number)))
         return false;
     if (!compute_cell(it, at, across / it->cell_columns, cell % it->cell_rows, across % it->cell_columns))
         return false;
@@ -343,7 +355,8 @@ static vme_status do_pieces(void *argument, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         int64_t number = i / (it->packs + it->cells);
         k_part at = {.number = number, .k0 = number * it->depth, .depth = least(it->depth, it->k - number * it->depth)};
-        if (atomic_load_explicit(&it->abandoned, memory_order_relaxed) || !do_piece(it, at, i % (it->packs + it->cells)))
+        if (atomic_load_explicit(&it->abandoned, memory_order_relaxed)
+            || !do_piece(it, at, i % (it->packs + it->cells)))
             atomic_store_explicit(&it->abandoned, true, memory_order_relaxed);
     }
     return VME_OK;
@@ -366,7 +379,8 @@ static vme_status round_halves(void *argument, int64_t begin, int64_t end)
 static void divide(product *it)
 {
     const vme_gemm_kernel *kernel = it->kernel;
-    int64_t depth = most(1, it->depth), panels = parts(it->rows, it->panel), slivers = parts(it->columns, kernel->columns);
+    int64_t depth = most(1, it->depth), panels = parts(it->rows, it->panel),
+            slivers = parts(it->columns, kernel->columns);
     int64_t sliver_work = it->panel * kernel->columns * depth;
     int64_t total = it->group * it->rows * it->columns * most(1, it->k);
     int64_t work = most(least(kernel->work, MATMUL_PIECE_LEAST), least(kernel->work, total / (PIECES * vme_threads())));
@@ -377,8 +391,7 @@ static void divide(product *it)
         it->cell_panels = least(least(panels, MATMUL_PANELS_MOST), most(wide, work / (sliver_work * slivers)));
         int64_t columns = it->cell_panels * sliver_work * slivers / (wide > 1 ? 8 * kernel->work : work);
         it->cell_slivers = parts(slivers, most(1, least(columns, slivers / MATMUL_SLIVERS_LEAST)));
-    }
-    else {
+    } else {
         it->cell_slivers = parts(slivers, parts(slivers, most(1, least(work / sliver_work, it->near_slivers))));
         it->cell_panels = most(1, least(panels, work / (sliver_work * it->cell_slivers)));
     }
@@ -430,14 +443,15 @@ static void plan(product *it)
     for (int d = 0; d < it->lead; d++)
         it->b_shared = it->b_shared && it->b.lead[d] == 0;
     bool beside = it->a.column == it->element;
-    it->pack_a = it->form == HALF || (it->form == PAIRS ? !beside : it->n > 2 * kernel->columns
-                                                                    && (!beside || it->m * it->k > 1 << 14));
+    it->pack_a = it->form == HALF
+                 || (it->form == PAIRS ? !beside : it->n > 2 * kernel->columns && (!beside || it->m * it->k > 1 << 14));
     /* short rows side by side are near each other as they lie */
     bool narrow = it->b.row > 0 && it->b.row < MATMUL_NARROW;
     it->pack_b = it->form != PLAIN || it->b.column != it->element || it->m > (narrow ? 16 : 4) * it->panel;
 }
 
-/* All of the output's rows in a block of columns. float16 goes by blocks of rows: its sums in float32 are only one block's. */
+/* All of the output's rows in a block of columns. float16 goes by blocks of rows: its sums in float32 are only one
+ * block's. */
 static vme_status do_columns(product *it, int64_t rows)
 {
     vme_status status = VME_OK;
@@ -496,8 +510,9 @@ static vme_status multiply(product *it)
     it->packed_b_matrix = it->pack_b ? parts(columns, kernel->columns) * it->sliver_bytes : 0;
     int64_t ring = least(RING, it->parts), each = it->b_shared ? 0 : ring * it->packed_b_matrix;
     /* float16's sums are one matrix's */
-    int64_t group = it->form == HALF ? 1 : each == 0 ? it->matrices
-        : least(it->matrices, most(1, MATMUL_PACKED_MOST / each));
+    int64_t group = it->form == HALF ? 1
+                    : each == 0      ? it->matrices
+                                     : least(it->matrices, most(1, MATMUL_PACKED_MOST / each));
     it->packed_b_part = it->packed_b_matrix * (it->b_shared ? 1 : group);
     it->group = group;
     it->rows = rows;
@@ -508,7 +523,8 @@ static vme_status multiply(product *it)
     it->room_bytes = VME_ALIGNMENT + it->cell_panels * it->panel_bytes;
     int64_t b_bytes = ring * it->packed_b_part, rooms_bytes = it->room_count * it->room_bytes;
     int64_t turns_bytes = it->parts > 1 ? (int64_t)rounded(it->cells * (int64_t)sizeof *it->turns) : 0;
-    size_t bytes = (size_t)(b_bytes + rooms_bytes + turns_bytes) + (it->form == HALF ? rounded(rows * columns * it->real) : 0);
+    size_t bytes =
+        (size_t)(b_bytes + rooms_bytes + turns_bytes) + (it->form == HALF ? rounded(rows * columns * it->real) : 0);
     char *scratch = NULL;
     size_t pages = 0;
     if (bytes > 0) {
@@ -538,7 +554,8 @@ static vme_status multiply(product *it)
 static void small_tiles(const product *it, const char *a, const char *b, char *c)
 {
     const vme_gemm_kernel *kernel = it->kernel;
-    vme_gemm_tile tile = {.k = it->k, .a_row = it->a.row, .a_column = it->a.column, .b_row = it->b.row, .c_row = it->c.row};
+    vme_gemm_tile tile = {
+        .k = it->k, .a_row = it->a.row, .a_column = it->a.column, .b_row = it->b.row, .c_row = it->c.row};
     int sliver_bytes = kernel->columns * it->real, m = (int)it->m, n = (int)it->n, panel = (int)it->panel;
     tile.ahead = 8 * it->b.row;
     for (int column = 0; column < n; column += kernel->columns) {
@@ -589,18 +606,20 @@ static vme_status thin_rows(void *argument, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         int64_t matrix = it->first + i / it->m, row = i % it->m;
         it->kernel->sums(it->k, it->n, matrix_of(it, &it->a, matrix) + row * it->a.row, it->a.column,
-                         matrix_of(it, &it->b, matrix), it->b.row, matrix_of(it, &it->c, matrix) + row * it->c.row, false);
+                         matrix_of(it, &it->b, matrix), it->b.row, matrix_of(it, &it->c, matrix) + row * it->c.row,
+                         false);
     }
     return VME_OK;
 }
 
 /* ---- few rows, and a b from memory
- * A strip of columns is one thread's. It goes through b by slabs of a few rows: while the tiles of one slab are computed, lines of the
- * next one come, in the order in which they lie, and are packed as soon as they are there. So b is read once and at the speed of memory,
- * and all else stays in the second cache, where neither b nor the output would by itself when rows lie a power of two apart. */
+ * A strip of columns is one thread's. It goes through b by slabs of a few rows: while the tiles of one slab are
+ * computed, lines of the next one come, in the order in which they lie, and are packed as soon as they are there. So b
+ * is read once and at the speed of memory, and all else stays in the second cache, where neither b nor the output would
+ * by itself when rows lie a power of two apart. */
 typedef struct strips {
     const product *it;
-    const char *a, *b;                  /* of the matrix at hand */
+    const char *a, *b; /* of the matrix at hand */
     char *c;
 } strips;
 
@@ -617,13 +636,15 @@ static void pack_row(const product *it, const char *b, int64_t columns, char *ou
 static bool compute_strip(const strips *at, int64_t column, char *panels)
 {
     const product *it = at->it;
-    const int64_t tile_columns = it->kernel->columns, columns = least(it->columns, it->n - column), slivers = parts(columns, tile_columns);
+    const int64_t tile_columns = it->kernel->columns, columns = least(it->columns, it->n - column),
+                  slivers = parts(columns, tile_columns);
     char *slabs = panels + it->panels * it->panel_bytes, *sums = slabs + RING * it->packed_b_part;
     const char *b = at->b + column * it->real;
     for (int64_t j = 0; j < least(it->depth, it->k); j++)
         pack_row(it, b + j * it->b.row, columns, slabs + j * it->packed_b_row);
     for (int64_t number = 0; number < it->parts; number++) {
-        const k_part part = {.number = number, .k0 = number * it->depth, .depth = least(it->depth, it->k - number * it->depth)};
+        const k_part part = {
+            .number = number, .k0 = number * it->depth, .depth = least(it->depth, it->k - number * it->depth)};
         const int64_t coming = least(it->depth, it->k - part.k0 - part.depth);
         const char *slab = slabs + number % RING * it->packed_b_part;
         char *next = slabs + (number + 1) % RING * it->packed_b_part;
@@ -631,8 +652,12 @@ static bool compute_strip(const strips *at, int64_t column, char *panels)
             pack_panel(it, part, at->a, panel, panels + panel * it->panel_bytes);
         b += part.depth * it->b.row;
         for (int64_t sliver = 0, packed = 0; sliver < slivers; sliver++) {
-            vme_gemm_tile tile = {.k = part.depth, .a_row = it->real, .a_column = it->packed_a_column, .b_row = it->packed_b_row,
-                                  .c_row = it->packed_b_row, .accumulate = number > 0};
+            vme_gemm_tile tile = {.k = part.depth,
+                                  .a_row = it->real,
+                                  .a_column = it->packed_a_column,
+                                  .b_row = it->packed_b_row,
+                                  .c_row = it->packed_b_row,
+                                  .accumulate = number > 0};
             tile.columns = (int)least(tile_columns, columns - sliver * tile_columns);
             tile.b = slab + sliver * it->sliver_bytes;
             /* a row more than will be packed after this tile; a step of it fetches what it reads itself */
@@ -673,7 +698,7 @@ static vme_status do_strips(void *argument, int64_t begin, int64_t end)
 static vme_status multiply_strips(product *it)
 {
     const vme_gemm_kernel *kernel = it->kernel;
-    it->depth = it->slivers = STRIP;        /* alike: then a tile fetches a row */
+    it->depth = it->slivers = STRIP; /* alike: then a tile fetches a row */
     it->parts = parts(it->k, it->depth);
     it->columns = it->slivers * kernel->columns;
     it->rows = it->m;
@@ -682,7 +707,7 @@ static vme_status multiply_strips(product *it)
     it->packed_a_column = (int64_t)kernel->packed_rows * it->real;
     it->panel_bytes = it->depth * it->packed_a_column;
     it->packed_b_row = (int64_t)kernel->columns * it->real;
-    it->sliver_bytes = (it->depth + 1) * it->packed_b_row;      /* no power of two */
+    it->sliver_bytes = (it->depth + 1) * it->packed_b_row; /* no power of two */
     it->packed_b_part = it->slivers * it->sliver_bytes;
     int64_t strip_count = parts(it->n, it->columns);
     it->room_count = least(vme_threads(), strip_count);
@@ -707,7 +732,7 @@ static vme_status multiply_strips(product *it)
 typedef struct vector_product {
     const product *it;
     const char *a, *x;
-    char *c;                            /* for parts of k: their sums, [part][vector][row] */
+    char *c; /* for parts of k: their sums, [part][vector][row] */
     int64_t c_row, c_vector, c_part, x_row, pieces, step;
 } vector_product;
 
@@ -743,7 +768,8 @@ ADD_PARTS(double)
 
 static vme_status multiply_dots(const product *it, const char *a, const char *b, char *c)
 {
-    vector_product at = {.it = it, .a = a, .x = b, .c = c, .c_row = it->c.row, .c_vector = it->c.column, .x_row = it->b.column};
+    vector_product at = {
+        .it = it, .a = a, .x = b, .c = c, .c_row = it->c.row, .c_vector = it->c.column, .x_row = it->b.column};
     int64_t part_count = parts(it->k, MATMUL_DOTS);
     bool along = it->b.row == it->real;
     int64_t packed_row = (int64_t)rounded(it->k * it->real) + VME_ALIGNMENT;
@@ -785,7 +811,7 @@ typedef struct strip_sums {
     const char *a, *x;
     char *c;
     int64_t columns, strips, step, depth;
-    atomic_llong done[SUM_STRIPS];      /* parts of k, by strip */
+    atomic_llong done[SUM_STRIPS]; /* parts of k, by strip */
 } strip_sums;
 
 static vme_status sums(void *argument, int64_t begin, int64_t end)
@@ -796,8 +822,9 @@ static vme_status sums(void *argument, int64_t begin, int64_t end)
         int64_t part = i / at->strips, strip = i % at->strips, k0 = part * at->depth, column = strip * at->step;
         if (!await(it, &at->done[strip], part))
             return vme_stopped_here(it->context);
-        it->kernel->sums(least(at->depth, it->k - k0), least(at->step, at->columns - column), at->x + k0 * it->b.row, it->b.row,
-                         at->a + column * it->real + k0 * it->a.column, it->a.column, at->c + column * it->real, k0 > 0);
+        it->kernel->sums(least(at->depth, it->k - k0), least(at->step, at->columns - column), at->x + k0 * it->b.row,
+                         it->b.row, at->a + column * it->real + k0 * it->a.column, it->a.column,
+                         at->c + column * it->real, k0 > 0);
         atomic_store_explicit(&at->done[strip], part + 1, memory_order_release);
     }
     return VME_OK;
@@ -824,10 +851,11 @@ static vme_status multiply_sums(const product *it, const char *a, const char *x,
 /* ---- the operator */
 static vme_status mismatch(const vme_tensor *a, const vme_tensor *b)
 {
-    return vme_fail(VME_BAD_SHAPE,
-                    "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n?,k),(k,m?)->(n?,m?) "
-                    "(size %lld is different from %lld)",
-                    (long long)b->shape[b->rank - 2], (long long)a->shape[a->rank - 1]);
+    return vme_fail(
+        VME_BAD_SHAPE,
+        "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n?,k),(k,m?)->(n?,m?) "
+        "(size %lld is different from %lld)",
+        (long long)b->shape[b->rank - 2], (long long)a->shape[a->rank - 1]);
 }
 
 static void swap_sides(product *it)
@@ -862,8 +890,7 @@ static void fold_leads(product *it)
         if (it->m == 1) {
             it->a.row = it->a.lead[kept - 1];
             it->c.row = it->c.lead[kept - 1];
-        }
-        else if (it->a.lead[kept - 1] != it->m * it->a.row || it->c.lead[kept - 1] != it->m * it->c.row)
+        } else if (it->a.lead[kept - 1] != it->m * it->a.row || it->c.lead[kept - 1] != it->m * it->c.row)
             break;
         it->m *= it->lead_shape[--kept];
     }
@@ -898,7 +925,8 @@ static vme_status describe(product *it, const vme_tensor *a, const vme_tensor *b
     return VME_OK;
 }
 
-static vme_status each_matrix(const product *it, vme_status (*multiply_one)(const product *, const char *, const char *, char *))
+static vme_status each_matrix(const product *it,
+                              vme_status (*multiply_one)(const product *, const char *, const char *, char *))
 {
     vme_status status = VME_OK;
     for (int64_t i = 0; status == VME_OK && i < it->matrices; i++)
@@ -920,21 +948,23 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
     if (it.m == 0 || it.n == 0 || it.matrices == 0)
         return VME_OK;
     it.form = dtype >= VME_COMPLEX64 ? PAIRS : dtype == VME_FLOAT16 ? HALF : PLAIN;
-    vme_dtype real = dtype == VME_FLOAT16 || dtype == VME_COMPLEX64 ? VME_FLOAT32 : dtype == VME_COMPLEX128 ? VME_FLOAT64 : dtype;
+    vme_dtype real = dtype == VME_FLOAT16 || dtype == VME_COMPLEX64 ? VME_FLOAT32
+                     : dtype == VME_COMPLEX128                      ? VME_FLOAT64
+                                                                    : dtype;
     it.real = vme_dtype_size(real);
     it.kernel = &vme_kernels_current()->gemm.of[real];
 
     bool floating = it.form == PLAIN && it.kernel->dots != NULL;
     bool scattered = it.c.column != it.element && it.n > 1;
     if (floating && it.m == 1 && it.n > 1)
-        swap_sides(&it);                    /* one kind of vector product is enough */
+        swap_sides(&it); /* one kind of vector product is enough */
     else if (scattered && (it.c.row == it.element || it.m == 1))
-        swap_sides(&it);                    /* what tiles write lies along rows */
+        swap_sides(&it); /* what tiles write lies along rows */
     else if (floating && it.n > 1 && it.n <= MATMUL_FEW && it.m > MATMUL_FEW && it.a.row == it.element)
-        swap_sides(&it);                    /* b is the one that is read along rows */
+        swap_sides(&it); /* b is the one that is read along rows */
     else if (floating && it.m <= (it.a.column == it.element ? 2 * MATMUL_FEW : MATMUL_FEW) && it.n > it.m
              && it.b.row == it.element && it.b.column != it.element)
-        swap_sides(&it);                    /* dot products, see below */
+        swap_sides(&it); /* dot products, see below */
     if (it.n == 1)
         it.b.column = it.c.column = it.element;
     if (it.k == 1)
@@ -969,17 +999,19 @@ vme_status vme_matmul(vme_context *context, const vme_tensor *a, const vme_tenso
     if (status != VME_OK)
         return status;
     if (a->rank < 2 || b->rank < 2 || out->rank < 2)
-        return vme_fail(VME_BAD_SHAPE, "matmul: expected operands and output of two dimensions or more, got %d, %d and %d", a->rank,
+        return vme_fail(VME_BAD_SHAPE,
+                        "matmul: expected operands and output of two dimensions or more, got %d, %d and %d", a->rank,
                         b->rank, out->rank);
     if (a->dtype != b->dtype || a->dtype != out->dtype)
-        return vme_fail(VME_BAD_DTYPE, "matmul: expected one dtype, got %s, %s and %s", vme_dtype_name((vme_dtype)a->dtype),
-                        vme_dtype_name((vme_dtype)b->dtype), vme_dtype_name((vme_dtype)out->dtype));
+        return vme_fail(VME_BAD_DTYPE, "matmul: expected one dtype, got %s, %s and %s",
+                        vme_dtype_name((vme_dtype)a->dtype), vme_dtype_name((vme_dtype)b->dtype),
+                        vme_dtype_name((vme_dtype)out->dtype));
     if (a->shape[a->rank - 1] != b->shape[b->rank - 2])
         return mismatch(a, b);
     if (out->shape[out->rank - 2] != a->shape[a->rank - 2] || out->shape[out->rank - 1] != b->shape[b->rank - 1])
         return vme_fail(VME_BAD_SHAPE, "matmul: expected an output of %lld x %lld matrices, got %lld x %lld",
-                        (long long)a->shape[a->rank - 2], (long long)b->shape[b->rank - 1], (long long)out->shape[out->rank - 2],
-                        (long long)out->shape[out->rank - 1]);
+                        (long long)a->shape[a->rank - 2], (long long)b->shape[b->rank - 1],
+                        (long long)out->shape[out->rank - 2], (long long)out->shape[out->rank - 1]);
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (!vme_overlap(a, out) && !vme_overlap(b, out))
         return compute_product(context, a, b, out);
@@ -995,7 +1027,8 @@ vme_status vme_matmul(vme_context *context, const vme_tensor *a, const vme_tenso
         return VME_NO_MEMORY;
     status = compute_product(context, a, b, &aside);
     if (status == VME_OK)
-        status = vme_move(context, out->rank, out->shape, (vme_side){aside.data, strides, vme_dtype_size((vme_dtype)out->dtype)},
+        status = vme_move(context, out->rank, out->shape,
+                          (vme_side){aside.data, strides, vme_dtype_size((vme_dtype)out->dtype)},
                           (vme_side){out->data, out->strides, vme_dtype_size((vme_dtype)out->dtype)}, NULL);
     vme_scratch_free(context, aside.data, bytes);
     return status;

@@ -1,37 +1,39 @@
-/* The operators' names, as NumPy calls them, and how each of the headers' operators is made (tests/engine/test_operators.py holds that
- * against the sources). */
+/* The operators' names, as NumPy calls them, and how each of the headers' operators is made
+ * (tests/engine/test_operators.py holds that against the sources). */
 #include "runtime/internal.h"
 
 static const char *const unary_names[VME_UNARY_COUNT] = {
-    "negative", "positive", "absolute", "sign", "invert", "logical_not", "square", "sqrt", "cbrt", "reciprocal",
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan",
-    "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "erf", "floor", "ceil", "trunc", "rint",
-    "isnan", "isinf", "isfinite", "signbit", "real", "imag", "conjugate", "bitwise_count",
+    "negative",   "positive", "absolute", "sign",   "invert",    "logical_not",   "square", "sqrt",  "cbrt",
+    "reciprocal", "exp",      "exp2",     "expm1",  "log",       "log2",          "log10",  "log1p", "sin",
+    "cos",        "tan",      "arcsin",   "arccos", "arctan",    "sinh",          "cosh",   "tanh",  "arcsinh",
+    "arccosh",    "arctanh",  "erf",      "floor",  "ceil",      "trunc",         "rint",   "isnan", "isinf",
+    "isfinite",   "signbit",  "real",     "imag",   "conjugate", "bitwise_count",
 };
 static const char *const binary_names[VME_BINARY_COUNT] = {
-    "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "power",
-    "maximum", "minimum", "fmax", "fmin", "arctan2", "hypot", "copysign", "nextafter", "logaddexp",
-    "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
-    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor",
-    "heaviside", "gcd", "lcm",
+    "add",         "subtract",   "multiply",    "divide",      "floor_divide", "remainder",   "fmod",
+    "power",       "maximum",    "minimum",     "fmax",        "fmin",         "arctan2",     "hypot",
+    "copysign",    "nextafter",  "logaddexp",   "bitwise_and", "bitwise_or",   "bitwise_xor", "left_shift",
+    "right_shift", "equal",      "not_equal",   "less",        "less_equal",   "greater",     "greater_equal",
+    "logical_and", "logical_or", "logical_xor", "heaviside",   "gcd",          "lcm",
 };
 static const char *const reduce_names[VME_REDUCE_COUNT] = {
     "sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "count_nonzero", "fmax", "fmin",
 };
 static const char *const scan_names[VME_SCAN_COUNT] = {"cumsum", "cumprod", "cummax", "cummin"};
 static const struct {
-    const char *name;           /* without "vme_" */
+    const char *name; /* without "vme_" */
     vme_making making;
 } operators[] = {
-    {"raster", VME_BY_KERNELS}, {"copy", VME_BY_KERNELS}, {"unary", VME_BY_KERNELS}, {"binary", VME_BY_KERNELS}, {"where", VME_BY_KERNELS},
-    {"reduce", VME_BY_KERNELS}, {"matmul", VME_BY_KERNELS}, {"sort", VME_BY_KERNELS}, {"argsort", VME_BY_KERNELS},
-    {"partition", VME_BY_KERNELS}, {"philox", VME_BY_KERNELS}, {"bits_pack", VME_BY_KERNELS},
-    {"bits_unpack", VME_BY_KERNELS}, {"split", VME_BY_KERNELS}, {"searchsorted", VME_BY_KERNELS},
-    {"interpolate", VME_BY_KERNELS},
-    {"scan", VME_BY_LOOPS}, {"gather", VME_BY_LOOPS}, {"scatter", VME_BY_LOOPS}, {"nonzero", VME_BY_LOOPS},
-    {"arange", VME_BY_LOOPS}, {"count", VME_BY_LOOPS}, {"random", VME_BY_LOOPS}, {"fft", VME_BY_LOOPS},
-    {"linear", VME_BY_LOOPS},
-    {"concatenate", VME_LOWERED}, {"pad", VME_LOWERED}, {"tile", VME_LOWERED}, {"roll", VME_LOWERED},
+    {"raster", VME_BY_KERNELS},      {"copy", VME_BY_KERNELS},     {"unary", VME_BY_KERNELS},
+    {"binary", VME_BY_KERNELS},      {"where", VME_BY_KERNELS},    {"reduce", VME_BY_KERNELS},
+    {"matmul", VME_BY_KERNELS},      {"sort", VME_BY_KERNELS},     {"argsort", VME_BY_KERNELS},
+    {"partition", VME_BY_KERNELS},   {"philox", VME_BY_KERNELS},   {"bits_pack", VME_BY_KERNELS},
+    {"bits_unpack", VME_BY_KERNELS}, {"split", VME_BY_KERNELS},    {"searchsorted", VME_BY_KERNELS},
+    {"interpolate", VME_BY_KERNELS}, {"scan", VME_BY_LOOPS},       {"gather", VME_BY_LOOPS},
+    {"scatter", VME_BY_LOOPS},       {"nonzero", VME_BY_LOOPS},    {"arange", VME_BY_LOOPS},
+    {"count", VME_BY_LOOPS},         {"random", VME_BY_LOOPS},     {"fft", VME_BY_LOOPS},
+    {"linear", VME_BY_LOOPS},        {"concatenate", VME_LOWERED}, {"pad", VME_LOWERED},
+    {"tile", VME_LOWERED},           {"roll", VME_LOWERED},
 };
 
 const char *vme_unary_name(vme_unary_op op) { return unary_names[op]; }

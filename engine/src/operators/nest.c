@@ -40,8 +40,8 @@ static bool mergeable(const vme_loop *inner, const vme_loop *outer, int operands
     return true;
 }
 
-void vme_nest_make(vme_nest *nest, int flags, int rank, const int64_t *shape, int operands, const int64_t *const *strides,
-                   char *const *data)
+void vme_nest_make(vme_nest *nest, int flags, int rank, const int64_t *shape, int operands,
+                   const int64_t *const *strides, char *const *data)
 {
     nest->operands = operands;
     nest->rank = 0;
@@ -103,7 +103,7 @@ void vme_nest_carry(const vme_nest *nest, vme_cursor *cursor)
         for (int o = 0; o < nest->operands; o++)
             cursor->data[o] -= loop->size * loop->step[o];
         if (i + 1 == nest->rank)
-            return;                             /* the end of the walk, which is its beginning again */
+            return; /* the end of the walk, which is its beginning again */
         loop++;
         for (int o = 0; o < nest->operands; o++)
             cursor->data[o] += loop->step[o];

@@ -1,8 +1,9 @@
 /* Walking several operands of one shape together: a loop nest with as few and as long loops as their strides allow.
  *
- * Dimensions of size 1 are dropped, the others ordered by strides (the smallest ones inside), and neighbours merged where every
- * operand steps through both as through one. Two contiguous operands, or two of the same permuted layout, become one loop. A nest
- * is a value on the caller's stack (2.7 KiB), it owns nothing; a cursor walks any range of its elements, so that threads share one.
+ * Dimensions of size 1 are dropped, the others ordered by strides (the smallest ones inside), and neighbours merged
+ * where every operand steps through both as through one. Two contiguous operands, or two of the same permuted layout,
+ * become one loop. A nest is a value on the caller's stack (2.7 KiB), it owns nothing; a cursor walks any range of its
+ * elements, so that threads share one.
  *
  *     vme_cursor at;
  *     int64_t n, left = end - begin;
@@ -20,31 +21,31 @@ enum { VME_NEST_OPERANDS = 4 };
 
 /* How far the order of elements may change. */
 enum {
-    VME_NEST_ANY = 0,           /* at will: dimensions permuted, and reversed where every operand walks backwards */
-    VME_NEST_ORDERED = 1,       /* not at all: C order of the shape; dimensions are only dropped and merged */
+    VME_NEST_ANY = 0,     /* at will: dimensions permuted, and reversed where every operand walks backwards */
+    VME_NEST_ORDERED = 1, /* not at all: C order of the shape; dimensions are only dropped and merged */
 };
 
 typedef struct vme_loop {
-    int64_t size;                           /* at least 2, but for the only loop of a nest of one element */
-    int64_t step[VME_NEST_OPERANDS];        /* bytes */
+    int64_t size;                    /* at least 2, but for the only loop of a nest of one element */
+    int64_t step[VME_NEST_OPERANDS]; /* bytes */
 } vme_loop;
 
 typedef struct vme_nest {
-    int operands, rank;                     /* rank: loops, at least 1 */
-    int64_t elements;                       /* product of the sizes; 0: nothing to walk, one loop of size 0 */
-    char *data[VME_NEST_OPERANDS];          /* where the walk starts */
-    vme_loop loops[VME_RANK_MOST];          /* loops[0] is the innermost */
+    int operands, rank;            /* rank: loops, at least 1 */
+    int64_t elements;              /* product of the sizes; 0: nothing to walk, one loop of size 0 */
+    char *data[VME_NEST_OPERANDS]; /* where the walk starts */
+    vme_loop loops[VME_RANK_MOST]; /* loops[0] is the innermost */
 } vme_nest;
 
 typedef struct vme_cursor {
     char *data[VME_NEST_OPERANDS];
-    int64_t index[VME_RANK_MOST];           /* of each loop, as nest.loops */
+    int64_t index[VME_RANK_MOST]; /* of each loop, as nest.loops */
 } vme_cursor;
 
-/* `strides[o]`: operand o's `rank` steps in bytes through `shape` (0 where it is broadcast). Operand 0 counts double in the choice
- * of the innermost dimension: the output goes there. */
-void vme_nest_make(vme_nest *nest, int flags, int rank, const int64_t *shape, int operands, const int64_t *const *strides,
-                   char *const *data);
+/* `strides[o]`: operand o's `rank` steps in bytes through `shape` (0 where it is broadcast). Operand 0 counts double in
+ * the choice of the innermost dimension: the output goes there. */
+void vme_nest_make(vme_nest *nest, int flags, int rank, const int64_t *shape, int operands,
+                   const int64_t *const *strides, char *const *data);
 
 /* Puts the cursor on element number `element` (below nest->elements) of the walk. */
 void vme_nest_seek(const vme_nest *nest, int64_t element, vme_cursor *cursor);

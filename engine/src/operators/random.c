@@ -1,6 +1,6 @@
-/* Random words: Philox 4x64 of 10 rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC '11, section 3.3),
- * the stream of numpy.random.Philox(key=key, counter=counter). A block of four words is a function of its number alone, so that
- * threads divide the stream at will. */
+/* Random words: Philox 4x64 of 10 rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC
+ * '11, section 3.3), the stream of numpy.random.Philox(key=key, counter=counter). A block of four words is a function
+ * of its number alone, so that threads divide the stream at will. */
 #include "operators/random.h"
 
 #include <string.h>
@@ -9,8 +9,8 @@ enum { ROUNDS = 10, BLOCKS_AT_ONCE = VME_PHILOX_WORDS / 4, PIECE = 16384 };
 
 typedef struct stream {
     uint64_t key[2];
-    uint64_t counter[4];        /* before the first block: NumPy counts up before it makes one */
-    uint64_t first;             /* number of the word that comes first */
+    uint64_t counter[4]; /* before the first block: NumPy counts up before it makes one */
+    uint64_t first;      /* number of the word that comes first */
     uint64_t *out;
 } stream;
 
@@ -27,11 +27,14 @@ static void add_to_counter(const uint64_t counter[4], uint64_t number, uint64_t 
 /* Two blocks side by side: what one multiplies while the other waits still fits registers. */
 static void make_two(const uint64_t key[2], const uint64_t first[4], const uint64_t second[4], uint64_t out[8])
 {
-    uint64_t a0 = first[0], a1 = first[1], a2 = first[2], a3 = first[3], b0 = second[0], b1 = second[1], b2 = second[2], b3 = second[3];
+    uint64_t a0 = first[0], a1 = first[1], a2 = first[2], a3 = first[3], b0 = second[0], b1 = second[1], b2 = second[2],
+             b3 = second[3];
     uint64_t key0 = key[0], key1 = key[1];
     for (int round = 0; round < ROUNDS; round++) {
-        unsigned __int128 low_a = (unsigned __int128)a0 * UINT64_C(0xD2E7470EE14C6C93), high_a = (unsigned __int128)a2 * UINT64_C(0xCA5A826395121157);
-        unsigned __int128 low_b = (unsigned __int128)b0 * UINT64_C(0xD2E7470EE14C6C93), high_b = (unsigned __int128)b2 * UINT64_C(0xCA5A826395121157);
+        unsigned __int128 low_a = (unsigned __int128)a0 * UINT64_C(0xD2E7470EE14C6C93),
+                          high_a = (unsigned __int128)a2 * UINT64_C(0xCA5A826395121157);
+        unsigned __int128 low_b = (unsigned __int128)b0 * UINT64_C(0xD2E7470EE14C6C93),
+                          high_b = (unsigned __int128)b2 * UINT64_C(0xCA5A826395121157);
         a0 = (uint64_t)(high_a >> 64) ^ a1 ^ key0;
         a2 = (uint64_t)(low_a >> 64) ^ a3 ^ key1;
         b0 = (uint64_t)(high_b >> 64) ^ b1 ^ key0;
@@ -97,7 +100,9 @@ vme_status vme_philox(vme_context *context, const uint64_t key[2], const uint64_
     if (out->dtype != VME_UINT64 || !vme_is_contiguous(out))
         return vme_fail(VME_BAD_VALUE, "random words need a contiguous uint64 array");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    stream s = {.key = {key[0], key[1]}, .counter = {counter[0], counter[1], counter[2], counter[3]}, .first = first,
+    stream s = {.key = {key[0], key[1]},
+                .counter = {counter[0], counter[1], counter[2], counter[3]},
+                .first = first,
                 .out = (uint64_t *)out->data};
     return vme_parallel(context, vme_elements(out), PIECE, fill, &s);
 }

@@ -1,6 +1,6 @@
-/* Raster, the primitive for all data movement: copies between two strided views. Of the loop nest, the two dimensions along
- * which output and input run are cut into tiles, and each tile is copied by the kernel that fits: memcpy, a strided loop, or a
- * transposition. */
+/* Raster, the primitive for all data movement: copies between two strided views. Of the loop nest, the two dimensions
+ * along which output and input run are cut into tiles, and each tile is copied by the kernel that fits: memcpy, a
+ * strided loop, or a transposition. */
 #include "operators/raster.h"
 
 #include <string.h>
@@ -8,29 +8,30 @@
 #include "operators/nest.h"
 
 enum {
-    TILE_SIDE_BYTES = 512,      /* a transposed tile touches this much of each line: 512 x 512 bytes stay in the second-level cache */
-    PIECE_BYTES = 1 << 17,      /* what one piece of work copies: some 20 us */
-    STREAM_LEAST = 8 << 20,     /* bytes from which a copy goes past the caches */
-    COLLECT_BYTES = 4096,       /* of elements that lie apart and are cast: collected on the stack first */
-    CHANNELS_MOST = 4,          /* of pixels that the transposition has loops for */
-    SQUARES_LEAST = 8,          /* of either, from which it goes by squares */
-    COLLECT_LEAST = 16,         /* elements of a row; below, collecting costs more than it brings */
-    STREAM_RUN_LEAST = 4096,    /* in runs of at least this */
-    PARALLEL_LEAST = 1 << 18,   /* bytes; below, dividing costs more than it brings */
+    TILE_SIDE_BYTES =
+        512, /* a transposed tile touches this much of each line: 512 x 512 bytes stay in the second-level cache */
+    PIECE_BYTES = 1 << 17,    /* what one piece of work copies: some 20 us */
+    STREAM_LEAST = 8 << 20,   /* bytes from which a copy goes past the caches */
+    COLLECT_BYTES = 4096,     /* of elements that lie apart and are cast: collected on the stack first */
+    CHANNELS_MOST = 4,        /* of pixels that the transposition has loops for */
+    SQUARES_LEAST = 8,        /* of either, from which it goes by squares */
+    COLLECT_LEAST = 16,       /* elements of a row; below, collecting costs more than it brings */
+    STREAM_RUN_LEAST = 4096,  /* in runs of at least this */
+    PARALLEL_LEAST = 1 << 18, /* bytes; below, dividing costs more than it brings */
 };
 
-enum { OUT, IN };             /* the operands of the nest */
+enum { OUT, IN }; /* the operands of the nest */
 
 typedef struct move {
-    vme_nest nest;                      /* the dimensions outside of the tiles */
-    vme_loop row, column;               /* what is cut into tiles; size 1 where there is none */
+    vme_nest nest;        /* the dimensions outside of the tiles */
+    vme_loop row, column; /* what is cut into tiles; size 1 where there is none */
     int64_t tile_rows, tile_columns, row_tiles, column_tiles;
-    int64_t run_bytes;                  /* of an element when both sides run along columns: rows of memcpy. Else 0 */
-    vme_move2 *transpose;               /* else, unless NULL, this; and else `strided` for each row */
+    int64_t run_bytes;    /* of an element when both sides run along columns: rows of memcpy. Else 0 */
+    vme_move2 *transpose; /* else, unless NULL, this; and else `strided` for each row */
     vme_loop1 *strided;
-    vme_loop1 *collect;                 /* with a cast, where it has a vector loop for what lies side by side only; else NULL */
+    vme_loop1 *collect; /* with a cast, where it has a vector loop for what lies side by side only; else NULL */
     int64_t in_element;
-    void (*stream)(int64_t bytes, const char *in, char *out);       /* takes memcpy's place; NULL: not worth it */
+    void (*stream)(int64_t bytes, const char *in, char *out); /* takes memcpy's place; NULL: not worth it */
 } move;
 
 static int size_class(int64_t element) { return __builtin_ctzll((uint64_t)element); }
@@ -58,9 +59,9 @@ static int64_t widen(vme_nest *nest, int64_t element)
     return element;
 }
 
-/* Pixels whose channels lie side by side in the input or the output, to or from planes: makes the dimension along which the output runs
- * the innermost one and returns that along which the input does. With more channels, which squares turn, the former is done as well, and
- * 0 returned, as where there are none. */
+/* Pixels whose channels lie side by side in the input or the output, to or from planes: makes the dimension along which
+ * the output runs the innermost one and returns that along which the input does. With more channels, which squares
+ * turn, the former is done as well, and 0 returned, as where there are none. */
 static int pixels(vme_nest *nest, int64_t element)
 {
     int row = -1, column = -1;
@@ -136,7 +137,8 @@ static void cast_collected(const move *m, int64_t n, const char *in, char *out)
 {
     _Alignas(VME_ALIGNMENT) char stage[COLLECT_BYTES];
     int64_t in_step = m->column.step[IN], out_step = m->column.step[OUT];
-    for (int64_t most = COLLECT_BYTES / m->in_element, count; n > 0; n -= count, in += count * in_step, out += count * out_step) {
+    for (int64_t most = COLLECT_BYTES / m->in_element, count; n > 0;
+         n -= count, in += count * in_step, out += count * out_step) {
         count = least(n, most);
         m->collect(count, in, in_step, stage, m->in_element);
         m->strided(count, stage, m->in_element, out, out_step);
@@ -173,7 +175,8 @@ static vme_status copy_tiles(void *argument, int64_t begin, int64_t end)
     vme_nest_seek(&m->nest, rest / m->row_tiles, &at);
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t first_row = row * m->tile_rows, first_column = column * m->tile_columns;
-        copy_tile(m, least(m->tile_rows, m->row.size - first_row), least(m->tile_columns, m->column.size - first_column),
+        copy_tile(m, least(m->tile_rows, m->row.size - first_row),
+                  least(m->tile_columns, m->column.size - first_column),
                   at.data[IN] + first_row * m->row.step[IN] + first_column * m->column.step[IN],
                   at.data[OUT] + first_row * m->row.step[OUT] + first_column * m->column.step[OUT]);
         if (++column < m->column_tiles)
@@ -209,14 +212,15 @@ vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_si
     return vme_parallel(context, tiles, tile_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / tile_bytes, copy_tiles, &m);
 }
 
-vme_status vme_raster(vme_context *context, int element_size, int count, const vme_region *regions, vme_buffer *destination)
+vme_status vme_raster(vme_context *context, int element_size, int count, const vme_region *regions,
+                      vme_buffer *destination)
 {
     if (element_size < 1 || element_size > 16 || (element_size & (element_size - 1)) != 0)
         return vme_fail(VME_BAD_VALUE, "element size: expected 1, 2, 4, 8 or 16 bytes, got %d", element_size);
     if (!vme_buffer_writable(destination))
         return vme_fail(VME_READ_ONLY, "assignment destination is read-only");
     int64_t elements = (int64_t)vme_buffer_size(destination) / element_size;
-    for (int i = 0; i < count; i++) {           /* all are looked at before any is copied */
+    for (int i = 0; i < count; i++) { /* all are looked at before any is copied */
         const vme_region *region = &regions[i];
         bool fits = region->rank >= 1 && region->rank <= VME_REGION_RANK, empty = false;
         int64_t low = region->destination_offset, high = low;
@@ -242,14 +246,15 @@ vme_status vme_raster(vme_context *context, int element_size, int count, const v
         if (empty)
             continue;
         for (int d = 0; d < region->rank; d++) {
-            bool steps = region->size[d] > 1;       /* a stride along which nothing steps may be anything */
+            bool steps = region->size[d] > 1; /* a stride along which nothing steps may be anything */
             in[d] = steps ? region->source_strides[d] * element_size : 0;
             out[d] = steps ? region->destination_strides[d] * element_size : 0;
         }
         char *to = (char *)vme_buffer_data(destination) + region->destination_offset * element_size;
-        vme_status status = vme_move(context, region->rank, region->size,
-                                     (vme_side){region->source + region->source_offset * element_size, in, element_size},
-                                     (vme_side){to, out, element_size}, NULL);
+        vme_status status =
+            vme_move(context, region->rank, region->size,
+                     (vme_side){region->source + region->source_offset * element_size, in, element_size},
+                     (vme_side){to, out, element_size}, NULL);
         if (status != VME_OK)
             return status;
     }

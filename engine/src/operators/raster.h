@@ -8,15 +8,17 @@
 typedef struct vme_side {
     const char *data;
     const int64_t *strides;
-    int element;                /* bytes */
+    int element; /* bytes */
 } vme_side;
 
-/* out[i] = in[i] for every index i below `shape` (rank 0 .. VME_RANK_MOST). The two sides must not overlap. `cast` NULL: the
- * elements are of one size and copied as they are; else it converts them. Divided among threads when large. */
+/* out[i] = in[i] for every index i below `shape` (rank 0 .. VME_RANK_MOST). The two sides must not overlap. `cast`
+ * NULL: the elements are of one size and copied as they are; else it converts them. Divided among threads when large.
+ */
 vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_side in, vme_side out, vme_loop1 *cast);
 
-/* A new contiguous tensor like `like`, in a buffer of its own: where an operator whose output overlaps an input writes first.
- * `strides` becomes the tensor's; the caller drops the buffer. */
-vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MOST], vme_tensor *aside);
+/* A new contiguous tensor like `like`, in a buffer of its own: where an operator whose output overlaps an input writes
+ * first. `strides` becomes the tensor's; the caller drops the buffer. */
+vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MOST],
+                         vme_tensor *aside);
 
 #endif

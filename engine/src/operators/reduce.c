@@ -1,9 +1,10 @@
 /* Reductions over any dimensions of any view.
  *
- * The dimensions fall into two loop nests, kept and reduced. Where the input runs along a reduced dimension, each output folds its
- * own run of elements (fold_tasks); where it runs along a kept one, a tile of outputs is folded row by row (row_tasks), and places
- * of extremes turn tiles first (place_tasks). Long reductions are cut into pieces whose accumulators are combined at the end;
- * pieces depend on shapes alone, so that a result does not depend on the number of threads. */
+ * The dimensions fall into two loop nests, kept and reduced. Where the input runs along a reduced dimension, each
+ * output folds its own run of elements (fold_tasks); where it runs along a kept one, a tile of outputs is folded row by
+ * row (row_tasks), and places of extremes turn tiles first (place_tasks). Long reductions are cut into pieces whose
+ * accumulators are combined at the end; pieces depend on shapes alone, so that a result does not depend on the number
+ * of threads. */
 #include "operators/reduce.h"
 
 #include <math.h>
@@ -12,46 +13,49 @@
 #include "operators/nest.h"
 #include "operators/raster.h"
 
-enum { IN, OUT };               /* operands of the kept nest; the reduced one has the first */
+enum { IN, OUT }; /* operands of the kept nest; the reduced one has the first */
 enum {
-    PIECE = 32768,              /* elements that one accumulator folds at most: some 10 us */
-    ROW_PIECE = 131072,         /* the same for a tile of accumulators */
-    PARALLEL_LEAST = 1 << 19,   /* bytes touched; below, waking helpers costs more than they bring */
-    OUTPUT_BYTES = 256,         /* what beginning and ending an output costs, in bytes */
-    TILE_BYTES = 4096,          /* a tile of accumulators, on the stack */
-    STAGE_BYTES = 2048,         /* elements that are cast or collected before they are folded, on the stack */
-    COLLECT_LEAST = 32,         /* elements */
-    ALIGNED_LEAST = 1024,       /* elements of a run that begins at a line, where their order does not matter */
-    FIRST = 256,                /* elements in which all and any are looked for an answer before the work is divided */
-    TURN_BYTES = 4096,          /* elements turned for argmax and argmin, on the stack */
+    PIECE = 32768,            /* elements that one accumulator folds at most: some 10 us */
+    ROW_PIECE = 131072,       /* the same for a tile of accumulators */
+    PARALLEL_LEAST = 1 << 19, /* bytes touched; below, waking helpers costs more than they bring */
+    OUTPUT_BYTES = 256,       /* what beginning and ending an output costs, in bytes */
+    TILE_BYTES = 4096,        /* a tile of accumulators, on the stack */
+    STAGE_BYTES = 2048,       /* elements that are cast or collected before they are folded, on the stack */
+    COLLECT_LEAST = 32,       /* elements */
+    ALIGNED_LEAST = 1024,     /* elements of a run that begins at a line, where their order does not matter */
+    FIRST = 256,              /* elements in which all and any are looked for an answer before the work is divided */
+    TURN_BYTES = 4096,        /* elements turned for argmax and argmin, on the stack */
     TURN_COLUMNS = 16,
     ACCUMULATOR_MOST = sizeof(vme_place),
 };
 
 typedef struct reduction {
     vme_nest kept, reduced;
-    const char *origin;                 /* in->data, from which the reduced nest walks */
-    vme_loop1 *enter;                   /* casts the input's elements to `element`, the dtype that is folded; NULL: it is that */
-    vme_loop1 *collect;                 /* brings elements together that lie apart, where that is worth it; else NULL */
-    bool any_order;                     /* the result does not depend on the order in which elements are folded */
+    const char *origin; /* in->data, from which the reduced nest walks */
+    vme_loop1 *enter;   /* casts the input's elements to `element`, the dtype that is folded; NULL: it is that */
+    vme_loop1 *collect; /* brings elements together that lie apart, where that is worth it; else NULL */
+    bool any_order;     /* the result does not depend on the order in which elements are folded */
     int64_t element_bytes;
-    vme_fold *fold, *combine;           /* combine: accumulators of pieces, as elements */
+    vme_fold *fold, *combine; /* combine: accumulators of pieces, as elements */
     vme_fold_rows *rows, *combine_rows;
-    bool places;                        /* argmax, argmin */
-    int decided_by;                     /* all, any: the value that ends them; else -1 */
-    atomic_bool decided;                /* some piece of the one output has found it */
+    bool places;         /* argmax, argmin */
+    int decided_by;      /* all, any: the value that ends them; else -1 */
+    atomic_bool decided; /* some piece of the one output has found it */
     int64_t accumulator_bytes;
     _Alignas(16) char identity[ACCUMULATOR_MOST], start[ACCUMULATOR_MOST];
-    vme_loop1 *leave, *leave_again;     /* accumulator -> loop's dtype -> output's dtype; the second may be NULL */
-    int64_t outputs, length;            /* elements of the two nests */
-    int64_t piece, pieces;              /* along the reduced nest */
-    char *partials;                     /* [pieces][outputs] accumulators; NULL: one piece, straight to the output */
-    int64_t tile, tiles;                /* row_tasks and place_tasks: outputs of a tile, tiles of a loop */
+    vme_loop1 *leave, *leave_again; /* accumulator -> loop's dtype -> output's dtype; the second may be NULL */
+    int64_t outputs, length;        /* elements of the two nests */
+    int64_t piece, pieces;          /* along the reduced nest */
+    char *partials;                 /* [pieces][outputs] accumulators; NULL: one piece, straight to the output */
+    int64_t tile, tiles;            /* row_tasks and place_tasks: outputs of a tile, tiles of a loop */
 } reduction;
 
 static bool is_truth(vme_reduce_op op) { return op == VME_ALL || op == VME_ANY || op == VME_COUNT_NONZERO; }
 static bool is_place(vme_reduce_op op) { return op == VME_ARGMAX || op == VME_ARGMIN; }
-static bool is_extreme(vme_reduce_op op) { return op == VME_MAX || op == VME_MIN || op == VME_KNOWN_MAX || op == VME_KNOWN_MIN; }
+static bool is_extreme(vme_reduce_op op)
+{
+    return op == VME_MAX || op == VME_MIN || op == VME_KNOWN_MAX || op == VME_KNOWN_MIN;
+}
 static bool is_integer(vme_dtype dtype) { return dtype <= VME_UINT64; }
 static bool is_signed(vme_dtype dtype) { return dtype <= VME_INT64; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -85,7 +89,8 @@ static void write_identity(vme_reduce_op op, vme_dtype dtype, void *to)
     case VME_PROD: real = 1; break;
     case VME_MAX: real = -INFINITY; break;
     case VME_MIN: real = INFINITY; break;
-    case VME_KNOWN_MAX: case VME_KNOWN_MIN: real = NAN; break;
+    case VME_KNOWN_MAX:
+    case VME_KNOWN_MIN: real = NAN; break;
     default: break;
     }
     double imaginary = op == VME_PROD ? 0 : real;
@@ -104,13 +109,15 @@ static void write_identity(vme_reduce_op op, vme_dtype dtype, void *to)
             value = lowest ? (uint64_t)1 << (bits - 1) : ((uint64_t)1 << (bits - 1)) - 1;
         else if (extreme)
             value = lowest ? 0 : UINT64_MAX >> (64 - bits);
-        memcpy(to, &value, (size_t)vme_dtype_size(dtype));      /* little-endian, as every machine that this runs on */
+        memcpy(to, &value, (size_t)vme_dtype_size(dtype)); /* little-endian, as every machine that this runs on */
     }
     }
 }
 
-/* Chooses kernels and types. What is folded is the input itself wherever that gives the same bits as casting it first. */
-static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop, vme_dtype in, vme_dtype out, const void *initial)
+/* Chooses kernels and types. What is folded is the input itself wherever that gives the same bits as casting it first.
+ */
+static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop, vme_dtype in, vme_dtype out,
+                                 const void *initial)
 {
     const vme_reduce_kernels *kernels = &vme_kernels_current()->reduce;
     /* bytes above 1, which memory from outside may hold, are True too: they are told from 0, never taken as numbers */
@@ -159,8 +166,8 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
     vme_loop1 *begin = initial == NULL ? r->leave : converter(loop, accumulator);
     if ((r->enter == NULL && element != in) || r->leave == NULL || r->fold == NULL || begin == NULL
         || (value != accumulator && value != out && r->leave_again == NULL))
-        return vme_fail(VME_BAD_DTYPE, "%s of %s in %s to %s is not in this engine yet", vme_reduce_name(op), vme_dtype_name(in),
-                        vme_dtype_name(loop), vme_dtype_name(out));
+        return vme_fail(VME_BAD_DTYPE, "%s of %s in %s to %s is not in this engine yet", vme_reduce_name(op),
+                        vme_dtype_name(in), vme_dtype_name(loop), vme_dtype_name(out));
     memset(r->identity, 0, sizeof r->identity);
     if (!r->places)
         write_identity(op, accumulator, r->identity);
@@ -278,7 +285,8 @@ static vme_status fold_tasks(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-static void fold_rows(const reduction *r, int64_t rows, int64_t n, const char *in, int64_t row_step, int64_t step, char *tile)
+static void fold_rows(const reduction *r, int64_t rows, int64_t n, const char *in, int64_t row_step, int64_t step,
+                      char *tile)
 {
     if (r->enter == NULL) {
         r->rows(rows, n, in, row_step, step, tile);
@@ -314,7 +322,8 @@ static vme_status row_tasks(void *argument, int64_t begin, int64_t end)
         if (r->partials == NULL)
             store(r, n, tile, at.data[OUT], kept->loops[0].step[OUT]);
         else
-            memcpy(r->partials + (piece * r->outputs + output) * r->accumulator_bytes, tile, (size_t)(n * r->accumulator_bytes));
+            memcpy(r->partials + (piece * r->outputs + output) * r->accumulator_bytes, tile,
+                   (size_t)(n * r->accumulator_bytes));
         output += n;
         vme_nest_advance(kept, &at, n);
         if (output == r->outputs) {
@@ -325,7 +334,8 @@ static vme_status row_tasks(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* As row_tasks, for argmax and argmin: a tile of outputs is turned, some rows at a time, and each output folds its run. */
+/* As row_tasks, for argmax and argmin: a tile of outputs is turned, some rows at a time, and each output folds its run.
+ */
 static vme_status place_tasks(void *argument, int64_t begin, int64_t end)
 {
     const reduction *r = argument;
@@ -353,7 +363,8 @@ static vme_status place_tasks(void *argument, int64_t begin, int64_t end)
         if (r->partials == NULL)
             store(r, n, (const char *)places, at.data[OUT], kept->loops[0].step[OUT]);
         else
-            memcpy(r->partials + (piece * r->outputs + output) * r->accumulator_bytes, places, (size_t)n * sizeof *places);
+            memcpy(r->partials + (piece * r->outputs + output) * r->accumulator_bytes, places,
+                   (size_t)n * sizeof *places);
         output += n;
         vme_nest_advance(kept, &at, n);
         if (output == r->outputs) {
@@ -412,7 +423,7 @@ static vme_status run(vme_context *context, reduction *r)
     vme_body *tasks_of = fold_tasks;
     if (by_rows && r->places)
         by_rows = r->enter == NULL && column == r->element_bytes && r->kept.loops[0].step[IN] > 0;
-    int64_t task;               /* elements */
+    int64_t task; /* elements */
     int64_t count;
     if (by_rows) {
         tasks_of = r->places ? place_tasks : row_tasks;
@@ -428,7 +439,8 @@ static vme_status run(vme_context *context, reduction *r)
         r->piece = PIECE;
         count = r->outputs;
         task = least(r->length, PIECE);
-        if (r->length > 0 && r->length < COLLECT_LEAST && count > 1 && r->kept.rank == 1 && r->reduced.rank == 1 && r->enter == NULL && !r->places)
+        if (r->length > 0 && r->length < COLLECT_LEAST && count > 1 && r->kept.rank == 1 && r->reduced.rank == 1
+            && r->enter == NULL && !r->places)
             tasks_of = short_tasks;
     }
     r->pieces = (r->length + r->piece - 1) / r->piece;
@@ -441,12 +453,14 @@ static vme_status run(vme_context *context, reduction *r)
         if (r->partials == NULL)
             return VME_NO_MEMORY;
     }
-    int64_t apart = magnitude((by_rows ? r->kept : r->reduced).loops[0].step[IN]);     /* what lies between is touched, by the line */
+    int64_t apart =
+        magnitude((by_rows ? r->kept : r->reduced).loops[0].step[IN]); /* what lies between is touched, by the line */
     apart = apart > r->element_bytes ? least(apart, 64) : r->element_bytes;
     int64_t bytes_touched = r->outputs * (r->length * apart + (by_rows ? 0 : OUTPUT_BYTES));
-    vme_status status = vme_stopping(context)         ? vme_stopped_here(context)
-                        : bytes_touched < PARALLEL_LEAST ? tasks_of(r, 0, count)
-                                                    : vme_parallel(context, count, task < PIECE ? PIECE / task : 1, tasks_of, r);
+    vme_status status = vme_stopping(context) ? vme_stopped_here(context)
+                        : bytes_touched < PARALLEL_LEAST
+                            ? tasks_of(r, 0, count)
+                            : vme_parallel(context, count, task < PIECE ? PIECE / task : 1, tasks_of, r);
     if (status == VME_OK && r->partials != NULL)
         status = vme_parallel(context, r->outputs, r->pieces < PIECE ? PIECE / r->pieces : 1, combine_pieces, r);
     vme_scratch_free(context, r->partials, bytes);
@@ -468,9 +482,11 @@ static void repeat_outside(vme_nest *nest)
     }
 }
 
-/* The reduced dimensions into one nest, the others into another. `strides`: of the output, which has size 1 where it is reduced. */
+/* The reduced dimensions into one nest, the others into another. `strides`: of the output, which has size 1 where it is
+ * reduced. */
 /* Its arrays must not lie on the stack while the reduction runs: never part of its caller. */
-__attribute__((noinline)) static void make_nests(reduction *r, const vme_tensor *in, uint64_t axes, char *out, const int64_t *out_strides)
+__attribute__((noinline)) static void make_nests(reduction *r, const vme_tensor *in, uint64_t axes, char *out,
+                                                 const int64_t *out_strides)
 {
     int64_t shape[2][VME_RANK_MOST], in_strides[2][VME_RANK_MOST], kept_strides[VME_RANK_MOST];
     int rank[2] = {0, 0};
@@ -492,7 +508,8 @@ __attribute__((noinline)) static void make_nests(reduction *r, const vme_tensor 
     r->length = r->reduced.elements;
 }
 
-static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, const void *initial, const vme_tensor *out)
+static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, const void *initial,
+                        const vme_tensor *out)
 {
     int64_t length = 1;
     bool fits = out->rank == in->rank;
@@ -503,23 +520,27 @@ static vme_status check(vme_reduce_op op, const vme_tensor *in, uint64_t axes, c
             length *= in->shape[i];
     }
     if (!fits)
-        return vme_fail(VME_BAD_SHAPE, "output of a %s over axes %#llx: expected the input's shape with 1 in their place",
+        return vme_fail(VME_BAD_SHAPE,
+                        "output of a %s over axes %#llx: expected the input's shape with 1 in their place",
                         vme_reduce_name(op), (unsigned long long)axes);
     if (in->rank < 64 && axes >> in->rank != 0)
-        return vme_fail(VME_BAD_AXIS, "axes %#llx are out of bounds for array of dimension %d", (unsigned long long)axes, in->rank);
+        return vme_fail(VME_BAD_AXIS, "axes %#llx are out of bounds for array of dimension %d",
+                        (unsigned long long)axes, in->rank);
     if (is_place(op) && __builtin_popcountll(axes) > 1)
         return vme_fail(VME_BAD_AXIS, "%s takes one axis, got %d", vme_reduce_name(op), __builtin_popcountll(axes));
     if (is_place(op) && length == 0)
         return vme_fail(VME_BAD_VALUE, "attempt to get %s of an empty sequence", vme_reduce_name(op));
     if (is_extreme(op) && length == 0 && initial == NULL)
         return vme_fail(VME_BAD_VALUE, "zero-size array to reduction operation %s which has no identity",
-                        op == VME_MAX ? "maximum" : op == VME_MIN ? "minimum" : vme_reduce_name(op));
+                        op == VME_MAX   ? "maximum"
+                        : op == VME_MIN ? "minimum"
+                                        : vme_reduce_name(op));
     return vme_check_output(out);
 }
 
 /* Of operands that do not overlap. */
-static vme_status reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes, const void *initial,
-                         const vme_tensor *out)
+static vme_status reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in, uint64_t axes,
+                         const void *initial, const vme_tensor *out)
 {
     reduction r;
     r.places = is_place(op);
@@ -550,7 +571,7 @@ vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, co
     if (status != VME_OK)
         return status;
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    if (vme_overlap(in, out)) {         /* outputs are written while others still read: into other memory first */
+    if (vme_overlap(in, out)) { /* outputs are written while others still read: into other memory first */
         int64_t strides[VME_RANK_MOST];
         vme_tensor aside;
         status = vme_aside_new(context, out, strides, &aside);

@@ -1,16 +1,21 @@
 /* Scans: running sums, products and extremes along one axis, each place from the one before it.
  *
- * Lines along the axis are independent of each other. Where the memory runs along the axis, a line is walked from end to end; else a
- * tile of lines goes side by side, one row at a time. An input of another dtype than the loop's is first cast into the output's place
- * (or into scratch of the loop's dtype, when the output has another one) and scanned there. Sums are added in order, as NumPy's are. */
+ * Lines along the axis are independent of each other. Where the memory runs along the axis, a line is walked from end
+ * to end; else a tile of lines goes side by side, one row at a time. An input of another dtype than the loop's is first
+ * cast into the output's place (or into scratch of the loop's dtype, when the output has another one) and scanned
+ * there. Sums are added in order, as NumPy's are. */
 #include "operators/elements.h"
 #include "operators/nest.h"
 #include "operators/raster.h"
 
 #include <string.h>
 
-/* Lines of `n` elements, `lines` of them side by side; the first element of each has its value already. `in` may be `out`. */
-typedef struct scan_side { char *data; int64_t step, line_step; } scan_side;
+/* Lines of `n` elements, `lines` of them side by side; the first element of each has its value already. `in` may be
+ * `out`. */
+typedef struct scan_side {
+    char *data;
+    int64_t step, line_step;
+} scan_side;
 typedef void scan_kernel(int64_t n, int64_t lines, scan_side in, scan_side out);
 
 #define SCAN(name, type, FOLD) \
@@ -32,24 +37,24 @@ typedef void scan_kernel(int64_t n, int64_t lines, scan_side in, scan_side out);
                 *(type *)at = FOLD(*(type *)(at - out.step), value); \
             } \
     }
-#define ADD(a, b) ((a) + (b))
+#define ADD(a, b)      ((a) + (b))
 #define MULTIPLY(a, b) ((a) * (b))
-#define OR(a, b) ((a) | (b))
-#define AND(a, b) ((a) & (b))
+#define OR(a, b)       ((a) | (b))
+#define AND(a, b)      ((a) & (b))
 /* a NaN stays, and takes every number's place */
-#define LARGER(a, b) ((b) > (a) || (b) != (b) ? ((a) != (a) ? (a) : (b)) : (a))
-#define SMALLER(a, b) ((b) < (a) || (b) != (b) ? ((a) != (a) ? (a) : (b)) : (a))
-#define IS_NAN(a) ((a).re != (a).re || (a).im != (a).im)
-#define BEFORE(a, b) ((a).re < (b).re || ((a).re == (b).re && (a).im < (b).im))
-#define C64_ADD(a, b) ((e_c64){(a).re + (b).re, (a).im + (b).im})
-#define C128_ADD(a, b) ((e_c128){(a).re + (b).re, (a).im + (b).im})
-#define C64_MULTIPLY(a, b) ((e_c64){(a).re * (b).re - (a).im * (b).im, (a).re * (b).im + (a).im * (b).re})
+#define LARGER(a, b)        ((b) > (a) || (b) != (b) ? ((a) != (a) ? (a) : (b)) : (a))
+#define SMALLER(a, b)       ((b) < (a) || (b) != (b) ? ((a) != (a) ? (a) : (b)) : (a))
+#define IS_NAN(a)           ((a).re != (a).re || (a).im != (a).im)
+#define BEFORE(a, b)        ((a).re < (b).re || ((a).re == (b).re && (a).im < (b).im))
+#define C64_ADD(a, b)       ((e_c64){(a).re + (b).re, (a).im + (b).im})
+#define C128_ADD(a, b)      ((e_c128){(a).re + (b).re, (a).im + (b).im})
+#define C64_MULTIPLY(a, b)  ((e_c64){(a).re * (b).re - (a).im * (b).im, (a).re * (b).im + (a).im * (b).re})
 #define C128_MULTIPLY(a, b) ((e_c128){(a).re * (b).re - (a).im * (b).im, (a).re * (b).im + (a).im * (b).re})
-#define C_LARGER(a, b) (!IS_NAN(a) && (IS_NAN(b) || BEFORE(a, b)) ? (b) : (a))
-#define C_SMALLER(a, b) (!IS_NAN(a) && (IS_NAN(b) || BEFORE(b, a)) ? (b) : (a))
+#define C_LARGER(a, b)      (!IS_NAN(a) && (IS_NAN(b) || BEFORE(a, b)) ? (b) : (a))
+#define C_SMALLER(a, b)     (!IS_NAN(a) && (IS_NAN(b) || BEFORE(b, a)) ? (b) : (a))
 
 #define EXTREMES(name, type) SCAN(max_##name, type, LARGER) SCAN(min_##name, type, SMALLER)
-#define MODULAR(name, type) SCAN(sum_##name, type, ADD) SCAN(prod_##name, type, MULTIPLY)
+#define MODULAR(name, type)  SCAN(sum_##name, type, ADD) SCAN(prod_##name, type, MULTIPLY)
 MODULAR(8, e_u8)
 MODULAR(16, e_u16)
 MODULAR(32, e_u32)
@@ -87,7 +92,8 @@ SCAN(min_c128, e_c128, C_SMALLER)
     [VME_INT8] = op##_8, [VME_INT16] = op##_16, [VME_INT32] = op##_32, [VME_INT64] = op##_64, [VME_UINT8] = op##_8, \
     [VME_UINT16] = op##_16, [VME_UINT32] = op##_32, [VME_UINT64] = op##_64, FLOATS(op)
 #define ORDERED(op) \
-    OF(op, i), [VME_UINT8] = op##_u8, [VME_UINT16] = op##_u16, [VME_UINT32] = op##_u32, [VME_UINT64] = op##_u64, FLOATS(op)
+    OF(op, i), [VME_UINT8] = op##_u8, [VME_UINT16] = op##_u16, [VME_UINT32] = op##_u32, [VME_UINT64] = op##_u64, \
+               FLOATS(op)
 static scan_kernel *const kernels[VME_SCAN_COUNT][VME_DTYPE_COUNT] = {
     [VME_CUMSUM] = {[VME_BOOL] = or_8, WRAPPING(sum)},
     [VME_CUMPROD] = {[VME_BOOL] = and_8, WRAPPING(prod)},
@@ -109,9 +115,9 @@ enum { PIECE = 32768, TILE = 256 };
 
 typedef struct scan {
     vme_context *context;
-    vme_nest lines;             /* where each line begins: of the output, or of the scratch; and of what is scanned */
+    vme_nest lines; /* where each line begins: of the output, or of the scratch; and of what is scanned */
     scan_kernel *kernel;
-    int64_t length, step, in_step;      /* of a line */
+    int64_t length, step, in_step; /* of a line */
     bool side_by_side;
 } scan;
 
@@ -138,7 +144,8 @@ static vme_status scan_lines(void *argument, int64_t begin, int64_t end)
 }
 
 /* `out` has the first element of each line already. */
-static vme_status scan_into(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis, const vme_tensor *out)
+static vme_status scan_into(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis,
+                            const vme_tensor *out)
 {
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST], in_strides[VME_RANK_MOST];
     int rank = 0;
@@ -148,7 +155,11 @@ static vme_status scan_into(vme_context *context, scan_kernel *kernel, const vme
             in_strides[rank] = in->strides[d];
             strides[rank++] = out->strides[d];
         }
-    scan s = {.context = context, .kernel = kernel, .length = out->shape[axis], .step = out->strides[axis], .in_step = in->strides[axis]};
+    scan s = {.context = context,
+              .kernel = kernel,
+              .length = out->shape[axis],
+              .step = out->strides[axis],
+              .in_step = in->strides[axis]};
     vme_nest_make(&s.lines, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){strides, in_strides},
                   (char *const[]){out->data, in->data});
     if (s.lines.elements == 0 || s.length == 0)
@@ -162,7 +173,8 @@ static vme_status scan_into(vme_context *context, scan_kernel *kernel, const vme
 }
 
 /* Of an input of the loop's dtype. Where the two overlap the input is copied into the output's place first. */
-static vme_status scan_out(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis, const vme_tensor *out)
+static vme_status scan_out(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis,
+                           const vme_tensor *out)
 {
     bool apart = in->dtype == out->dtype && !vme_overlap(in, out) && out->shape[axis] > 0;
     int64_t shape[VME_RANK_MOST];
@@ -176,7 +188,8 @@ static vme_status scan_out(vme_context *context, scan_kernel *kernel, const vme_
     return status == VME_OK ? scan_into(context, kernel, apart ? in : out, axis, out) : status;
 }
 
-vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const vme_tensor *in, int axis, const vme_tensor *out)
+vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const vme_tensor *in, int axis,
+                    const vme_tensor *out)
 {
     vme_status status = vme_check_output(out);
     if (status != VME_OK)

@@ -1,10 +1,10 @@
 /* Sorting lines along an axis, and searching in sorted ones.
  *
- * Every element becomes a key whose order is NumPy's (negatives first, NaNs last). Backends with vectors sort those (kernels/order.h); for
- * argsort a key and its place share a word. Elsewhere, and where a word is too short, keys are sorted digit by digit from the lowest
- * (radix sort: stable, 2 ns an element and varying digit of 11 bits; digits that are the same in all keys cost nothing), and argsort
- * carries places along. Complex numbers are sorted by imaginary part, by real part, and then by which of the two are NaN (none,
- * imaginary, real, both: NumPy's order). */
+ * Every element becomes a key whose order is NumPy's (negatives first, NaNs last). Backends with vectors sort those
+ * (kernels/order.h); for argsort a key and its place share a word. Elsewhere, and where a word is too short, keys are
+ * sorted digit by digit from the lowest (radix sort: stable, 2 ns an element and varying digit of 11 bits; digits that
+ * are the same in all keys cost nothing), and argsort carries places along. Complex numbers are sorted by imaginary
+ * part, by real part, and then by which of the two are NaN (none, imaginary, real, both: NumPy's order). */
 #include <string.h>
 
 #include "operators/elements.h"
@@ -21,11 +21,14 @@ static inline uint64_t float_key(uint64_t bits, uint64_t sign, uint64_t infinity
     return bits & sign ? ~bits & all : bits | sign;
 }
 
-static inline uint64_t float_from_key(uint64_t key, uint64_t sign) { return key & sign ? key & ~sign : ~key & (sign | (sign - 1)); }
+static inline uint64_t float_from_key(uint64_t key, uint64_t sign)
+{
+    return key & sign ? key & ~sign : ~key & (sign | (sign - 1));
+}
 
 enum { SIGN8 = 0x80, SIGN16 = 0x8000, INFINITY16 = 0x7c00, INFINITY32 = 0x7f800000 };
-#define SIGN32 UINT64_C(0x80000000)
-#define SIGN64 UINT64_C(0x8000000000000000)
+#define SIGN32     UINT64_C(0x80000000)
+#define SIGN64     UINT64_C(0x8000000000000000)
 #define INFINITY64 UINT64_C(0x7ff0000000000000)
 
 /* The dtype of a key's bits: a complex number's parts are keyed as floats. */
@@ -46,7 +49,8 @@ static bool has_nans(vme_dtype dtype) { return dtype >= VME_FLOAT16; }
     break
 
 /* Keys of `n` elements. -0.0 comes before 0.0, and equals it only where `zeros_equal`. */
-static void load_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal, uint64_t *keys)
+static void load_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal,
+                      uint64_t *keys)
 {
     switch (dtype) {
     case VME_BOOL: LOAD(e_u8, bits != 0);
@@ -126,7 +130,7 @@ enum { INSERTION_MOST = 24, PIECE = 65536, DIGIT_MOST = 11 };
 typedef struct work {
     uint64_t *keys, *spare_keys;
     int64_t *places, *spare_places;
-    int64_t *counts;                    /* of each value of each pass's digit */
+    int64_t *counts; /* of each value of each pass's digit */
     void *block;
     size_t bytes;
 } work;
@@ -157,14 +161,16 @@ static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict
 /* Bits in a digit: short lines take small ones, for whose counts less must be cleared and summed. */
 static int digit_bits(int64_t n) { return n <= 2048 ? 8 : DIGIT_MOST; }
 
-static void scatter_keys(int64_t n, const uint64_t *restrict keys, uint64_t *restrict to, int64_t *restrict counts, int shift, uint64_t mask)
+static void scatter_keys(int64_t n, const uint64_t *restrict keys, uint64_t *restrict to, int64_t *restrict counts,
+                         int shift, uint64_t mask)
 {
     for (int64_t i = 0; i < n; i++)
         to[counts[keys[i] >> shift & mask]++] = keys[i];
 }
 
-static void scatter_both(int64_t n, const uint64_t *restrict keys, const int64_t *restrict places, uint64_t *restrict to,
-                         int64_t *restrict places_to, int64_t *restrict counts, int shift, uint64_t mask)
+static void scatter_both(int64_t n, const uint64_t *restrict keys, const int64_t *restrict places,
+                         uint64_t *restrict to, int64_t *restrict places_to, int64_t *restrict counts, int shift,
+                         uint64_t mask)
 {
     for (int64_t i = 0; i < n; i++) {
         int64_t at = counts[keys[i] >> shift & mask]++;
@@ -174,8 +180,8 @@ static void scatter_both(int64_t n, const uint64_t *restrict keys, const int64_t
 }
 
 /* Counts the values of `passes` digits from bit `low` on. */
-static inline __attribute__((always_inline)) void count_some(int64_t n, const uint64_t *restrict keys, int64_t *restrict counts, int low,
-                                                             int bits, int passes)
+static inline __attribute__((always_inline)) void count_some(int64_t n, const uint64_t *restrict keys,
+                                                             int64_t *restrict counts, int low, int bits, int passes)
 {
     uint64_t mask = (UINT64_C(1) << bits) - 1;
     for (int64_t i = 0; i < n; i++) {
@@ -187,7 +193,7 @@ static inline __attribute__((always_inline)) void count_some(int64_t n, const ui
 
 static void count_digits(int64_t n, const uint64_t *keys, int64_t *counts, int low, int bits, int passes)
 {
-    if (bits == DIGIT_MOST && passes == 3)      /* what long lines of floats take */
+    if (bits == DIGIT_MOST && passes == 3) /* what long lines of floats take */
         count_some(n, keys, counts, low, DIGIT_MOST, 3);
     else
         count_some(n, keys, counts, low, bits, passes);
@@ -217,7 +223,8 @@ static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low
         for (int64_t begin = 0; begin < n; begin += PIECE) {
             int64_t piece = n - begin < PIECE ? n - begin : PIECE;
             if (w->places != NULL)
-                scatter_both(piece, w->keys + begin, w->places + begin, w->spare_keys, w->spare_places, counts, shift, mask);
+                scatter_both(piece, w->keys + begin, w->places + begin, w->spare_keys, w->spare_places, counts, shift,
+                             mask);
             else
                 scatter_keys(piece, w->keys + begin, w->spare_keys, counts, shift, mask);
             if (vme_stopping(context))
@@ -235,8 +242,9 @@ static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low
 
 /* Sorts w->keys and w->places with them.
  *
- * Only bits that differ between keys are looked at. Where those are many, sorting by as many of the upper ones as tell most of `n`
- * keys apart leaves few pairs in the wrong order, which insertion mends; where it turns out to leave many, all bits are sorted. */
+ * Only bits that differ between keys are looked at. Where those are many, sorting by as many of the upper ones as tell
+ * most of `n` keys apart leaves few pairs in the wrong order, which insertion mends; where it turns out to leave many,
+ * all bits are sorted. */
 static vme_status radix_sort(vme_context *context, work *w, int64_t n)
 {
     if (n <= INSERTION_MOST) {
@@ -261,19 +269,23 @@ static vme_status radix_sort(vme_context *context, work *w, int64_t n)
     }
     if (sorted)
         return VME_OK;
-    int low = __builtin_ctzll(differing), high = 64 - __builtin_clzll(differing), enough = 64 - __builtin_clzll((uint64_t)n) + 14;
+    int low = __builtin_ctzll(differing), high = 64 - __builtin_clzll(differing),
+        enough = 64 - __builtin_clzll((uint64_t)n) + 14;
     int bits = digit_bits(n), passes = (enough + bits - 1) / bits;
     if (high - low > (passes + 1) * bits) {
         vme_status status = radix_passes(context, w, n, high - passes * bits, high);
         if (status != VME_OK)
             return status;
         bool mended = true;
-        for (int64_t begin = 0; begin < n && mended; begin += PIECE) {      /* pieces that do not tear a run of equal upper bits apart */
+        for (int64_t begin = 0; begin < n && mended;
+             begin += PIECE) { /* pieces that do not tear a run of equal upper bits apart */
             int64_t end = begin + PIECE, top = high - passes * bits;
             while (end < n && end - begin < 2 * PIECE && w->keys[end] >> top == w->keys[end - 1] >> top)
                 end++;
             end = end < n ? end : n;
-            mended = end - begin < 2 * PIECE && insertion_sort(end - begin, w->keys + begin, w->places == NULL ? NULL : w->places + begin, 4 * PIECE);
+            mended = end - begin < 2 * PIECE
+                     && insertion_sort(end - begin, w->keys + begin, w->places == NULL ? NULL : w->places + begin,
+                                       4 * PIECE);
             begin = end - PIECE;
             if (vme_stopping(context))
                 return vme_stopped_here(context);
@@ -303,9 +315,10 @@ static vme_status work_new(vme_context *context, int64_t length, bool with_place
 
 /* ---- selection */
 
-/* Splits keys begin .. end - 1 by the digit of `bits` bits from `shift` on: below `middle`, equal to it, above. Stable. */
-static vme_status split(vme_context *context, work *w, int64_t begin, int64_t end, int shift, uint64_t mask, uint64_t middle,
-                        int64_t below, int64_t equal)
+/* Splits keys begin .. end - 1 by the digit of `bits` bits from `shift` on: below `middle`, equal to it, above. Stable.
+ */
+static vme_status split(vme_context *context, work *w, int64_t begin, int64_t end, int shift, uint64_t mask,
+                        uint64_t middle, int64_t below, int64_t equal)
 {
     int64_t at[3] = {begin, begin + below, begin + below + equal};
     for (int64_t from = begin; from < end; from += PIECE) {
@@ -326,8 +339,8 @@ static vme_status split(vme_context *context, work *w, int64_t begin, int64_t en
     return VME_OK;
 }
 
-/* Puts the key that sorting would put at `kth` there, among keys begin .. end - 1: by the digit in which they first differ, again and
- * again among those that share kth's digit. */
+/* Puts the key that sorting would put at `kth` there, among keys begin .. end - 1: by the digit in which they first
+ * differ, again and again among those that share kth's digit. */
 static vme_status select_key(vme_context *context, work *w, int64_t begin, int64_t end, int64_t kth)
 {
     while (end - begin > INSERTION_MOST) {
@@ -341,7 +354,8 @@ static vme_status select_key(vme_context *context, work *w, int64_t begin, int64
         }
         if (differing == 0)
             return VME_OK;
-        int bits = digit_bits(end - begin), high = 64 - __builtin_clzll(differing), shift = high > bits ? high - bits : 0;
+        int bits = digit_bits(end - begin), high = 64 - __builtin_clzll(differing),
+            shift = high > bits ? high - bits : 0;
         uint64_t mask = (UINT64_C(1) << bits) - 1, middle = 0;
         memset(w->counts, 0, sizeof *w->counts << bits);
         for (int64_t from = begin; from < end; from += PIECE) {
@@ -380,20 +394,20 @@ static vme_status select_keys(vme_context *context, work *w, int64_t n, int coun
 static bool key_is_wide(vme_dtype dtype) { return vme_dtype_size(dtype) == 8; }
 
 /* The keys of a line. VME_STOPPED: some. */
-static vme_status make_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n, const char *in, int64_t step,
-                            bool descending, bool zeros_equal, void *keys)
+static vme_status make_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n,
+                            const char *in, int64_t step, bool descending, bool zeros_equal, void *keys)
 {
     bool wide = key_is_wide(dtype);
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        kernels->keys[wide](dtype, n - begin < PIECE ? n - begin : PIECE, in + begin * step, step, descending, zeros_equal,
-                            (char *)keys + begin * (wide ? 8 : 4));
+        kernels->keys[wide](dtype, n - begin < PIECE ? n - begin : PIECE, in + begin * step, step, descending,
+                            zeros_equal, (char *)keys + begin * (wide ? 8 : 4));
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
     return VME_OK;
 }
 
-enum { ROUNDS = 3, DIVIDED_LEAST = 16384 };     /* keys of a part: threads that find none wait a moment only */
+enum { ROUNDS = 3, DIVIDED_LEAST = 16384 }; /* keys of a part: threads that find none wait a moment only */
 
 /* Keys that several threads sort: parted, the parts parted again, and then each sorted by itself. */
 typedef struct divided {
@@ -401,8 +415,8 @@ typedef struct divided {
     const vme_order_kernels *kernels;
     char *keys;
     bool wide;
-    int step;                               /* of this round: parts begin at every so many of `begin` */
-    int64_t begin[(1 << ROUNDS) + 1];       /* part i: from begin[i] up to the next one's */
+    int step;                         /* of this round: parts begin at every so many of `begin` */
+    int64_t begin[(1 << ROUNDS) + 1]; /* part i: from begin[i] up to the next one's */
 } divided;
 
 static vme_status part_some(void *argument, int64_t first, int64_t last)
@@ -411,9 +425,10 @@ static vme_status part_some(void *argument, int64_t first, int64_t last)
     for (int64_t i = first; i < last; i++) {
         int64_t *at = d->begin + i * d->step, n = at[d->step] - at[0], low = n;
         bool alike = false;
-        if (n > VME_PART_LEAST && !d->kernels->part[d->wide](d->context, n, d->keys + at[0] * (d->wide ? 8 : 4), &low, &alike))
+        if (n > VME_PART_LEAST
+            && !d->kernels->part[d->wide](d->context, n, d->keys + at[0] * (d->wide ? 8 : 4), &low, &alike))
             return vme_stopped_here(d->context);
-        at[d->step / 2] = at[0] + low;      /* if those are alike, sorting them finds that at once */
+        at[d->step / 2] = at[0] + low; /* if those are alike, sorting them finds that at once */
     }
     return VME_OK;
 }
@@ -422,7 +437,8 @@ static vme_status sort_some(void *argument, int64_t first, int64_t last)
 {
     const divided *d = argument;
     for (int64_t i = first; i < last; i++)
-        if (!d->kernels->sort[d->wide](d->context, d->begin[i + 1] - d->begin[i], d->keys + d->begin[i] * (d->wide ? 8 : 4)))
+        if (!d->kernels->sort[d->wide](d->context, d->begin[i + 1] - d->begin[i],
+                                       d->keys + d->begin[i] * (d->wide ? 8 : 4)))
             return vme_stopped_here(d->context);
     return VME_OK;
 }
@@ -441,8 +457,8 @@ static vme_status sort_divided(vme_context *context, const vme_order_kernels *ke
 }
 
 /* `alone`: nothing is done beside this, so that it may be divided among threads. */
-static vme_status order_keys(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys, int count,
-                             const int64_t *kth, bool alone)
+static vme_status order_keys(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys,
+                             int count, const int64_t *kth, bool alone)
 {
     if (count == 0 && alone && n >= DIVIDED_LEAST << (ROUNDS - 1))
         return sort_divided(context, kernels, wide, n, keys);
@@ -458,8 +474,9 @@ static vme_status order_keys(vme_context *context, const vme_order_kernels *kern
 }
 
 /* A line in place; `keys`: room for them, NULL where the line itself has it. */
-static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n, char *line, int64_t step,
-                               bool descending, int count, const int64_t *kth, void *keys, bool alone)
+static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n,
+                               char *line, int64_t step, bool descending, int count, const int64_t *kth, void *keys,
+                               bool alone)
 {
     bool wide = key_is_wide(dtype);
     if (keys == NULL)
@@ -468,8 +485,8 @@ static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *ke
     if (status == VME_OK)
         status = order_keys(context, kernels, wide, n, keys, count, kth, alone);
     for (int64_t begin = 0; status == VME_OK && begin < n; begin += PIECE) {
-        kernels->elements[wide](dtype, n - begin < PIECE ? n - begin : PIECE, (char *)keys + begin * (wide ? 8 : 4), descending,
-                                line + begin * step, step);
+        kernels->elements[wide](dtype, n - begin < PIECE ? n - begin : PIECE, (char *)keys + begin * (wide ? 8 : 4),
+                                descending, line + begin * step, step);
         if (vme_stopping(context))
             status = vme_stopped_here(context);
     }
@@ -477,7 +494,8 @@ static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *ke
 }
 
 /* Elements of a byte: counted. */
-static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, char *line, int64_t step, bool descending)
+static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, char *line, int64_t step,
+                             bool descending)
 {
     int64_t counts[256] = {0}, at = 0;
     unsigned flip = (dtype == VME_INT8 ? SIGN8 : 0) ^ (descending ? 0xff : 0);
@@ -501,16 +519,18 @@ static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, c
     return VME_OK;
 }
 
-/* Puts runs of words that are alike above the place in order by their whole keys. *mended is false where one was too much out of order. */
+/* Puts runs of words that are alike above the place in order by their whole keys. *mended is false where one was too
+ * much out of order. */
 static vme_status mend_places(vme_context *context, work *w, int64_t n, int place_bits, bool *mended)
 {
     const uint64_t *words = w->spare_keys, mask = (UINT64_C(1) << place_bits) - 1;
     uint64_t *run = (uint64_t *)w->spare_places;
     *mended = true;
     for (int64_t begin = 0, end, looked = 0; begin < n; begin = end) {
-        for (end = begin + 1; end < n && end - begin <= PIECE && words[end] >> place_bits == words[begin] >> place_bits;)
+        for (end = begin + 1;
+             end < n && end - begin <= PIECE && words[end] >> place_bits == words[begin] >> place_bits;)
             end++;
-        if (end - begin > PIECE) {          /* too long to be done between two looks */
+        if (end - begin > PIECE) { /* too long to be done between two looks */
             *mended = false;
             return VME_OK;
         }
@@ -531,16 +551,19 @@ static vme_status mend_places(vme_context *context, work *w, int64_t n, int plac
     return VME_OK;
 }
 
-/* The places of a line in order (parted at `count` kth), left in w->places; stable. Above the place that it came from, a word holds as
- * much of its key as there is room for, so that sorting words sorts both. *done is false where that was not enough. */
-static vme_status order_places(vme_context *context, const vme_order_kernels *kernels, work *w, vme_dtype dtype, int64_t n, const char *in,
-                               int64_t step, bool descending, int count, const int64_t *kth, bool alone, bool *done)
+/* The places of a line in order (parted at `count` kth), left in w->places; stable. Above the place that it came from,
+ * a word holds as much of its key as there is room for, so that sorting words sorts both. *done is false where that was
+ * not enough. */
+static vme_status order_places(vme_context *context, const vme_order_kernels *kernels, work *w, vme_dtype dtype,
+                               int64_t n, const char *in, int64_t step, bool descending, int count, const int64_t *kth,
+                               bool alone, bool *done)
 {
     int place_bits = 64 - __builtin_clzll((uint64_t)n - 1), lost = 0;
     int64_t *keys = (int64_t *)w->keys, range[3] = {INT64_MAX, INT64_MIN, 0};
     uint64_t *words = w->spare_keys;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        kernels->place_keys(dtype, n - begin < PIECE ? n - begin : PIECE, in + begin * step, step, descending, keys, keys + begin, range);
+        kernels->place_keys(dtype, n - begin < PIECE ? n - begin : PIECE, in + begin * step, step, descending, keys,
+                            keys + begin, range);
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
@@ -549,7 +572,8 @@ static vme_status order_places(vme_context *context, const vme_order_kernels *ke
     if (key_bits + place_bits > 64)
         lost = key_bits + place_bits - 64;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        kernels->place_words(n - begin < PIECE ? n - begin : PIECE, keys + begin, range[0], lost, place_bits, begin, (int64_t *)words + begin);
+        kernels->place_words(n - begin < PIECE ? n - begin : PIECE, keys + begin, range[0], lost, place_bits, begin,
+                             (int64_t *)words + begin);
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
@@ -557,7 +581,8 @@ static vme_status order_places(vme_context *context, const vme_order_kernels *ke
     if (status != VME_OK)
         return status;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        kernels->places(n - begin < PIECE ? n - begin : PIECE, (const int64_t *)words + begin, place_bits, w->places + begin);
+        kernels->places(n - begin < PIECE ? n - begin : PIECE, (const int64_t *)words + begin, place_bits,
+                        w->places + begin);
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
@@ -567,7 +592,7 @@ static vme_status order_places(vme_context *context, const vme_order_kernels *ke
     if (count == 0)
         return mend_places(context, w, n, place_bits, done);
     *done = true;
-    for (int k = 0; k < count && *done; k++) {          /* right unless another key looks like the one selected */
+    for (int k = 0; k < count && *done; k++) { /* right unless another key looks like the one selected */
         uint64_t selected = words[kth[k]] >> place_bits;
         int64_t alike = 0;
         for (int64_t begin = 0; begin < n; begin += PIECE) {
@@ -584,17 +609,17 @@ static vme_status order_places(vme_context *context, const vme_order_kernels *ke
 
 /* ---- lines */
 enum { OUT, IN };
-enum { SHORT_MOST = 256 };      /* elements of a line for which beginning one takes a part of the time */
+enum { SHORT_MOST = 256 }; /* elements of a line for which beginning one takes a part of the time */
 
 typedef struct sort {
     vme_context *context;
-    const vme_order_kernels *kernels;   /* NULL: radix sort, always so of complex numbers */
+    const vme_order_kernels *kernels; /* NULL: radix sort, always so of complex numbers */
     vme_nest lines;
     vme_dtype dtype;
     int64_t length, in_step, out_step;
-    bool descending, places;            /* places: the output is argsort's */
-    bool alone;                         /* there is one line */
-    int kth_count;                      /* 0: whole lines are sorted */
+    bool descending, places; /* places: the output is argsort's */
+    bool alone;              /* there is one line */
+    int kth_count;           /* 0: whole lines are sorted */
     const int64_t *kth;
 } sort;
 
@@ -627,12 +652,14 @@ static void number_places(const sorted_line *l, int64_t begin, int64_t end)
 
 static void read_keys(const sorted_line *l, int64_t begin, int64_t end)
 {
-    load_keys(l->s->dtype, end - begin, l->in + begin * l->s->in_step, l->s->in_step, l->s->descending, l->s->places, l->w->keys + begin);
+    load_keys(l->s->dtype, end - begin, l->in + begin * l->s->in_step, l->s->in_step, l->s->descending, l->s->places,
+              l->w->keys + begin);
 }
 
 static void write_elements(const sorted_line *l, int64_t begin, int64_t end)
 {
-    store_keys(l->s->dtype, end - begin, l->w->keys + begin, l->s->descending, l->out + begin * l->s->out_step, l->s->out_step);
+    store_keys(l->s->dtype, end - begin, l->w->keys + begin, l->s->descending, l->out + begin * l->s->out_step,
+               l->s->out_step);
 }
 
 static void write_places(const sorted_line *l, int64_t begin, int64_t end)
@@ -641,7 +668,8 @@ static void write_places(const sorted_line *l, int64_t begin, int64_t end)
         *(e_i64 *)(l->out + i * l->s->out_step) = l->w->places[i];
 }
 
-/* Of complex numbers, in the order of their places: keys of the imaginary parts, of the real ones, and of which parts are NaN. */
+/* Of complex numbers, in the order of their places: keys of the imaginary parts, of the real ones, and of which parts
+ * are NaN. */
 static void read_parts(const sorted_line *l, int64_t begin, int64_t end, int offset)
 {
     vme_dtype part = part_of(l->s->dtype);
@@ -649,7 +677,10 @@ static void read_parts(const sorted_line *l, int64_t begin, int64_t end, int off
         load_keys(part, 1, l->in + l->w->places[i] * l->s->in_step + offset, 0, l->s->descending, true, l->w->keys + i);
 }
 
-static void read_imaginary_keys(const sorted_line *l, int64_t begin, int64_t end) { read_parts(l, begin, end, vme_dtype_size(part_of(l->s->dtype))); }
+static void read_imaginary_keys(const sorted_line *l, int64_t begin, int64_t end)
+{
+    read_parts(l, begin, end, vme_dtype_size(part_of(l->s->dtype)));
+}
 static void read_real_keys(const sorted_line *l, int64_t begin, int64_t end) { read_parts(l, begin, end, 0); }
 
 static void read_nan_keys(const sorted_line *l, int64_t begin, int64_t end)
@@ -661,8 +692,12 @@ static void read_nan_keys(const sorted_line *l, int64_t begin, int64_t end)
     }
 }
 
-/* A line of complex numbers is written in place: so it is gathered first, in the room of both kinds of keys, one behind the other. */
-static char *line_aside(const sorted_line *l) { return (char *)(l->w->keys < l->w->spare_keys ? l->w->keys : l->w->spare_keys); }
+/* A line of complex numbers is written in place: so it is gathered first, in the room of both kinds of keys, one behind
+ * the other. */
+static char *line_aside(const sorted_line *l)
+{
+    return (char *)(l->w->keys < l->w->spare_keys ? l->w->keys : l->w->spare_keys);
+}
 
 static void gather_elements(const sorted_line *l, int64_t begin, int64_t end)
 {
@@ -700,8 +735,8 @@ static vme_status order_line(const sorted_line *l)
     bool done = false;
     vme_status status = VME_OK;
     if (s->places && s->kernels != NULL && s->length > INSERTION_MOST)
-        status = order_places(s->context, s->kernels, l->w, s->dtype, s->length, l->in, s->in_step, s->descending, s->kth_count, s->kth,
-                              s->alone, &done);
+        status = order_places(s->context, s->kernels, l->w, s->dtype, s->length, l->in, s->in_step, s->descending,
+                              s->kth_count, s->kth, s->alone, &done);
     if (status != VME_OK || done)
         return status;
     if (s->places)
@@ -710,7 +745,8 @@ static vme_status order_line(const sorted_line *l)
         status = each_piece(l, read_keys);
     if (status != VME_OK)
         return status;
-    return s->kth_count > 0 ? select_keys(s->context, l->w, s->length, s->kth_count, s->kth) : radix_sort(s->context, l->w, s->length);
+    return s->kth_count > 0 ? select_keys(s->context, l->w, s->length, s->kth_count, s->kth)
+                            : radix_sort(s->context, l->w, s->length);
 }
 
 static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
@@ -733,9 +769,11 @@ static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
     char *lines = s->lines.data[OUT] + begin * line_bytes;
     for (int64_t count; begin < end; begin += count, lines += count * line_bytes) {
         count = end - begin < most ? end - begin : most;
-        vme_status status = make_keys(s->context, s->kernels, s->dtype, count * s->length, lines, size, s->descending, false, lines);
+        vme_status status =
+            make_keys(s->context, s->kernels, s->dtype, count * s->length, lines, size, s->descending, false, lines);
         for (int64_t i = 0; i < count && status == VME_OK; i++)
-            status = order_keys(s->context, s->kernels, wide, s->length, lines + i * line_bytes, s->kth_count, s->kth, s->alone);
+            status = order_keys(s->context, s->kernels, wide, s->length, lines + i * line_bytes, s->kth_count, s->kth,
+                                s->alone);
         if (status != VME_OK)
             return status;
         s->kernels->elements[wide](s->dtype, count * s->length, lines, s->descending, lines, size);
@@ -747,19 +785,21 @@ static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
 static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end)
 {
     int size = vme_dtype_size(s->dtype);
-    size_t bytes = size == 1 || (size >= 4 && s->out_step == size) ? 0 : (size_t)s->length * (size_t)(size == 8 ? 8 : 4);
+    size_t bytes =
+        size == 1 || (size >= 4 && s->out_step == size) ? 0 : (size_t)s->length * (size_t)(size == 8 ? 8 : 4);
     void *keys = NULL;
     vme_status status = VME_OK;
     vme_cursor at;
     if (bytes > 0 && (keys = vme_scratch_new(s->context, bytes)) == NULL)
         return VME_NO_MEMORY;
-    if (size >= 4 && s->out_step == size && s->lines.rank == 1 && s->lines.loops[0].step[OUT] == s->length * size && s->length <= SHORT_MOST)
+    if (size >= 4 && s->out_step == size && s->lines.rank == 1 && s->lines.loops[0].step[OUT] == s->length * size
+        && s->length <= SHORT_MOST)
         return sort_short_lines(s, begin, end);
     vme_nest_seek(&s->lines, begin, &at);
     for (int64_t line = begin; line < end && status == VME_OK; line++, vme_nest_advance(&s->lines, &at, 1))
         status = size == 1 ? sort_bytes(s->context, s->dtype, s->length, at.data[OUT], s->out_step, s->descending)
-                           : sort_by_keys(s->context, s->kernels, s->dtype, s->length, at.data[OUT], s->out_step, s->descending, s->kth_count,
-                                          s->kth, keys, s->alone);
+                           : sort_by_keys(s->context, s->kernels, s->dtype, s->length, at.data[OUT], s->out_step,
+                                          s->descending, s->kth_count, s->kth, keys, s->alone);
     vme_scratch_free(s->context, keys, bytes);
     return status;
 }
@@ -781,8 +821,8 @@ static vme_status sort_lines(void *argument, int64_t begin, int64_t end)
     return status;
 }
 
-static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis, bool descending, bool places, int kth_count,
-                           const int64_t *kth, const vme_tensor *out)
+static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis, bool descending, bool places,
+                           int kth_count, const int64_t *kth, const vme_tensor *out)
 {
     int64_t shape[VME_RANK_MOST], in_strides[VME_RANK_MOST], out_strides[VME_RANK_MOST];
     int rank = 0;
@@ -792,8 +832,15 @@ static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis,
             in_strides[rank] = in->strides[d];
             out_strides[rank++] = out->strides[d];
         }
-    sort s = {.context = context, .dtype = (vme_dtype)in->dtype, .length = in->shape[axis], .in_step = in->strides[axis],
-              .out_step = out->strides[axis], .descending = descending, .places = places, .kth_count = kth_count, .kth = kth};
+    sort s = {.context = context,
+              .dtype = (vme_dtype)in->dtype,
+              .length = in->shape[axis],
+              .in_step = in->strides[axis],
+              .out_step = out->strides[axis],
+              .descending = descending,
+              .places = places,
+              .kth_count = kth_count,
+              .kth = kth};
     vme_nest_make(&s.lines, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){out_strides, in_strides},
                   (char *const[]){out->data, in->data});
     if (s.lines.elements == 0 || s.length == 0)
@@ -802,7 +849,8 @@ static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis,
     if (kernels->order.sort[0] != NULL && s.dtype < VME_COMPLEX64)
         s.kernels = &kernels->order;
     s.alone = s.lines.elements == 1;
-    return s.alone ? sort_lines(&s, 0, 1) : vme_parallel(context, s.lines.elements, 4096 / s.length + 1, sort_lines, &s);
+    return s.alone ? sort_lines(&s, 0, 1)
+                   : vme_parallel(context, s.lines.elements, 4096 / s.length + 1, sort_lines, &s);
 }
 
 static vme_status check(const char *name, const vme_tensor *in, int axis, const vme_tensor *out)
@@ -817,8 +865,8 @@ static vme_status check(const char *name, const vme_tensor *in, int axis, const 
     return vme_check_output(out);
 }
 
-static vme_status sort_values(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count, const int64_t *kth,
-                              const vme_tensor *out)
+static vme_status sort_values(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count,
+                              const int64_t *kth, const vme_tensor *out)
 {
     vme_status status = check("sort", in, axis, out);
     if (status == VME_OK)
@@ -826,8 +874,8 @@ static vme_status sort_values(vme_context *context, const vme_tensor *in, int ax
     return status == VME_OK ? sort_all(context, out, axis, descending, false, kth_count, kth, out) : status;
 }
 
-static vme_status sort_places(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count, const int64_t *kth,
-                              const vme_tensor *out)
+static vme_status sort_places(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count,
+                              const int64_t *kth, const vme_tensor *out)
 {
     vme_status status = check("argsort", in, axis, out);
     if (status != VME_OK)
@@ -859,12 +907,13 @@ vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, boo
     return sort_places(context, in, axis, descending, 0, NULL, out);
 }
 
-vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, int count, const int64_t *kth, bool places,
-                         const vme_tensor *out)
+vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, int count, const int64_t *kth,
+                         bool places, const vme_tensor *out)
 {
     for (int i = 0; axis >= 0 && axis < in->rank && i < count; i++)
         if (kth[i] < (i == 0 ? 0 : kth[i - 1] + 1) || kth[i] >= in->shape[axis])
-            return vme_fail(VME_BAD_VALUE, "kth(=%lld) out of bounds (%lld)", (long long)kth[i], (long long)in->shape[axis]);
+            return vme_fail(VME_BAD_VALUE, "kth(=%lld) out of bounds (%lld)", (long long)kth[i],
+                            (long long)in->shape[axis]);
     return (places ? sort_places : sort_values)(context, in, axis, false, count, kth, out);
 }
 
@@ -872,11 +921,12 @@ vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, i
 enum { SEARCH_BLOCK = 128 };
 
 typedef struct search {
-    vme_nest nest;              /* places, values */
+    vme_nest nest; /* places, values */
     vme_dtype dtype;
     const char *sorted;
-    const vme_order_kernels *kernels;   /* NULL: none on this backend */
-    const uint64_t *keys;       /* of the sorted array, the kernels' own where there are any; NULL: made one by one, for few values or complex ones */
+    const vme_order_kernels *kernels; /* NULL: none on this backend */
+    const uint64_t *keys; /* of the sorted array, the kernels' own where there are any; NULL: made one by one, for few
+                             values or complex ones */
     int64_t count, step;
     bool right;
 } search;
@@ -979,8 +1029,11 @@ vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, cons
         vme_buffer_unref(aside.buffer);
         return status;
     }
-    search s = {.dtype = (vme_dtype)sorted->dtype, .sorted = sorted->data, .count = sorted->shape[0],
-                .step = sorted->strides[0], .right = right};
+    search s = {.dtype = (vme_dtype)sorted->dtype,
+                .sorted = sorted->data,
+                .count = sorted->shape[0],
+                .step = sorted->strides[0],
+                .right = right};
     vme_nest_make(&s.nest, VME_NEST_ANY, out->rank, out->shape, 2, (const int64_t *const[]){out->strides, strides},
                   (char *const[]){out->data, values->data});
     const vme_kernels *kernels = vme_kernels_current();
@@ -993,7 +1046,8 @@ vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, cons
         if (keys == NULL)
             return VME_NO_MEMORY;
         for (int64_t begin = 0; begin < s.count; begin += PIECE) {
-            search_keys_of(&s, s.count - begin < PIECE ? s.count - begin : PIECE, s.sorted + begin * s.step, s.step, keys + begin);
+            search_keys_of(&s, s.count - begin < PIECE ? s.count - begin : PIECE, s.sorted + begin * s.step, s.step,
+                           keys + begin);
             if (vme_stopping(context)) {
                 vme_scratch_free(context, keys, bytes);
                 return vme_stopped_here(context);

@@ -3,13 +3,16 @@
 #include "vme_tables.h"
 
 enum {
-    COUNTS_PIECE = 65536,       /* elements between two looks at the stop flag */
+    COUNTS_PIECE = 65536, /* elements between two looks at the stop flag */
     POINTS_PIECE = 4096,
-    POINTS_FEW = 16,            /* are all compared */
-    SEARCHED = 128,             /* at a time, where the backend has a kernel */
+    POINTS_FEW = 16, /* are all compared */
+    SEARCHED = 128,  /* at a time, where the backend has a kernel */
 };
 
-static bool is_vector(const vme_tensor *t, vme_dtype dtype) { return t->rank == 1 && t->dtype == (int)dtype && vme_is_contiguous(t); }
+static bool is_vector(const vme_tensor *t, vme_dtype dtype)
+{
+    return t->rank == 1 && t->dtype == (int)dtype && vme_is_contiguous(t);
+}
 
 /* ---- counting: one thread, since places repeat */
 vme_status vme_count(vme_context *context, const vme_tensor *places, const vme_tensor *weights, const vme_tensor *table)
@@ -17,8 +20,11 @@ vme_status vme_count(vme_context *context, const vme_tensor *places, const vme_t
     vme_status status = vme_check_output(table);
     if (status != VME_OK)
         return status;
-    if (!is_vector(places, VME_INT64) || !is_vector(table, weights == NULL ? VME_INT64 : VME_FLOAT64) || vme_overlap(places, table)
-        || (weights != NULL && (!is_vector(weights, VME_FLOAT64) || weights->shape[0] != places->shape[0] || vme_overlap(weights, table))))
+    if (!is_vector(places, VME_INT64) || !is_vector(table, weights == NULL ? VME_INT64 : VME_FLOAT64)
+        || vme_overlap(places, table)
+        || (weights != NULL
+            && (!is_vector(weights, VME_FLOAT64) || weights->shape[0] != places->shape[0]
+                || vme_overlap(weights, table))))
         return vme_fail(VME_BAD_VALUE, "counting takes vectors of int64, weights of float64, and a table of its own");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     const int64_t *at = (const int64_t *)places->data, size = table->shape[0], n = places->shape[0];
@@ -31,7 +37,8 @@ vme_status vme_count(vme_context *context, const vme_tensor *places, const vme_t
         int64_t end = n - begin < COUNTS_PIECE ? n : begin + COUNTS_PIECE;
         for (int64_t i = begin; i < end; i++) {
             if ((uint64_t)at[i] >= (uint64_t)size)
-                return vme_fail(VME_BAD_INDEX, "index %lld is out of bounds for axis 0 with size %lld", (long long)at[i], (long long)size);
+                return vme_fail(VME_BAD_INDEX, "index %lld is out of bounds for axis 0 with size %lld",
+                                (long long)at[i], (long long)size);
             if (weight == NULL)
                 counts[at[i]]++;
             else
@@ -43,11 +50,11 @@ vme_status vme_count(vme_context *context, const vme_tensor *places, const vme_t
 
 /* ---- straight lines */
 typedef struct lines {
-    const double *x, *points, *values, *slopes;     /* slopes NULL: computed each time, for more points than elements */
+    const double *x, *points, *values, *slopes; /* slopes NULL: computed each time, for more points than elements */
     double *out;
-    int64_t count;              /* of the points */
-    const vme_order_kernels *kernels;               /* NULL: none on this backend */
-    const int64_t *keys;        /* of the points, the kernels' own */
+    int64_t count;                    /* of the points */
+    const vme_order_kernels *kernels; /* NULL: none on this backend */
+    const int64_t *keys;              /* of the points, the kernels' own */
     double left, right;
 } lines;
 
@@ -78,7 +85,7 @@ static inline double slope_behind(const lines *it, int64_t i)
 static inline double on_line(const lines *it, double x, int64_t until)
 {
     if (x != x)
-        return it->count == 1 ? it->values[0] : x;       /* of one point NumPy asks only on which side x is */
+        return it->count == 1 ? it->values[0] : x; /* of one point NumPy asks only on which side x is */
     if (until == 0)
         return it->left;
     const double *from = it->points + until - 1, *value = it->values + until - 1;
@@ -86,8 +93,9 @@ static inline double on_line(const lines *it, double x, int64_t until)
         return *value;
     if (until == it->count)
         return it->right;
-    double slope = it->slopes != NULL ? it->slopes[until - 1] : slope_behind(it, until - 1), y = slope * (x - from[0]) + value[0];
-    if (y != y) {               /* an infinite slope or end: from the other side, or the value that both ends have */
+    double slope = it->slopes != NULL ? it->slopes[until - 1] : slope_behind(it, until - 1),
+           y = slope * (x - from[0]) + value[0];
+    if (y != y) { /* an infinite slope or end: from the other side, or the value that both ends have */
         y = slope * (x - from[1]) + value[1];
         if (y != y && value[0] == value[1])
             y = value[0];
@@ -114,20 +122,26 @@ static vme_status interpolate_some(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-vme_status vme_interpolate(vme_context *context, const vme_tensor *x, const vme_tensor *xp, const vme_tensor *fp, double left,
-                           double right, const vme_tensor *out)
+vme_status vme_interpolate(vme_context *context, const vme_tensor *x, const vme_tensor *xp, const vme_tensor *fp,
+                           double left, double right, const vme_tensor *out)
 {
     vme_status status = vme_check_output(out);
     if (status != VME_OK)
         return status;
-    bool fits = is_vector(xp, VME_FLOAT64) && is_vector(fp, VME_FLOAT64) && xp->shape[0] == fp->shape[0] && xp->shape[0] > 0
-                && x->dtype == VME_FLOAT64 && out->dtype == VME_FLOAT64 && vme_is_contiguous(x) && vme_is_contiguous(out)
-                && vme_elements(x) == vme_elements(out);
+    bool fits = is_vector(xp, VME_FLOAT64) && is_vector(fp, VME_FLOAT64) && xp->shape[0] == fp->shape[0]
+                && xp->shape[0] > 0 && x->dtype == VME_FLOAT64 && out->dtype == VME_FLOAT64 && vme_is_contiguous(x)
+                && vme_is_contiguous(out) && vme_elements(x) == vme_elements(out);
     if (!fits || vme_overlap(x, out) || vme_overlap(xp, out) || vme_overlap(fp, out))
-        return vme_fail(VME_BAD_VALUE, "interpolating takes contiguous float64, as many points as values, and an output of its own");
+        return vme_fail(VME_BAD_VALUE,
+                        "interpolating takes contiguous float64, as many points as values, and an output of its own");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    lines it = {.x = (const double *)x->data, .points = (const double *)xp->data, .values = (const double *)fp->data,
-                .out = (double *)out->data, .count = xp->shape[0], .left = left, .right = right};
+    lines it = {.x = (const double *)x->data,
+                .points = (const double *)xp->data,
+                .values = (const double *)fp->data,
+                .out = (double *)out->data,
+                .count = xp->shape[0],
+                .left = left,
+                .right = right};
     int64_t n = vme_elements(out);
     if (n == 0)
         return VME_OK;
@@ -142,7 +156,8 @@ vme_status vme_interpolate(vme_context *context, const vme_tensor *x, const vme_
     for (int64_t begin = 0; begin < it.count && bytes > 0 && status == VME_OK; begin += COUNTS_PIECE) {
         int64_t end = it.count - begin < COUNTS_PIECE ? it.count : begin + COUNTS_PIECE;
         if (keyed)
-            kernels->order.keys[1](VME_FLOAT64, end - begin, (const char *)(it.points + begin), sizeof *it.points, false, true, keys + begin);
+            kernels->order.keys[1](VME_FLOAT64, end - begin, (const char *)(it.points + begin), sizeof *it.points,
+                                   false, true, keys + begin);
         for (int64_t i = begin; sloped && i < end && i < it.count - 1; i++)
             slopes[i] = slope_behind(&it, i);
         if (vme_stopping(context))

@@ -1,7 +1,8 @@
-/* Transform operators, each lowered to copies between boxes of its input and its output: to the raster primitive, whose kernels
- * serve them all. A new one belongs here; it needs no kernel.
+/* Transform operators, each lowered to copies between boxes of its input and its output: to the raster primitive, whose
+ * kernels serve them all. A new one belongs here; it needs no kernel.
  *
- * Each takes inputs of any strides and dtype (cast on the way). An output that overlaps an input is written aside first. */
+ * Each takes inputs of any strides and dtype (cast on the way). An output that overlaps an input is written aside
+ * first. */
 #include "operators/raster.h"
 
 /* A box of a tensor: the same memory, its own shape and strides. */
@@ -49,16 +50,18 @@ static vme_status check_parts(int count, const vme_tensor *const *parts, int axi
     int64_t total = 0;
     for (int i = 0; i < count; i++) {
         if (parts[i]->rank != parts[0]->rank)
-            return vme_fail(VME_BAD_SHAPE,
-                            "all the input array dimensions except for the concatenation axis must match exactly, but along "
-                            "dimension 0, the array at index 0 has %d dimension(s) and the array at index %d has %d dimension(s)",
-                            parts[0]->rank, i, parts[i]->rank);
+            return vme_fail(
+                VME_BAD_SHAPE,
+                "all the input array dimensions except for the concatenation axis must match exactly, but along "
+                "dimension 0, the array at index 0 has %d dimension(s) and the array at index %d has %d dimension(s)",
+                parts[0]->rank, i, parts[i]->rank);
         for (int d = 0; d < parts[0]->rank; d++)
             if (d != axis && parts[i]->shape[d] != parts[0]->shape[d])
-                return vme_fail(VME_BAD_SHAPE,
-                                "all the input array dimensions except for the concatenation axis must match exactly, but along "
-                                "dimension %d, the array at index 0 has size %lld and the array at index %d has size %lld",
-                                d, (long long)parts[0]->shape[d], i, (long long)parts[i]->shape[d]);
+                return vme_fail(
+                    VME_BAD_SHAPE,
+                    "all the input array dimensions except for the concatenation axis must match exactly, but along "
+                    "dimension %d, the array at index 0 has size %lld and the array at index %d has size %lld",
+                    d, (long long)parts[0]->shape[d], i, (long long)parts[i]->shape[d]);
         total += parts[i]->shape[axis];
     }
     bool fits = out->rank == parts[0]->rank;
@@ -67,7 +70,8 @@ static vme_status check_parts(int count, const vme_tensor *const *parts, int axi
     return fits ? VME_OK : vme_fail(VME_BAD_SHAPE, "Output array is the wrong shape");
 }
 
-static vme_status concatenate(vme_context *context, int count, const vme_tensor *const *parts, int axis, const vme_tensor *out)
+static vme_status concatenate(vme_context *context, int count, const vme_tensor *const *parts, int axis,
+                              const vme_tensor *out)
 {
     vme_status status = VME_OK;
     for (int64_t i = 0, begin = 0; i < count && status == VME_OK; begin += parts[i++]->shape[axis]) {
@@ -79,7 +83,8 @@ static vme_status concatenate(vme_context *context, int count, const vme_tensor 
     return status;
 }
 
-vme_status vme_concatenate(vme_context *context, int count, const vme_tensor *const *parts, int axis, const vme_tensor *out)
+vme_status vme_concatenate(vme_context *context, int count, const vme_tensor *const *parts, int axis,
+                           const vme_tensor *out)
 {
     vme_status status = check_parts(count, parts, axis, out);
     if (status == VME_OK)
@@ -107,7 +112,7 @@ vme_status vme_concatenate(vme_context *context, int count, const vme_tensor *co
 typedef struct padding {
     vme_pad_mode mode;
     const int64_t *before;
-    const int64_t *middle;      /* the input's shape */
+    const int64_t *middle; /* the input's shape */
     const void *value;
 } padding;
 
@@ -135,9 +140,11 @@ static vme_status pad_constant(vme_context *context, const padding *p, const vme
     return vme_copy(context, &value, &side.view);
 }
 
-/* Where the element `distance` (1, 2, …) outside of a middle of `size` comes from, how many further ones come from its neighbours,
- * and in which direction (0: all from the same one). `low`: outside of the lower end. Places are counted from the middle's start. */
-static void source_of(vme_pad_mode mode, int64_t size, int64_t distance, bool low, int64_t *place, int64_t *run, int *direction)
+/* Where the element `distance` (1, 2, …) outside of a middle of `size` comes from, how many further ones come from its
+ * neighbours, and in which direction (0: all from the same one). `low`: outside of the lower end. Places are counted
+ * from the middle's start. */
+static void source_of(vme_pad_mode mode, int64_t size, int64_t distance, bool low, int64_t *place, int64_t *run,
+                      int *direction)
 {
     if (mode == VME_PAD_EDGE || (mode == VME_PAD_REFLECT && size == 1)) {
         *place = low ? 0 : size - 1;
@@ -157,12 +164,13 @@ static void source_of(vme_pad_mode mode, int64_t size, int64_t distance, bool lo
         inner = inwards ? at + 1 : size - 2 - at;
     *run = lap - at;
     *place = low ? inner : size - 1 - inner;
-    *direction = inwards == low ? 1 : -1;       /* of the source while the target walks outwards */
+    *direction = inwards == low ? 1 : -1; /* of the source while the target walks outwards */
 }
 
 static vme_status pad_from_middle(vme_context *context, const padding *p, const vme_tensor *out, int dimension)
 {
-    int64_t before = p->before[dimension], size = p->middle[dimension], sides[2] = {before, out->shape[dimension] - before - size};
+    int64_t before = p->before[dimension], size = p->middle[dimension],
+            sides[2] = {before, out->shape[dimension] - before - size};
     for (int side = 0; side < 2; side++)
         for (int64_t distance = 1, run; distance <= sides[side]; distance += run) {
             int64_t place;
@@ -174,7 +182,8 @@ static vme_status pad_from_middle(vme_context *context, const padding *p, const 
             border_box(&from, p, out, dimension, true);
             border_box(&to, p, out, dimension, true);
             box_cut(&from, dimension, before + place, run, direction);
-            box_cut(&to, dimension, side == 0 ? before - distance : before + size - 1 + distance, run, side == 0 ? -1 : 1);
+            box_cut(&to, dimension, side == 0 ? before - distance : before + size - 1 + distance, run,
+                    side == 0 ? -1 : 1);
             vme_status status = move_within(context, &from, &to);
             if (status != VME_OK)
                 return status;
@@ -194,8 +203,8 @@ static vme_status pad(vme_context *context, const padding *p, const vme_tensor *
     return status;
 }
 
-vme_status vme_pad(vme_context *context, vme_pad_mode mode, const vme_tensor *in, const int64_t *before, const void *value,
-                   const vme_tensor *out)
+vme_status vme_pad(vme_context *context, vme_pad_mode mode, const vme_tensor *in, const int64_t *before,
+                   const void *value, const vme_tensor *out)
 {
     vme_status status = vme_check_output(out);
     if (status != VME_OK)
@@ -207,7 +216,8 @@ vme_status vme_pad(vme_context *context, vme_pad_mode mode, const vme_tensor *in
         return vme_fail(VME_BAD_VALUE, "index can't contain negative values");
     for (int d = 0; mode != VME_PAD_CONSTANT && d < in->rank; d++)
         if (in->shape[d] == 0 && out->shape[d] != 0)
-            return vme_fail(VME_BAD_VALUE, "can't extend empty axis %d using modes other than 'constant' or 'empty'", d);
+            return vme_fail(VME_BAD_VALUE, "can't extend empty axis %d using modes other than 'constant' or 'empty'",
+                            d);
     padding p = {.mode = mode, .before = before, .middle = in->shape, .value = value};
     if (!vme_overlap(in, out))
         return pad(context, &p, in, out);
@@ -265,7 +275,7 @@ static vme_status roll(vme_context *context, const vme_tensor *in, const int64_t
             dimension[rolled++] = d;
         }
     }
-    for (uint64_t corner = 0; corner < (uint64_t)1 << rolled; corner++) {      /* no more corners than elements */
+    for (uint64_t corner = 0; corner < (uint64_t)1 << rolled; corner++) { /* no more corners than elements */
         box from, to;
         box_whole(&from, in);
         box_whole(&to, out);

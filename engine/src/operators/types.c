@@ -1,5 +1,5 @@
-/* What each operator computes in and returns, dtype by dtype: NumPy's ufunc loops (the `types` of each ufunc) and its sentences for
- * what has none. tests/engine/test_types.py holds every combination against NumPy. */
+/* What each operator computes in and returns, dtype by dtype: NumPy's ufunc loops (the `types` of each ufunc) and its
+ * sentences for what has none. tests/engine/test_types.py holds every combination against NumPy. */
 #include "runtime/internal.h"
 
 #define BIT(dtype) (1u << (dtype))
@@ -17,7 +17,7 @@ enum {
 enum { LOOP_DTYPE, TRUTH, REAL_PART, BYTE };
 
 struct rule {
-    unsigned loops;         /* dtypes that the operator computes in */
+    unsigned loops; /* dtypes that the operator computes in */
     int result;
 };
 
@@ -130,27 +130,35 @@ vme_dtype vme_binary_result(vme_binary_op op, vme_dtype loop) { return result_of
 
 static vme_status no_loop(const char *name)
 {
-    return vme_fail(VME_BAD_DTYPE, "ufunc '%s' not supported for the input types, and the inputs could not be safely coerced to any "
-                    "supported types according to the casting rule ''safe''", name);
+    return vme_fail(VME_BAD_DTYPE,
+                    "ufunc '%s' not supported for the input types, and the inputs could not be safely coerced to any "
+                    "supported types according to the casting rule ''safe''",
+                    name);
 }
 
 /* The sentence on two dtypes, which it names by their classes. */
 static vme_status no_loop_of(const char *name, vme_dtype a, vme_dtype b)
 {
-    static const char *const classes[VME_DTYPE_COUNT] = {"Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64",
-                                                         "Float16", "Float32", "Float64", "Complex64", "Complex128"};
-    return vme_fail(VME_BAD_DTYPE, "ufunc '%s' did not contain a loop with signature matching types (<class 'numpy.dtypes.%sDType'>, "
-                    "<class 'numpy.dtypes.%sDType'>) -> None", name, classes[a], classes[b]);
+    static const char *const classes[VME_DTYPE_COUNT] = {"Bool",    "Int8",    "Int16",     "Int32",     "Int64",
+                                                         "UInt8",   "UInt16",  "UInt32",    "UInt64",    "Float16",
+                                                         "Float32", "Float64", "Complex64", "Complex128"};
+    return vme_fail(VME_BAD_DTYPE,
+                    "ufunc '%s' did not contain a loop with signature matching types (<class 'numpy.dtypes.%sDType'>, "
+                    "<class 'numpy.dtypes.%sDType'>) -> None",
+                    name, classes[a], classes[b]);
 }
 
 vme_status vme_unary_types(vme_unary_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result)
 {
     if (in == VME_BOOL && op == VME_NEGATIVE)
-        return vme_fail(VME_BAD_DTYPE, "The numpy boolean negative, the `-` operator, is not supported, use the `~` operator or the "
+        return vme_fail(VME_BAD_DTYPE,
+                        "The numpy boolean negative, the `-` operator, is not supported, use the `~` operator or the "
                         "logical_not function instead.");
     if (in == VME_BOOL && (op == VME_SIGN || op == VME_POSITIVE))
-        return vme_fail(VME_BAD_DTYPE, "ufunc '%s' did not contain a loop with signature matching types "
-                        "<class 'numpy.dtypes.BoolDType'> -> None", vme_unary_name(op));
+        return vme_fail(VME_BAD_DTYPE,
+                        "ufunc '%s' did not contain a loop with signature matching types "
+                        "<class 'numpy.dtypes.BoolDType'> -> None",
+                        vme_unary_name(op));
     vme_dtype found = first_loop(unary_rules[op].loops, in);
     if (found == VME_DTYPE_COUNT)
         return no_loop(vme_unary_name(op));
@@ -162,14 +170,16 @@ vme_status vme_unary_types(vme_unary_op op, vme_dtype in, vme_dtype *loop, vme_d
 vme_status vme_binary_types(vme_binary_op op, vme_dtype a, vme_dtype b, vme_dtype *loop, vme_dtype *result)
 {
     if (op == VME_SUBTRACT && a == VME_BOOL && b == VME_BOOL)
-        return vme_fail(VME_BAD_DTYPE, "numpy boolean subtract, the `-` operator, is not supported, use the bitwise_xor, the `^` "
+        return vme_fail(VME_BAD_DTYPE,
+                        "numpy boolean subtract, the `-` operator, is not supported, use the bitwise_xor, the `^` "
                         "operator, or the logical_xor function instead.");
     vme_dtype both = vme_dtype_promote(a, b);
     if ((op == VME_GCD || op == VME_LCM) && (both == VME_BOOL || both >= VME_FLOAT16))
         return no_loop_of(vme_binary_name(op), a, b);
     if (op == VME_DIVIDE && both < VME_FLOAT16)
-        both = VME_FLOAT64;             /* true division of integers is float64 whatever their size */
-    else if (!(binary_rules[op].loops & INTEGERS))      /* each integer becomes a float by itself: int8 and uint8 are float16 */
+        both = VME_FLOAT64; /* true division of integers is float64 whatever their size */
+    else if (!(binary_rules[op].loops
+               & INTEGERS)) /* each integer becomes a float by itself: int8 and uint8 are float16 */
         both = vme_dtype_promote(vme_dtype_promote(a, VME_FLOAT16), vme_dtype_promote(b, VME_FLOAT16));
     /* integers of both signs compare exactly: vme_binary takes this loop with a signed operand as that */
     if (op >= VME_EQUAL && op <= VME_GREATER_EQUAL && both == VME_FLOAT64 && a < VME_FLOAT16 && b < VME_FLOAT16)

@@ -1,5 +1,5 @@
 /* Matrix products in the compiler's own vectors of 16 bytes: SSE2 on x86-64, NEON on ARM. */
-#define VME_TARGET portable
+#define VME_TARGET    portable
 #define VME_REGISTERS 16
 #define VME_GEMM_WORK (1 << 20)
 

@@ -31,16 +31,18 @@ static const vme_backend backends[] = {
     {"portable", always, vme_elementwise_portable, &vme_reduce_portable, &vme_gemm_portable, &vme_move_portable,
      &no_order, &vme_bits_portable, &no_random, &vme_model_portable, &vme_winograd_portable, &model_rows_portable},
 #ifdef __x86_64__
-    {"avx2", has_avx2, vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2,
-     &vme_order_avx2, &vme_bits_avx2, &no_random, &vme_model_avx2, &vme_winograd_avx2, &model_rows_avx2},
+    {"avx2", has_avx2, vme_elementwise_avx2, &vme_reduce_avx2, &vme_gemm_avx2, &vme_move_avx2, &vme_order_avx2,
+     &vme_bits_avx2, &no_random, &vme_model_avx2, &vme_winograd_avx2, &model_rows_avx2},
     {"avx512", has_avx512, vme_elementwise_avx512, &vme_reduce_avx512, &vme_gemm_avx512, &vme_move_avx512,
-     &vme_order_avx512, &vme_bits_avx512, &vme_random_avx512, &vme_model_avx512, &vme_winograd_avx512, &model_rows_avx512},
+     &vme_order_avx512, &vme_bits_avx512, &vme_random_avx512, &vme_model_avx512, &vme_winograd_avx512,
+     &model_rows_avx512},
 #endif
 };
 enum { BACKENDS = sizeof backends / sizeof *backends };
 _Static_assert((int)BACKENDS <= (int)VME_BACKENDS_MOST, "who lists backends has room for all");
 
-/* The tables with their holes filled, made once; the current one is a pointer, so that a change is one store. NULL: they are not made yet. */
+/* The tables with their holes filled, made once; the current one is a pointer, so that a change is one store. NULL:
+ * they are not made yet. */
 static vme_kernels filled[BACKENDS];
 static _Atomic(const vme_kernels *) current;
 static atomic_bool is_forced;
@@ -95,7 +97,8 @@ static void start(void)
 
 const vme_kernels *vme_kernels_current(void)
 {
-    const vme_kernels *kernels = vme_wished.kernels != NULL ? vme_wished.kernels : atomic_load_explicit(&current, memory_order_acquire);
+    const vme_kernels *kernels =
+        vme_wished.kernels != NULL ? vme_wished.kernels : atomic_load_explicit(&current, memory_order_acquire);
     if (kernels == NULL) {
         pthread_once(&once, start);
         kernels = atomic_load_explicit(&current, memory_order_relaxed);
@@ -130,14 +133,16 @@ int vme_backend_kernels(int backend)
     if (backend < 0 || backend >= BACKENDS)
         return 0;
     const vme_backend *own = &backends[backend];
-    int found = count(own->reduce, sizeof *own->reduce) + count(own->move, sizeof *own->move) + count(own->order, sizeof *own->order)
-                + count(own->bits, sizeof *own->bits) + count(own->random, sizeof *own->random) + count(own->model, sizeof *own->model)
+    int found = count(own->reduce, sizeof *own->reduce) + count(own->move, sizeof *own->move)
+                + count(own->order, sizeof *own->order) + count(own->bits, sizeof *own->bits)
+                + count(own->random, sizeof *own->random) + count(own->model, sizeof *own->model)
                 + count(own->winograd, sizeof *own->winograd);
     for (const vme_elementwise_kernels *const *group = own->elementwise; *group != NULL; group++)
         found += count(*group, sizeof **group);
     for (int d = 0; d < VME_DTYPE_COUNT; d++) {
         const vme_gemm_kernel *gemm = &own->gemm->of[d];
-        found += (gemm->tile != NULL) + (gemm->pack_a != NULL) + (gemm->pack_b != NULL) + (gemm->dots != NULL) + (gemm->sums != NULL);
+        found += (gemm->tile != NULL) + (gemm->pack_a != NULL) + (gemm->pack_b != NULL) + (gemm->dots != NULL)
+                 + (gemm->sums != NULL);
     }
     return found;
 }
@@ -155,7 +160,8 @@ vme_status vme_backend_force(int backend)
     if (!force)
         backend = best();
     if (!vme_backend_available(backend))
-        return vme_fail(VME_UNSUPPORTED, "backend %d (%s) cannot run on this machine", backend, vme_backend_name(backend));
+        return vme_fail(VME_UNSUPPORTED, "backend %d (%s) cannot run on this machine", backend,
+                        vme_backend_name(backend));
     atomic_store(&is_forced, force);
     atomic_store(&current, &filled[backend]);
     return VME_OK;

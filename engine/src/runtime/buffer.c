@@ -1,9 +1,9 @@
-/* Buffers: reference-counted bytes. A small one is one block, header and data; a larger one's data is a block of its own, the
- * largest ones' on pages of their own (pages.h).
+/* Buffers: reference-counted bytes. A small one is one block, header and data; a larger one's data is a block of its
+ * own, the largest ones' on pages of their own (pages.h).
  *
- * What crossed a wall is also known by who holds it: each receiver has a share, a header of its own on the same bytes. When the
- * context that pays ends, it is from these that an heir is chosen. Lists of shares and of what crossed are under one lock, which
- * buffers that never cross do not touch.
+ * What crossed a wall is also known by who holds it: each receiver has a share, a header of its own on the same bytes.
+ * When the context that pays ends, it is from these that an heir is chosen. Lists of shares and of what crossed are
+ * under one lock, which buffers that never cross do not touch.
  */
 #include "runtime/pages.h"
 
@@ -14,28 +14,29 @@
 #include "vme_window.h"
 
 enum {
-    SMALL_MOST = 4096,              /* bytes of one block with the header */
-    PAGES_LEAST = 4 << 20,          /* from here on on pages of its own */
+    SMALL_MOST = 4096,     /* bytes of one block with the header */
+    PAGES_LEAST = 4 << 20, /* from here on on pages of its own */
 };
 
 struct vme_buffer {
     atomic_int refs;
-    atomic_int windows;             /* of the whole, also those that were opened on a share */
+    atomic_int windows; /* of the whole, also those that were opened on a share */
     atomic_bool frozen;
-    atomic_bool crossed;            /* it may be in a list */
-    bool writable, separate;        /* separate: `data` is a block of its own */
+    atomic_bool crossed;     /* it may be in a list */
+    bool writable, separate; /* separate: `data` is a block of its own */
     void *data;
-    size_t size;                    /* bytes */
-    size_t pages;                   /* bytes of pages of its own; 0: malloc's */
-    bool inherited;                 /* who pays did not make it: its pages are not kept for them, who saw a part of them at most */
-    vme_context *payer;             /* one reference; NULL: nobody. Lock held once it crossed */
-    void *owner;                    /* foreign: what `drop` takes */
+    size_t size;        /* bytes */
+    size_t pages;       /* bytes of pages of its own; 0: malloc's */
+    bool inherited;     /* who pays did not make it: its pages are not kept for them, who saw a part of them at most */
+    vme_context *payer; /* one reference; NULL: nobody. Lock held once it crossed */
+    void *owner;        /* foreign: what `drop` takes */
     void (*drop)(void *owner);
     /* across walls */
-    vme_buffer *whole;              /* a share: what it shares, one reference; else NULL */
-    vme_context *holder;            /* a share: who holds it, one reference */
-    vme_buffer *shares;             /* lock held */
-    vme_buffer *next, **link;       /* lock held: in the list of the whole's shares, or of what its payer's crossed; link NULL: in none */
+    vme_buffer *whole;   /* a share: what it shares, one reference; else NULL */
+    vme_context *holder; /* a share: who holds it, one reference */
+    vme_buffer *shares;  /* lock held */
+    vme_buffer *next,
+        **link; /* lock held: in the list of the whole's shares, or of what its payer's crossed; link NULL: in none */
 };
 
 static pthread_mutex_t walls = PTHREAD_MUTEX_INITIALIZER;
@@ -123,7 +124,7 @@ vme_status vme_buffer_new(vme_context *context, size_t bytes, bool zeroed, vme_b
 vme_status vme_buffer_wrap(vme_context *context, void *data, size_t bytes, bool writable, void *owner,
                            void (*drop)(void *owner), vme_buffer **made)
 {
-    (void)context;              /* foreign memory is its owner's to pay */
+    (void)context; /* foreign memory is its owner's to pay */
     vme_buffer *buffer = calloc(1, sizeof *buffer);
     if (buffer == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a buffer's header");
@@ -200,16 +201,28 @@ bool vme_buffer_writable(vme_buffer *buffer)
     if (atomic_load_explicit(&whole->refs, memory_order_acquire) != 1
         || atomic_load_explicit(&buffer->refs, memory_order_acquire) != 1)
         return false;
-    atomic_store(&whole->frozen, false);        /* nobody else is left to see it change, and nobody can come */
+    atomic_store(&whole->frozen, false); /* nobody else is left to see it change, and nobody can come */
     return true;
 }
 
 /* A share's whole, without changing either. */
-static vme_buffer *whole_of(const vme_buffer *buffer) { return buffer->whole != NULL ? buffer->whole : (vme_buffer *)buffer; }
+static vme_buffer *whole_of(const vme_buffer *buffer)
+{
+    return buffer->whole != NULL ? buffer->whole : (vme_buffer *)buffer;
+}
 
-void vme_buffer_open_window(vme_buffer *buffer) { atomic_fetch_add_explicit(&whole_of(buffer)->windows, 1, memory_order_relaxed); }
-void vme_buffer_close_window(vme_buffer *buffer) { atomic_fetch_sub_explicit(&whole_of(buffer)->windows, 1, memory_order_release); }
-bool vme_buffer_has_window(const vme_buffer *buffer) { return atomic_load_explicit(&whole_of(buffer)->windows, memory_order_acquire) != 0; }
+void vme_buffer_open_window(vme_buffer *buffer)
+{
+    atomic_fetch_add_explicit(&whole_of(buffer)->windows, 1, memory_order_relaxed);
+}
+void vme_buffer_close_window(vme_buffer *buffer)
+{
+    atomic_fetch_sub_explicit(&whole_of(buffer)->windows, 1, memory_order_release);
+}
+bool vme_buffer_has_window(const vme_buffer *buffer)
+{
+    return atomic_load_explicit(&whole_of(buffer)->windows, memory_order_acquire) != 0;
+}
 
 vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer **made)
 {

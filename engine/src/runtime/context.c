@@ -53,8 +53,9 @@ void vme_context_note_peak(vme_context *context)
 {
     long long live = atomic_load_explicit(&context->live, memory_order_relaxed);
     long long peak = atomic_load_explicit(&context->peak, memory_order_relaxed);
-    while (live > peak && !atomic_compare_exchange_weak_explicit(&context->peak, &peak, live, memory_order_relaxed,
-                                                                memory_order_relaxed))
+    while (live > peak
+           && !atomic_compare_exchange_weak_explicit(&context->peak, &peak, live, memory_order_relaxed,
+                                                     memory_order_relaxed))
         ;
 }
 

@@ -1,4 +1,5 @@
-/* What the system says of cores (cores.h). A set that somebody else has given a thread meanwhile is left as that one wants it. */
+/* What the system says of cores (cores.h). A set that somebody else has given a thread meanwhile is left as that one
+ * wants it. */
 #include "runtime/cores.h"
 
 #include <unistd.h>

@@ -3,14 +3,24 @@
 
 #include <string.h>
 
-static const struct { const char *name, *format; int size; } dtypes[VME_DTYPE_COUNT] = {
+static const struct {
+    const char *name, *format;
+    int size;
+} dtypes[VME_DTYPE_COUNT] = {
     [VME_BOOL] = {"bool", "?", 1},
-    [VME_INT8] = {"int8", "b", 1}, [VME_INT16] = {"int16", "h", 2},
-    [VME_INT32] = {"int32", "i", 4}, [VME_INT64] = {"int64", "l", 8},
-    [VME_UINT8] = {"uint8", "B", 1}, [VME_UINT16] = {"uint16", "H", 2},
-    [VME_UINT32] = {"uint32", "I", 4}, [VME_UINT64] = {"uint64", "L", 8},
-    [VME_FLOAT16] = {"float16", "e", 2}, [VME_FLOAT32] = {"float32", "f", 4}, [VME_FLOAT64] = {"float64", "d", 8},
-    [VME_COMPLEX64] = {"complex64", "Zf", 8}, [VME_COMPLEX128] = {"complex128", "Zd", 16},
+    [VME_INT8] = {"int8", "b", 1},
+    [VME_INT16] = {"int16", "h", 2},
+    [VME_INT32] = {"int32", "i", 4},
+    [VME_INT64] = {"int64", "l", 8},
+    [VME_UINT8] = {"uint8", "B", 1},
+    [VME_UINT16] = {"uint16", "H", 2},
+    [VME_UINT32] = {"uint32", "I", 4},
+    [VME_UINT64] = {"uint64", "L", 8},
+    [VME_FLOAT16] = {"float16", "e", 2},
+    [VME_FLOAT32] = {"float32", "f", 4},
+    [VME_FLOAT64] = {"float64", "d", 8},
+    [VME_COMPLEX64] = {"complex64", "Zf", 8},
+    [VME_COMPLEX128] = {"complex128", "Zd", 16},
 };
 
 int vme_dtype_size(vme_dtype dtype) { return dtypes[dtype].size; }

@@ -1,13 +1,14 @@
-/* Threads for foreign code: libraries that cannot be asked to stop run on a thread of the engine's own, with a stack of 8 MiB,
- * while their caller waits. A stop of the caller's context abandons the work: the caller goes on at once, the thread ends what
- * it has begun, then frees the memory that it worked on, which stays charged until then.
+/* Threads for foreign code: libraries that cannot be asked to stop run on a thread of the engine's own, with a stack of
+ * 8 MiB, while their caller waits. A stop of the caller's context abandons the work: the caller goes on at once, the
+ * thread ends what it has begun, then frees the memory that it worked on, which stays charged until then.
  *
- * A thread serves one caller at a time and is kept for the next one; as many are kept as the engine may use threads. Who works
- * here has a caller that sleeps, so there are no more runnable threads than callers. A forked child starts without any.
+ * A thread serves one caller at a time and is kept for the next one; as many are kept as the engine may use threads.
+ * Who works here has a caller that sleeps, so there are no more runnable threads than callers. A forked child starts
+ * without any.
  *
- * A process that exits waits for work that goes on, for a second: a foreign library's destructors free what that work stands on
- * (OpenBLAS unmaps its buffers, and the thread dies of it). Work that takes longer, which nobody waits for, ends with the process,
- * which then skips the destructors. */
+ * A process that exits waits for work that goes on, for a second: a foreign library's destructors free what that work
+ * stands on (OpenBLAS unmaps its buffers, and the thread dies of it). Work that takes longer, which nobody waits for,
+ * ends with the process, which then skips the destructors. */
 #include "runtime/foreign.h"
 
 #include <linux/futex.h>
@@ -24,16 +25,16 @@
 enum { STACK = 8 << 20, SPINS = 1 << 10, LOOK_NS = 5000000, COPY_PIECE = 256 << 10, EXIT_S = 1 };
 
 typedef struct job {
-    atomic_int refs;                /* the caller's and the thread's */
+    atomic_int refs; /* the caller's and the thread's */
     atomic_bool done, abandoned;
-    vme_context *context;           /* a reference */
+    vme_context *context; /* a reference */
     vme_foreign_work *work;
     void *block;
     size_t bytes;
-    clockid_t clock;                /* the thread's CPU; set before `begun` */
+    clockid_t clock; /* the thread's CPU; set before `begun` */
     atomic_bool begun;
     uint64_t before_ns;
-    uint64_t spent_ns;              /* set before `done` */
+    uint64_t spent_ns; /* set before `done` */
     vme_status status;
     char message[VME_MESSAGE_SIZE];
 } job;
@@ -41,16 +42,16 @@ typedef struct job {
 typedef struct worker {
     pthread_cond_t wake;
     job *next;
-    struct worker *following;       /* in the list of idle ones */
+    struct worker *following; /* in the list of idle ones */
 } worker;
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t ended;           /* a job has; who exits waits for it */
+    pthread_cond_t ended; /* a job has; who exits waits for it */
     worker *idle;
     int idle_count;
-    int busy;                       /* threads with a job */
-    bool ending;                    /* the process exits: nobody begins another */
+    int busy;    /* threads with a job */
+    bool ending; /* the process exits: nobody begins another */
 } crew = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
 static void job_drop(job *done)
@@ -151,7 +152,7 @@ static void at_exit(int exit_status, void *unused)
 __attribute__((constructor)) static void begin(void)
 {
     pthread_atfork(before_fork, in_parent, in_child);
-    (void)on_exit(at_exit, NULL);       /* without memory for it a process that exits does not wait */
+    (void)on_exit(at_exit, NULL); /* without memory for it a process that exits does not wait */
 }
 
 static vme_status thread_start(job *todo)
@@ -170,7 +171,9 @@ static vme_status thread_start(job *todo)
         }
         pthread_attr_destroy(&attributes);
     }
-    return error == 0 ? VME_OK : vme_fail(VME_NO_MEMORY, "the system gives no thread for a foreign library's work (error %d)", error);
+    return error == 0
+               ? VME_OK
+               : vme_fail(VME_NO_MEMORY, "the system gives no thread for a foreign library's work (error %d)", error);
 }
 
 static vme_status hand_over(job *todo)
@@ -236,7 +239,7 @@ vme_status vme_foreign(vme_context *context, vme_foreign_work *work, void **bloc
         if (atomic_load(&todo->done)) {
             report(context, todo->spent_ns, &reported_ns);
             status = todo->status == VME_OK ? VME_OK : vme_fail(todo->status, "%s", todo->message);
-            todo->block = NULL;             /* the caller's again */
+            todo->block = NULL; /* the caller's again */
             break;
         }
         if (vme_stopping(context)) {

@@ -1,5 +1,5 @@
-/* What the files of engine/src share and nobody else sees: the structs behind the handles, failing with a sentence, dividing work
- * among threads, and what a backend is. */
+/* What the files of engine/src share and nobody else sees: the structs behind the handles, failing with a sentence,
+ * dividing work among threads, and what a backend is. */
 #ifndef VME_INTERNAL_H
 #define VME_INTERNAL_H
 
@@ -14,15 +14,15 @@ vme_status vme_fail(vme_status status, const char *format, ...) __attribute__((f
 
 /* ---- context.c: an account outlives its context as long as buffers that it paid for live */
 struct vme_context {
-    atomic_int refs;            /* the caller's, and one for each live buffer that it pays for */
+    atomic_int refs; /* the caller's, and one for each live buffer that it pays for */
     atomic_bool stopped;
     unsigned flags;
     vme_account account;
     atomic_llong live, peak, buffers, operators, stops, refused;
     atomic_ullong helper_ns;
-    atomic_uint events;         /* counts stops and ends of foreign work; who waits for either sleeps on it (foreign.c) */
-    bool ended;                 /* these two under the lock of buffer.c */
-    vme_buffer *crossed;        /* buffers that it pays for and that crossed a wall, so may outlive it */
+    atomic_uint events;  /* counts stops and ends of foreign work; who waits for either sleeps on it (foreign.c) */
+    bool ended;          /* these two under the lock of buffer.c */
+    vme_buffer *crossed; /* buffers that it pays for and that crossed a wall, so may outlive it */
 };
 /* Counts one event and wakes who waits; also from a signal handler. */
 void vme_context_event(vme_context *context);
@@ -32,7 +32,8 @@ void vme_context_note_peak(vme_context *context);
 void vme_context_release(vme_context *context, size_t bytes);
 /* Charges what another context paid for; see vme_account. */
 bool vme_context_inherit(vme_context *context, size_t bytes, bool forced);
-/* Scratch memory of one operator, charged like a buffer; NULL (with the sentence kept) when refused. 64-byte aligned. */
+/* Scratch memory of one operator, charged like a buffer; NULL (with the sentence kept) when refused. 64-byte aligned.
+ */
 void *vme_scratch_new(vme_context *context, size_t bytes);
 void vme_scratch_free(vme_context *context, void *scratch, size_t bytes);
 
@@ -43,10 +44,10 @@ static inline bool vme_stopping(const vme_context *context)
 /* Counts the stop and returns VME_STOPPED. */
 vme_status vme_stopped_here(vme_context *context);
 
-/* ---- subnormals: a context may want them flushed while it computes. VME_FLUSHING(context) at the start of a function's block: its
- * thread computes as the context wants until the block ends, and as before from then on. */
+/* ---- subnormals: a context may want them flushed while it computes. VME_FLUSHING(context) at the start of a
+ * function's block: its thread computes as the context wants until the block ends, and as before from then on. */
 #ifdef __x86_64__
-#define VME_FLUSH_BITS 0x8040u      /* FTZ and DAZ */
+#define VME_FLUSH_BITS 0x8040u /* FTZ and DAZ */
 static inline unsigned vme_flush_begin(unsigned flags)
 {
     if (__builtin_expect(!(flags & VME_FLUSH_SUBNORMALS), 1))
@@ -60,32 +61,35 @@ static inline void vme_flush_end(const unsigned *changed)
     if (__builtin_expect(*changed != 0, 0))
         __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() & ~*changed);
 }
-#define VME_FLUSHING_IF(flags) __attribute__((cleanup(vme_flush_end), unused)) const unsigned vme_flush_changed = vme_flush_begin(flags)
+#define VME_FLUSHING_IF(flags) \
+    __attribute__((cleanup(vme_flush_end), unused)) const unsigned vme_flush_changed = vme_flush_begin(flags)
 #else
 #define VME_FLUSHING_IF(flags) (void)(flags)
 #endif
 #define VME_FLUSHING(context) VME_FLUSHING_IF((context)->flags)
 
 /* ---- pool.c */
-/* Runs body(argument, begin, end) over [0, count) in pieces of at most `grain`, on this thread and, while cores are free, on
- * helpers. A piece that fails ends the rest, and the caller gets the status and sentence of the lowest one that did; the stop
- * flag is looked at between pieces, so a piece should take well under a millisecond. Results must not depend on which pieces
- * run side by side. The body must not need more than 16 KiB of stack and may itself not call this. */
+/* Runs body(argument, begin, end) over [0, count) in pieces of at most `grain`, on this thread and, while cores are
+ * free, on helpers. A piece that fails ends the rest, and the caller gets the status and sentence of the lowest one
+ * that did; the stop flag is looked at between pieces, so a piece should take well under a millisecond. Results must
+ * not depend on which pieces run side by side. The body must not need more than 16 KiB of stack and may itself not call
+ * this. */
 typedef vme_status vme_body(void *argument, int64_t begin, int64_t end);
 vme_status vme_parallel(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
-/* The same in any order, each thread in a part of the range of its own, at first: in jobs that follow each other it finds near itself what it
- * has made. Of several pieces that fail the caller hears of one. */
+/* The same in any order, each thread in a part of the range of its own, at first: in jobs that follow each other it
+ * finds near itself what it has made. Of several pieces that fail the caller hears of one. */
 vme_status vme_parallel_apart(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument);
 /* Threads that such a job of this thread's may have. */
 int vme_parallel_threads(void);
 /* What the calling thread wants of the operators that it calls from now on, beside what their contexts say. */
 typedef struct vme_wishes {
-    int threads;                /* an operator may use, at most; 0: as many as there are */
-    unsigned flags;             /* of contexts: VME_FLUSH_SUBNORMALS */
-    const struct vme_kernels *kernels;      /* NULL: those of the process's backend */
+    int threads;                       /* an operator may use, at most; 0: as many as there are */
+    unsigned flags;                    /* of contexts: VME_FLUSH_SUBNORMALS */
+    const struct vme_kernels *kernels; /* NULL: those of the process's backend */
 } vme_wishes;
-vme_wishes vme_wish(vme_wishes wishes);     /* returns what was wanted before */
-/* The calling thread's. Every operator reads it: initial-exec spares it a call, for few bytes of what the system sets aside for libraries that are opened late. */
+vme_wishes vme_wish(vme_wishes wishes); /* returns what was wanted before */
+/* The calling thread's. Every operator reads it: initial-exec spares it a call, for few bytes of what the system sets
+ * aside for libraries that are opened late. */
 extern _Thread_local vme_wishes vme_wished __attribute__((tls_model("initial-exec")));
 
 /* What a spinning thread does between two looks. */
@@ -114,7 +118,8 @@ bool vme_overlap(const vme_tensor *a, const vme_tensor *b);
 bool vme_same_view(const vme_tensor *a, const vme_tensor *b);
 /* VME_READ_ONLY, with the sentence, unless the tensor may be written. */
 vme_status vme_check_output(const vme_tensor *out);
-/* VME_BAD_SHAPE unless `in` broadcasts to the shape of `out`; writes the strides that walk it so (0 where it repeats). */
+/* VME_BAD_SHAPE unless `in` broadcasts to the shape of `out`; writes the strides that walk it so (0 where it repeats).
+ */
 vme_status vme_broadcast_strides(const vme_tensor *in, const vme_tensor *out, int64_t strides[VME_RANK_MOST]);
 
 /* ---- types.c: the dtype of an operator's result when it computes in `loop` */
@@ -124,51 +129,58 @@ vme_dtype vme_binary_result(vme_binary_op op, vme_dtype loop);
 /* ---- backends: one table of kernels each. Kernels know nothing of contexts, threads or shapes: they walk n elements.
  * A kernel that is NULL in a faster backend is taken from the portable one when the process starts. */
 typedef void vme_loop1(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step);
-typedef void vme_loop2(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, int64_t out_step);
-typedef void vme_loop3(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, const char *c, int64_t c_step,
-                       char *out, int64_t out_step);
+typedef void vme_loop2(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
+                       int64_t out_step);
+typedef void vme_loop3(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, const char *c,
+                       int64_t c_step, char *out, int64_t out_step);
 /* Folds n elements into *accumulator (of which type: reduce.h). */
 typedef void vme_fold(int64_t n, const char *in, int64_t in_step, void *accumulator);
 /* accumulators[i] = accumulators[i] op in[row][i] for each row: the reduction over an outer dimension. */
-typedef void vme_fold_rows(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t in_step, void *accumulators);
-/* One tile of a matrix product: c[i][j] (+)= sum over p of a[i][p] * b[p][j] for i < rows, j < columns. All steps are in bytes;
- * the columns of b and of c lie side by side. Nothing needs to be aligned. */
+typedef void vme_fold_rows(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t in_step,
+                           void *accumulators);
+/* One tile of a matrix product: c[i][j] (+)= sum over p of a[i][p] * b[p][j] for i < rows, j < columns. All steps are
+ * in bytes; the columns of b and of c lie side by side. Nothing needs to be aligned. */
 typedef struct vme_gemm_tile {
     int64_t k;
     const char *a, *b;
     char *c;
     int64_t a_row, a_column, b_row, c_row;
-    int64_t ahead;              /* what will be read of b soon lies so many bytes on */
-    int rows, columns;          /* 1 .. the kernel's */
-    bool accumulate;            /* add to c; else c is overwritten and may hold anything */
-    bool far;                   /* c is not in a near cache */
+    int64_t ahead;     /* what will be read of b soon lies so many bytes on */
+    int rows, columns; /* 1 .. the kernel's */
+    bool accumulate;   /* add to c; else c is overwritten and may hold anything */
+    bool far;          /* c is not in a near cache */
 } vme_gemm_tile;
-typedef struct vme_bounds { float low, high; } vme_bounds;      /* what leaves them becomes them; NaN stays */
-/* What a tile of a model's layer does beside that; its a has columns side by side, its b is a packed sliver. Its weights come from far, once, so what the next tiles read of them is fetched meanwhile. */
+typedef struct vme_bounds {
+    float low, high;
+} vme_bounds; /* what leaves them becomes them; NaN stays */
+/* What a tile of a model's layer does beside that; its a has columns side by side, its b is a packed sliver. Its
+ * weights come from far, once, so what the next tiles read of them is fetched meanwhile. */
 typedef struct vme_gemm_layer {
-    int64_t runs, a_run;        /* the sum goes over so many runs of k, this far from each other in a; in b they follow each other */
-    bool apart;                 /* each run is summed up apart, and added to c: many numbers' sum is more exact so */
-    const char *coming;         /* what is to be in the second cache when this tile is done: so many bytes each step of k */
-    int64_t coming_step;        /* 0: nothing, and `coming` is any address */
-    const float *bias;          /* NULL: none of these. One for each column of a whole tile: is added, as is the addend, within bounds */
-    const char *addend;         /* NULL: none */
+    int64_t runs,
+        a_run;  /* the sum goes over so many runs of k, this far from each other in a; in b they follow each other */
+    bool apart; /* each run is summed up apart, and added to c: many numbers' sum is more exact so */
+    const char *coming;  /* what is to be in the second cache when this tile is done: so many bytes each step of k */
+    int64_t coming_step; /* 0: nothing, and `coming` is any address */
+    const float
+        *bias; /* NULL: none of these. One for each column of a whole tile: is added, as is the addend, within bounds */
+    const char *addend; /* NULL: none */
     int64_t addend_row;
     vme_bounds bounds;
 } vme_gemm_layer;
 typedef struct vme_gemm_kernel {
     void (*tile)(const vme_gemm_tile *tile);
-    void (*layer_tile)(const vme_gemm_tile *tile, const vme_gemm_layer *layer);      /* float32 only; else NULL */
-    int rows, columns;          /* a tile's most */
-    int64_t work;               /* multiply-adds that take well under a millisecond: between two looks at the stop flag */
-    int packed_rows;            /* elements from one step of a packed a to the next: a's rows lie side by side there */
-    /* Packing, NULL where there is none. 16 or 8 rows (packed_rows) of a whose columns lie side by side; `count` slivers of `columns`
-     * of b, where a row's elements lie side by side. */
+    void (*layer_tile)(const vme_gemm_tile *tile, const vme_gemm_layer *layer); /* float32 only; else NULL */
+    int rows, columns;                                                          /* a tile's most */
+    int64_t work;    /* multiply-adds that take well under a millisecond: between two looks at the stop flag */
+    int packed_rows; /* elements from one step of a packed a to the next: a's rows lie side by side there */
+    /* Packing, NULL where there is none. 16 or 8 rows (packed_rows) of a whose columns lie side by side; `count`
+     * slivers of `columns` of b, where a row's elements lie side by side. */
     void (*pack_a)(int64_t k, const char *a, int64_t a_row, char *out);
     void (*pack_b)(int64_t k, int64_t count, const char *b, int64_t b_row, char *out, int64_t out_sliver);
-    /* A matrix times up to 4 vectors, NULL where there is none: out[i * out_row + v * out_vector] = sum over p of a[i][p] * x[v][p],
-     * the rows of a and of x side by side. */
-    void (*dots)(int64_t rows, int vectors, int64_t k, const char *a, int64_t a_row, const char *x, int64_t x_row, char *out,
-                 int64_t out_row, int64_t out_vector);
+    /* A matrix times up to 4 vectors, NULL where there is none: out[i * out_row + v * out_vector] = sum over p of
+     * a[i][p] * x[v][p], the rows of a and of x side by side. */
+    void (*dots)(int64_t rows, int vectors, int64_t k, const char *a, int64_t a_row, const char *x, int64_t x_row,
+                 char *out, int64_t out_row, int64_t out_vector);
     /* A vector times a matrix, NULL where dots is: out[j] (+)= sum over p of x[p * x_step] * b[p][j]. */
     void (*sums)(int64_t k, int64_t columns, const char *x, int64_t x_step, const char *b, int64_t b_row, char *out,
                  bool accumulate);
@@ -178,58 +190,64 @@ typedef void vme_move2(int64_t rows, int64_t columns, const char *in, int64_t in
                        int64_t out_row, int64_t out_column);
 
 typedef struct vme_elementwise_kernels {
-    vme_loop1 *unary[VME_UNARY_COUNT][VME_DTYPE_COUNT];         /* by the loop's dtype; the result's is *_types' */
+    vme_loop1 *unary[VME_UNARY_COUNT][VME_DTYPE_COUNT]; /* by the loop's dtype; the result's is *_types' */
     vme_loop2 *binary[VME_BINARY_COUNT][VME_DTYPE_COUNT];
-    vme_loop1 *cast[VME_DTYPE_COUNT][VME_DTYPE_COUNT];          /* [from][to] */
-    vme_loop2 *compare_mixed[6];    /* int64 with uint64: from VME_EQUAL to VME_GREATER_EQUAL */
-    vme_loop3 *choose[5];           /* out = a ? b : c, by log2 of the element's size; a is bool */
+    vme_loop1 *cast[VME_DTYPE_COUNT][VME_DTYPE_COUNT]; /* [from][to] */
+    vme_loop2 *compare_mixed[6];                       /* int64 with uint64: from VME_EQUAL to VME_GREATER_EQUAL */
+    vme_loop3 *choose[5];                              /* out = a ? b : c, by log2 of the element's size; a is bool */
 } vme_elementwise_kernels;
 typedef struct vme_reduce_kernels {
     vme_fold *fold[VME_REDUCE_COUNT][VME_DTYPE_COUNT];
     vme_fold_rows *rows[VME_REDUCE_COUNT][VME_DTYPE_COUNT];
 } vme_reduce_kernels;
 typedef struct vme_gemm_kernels {
-    vme_gemm_kernel of[VME_DTYPE_COUNT];    /* bool, integers, float32, float64; the others go through the last two */
+    vme_gemm_kernel of[VME_DTYPE_COUNT]; /* bool, integers, float32, float64; the others go through the last two */
 } vme_gemm_kernels;
 typedef struct vme_move_kernels {
     /* both by log2 of the element's size: 1, 2, 4, 8, 16 bytes */
-    vme_move2 *transpose[5];    /* the input runs along rows (in_row is the size), the output along columns */
+    vme_move2 *transpose[5]; /* the input runs along rows (in_row is the size), the output along columns */
     vme_loop1 *strided[5];
     /* As memcpy, past the caches: for copies that would not stay in them. */
     void (*stream)(int64_t bytes, const char *in, char *out);
 } vme_move_kernels;
 
-/* Order, NULL where sort.c's own loops serve. Elements become signed keys in NumPy's order, NaNs the largest one (`zeros_equal`: -0.0
- * and 0.0 the same), also in place: [0] of 32 bits, for elements of 16 and 32; [1] of 64. */
+/* Order, NULL where sort.c's own loops serve. Elements become signed keys in NumPy's order, NaNs the largest one
+ * (`zeros_equal`: -0.0 and 0.0 the same), also in place: [0] of 32 bits, for elements of 16 and 32; [1] of 64. */
 typedef struct vme_order_kernels {
-    void (*keys[2])(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal, void *keys);
-    void (*elements[2])(vme_dtype dtype, int64_t n, void *keys, bool descending, char *out, int64_t step);  /* uses the keys up */
+    void (*keys[2])(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, bool zeros_equal,
+                    void *keys);
+    void (*elements[2])(vme_dtype dtype, int64_t n, void *keys, bool descending, char *out,
+                        int64_t step); /* uses the keys up */
     /* False: the context was stopped. */
     bool (*sort[2])(const vme_context *context, int64_t n, void *keys);
-    bool (*select[2])(const vme_context *context, int64_t n, void *keys, int64_t kth);      /* kth is in its place, all lower ones before */
-    /* For argsort: 64-bit keys of any elements but complex ones, -0.0 equal to 0.0, and what they span: range[0] least, [1] most, [2] bits
-     * in which one differs from *first. */
-    void (*place_keys)(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first, int64_t *keys,
-                       int64_t range[3]);
+    bool (*select[2])(const vme_context *context, int64_t n, void *keys,
+                      int64_t kth); /* kth is in its place, all lower ones before */
+    /* For argsort: 64-bit keys of any elements but complex ones, -0.0 equal to 0.0, and what they span: range[0] least,
+     * [1] most, [2] bits in which one differs from *first. */
+    void (*place_keys)(vme_dtype dtype, int64_t n, const char *in, int64_t step, bool descending, const int64_t *first,
+                       int64_t *keys, int64_t range[3]);
     /* words[i] = (keys[i] - least) >> lost, then place_bits of the place begin + i; as a signed number */
-    void (*place_words)(int64_t n, const int64_t *keys, int64_t least, int lost, int place_bits, int64_t begin, int64_t *words);
+    void (*place_words)(int64_t n, const int64_t *keys, int64_t least, int lost, int place_bits, int64_t begin,
+                        int64_t *words);
     void (*places)(int64_t n, const int64_t *words, int place_bits, int64_t *places);
     /* How many of `count` (1 or more) rising keys are below each value (`right`: not above it). */
     void (*search)(int64_t n, const int64_t *values, int64_t count, const int64_t *keys, bool right, int64_t *places);
-    /* Parts more than VME_PART_LEAST keys: *low of them come first, none above the others, and *alike if those are all alike. False: stopped. */
+    /* Parts more than VME_PART_LEAST keys: *low of them come first, none above the others, and *alike if those are all
+     * alike. False: stopped. */
     bool (*part[2])(const vme_context *context, int64_t n, void *keys, int64_t *low, bool *alike);
 } vme_order_kernels;
 enum { VME_PART_LEAST = 256 };
 
 typedef struct vme_bits_kernels {
-    void (*split[2])(int64_t n, const char *in, char *mantissas, char *exponents);     /* of float32, of float64 */
+    void (*split[2])(int64_t n, const char *in, char *mantissas, char *exponents); /* of float32, of float64 */
     void (*parts[2])(int64_t n, const char *in, char *fractions, char *wholes);
     /* Whole bytes: eight truths to each, the first one in its highest bit (`big`) or its lowest; and back. */
     void (*pack)(int64_t bytes, bool big, const uint8_t *truths, uint8_t *out);
     void (*unpack)(int64_t bytes, bool big, const uint8_t *in, uint8_t *truths);
 } vme_bits_kernels;
 
-/* Philox, NULL where random.c's own loop serves: the words of the 16 blocks after `counter` (at most 2^64 - 17 in its first word). */
+/* Philox, NULL where random.c's own loop serves: the words of the 16 blocks after `counter` (at most 2^64 - 17 in its
+ * first word). */
 typedef struct vme_random_kernels {
     void (*blocks)(const uint64_t key[2], const uint64_t counter[4], uint64_t words[64]);
 } vme_random_kernels;
@@ -238,10 +256,10 @@ typedef struct vme_random_kernels {
 /* A row of outputs, each channel of which is a sum over a window of its own channel. */
 typedef struct vme_depthwise {
     int64_t channels, outputs, kernel_h, kernel_w;
-    const float *in;                                            /* what the first output's window begins with */
-    int64_t in_row, in_column, in_stride;                       /* between rows and columns of a window, and between windows */
-    const float *weights, *bias;                                /* [kernel_h][kernel_w][channels], [channels] */
-    const float *addend;                                        /* NULL: none */
+    const float *in;                      /* what the first output's window begins with */
+    int64_t in_row, in_column, in_stride; /* between rows and columns of a window, and between windows */
+    const float *weights, *bias;          /* [kernel_h][kernel_w][channels], [channels] */
+    const float *addend;                  /* NULL: none */
     float *out;
     int64_t addend_pixel, out_pixel;
     vme_bounds bounds;
@@ -252,8 +270,8 @@ typedef struct vme_pooling {
     int64_t channels, rows, columns, row_step, column_step;
     const float *in;
     float *out;
-    float factor;                                               /* of sums */
-    bool more;                                                  /* sums: what `out` holds is added first */
+    float factor; /* of sums */
+    bool more;    /* sums: what `out` holds is added first */
 } vme_pooling;
 
 typedef struct vme_model_kernels {
@@ -261,37 +279,38 @@ typedef struct vme_model_kernels {
     void (*clip)(int64_t n, const float *in, float *out, vme_bounds bounds);
     void (*depthwise)(const vme_depthwise *row);
     void (*largest)(const vme_pooling *window);
-    void (*sum)(const vme_pooling *window);                     /* times `factor` */
-    void (*interleave)(int64_t n, const float *a, const float *b, float *out);  /* out: a[0], b[0], a[1], b[1] ... */
+    void (*sum)(const vme_pooling *window);                                    /* times `factor` */
+    void (*interleave)(int64_t n, const float *a, const float *b, float *out); /* out: a[0], b[0], a[1], b[1] ... */
 } vme_model_kernels;
 
-/* Winograd's way with 3x3 windows at stride 1: a square of m x m outputs by (m + 2)^2 products. See kernels/winograd.h. */
+/* Winograd's way with 3x3 windows at stride 1: a square of m x m outputs by (m + 2)^2 products. See kernels/winograd.h.
+ */
 #define VME_WINOGRAD_A 0.75f
 #define VME_WINOGRAD_B 1.5f
 enum { VME_WINOGRAD_2, VME_WINOGRAD_4, VME_WINOGRADS };
 /* Distances in elements. Channels lie side by side, the rows of `points` for one square `point` apart. */
 typedef struct vme_winograd_square {
-    int rows, columns;                  /* of the window's or the square's pixels, those that exist: others are read as 0, not written */
+    int rows, columns; /* of the window's or the square's pixels, those that exist: others are read as 0, not written */
     bool relu;
     int64_t channels;
-    float *image;                       /* its first pixel */
+    float *image; /* its first pixel */
     int64_t image_row, image_pixel;
     float *points;
     int64_t point;
-    const float *bias, *addend;         /* added to outputs; addend may be NULL */
+    const float *bias, *addend; /* added to outputs; addend may be NULL */
     int64_t addend_row, addend_pixel;
 } vme_winograd_square;
 typedef struct vme_winograd_kernels {
     struct vme_winograd_kernel {
-        void (*in)(const vme_winograd_square *square);      /* image to points */
-        void (*out)(const vme_winograd_square *square);     /* points to image */
+        void (*in)(const vme_winograd_square *square);  /* image to points */
+        void (*out)(const vme_winograd_square *square); /* points to image */
     } of[VME_WINOGRADS];
 } vme_winograd_kernels;
 
 typedef struct vme_backend {
     const char *name;
     bool (*available)(void);
-    const vme_elementwise_kernels *const *elementwise;      /* in groups, one a file; NULL ends them */
+    const vme_elementwise_kernels *const *elementwise; /* in groups, one a file; NULL ends them */
     const vme_reduce_kernels *reduce;
     const vme_gemm_kernels *gemm;
     const vme_move_kernels *move;
@@ -300,7 +319,7 @@ typedef struct vme_backend {
     const vme_random_kernels *random;
     const vme_model_kernels *model;
     const vme_winograd_kernels *winograd;
-    const struct model_row_kernels *rows;                   /* models/row_kernels.h */
+    const struct model_row_kernels *rows; /* models/row_kernels.h */
 } vme_backend;
 
 /* The kernels in use: those of the current backend, holes filled. Read once an operator. */
@@ -316,14 +335,16 @@ typedef struct vme_kernels {
     vme_winograd_kernels winograd;
     const struct model_row_kernels *rows;
 } vme_kernels;
-const vme_kernels *vme_kernels_current(void);               /* or those that the calling thread wishes for */
+const vme_kernels *vme_kernels_current(void); /* or those that the calling thread wishes for */
 enum { VME_BACKENDS_MOST = 4 };
 const vme_kernels *vme_kernels_of(int backend);
-bool vme_backend_forced(void);              /* rather than the best one */
+bool vme_backend_forced(void); /* rather than the best one */
 
 /* Each is defined in a file of its own folder: src/portable, src/avx2, src/avx512 (made from src/kernels/). */
+/* clang-format off */
 extern const vme_elementwise_kernels *const vme_elementwise_portable[], *const vme_elementwise_avx2[],
     *const vme_elementwise_avx512[];
+/* clang-format on */
 extern const vme_reduce_kernels vme_reduce_portable, vme_reduce_avx2, vme_reduce_avx512;
 extern const vme_gemm_kernels vme_gemm_portable, vme_gemm_avx2, vme_gemm_avx512;
 extern const vme_move_kernels vme_move_portable, vme_move_avx2, vme_move_avx512;

@@ -14,26 +14,26 @@
 
 /* ---- operators/matmul.c */
 enum {
-    MATMUL_SUM = 384,                   /* reals of k in a part. 256 and 512 measured alike */
-    MATMUL_ROWS = 2048,                 /* of a block, of float16 only, which is summed aside */
-    MATMUL_COLUMNS = 2048,              /* of a block */
+    MATMUL_SUM = 384,      /* reals of k in a part. 256 and 512 measured alike */
+    MATMUL_ROWS = 2048,    /* of a block, of float16 only, which is summed aside */
+    MATMUL_COLUMNS = 2048, /* of a block */
     /* Bytes of b that a cell goes through again and again; 256 to 768 KiB measured alike. */
     MATMUL_NEAR = 512 << 10,
-    MATMUL_PACKED_MOST = 4 << 20,       /* bytes of packed operands of all matrices that are done at once */
-    MATMUL_PANELS_MOST = 8,             /* of a cell that packs them: beside b they stay in the second cache */
-    MATMUL_PANELS_LEAST = 4,            /* where b comes from farther than that */
-    MATMUL_SLIVERS_LEAST = 8,           /* of a cell that packs its panels, which pays by their number */
+    MATMUL_PACKED_MOST = 4 << 20, /* bytes of packed operands of all matrices that are done at once */
+    MATMUL_PANELS_MOST = 8,       /* of a cell that packs them: beside b they stay in the second cache */
+    MATMUL_PANELS_LEAST = 4,      /* where b comes from farther than that */
+    MATMUL_SLIVERS_LEAST = 8,     /* of a cell that packs its panels, which pays by their number */
     /* Multiply-adds of a vector of columns that take as long as b from a far cache. */
     MATMUL_AHEAD = 256,
-    MATMUL_PIECE_LEAST = 1 << 17,       /* multiply-adds, few enough to divide a middling product among threads */
-    MATMUL_SMALL = 1 << 18,             /* multiply-adds of a product that is not worth a plan */
-    MATMUL_VECTOR_WORK = 1 << 17,       /* elements in a piece of a matrix times a vector, which waits for memory */
-    MATMUL_DOTS = 1 << 16,              /* elements of a dot product's part, which are summed apart */
-    MATMUL_NARROW = 512,                /* bytes of a row of b */
-    MATMUL_FEW = 8,                     /* vectors for which dot products are better than tiles */
-    MATMUL_THIN = 8,                    /* k up to which writing the output is what takes time */
-    MATMUL_STRIPS_MOST = 96,            /* rows of a product that waits for b */
-    MATMUL_STRIPS_LEAST = 8 << 20,      /* bytes of b, once for each panel: a second cache is far from holding them */
+    MATMUL_PIECE_LEAST = 1 << 17,  /* multiply-adds, few enough to divide a middling product among threads */
+    MATMUL_SMALL = 1 << 18,        /* multiply-adds of a product that is not worth a plan */
+    MATMUL_VECTOR_WORK = 1 << 17,  /* elements in a piece of a matrix times a vector, which waits for memory */
+    MATMUL_DOTS = 1 << 16,         /* elements of a dot product's part, which are summed apart */
+    MATMUL_NARROW = 512,           /* bytes of a row of b */
+    MATMUL_FEW = 8,                /* vectors for which dot products are better than tiles */
+    MATMUL_THIN = 8,               /* k up to which writing the output is what takes time */
+    MATMUL_STRIPS_MOST = 96,       /* rows of a product that waits for b */
+    MATMUL_STRIPS_LEAST = 8 << 20, /* bytes of b, once for each panel: a second cache is far from holding them */
 };
 
 /* ---- models/convolution.c, and CONVOLUTION_SUM of models/winograd.c too */
@@ -41,14 +41,16 @@ enum {
     /* Numbers of a sum between two visits of the output. For few tiles so many that they stay in the nearest cache,
      * since the second one has enough to do with weights that come and are read once; for many so many that visits
      * are few. */
-    CONVOLUTION_SUM = 384, CONVOLUTION_SUM_OF_MANY = 768, CONVOLUTION_MANY_TILES = 8,
-    CONVOLUTION_SUM_APART = 256,        /* where a tile itself visits the output between them */
-    CONVOLUTION_BLOCK_LEAST = 384,      /* numbers of a sum */
+    CONVOLUTION_SUM = 384,
+    CONVOLUTION_SUM_OF_MANY = 768,
+    CONVOLUTION_MANY_TILES = 8,
+    CONVOLUTION_SUM_APART = 256,   /* where a tile itself visits the output between them */
+    CONVOLUTION_BLOCK_LEAST = 384, /* numbers of a sum */
     /* Bytes of the input that stay in the second cache while slivers of weights come and go. */
     CONVOLUTION_INPUT_NEAR = 1 << 20,
-    CONVOLUTION_NEAR = 512 << 10,       /* bytes of weights that stay there while pixels come and go */
-    CONVOLUTION_NEAR_TILES = 4,         /* of a piece then: a sliver is read once from the nearest cache for each */
-    CONVOLUTION_TILES_MOST = 64,        /* of a piece */
+    CONVOLUTION_NEAR = 512 << 10, /* bytes of weights that stay there while pixels come and go */
+    CONVOLUTION_NEAR_TILES = 4,   /* of a piece then: a sliver is read once from the nearest cache for each */
+    CONVOLUTION_TILES_MOST = 64,  /* of a piece */
 };
 
 /* ---- models/bands_choice.c: which bands there are changes no result */
@@ -57,38 +59,44 @@ enum {
      * quarters of it cost SqueezeNet 5 to 8 %. */
     BANDS_NEAR = 1 << 20,
     /* Of a value of so many bytes nothing is still near when it is read, and no byte is. */
-    BANDS_FAR_FROM = 700 << 10, BANDS_FAR_ALL = 1400 << 10,
-    BANDS_ROWS_MOST = 16,               /* of a band */
-    BANDS_PIECE_LEAST = 8,              /* rows, or of squares */
+    BANDS_FAR_FROM = 700 << 10,
+    BANDS_FAR_ALL = 1400 << 10,
+    BANDS_ROWS_MOST = 16,  /* of a band */
+    BANDS_PIECE_LEAST = 8, /* rows, or of squares */
 };
 /* Nanoseconds: of a byte that is written and read far away instead of near, of a product, and of one band's step. */
-#define BANDS_BYTE_NS 0.04
+#define BANDS_BYTE_NS    0.04
 #define BANDS_PRODUCT_NS 0.0125
-#define BANDS_START_NS 400.0
+#define BANDS_START_NS   400.0
 
 /* ---- models/attention.c: what the two algorithms take beside products, fitted to the times of both on all backends */
 enum {
     /* As products, since kernels that are faster at these are so at exponentials: a score, and a row of them. */
-    ATTENTION_SCORE_PRODUCTS = 32, ATTENTION_ROW_PRODUCTS = 5000,
+    ATTENTION_SCORE_PRODUCTS = 32,
+    ATTENTION_ROW_PRODUCTS = 5000,
     /* As bytes that are read or written. Of each number of k and v: to pack it, for vme_matmul to pack it, to read
      * it. Of each score: to go to the second cache and back, and to be a dot product by itself; of so many rows at
      * most vme_matmul makes these. */
-    ATTENTION_PACKED_BYTES = 4, ATTENTION_MATMUL_BYTES = 2, ATTENTION_READ_BYTES = 1,
-    ATTENTION_SCORE_BYTES = 3, ATTENTION_DOT_BYTES = 14, ATTENTION_DOT_ROWS = 16,
+    ATTENTION_PACKED_BYTES = 4,
+    ATTENTION_MATMUL_BYTES = 2,
+    ATTENTION_READ_BYTES = 1,
+    ATTENTION_SCORE_BYTES = 3,
+    ATTENTION_DOT_BYTES = 14,
+    ATTENTION_DOT_ROWS = 16,
 };
 
 /* ---- models/rates.c: fixed choices go by the built-in rates */
 enum {
-    RATES_ROWS_LEAST = 4,               /* a tile takes as long as one of so many rows at least */
-    RATES_TILE_ROWS = 2,                /* and each as long as so many rows more */
-    RATES_START_NS = 500,               /* of a step */
+    RATES_ROWS_LEAST = 4, /* a tile takes as long as one of so many rows at least */
+    RATES_TILE_ROWS = 2,  /* and each as long as so many rows more */
+    RATES_START_NS = 500, /* of a step */
 };
-#define RATES_TILE 2.5                  /* products of a tile's column in a nanosecond: one each tick at 2.5 GHz */
+#define RATES_TILE 2.5 /* products of a tile's column in a nanosecond: one each tick at 2.5 GHz */
 /* Winograd's points, as products: their ratios were measured on several machines. */
-#define RATES_POINT_2 14
-#define RATES_POINT_4 18
-#define RATES_WEIGHT_BYTES 12           /* a nanosecond */
-#define RATES_BYTES 10
-#define RATES_FARTHER 2.0               /* a network's weights come from farther than those of a run that is repeated */
+#define RATES_POINT_2      14
+#define RATES_POINT_4      18
+#define RATES_WEIGHT_BYTES 12 /* a nanosecond */
+#define RATES_BYTES        10
+#define RATES_FARTHER      2.0 /* a network's weights come from farther than those of a run that is repeated */
 
 #endif

@@ -6,15 +6,16 @@
 #include <sys/mman.h>
 
 enum {
-    PAGE = 2 << 20,                         /* a huge page: fewer page faults and TLB misses */
-    SPARES = 8, SPARES_MOST = 160 << 20,    /* kept in the whole process: blocks, and their bytes */
+    PAGE = 2 << 20, /* a huge page: fewer page faults and TLB misses */
+    SPARES = 8,
+    SPARES_MOST = 160 << 20, /* kept in the whole process: blocks, and their bytes */
 };
 
 static struct spare {
     char *data;
     size_t size;
     const vme_context *context;
-} spares[SPARES];                   /* the newest last */
+} spares[SPARES]; /* the newest last */
 static int spare_count;
 static size_t spare_bytes;
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -55,7 +56,7 @@ void *vme_pages_new(const vme_context *context, size_t bytes, bool zeroed, size_
     if (before > 0)
         munmap(mapped, before);
     munmap(data + size, PAGE - before);
-    madvise(data, size, MADV_HUGEPAGE);        /* a hint: without it only slower */
+    madvise(data, size, MADV_HUGEPAGE); /* a hint: without it only slower */
     *pages = size;
     return data;
 }

@@ -1,15 +1,15 @@
 /* The process's one thread pool: dividing an operator's work among the calling thread and helpers.
  *
- * A job is a range of pieces on its caller's stack, taken in order, or from the parts that threads have to themselves and then from others'.
- * The caller always works itself; helpers take pieces of listed jobs while fewer threads work than the pool may use, and leave between two
- * pieces when more callers have come. So many callers at once have a core each and no helpers, a single one has all cores. What a piece
- * computes never depends on who computes it.
+ * A job is a range of pieces on its caller's stack, taken in order, or from the parts that threads have to themselves
+ * and then from others'. The caller always works itself; helpers take pieces of listed jobs while fewer threads work
+ * than the pool may use, and leave between two pieces when more callers have come. So many callers at once have a core
+ * each and no helpers, a single one has all cores. What a piece computes never depends on who computes it.
  *
- * Helpers start when a job first wants one. An idle one spins a little (less and less while that finds nothing), then sleeps. Waking
- * one costs its caller as much as some products take, so a job of several pieces does the first and wakes helpers when the others are
- * worth it; those that spin come at once. A woken helper keeps off its caller's core, which a scheduler that packs threads on few cores
- * would give it. A forked child starts without any. Everything shared is under one lock, taken twice a job and twice a helper's visit;
- * single pieces never touch it. */
+ * Helpers start when a job first wants one. An idle one spins a little (less and less while that finds nothing), then
+ * sleeps. Waking one costs its caller as much as some products take, so a job of several pieces does the first and
+ * wakes helpers when the others are worth it; those that spin come at once. A woken helper keeps off its caller's core,
+ * which a scheduler that packs threads on few cores would give it. A forked child starts without any. Everything shared
+ * is under one lock, taken twice a job and twice a helper's visit; single pieces never touch it. */
 #include "runtime/cores.h"
 #include "runtime/pool.h"
 
@@ -20,10 +20,13 @@
 #include <time.h>
 
 enum {
-    PARTS_MOST = 8,             /* that threads have to themselves */
-    HELPERS_MOST = 255, HELPER_STACK = 256 << 10, SPINS_MOST = 1 << 10, SPINS_LEAST = 1 << 4,
-    TRIED_LEAST = 4,            /* pieces of a job that does one before it wakes helpers */
-    WAKING_NS = 100000,         /* of work left: half of it is gained, and the waking and the way to a core lost */
+    PARTS_MOST = 8, /* that threads have to themselves */
+    HELPERS_MOST = 255,
+    HELPER_STACK = 256 << 10,
+    SPINS_MOST = 1 << 10,
+    SPINS_LEAST = 1 << 4,
+    TRIED_LEAST = 4,    /* pieces of a job that does one before it wakes helpers */
+    WAKING_NS = 100000, /* of work left: half of it is gained, and the waking and the way to a core lost */
 };
 
 struct job {
@@ -31,15 +34,19 @@ struct job {
     vme_body *body;
     void *argument;
     int64_t count, grain;
-    vme_wishes wishes;              /* its caller's */
-    int parts;                      /* of the range: each begins where the one before it ends */
-    struct { _Atomic int64_t next; int64_t end; } part[PARTS_MOST];      /* next: the first element that nobody has taken */
-    atomic_bool ended;              /* a piece failed, or the context was stopped */
-    atomic_int helpers;             /* at work on it; changes under the lock */
-    bool listed, called, waiting;   /* under the lock: helpers may join; sleeping ones were woken; the caller sleeps until they have left */
+    vme_wishes wishes; /* its caller's */
+    int parts;         /* of the range: each begins where the one before it ends */
+    struct {
+        _Atomic int64_t next;
+        int64_t end;
+    } part[PARTS_MOST];           /* next: the first element that nobody has taken */
+    atomic_bool ended;            /* a piece failed, or the context was stopped */
+    atomic_int helpers;           /* at work on it; changes under the lock */
+    bool listed, called, waiting; /* under the lock: helpers may join; sleeping ones were woken; the caller sleeps until
+                                     they have left */
     struct job *previous, *following;
-    int core;                       /* that its caller was on when it was listed */
-    int64_t left_first, first_ns;   /* pieces that were left when it was first looked at, and when; 0: not yet */
+    int core;                     /* that its caller was on when it was listed */
+    int64_t left_first, first_ns; /* pieces that were left when it was first looked at, and when; 0: not yet */
     /* under the lock: the lowest piece that failed, so that what the caller hears does not depend on who was faster */
     int64_t failed_at;
     vme_status status;
@@ -50,22 +57,23 @@ struct job {
 struct helper {
     pthread_t thread;
     pthread_cond_t woken;
-    bool sleeping;                  /* nobody has woken it yet */
-    int spinning_on;                /* a core, or CORE_NONE */
+    bool sleeping;   /* nobody has woken it yet */
+    int spinning_on; /* a core, or CORE_NONE */
     core_avoided avoided;
 };
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t left;            /* a helper left a job whose caller waits */
-    _Atomic(struct job *) first;    /* of the listed ones; changes under the lock */
-    int started;                    /* helpers */
+    pthread_cond_t left;         /* a helper left a job whose caller waits */
+    _Atomic(struct job *) first; /* of the listed ones; changes under the lock */
+    int started;                 /* helpers */
     struct helper helpers[HELPERS_MOST];
     bool closing;
     atomic_int sleeping, spinning;
-    atomic_int working;             /* threads at work on jobs of several pieces, callers and helpers */
-    atomic_int most;                /* that may be; 0: not asked yet */
-    _Alignas(VME_ALIGNMENT) atomic_uint listings;       /* counts, so that spinning helpers see a new one; alone in its line */
+    atomic_int working; /* threads at work on jobs of several pieces, callers and helpers */
+    atomic_int most;    /* that may be; 0: not asked yet */
+    _Alignas(VME_ALIGNMENT)
+        atomic_uint listings; /* counts, so that spinning helpers see a new one; alone in its line */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
 
 static int cores(void)
@@ -95,7 +103,7 @@ vme_status vme_threads_set(int threads)
     return VME_OK;
 }
 
-static _Thread_local int worker;    /* of a helper: its number, from 1 */
+static _Thread_local int worker; /* of a helper: its number, from 1 */
 _Thread_local vme_wishes vme_wished;
 
 int vme_worker(void) { return worker; }
@@ -169,18 +177,23 @@ static bool do_piece(struct job *job)
 }
 
 /* Helpers that may work on it at once. */
-static int helpers_most(const struct job *job) { return (job->wishes.threads == 0 ? vme_threads() : job->wishes.threads) - 1; }
+static int helpers_most(const struct job *job)
+{
+    return (job->wishes.threads == 0 ? vme_threads() : job->wishes.threads) - 1;
+}
 
 static bool wants_help(const struct job *job)
 {
-    return atomic_load_explicit(&job->helpers, memory_order_relaxed) < helpers_most(job) && !atomic_load_explicit(&job->ended, memory_order_relaxed)
-           && left_of(job) > 0;
+    return atomic_load_explicit(&job->helpers, memory_order_relaxed) < helpers_most(job)
+           && !atomic_load_explicit(&job->ended, memory_order_relaxed) && left_of(job) > 0;
 }
 
 static uint64_t thread_cpu_ns(void)
 {
     struct timespec now;
-    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0 ? (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec : 0;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0
+               ? (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec
+               : 0;
 }
 
 /* ---- helpers */
@@ -200,7 +213,7 @@ static struct job *join(void)
 
 static void help(struct job *job)
 {
-    vme_context *context = job->context;        /* its caller waits in it until this helper has left */
+    vme_context *context = job->context; /* its caller waits in it until this helper has left */
     uint64_t before = thread_cpu_ns();
     {
         VME_FLUSHING_IF(context->flags | job->wishes.flags);
@@ -216,7 +229,7 @@ static void help(struct job *job)
     pthread_mutex_lock(&pool.lock);
     atomic_fetch_sub(&pool.working, 1);
     bool waiting = job->waiting;
-    if (atomic_fetch_sub(&job->helpers, 1) == 1 && waiting)     /* from here on the job may be gone */
+    if (atomic_fetch_sub(&job->helpers, 1) == 1 && waiting) /* from here on the job may be gone */
         pthread_cond_broadcast(&pool.left);
     pthread_mutex_unlock(&pool.lock);
 }
@@ -254,7 +267,7 @@ static void *helper(void *number)
         }
         self->sleeping = true;
         atomic_fetch_add(&pool.sleeping, 1);
-        if (atomic_load(&pool.listings) == seen)        /* announce() takes no lock */
+        if (atomic_load(&pool.listings) == seen) /* announce() takes no lock */
             while (!pool.closing && self->sleeping)
                 pthread_cond_wait(&self->woken, &pool.lock);
         if (self->sleeping) {
@@ -334,8 +347,8 @@ static void list(struct job *job)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* Wakes `wanted` helpers for a job (NULL: the first one), less those that are awake, and starts new ones where there are too few. They
- * keep off its caller's core. */
+/* Wakes `wanted` helpers for a job (NULL: the first one), less those that are awake, and starts new ones where there
+ * are too few. They keep off its caller's core. */
 static void wake(int wanted, const struct job *job)
 {
     unsigned char woken[HELPERS_MOST];
@@ -347,7 +360,8 @@ static void wake(int wanted, const struct job *job)
     for (int i = 0; i < pool.started; i++)
         if (pool.helpers[i].spinning_on != CORE_NONE) {
             if (pool.helpers[i].spinning_on == core)
-                core_avoid(pool.helpers[i].thread, &pool.helpers[i].avoided, core);     /* it does not run, the caller does */
+                core_avoid(pool.helpers[i].thread, &pool.helpers[i].avoided,
+                           core); /* it does not run, the caller does */
             wanted--;
         }
     for (int i = 0; i < pool.started && count < wanted; i++)
@@ -364,15 +378,12 @@ static void wake(int wanted, const struct job *job)
         pthread_cond_signal(&pool.helpers[woken[--count]].woken);
 }
 
-static int64_t pieces_left(const struct job *job)
-{
-    return (left_of(job) + job->grain - 1) / job->grain;
-}
+static int64_t pieces_left(const struct job *job) { return (left_of(job) + job->grain - 1) / job->grain; }
 
 /* Wakes as many as the job can use and the machine has cores for. */
 static void call_helpers(struct job *job)
 {
-    int64_t pieces = pieces_left(job) - 1;      /* beside the caller's own next one */
+    int64_t pieces = pieces_left(job) - 1; /* beside the caller's own next one */
     int free = vme_threads() - atomic_load(&pool.working);
     int wanted = pieces < free ? (int)pieces : free;
     wake(wanted < helpers_most(job) ? wanted : helpers_most(job), job);
@@ -420,7 +431,8 @@ static int64_t now_ns(void)
 static void look_for_help(struct job *job)
 {
     int64_t left = pieces_left(job);
-    if (job->called || left < 2 || atomic_load_explicit(&pool.working, memory_order_relaxed) >= vme_threads() || !wants_help(job))
+    if (job->called || left < 2 || atomic_load_explicit(&pool.working, memory_order_relaxed) >= vme_threads()
+        || !wants_help(job))
         return;
     if (!job->listed)
         list(job);
@@ -464,8 +476,10 @@ static vme_status divided(vme_context *context, int64_t count, int64_t grain, vm
     VME_FLUSHING(context);
     if (count <= grain)
         return body(argument, 0, count);
-    struct job job = {.context = context, .body = body, .argument = argument, .count = count, .grain = grain, .wishes = vme_wished};
-    const int64_t pieces = (count + grain - 1) / grain, threads = helpers_most(&job) + 1, parts = threads < most ? threads : most;
+    struct job job = {
+        .context = context, .body = body, .argument = argument, .count = count, .grain = grain, .wishes = vme_wished};
+    const int64_t pieces = (count + grain - 1) / grain, threads = helpers_most(&job) + 1,
+                  parts = threads < most ? threads : most;
     job.parts = (int)(parts < pieces ? parts : pieces);
     int64_t begin = 0;
     for (int i = 0; i < job.parts; i++) {

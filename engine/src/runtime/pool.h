@@ -1,18 +1,19 @@
 /* What few operators need to know of the pool beside vme_parallel (internal.h).
  *
- * Pieces are taken in order (unless the job is vme_parallel_apart's), and one that was taken is done to its end. So a piece may wait for those before it, with an eye on the
- * stop flag: they are done or somebody is at work on them. */
+ * Pieces are taken in order (unless the job is vme_parallel_apart's), and one that was taken is done to its end. So a
+ * piece may wait for those before it, with an eye on the stop flag: they are done or somebody is at work on them. */
 #ifndef VME_POOL_H
 #define VME_POOL_H
 
 #include "runtime/internal.h"
 
-/* Which of the pool's threads this is: 0 for a caller, else a helper's number from 1. Those at work on one job differ. */
+/* Which of the pool's threads this is: 0 for a caller, else a helper's number from 1. Those at work on one job differ.
+ */
 int vme_worker(void);
 
 /* ---- slots.c */
-/* Items that are done in slots, each with scratch memory of its own: vme_parallel_apart(slots), where whoever has a slot does its part of the items, then
- * what others have left of theirs. */
+/* Items that are done in slots, each with scratch memory of its own: vme_parallel_apart(slots), where whoever has a
+ * slot does its part of the items, then what others have left of theirs. */
 enum { VME_SLOTS_MOST = 16 };
 typedef struct vme_items vme_items;
 /* One slot, on one thread: does each item that it is given. */

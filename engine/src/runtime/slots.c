@@ -6,11 +6,11 @@ struct shared {
     vme_slot_body *body;
     void *argument;
     int64_t slots, items;
-    atomic_llong next[VME_SLOTS_MOST];      /* the first item that none has taken, of each slot's part */
+    atomic_llong next[VME_SLOTS_MOST]; /* the first item that none has taken, of each slot's part */
 };
 struct vme_items {
     struct shared *of;
-    int64_t slot, done;                     /* parts that have none left, from the slot's own on */
+    int64_t slot, done; /* parts that have none left, from the slot's own on */
 };
 
 bool vme_item_next(vme_items *items, int64_t *item)

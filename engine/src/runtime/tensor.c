@@ -7,7 +7,8 @@
 vme_status vme_shape_bytes(vme_dtype dtype, int rank, const int64_t *shape, int64_t *strides, size_t *bytes)
 {
     if (rank < 0 || rank > VME_RANK_MOST)
-        return vme_fail(VME_BAD_SHAPE, "maximum supported dimension for an ndarray is currently %d, found %d", VME_RANK_MOST, rank);
+        return vme_fail(VME_BAD_SHAPE, "maximum supported dimension for an ndarray is currently %d, found %d",
+                        VME_RANK_MOST, rank);
     /* empty arrays count their other sizes too, as in NumPy: (0, 2**62, 2**62) is refused */
     int64_t step = vme_dtype_size(dtype);
     bool empty = false;
@@ -19,8 +20,9 @@ vme_status vme_shape_bytes(vme_dtype dtype, int rank, const int64_t *shape, int6
         if (shape[i] == 0)
             empty = true;
         else if (__builtin_mul_overflow(step, shape[i], &step))
-            return vme_fail(VME_BAD_SHAPE,
-                            "array is too big; `arr.size * arr.dtype.itemsize` is larger than the maximum possible size.");
+            return vme_fail(
+                VME_BAD_SHAPE,
+                "array is too big; `arr.size * arr.dtype.itemsize` is larger than the maximum possible size.");
     }
     *bytes = empty ? 0 : (size_t)step;
     return VME_OK;
@@ -54,8 +56,8 @@ vme_status vme_shape_broadcast(int count, const vme_tensor *const *tensors, int 
                 char text[3][96] = {"", "", ""};
                 for (int s = 0; s < count && s < 3; s++)
                     shape_text(tensors[s], text[s]);
-                return vme_fail(VME_BAD_SHAPE, "operands could not be broadcast together with shapes %s %s %s", text[0], text[1],
-                                text[2]);
+                return vme_fail(VME_BAD_SHAPE, "operands could not be broadcast together with shapes %s %s %s", text[0],
+                                text[1], text[2]);
             }
         }
         out_shape[i] = size;
@@ -83,7 +85,7 @@ void vme_extent(const vme_tensor *tensor, const char **begin, const char **end)
     const char *first = tensor->data, *last = tensor->data;
     *begin = *end = first;
     for (int i = 0; i < tensor->rank; i++)
-        if (tensor->shape[i] == 0)      /* the other sizes, and strides, may be anything */
+        if (tensor->shape[i] == 0) /* the other sizes, and strides, may be anything */
             return;
     for (int i = 0; i < tensor->rank; i++) {
         int64_t span = (tensor->shape[i] - 1) * tensor->strides[i];
@@ -132,8 +134,8 @@ vme_status vme_broadcast_strides(const vme_tensor *in, const vme_tensor *out, in
     }
     if (!fits) {
         char from[96], to[96];
-        return vme_fail(VME_BAD_SHAPE, "could not broadcast input array from shape %s into shape %s", shape_text(in, from),
-                        shape_text(out, to));
+        return vme_fail(VME_BAD_SHAPE, "could not broadcast input array from shape %s into shape %s",
+                        shape_text(in, from), shape_text(out, to));
     }
     return VME_OK;
 }

@@ -1,4 +1,5 @@
-/* Whether a prepared model's values have places of their own in its arena while they live: for tests, which look into models. */
+/* Whether a prepared model's values have places of their own in its arena while they live: for tests, which look into
+ * models. */
 #ifndef TEST_MODEL_ARENA_H
 #define TEST_MODEL_ARENA_H
 
@@ -24,7 +25,7 @@ static bool arena_is_sound(const vme_model *model)
         first[v] = last[v] = -1;
     for (int s = 0, begin = 0, end = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
-        if (step->chain.steps > 0) {            /* whose values all live as long as it */
+        if (step->chain.steps > 0) { /* whose values all live as long as it */
             begin = s;
             end = s + step->chain.steps;
             first[step->chain.scratch] = begin;
@@ -45,7 +46,8 @@ static bool arena_is_sound(const vme_model *model)
     for (int a = 0; a < model->values; a++)
         for (int b = 0; b <= a && first[a] >= 0; b++) {
             const model_value *one = &model->value[a], *other = &model->value[b];
-            if (one->kind != MODEL_COMPUTED || other->kind != MODEL_COMPUTED || first[b] < 0 || one->bytes == 0 || other->bytes == 0)
+            if (one->kind != MODEL_COMPUTED || other->kind != MODEL_COMPUTED || first[b] < 0 || one->bytes == 0
+                || other->bytes == 0)
                 continue;
             if (a == b ? one->offset < 0 || one->offset + one->bytes > (int64_t)model->arena_bytes
                        : first[a] <= last[b] && first[b] <= last[a] && one->offset < other->offset + other->bytes

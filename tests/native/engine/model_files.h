@@ -1,5 +1,5 @@
-/* Model files of tensors of float32, with one input and one output, for tests: model_layout.h lays them out. Names are empty; weights are small whole
- * numbers. */
+/* Model files of tensors of float32, with one input and one output, for tests: model_layout.h lays them out. Names are
+ * empty; weights are small whole numbers. */
 #ifndef TEST_MODEL_FILES_H
 #define TEST_MODEL_FILES_H
 
@@ -20,7 +20,8 @@ static uint32_t constant(int rank, int64_t a, int64_t b, int64_t c, int64_t d)
     CHECK(weights_size + count * 4 + 64 <= sizeof weights);
     for (uint64_t i = 0; i < count; i++)
         memcpy(weights + weights_size + i * 4, &(float){(float)(i % 7) - 3}, 4);
-    model_tensor_record made = {.dtype = VME_FLOAT32, .kind = MODEL_CONSTANT, .data_at = weights_size, .data_size = count * 4};
+    model_tensor_record made = {
+        .dtype = VME_FLOAT32, .kind = MODEL_CONSTANT, .data_at = weights_size, .data_size = count * 4};
     weights_size = (weights_size + count * 4 + 63) / 64 * 64;
     return tensor_add(made, rank, sizes);
 }

@@ -1,5 +1,5 @@
-/* A model file laid out in memory, for tests: tensors, nodes, lists and weights are added in order, model_file_write() makes bytes of them. One at
- * a time: model_file_begin() forgets the one before. */
+/* A model file laid out in memory, for tests: tensors, nodes, lists and weights are added in order, model_file_write()
+ * makes bytes of them. One at a time: model_file_begin() forgets the one before. */
 #ifndef TEST_MODEL_LAYOUT_H
 #define TEST_MODEL_LAYOUT_H
 
@@ -8,7 +8,14 @@
 #include "../check.h"
 #include "models/file.h"
 
-enum { FILE_MOST = 1 << 20, FILE_TENSORS = 96, FILE_NODES = 32, FILE_OPERANDS = 160, FILE_PORTS = 8, FILE_VARYINGS = 512 };
+enum {
+    FILE_MOST = 1 << 20,
+    FILE_TENSORS = 96,
+    FILE_NODES = 32,
+    FILE_OPERANDS = 160,
+    FILE_PORTS = 8,
+    FILE_VARYINGS = 512
+};
 
 static _Alignas(8) unsigned char file[FILE_MOST];
 static size_t file_size;
@@ -16,7 +23,7 @@ static uint64_t weights_size;
 static model_tensor_record tensors[FILE_TENSORS];
 static model_node_record nodes[FILE_NODES];
 static uint32_t operands[FILE_OPERANDS], operand_count, node_count, tensor_count;
-static uint32_t ports[FILE_PORTS], input_count, output_count;           /* inputs, then outputs */
+static uint32_t ports[FILE_PORTS], input_count, output_count; /* inputs, then outputs */
 static model_open_record opens[MODEL_OPEN_MOST];
 static model_varying_record varyings[FILE_VARYINGS];
 static model_term_record terms[FILE_VARYINGS];
@@ -26,7 +33,8 @@ static _Alignas(8) unsigned char weights[FILE_MOST];
 
 static void model_file_begin(void)
 {
-    tensor_count = node_count = operand_count = input_count = output_count = open_count = varying_count = term_count = 0;
+    tensor_count = node_count = operand_count = input_count = output_count = open_count = varying_count = term_count =
+        0;
     weights_size = 0;
     names[0] = 0;
 }

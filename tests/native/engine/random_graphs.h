@@ -4,7 +4,7 @@
 
 #include "random_tensors.h"
 
-enum { RANK = 4 };                       /* of inputs, at most */
+enum { RANK = 4 }; /* of inputs, at most */
 
 static model_node_record *add(uint32_t op, uint32_t inputs, const uint32_t *list, uint32_t out)
 {
@@ -20,7 +20,8 @@ static model_node_record *add(uint32_t op, uint32_t inputs, const uint32_t *list
 static void activation(model_node_record *made)
 {
     const uint32_t op = made->op;
-    made->parameters[ACTIVATION] = below(op == MODEL_CONV || op == MODEL_GEMM ? ACTIVATION_CURVES + CURVES : ACTIVATION_CURVES);
+    made->parameters[ACTIVATION] =
+        below(op == MODEL_CONV || op == MODEL_GEMM ? ACTIVATION_CURVES + CURVES : ACTIVATION_CURVES);
     memcpy(&made->parameters[LOW], (float[2]){-1, 2}, 8);
 }
 
@@ -54,15 +55,19 @@ static bool image_node(uint32_t x, uint32_t op)
     activation(&made);
     if (weighed) {
         out.size[1] = one_in(2) ? in.size[1] : 1 + below(one_in(4) ? 40 : 9);
-        p[GROUPS] = one_in(3) && out.size[1] == in.size[1] ? (int32_t)in.size[1] : one_in(4) && in.size[1] % 2 == 0 && out.size[1] % 2 == 0 ? 2 : 1;
-        shape w = {.rank = 4, .size = {out.size[1], in.size[1] / p[GROUPS], p[KERNEL_H], p[KERNEL_W]}}, b = {.rank = 1, .size = {out.size[1]}};
+        p[GROUPS] = one_in(3) && out.size[1] == in.size[1]                     ? (int32_t)in.size[1]
+                    : one_in(4) && in.size[1] % 2 == 0 && out.size[1] % 2 == 0 ? 2
+                                                                               : 1;
+        shape w = {.rank = 4, .size = {out.size[1], in.size[1] / p[GROUPS], p[KERNEL_H], p[KERNEL_W]}},
+              b = {.rank = 1, .size = {out.size[1]}};
         list[1] = constant_like(VME_FLOAT32, &w, 9);
         inputs = 2 + (uint32_t)below(3);
         if (inputs > 2 && one_in(2))
             list[2] = constant_like(VME_FLOAT32, &b, 9);
         for (int i = 0; i < 10 && inputs == 4 && list[3] == MODEL_ABSENT; i++) {
             uint32_t addend = pick_image();
-            if (addend != MODEL_ABSENT && memcmp(tensors[addend].shape, out.size, 32) == 0 && open_of[addend][0] == out.open[0])
+            if (addend != MODEL_ABSENT && memcmp(tensors[addend].shape, out.size, 32) == 0
+                && open_of[addend][0] == out.open[0])
                 list[3] = addend, is_image[addend] = true;
         }
     } else if (op == MODEL_GLOBAL_AVERAGE_POOL) {
@@ -173,11 +178,13 @@ static void tensor_node(void)
         made->parameters[1] = (int32_t)loop;
         return;
     }
-    case 2: case 3: {
+    case 2:
+    case 3: {
         const int op = below(VME_BINARY_COUNT);
         list[1] = y = pick(one_in(4) ? -1 : dtype, -1, false);
         if (y == MODEL_ABSENT || !broadcast(x, y, &out)
-            || vme_binary_types((vme_binary_op)op, (vme_dtype)dtype, (vme_dtype)tensors[y].dtype, &loop, &result) != VME_OK)
+            || vme_binary_types((vme_binary_op)op, (vme_dtype)dtype, (vme_dtype)tensors[y].dtype, &loop, &result)
+                   != VME_OK)
             return;
         made = add(MODEL_BINARY, 2, list, computed((int)result, &out));
         made->parameters[0] = op;
@@ -191,7 +198,7 @@ static void tensor_node(void)
         list[2] = y = pick(-1, -1, false);
         if (y == MODEL_ABSENT || !broadcast(list[0], x, &out))
             return;
-        uint32_t between = computed(dtype, &out);           /* which nothing makes where the rest does not fit */
+        uint32_t between = computed(dtype, &out); /* which nothing makes where the rest does not fit */
         if (!broadcast(between, y, &out))
             return;
         add(MODEL_WHERE, 3, list, computed(dtype, &out));
@@ -200,7 +207,8 @@ static void tensor_node(void)
     case 5: {
         const int op = below(VME_REDUCE_COUNT);
         int axes = op == VME_ARGMAX || op == VME_ARGMIN ? 1 << axis : below(1 << in.rank);
-        if (vme_reduce_types((vme_reduce_op)op, (vme_dtype)dtype, &loop, &result) != VME_OK || (in.rank == 0 && axes != 0))
+        if (vme_reduce_types((vme_reduce_op)op, (vme_dtype)dtype, &loop, &result) != VME_OK
+            || (in.rank == 0 && axes != 0))
             return;
         for (int d = 0; d < in.rank; d++)
             if (axes >> d & 1)
@@ -290,7 +298,7 @@ static void tensor_node(void)
         if (dtype != VME_FLOAT32 || is_image[x] || in.rank < 2 || in.open[in.rank - 1] != 0)
             return;
         const int64_t depth = in.size[in.rank - 1];
-        if (tensors[x].kind != MODEL_VIEW && one_in(2)) {           /* attention of rows to each other */
+        if (tensors[x].kind != MODEL_VIEW && one_in(2)) { /* attention of rows to each other */
             shape turned = in;
             product strides[MODEL_RANK], last;
             strides_of(&in, strides);
@@ -319,8 +327,7 @@ static void tensor_node(void)
         memcpy(&made->parameters[0], &(float){one_in(4) ? __builtin_nanf("") : 0.5f}, 4);
         return;
     }
-    default:
-        copy_to_halves(x);
+    default: copy_to_halves(x);
     }
 }
 
@@ -347,10 +354,13 @@ static void build(void)
         ports[i] = computed(picture ? VME_FLOAT32 : any_dtype(), &of);
         readable[ports[i]] = true;
     }
-    for (int tries = 1 + below(24); tries > 0 && node_count + 4 < FILE_NODES && operand_count + 12 < FILE_OPERANDS && room(8); tries--) {
-        const uint32_t image = one_in(2) ? pick_image() : MODEL_ABSENT, matrix = one_in(3) ? pick(VME_FLOAT32, 2, false) : MODEL_ABSENT;
-        static const uint32_t ops[] = {MODEL_CONV, MODEL_CONV, MODEL_MAX_POOL, MODEL_GLOBAL_AVERAGE_POOL, MODEL_ADD, MODEL_RELU, MODEL_FLATTEN, MODEL_CLIP,
-                                       MODEL_AVERAGE_POOL, MODEL_CONCAT, MODEL_SLICE, MODEL_SHUFFLE};
+    for (int tries = 1 + below(24);
+         tries > 0 && node_count + 4 < FILE_NODES && operand_count + 12 < FILE_OPERANDS && room(8); tries--) {
+        const uint32_t image = one_in(2) ? pick_image() : MODEL_ABSENT,
+                       matrix = one_in(3) ? pick(VME_FLOAT32, 2, false) : MODEL_ABSENT;
+        static const uint32_t ops[] = {MODEL_CONV,         MODEL_CONV,   MODEL_MAX_POOL, MODEL_GLOBAL_AVERAGE_POOL,
+                                       MODEL_ADD,          MODEL_RELU,   MODEL_FLATTEN,  MODEL_CLIP,
+                                       MODEL_AVERAGE_POOL, MODEL_CONCAT, MODEL_SLICE,    MODEL_SHUFFLE};
         if (image != MODEL_ABSENT)
             image_node(image, ops[below((int)(sizeof ops / sizeof *ops))]);
         else if (matrix != MODEL_ABSENT && one_in(2))

@@ -1,4 +1,5 @@
-/* Tensors of random model files, for test_model_fuzz.c: inputs, constants, values and views, of sizes that are numbers or open. Everything follows from one seed. */
+/* Tensors of random model files, for test_model_fuzz.c: inputs, constants, values and views, of sizes that are numbers
+ * or open. Everything follows from one seed. */
 #ifndef TEST_RANDOM_TENSORS_H
 #define TEST_RANDOM_TENSORS_H
 
@@ -6,7 +7,7 @@
 
 #include "model_layout.h"
 
-enum { LARGEST = 1 << 13 };             /* elements of a tensor */
+enum { LARGEST = 1 << 13 }; /* elements of a tensor */
 
 static uint64_t state, seed_now;
 
@@ -21,14 +22,22 @@ static bool one_in(int most) { return below(most) == 0; }
 /* Each size is a number, or an open size, whose number is in `open_of` plus 1. */
 static int8_t open_of[FILE_TENSORS][MODEL_RANK];
 static bool readable[FILE_TENSORS], is_image[FILE_TENSORS], is_viewed[FILE_TENSORS];
-static int64_t open_size[MODEL_OPEN_MOST];          /* at which the file's numbers are */
+static int64_t open_size[MODEL_OPEN_MOST]; /* at which the file's numbers are */
 
-typedef struct shape { int rank; int64_t size[MODEL_RANK]; int8_t open[MODEL_RANK]; } shape;
-typedef struct product { int64_t factor; uint8_t exponents[MODEL_OPEN_MOST]; } product;
+typedef struct shape {
+    int rank;
+    int64_t size[MODEL_RANK];
+    int8_t open[MODEL_RANK];
+} shape;
+typedef struct product {
+    int64_t factor;
+    uint8_t exponents[MODEL_OPEN_MOST];
+} product;
 
 static bool room(int more)
 {
-    return tensor_count + (uint32_t)more < FILE_TENSORS && varying_count + 17u * (uint32_t)more < FILE_VARYINGS && weights_size < FILE_MOST / 8;
+    return tensor_count + (uint32_t)more < FILE_TENSORS && varying_count + 17u * (uint32_t)more < FILE_VARYINGS
+           && weights_size < FILE_MOST / 8;
 }
 
 static void vary(uint32_t tensor, uint32_t place, product number)
@@ -41,7 +50,8 @@ static void vary(uint32_t tensor, uint32_t place, product number)
     model_term_record term = {.factor = number.factor};
     memcpy(term.exponents, number.exponents, sizeof term.exponents);
     terms[term_count] = term;
-    varyings[varying_count++] = (model_varying_record){.tensor = tensor, .place = place, .first_term = term_count++, .terms = 1, .label_size = 1};
+    varyings[varying_count++] = (model_varying_record){
+        .tensor = tensor, .place = place, .first_term = term_count++, .terms = 1, .label_size = 1};
 }
 
 static product times(product number, const shape *of, int d)
@@ -81,7 +91,10 @@ static shape shape_of(uint32_t tensor)
     return made;
 }
 
-static uint32_t computed(int dtype, const shape *of) { return add_tensor((model_tensor_record){.dtype = (uint32_t)dtype}, of); }
+static uint32_t computed(int dtype, const shape *of)
+{
+    return add_tensor((model_tensor_record){.dtype = (uint32_t)dtype}, of);
+}
 
 static bool is_fixed(const shape *of)
 {
@@ -125,7 +138,8 @@ static uint32_t constant_like(int dtype, const shape *of, int64_t most)
 {
     const int64_t count = elements(of->size, of->rank), bytes = count * vme_dtype_size((vme_dtype)dtype);
     CHECK(weights_size + (uint64_t)bytes + 64 <= sizeof weights * 3 / 4);
-    model_tensor_record made = {.dtype = (uint32_t)dtype, .kind = MODEL_CONSTANT, .data_at = weights_size, .data_size = (uint64_t)bytes};
+    model_tensor_record made = {
+        .dtype = (uint32_t)dtype, .kind = MODEL_CONSTANT, .data_at = weights_size, .data_size = (uint64_t)bytes};
     fill((char *)weights + weights_size, count, dtype, most);
     weights_size = (weights_size + (uint64_t)bytes + 63) / 64 * 64;
     return add_tensor(made, of);
@@ -137,9 +151,10 @@ static uint32_t base_of(uint32_t tensor) { return tensors[tensor].kind == MODEL_
 static uint32_t pick(int dtype, int rank, bool plain)
 {
     for (int i = 0; i < 30; i++) {
-        uint32_t t = one_in(3) ? (uint32_t)below((int)tensor_count) : tensor_count - 1 - (uint32_t)below(tensor_count < 8 ? (int)tensor_count : 8);
-        if (readable[base_of(t)] && (dtype < 0 || tensors[t].dtype == (uint32_t)dtype) && (rank < 0 || tensors[t].rank == (uint32_t)rank)
-            && (!plain || !is_image[t]))
+        uint32_t t = one_in(3) ? (uint32_t)below((int)tensor_count)
+                               : tensor_count - 1 - (uint32_t)below(tensor_count < 8 ? (int)tensor_count : 8);
+        if (readable[base_of(t)] && (dtype < 0 || tensors[t].dtype == (uint32_t)dtype)
+            && (rank < 0 || tensors[t].rank == (uint32_t)rank) && (!plain || !is_image[t]))
             return t;
     }
     return MODEL_ABSENT;
@@ -149,7 +164,8 @@ static uint32_t pick_image(void)
 {
     for (int i = 0; i < 20; i++) {
         uint32_t t = pick(VME_FLOAT32, 4, false);
-        if (t != MODEL_ABSENT && tensors[t].kind == MODEL_COMPUTED && !is_viewed[t] && open_of[t][1] + open_of[t][2] + open_of[t][3] == 0)
+        if (t != MODEL_ABSENT && tensors[t].kind == MODEL_COMPUTED && !is_viewed[t]
+            && open_of[t][1] + open_of[t][2] + open_of[t][3] == 0)
             return t;
     }
     return MODEL_ABSENT;
@@ -191,7 +207,8 @@ static void strides_of(const shape *of, product *strides)
 
 static uint32_t view(uint32_t base, const shape *of, product offset, const product *strides)
 {
-    model_tensor_record record = {.dtype = tensors[base].dtype, .kind = MODEL_VIEW, .base = base, .offset = worked_out(offset)};
+    model_tensor_record record = {
+        .dtype = tensors[base].dtype, .kind = MODEL_VIEW, .base = base, .offset = worked_out(offset)};
     for (int d = 0; d < of->rank; d++)
         record.strides[d] = worked_out(strides[d]);
     uint32_t made = add_tensor(record, of);

@@ -1,6 +1,7 @@
-/* Steps done by bands of rows: random chains of windows, sums, parts and concatenations give the same bytes with and without bands, by one thread and by
- * two, on every backend, for one image and several. So does a network that is large enough for bands to be chosen; each of its steps has its time. Memory
- * that is refused and stops end it as anything else.
+/* Steps done by bands of rows: random chains of windows, sums, parts and concatenations give the same bytes with and
+ * without bands, by one thread and by two, on every backend, for one image and several. So does a network that is large
+ * enough for bands to be chosen; each of its steps has its time. Memory that is refused and stops end it as anything
+ * else.
  *
  *   test_bands [seed [rounds]]       the seed of a failure is printed
  */
@@ -71,7 +72,8 @@ static uint32_t one_more(const uint32_t *values, int count, uint32_t x)
             list[2] = constant(1, c, 0, 0, 0);
         }
         for (int i = 0; i < count && inputs == 3; i++)
-            if (tensors[values[i]].shape[1] == c && tensors[values[i]].shape[2] == h && tensors[values[i]].shape[3] == w) {
+            if (tensors[values[i]].shape[1] == c && tensors[values[i]].shape[2] == h
+                && tensors[values[i]].shape[3] == w) {
                 inputs = 4;
                 list[3] = values[i];
             }
@@ -93,7 +95,8 @@ static uint32_t one_more(const uint32_t *values, int count, uint32_t x)
         inputs = 0;
         c = 0;
         for (int i = 0; i < count && inputs < 3; i++)
-            if (tensors[values[i]].shape[2] == h && tensors[values[i]].shape[3] == w && c + tensors[values[i]].shape[1] < 80) {
+            if (tensors[values[i]].shape[2] == h && tensors[values[i]].shape[3] == w
+                && c + tensors[values[i]].shape[1] < 80) {
                 list[inputs++] = values[i];
                 c += tensors[values[i]].shape[1];
             }
@@ -125,10 +128,13 @@ static void random_network(void)
 static void large_network(void)
 {
     model_file_begin();
-    uint32_t x = value(4, 1, 3, 113, 113), stem = value(4, 1, 64, 111, 111), pooled = value(4, 1, 64, 55, 55), wide = value(4, 1, 96, 55, 55);
-    uint32_t each = value(4, 1, 96, 55, 55), narrow = value(4, 1, 16, 55, 55), left = value(4, 1, 64, 55, 55), right = value(4, 1, 64, 55, 55);
+    uint32_t x = value(4, 1, 3, 113, 113), stem = value(4, 1, 64, 111, 111), pooled = value(4, 1, 64, 55, 55),
+             wide = value(4, 1, 96, 55, 55);
+    uint32_t each = value(4, 1, 96, 55, 55), narrow = value(4, 1, 16, 55, 55), left = value(4, 1, 64, 55, 55),
+             right = value(4, 1, 64, 55, 55);
     uint32_t both = value(4, 1, 128, 55, 55), y = value(4, 1, 8, 55, 55);
-    uint32_t w = constant(4, 64, 3, 3, 3), expand = constant(4, 96, 64, 1, 1), depthwise = constant(4, 96, 1, 3, 3), project = constant(4, 16, 96, 1, 1);
+    uint32_t w = constant(4, 64, 3, 3, 3), expand = constant(4, 96, 64, 1, 1), depthwise = constant(4, 96, 1, 3, 3),
+             project = constant(4, 16, 96, 1, 1);
     uint32_t one = constant(4, 64, 16, 1, 1), three = constant(4, 64, 16, 3, 3), last = constant(4, 8, 128, 1, 1);
     window(node(MODEL_CONV, 2, (uint32_t[]){x, w, stem}), 3, 0);
     model_node_record *pool = node(MODEL_MAX_POOL, 1, (uint32_t[]){stem, pooled});
@@ -170,7 +176,8 @@ static vme_status run(vme_bands bands, int threads, float *to, int *chains, uint
     vme_port ports_of[2];
     int64_t strides[2][VME_RANK_MOST];
     size_t bytes;
-    vme_status status = vme_model_prepare(context, file, file_size, &(vme_model_options){.fixed = true, .bands = bands}, &model);
+    vme_status status =
+        vme_model_prepare(context, file, file_size, &(vme_model_options){.fixed = true, .bands = bands}, &model);
     if (status != VME_OK)
         return status;
     CHECK(arena_is_sound(model));
@@ -186,8 +193,9 @@ static vme_status run(vme_bands bands, int threads, float *to, int *chains, uint
     status = vme_session_new(context, model, &session);
     if (status == VME_OK)
         status = vme_session_options(session, threads, 0);
-    for (int again = 0; status == VME_OK && again < 2; again++)     /* what a run leaves is no matter for the next one */
-        status = ns == NULL ? vme_session_run(session, &inputs, &outputs) : vme_session_profile(session, &inputs, &outputs, ns);
+    for (int again = 0; status == VME_OK && again < 2; again++) /* what a run leaves is no matter for the next one */
+        status = ns == NULL ? vme_session_run(session, &inputs, &outputs)
+                            : vme_session_profile(session, &inputs, &outputs, ns);
     vme_session_free(session);
     vme_model_unref(model);
     return status;
@@ -235,7 +243,7 @@ int main(int count, char **arguments)
     uint64_t ns[FILE_NODES] = {0};
     CHECK(run(VME_BANDS_WHERE_THEY_PAY, 2, made[1], &chains, ns) == VME_OK);
     for (int s = 0; s < 11; s++)
-        CHECK((s == 8) == (ns[s] < 100));               /* the concatenation takes no time */
+        CHECK((s == 8) == (ns[s] < 100)); /* the concatenation takes no time */
     charges = 0;
     CHECK(run(VME_BANDS_WHERE_THEY_PAY, 1, made[1], &chains, NULL) == VME_OK);
     const int least = charges;

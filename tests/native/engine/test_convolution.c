@@ -1,6 +1,7 @@
-/* Every algorithm for convolutions on every backend against sums in float64: sizes that fill no tile and no square, padding, several images,
- * addends, values with wider margins than are asked for and channels of others beside theirs. The same bytes on any number of threads. Where polls are counted (run.sh none),
- * a run is stopped at each of its first looks at the flag, and at many later ones. */
+/* Every algorithm for convolutions on every backend against sums in float64: sizes that fill no tile and no square,
+ * padding, several images, addends, values with wider margins than are asked for and channels of others beside theirs.
+ * The same bytes on any number of threads. Where polls are counted (run.sh none), a run is stopped at each of its first
+ * looks at the flag, and at many later ones. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,16 +11,32 @@
 #include "models/model.h"
 #include "models/tuning.h"
 
-typedef struct shape { int64_t n, c, h, w, o; int window, stride, pad, margin; bool addend, relu; } shape;
+typedef struct shape {
+    int64_t n, c, h, w, o;
+    int window, stride, pad, margin;
+    bool addend, relu;
+} shape;
 static const shape shapes[] = {
-    {1, 5, 13, 17, 7, 3, 1, 1, 0, false, false}, {1, 16, 8, 8, 32, 3, 1, 0, 0, true, true}, {2, 33, 7, 7, 47, 3, 1, 1, 1, true, false},
-    {1, 1, 1, 1, 1, 3, 1, 1, 0, false, true}, {1, 3, 3, 3, 2, 3, 1, 0, 0, false, false}, {3, 20, 1, 9, 40, 3, 1, 1, 2, true, true},
-    {1, 400, 5, 6, 33, 3, 1, 1, 0, false, true}, {1, 64, 30, 30, 64, 3, 1, 1, 0, true, true}, {1, 3, 29, 31, 40, 7, 2, 3, 0, false, true},
-    {2, 70, 7, 7, 70, 1, 1, 0, 0, true, true}, {1, 17, 15, 15, 65, 5, 1, 2, 0, false, false}, {1, 40, 14, 21, 33, 3, 2, 1, 1, true, true},
+    {1, 5, 13, 17, 7, 3, 1, 1, 0, false, false},
+    {1, 16, 8, 8, 32, 3, 1, 0, 0, true, true},
+    {2, 33, 7, 7, 47, 3, 1, 1, 1, true, false},
+    {1, 1, 1, 1, 1, 3, 1, 1, 0, false, true},
+    {1, 3, 3, 3, 2, 3, 1, 0, 0, false, false},
+    {3, 20, 1, 9, 40, 3, 1, 1, 2, true, true},
+    {1, 400, 5, 6, 33, 3, 1, 1, 0, false, true},
+    {1, 64, 30, 30, 64, 3, 1, 1, 0, true, true},
+    {1, 3, 29, 31, 40, 7, 2, 3, 0, false, true},
+    {2, 70, 7, 7, 70, 1, 1, 0, 0, true, true},
+    {1, 17, 15, 15, 65, 5, 1, 2, 0, false, false},
+    {1, 40, 14, 21, 33, 3, 2, 1, 1, true, true},
     {2, 16, 50, 61, 24, 3, 1, 1, 0, false, true},
     /* products of matrices: odd halves, several blocks of channels and of rows, an odd number of slivers, few rows */
-    {1, 37, 13, 13, 97, 1, 1, 0, 0, false, true}, {1, 1601, 1, 3, 65, 1, 1, 0, 0, true, false}, {1, 5, 1, 1, 40, 1, 1, 0, 0, false, false},
-    {1, 64, 17, 20, 130, 1, 1, 0, 0, true, true}, {3, 770, 5, 4, 64, 1, 1, 0, 0, false, true}, {1, 2, 1, 2, 33, 1, 1, 0, 0, true, true},
+    {1, 37, 13, 13, 97, 1, 1, 0, 0, false, true},
+    {1, 1601, 1, 3, 65, 1, 1, 0, 0, true, false},
+    {1, 5, 1, 1, 40, 1, 1, 0, 0, false, false},
+    {1, 64, 17, 20, 130, 1, 1, 0, 0, true, true},
+    {3, 770, 5, 4, 64, 1, 1, 0, 0, false, true},
+    {1, 2, 1, 2, 33, 1, 1, 0, 0, true, true},
     {1, 96, 1, 31, 100, 1, 1, 0, 1, true, true},
 };
 
@@ -39,7 +56,17 @@ static float number(void)
 
 static int64_t lay_out(model_value *value, int64_t n, int64_t c, int64_t h, int64_t w, int64_t margin, int64_t offset)
 {
-    *value = (model_value){.rank = 4, .n = n, .c = c, .h = h, .w = w, .top = margin, .left = margin, .bottom = margin, .right = margin, .offset = offset, .within = -1};
+    *value = (model_value){.rank = 4,
+                           .n = n,
+                           .c = c,
+                           .h = h,
+                           .w = w,
+                           .top = margin,
+                           .left = margin,
+                           .bottom = margin,
+                           .right = margin,
+                           .offset = offset,
+                           .within = -1};
     value->pixel = c + 3 * margin;
     value->row = (w + 2 * margin) * value->pixel;
     value->image = (h + 2 * margin) * value->row;
@@ -47,7 +74,8 @@ static int64_t lay_out(model_value *value, int64_t n, int64_t c, int64_t h, int6
     return offset + value->bytes;
 }
 
-/* The pixels are numbers and the margin is 0, of a value that is read; what is written is filled with what must not stay. */
+/* The pixels are numbers and the margin is 0, of a value that is read; what is written is filled with what must not
+ * stay. */
 static void fill(const model_value *value, bool read)
 {
     float *data = (float *)(arena + value->offset);
@@ -62,14 +90,16 @@ static void fill(const model_value *value, bool read)
 
 static void prepare(const shape *it)
 {
-    int64_t h = (it->h + 2 * it->pad - it->window) / it->stride + 1, w = (it->w + 2 * it->pad - it->window) / it->stride + 1;
+    int64_t h = (it->h + 2 * it->pad - it->window) / it->stride + 1,
+            w = (it->w + 2 * it->pad - it->window) / it->stride + 1;
     int64_t size = lay_out(&values[0], it->n, it->c, it->h, it->w, it->pad + it->margin, 0);
     size = lay_out(&values[1], it->n, it->o, h, w, it->margin, size);
     size = lay_out(&values[2], it->n, it->o, h, w, it->margin * 2, size);
     int64_t k = it->c * it->window * it->window;
     step = (model_step){.kind = STEP_CONV, .in = 0, .out = 1, .addend = it->addend ? 2 : -1, .scratch = 3, .k = k};
     step.bounds = (vme_bounds){it->relu ? 0 : -INFINITY, INFINITY};
-    const int32_t p[PARAMETERS_USED] = {it->window, it->window, it->stride, it->stride, it->pad, it->pad, it->pad, it->pad, 1, 1, 1, it->relu};
+    const int32_t p[PARAMETERS_USED] = {it->window, it->window, it->stride, it->stride, it->pad, it->pad,
+                                        it->pad,    it->pad,    1,          1,          1,       it->relu};
     memcpy(step.p, p, sizeof p);
     int64_t scratch = 0;
     model.fixed = true;
@@ -94,10 +124,7 @@ static void prepare(const shape *it)
     memset(arena + size, 0xff, (size_t)scratch);
 }
 
-static void release(void)
-{
-    free(arena), free(weights), free(bias), free(step.weights), free(made), free(again);
-}
+static void release(void) { free(arena), free(weights), free(bias), free(step.weights), free(made), free(again); }
 
 /* max|a - b| / max|b| of what was made, b in float64 */
 static double error_of(const shape *it)
@@ -111,7 +138,8 @@ static double error_of(const shape *it)
                     double sum = bias[o];
                     for (int64_t i = 0; i < it->window; i++)
                         for (int64_t j = 0; j < it->window; j++) {
-                            const float *from = model_pixel(in, arena, n, y * it->stride - it->pad + i, x * it->stride - it->pad + j);
+                            const float *from =
+                                model_pixel(in, arena, n, y * it->stride - it->pad + i, x * it->stride - it->pad + j);
                             for (int64_t c = 0; c < it->c; c++)
                                 sum += (double)from[c] * weights[((o * it->c + c) * it->window + i) * it->window + j];
                         }
@@ -141,14 +169,15 @@ static void one(const shape *it, int backend, int algorithm)
     CHECK(convolution_run(context, &model, &step, arena) == VME_OK);
     double error = error_of(it), most = step.algorithm == CONVOLUTION_DIRECT ? 2e-6 : 1e-5;
     if (!(error <= most)) {
-        fprintf(stderr, "%s, %s: %lldx%lldx%lldx%lld, %lld outputs: wrong by %g\n", vme_backend_name(backend), vme_algorithm_name(algorithm),
-                (long long)it->n, (long long)it->c, (long long)it->h, (long long)it->w, (long long)it->o, error);
+        fprintf(stderr, "%s, %s: %lldx%lldx%lldx%lld, %lld outputs: wrong by %g\n", vme_backend_name(backend),
+                vme_algorithm_name(algorithm), (long long)it->n, (long long)it->c, (long long)it->h, (long long)it->w,
+                (long long)it->o, error);
         exit(1);
     }
     memcpy(made, arena + values[1].offset, (size_t)values[1].bytes);
     if (vme_threads_set(2) == VME_OK) {
         int slots = step.slots;
-        for (step.slots = 1; step.slots <= slots; step.slots++) {       /* blocks each by one thread, or all by all */
+        for (step.slots = 1; step.slots <= slots; step.slots++) { /* blocks each by one thread, or all by all */
             CHECK(convolution_run(context, &model, &step, arena) == VME_OK);
             CHECK(memcmp(made, arena + values[1].offset, (size_t)values[1].bytes) == 0);
         }
@@ -163,7 +192,7 @@ static void one(const shape *it, int backend, int algorithm)
     for (stop_at = 1; stop_at <= all; stop_at += stop_at < 20 ? 1 : all / 20 + 1) {
         polls = 0;
         vme_status status = convolution_run(context, &model, &step, arena);
-        CHECK(status == VME_STOPPED || status == VME_OK);       /* it was the last look, or session.c sees to it */
+        CHECK(status == VME_STOPPED || status == VME_OK); /* it was the last look, or session.c sees to it */
         CHECK(polls <= stop_at + 8);
         vme_context_stop(context, false);
     }

@@ -1,7 +1,7 @@
-/* Every operator on tensors of random rank, shape, strides (any sign, 0), place and dtype, on each backend: whatever it answers, it
- * touches nothing outside of them (each lies in a block of exactly its extent, which the address sanitizer watches), does nothing that
- * C leaves undefined, says a sentence when it refuses, and leaves nothing charged. So it is when memory is refused at any one point of
- * it, by the account or by libc.
+/* Every operator on tensors of random rank, shape, strides (any sign, 0), place and dtype, on each backend: whatever it
+ * answers, it touches nothing outside of them (each lies in a block of exactly its extent, which the address sanitizer
+ * watches), does nothing that C leaves undefined, says a sentence when it refuses, and leaves nothing charged. So it is
+ * when memory is refused at any one point of it, by the account or by libc.
  *
  *   test_fuzz [seed [rounds]]       the seed of a failure is printed
  *
@@ -20,7 +20,7 @@
 
 enum { RANK = 8, ROUNDS = 6000 };
 
-void *__real_malloc(size_t size);       /* never fails here: what operators work on */
+void *__real_malloc(size_t size); /* never fails here: what operators work on */
 static uint64_t state;
 
 static uint64_t random_bits(void)
@@ -35,7 +35,7 @@ static bool one_in(int most) { return below(most) == 0; }
 typedef struct made {
     vme_tensor t;
     int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
-    char *block;            /* NULL: another's */
+    char *block; /* NULL: another's */
 } made;
 
 static void fill(char *data, size_t bytes, int dtype)
@@ -45,7 +45,7 @@ static void fill(char *data, size_t bytes, int dtype)
         data[i] = dtype == VME_BOOL ? (char)below(2) : kind == 0 ? 0 : kind == 1 ? (char)-1 : (char)random_bits();
     if (kind != 2)
         return;
-    for (size_t i = 0; i + 8 <= bytes; i += 8)      /* numbers of ordinary size */
+    for (size_t i = 0; i + 8 <= bytes; i += 8) /* numbers of ordinary size */
         if (dtype == VME_FLOAT64 || dtype == VME_COMPLEX128)
             memcpy(data + i, &(double){below(2000) / 7.0 - 100}, 8);
         else if (dtype == VME_FLOAT32 || dtype == VME_COMPLEX64)
@@ -80,7 +80,7 @@ static void make(made *m, int dtype, int rank, const int64_t *shape, bool apart)
             step = (stride < 0 ? -stride : stride) * shape[axis];
     }
     size_t bytes = elements == 0 ? 0 : (size_t)(high - low + size);
-    size_t odd = one_in(8) ? 1 + (size_t)below(15) : 0;     /* others' memory may lie anywhere */
+    size_t odd = one_in(8) ? 1 + (size_t)below(15) : 0; /* others' memory may lie anywhere */
     m->block = __real_malloc(bytes + odd);
     CHECK(m->block != NULL || bytes + odd == 0);
     fill(m->block + odd, bytes, dtype);
@@ -103,7 +103,7 @@ static void make_flipped(made *m, const made *of)
 
 static void random_shape(int *rank, int64_t *shape)
 {
-    if (one_in(60)) {       /* large enough for pieces and threads */
+    if (one_in(60)) { /* large enough for pieces and threads */
         *rank = 1 + below(2);
         shape[0] = *rank == 1 ? 1 + below(150000) : 1 + below(300);
         shape[1] = 1 + below(300);
@@ -157,7 +157,8 @@ static void indices_fill(const made *m, int64_t length)
         char *place = m->t.data;
         for (int d = 0; d < m->t.rank; d++)
             place += at[d] * m->strides[d];
-        int64_t value = length == 0 || one_in(400) ? below(9) - 4 + (one_in(3) ? INT64_MIN / 2 : 0) : below((int)(2 * length)) - length;
+        int64_t value = length == 0 || one_in(400) ? below(9) - 4 + (one_in(3) ? INT64_MIN / 2 : 0)
+                                                   : below((int)(2 * length)) - length;
         memcpy(place, &value, sizeof value);
         for (int d = m->t.rank - 1; d >= 0 && ++at[d] == m->shape[d]; d--)
             at[d] = 0;
@@ -173,12 +174,16 @@ static vme_status try_elementwise(vme_context *context, made *m, int *used)
     vme_dtype loop, result;
     if (which == 3)
         in[0] = VME_BOOL;
-    int inputs = which == 0 ? 1 : which == 3 ? 3 : 2, op = below(which == 0 ? (int)VME_UNARY_COUNT : (int)VME_BINARY_COUNT);
+    int inputs = which == 0   ? 1
+                 : which == 3 ? 3
+                              : 2,
+        op = below(which == 0 ? (int)VME_UNARY_COUNT : (int)VME_BINARY_COUNT);
     if (one_in(2))
         in[1] = in[0];
-    vme_status status = which == 0   ? vme_unary_types((vme_unary_op)op, (vme_dtype)in[0], &loop, &result)
-                        : which == 3 ? VME_OK
-                                     : vme_binary_types((vme_binary_op)op, (vme_dtype)in[0], (vme_dtype)in[1], &loop, &result);
+    vme_status status = which == 0 ? vme_unary_types((vme_unary_op)op, (vme_dtype)in[0], &loop, &result)
+                        : which == 3
+                            ? VME_OK
+                            : vme_binary_types((vme_binary_op)op, (vme_dtype)in[0], (vme_dtype)in[1], &loop, &result);
     if (status != VME_OK)
         return status;
     if (which == 3)
@@ -417,9 +422,10 @@ static vme_status try_fft(vme_context *context, made *m, int *used)
 {
     static const int64_t lengths[] = {1, 2, 3, 4, 5, 8, 16, 30, 49, 64, 121, 243, 256, 509, 1009, 1024, 4099};
     int rank, kind = below(VME_FFT_REAL_BACKWARD + 1);
-    int64_t in[RANK], out[RANK], n = one_in(2) ? lengths[below((int)(sizeof lengths / sizeof *lengths))] : 1 + below(200);
+    int64_t in[RANK], out[RANK],
+        n = one_in(2) ? lengths[below((int)(sizeof lengths / sizeof *lengths))] : 1 + below(200);
     if (one_in(300))
-        n = 65536 + below(9000);        /* handed to another thread */
+        n = 65536 + below(9000); /* handed to another thread */
     random_shape(&rank, in);
     if (rank == 0)
         return VME_OK;
@@ -438,14 +444,19 @@ static vme_status try_fft(vme_context *context, made *m, int *used)
     make_dense(&m[1], one_in(40) ? any_dtype() : kind == VME_FFT_REAL_BACKWARD ? real : number, rank, out);
     *used = 2;
     if (kind <= VME_FFT_BACKWARD && in[rank - 1] == n && m[1].t.dtype == m[0].t.dtype && one_in(4))
-        return vme_fft(context, (vme_fft_kind)kind, n, 0.5, &m[0].t, &m[0].t);      /* in place */
+        return vme_fft(context, (vme_fft_kind)kind, n, 0.5, &m[0].t, &m[0].t); /* in place */
     return vme_fft(context, (vme_fft_kind)kind, one_in(60) ? below(5) - 3 : n, 1.0 / (double)n, &m[0].t, &m[1].t);
 }
 
 static vme_status try_linear(vme_context *context, made *m, int *used)
 {
-    int op = below(VME_LINEAR_CHOLESKY + 1), dtype = one_in(30) ? any_dtype() : one_in(2) ? VME_FLOAT64 : VME_COMPLEX128;
-    int64_t n = one_in(20) ? 0 : one_in(10) ? 1 + below(90) : 1 + below(9), batch = one_in(20) ? 0 : 1 + below(n > 20 ? 2 : 12);
+    int op = below(VME_LINEAR_CHOLESKY + 1), dtype = one_in(30)  ? any_dtype()
+                                                     : one_in(2) ? VME_FLOAT64
+                                                                 : VME_COMPLEX128;
+    int64_t n = one_in(20)   ? 0
+                : one_in(10) ? 1 + below(90)
+                             : 1 + below(9),
+            batch = one_in(20) ? 0 : 1 + below(n > 20 ? 2 : 12);
     int64_t columns = one_in(20) ? 0 : 1 + below(7), failed = 0;
     const int64_t matrices[] = {batch, n, n}, sides[] = {batch, n, columns}, numbers[] = {batch};
     make_dense(&m[0], dtype, 3, matrices);
@@ -456,7 +467,7 @@ static vme_status try_linear(vme_context *context, made *m, int *used)
         make_dense(&m[1], dtype, 1, numbers);
         make_dense(&m[2], VME_FLOAT64, 1, numbers);
     } else {
-        make_dense(&m[1], dtype, one_in(40) ? 2 : 3, matrices);         /* now and then too few elements */
+        make_dense(&m[1], dtype, one_in(40) ? 2 : 3, matrices); /* now and then too few elements */
         make_dense(&m[2], dtype, 1, numbers);
     }
     *used = 3;
@@ -511,7 +522,7 @@ static vme_status try_tables(vme_context *context, made *m, int *used)
     make_dense(&m[2], VME_FLOAT64, 1, one_in(40) ? &n : &size);
     make_dense(&m[3], VME_FLOAT64, rank, shape);
     *used = 4;
-    double point = -100;                    /* rising, or whatever came */
+    double point = -100; /* rising, or whatever came */
     for (int64_t i = 0; i < size && m[1].t.dtype == VME_FLOAT64 && n % 4 > 0; i++, point += below(90) / 9.0)
         memcpy(m[1].t.data + 8 * i, &point, sizeof point);
     return vme_interpolate(context, &m[0].t, &m[1].t, &m[2].t, -1, 1, &m[3].t);
@@ -523,7 +534,8 @@ static double parameter_of(int kind, int which, double before)
     double part = one_in(12) ? 0 : one_in(12) ? 1 : (1 + below(999)) / 1000.0;
     double size = one_in(6) ? 1e-3 * part : one_in(6) ? 1e5 * part : 20 * part;
     switch (kind) {
-    case VME_RANDOM_TRIANGULAR: return which == 0 ? size - 10 : which == 1 ? before + (one_in(3) ? 0 : part) : before + part + 0.001;
+    case VME_RANDOM_TRIANGULAR:
+        return which == 0 ? size - 10 : which == 1 ? before + (one_in(3) ? 0 : part) : before + part + 0.001;
     case VME_RANDOM_VONMISES: return which == 0 ? size - 10 : size;
     case VME_RANDOM_GAMMA:
     case VME_RANDOM_POISSON: return size;
@@ -543,8 +555,10 @@ static vme_status try_distribution(vme_context *context, made *m, int *used)
     bool words = kind >= VME_RANDOM_INTEGERS;
     int64_t shape[RANK];
     random_shape(&rank, shape);
-    int dtype = kind == VME_RANDOM_INTEGERS ? below(VME_UINT64 + 1) : kind >= VME_RANDOM_POISSON ? VME_INT64
-                : kind <= VME_RANDOM_GAMMA && one_in(2) ? VME_FLOAT32 : VME_FLOAT64;
+    int dtype = kind == VME_RANDOM_INTEGERS             ? below(VME_UINT64 + 1)
+                : kind >= VME_RANDOM_POISSON            ? VME_INT64
+                : kind <= VME_RANDOM_GAMMA && one_in(2) ? VME_FLOAT32
+                                                        : VME_FLOAT64;
     make_dense(&m[0], one_in(40) ? any_dtype() : dtype, rank, shape);
     int64_t count = vme_elements(&m[0].t);
     bool each = one_in(2) && kind < VME_RANDOM_SHUFFLE;
@@ -555,17 +569,20 @@ static vme_status try_distribution(vme_context *context, made *m, int *used)
             if (i > 0)
                 memcpy(&before, m[i].t.data + 8 * j, 8);
             double number = parameter_of(kind, i, before);
-            uint64_t word = kind == VME_RANDOM_SAMPLE ? (uint64_t)count + random_bits() % 100 : random_bits() >> below(64);
-            if (kind == VME_RANDOM_INTEGERS && i == 1)      /* no more numbers than the dtype has */
-                word = m[0].t.dtype == VME_BOOL ? word % 2
-                       : m[0].t.dtype < VME_UINT64 ? word >> (64 - 8 * vme_dtype_size((vme_dtype)m[0].t.dtype)) : word;
+            uint64_t word =
+                kind == VME_RANDOM_SAMPLE ? (uint64_t)count + random_bits() % 100 : random_bits() >> below(64);
+            if (kind == VME_RANDOM_INTEGERS && i == 1) /* no more numbers than the dtype has */
+                word = m[0].t.dtype == VME_BOOL    ? word % 2
+                       : m[0].t.dtype < VME_UINT64 ? word >> (64 - 8 * vme_dtype_size((vme_dtype)m[0].t.dtype))
+                                                   : word;
             memcpy(m[1 + i].t.data + 8 * j, words ? (void *)&word : (void *)&number, 8);
         }
     }
     *used = 4;
-    vme_random_state drawn = {.key = {random_bits(), 3}, .counter = {random_bits(), (uint64_t)-1, 1, 0}, .buffer_pos = random_bits() % 6};
-    vme_status status = vme_random(context, &drawn, (vme_random_kind)kind, (const vme_tensor *const[3]){&m[1].t, &m[2].t, &m[3].t},
-                                   &m[0].t);
+    vme_random_state drawn = {
+        .key = {random_bits(), 3}, .counter = {random_bits(), (uint64_t)-1, 1, 0}, .buffer_pos = random_bits() % 6};
+    vme_status status = vme_random(context, &drawn, (vme_random_kind)kind,
+                                   (const vme_tensor *const[3]){&m[1].t, &m[2].t, &m[3].t}, &m[0].t);
     CHECK(status != VME_OK || drawn.buffer_pos <= 4);
     return status;
 }
@@ -577,7 +594,8 @@ static vme_status try_random(vme_context *context, made *m, int *used)
     random_shape(&rank, shape);
     make(&m[0], VME_UINT64, rank, shape, true);
     *used = 1;
-    return vme_philox(context, (uint64_t[2]){random_bits(), 1}, (uint64_t[4]){random_bits(), (uint64_t)-1, 2, 3}, random_bits(), &m[0].t);
+    return vme_philox(context, (uint64_t[2]){random_bits(), 1}, (uint64_t[4]){random_bits(), (uint64_t)-1, 2, 3},
+                      random_bits(), &m[0].t);
 }
 
 /* Regions that stay inside two buffers, or that do not: then nothing is written. */
@@ -603,7 +621,8 @@ static vme_status try_raster(vme_context *context, made *m, int *used)
     *used = 1;
     region.source = m[0].block;
     vme_buffer *destination;
-    vme_status status = vme_buffer_new(context, (size_t)(bounds[1][1] - bounds[1][0] + 1) * (size_t)size, true, &destination);
+    vme_status status =
+        vme_buffer_new(context, (size_t)(bounds[1][1] - bounds[1][0] + 1) * (size_t)size, true, &destination);
     if (status == VME_OK) {
         status = vme_raster(context, size, 1, &region, destination);
         CHECK(status == VME_OK || wild || status == VME_NO_MEMORY);
@@ -636,7 +655,7 @@ static vme_status try_check(vme_context *context, made *m, int *used)
     status = vme_shape_bytes(VME_UINT8, rank, m[0].shape, NULL, &needed);
     if (status == VME_OK)
         status = vme_tensor_check(&m[0].t);
-    bool small = true;          /* make() multiplies sizes of tensors without elements, too */
+    bool small = true; /* make() multiplies sizes of tensors without elements, too */
     for (int i = 0; i < rank; i++)
         small = small && m[0].shape[i] < 1 << 20;
     if (status == VME_OK && needed < 1 << 20 && small) {
@@ -662,8 +681,9 @@ static bool charge(void *owner, size_t bytes)
 static int try_one(vme_context *context, uint64_t seed)
 {
     static vme_status (*const tries[])(vme_context *, made *, int *) = {
-        try_elementwise, try_elementwise, try_elementwise, try_copy, try_reduce, try_scan, try_matmul, try_transform, try_index,
-        try_nonzero, try_sort, try_random, try_raster, try_check, try_partition, try_fft, try_linear, try_bits, try_distribution, try_tables,
+        try_elementwise, try_elementwise, try_elementwise, try_copy, try_reduce,       try_scan,   try_matmul,
+        try_transform,   try_index,       try_nonzero,     try_sort, try_random,       try_raster, try_check,
+        try_partition,   try_fft,         try_linear,      try_bits, try_distribution, try_tables,
     };
     static made m[2 + RANK];
     state = seed;
@@ -678,7 +698,8 @@ static int try_one(vme_context *context, uint64_t seed)
     vme_statistics statistics;
     vme_context_statistics(context, &statistics);
     if (statistics.live_bytes != 0 || statistics.buffers != 0) {
-        fprintf(stderr, "%s: seed %llu, operator %d: %lld bytes left\n", __FILE__, (unsigned long long)seed, which, (long long)statistics.live_bytes);
+        fprintf(stderr, "%s: seed %llu, operator %d: %lld bytes left\n", __FILE__, (unsigned long long)seed, which,
+                (long long)statistics.live_bytes);
         exit(1);
     }
     if (status != VME_OK)

@@ -1,5 +1,6 @@
 /* Matrix products of random shapes and strides on every backend, in memory of exactly their extent, so that the address
- * sanitizer sees a byte too many; sums of small whole numbers are exact, so every result is compared with plain loops. */
+ * sanitizer sees a byte too many; sums of small whole numbers are exact, so every result is compared with plain loops.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,21 +47,27 @@ static void make(array *made, vme_dtype dtype, int64_t lead, int64_t rows, int64
     made->memory = malloc((size_t)span);
     CHECK(made->memory != NULL);
     memset(made->memory, 0x55, (size_t)span);
-    made->tensor = (vme_tensor){.data = made->memory + first, .shape = made->shape, .strides = made->strides, .rank = RANK,
-                                .dtype = dtype};
+    made->tensor = (vme_tensor){
+        .data = made->memory + first, .shape = made->shape, .strides = made->strides, .rank = RANK, .dtype = dtype};
 }
 
 static char *place(const array *of, int64_t lead, int64_t row, int64_t column)
 {
-    return of->tensor.data + (of->shape[0] == 1 ? 0 : lead) * of->strides[0] + row * of->strides[1] + column * of->strides[2];
+    return of->tensor.data + (of->shape[0] == 1 ? 0 : lead) * of->strides[0] + row * of->strides[1]
+           + column * of->strides[2];
 }
 
 #define FOR_TYPE(dtype, DO) \
     switch (dtype) { \
-    case VME_BOOL: case VME_INT8: case VME_UINT8: DO(int8_t, int8_t) break; \
-    case VME_INT16: case VME_UINT16: DO(int16_t, int16_t) break; \
-    case VME_INT32: case VME_UINT32: DO(int32_t, int32_t) break; \
-    case VME_INT64: case VME_UINT64: DO(int64_t, int64_t) break; \
+    case VME_BOOL: \
+    case VME_INT8: \
+    case VME_UINT8: DO(int8_t, int8_t) break; \
+    case VME_INT16: \
+    case VME_UINT16: DO(int16_t, int16_t) break; \
+    case VME_INT32: \
+    case VME_UINT32: DO(int32_t, int32_t) break; \
+    case VME_INT64: \
+    case VME_UINT64: DO(int64_t, int64_t) break; \
     case VME_FLOAT16: DO(_Float16, float) break; \
     case VME_FLOAT32: DO(float, float) break; \
     case VME_FLOAT64: DO(double, double) break; \
@@ -78,7 +85,7 @@ static void fill(const array *of)
                 type element = of->tensor.dtype == VME_BOOL ? (type)(value == 0) : (type)(value - 2); \
                 memcpy(place(of, l, i, j), &element, sizeof element); \
             }
-    FOR_TYPE(of->tensor.dtype, FILL)
+    FOR_TYPE(of->tensor.dtype, FILL);
 }
 
 static void compare(const array *a, const array *b, const array *out)
@@ -92,12 +99,13 @@ static void compare(const array *a, const array *b, const array *out)
                 for (int64_t p = 0; p < a->shape[2]; p++) { \
                     memcpy(&x, place(a, l, i, p), sizeof x); \
                     memcpy(&y, place(b, l, p, j), sizeof y); \
-                    sum = out->tensor.dtype == VME_BOOL ? (wide)(sum != 0 || (x != 0 && y != 0)) : (wide)(sum + (wide)x * (wide)y); \
+                    sum = out->tensor.dtype == VME_BOOL ? (wide)(sum != 0 || (x != 0 && y != 0)) \
+                                                        : (wide)(sum + (wide)x * (wide)y); \
                 } \
                 memcpy(&got, place(out, l, i, j), sizeof got); \
                 CHECK(got == (type)sum); \
             }
-    FOR_TYPE(out->tensor.dtype, COMPARE)
+    FOR_TYPE(out->tensor.dtype, COMPARE);
 }
 
 int main(void)

@@ -1,6 +1,7 @@
-/* Models from bytes to answers: a network of every operator, then the same file damaged at random, which is refused or runs, and never
- * touches what is not its own (the sanitizers look). Memory that is refused and stops end a run; nothing stays allocated. All that with the
- * number of images fixed, and left to the call. Of random networks no two values that live at the same time share bytes of the arena. */
+/* Models from bytes to answers: a network of every operator, then the same file damaged at random, which is refused or
+ * runs, and never touches what is not its own (the sanitizers look). Memory that is refused and stops end a run;
+ * nothing stays allocated. All that with the number of images fixed, and left to the call. Of random networks no two
+ * values that live at the same time share bytes of the arena. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,12 +13,14 @@ enum { CHANNELS = 5, SIDE = 9, MADE = 7, CLASSES = 3 };
 static void build(bool open)
 {
     model_file_begin();
-    uint32_t x = value(4, 1, CHANNELS, SIDE, SIDE), first = value(4, 1, MADE, SIDE, SIDE), second = value(4, 1, MADE, SIDE, SIDE);
+    uint32_t x = value(4, 1, CHANNELS, SIDE, SIDE), first = value(4, 1, MADE, SIDE, SIDE),
+             second = value(4, 1, MADE, SIDE, SIDE);
     uint32_t pooled = value(4, 1, MADE, SIDE, SIDE), sum = value(4, 1, MADE, SIDE, SIDE);
     uint32_t mean = value(4, 1, MADE, 1, 1), flat_mean = value(2, 1, MADE, 0, 0), y = value(2, 1, CLASSES, 0, 0);
-    uint32_t w1 = constant(4, MADE, CHANNELS, 3, 3), b1 = constant(1, MADE, 0, 0, 0), w2 = constant(4, MADE, MADE, 1, 1);
+    uint32_t w1 = constant(4, MADE, CHANNELS, 3, 3), b1 = constant(1, MADE, 0, 0, 0),
+             w2 = constant(4, MADE, MADE, 1, 1);
     uint32_t w3 = constant(2, CLASSES, MADE, 0, 0);
-    (void)value(2, 1, MADE * SIDE * SIDE, 0, 0);            /* which no node makes or reads */
+    (void)value(2, 1, MADE * SIDE * SIDE, 0, 0); /* which no node makes or reads */
     model_node_record *rectified = node(MODEL_CONV, 3, (uint32_t[]){x, w1, b1, first});
     window(rectified, 3, 1);
     rectified->parameters[ACTIVATION] = ACTIVATION_RELU;
@@ -30,7 +33,8 @@ static void build(bool open)
     model_file_end(x, y, open);
 }
 
-/* An input of some pattern through the model, if it is small; the status. Where calls choose sizes, these are IMAGES. */
+/* An input of some pattern through the model, if it is small; the status. Where calls choose sizes, these are IMAGES.
+ */
 static vme_status run(vme_context *context, const void *bytes, float *last)
 {
     enum { MOST = 1 << 16, IMAGES = 2 };
@@ -57,8 +61,10 @@ static vme_status run(vme_context *context, const void *bytes, float *last)
         vme_model_port(i == 0 ? model : plan, i == 1, 0, &port);
         for (int d = 0; d < port.rank && i == 0; d++)
             shape[d] = port.open != NULL && port.open[d] != NULL ? IMAGES : port.shape[d];
-        small = vme_shape_bytes(VME_FLOAT32, port.rank, i == 0 ? shape : port.shape, strides[i], &size) == VME_OK && size <= sizeof in;
-        tensor[i] = (vme_tensor){NULL, (char *)(i == 0 ? in : out), i == 0 ? shape : port.shape, strides[i], port.rank, VME_FLOAT32};
+        small = vme_shape_bytes(VME_FLOAT32, port.rank, i == 0 ? shape : port.shape, strides[i], &size) == VME_OK
+                && size <= sizeof in;
+        tensor[i] = (vme_tensor){
+            NULL, (char *)(i == 0 ? in : out), i == 0 ? shape : port.shape, strides[i], port.rank, VME_FLOAT32};
     }
     if (small && status == VME_OK) {
         status = vme_session_run(session, &inputs, &outputs);
@@ -94,7 +100,7 @@ static void check(vme_context *context, bool open, int rounds)
     charges = 0;
     CHECK(run(context, file, &other) == VME_OK);
     int least = charges;
-    CHECK(least >= (open ? 4 : 2));                         /* the weights, the arena; the front of the file and the plan */
+    CHECK(least >= (open ? 4 : 2)); /* the weights, the arena; the front of the file and the plan */
     for (refuse_at = 1; refuse_at <= least; refuse_at++) {
         charges = 0;
         CHECK(run(context, file, &other) == VME_NO_MEMORY);
@@ -116,7 +122,7 @@ static void check(vme_context *context, bool open, int rounds)
     vme_context_stop(context, false);
     uint64_t random = 88172645463325252u;
     const size_t records = file_size - (size_t)weights_size;
-    unsigned char *damaged = malloc(file_size);             /* a read beyond it is seen by the address sanitizer */
+    unsigned char *damaged = malloc(file_size); /* a read beyond it is seen by the address sanitizer */
     int refused = 0;
     CHECK(damaged != NULL);
     for (int round = 0; round < rounds; round++) {
@@ -124,10 +130,12 @@ static void check(vme_context *context, bool open, int rounds)
         for (int change = 0; change < 1 + round % 3; change++) {
             random ^= random << 13, random ^= random >> 7, random ^= random << 17;
             size_t place = (random >> 16) % records;
-            damaged[place] = random & 1 ? (unsigned char)(damaged[place] + (random >> 8 & 3) - 1) : (unsigned char)(random >> 8);
+            damaged[place] =
+                random & 1 ? (unsigned char)(damaged[place] + (random >> 8 & 3) - 1) : (unsigned char)(random >> 8);
         }
         vme_status status = run(context, damaged, &other);
-        CHECK(status == VME_OK || status == VME_BAD_VALUE || status == VME_NO_MEMORY || (open && status == VME_BAD_SHAPE));
+        CHECK(status == VME_OK || status == VME_BAD_VALUE || status == VME_NO_MEMORY
+              || (open && status == VME_BAD_SHAPE));
         refused += status != VME_OK;
     }
     CHECK(refused > rounds / 20);
@@ -145,7 +153,8 @@ static uint32_t below(uint32_t most)
     return (uint32_t)(noise >> 33) % most;
 }
 
-/* Sums, maxima of windows and lower bounds of each other, at random: the answer is exact, so that any overlap shows in it too. */
+/* Sums, maxima of windows and lower bounds of each other, at random: the answer is exact, so that any overlap shows in
+ * it too. */
 static void check_random_network(vme_context *context)
 {
     enum { VALUES = 15, WIDE = 6, PLANES = 3, COUNT = PLANES * WIDE * WIDE };
@@ -182,7 +191,8 @@ static void check_random_network(vme_context *context)
     CHECK(arena_is_sound(model));
     CHECK(vme_session_new(context, model, &session) == VME_OK);
     const int64_t shape[4] = {1, PLANES, WIDE, WIDE}, strides[4] = {COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4};
-    const vme_tensor in = {NULL, (char *)of[0], shape, strides, 4, VME_FLOAT32}, out = {NULL, (char *)made, shape, strides, 4, VME_FLOAT32};
+    const vme_tensor in = {NULL, (char *)of[0], shape, strides, 4, VME_FLOAT32},
+                     out = {NULL, (char *)made, shape, strides, 4, VME_FLOAT32};
     const vme_tensor *inputs = &in, *outputs = &out;
     for (int again = 0; again < 2; again++) {
         CHECK(vme_session_run(session, &inputs, &outputs) == VME_OK);
@@ -213,10 +223,12 @@ static void check_activation_beside_others(vme_context *context)
     CHECK(vme_model_new(context, file, file_size, &model) == VME_OK);
     CHECK(vme_session_new(context, model, &session) == VME_OK);
     for (int i = 0; i < COUNT; i++)
-        given[i] = (float)(i % 5) * 20 - 40;                /* far from 0 the curve is 0 or the number itself */
+        given[i] = (float)(i % 5) * 20 - 40; /* far from 0 the curve is 0 or the number itself */
     const int64_t shape[4] = {1, PLANES, WIDE, WIDE}, more[4] = {1, PARTS * PLANES, WIDE, WIDE};
-    const int64_t strides[4] = {COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4}, more_strides[4] = {PARTS * COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4};
-    const vme_tensor in = {NULL, (char *)given, shape, strides, 4, VME_FLOAT32}, out = {NULL, (char *)made, more, more_strides, 4, VME_FLOAT32};
+    const int64_t strides[4] = {COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4},
+                  more_strides[4] = {PARTS * COUNT * 4, WIDE * WIDE * 4, WIDE * 4, 4};
+    const vme_tensor in = {NULL, (char *)given, shape, strides, 4, VME_FLOAT32},
+                     out = {NULL, (char *)made, more, more_strides, 4, VME_FLOAT32};
     const vme_tensor *inputs = &in, *outputs = &out;
     CHECK(vme_session_run(session, &inputs, &outputs) == VME_OK);
     for (int i = 0; i < COUNT; i++) {
@@ -227,13 +239,15 @@ static void check_activation_beside_others(vme_context *context)
     vme_model_unref(model);
 }
 
-/* Views that have one element 2^40 times are a product of 2^80 numbers, which a model may have: what is told of it says as many as it can. */
+/* Views that have one element 2^40 times are a product of 2^80 numbers, which a model may have: what is told of it says
+ * as many as it can. */
 static void check_endless_product(vme_context *context)
 {
     const int64_t many = (int64_t)1 << 40;
     model_file_begin();
     uint32_t x = value(1, 1, 0, 0, 0), y = value(1, 1, 0, 0, 0);
-    const model_tensor_record of_x = {.dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = x}, of_y = {.dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = y};
+    const model_tensor_record of_x = {.dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = x},
+                              of_y = {.dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = y};
     uint32_t a = tensor_add(of_x, 2, (const int64_t[]){1, many}), b = tensor_add(of_x, 2, (const int64_t[]){many, 1});
     node(MODEL_MATMUL, 2, (uint32_t[]){a, b, tensor_add(of_y, 3, (const int64_t[]){many, 1, 1})});
     model_file_end(x, y, false);

@@ -1,8 +1,9 @@
-/* Random model files: graphs of every operator over tensors, images, views and open sizes, then the same with numbers that nobody should
- * write, records exchanged, bytes damaged and ends cut off. A file is refused with one status and a sentence, or is a model, whose values have
- * places of their own and whose runs touch nothing but what is theirs (inputs and outputs are blocks of exactly their sizes, which the
- * address sanitizer watches). Of files that are whole, outputs are the same bytes when no two values share memory at all, and with and without
- * bands of rows. Memory that is refused, by the account or by libc, and stops at any time end all that, and nothing stays charged.
+/* Random model files: graphs of every operator over tensors, images, views and open sizes, then the same with numbers
+ * that nobody should write, records exchanged, bytes damaged and ends cut off. A file is refused with one status and a
+ * sentence, or is a model, whose values have places of their own and whose runs touch nothing but what is theirs
+ * (inputs and outputs are blocks of exactly their sizes, which the address sanitizer watches). Of files that are whole,
+ * outputs are the same bytes when no two values share memory at all, and with and without bands of rows. Memory that is
+ * refused, by the account or by libc, and stops at any time end all that, and nothing stays charged.
  *
  *   test_model_fuzz [seed [rounds]]       the seed of a failure is printed
  */
@@ -20,7 +21,7 @@
 
 enum { ROUNDS = 4000, MEMORY = 64 << 20 };
 
-void *__real_malloc(size_t size);       /* never fails here: what models work on */
+void *__real_malloc(size_t size); /* never fails here: what models work on */
 
 static void say_seed(int signal_number)
 {
@@ -36,7 +37,7 @@ static void say_seed_at_exit(void)
 }
 
 /* ---- runs */
-static atomic_int charges, refuse_at, stop_at;         /* helpers charge, too */
+static atomic_int charges, refuse_at, stop_at; /* helpers charge, too */
 static vme_context *context;
 
 static bool charge(void *owner, size_t bytes)
@@ -48,7 +49,12 @@ static bool charge(void *owner, size_t bytes)
     return number != refuse_at && bytes <= MEMORY;
 }
 
-typedef struct block { char *data; size_t bytes; vme_tensor tensor; int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST]; } block;
+typedef struct block {
+    char *data;
+    size_t bytes;
+    vme_tensor tensor;
+    int64_t shape[VME_RANK_MOST], strides[VME_RANK_MOST];
+} block;
 
 /* false: it is too large. */
 static bool block_for(block *made, const vme_port *port, const int64_t *sizes, bool filled)
@@ -56,7 +62,8 @@ static bool block_for(block *made, const vme_port *port, const int64_t *sizes, b
     for (int d = 0; d < port->rank; d++)
         made->shape[d] = port->open != NULL && port->open[d] != NULL ? sizes[below(MODEL_OPEN_MOST)] : port->shape[d];
     made->tensor = (vme_tensor){NULL, NULL, made->shape, made->strides, port->rank, port->dtype};
-    if (vme_shape_bytes((vme_dtype)port->dtype, port->rank, made->shape, made->strides, &made->bytes) != VME_OK || made->bytes > LARGEST * 16)
+    if (vme_shape_bytes((vme_dtype)port->dtype, port->rank, made->shape, made->strides, &made->bytes) != VME_OK
+        || made->bytes > LARGEST * 16)
         return false;
     made->data = made->tensor.data = __real_malloc(made->bytes);
     CHECK(made->data != NULL || made->bytes == 0);
@@ -79,7 +86,7 @@ static bool is_small(const vme_model *model)
         if (count > LARGEST || all > 16 * LARGEST || model->value[v].bytes > 1 << 20)
             return false;
     }
-    for (int s = 0; s < model->steps; s++)          /* windows whose numbers are nearly all margin */
+    for (int s = 0; s < model->steps; s++) /* windows whose numbers are nearly all margin */
         if (model->step[s].kind != STEP_TENSOR && (model->step[s].p[KERNEL_H] > 64 || model->step[s].p[KERNEL_W] > 64))
             return false;
     return model->arena_bytes <= 1 << 24;
@@ -126,7 +133,8 @@ static void *stop_soon(void *argument)
 }
 
 /* One run, which may be stopped by another thread. */
-static vme_status run_once(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs, int stop_after)
+static vme_status run_once(vme_session *session, const vme_tensor *const *inputs, const vme_tensor *const *outputs,
+                           int stop_after)
 {
     pthread_t stopper;
     if (stop_after >= 0)
@@ -140,7 +148,8 @@ static vme_status run_once(vme_session *session, const vme_tensor *const *inputs
 }
 
 /* The answers of `other`, which is the same file, to the same inputs: the same bytes. */
-static void compare_with(vme_model *other, unsigned flags, const vme_tensor *const *inputs, const vme_tensor *const *outputs, char *const *answers, const block *made)
+static void compare_with(vme_model *other, unsigned flags, const vme_tensor *const *inputs,
+                         const vme_tensor *const *outputs, char *const *answers, const block *made)
 {
     vme_session *session;
     vme_model *plan;
@@ -155,7 +164,8 @@ static void compare_with(vme_model *other, unsigned flags, const vme_tensor *con
 }
 
 /* `other`: what the outputs are compared with, or NULL; `flags` are the session's. */
-static vme_status run_session(vme_session *session, const vme_model *model, const int64_t *sizes, vme_model *other, unsigned flags, int stop_after)
+static vme_status run_session(vme_session *session, const vme_model *model, const int64_t *sizes, vme_model *other,
+                              unsigned flags, int stop_after)
 {
     block blocks[2 * FILE_TENSORS] = {{0}};
     const vme_tensor *tensors_of[2 * FILE_TENSORS] = {NULL};
@@ -221,7 +231,8 @@ static vme_status try_one(int *kind, int stop_after)
     for (int i = *kind == HURT ? 1 + below(3) : 0; i > 0; i--)
         hurt();
     model_file_write();
-    const size_t odd = one_in(4) ? (size_t)below(8) : 0, size = *kind == DAMAGED && one_in(4) ? (size_t)below((int)file_size) : file_size;
+    const size_t odd = one_in(4) ? (size_t)below(8) : 0,
+                 size = *kind == DAMAGED && one_in(4) ? (size_t)below((int)file_size) : file_size;
     unsigned char *copy = __real_malloc(size + odd), *bytes = copy + odd;
     memcpy(bytes, file, size);
     const size_t records = size < file_size - (size_t)weights_size ? size : file_size - (size_t)weights_size;
@@ -250,7 +261,7 @@ static vme_status try_one(int *kind, int stop_after)
         status = vme_session_new(context, model, &session);
         int threads = one_in(3) ? 1 + below(2) : 0;
 #ifdef __SANITIZE_THREAD__
-        if (*kind != WHOLE)             /* a view can have one element in many places: its writers race, and harm nobody else */
+        if (*kind != WHOLE) /* a view can have one element in many places: its writers race, and harm nobody else */
             threads = 1;
 #endif
         const unsigned flags = status == VME_OK && one_in(6) ? VME_FLUSH_SUBNORMALS : 0;
@@ -325,8 +336,11 @@ int main(int count, char **arguments)
     seed_now = 0;
     CHECK(vme_algorithm_force(-1) == VME_OK);
     vme_context_unref(context);
-    printf("model fuzz: %d, %d, %d whole, hurt and damaged files ran, %d, %d, %d did not; %d times without memory, %d stopped\n", ran[WHOLE], ran[HURT],
-           ran[DAMAGED], refused[WHOLE], refused[HURT], refused[DAMAGED], without, stopped);
-    CHECK(rounds < 1000 || (ran[WHOLE] > 4 * refused[WHOLE] && ran[HURT] > rounds / 50 && refused[HURT] > rounds / 10 && without > 0 && stopped > 0));
+    printf("model fuzz: %d, %d, %d whole, hurt and damaged files ran, %d, %d, %d did not; %d times without memory, %d "
+           "stopped\n",
+           ran[WHOLE], ran[HURT], ran[DAMAGED], refused[WHOLE], refused[HURT], refused[DAMAGED], without, stopped);
+    CHECK(rounds < 1000
+          || (ran[WHOLE] > 4 * refused[WHOLE] && ran[HURT] > rounds / 50 && refused[HURT] > rounds / 10 && without > 0
+              && stopped > 0));
     return 0;
 }

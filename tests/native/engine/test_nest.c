@@ -43,10 +43,10 @@ static void check_one(int flags)
     CHECK(nest.rank >= 1 && (!contiguous || nest.rank == 1));
 
     int64_t visited = 0, n;
-    uint64_t sum = 0, expected_sum = 0;         /* of a mix of all operands' offsets: the order is free */
+    uint64_t sum = 0, expected_sum = 0; /* of a mix of all operands' offsets: the order is free */
     vme_cursor at;
     int64_t begin = elements == 0 ? 0 : random_below((int)elements), count = elements;
-    for (int part = 0; part < 2; part++) {      /* the tail first, then the head: as two threads would */
+    for (int part = 0; part < 2; part++) { /* the tail first, then the head: as two threads would */
         int64_t left = part == 0 ? count - begin : begin;
         if (left == 0)
             continue;

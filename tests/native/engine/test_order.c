@@ -1,4 +1,5 @@
-/* Sorting and selecting keys by each backend's kernels: all lengths up to some vectors, orders that are hard to part, a stop. */
+/* Sorting and selecting keys by each backend's kernels: all lengths up to some vectors, orders that are hard to part, a
+ * stop. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ static int64_t key_of(int pattern, int64_t i, int64_t n, bool wide)
     case 4: return i;
     case 5: return -i;
     case 6: return i < n / 2 ? i : n - i;
-    default: return i % 8 == 7 ? i : 0;         /* what a vector's last lane holds decides */
+    default: return i % 8 == 7 ? i : 0; /* what a vector's last lane holds decides */
     }
 }
 

@@ -1,8 +1,8 @@
-/* Every operator looks at its context's stop flag at least once a millisecond, however large its operands are: the longest time of its
- * thread's CPU between two looks, on operands of which each takes a hundred milliseconds and more.
+/* Every operator looks at its context's stop flag at least once a millisecond, however large its operands are: the
+ * longest time of its thread's CPU between two looks, on operands of which each takes a hundred milliseconds and more.
  *
- * run.sh compiles the engine with polls.h for this, without sanitizers. The bound leaves room for a slow machine and for memory
- * that is touched for the first time. */
+ * run.sh compiles the engine with polls.h for this, without sanitizers. The bound leaves room for a slow machine and
+ * for memory that is touched for the first time. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -42,20 +42,20 @@ static vme_context *context;
 static int failures;
 
 /* The shortest of a few tries counts: what else runs on the machine disturbs some. */
-#define LOOK(name, call)                                                                               \
-    do {                                                                                               \
-        double least_ms = 1e9;                                                                         \
-        for (int try = 0; try < 4 && least_ms > BOUND_MS; try++) {                                     \
-            last_ms = now_ms();                                                                        \
-            worst_ms = 0;                                                                              \
-            CHECK((call) == VME_OK);                                                                   \
-            vme_polled();                                                                              \
-            least_ms = worst_ms < least_ms ? worst_ms : least_ms;                                      \
-        }                                                                                              \
-        if (least_ms > BOUND_MS) {                                                                     \
-            fprintf(stderr, "%s: %.1f ms without a look at the stop flag\n", name, least_ms);          \
-            failures++;                                                                                \
-        }                                                                                              \
+#define LOOK(name, call) \
+    do { \
+        double least_ms = 1e9; \
+        for (int try = 0; try < 4 && least_ms > BOUND_MS; try++) { \
+            last_ms = now_ms(); \
+            worst_ms = 0; \
+            CHECK((call) == VME_OK); \
+            vme_polled(); \
+            least_ms = worst_ms < least_ms ? worst_ms : least_ms; \
+        } \
+        if (least_ms > BOUND_MS) { \
+            fprintf(stderr, "%s: %.1f ms without a look at the stop flag\n", name, least_ms); \
+            failures++; \
+        } \
     } while (0)
 
 static vme_tensor tensor(vme_dtype dtype, char *data, const int64_t *shape, const int64_t *strides, int rank)
@@ -63,7 +63,8 @@ static vme_tensor tensor(vme_dtype dtype, char *data, const int64_t *shape, cons
     return (vme_tensor){NULL, data, shape, strides, rank, dtype};
 }
 
-/* One operator of models on an image of one long row, as models of sounds have them: no division into rows helps there. `out` of rank 4 or 2. */
+/* One operator of models on an image of one long row, as models of sounds have them: no division into rows helps there.
+ * `out` of rank 4 or 2. */
 static void look_at_model(const char *name, uint32_t out, const char *from, char *to)
 {
     vme_model *model;
@@ -76,8 +77,10 @@ static void look_at_model(const char *name, uint32_t out, const char *from, char
     CHECK(vme_model_new(context, file, file_size, &model) == VME_OK);
     for (int i = 0; i < 2; i++) {
         vme_model_port(model, i == 1, 0, &port_of[i]);
-        CHECK(vme_shape_bytes(VME_FLOAT32, port_of[i].rank, port_of[i].shape, strides[i], &bytes) == VME_OK && bytes <= (size_t)ELEMENTS * 16);
-        tensors_of[i] = (vme_tensor){NULL, i == 0 ? (char *)from : to, port_of[i].shape, strides[i], port_of[i].rank, VME_FLOAT32};
+        CHECK(vme_shape_bytes(VME_FLOAT32, port_of[i].rank, port_of[i].shape, strides[i], &bytes) == VME_OK
+              && bytes <= (size_t)ELEMENTS * 16);
+        tensors_of[i] =
+            (vme_tensor){NULL, i == 0 ? (char *)from : to, port_of[i].shape, strides[i], port_of[i].rank, VME_FLOAT32};
     }
     const vme_tensor *in = &tensors_of[0], *made = &tensors_of[1];
     char what[80];
@@ -100,9 +103,17 @@ static void look_at_models(const char *from, char *to)
 {
     enum { CHANNELS = 16, WIDE = 40 };
     const int64_t pixels = ELEMENTS / CHANNELS;
-    const struct { const char *name; uint32_t op, window; } simple[] = {
-        {"largest of windows", MODEL_MAX_POOL, 3}, {"mean of windows", MODEL_AVERAGE_POOL, 3}, {"clipping", MODEL_CLIP, 0}, {"shuffling", MODEL_SHUFFLE, 1},
-        {"softmax of images", MODEL_SOFTMAX, 0}, {"curve", MODEL_ACTIVATE, 0}, {"copy", MODEL_COPY, 0},
+    const struct {
+        const char *name;
+        uint32_t op, window;
+    } simple[] = {
+        {"largest of windows", MODEL_MAX_POOL, 3},
+        {"mean of windows", MODEL_AVERAGE_POOL, 3},
+        {"clipping", MODEL_CLIP, 0},
+        {"shuffling", MODEL_SHUFFLE, 1},
+        {"softmax of images", MODEL_SOFTMAX, 0},
+        {"curve", MODEL_ACTIVATE, 0},
+        {"copy", MODEL_COPY, 0},
     };
     for (size_t i = 0; i < sizeof simple / sizeof *simple; i++) {
         bool rows = simple[i].op == MODEL_SOFTMAX;
@@ -120,7 +131,7 @@ static void look_at_models(const char *from, char *to)
         if (simple[i].op == MODEL_CLIP)
             made->parameters[ACTIVATION] = ACTIVATION_RELU;
         if (rows)
-            made->parameters[1] = 0x3f800000;       /* 1.0: the factor */
+            made->parameters[1] = 0x3f800000; /* 1.0: the factor */
         look_at_model(simple[i].name, out, from, to);
     }
     for (int algorithm = -1; algorithm < vme_algorithm_count(); algorithm++) {
@@ -137,15 +148,23 @@ static void look_at_models(const char *from, char *to)
     CHECK(vme_algorithm_force(-1) == VME_OK);
     enum { DEPTH = 64, KEYS = 1 << 15 };
     for (int way = ATTENTION_FUSED; way < MODEL_ALGORITHMS; way++)
-        for (int many = 0; many < 3; many++) {              /* rows, keys, or numbers of a result: k and v are views of the input, or constants */
+        for (int many = 0; many < 3;
+             many++) { /* rows, keys, or numbers of a result: k and v are views of the input, or constants */
             CHECK(vme_algorithm_force(way) == VME_OK);
             model_file_begin();
             const int64_t rows = many == 0 ? ELEMENTS / DEPTH / 4 : 20;
-            uint32_t x = many == 0 ? value(2, rows, DEPTH, 0, 0) : many == 1 ? value(2, KEYS, DEPTH, 0, 0) : value(2, DEPTH, KEYS, 0, 0);
+            uint32_t x = many == 0   ? value(2, rows, DEPTH, 0, 0)
+                         : many == 1 ? value(2, KEYS, DEPTH, 0, 0)
+                                     : value(2, DEPTH, KEYS, 0, 0);
             const int64_t width = many == 2 ? KEYS : DEPTH, turned[] = {DEPTH, KEYS};
-            uint32_t k = many != 1 ? constant(2, DEPTH, DEPTH, 0, 0)
-                : tensor_add((model_tensor_record){.dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = x, .strides = {1, DEPTH}}, 2, turned);
-            uint32_t v = many != 0 ? x : constant(2, DEPTH, DEPTH, 0, 0), q = many != 0 ? constant(2, rows, DEPTH, 0, 0) : x, attended = value(2, rows, width, 0, 0);
+            uint32_t k = many != 1
+                             ? constant(2, DEPTH, DEPTH, 0, 0)
+                             : tensor_add(
+                                   (model_tensor_record){
+                                       .dtype = VME_FLOAT32, .kind = MODEL_VIEW, .base = x, .strides = {1, DEPTH}},
+                                   2, turned);
+            uint32_t v = many != 0 ? x : constant(2, DEPTH, DEPTH, 0, 0),
+                     q = many != 0 ? constant(2, rows, DEPTH, 0, 0) : x, attended = value(2, rows, width, 0, 0);
             memcpy(node(MODEL_ATTENTION, 3, (uint32_t[]){q, k, v, attended})->parameters, &(float){0.125f}, 4);
             look_at_model("attention", attended, from, to);
         }
@@ -187,12 +206,17 @@ int main(void)
         memset(memory[i], 1, (size_t)ELEMENTS * 16);
     }
     const int64_t line[] = {ELEMENTS}, steps[] = {8}, wide[] = {16}, side = 2048, square[] = {side, ELEMENTS / side},
-                  rows[] = {square[1] * 8, 8}, columns[] = {8, side * 8}, turned[] = {square[1], side}, nothing[] = {0}, one[] = {1};
+                  rows[] = {square[1] * 8, 8}, columns[] = {8, side * 8}, turned[] = {square[1], side}, nothing[] = {0},
+                  one[] = {1};
     vme_tensor x = tensor(VME_FLOAT64, memory[0], line, steps, 1), y = tensor(VME_FLOAT64, memory[1], line, steps, 1);
-    vme_tensor whole = tensor(VME_INT64, memory[1], line, steps, 1), words = tensor(VME_UINT64, memory[0], line, steps, 1);
-    vme_tensor numbers = tensor(VME_COMPLEX128, memory[0], line, wide, 1), others = tensor(VME_COMPLEX128, memory[1], line, wide, 1);
-    vme_tensor matrix = tensor(VME_FLOAT64, memory[0], square, rows, 2), other = tensor(VME_FLOAT64, memory[1], square, rows, 2);
-    vme_tensor sum = tensor(VME_FLOAT64, memory[1], one, steps, 1), mask = tensor(VME_BOOL, memory[0], line, (int64_t[]){1}, 1);
+    vme_tensor whole = tensor(VME_INT64, memory[1], line, steps, 1),
+               words = tensor(VME_UINT64, memory[0], line, steps, 1);
+    vme_tensor numbers = tensor(VME_COMPLEX128, memory[0], line, wide, 1),
+               others = tensor(VME_COMPLEX128, memory[1], line, wide, 1);
+    vme_tensor matrix = tensor(VME_FLOAT64, memory[0], square, rows, 2),
+               other = tensor(VME_FLOAT64, memory[1], square, rows, 2);
+    vme_tensor sum = tensor(VME_FLOAT64, memory[1], one, steps, 1),
+               mask = tensor(VME_BOOL, memory[0], line, (int64_t[]){1}, 1);
     vme_random_state state = {.key = {1, 2}};
 
     LOOK("random", vme_random(context, &state, VME_RANDOM_NORMAL, (const vme_tensor *[3]){NULL, NULL, NULL}, &x));
@@ -205,25 +229,32 @@ int main(void)
     LOOK("transpose", vme_copy(context, &matrix, &flipped));
     LOOK("reduce", vme_reduce(context, VME_SUM, VME_FLOAT64, &x, 1, NULL, &sum));
     vme_tensor repeated = tensor(VME_FLOAT64, memory[0], (int64_t[]){ELEMENTS * 16}, nothing, 1);
-    LOOK("reduce one", vme_reduce(context, VME_ARGMAX, VME_FLOAT64, &repeated, 1, NULL, &(vme_tensor){NULL, memory[1], one, steps, 1, VME_INT64}));
+    LOOK("reduce one", vme_reduce(context, VME_ARGMAX, VME_FLOAT64, &repeated, 1, NULL,
+                                  &(vme_tensor){NULL, memory[1], one, steps, 1, VME_INT64}));
     LOOK("scan", vme_scan(context, VME_CUMSUM, VME_FLOAT64, &x, 0, &y));
     LOOK("scan of columns", vme_scan(context, VME_CUMMAX, VME_FLOAT64, &matrix, 0, &other));
     LOOK("sort", vme_sort(context, &x, 0, false, &y));
     LOOK("sort of what is sorted", vme_sort(context, &y, 0, false, &y));
     LOOK("argsort", vme_argsort(context, &x, 0, false, &whole));
     CHECK(vme_arange(context, 0, 0, ELEMENTS - 1, -1, &whole) == VME_OK);
-    LOOK("gather", vme_gather(context, &x, 0, 1, (const vme_tensor *[]){&whole}, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));
-    LOOK("scatter", vme_scatter(context, &x, 0, 1, (const vme_tensor *[]){&whole}, false, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));
+    LOOK("gather", vme_gather(context, &x, 0, 1, (const vme_tensor *[]){&whole},
+                              &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));
+    LOOK("scatter", vme_scatter(context, &x, 0, 1, (const vme_tensor *[]){&whole}, false,
+                                &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));
     LOOK("partition", vme_partition(context, &x, 0, 1, (int64_t[]){ELEMENTS / 3}, false, &y));
     vme_tensor bytes = tensor(VME_INT8, memory[0], (int64_t[]){(int64_t)ELEMENTS * 4}, one, 1);
-    LOOK("sort of bytes", vme_sort(context, &bytes, 0, false, &(vme_tensor){NULL, memory[1], bytes.shape, one, 1, VME_INT8}));
+    LOOK("sort of bytes",
+         vme_sort(context, &bytes, 0, false, &(vme_tensor){NULL, memory[1], bytes.shape, one, 1, VME_INT8}));
     vme_tensor fewer = tensor(VME_COMPLEX128, memory[0], (int64_t[]){ELEMENTS / 4}, wide, 1);
-    LOOK("sort of complex numbers", vme_sort(context, &fewer, 0, false, &(vme_tensor){NULL, memory[1], fewer.shape, wide, 1, VME_COMPLEX128}));
-    LOOK("searchsorted", vme_searchsorted(context, &(vme_tensor){NULL, memory[1], line, steps, 1, VME_FLOAT64}, &x, false,
-                                          &(vme_tensor){NULL, memory[2], line, steps, 1, VME_INT64}));
+    LOOK("sort of complex numbers",
+         vme_sort(context, &fewer, 0, false, &(vme_tensor){NULL, memory[1], fewer.shape, wide, 1, VME_COMPLEX128}));
+    LOOK("searchsorted", vme_searchsorted(context, &(vme_tensor){NULL, memory[1], line, steps, 1, VME_FLOAT64}, &x,
+                                          false, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_INT64}));
     int64_t found;
     LOOK("nonzero", vme_nonzero(context, &mask, &found, NULL));
-    LOOK("concatenate", vme_concatenate(context, 2, (const vme_tensor *[]){&x, &x}, 0, &(vme_tensor){NULL, memory[1], (int64_t[]){2 * ELEMENTS}, steps, 1, VME_FLOAT64}));
+    LOOK("concatenate",
+         vme_concatenate(context, 2, (const vme_tensor *[]){&x, &x}, 0,
+                         &(vme_tensor){NULL, memory[1], (int64_t[]){2 * ELEMENTS}, steps, 1, VME_FLOAT64}));
     LOOK("roll", vme_roll(context, &matrix, (int64_t[]){5, 7}, &other));
     vme_tensor slim = tensor(VME_FLOAT64, memory[1], (int64_t[]){side, side}, (int64_t[]){side * 8, 8}, 2);
     vme_tensor back = tensor(VME_FLOAT64, memory[0], turned, (int64_t[]){side * 8, 8}, 2);
@@ -240,30 +271,35 @@ int main(void)
     const vme_region region = {memory[0], 0, 0, 2, {square[0], square[1]}, {1, square[0]}, {square[1], 1}};
     LOOK("raster", vme_raster(context, 8, 1, &region, buffer));
     vme_buffer_unref(buffer);
-    vme_tensor small = tensor(VME_UINT8, memory[1], line, one, 1), packed = tensor(VME_UINT8, memory[2], (int64_t[]){ELEMENTS / 8}, one, 1);
+    vme_tensor small = tensor(VME_UINT8, memory[1], line, one, 1),
+               packed = tensor(VME_UINT8, memory[2], (int64_t[]){ELEMENTS / 8}, one, 1);
     LOOK("bit count", vme_unary(context, VME_BITWISE_COUNT, VME_UINT64, &words, &small));
-    LOOK("divisors", vme_binary(context, VME_LCM, VME_UINT64, &words, &words, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_UINT64}));
+    LOOK("divisors", vme_binary(context, VME_LCM, VME_UINT64, &words, &words,
+                                &(vme_tensor){NULL, memory[2], line, steps, 1, VME_UINT64}));
     LOOK("packing", vme_bits_pack(context, true, &mask, &packed));
     LOOK("unpacking", vme_bits_unpack(context, true, &packed, &small));
     vme_tensor halves = tensor(VME_INT32, memory[2], line, (int64_t[]){4}, 1);
     LOOK("taking floats apart", vme_split(context, &x, &y, &halves));
-    LOOK("whole and fractional parts", vme_split(context, &x, &y, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));
+    LOOK("whole and fractional parts",
+         vme_split(context, &x, &y, &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));
     for (int64_t i = 0; i < ELEMENTS; i++) {
         ((int64_t *)(void *)memory[0])[i] = i * 7919 % ELEMENTS;
         ((double *)(void *)memory[2])[i] = (double)i;
     }
-    vme_tensor places = tensor(VME_INT64, memory[0], line, steps, 1), points = tensor(VME_FLOAT64, memory[2], line, steps, 1);
+    vme_tensor places = tensor(VME_INT64, memory[0], line, steps, 1),
+               points = tensor(VME_FLOAT64, memory[2], line, steps, 1);
     LOOK("counting", vme_count(context, &places, &points, &y));
     LOOK("interpolating", vme_interpolate(context, &x, &points, &points, 0, 1, &y));
     look_at_models(memory[0], memory[1]);
-    const int64_t quarter[] = {ELEMENTS / 4};      /* giving much memory back takes long, too */
+    const int64_t quarter[] = {ELEMENTS / 4}; /* giving much memory back takes long, too */
     numbers.shape = others.shape = quarter;
     LOOK("transform", vme_fft(context, VME_FFT_FORWARD, ELEMENTS / 4, 1, &numbers, &others));
     vme_tensor prime = tensor(VME_COMPLEX128, memory[1], (int64_t[]){1000003}, wide, 1);
     LOOK("transform of a prime length", vme_fft(context, VME_FFT_BACKWARD, 1000003, 1, &numbers, &prime));
     x.shape = quarter;
-    LOOK("transform of real numbers", vme_fft(context, VME_FFT_REAL_FORWARD, ELEMENTS / 4, 1, &x,
-                                              &(vme_tensor){NULL, memory[1], (int64_t[]){ELEMENTS / 8 + 1}, wide, 1, VME_COMPLEX128}));
+    LOOK("transform of real numbers",
+         vme_fft(context, VME_FFT_REAL_FORWARD, ELEMENTS / 4, 1, &x,
+                 &(vme_tensor){NULL, memory[1], (int64_t[]){ELEMENTS / 8 + 1}, wide, 1, VME_COMPLEX128}));
     const int64_t n = 1200;
     for (int64_t i = 0; i < n * n; i++)
         ((double *)(void *)memory[0])[i] = (double)(i * 7919 % 10007) + (i % (n + 1) == 0 ? 1e6 : 0);

@@ -1,4 +1,5 @@
-/* The thread pool: every piece once, failures, stops, several callers, CPU charged, flags of the floating-point unit, forks. */
+/* The thread pool: every piece once, failures, stops, several callers, CPU charged, flags of the floating-point unit,
+ * forks. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,7 +13,11 @@
 #include "runtime/pool.h"
 
 static atomic_ullong worked_ns;
-static void worked(void *owner, uint64_t cpu_ns) { (void)owner; atomic_fetch_add(&worked_ns, cpu_ns); }
+static void worked(void *owner, uint64_t cpu_ns)
+{
+    (void)owner;
+    atomic_fetch_add(&worked_ns, cpu_ns);
+}
 
 static vme_context *context_with(unsigned flags)
 {
@@ -48,7 +53,8 @@ static void *visit_often(void *seed)
         visits->count = random >> 8 & 4095;
         visits->grain = 1 + (random >> 20) % 300;
         memset(visits->seen, 0, sizeof visits->seen);
-        CHECK((round % 2 == 0 ? vme_parallel : vme_parallel_apart)(context, visits->count, visits->grain, visit, visits) == VME_OK);
+        CHECK((round % 2 == 0 ? vme_parallel : vme_parallel_apart)(context, visits->count, visits->grain, visit, visits)
+              == VME_OK);
         for (int i = 0; i < ELEMENTS; i++)
             CHECK(visits->seen[i] == (i < visits->count));
     }
@@ -82,11 +88,12 @@ static vme_status meet(void *argument, int64_t begin, int64_t end)
         atomic_fetch_add(&meeting->flushed, 1);
     sigset_t blocked;
     pthread_sigmask(SIG_BLOCK, NULL, &blocked);
-    if (!pthread_equal(pthread_self(), meeting->caller) && sigismember(&blocked, SIGINT) && sigismember(&blocked, SIGTERM))
+    if (!pthread_equal(pthread_self(), meeting->caller) && sigismember(&blocked, SIGINT)
+        && sigismember(&blocked, SIGTERM))
         atomic_fetch_add(&meeting->masked, 1);
     atomic_fetch_add(&meeting->pieces, 1);
     atomic_fetch_add(&meeting->arrived, 1);
-    while (atomic_load(&meeting->arrived) < 2)      /* so both pieces are at work at once, on two threads */
+    while (atomic_load(&meeting->arrived) < 2) /* so both pieces are at work at once, on two threads */
         sched_yield();
     return VME_OK;
 }
@@ -107,15 +114,16 @@ static void helpers_join(void)
 #ifdef __x86_64__
         CHECK(atomic_load(&meeting.flushed) == (flags ? 2 : 0));
 #endif
-        CHECK(meeting.small * 0.5f != 0);           /* the caller's own mode is back */
+        CHECK(meeting.small * 0.5f != 0); /* the caller's own mode is back */
         vme_context_unref(context);
     }
 }
 
-/* ---- a helper that was woken keeps off its caller's core, whatever cores it had before; what others take from it stays taken */
+/* ---- a helper that was woken keeps off its caller's core, whatever cores it had before; what others take from it
+ * stays taken */
 struct placement {
     struct meeting meeting;
-    cpu_set_t helpers, wanted;          /* where the helper may run, and where it shall from then on; empty: no matter */
+    cpu_set_t helpers, wanted; /* where the helper may run, and where it shall from then on; empty: no matter */
 };
 
 static vme_status look_and_meet(void *argument, int64_t begin, int64_t end)
@@ -135,7 +143,7 @@ static cpu_set_t helpers_from(int core, const cpu_set_t *wanted)
     CPU_ZERO(&one);
     CPU_SET(core, &one);
     CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
-    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);       /* it sleeps by then: see idle() */
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); /* it sleeps by then: see idle() */
     vme_context *context = context_with(0);
     struct placement it = {.meeting.caller = pthread_self(), .wanted = *wanted};
     CHECK(vme_parallel(context, 2, 1, look_and_meet, &it) == VME_OK);
@@ -146,7 +154,7 @@ static cpu_set_t helpers_from(int core, const cpu_set_t *wanted)
 static void expect_helpers(int core, const cpu_set_t *wanted, const cpu_set_t *expected)
 {
     cpu_set_t found;
-    for (int tries = 0; tries < 50; tries++) {      /* on a machine with much to do it may not be asleep yet */
+    for (int tries = 0; tries < 50; tries++) { /* on a machine with much to do it may not be asleep yet */
         found = helpers_from(core, wanted);
         if (CPU_EQUAL(&found, expected))
             return;
@@ -174,7 +182,7 @@ static void places(void)
     CPU_CLR(second, &but_second);
     expect_helpers(first, &none, &but_first);
     expect_helpers(second, &none, &but_second);
-    expect_helpers(first, &first_alone, &but_first);   /* and then somebody else leaves it one core */
+    expect_helpers(first, &first_alone, &but_first); /* and then somebody else leaves it one core */
     expect_helpers(second, &none, &first_alone);
     expect_helpers(first, &all, &first_alone);
     expect_helpers(second, &none, &but_second);
@@ -206,7 +214,7 @@ static void helpers_join_later(void)
 /* ---- threads that work apart keep to their parts of the range until these are done */
 enum { APART = 40 };
 struct apart {
-    atomic_int done[2];             /* pieces, by the caller and by the helper */
+    atomic_int done[2]; /* pieces, by the caller and by the helper */
     atomic_int strayed, helped;
 };
 
@@ -220,9 +228,9 @@ static vme_status keep_apart(void *argument, int64_t begin, int64_t end)
         atomic_fetch_add(&apart->strayed, 1);
     atomic_fetch_add(&apart->done[who], 1);
     if (mine == 0 && who == 0)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);            /* helpers are woken after the first piece */
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* helpers are woken after the first piece */
     else
-        while (mine < APART / 2 && atomic_load(&apart->done[!who]) <= mine)     /* so both work side by side */
+        while (mine < APART / 2 && atomic_load(&apart->done[!who]) <= mine) /* so both work side by side */
             sched_yield();
     return VME_OK;
 }
@@ -237,7 +245,8 @@ static void parts(void)
     CHECK(vme_parallel_threads() == 2);
     CHECK(vme_parallel_apart(context, APART, 1, keep_apart, &apart) == VME_OK);
     CHECK(atomic_load(&apart.done[0]) == APART / 2 && atomic_load(&apart.done[1]) == APART / 2);
-    CHECK(atomic_load(&apart.helped) % 2 == 0 || atomic_load(&apart.strayed) == 0);      /* a helper of an even number has the caller's part */
+    CHECK(atomic_load(&apart.helped) % 2 == 0
+          || atomic_load(&apart.strayed) == 0); /* a helper of an even number has the caller's part */
     vme_wish(before);
     vme_context_unref(context);
 }
@@ -246,7 +255,8 @@ static void parts(void)
 enum { ITEMS = 1000 };
 struct slotted {
     vme_context *context;
-    int64_t slots, waiting, stopping;       /* the slot that waits until others have done its part; the item that stops the context, -1: none */
+    int64_t slots, waiting,
+        stopping; /* the slot that waits until others have done its part; the item that stops the context, -1: none */
     atomic_int seen[ITEMS], left, inside[VME_SLOTS_MOST];
 };
 
@@ -372,16 +382,16 @@ static void forks(void)
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
-            alarm(60);          /* instead of a child that hangs */
-#ifdef __SANITIZE_THREAD__      /* which allows no new threads here */
+            alarm(60);     /* instead of a child that hangs */
+#ifdef __SANITIZE_THREAD__ /* which allows no new threads here */
             CHECK(vme_threads_set(1) == VME_OK);
 #endif
             visit_often((void *)8);
             helpers_join();
-#ifdef __SANITIZE_ADDRESS__     /* which would look for leaks, and find what the parent's other threads hold */
+#ifdef __SANITIZE_ADDRESS__ /* which would look for leaks, and find what the parent's other threads hold */
             _exit(0);
 #endif
-            exit(0);            /* runs the destructor */
+            exit(0); /* runs the destructor */
         }
         int status;
         CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);

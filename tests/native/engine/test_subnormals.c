@@ -1,5 +1,5 @@
-/* VME_FLUSH_SUBNORMALS: every way through an operator, small and large, computes so on the calling thread too, and leaves the thread as
- * it was; without the flag nothing is flushed. */
+/* VME_FLUSH_SUBNORMALS: every way through an operator, small and large, computes so on the calling thread too, and
+ * leaves the thread as it was; without the flag nothing is flushed. */
 #include <string.h>
 
 #include "../check.h"
@@ -42,7 +42,8 @@ static vme_status product(vme_context *context, const vme_tensor *a, const vme_t
 {
     int64_t rows[2] = {1, a->shape[0]}, columns[2] = {a->shape[0], 1}, one[2] = {1, 1}, steps[2] = {0, a->strides[0]},
             downwards[2] = {b->strides[0], 0}, place[2] = {4, 4};
-    vme_tensor x = {NULL, a->data, rows, steps, 2, VME_FLOAT32}, y = {NULL, b->data, columns, downwards, 2, VME_FLOAT32},
+    vme_tensor x = {NULL, a->data, rows, steps, 2, VME_FLOAT32},
+               y = {NULL, b->data, columns, downwards, 2, VME_FLOAT32},
                z = {NULL, to->data, one, place, 2, VME_FLOAT32};
     return vme_matmul(context, &x, &y, &z);
 }
@@ -50,7 +51,8 @@ static vme_status product(vme_context *context, const vme_tensor *a, const vme_t
 int main(void)
 {
 #ifdef __x86_64__
-    static vme_status (*const operators[])(vme_context *, const vme_tensor *, const vme_tensor *, const vme_tensor *) = {
+    static vme_status (*const operators[])(vme_context *, const vme_tensor *, const vme_tensor *,
+                                           const vme_tensor *) = {
         unary, binary, reduce, scan, product,
     };
     static const int64_t sizes[] = {2, 8, 1000, MOST}, steps[] = {4, 8, -4};

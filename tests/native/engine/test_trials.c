@@ -1,5 +1,5 @@
-/* Trials of attention, which break the search's ties: of values that lie in any order, backwards and repeated; with every allocation made to fail once. What
- * they take is given back. */
+/* Trials of attention, which break the search's ties: of values that lie in any order, backwards and repeated; with
+ * every allocation made to fail once. What they take is given back. */
 #include <string.h>
 
 #include "../check.h"
@@ -14,14 +14,19 @@ static model_step step;
 
 static void lies(int number, int rank, const int64_t shape[], const int64_t strides[])
 {
-    values[number] = (model_value){.kind = number < ADDEND ? MODEL_VIEW : MODEL_COMPUTED, .dtype = VME_FLOAT32, .rank = rank, .within = number < ADDEND ? OUT : -1, .offset = 12345};
+    values[number] = (model_value){.kind = number < ADDEND ? MODEL_VIEW : MODEL_COMPUTED,
+                                   .dtype = VME_FLOAT32,
+                                   .rank = rank,
+                                   .within = number < ADDEND ? OUT : -1,
+                                   .offset = 12345};
     for (int d = 0; d < rank; d++) {
         values[number].shape[d] = shape[d];
         values[number].strides[d] = strides[d] * (int64_t)sizeof(float);
     }
 }
 
-/* q's rows lie backwards, each key's numbers side by side, v is the same for all items, and the result's rows are its last dimension but one. */
+/* q's rows lie backwards, each key's numbers side by side, v is the same for all items, and the result's rows are its
+ * last dimension but one. */
 static void attention(int64_t items, int64_t rows, int64_t keys, int64_t depth, int64_t width)
 {
     lies(Q, 3, (int64_t[]){items, rows, depth}, (int64_t[]){rows * depth, -depth, 1});
@@ -29,7 +34,13 @@ static void attention(int64_t items, int64_t rows, int64_t keys, int64_t depth, 
     lies(V, 2, (int64_t[]){keys, width}, (int64_t[]){width, 1});
     lies(ADDEND, 1, (int64_t[]){keys}, (int64_t[]){1});
     lies(OUT, 3, (int64_t[]){items, rows, width}, (int64_t[]){width, items * width, 1});
-    step = (model_step){.kind = STEP_TENSOR, .op = MODEL_ATTENTION, .run = attention_run, .in = -1, .addend = -1, .out = OUT, .scratch = -1};
+    step = (model_step){.kind = STEP_TENSOR,
+                        .op = MODEL_ATTENTION,
+                        .run = attention_run,
+                        .in = -1,
+                        .addend = -1,
+                        .out = OUT,
+                        .scratch = -1};
     for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
         step.operand[i] = i < OUT ? i : -1;
 }
@@ -47,7 +58,8 @@ static vme_status try_both(const vme_kernels *kernels)
     int begun = 0;
     vme_status status = VME_OK;
     while (status == VME_OK && begun < 2) {
-        status = trial_begin(&its[begun], context, kernels, values, &step, begun == 0 ? ATTENTION_FUSED : ATTENTION_APART);
+        status =
+            trial_begin(&its[begun], context, kernels, values, &step, begun == 0 ? ATTENTION_FUSED : ATTENTION_APART);
         begun++;
     }
     if (status == VME_OK)
@@ -70,7 +82,7 @@ int main(void)
             attention(3, rows, 17, 5, 9);
             CHECK(try_both(kernels) == VME_OK && live() == 0);
         }
-        attention(2, 40, 1, 64, 1);         /* q is larger than all else */
+        attention(2, 40, 1, 64, 1); /* q is larger than all else */
         CHECK(try_both(kernels) == VME_OK && live() == 0);
         attention(2, 20, 70, 33, 40);
         for (long after = 0;; after++) {
@@ -83,12 +95,18 @@ int main(void)
             CHECK(status == VME_NO_MEMORY && live() == 0);
         }
     }
-    double rates[VME_RATES];                /* some of these are near ties by the built-in rates; whatever comes out is what comes out again */
+    double rates[VME_RATES]; /* some of these are near ties by the built-in rates; whatever comes out is what comes out
+                                again */
     vme_rates_fixed(rates);
     CHECK(vme_rates_set(rates) == VME_OK);
     for (int64_t rows = 20; rows < 130; rows += 2) {
         attention(4, rows, 64, 16, 16);
-        vme_model model = {.context = context, .kernels = vme_kernels_current(), .value = values, .values = VALUES, .step = &step, .steps = 1};
+        vme_model model = {.context = context,
+                           .kernels = vme_kernels_current(),
+                           .value = values,
+                           .values = VALUES,
+                           .step = &step,
+                           .steps = 1};
         int64_t scratch[2] = {0};
         model_algorithm chosen[2];
         for (int i = 0; i < 2; i++) {

@@ -1,4 +1,5 @@
-/* Bits packed and unpacked in rows of every length, and Philox's words, by each backend's kernels: against plain loops. */
+/* Bits packed and unpacked in rows of every length, and Philox's words, by each backend's kernels: against plain loops.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +26,8 @@ static void check_bits(vme_context *context, int64_t truths, int64_t wanted, boo
 {
     enum { ROWS = 3 };
     int64_t bytes = (truths + 7) / 8, strides[3][2];
-    uint8_t *in = malloc((size_t)(ROWS * truths) + 1), *packed = malloc((size_t)(ROWS * bytes) + 1), *out = malloc((size_t)(ROWS * wanted) + 1);
+    uint8_t *in = malloc((size_t)(ROWS * truths) + 1), *packed = malloc((size_t)(ROWS * bytes) + 1),
+            *out = malloc((size_t)(ROWS * wanted) + 1);
     CHECK(in != NULL && packed != NULL && out != NULL);
     for (int64_t i = 0; i < ROWS * truths; i++)
         in[i] = drawn() % 2 ? (uint8_t)drawn() : 0;
@@ -53,8 +55,10 @@ static void plain_block(const uint64_t key[2], const uint64_t counter[4], uint64
     uint64_t k0 = key[0], k1 = key[1], x[4];
     memcpy(x, counter, sizeof x);
     for (int round = 0; round < 10; round++, k0 += UINT64_C(0x9E3779B97F4A7C15), k1 += UINT64_C(0xBB67AE8584CAA73B)) {
-        unsigned __int128 low = (unsigned __int128)x[0] * UINT64_C(0xD2E7470EE14C6C93), high = (unsigned __int128)x[2] * UINT64_C(0xCA5A826395121157);
-        uint64_t next[4] = {(uint64_t)(high >> 64) ^ x[1] ^ k0, (uint64_t)high, (uint64_t)(low >> 64) ^ x[3] ^ k1, (uint64_t)low};
+        unsigned __int128 low = (unsigned __int128)x[0] * UINT64_C(0xD2E7470EE14C6C93),
+                          high = (unsigned __int128)x[2] * UINT64_C(0xCA5A826395121157);
+        uint64_t next[4] = {(uint64_t)(high >> 64) ^ x[1] ^ k0, (uint64_t)high, (uint64_t)(low >> 64) ^ x[3] ^ k1,
+                            (uint64_t)low};
         memcpy(x, next, sizeof x);
     }
     memcpy(words, x, sizeof x);
@@ -62,7 +66,8 @@ static void plain_block(const uint64_t key[2], const uint64_t counter[4], uint64
 
 static void check_words(const uint64_t counter[4])
 {
-    uint64_t key[2] = {(uint64_t)drawn() << 33 ^ drawn(), (uint64_t)drawn() << 33 ^ drawn()}, words[VME_PHILOX_WORDS], next[4], block[4];
+    uint64_t key[2] = {(uint64_t)drawn() << 33 ^ drawn(), (uint64_t)drawn() << 33 ^ drawn()}, words[VME_PHILOX_WORDS],
+             next[4], block[4];
     vme_philox_blocks(key, counter, words);
     memcpy(next, counter, sizeof next);
     for (int i = 0; i < VME_PHILOX_WORDS / 4; i++) {
@@ -83,7 +88,7 @@ int main(void)
         for (int64_t truths = 0; truths < 200; truths++)
             for (int big = 0; big < 2; big++)
                 check_bits(context, truths, drawn() % 2 ? truths : (int64_t)(drawn() % 250), big);
-        for (uint64_t from = 0; from < 40; from++) {        /* over the end of the counter's words as well */
+        for (uint64_t from = 0; from < 40; from++) { /* over the end of the counter's words as well */
             check_words((const uint64_t[4]){from, 1, 2, 3});
             check_words((const uint64_t[4]){UINT64_MAX - from, UINT64_MAX, from, UINT64_MAX});
             check_words((const uint64_t[4]){UINT64_MAX - from, UINT64_MAX, UINT64_MAX, UINT64_MAX});

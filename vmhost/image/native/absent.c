@@ -1,9 +1,10 @@
 /* What stands in the place of CPython's parser, tokenizer, AST, symbol table, code generator and assembler.
  *
- * The rest of CPython calls or points at these names; the linker finds them here and so leaves the archive's members out. Compiling raises a
- * RuntimeError that says so. The tables of opcodes, which live in members of the compiler, come from CPython's own headers.
+ * The rest of CPython calls or points at these names; the linker finds them here and so leaves the archive's members
+ * out. Compiling raises a RuntimeError that says so. The tables of opcodes, which live in members of the compiler, come
+ * from CPython's own headers.
  */
-#define Py_BUILD_CORE 1
+#define Py_BUILD_CORE        1
 #define NEED_OPCODE_METADATA 1
 #include <Python.h>
 
@@ -15,12 +16,13 @@
 
 static void *refuse(void)
 {
-    PyErr_SetString(PyExc_RuntimeError, "this Python has no compiler: it runs bytecode only; compile tasks where vmhost is installed "
-                                        "(`vmhost compile`) and run the bundle here");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this Python has no compiler: it runs bytecode only; compile tasks where vmhost is installed "
+                    "(`vmhost compile`) and run the bundle here");
     return NULL;
 }
 
-/* ---- parser, AST, compiler ---------------------------------------------------------------------------------------- */
+/* ---- parser, AST, compiler ---- */
 
 void *_PyParser_ASTFromString(void) { return refuse(); }
 void *_PyParser_ASTFromFile(void) { return refuse(); }
@@ -60,7 +62,7 @@ PyTypeObject _PyInstructionSequence_Type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
 };
 
-/* ---- machine code ------------------------------------------------------------------------------------------------- */
+/* ---- machine code ---- */
 
 int _PyJIT_Compile(void)
 {
@@ -70,7 +72,7 @@ int _PyJIT_Compile(void)
 
 void _PyJIT_Free(void) {}
 
-/* ---- what is needed without a compiler, too ----------------------------------------------------------------------- */
+/* ---- what is needed without a compiler, too ---- */
 
 /* How a private name of a class is called outside it: for __slots__. A new reference. */
 PyObject *_Py_Mangle(PyObject *class_name, PyObject *name)
@@ -79,8 +81,8 @@ PyObject *_Py_Mangle(PyObject *class_name, PyObject *name)
         return Py_NewRef(name);
     Py_ssize_t size = PyUnicode_GET_LENGTH(name), class_size = PyUnicode_GET_LENGTH(class_name), at = 0;
     bool private = size >= 2 && PyUnicode_READ_CHAR(name, 0) == '_' && PyUnicode_READ_CHAR(name, 1) == '_'
-        && !(PyUnicode_READ_CHAR(name, size - 1) == '_' && PyUnicode_READ_CHAR(name, size - 2) == '_')
-        && PyUnicode_FindChar(name, '.', 0, size, 1) == -1;
+                   && !(PyUnicode_READ_CHAR(name, size - 1) == '_' && PyUnicode_READ_CHAR(name, size - 2) == '_')
+                   && PyUnicode_FindChar(name, '.', 0, size, 1) == -1;
     while (at < class_size && PyUnicode_READ_CHAR(class_name, at) == '_')
         at++;
     if (!private || at == class_size)
@@ -100,4 +102,7 @@ int PyCompile_OpcodeStackEffectWithJump(int opcode, int oparg, int Py_UNUSED(jum
     return popped < 0 || pushed < 0 ? PY_INVALID_STACK_EFFECT : pushed - popped;
 }
 
-int PyCompile_OpcodeStackEffect(int opcode, int oparg) { return PyCompile_OpcodeStackEffectWithJump(opcode, oparg, -1); }
+int PyCompile_OpcodeStackEffect(int opcode, int oparg)
+{
+    return PyCompile_OpcodeStackEffectWithJump(opcode, oparg, -1);
+}

@@ -48,8 +48,9 @@ char *vmrun_file_read(const char *path, size_t *size)
     return copy;
 }
 
-/* Two sums over the 64-bit words of a file, modulo 2^64, as folder.py makes them: of the words, and of the sums so far. A word that changed
- * is in the first, words that changed places are in the second; a CRC-32 of the same bytes takes twenty times as long. */
+/* Two sums over the 64-bit words of a file, modulo 2^64, as folder.py makes them: of the words, and of the sums so far.
+ * A word that changed is in the first, words that changed places are in the second; a CRC-32 of the same bytes takes
+ * twenty times as long. */
 typedef struct {
     uint64_t words, sums;
 } checksum;
@@ -57,7 +58,7 @@ typedef struct {
 static checksum checksum_of(const uint8_t *data, size_t size)
 {
     checksum found = {0, 0};
-    uint64_t word;      /* little-endian, as all machines that images are made for */
+    uint64_t word; /* little-endian, as all machines that images are made for */
     for (; size >= sizeof word; data += sizeof word, size -= sizeof word) {
         memcpy(&word, data, sizeof word);
         found.words += word;
@@ -74,13 +75,14 @@ static checksum checksum_of(const uint8_t *data, size_t size)
 
 bool vmrun_manifest_check(const char *path, const char *manifest, size_t size)
 {
-    enum { END_BYTES = 4 + 32 + 1 };    /* "end ", the checksum of what stands before it, a newline */
+    enum { END_BYTES = 4 + 32 + 1 }; /* "end ", the checksum of what stands before it, a newline */
     char expected[END_BYTES + 1];
     checksum sum = checksum_of((const uint8_t *)manifest, size < END_BYTES ? 0 : size - END_BYTES);
     snprintf(expected, sizeof expected, "end %016" PRIx64 "%016" PRIx64 "\n", sum.words, sum.sums);
     bool right = size >= END_BYTES && memcmp(manifest + size - END_BYTES, expected, END_BYTES) == 0;
     if (!right)
-        fprintf(stderr, "vmrun: %s: altered or damaged: its last line is not the checksum of the others; %s\n", path, ADVICE);
+        fprintf(stderr, "vmrun: %s: altered or damaged: its last line is not the checksum of the others; %s\n", path,
+                ADVICE);
     return right;
 }
 
@@ -96,9 +98,11 @@ static bool promised(const char *manifest, const char *name, promise *found)
     size_t length = strlen(name);
     for (const char *line = manifest; line != NULL && *line != 0;) {
         int at = 0;
-        if (sscanf(line, "file %64[0-9a-f] %16" SCNx64 "%16" SCNx64 " %zu %n", found->sha256, &found->sum.words, &found->sum.sums, &found->size, &at) == 4
-            && at > 0
-            && strncmp(line + at, name, length) == 0 && (line[at + (int)length] == '\n' || line[at + (int)length] == 0))
+        if (sscanf(line, "file %64[0-9a-f] %16" SCNx64 "%16" SCNx64 " %zu %n", found->sha256, &found->sum.words,
+                   &found->sum.sums, &found->size, &at)
+                == 4
+            && at > 0 && strncmp(line + at, name, length) == 0
+            && (line[at + (int)length] == '\n' || line[at + (int)length] == 0))
             return true;
         line = strchr(line, '\n');
         line = line == NULL ? NULL : line + 1;
@@ -106,7 +110,8 @@ static bool promised(const char *manifest, const char *name, promise *found)
     return false;
 }
 
-static bool check(const char *path, const char *name, const uint8_t *data, size_t size, const char *manifest, bool thoroughly)
+static bool check(const char *path, const char *name, const uint8_t *data, size_t size, const char *manifest,
+                  bool thoroughly)
 {
     char sha256[65];
     uint8_t digest[32];
@@ -117,7 +122,8 @@ static bool check(const char *path, const char *name, const uint8_t *data, size_
         return false;
     }
     if (size != expected.size) {
-        fprintf(stderr, "vmrun: %s: altered or damaged: expected %zu bytes, got %zu; %s\n", path, expected.size, size, ADVICE);
+        fprintf(stderr, "vmrun: %s: altered or damaged: expected %zu bytes, got %zu; %s\n", path, expected.size, size,
+                ADVICE);
         return false;
     }
     if (!thoroughly) {
@@ -131,7 +137,8 @@ static bool check(const char *path, const char *name, const uint8_t *data, size_
     for (int i = 0; i < 32; i++)
         snprintf(sha256 + 2 * i, 3, "%02x", digest[i]);
     if (strcmp(sha256, expected.sha256) != 0) {
-        fprintf(stderr, "vmrun: %s: altered or damaged: expected SHA-256 %.16s…, got %.16s…; %s\n", path, expected.sha256, sha256, ADVICE);
+        fprintf(stderr, "vmrun: %s: altered or damaged: expected SHA-256 %.16s…, got %.16s…; %s\n", path,
+                expected.sha256, sha256, ADVICE);
         return false;
     }
     return true;
@@ -147,7 +154,7 @@ bool vmrun_file_check(const char *path, const char *name, const char *manifest, 
     return right;
 }
 
-/* ---- the zip ------------------------------------------------------------------------------------------------------ */
+/* ---- the zip ---- */
 
 enum { LOCAL_BYTES = 30, CENTRAL_BYTES = 46, END_BYTES = 22, PYC_HEADER_BYTES = 16 };
 
@@ -206,7 +213,8 @@ static bool list(vmrun_archive *archive, const uint8_t *data, size_t size)
     for (size_t i = 0; i < count; i++) {
         if (at + CENTRAL_BYTES > size)
             return false;
-        size_t stored = number(data + at + 24, 4), name_bytes = number(data + at + 28, 2), local = number(data + at + 42, 4);
+        size_t stored = number(data + at + 24, 4), name_bytes = number(data + at + 28, 2),
+               local = number(data + at + 42, 4);
         size_t begins = local + LOCAL_BYTES + name_bytes;
         if (at + CENTRAL_BYTES + name_bytes > size || begins + stored > size)
             return false;
@@ -244,7 +252,8 @@ void vmrun_archive_rest(const vmrun_archive *archive) { vmrun_pages_rest(archive
 
 void vmrun_pages_rest(const void *begin, size_t size)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)begin + page - 1) & ~(page - 1), to = ((uintptr_t)begin + size) & ~(page - 1);
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)begin + page - 1) & ~(page - 1),
+              to = ((uintptr_t)begin + size) & ~(page - 1);
     if (to > from)
         madvise((void *)from, to - from, MADV_DONTNEED);
 }

@@ -1,7 +1,7 @@
 /* The two bundles of an image, read-only in memory: held against the image's manifest, listed, never unpacked.
  *
- * A bundle is a zip without compression (docs/bundle.md), so each entry is used where it lies. What is wrong is told in one
- * sentence on stderr. No Python in here.
+ * A bundle is a zip without compression (docs/bundle.md), so each entry is used where it lies. What is wrong is told in
+ * one sentence on stderr. No Python in here.
  */
 #ifndef VMRUN_ARCHIVE_H
 #define VMRUN_ARCHIVE_H
@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 typedef struct {
-    char *name;             /* dotted name of a module; '#' and the digest in hex of a text; '/' and the path of a file */
+    char *name; /* dotted name of a module; '#' and the digest in hex of a text; '/' and the path of a file */
     bool is_package;
-    const uint8_t *data;    /* of a module: its marshalled code */
+    const uint8_t *data; /* of a module: its marshalled code */
     size_t size;
 } vmrun_entry;
 
@@ -37,7 +37,8 @@ char *vmrun_file_read(const char *path, size_t *size);
 /* True if the manifest, as read from `path`, ends with the checksum of what it says; otherwise told on stderr. */
 bool vmrun_manifest_check(const char *path, const char *manifest, size_t size);
 
-/* True if `path` has the size and the checksum (`thoroughly`: the SHA-256) that the manifest says of `name`; otherwise told on stderr. */
+/* True if `path` has the size and the checksum (`thoroughly`: the SHA-256) that the manifest says of `name`; otherwise
+ * told on stderr. */
 bool vmrun_file_check(const char *path, const char *name, const char *manifest, bool thoroughly);
 
 #endif

@@ -1,8 +1,9 @@
 /* The hash functions behind CPython's own modules _md5, _sha1, _sha2, _sha3 and _blake2, from LibTomCrypt.
  *
- * CPython ships these functions as HACL*, whose objects are missing in Debian's libpython3.14.a. Here they have HACL*'s names
- * and signatures as CPython 3.14 calls them (Modules/_hacl); what they do is LibTomCrypt's. A state is copied before its digest is taken,
- * so that more data can follow. Errors other than "no memory" are impossible: lengths are checked by the modules.
+ * CPython ships these functions as HACL*, whose objects are missing in Debian's libpython3.14.a. Here they have HACL*'s
+ * names and signatures as CPython 3.14 calls them (Modules/_hacl); what they do is LibTomCrypt's. A state is copied
+ * before its digest is taken, so that more data can follow. Errors other than "no memory" are impossible: lengths are
+ * checked by the modules.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,7 +18,7 @@
 
 typedef struct {
     hash_state tom;
-    uint8_t kind;               /* of SHA-3: below */
+    uint8_t kind; /* of SHA-3: below */
     uint8_t key_bytes, digest_bytes;
     bool last_node;
 } state;
@@ -33,9 +34,9 @@ static state *state_copy(const state *from)
 }
 
 #define COMMON(NAME, SUFFIX, PROCESS) \
-    void HACL(NAME##_free##SUFFIX)(state *self) { free(self); } \
+    void HACL(NAME##_free##SUFFIX)(state * self) { free(self); } \
     state *HACL(NAME##_copy##SUFFIX)(const state *self) { return state_copy(self); } \
-    uint8_t HACL(NAME##_update##SUFFIX)(state *self, const uint8_t *data, uint32_t size) \
+    uint8_t HACL(NAME##_update##SUFFIX)(state * self, const uint8_t *data, uint32_t size) \
     { \
         return size != 0 && PROCESS(&self->tom, data, size) != CRYPT_OK; \
     }
@@ -70,7 +71,7 @@ MAKE(SHA2_malloc_384, sha384_init)
 MAKE(SHA2_malloc_512, sha512_init)
 DIGEST(SHA2_digest_512, sha512_done)
 
-/* ---- SHA-3 -------------------------------------------------------------------------------------------------------- */
+/* ---- SHA-3 ---- */
 
 /* HACL*'s numbers for the algorithms. */
 enum { SHA3_256 = 8, SHA3_224, SHA3_384, SHA3_512, SHAKE128, SHAKE256 };
@@ -115,7 +116,7 @@ uint8_t HACL(SHA3_squeeze)(const state *self, uint8_t *to, uint32_t size)
     return sha3_shake_done(&last.tom, to, size) != CRYPT_OK;
 }
 
-/* ---- BLAKE2 ------------------------------------------------------------------------------------------------------- */
+/* ---- BLAKE2 ---- */
 
 typedef struct {
     uint8_t digest_length, key_length, fanout, depth;
@@ -176,7 +177,8 @@ static void block_of(const parameters *wanted, int bytes, uint8_t *block)
         block_of(wanted, WORD_BYTES, block); \
         block_of(&(parameters){.digest_length = wanted->digest_length, .fanout = 1, .depth = 1}, WORD_BYTES, plain); \
         for (int i = 0; i < 8; i++) \
-            self->tom.FIELD.h[i] ^= word(block + i * WORD_BYTES, WORD_BYTES) ^ word(plain + i * WORD_BYTES, WORD_BYTES); \
+            self->tom.FIELD.h[i] ^= \
+                word(block + i * WORD_BYTES, WORD_BYTES) ^ word(plain + i * WORD_BYTES, WORD_BYTES); \
         self->tom.FIELD.last_node = last_node; \
         self->key_bytes = wanted->key_length; \
         self->digest_bytes = wanted->digest_length; \

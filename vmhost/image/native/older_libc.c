@@ -1,7 +1,7 @@
 /* Four functions of glibc 2.38 that CPython's archive asks for, on top of those that every glibc has.
  *
- * The archive was compiled against a newer glibc than the oldest that an image runs on. These differ from their elders in
- * reading binary numbers ("0b1") where the base is 0 or 2, which CPython parses itself.
+ * The archive was compiled against a newer glibc than the oldest that an image runs on. These differ from their elders
+ * in reading binary numbers ("0b1") where the base is 0 or 2, which CPython parses itself.
  */
 #include <stdarg.h>
 #include <stddef.h>

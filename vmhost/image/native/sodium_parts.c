@@ -1,7 +1,8 @@
 /* Three functions of LibSodium's utils.c, which checking signatures calls.
  *
- * That member of its archive asks for random numbers, and these for LibSodium's start-up, which asks for all that it has: a
- * cipher, BLAKE2b, Argon2 and more, none of which is used here. What is compared and cleared here is public: signatures and their keys.
+ * That member of its archive asks for random numbers, and these for LibSodium's start-up, which asks for all that it
+ * has: a cipher, BLAKE2b, Argon2 and more, none of which is used here. What is compared and cleared here is public:
+ * signatures and their keys.
  */
 #include <stddef.h>
 #include <string.h>

@@ -1,8 +1,9 @@
 /* The device host's executable: starts a Python that has no compiler and imports from the image's two bundles only.
  *
- * Beside the executable lie `manifest`, `host.vmb` (the host's Python) and `stdlib.vmb` (the standard library and the guest
- * runtime, for the host and the VMs alike). All modules of both are given to CPython as frozen ones, where they lie in the mapped
- * files; nothing is looked for on any path. In an image that has sqlite3, SQLite is in this executable too, and CPython's shared module for it,
+ * Beside the executable lie `manifest`, `host.vmb` (the host's Python) and `stdlib.vmb` (the standard library and the
+ * guest runtime, for the host and the VMs alike). All modules of both are given to CPython as frozen ones, where they
+ * lie in the mapped files; nothing is looked for on any path. In an image that has sqlite3, SQLite is in this
+ * executable too, and CPython's shared module for it,
  * `_sqlite3.so`, lies beside it. Then the module `vmrun` (device/vmrun.py) has the command line.
  */
 #define PY_SSIZE_T_CLEAN
@@ -18,9 +19,9 @@
 #include <unistd.h>
 
 #include "archive.h"
-#include "native_modules.h"     /* which modules are linked in: written by link.py */
+#include "native_modules.h" /* which modules are linked in: written by link.py */
 
-#include "python/core.h"               /* vmhost/isolation */
+#include "python/core.h" /* vmhost/isolation */
 #ifdef VMRUN_ENGINE
 #include "vme_search.h"
 #endif
@@ -30,9 +31,12 @@ extern const struct _module_alias *_PyImport_FrozenAliases;
 
 /* CPython's own frozen modules are left out: what they hold is in the bundles. */
 static struct _frozen bootstrap[3], nothing[1];
-const struct _frozen *_PyImport_FrozenBootstrap = bootstrap, *_PyImport_FrozenStdlib = nothing, *_PyImport_FrozenTest = nothing;
+const struct _frozen *_PyImport_FrozenBootstrap = bootstrap, *_PyImport_FrozenStdlib = nothing,
+                     *_PyImport_FrozenTest = nothing;
 const struct _frozen *PyImport_FrozenModules;
-static const struct { const char *name, *orig; } no_aliases[1];
+static const struct {
+    const char *name, *orig;
+} no_aliases[1];
 const struct _module_alias *_PyImport_FrozenAliases = (const struct _module_alias *)no_aliases;
 
 #define SQLITE_FILE "_sqlite3.so"
@@ -48,15 +52,17 @@ static char sqlite_module[PATH_MAX];
 static char folder[PATH_MAX], executable[PATH_MAX], *manifest;
 static vmrun_archive host, library;
 
-/* ---- the module _vmrun -------------------------------------------------------------------------------------------- */
+/* ---- the module _vmrun ---- */
 
 static PyObject *ed25519_matches(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Py_buffer key, message, signature;
     if (!PyArg_ParseTuple(args, "y*y*y*:ed25519_matches", &key, &message, &signature))
         return NULL;
-    bool matches = key.len == crypto_sign_ed25519_PUBLICKEYBYTES && signature.len == crypto_sign_ed25519_BYTES
-        && crypto_sign_ed25519_verify_detached(signature.buf, message.buf, (unsigned long long)message.len, key.buf) == 0;
+    bool matches =
+        key.len == crypto_sign_ed25519_PUBLICKEYBYTES && signature.len == crypto_sign_ed25519_BYTES
+        && crypto_sign_ed25519_verify_detached(signature.buf, message.buf, (unsigned long long)message.len, key.buf)
+               == 0;
     PyBuffer_Release(&key);
     PyBuffer_Release(&message);
     PyBuffer_Release(&signature);
@@ -71,7 +77,8 @@ static PyObject *fill_image(PyObject *Py_UNUSED(module), PyObject *object)
     vmh_image *image = ((image_object *)object)->image;
     for (size_t i = 0; i < library.count; i++) {
         const vmrun_entry *entry = &library.entries[i];
-        if (entry->name[0] != '/' && vmh_image_lend(image, entry->name, entry->is_package, entry->data, entry->size) != 0)
+        if (entry->name[0] != '/'
+            && vmh_image_lend(image, entry->name, entry->is_package, entry->data, entry->size) != 0)
             return PyErr_NoMemory();
     }
     Py_RETURN_NONE;
@@ -81,7 +88,8 @@ static PyObject *engine_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(u
 {
 #ifdef VMRUN_ENGINE
     char path[PATH_MAX];
-    if (strstr(manifest, LAPACK_LINE) != NULL && snprintf(path, sizeof path, "%s/lapack.so", folder) < PATH_MAX && vme_lapack_at(path) != VME_OK)
+    if (strstr(manifest, LAPACK_LINE) != NULL && snprintf(path, sizeof path, "%s/lapack.so", folder) < PATH_MAX
+        && vme_lapack_at(path) != VME_OK)
         return PyErr_Format(PyExc_ImportError, "%s: %s", path, vme_message());
     return PyLong_FromVoidPtr((void *)vme_api());
 #else
@@ -103,7 +111,8 @@ static PyObject *add_model(PyObject *Py_UNUSED(module), PyObject *args)
     vme_model *model = NULL;
     vme_status status = vme_context_new(NULL, 0, &context);
     if (status == VME_OK)
-        status = vme_model_prepare(context, data.buf, (size_t)data.len, &(vme_model_options){.fixed = true, .spend = spend && !data.readonly}, &model);
+        status = vme_model_prepare(context, data.buf, (size_t)data.len,
+                                   &(vme_model_options){.fixed = true, .spend = spend && !data.readonly}, &model);
     if (status == VME_OK)
         result = PyObject_CallMethod(image, "add_model", "OK", name, (unsigned long long)(uintptr_t)model);
     else
@@ -113,14 +122,16 @@ static PyObject *add_model(PyObject *Py_UNUSED(module), PyObject *args)
     if (context != NULL)
         vme_context_unref(context);
 #else
-    PyErr_SetString(PyExc_ValueError, "the tensor engine, which runs models, is not in this image; make it again with `vmhost image OUT --bundle BUNDLE`, "
+    PyErr_SetString(PyExc_ValueError, "the tensor engine, which runs models, is not in this image; make it again with "
+                                      "`vmhost image OUT --bundle BUNDLE`, "
                                       "or with `--with-engine`");
 #endif
     PyBuffer_Release(&data);
     return result;
 }
 
-/* The code of the executable and its libraries: pages that nobody writes, so they can be read from their files again. */
+/* The code of the executable and its libraries: pages that nobody writes, so they can be read from their files again.
+ */
 static int code_rests(struct dl_phdr_info *object, size_t Py_UNUSED(size), void *Py_UNUSED(unused))
 {
     for (int i = 0; i < object->dlpi_phnum; i++) {
@@ -131,7 +142,8 @@ static int code_rests(struct dl_phdr_info *object, size_t Py_UNUSED(size), void 
     return 0;
 }
 
-/* For an idle host: pages of the image's files, which the kernel has at hand when they are needed again, and what malloc keeps. */
+/* For an idle host: pages of the image's files, which the kernel has at hand when they are needed again, and what
+ * malloc keeps. */
 static PyObject *give_back_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     vmrun_archive_rest(&host);
@@ -151,25 +163,32 @@ static PyObject *check_files(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(un
     static const char *const names[] = {"host.vmb", "stdlib.vmb", "lapack.so"};
     for (size_t i = 0; i < (strstr(manifest, LAPACK_LINE) != NULL ? 3 : 2); i++) {
         char path[PATH_MAX];
-        right &= snprintf(path, sizeof path, "%s/%s", folder, names[i]) < PATH_MAX && vmrun_file_check(path, names[i], manifest, true);
+        right &= snprintf(path, sizeof path, "%s/%s", folder, names[i]) < PATH_MAX
+                 && vmrun_file_check(path, names[i], manifest, true);
     }
     return PyBool_FromLong(right);
 }
 
 static PyMethodDef methods[] = {
-    {"ed25519_matches", ed25519_matches, METH_VARARGS, PyDoc_STR("ed25519_matches(public key, message, signature) -> bool")},
+    {"ed25519_matches", ed25519_matches, METH_VARARGS,
+     PyDoc_STR("ed25519_matches(public key, message, signature) -> bool")},
     {"fill_image", fill_image, METH_O, PyDoc_STR("fill_image(core.Image): puts the standard library into it.")},
-    {"engine_table", engine_table, METH_NOARGS, PyDoc_STR("The address of the engine's table, or None: not linked in.")},
-    {"add_model", add_model, METH_VARARGS, PyDoc_STR("add_model(core.Image, name, data, spend): prepares a model file for the image's VMs.")},
-    {"give_back_memory", give_back_memory, METH_NOARGS, PyDoc_STR("Gives memory that an idle host does not need to the kernel.")},
+    {"engine_table", engine_table, METH_NOARGS,
+     PyDoc_STR("The address of the engine's table, or None: not linked in.")},
+    {"add_model", add_model, METH_VARARGS,
+     PyDoc_STR("add_model(core.Image, name, data, spend): prepares a model file for the image's VMs.")},
+    {"give_back_memory", give_back_memory, METH_NOARGS,
+     PyDoc_STR("Gives memory that an idle host does not need to the kernel.")},
     {"check_files", check_files, METH_NOARGS, PyDoc_STR("Are the image's files as its manifest says?")},
     {NULL, NULL, 0, NULL},
 };
 
 static int vmrun_exec(PyObject *module)
 {
-    return PyModule_AddStringConstant(module, "folder", folder) < 0 || PyModule_AddStringConstant(module, "manifest", manifest) < 0
-               ? -1 : 0;
+    return PyModule_AddStringConstant(module, "folder", folder) < 0
+                   || PyModule_AddStringConstant(module, "manifest", manifest) < 0
+               ? -1
+               : 0;
 }
 
 static PyModuleDef_Slot slots[] = {
@@ -178,18 +197,18 @@ static PyModuleDef_Slot slots[] = {
     {0, NULL},
 };
 static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_vmrun", .m_doc = PyDoc_STR("The device host's executable."), .m_methods = methods, .m_slots = slots,
+    PyModuleDef_HEAD_INIT, .m_name = "_vmrun", .m_doc = PyDoc_STR("The device host's executable."),
+    .m_methods = methods,  .m_slots = slots,
 };
 
 static PyObject *PyInit__vmrun(void) { return PyModuleDef_Init(&definition); }
 
 struct _inittab _PyImport_Inittab[] = {
-    VMRUN_NATIVE_MODULES
-    {"_vmrun", PyInit__vmrun},
+    VMRUN_NATIVE_MODULES{"_vmrun", PyInit__vmrun},
     {NULL, NULL},
 };
 
-/* ---- start -------------------------------------------------------------------------------------------------------- */
+/* ---- start ---- */
 
 static struct _frozen *freeze(struct _frozen *to, const vmrun_archive *archive)
 {
@@ -217,24 +236,28 @@ static bool freeze_all(void)
     return bootstrap[0].name != NULL && bootstrap[1].name != NULL;
 }
 
-/* Bundles that another Python's image brought here would crash this one: they are checked against their manifest only. */
+/* Bundles that another Python's image brought here would crash this one: they are checked against their manifest only.
+ */
 static bool is_made_for_this(const char *path)
 {
     struct utsname machine;
     char expected[256];
     if (uname(&machine) != 0
-        || snprintf(expected, sizeof expected, "vmhost-image 3\npython %s\nmachine %s\n", PY_VERSION, machine.machine) >= (int)sizeof expected)
+        || snprintf(expected, sizeof expected, "vmhost-image 3\npython %s\nmachine %s\n", PY_VERSION, machine.machine)
+               >= (int)sizeof expected)
         return false;
     bool right = strncmp(manifest, expected, strlen(expected)) == 0;
     if (!right)
-        fprintf(stderr, "vmrun: %s: expected an image for Python %s on %s, as this executable is, got one that begins %.60s...; keep the files of an image "
-                        "together, or make it again with `vmhost image`\n",
+        fprintf(stderr,
+                "vmrun: %s: expected an image for Python %s on %s, as this executable is, got one that begins "
+                "%.60s...; keep the files of an image "
+                "together, or make it again with `vmhost image`\n",
                 path, PY_VERSION, machine.machine, manifest);
     return right;
 }
 
-/* The executable's own file is looked at as well, unless the command `check` will do so thoroughly: what is damaged in it shows in any way,
- * or in none, but mostly not in what runs until here. */
+/* The executable's own file is looked at as well, unless the command `check` will do so thoroughly: what is damaged in
+ * it shows in any way, or in none, but mostly not in what runs until here. */
 static bool find_image(bool with_executable)
 {
     char path[PATH_MAX];
@@ -247,7 +270,8 @@ static bool find_image(bool with_executable)
     executable[size] = 0;
     strcpy(folder, executable);
     *strrchr(folder, '/') = 0;
-    if (snprintf(path, sizeof path, "%s/manifest", folder) >= (int)sizeof path || (manifest = vmrun_file_read(path, &manifest_bytes)) == NULL)
+    if (snprintf(path, sizeof path, "%s/manifest", folder) >= (int)sizeof path
+        || (manifest = vmrun_file_read(path, &manifest_bytes)) == NULL)
         return false;
     if (!is_made_for_this(path) || !vmrun_manifest_check(path, manifest, manifest_bytes))
         return false;
@@ -259,7 +283,8 @@ static bool find_image(bool with_executable)
         return false;
     vmh_core_sqlite_linked(sqlite_module, __start_vmrun_sqlite_code, __stop_vmrun_sqlite_code);
 #endif
-    return vmrun_archive_open(&host, folder, "host.vmb", manifest) && vmrun_archive_open(&library, folder, "stdlib.vmb", manifest);
+    return vmrun_archive_open(&host, folder, "host.vmb", manifest)
+           && vmrun_archive_open(&library, folder, "stdlib.vmb", manifest);
 }
 
 static PyStatus start_python(int argc, char **argv)
@@ -281,7 +306,8 @@ static PyStatus start_python(int argc, char **argv)
     config.parse_argv = 0;
     wchar_t *const here = Py_DecodeLocale(folder, NULL), *const own = Py_DecodeLocale(executable, NULL);
     wchar_t **const folders[] = {
-        &config.home, &config.prefix, &config.base_prefix, &config.exec_prefix, &config.base_exec_prefix, &config.stdlib_dir,
+        &config.home,        &config.prefix,           &config.base_prefix,
+        &config.exec_prefix, &config.base_exec_prefix, &config.stdlib_dir,
     };
     status = here == NULL || own == NULL ? PyStatus_NoMemory() : PyConfig_SetBytesArgv(&config, argc, argv);
     for (size_t i = 0; i < sizeof folders / sizeof *folders && !PyStatus_Exception(status); i++)
@@ -298,8 +324,8 @@ static PyStatus start_python(int argc, char **argv)
     return status;
 }
 
-/* Runs what atexit has, writes out what was printed, and leaves the rest to the kernel: taking apart modules one by one frees
- * nothing that the end of the process does not. */
+/* Runs what atexit has, writes out what was printed, and leaves the rest to the kernel: taking apart modules one by one
+ * frees nothing that the end of the process does not. */
 static int end(int code)
 {
     PyObject *atexit = PyImport_ImportModule("atexit");
@@ -326,7 +352,8 @@ int main(int argc, char **argv)
     if (!find_image(argc < 2 || strcmp(argv[1], "check") != 0))
         return 5;
     if (!freeze_all()) {
-        fputs("vmrun: the image's bundles lack what Python starts with, or there is no memory; make the image again\n", stderr);
+        fputs("vmrun: the image's bundles lack what Python starts with, or there is no memory; make the image again\n",
+              stderr);
         return 5;
     }
     PyStatus status = start_python(argc, argv);

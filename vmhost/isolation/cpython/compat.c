@@ -8,16 +8,17 @@
 #include "internal/pycore_code.h"
 #include "opcode_ids.h"
 
-/* CPython's tables of its instructions, compiled once more, since it does not export them; under names of ours, for where it is linked in. */
-#define NEED_OPCODE_METADATA 1
-#define _PyOpcode_num_popped vmh_opcode_num_popped
-#define _PyOpcode_num_pushed vmh_opcode_num_pushed
+/* CPython's tables of its instructions, compiled once more, since it does not export them; under names of ours, for
+ * where it is linked in. */
+#define NEED_OPCODE_METADATA      1
+#define _PyOpcode_num_popped      vmh_opcode_num_popped
+#define _PyOpcode_num_pushed      vmh_opcode_num_pushed
 #define _PyOpcode_opcode_metadata vmh_opcode_metadata
 #define _PyOpcode_macro_expansion vmh_opcode_macro_expansion
-#define _PyOpcode_OpName vmh_opcode_names
-#define _PyOpcode_Caches vmh_opcode_caches
-#define _PyOpcode_Deopt vmh_opcode_deopt
-#define _PyOpcode_PseudoTargets vmh_opcode_pseudo_targets
+#define _PyOpcode_OpName          vmh_opcode_names
+#define _PyOpcode_Caches          vmh_opcode_caches
+#define _PyOpcode_Deopt           vmh_opcode_deopt
+#define _PyOpcode_PseudoTargets   vmh_opcode_pseudo_targets
 #include "internal/pycore_opcode_metadata.h"
 
 PyAPI_DATA(_PyRuntimeState) _PyRuntime;
@@ -41,20 +42,17 @@ void vmh_compat_show_interpreter(PyInterpreterState *interp)
     PyMutex_Unlock(&_PyRuntime.interpreters.mutex);
 }
 
-uintptr_t vmh_compat_stack_limit(PyThreadState *ts)
-{
-    return ((_PyThreadStateImpl *)ts)->c_stack_hard_limit;
-}
+uintptr_t vmh_compat_stack_limit(PyThreadState *ts) { return ((_PyThreadStateImpl *)ts)->c_stack_hard_limit; }
 
 bool vmh_compat_mutex_locked(PyInterpreterState *interp, int which)
 {
     PyMutex *const all[VMH_COMPAT_MUTEXES] = {
-        &_PyRuntime.interpreters.mutex,         /* thread states come and go */
-        &_PyRuntime.imports.extensions.mutex,   /* native modules are imported */
-        &_PyRuntime.unicode_state.ids.mutex,    /* an identifier is used for the first time */
-        &_PyRuntime.allocators.mutex,           /* hooks are read and set */
-        &_PyRuntime.tracemalloc.tables_lock,    /* each allocation, while the host traces them */
-        &interp->ceval.pending.mutex,           /* the warden adds a stop */
+        &_PyRuntime.interpreters.mutex,       /* thread states come and go */
+        &_PyRuntime.imports.extensions.mutex, /* native modules are imported */
+        &_PyRuntime.unicode_state.ids.mutex,  /* an identifier is used for the first time */
+        &_PyRuntime.allocators.mutex,         /* hooks are read and set */
+        &_PyRuntime.tracemalloc.tables_lock,  /* each allocation, while the host traces them */
+        &interp->ceval.pending.mutex,         /* the warden adds a stop */
     };
     return __atomic_load_n(&all[which]->_bits, __ATOMIC_SEQ_CST) & 1;
 }
@@ -69,7 +67,7 @@ PyObject *vmh_dict_get(PyObject *dict, const char *name)
 
 bool vmh_compat_makes_generic(PyThreadState *ts)
 {
-    enum { FRAMES_MOST = 64 };      /* `typing` may be imported in there */
+    enum { FRAMES_MOST = 64 }; /* `typing` may be imported in there */
     static const char prefix[] = "<generic parameters of ";
     bool found = false;
     PyObject *before = PyErr_GetRaisedException();
@@ -93,24 +91,17 @@ bool vmh_compat_makes_generic(PyThreadState *ts)
         frame = back;
     }
     Py_XDECREF(frame);
-    PyErr_SetRaisedException(before);   /* and so forgets one of ours */
+    PyErr_SetRaisedException(before); /* and so forgets one of ours */
     return found;
 }
 
 static const uint8_t opcodes[] = {
 #define OPCODE(NAME) [VMH_##NAME] = NAME,
-    VMH_INSTRUCTIONS(OPCODE)
-};
+    VMH_INSTRUCTIONS(OPCODE)};
 
-uint8_t vmh_compat_opcode(enum vmh_instruction name)
-{
-    return opcodes[name];
-}
+uint8_t vmh_compat_opcode(enum vmh_instruction name) { return opcodes[name]; }
 
-int vmh_compat_caches(enum vmh_instruction name)
-{
-    return vmh_opcode_caches[opcodes[name]];
-}
+int vmh_compat_caches(enum vmh_instruction name) { return vmh_opcode_caches[opcodes[name]]; }
 
 int vmh_compat_stack_effect(enum vmh_instruction name, int operand)
 {
@@ -120,8 +111,11 @@ int vmh_compat_stack_effect(enum vmh_instruction name, int operand)
 int vmh_compat_comparison(int operation)
 {
     static const int outcomes[] = {
-        [Py_LT] = COMPARISON_LESS_THAN, [Py_LE] = COMPARISON_LESS_THAN | COMPARISON_EQUALS, [Py_EQ] = COMPARISON_EQUALS,
-        [Py_GT] = COMPARISON_GREATER_THAN, [Py_GE] = COMPARISON_GREATER_THAN | COMPARISON_EQUALS,
+        [Py_LT] = COMPARISON_LESS_THAN,
+        [Py_LE] = COMPARISON_LESS_THAN | COMPARISON_EQUALS,
+        [Py_EQ] = COMPARISON_EQUALS,
+        [Py_GT] = COMPARISON_GREATER_THAN,
+        [Py_GE] = COMPARISON_GREATER_THAN | COMPARISON_EQUALS,
     };
     return operation << 5 | outcomes[operation];
 }
@@ -135,7 +129,7 @@ static bool of_import(PyCodeObject *code)
     const char *file = PyUnicode_AsUTF8(code->co_filename), *name = PyUnicode_AsUTF8(code->co_qualname);
     size_t size = file == NULL ? 0 : strlen(file);
     return name != NULL && size >= sizeof ours - 1 && strcmp(file + size - (sizeof ours - 1), ours) == 0
-        && strncmp(file, library, sizeof library - 1) == 0 && strncmp(name, class, sizeof class - 1) == 0;
+           && strncmp(file, library, sizeof library - 1) == 0 && strncmp(name, class, sizeof class - 1) == 0;
 }
 
 bool vmh_compat_locks_import(PyThreadState *ts)
@@ -152,5 +146,9 @@ bool vmh_compat_locks_import(PyThreadState *ts)
 
 int *vmh_compat_fd(PyObject *of)
 {
-    return &((struct { PyObject_HEAD int fd; } *)of)->fd;
+    return &((struct {
+                PyObject_HEAD
+                int fd;
+            } *)of)
+                ->fd;
 }

@@ -11,14 +11,15 @@
 #include <Python.h>
 
 #if PY_VERSION_HEX < 0x030E0000
-#error "vmhost needs CPython 3.14 or newer: older ones abort when interpreters with their own GIL end on several threads"
+#error \
+    "vmhost needs CPython 3.14 or newer: older ones abort when interpreters with their own GIL end on several threads"
 #endif
 #ifdef Py_GIL_DISABLED
 #error "vmhost runs on the default build of CPython: the free-threaded one has no GIL of its own per interpreter"
 #endif
 
-/* Include/internal/pycore_ceval.h: the only call that reaches another interpreter without holding its GIL. Exported since
- * 3.13 for the interpreter modules. Declared here so that no internal header (and Py_BUILD_CORE) is needed. */
+/* Include/internal/pycore_ceval.h: the only call that reaches another interpreter without holding its GIL. Exported
+ * since 3.13 for the interpreter modules. Declared here so that no internal header (and Py_BUILD_CORE) is needed. */
 typedef int (*vmh_pending_func)(void *);
 PyAPI_FUNC(int) _PyEval_AddPendingCall(PyInterpreterState *interp, vmh_pending_func func, void *arg, int flags);
 
@@ -30,8 +31,8 @@ PyAPI_FUNC(const char *) _PyMem_GetCurrentAllocatorName(void);
 
 #define VMH_PENDING_ADDED 0
 
-/* dict[name], borrowed; NULL: not there, or with an error set. PyDict_GetItemString would say "not there" when memory runs out, and so
- * leave open what a gate is to close. */
+/* dict[name], borrowed; NULL: not there, or with an error set. PyDict_GetItemString would say "not there" when memory
+ * runs out, and so leave open what a gate is to close. */
 PyObject *vmh_dict_get(PyObject *dict, const char *name);
 
 /* Takes an interpreter that cannot be ended out of the runtime's list, so that Py_Finalize does not wait for it. */
@@ -41,35 +42,40 @@ void vmh_compat_show_interpreter(PyInterpreterState *interp);
 /* The address below which CPython would abort the process for a stack overflow; 0: not known yet. */
 uintptr_t vmh_compat_stack_limit(PyThreadState *ts);
 
-/* Is this thread, of the calling interpreter, inside of what CPython calls to make `class C[T]` generic, or about to be?
- * CPython 3.14 does not look whether that worked for a `class C[*Ts]`, and crashes over any exception that came out of it. */
+/* Is this thread, of the calling interpreter, inside of what CPython calls to make `class C[T]` generic, or about to
+ * be? CPython 3.14 does not look whether that worked for a `class C[*Ts]`, and crashes over any exception that came out
+ * of it. */
 bool vmh_compat_makes_generic(PyThreadState *ts);
 
-/* Is this thread, of the calling interpreter, in the import system's own code, where it takes and gives back locks or waits for one? An
- * exception that is injected there may come out, at the next check, when a lock is taken and nothing gives it back; no stop ends the
- * wait of other threads for it. The code of a module that is imported is not meant. */
+/* Is this thread, of the calling interpreter, in the import system's own code, where it takes and gives back locks or
+ * waits for one? An exception that is injected there may come out, at the next check, when a lock is taken and nothing
+ * gives it back; no stop ends the wait of other threads for it. The code of a module that is imported is not meant. */
 bool vmh_compat_locks_import(PyThreadState *ts);
 
-/* The instructions that function_code.c writes. Their numbers, inline caches (in code units) and stack effects are those of the Python that
- * the core is built for. */
-#define VMH_INSTRUCTIONS(X)                                                                                                                  \
-    X(EXTENDED_ARG) X(COPY_FREE_VARS) X(RESUME) X(LOAD_FAST) X(LOAD_FAST_BORROW) X(LOAD_FAST_BORROW_LOAD_FAST_BORROW) X(LOAD_CONST)          \
-    X(LOAD_DEREF) X(LOAD_GLOBAL) X(LOAD_ATTR) X(LOAD_SUPER_ATTR) X(STORE_ATTR) X(PUSH_NULL) X(CALL) X(COPY) X(POP_TOP) X(IS_OP)              \
-    X(CONTAINS_OP) X(COMPARE_OP) X(TO_BOOL) X(POP_JUMP_IF_FALSE) X(POP_JUMP_IF_TRUE) X(NOT_TAKEN) X(JUMP_FORWARD) X(BUILD_TUPLE)             \
-    X(BUILD_STRING) X(CONVERT_VALUE) X(FORMAT_SIMPLE) X(RAISE_VARARGS) X(RETURN_VALUE)
+/* The instructions that function_code.c writes. Their numbers, inline caches (in code units) and stack effects are
+ * those of the Python that the core is built for. */
+/* clang-format off */
+#define VMH_INSTRUCTIONS(X) \
+    X(EXTENDED_ARG) X(COPY_FREE_VARS) X(RESUME) X(LOAD_FAST) X(LOAD_FAST_BORROW) X(LOAD_FAST_BORROW_LOAD_FAST_BORROW) \
+    X(LOAD_CONST) X(LOAD_DEREF) X(LOAD_GLOBAL) X(LOAD_ATTR) X(LOAD_SUPER_ATTR) X(STORE_ATTR) X(PUSH_NULL) X(CALL) \
+    X(COPY) X(POP_TOP) X(IS_OP) X(CONTAINS_OP) X(COMPARE_OP) X(TO_BOOL) X(POP_JUMP_IF_FALSE) X(POP_JUMP_IF_TRUE) \
+    X(NOT_TAKEN) X(JUMP_FORWARD) X(BUILD_TUPLE) X(BUILD_STRING) X(CONVERT_VALUE) X(FORMAT_SIMPLE) X(RAISE_VARARGS) \
+    X(RETURN_VALUE)
+/* clang-format on */
 #define VMH_INSTRUCTION_NAME(NAME) VMH_##NAME,
 enum vmh_instruction { VMH_INSTRUCTIONS(VMH_INSTRUCTION_NAME) };
 uint8_t vmh_compat_opcode(enum vmh_instruction name);
 int vmh_compat_caches(enum vmh_instruction name);
-int vmh_compat_stack_effect(enum vmh_instruction name, int operand);    /* where it does not jump */
-int vmh_compat_comparison(int operation);       /* the operand of COMPARE_OP for Py_LT, …, whose result may be any object */
+int vmh_compat_stack_effect(enum vmh_instruction name, int operand); /* where it does not jump */
+int vmh_compat_comparison(int operation); /* the operand of COMPARE_OP for Py_LT, …, whose result may be any object */
 
-/* Where a FileIO, a socket or an epoll object keeps its descriptor, -1 when closed: it is the first field of all three (Modules/_io/fileio.c,
- * Modules/socketmodule.h, Modules/selectmodule.c). A VM does not boot where that is not so: vmh_fd_field_check. */
+/* Where a FileIO, a socket or an epoll object keeps its descriptor, -1 when closed: it is the first field of all three
+ * (Modules/_io/fileio.c, Modules/socketmodule.h, Modules/selectmodule.c). A VM does not boot where that is not so:
+ * vmh_fd_field_check. */
 int *vmh_compat_fd(PyObject *object);
 
-/* The locks that a thread of `interp` may hold and another interpreter, or the warden, may need: is number `which` held, by anyone?
- * May be called in a signal handler. */
+/* The locks that a thread of `interp` may hold and another interpreter, or the warden, may need: is number `which`
+ * held, by anyone? May be called in a signal handler. */
 enum { VMH_COMPAT_MUTEXES = 6 };
 bool vmh_compat_mutex_locked(PyInterpreterState *interp, int which);
 

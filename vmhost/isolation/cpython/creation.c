@@ -5,10 +5,10 @@
 
 /* Of the interpreter that is being made on this thread. */
 typedef struct {
-    bool settled;           /* its first event has come */
-    bool lean;              /* stand-ins are put in the places of modules */
-    bool external;          /* … in that of the path-based importers */
-    PyObject *search;       /* … in that of the codecs: the codec search, held by the registry */
+    bool settled;     /* its first event has come */
+    bool lean;        /* stand-ins are put in the places of modules */
+    bool external;    /* … in that of the path-based importers */
+    PyObject *search; /* … in that of the codecs: the codec search, held by the registry */
 } creation;
 
 static _Thread_local creation *current __attribute__((tls_model("initial-exec")));
@@ -17,13 +17,15 @@ static const char EXTERNAL[] = "_frozen_importlib_external", CODECS[] = "encodin
 
 bool vmh_creation_under_way(void) { return current != NULL; }
 
-/* gc.freeze and gc.unfreeze, which have no name in C: they work on the interpreter that is current, and look at no argument. */
+/* gc.freeze and gc.unfreeze, which have no name in C: they work on the interpreter that is current, and look at no
+ * argument. */
 static PyMethodDef *freeze, *unfreeze;
 
 static PyMethodDef *builtin(PyObject *module, const char *name)
 {
     PyObject *function = PyObject_GetAttrString(module, name);
-    PyMethodDef *def = function != NULL && PyCFunction_CheckExact(function) ? ((PyCFunctionObject *)function)->m_ml : NULL;
+    PyMethodDef *def =
+        function != NULL && PyCFunction_CheckExact(function) ? ((PyCFunctionObject *)function)->m_ml : NULL;
     Py_XDECREF(function);
     if (def != NULL && def->ml_flags == METH_NOARGS)
         return def;
@@ -35,7 +37,8 @@ static PyMethodDef *builtin(PyObject *module, const char *name)
 int vmh_creation_install(void)
 {
     PyObject *gc = PyImport_ImportModule("gc");
-    int rc = gc == NULL || (freeze = builtin(gc, "freeze")) == NULL || (unfreeze = builtin(gc, "unfreeze")) == NULL ? -1 : 0;
+    int rc =
+        gc == NULL || (freeze = builtin(gc, "freeze")) == NULL || (unfreeze = builtin(gc, "unfreeze")) == NULL ? -1 : 0;
     Py_XDECREF(gc);
     return rc;
 }
@@ -46,12 +49,9 @@ void vmh_creation_settle(void)
     PyGC_Enable();
 }
 
-void vmh_creation_unsettle(void)
-{
-    Py_XDECREF(unfreeze->ml_meth(NULL, NULL));
-}
+void vmh_creation_unsettle(void) { Py_XDECREF(unfreeze->ml_meth(NULL, NULL)); }
 
-/* ---- stand-ins ---------------------------------------------------------------------------------------------------- */
+/* ---- stand-ins ---- */
 
 static PyObject *nothing(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(argument)) { Py_RETURN_NONE; }
 
@@ -71,8 +71,15 @@ static PyObject *coder(PyObject *self, PyObject *Py_UNUSED(errors)) { return Py_
 static PyMethodDef coder_method = {"coder", coder, METH_O, NULL};
 
 static PyStructSequence_Field codec_fields[] = {
-    {"encode", NULL}, {"decode", NULL}, {"streamreader", NULL}, {"streamwriter", NULL},
-    {"name", NULL}, {"incrementalencoder", NULL}, {"incrementaldecoder", NULL}, {"_is_text_encoding", NULL}, {NULL, NULL},
+    {"encode", NULL},
+    {"decode", NULL},
+    {"streamreader", NULL},
+    {"streamwriter", NULL},
+    {"name", NULL},
+    {"incrementalencoder", NULL},
+    {"incrementaldecoder", NULL},
+    {"_is_text_encoding", NULL},
+    {NULL, NULL},
 };
 static PyStructSequence_Desc codec_type = {"vmhost.codec", NULL, codec_fields, 4};
 
@@ -84,11 +91,13 @@ static PyObject *module_new(const char *name, PyMethodDef *methods)
     return module;
 }
 
-/* UTF-8, as far as the interpreter's own text streams need it before the guest runtime replaces them: they write nothing. */
+/* UTF-8, as far as the interpreter's own text streams need it before the guest runtime replaces them: they write
+ * nothing. */
 static PyObject *codec_find(PyObject *Py_UNUSED(self), PyObject *name)
 {
     PyObject *codec = NULL, *encoder = module_new("encoder", encoder_methods);
-    PyObject *make = encoder == NULL ? NULL : PyCFunction_New(&coder_method, encoder), *text = PyUnicode_FromString("utf-8");
+    PyObject *make = encoder == NULL ? NULL : PyCFunction_New(&coder_method, encoder),
+             *text = PyUnicode_FromString("utf-8");
     PyTypeObject *type = PyStructSequence_NewType(&codec_type);
     if (type == NULL || make == NULL || text == NULL || (codec = PyStructSequence_New(type)) == NULL)
         goto done;
@@ -130,7 +139,7 @@ static int stand_in_codecs(void)
     return rc;
 }
 
-/* ---- the making --------------------------------------------------------------------------------------------------- */
+/* ---- the making ---- */
 
 /* At the first event the configuration is the interpreter's own copy, and what it switches off here is not done yet. */
 static int settle(void)
@@ -138,7 +147,8 @@ static int settle(void)
     PyConfig *config = (PyConfig *)_Py_GetConfig();
     current->settled = true;
     config->site_import = 0;
-    /* file names in another encoding than UTF-8 need the codecs themselves, from the file system: such an interpreter is made as ever */
+    /* file names in another encoding than UTF-8 need the codecs themselves, from the file system: such an interpreter
+     * is made as ever */
     current->lean = config->filesystem_encoding != NULL && wcscmp(config->filesystem_encoding, L"utf-8") == 0;
     if (current->lean) {
         PyStatus status = PyConfig_SetString(config, &config->stdio_encoding, L"utf-8");
@@ -147,7 +157,7 @@ static int settle(void)
             return -1;
         }
     }
-    PyGC_Disable();     /* there is no garbage yet */
+    PyGC_Disable(); /* there is no garbage yet */
     return 0;
 }
 
@@ -163,13 +173,13 @@ int vmh_creation_event(const char *event, PyObject *args)
     if (PyUnicode_EqualToUTF8(name, CODECS))
         return stand_in_codecs();
     if (PyUnicode_EqualToUTF8(name, "zipimport")) {
-        PyErr_SetString(PyExc_ImportError, "a VM imports from bundles only");     /* which CPython takes for an answer */
+        PyErr_SetString(PyExc_ImportError, "a VM imports from bundles only"); /* which CPython takes for an answer */
         return -1;
     }
     return 0;
 }
 
-/* ---- after it ----------------------------------------------------------------------------------------------------- */
+/* ---- after it ---- */
 
 /* The codecs package comes with the first codec that is looked up: those that everyone uses (UTF-8, Latin-1, ASCII) are
  * CPython's own and seldom are. */
@@ -193,11 +203,12 @@ static int clear_up(void)
     int rc = -1;
     if (current->external
         && (modules == NULL || (importlib = PyImport_ImportModule("_frozen_importlib")) == NULL
-            || PyObject_SetAttrString(importlib, "_bootstrap_external", Py_None) < 0 || PyDict_DelItemString(modules, EXTERNAL) < 0))
+            || PyObject_SetAttrString(importlib, "_bootstrap_external", Py_None) < 0
+            || PyDict_DelItemString(modules, EXTERNAL) < 0))
         goto done;
     if (current->search != NULL
         && (modules == NULL || PyDict_DelItemString(modules, CODECS) < 0
-            || PyCodec_Unregister(current->search) < 0      /* and forgets what it found */
+            || PyCodec_Unregister(current->search) < 0 /* and forgets what it found */
             || (search = PyCFunction_New(&codec_search_method, NULL)) == NULL || PyCodec_Register(search) < 0))
         goto done;
     rc = 0;
@@ -214,7 +225,7 @@ PyStatus vmh_creation_make(PyThreadState **tstate)
         .allow_fork = 0,
         .allow_exec = 0,
         .allow_threads = 1,
-        .allow_daemon_threads = 0,       /* none that outlives the interpreter: those of threads.c end with the task */
+        .allow_daemon_threads = 0, /* none that outlives the interpreter: those of threads.c end with the task */
         .check_multi_interp_extensions = 1,
         .gil = PyInterpreterConfig_OWN_GIL,
     };

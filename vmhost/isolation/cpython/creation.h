@@ -1,9 +1,9 @@
 /* How an interpreter is made with what a VM needs and no more.
  *
- * Py_NewInterpreterFromConfig imports the path-based importers, zipimport, the codecs package and `site`, with their native modules: more
- * than half of its time, and objects that most VMs never use. The audit hook sees each import before it happens, on the VM's
- * thread; there, stand-ins take the places of those modules, which go when the interpreter is made. Whoever asks for one of them
- * later imports it like any other module.
+ * Py_NewInterpreterFromConfig imports the path-based importers, zipimport, the codecs package and `site`, with their
+ * native modules: more than half of its time, and objects that most VMs never use. The audit hook sees each import
+ * before it happens, on the VM's thread; there, stand-ins take the places of those modules, which go when the
+ * interpreter is made. Whoever asks for one of them later imports it like any other module.
  *
  * Nothing of the process is changed: other interpreters that are made meanwhile get all that they ever had.
  */

@@ -24,8 +24,8 @@ enum { FATAL_COUNT = sizeof fatal / sizeof *fatal };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static vmh_crash_map map;
-static atomic_int file = -1;                    /* holds the same; -1: none. Open, for its lock, as long as the process lives */
-static char *open_path;                         /* guarded by lock */
+static atomic_int file = -1; /* holds the same; -1: none. Open, for its lock, as long as the process lives */
+static char *open_path;      /* guarded by lock */
 static struct sigaction before_us[FATAL_COUNT];
 
 static _Thread_local vmh_crash_slot *mine __attribute__((tls_model("initial-exec")));
@@ -96,7 +96,7 @@ int vmh_crash_open(const char *path, vmh_crash_map *before)
         memset(before, 0, sizeof *before);
     memcpy(map.magic, magic, sizeof magic);
     map.pid = (int32_t)getpid();
-    if (ftruncate(fd, 0) < 0) {         /* whatever comes: a crash is told once */
+    if (ftruncate(fd, 0) < 0) { /* whatever comes: a crash is told once */
         rc = errno;
         goto done;
     }

@@ -1,9 +1,10 @@
 /* Which VM was running when the process crashed: breadcrumbs that outlive the process. No Python in here.
  *
- * Each VM thread has a slot: task, version, phase. A handler of fatal signals, on an alternate stack, marks the slot of the
- * thread that crashed, writes it to a file and chains to the handler before it. The file is not mapped: a map of a file without blocks, on a
- * full disk, or of one that somebody truncates, is a crash of its own. Its blocks are there before they are needed. It belongs to one process at
- * a time (flock). A VM thread that runs over the end of its stack is first offered to overflow.c, which may keep the process alive.
+ * Each VM thread has a slot: task, version, phase. A handler of fatal signals, on an alternate stack, marks the slot of
+ * the thread that crashed, writes it to a file and chains to the handler before it. The file is not mapped: a map of a
+ * file without blocks, on a full disk, or of one that somebody truncates, is a crash of its own. Its blocks are there
+ * before they are needed. It belongs to one process at a time (flock). A VM thread that runs over the end of its stack
+ * is first offered to overflow.c, which may keep the process alive.
  */
 #ifndef VMH_CRASH_H
 #define VMH_CRASH_H
@@ -15,8 +16,8 @@ enum { VMH_CRASH_SLOTS = 1024, VMH_CRASH_TEXT = 96 };
 
 typedef struct vmh_crash_slot {
     atomic_int used;
-    atomic_int signal;          /* of the crash, on the thread that crashed; 0: none */
-    atomic_int phase;           /* enum vmh_phase */
+    atomic_int signal; /* of the crash, on the thread that crashed; 0: none */
+    atomic_int phase;  /* enum vmh_phase */
     uint64_t vm_id;
     char task[VMH_CRASH_TEXT], version[VMH_CRASH_TEXT];
 } vmh_crash_slot;
@@ -27,9 +28,9 @@ typedef struct vmh_crash_map {
     vmh_crash_slot slots[VMH_CRASH_SLOTS];
 } vmh_crash_map;
 
-/* Puts the breadcrumbs into the file at `path`. What the last process left there is copied to *before (pid 0: nothing), also when this
- * fails. 0 or an errno: EBUSY: another process has it; EEXIST: this one has another file already; ENOSPC, EFBIG, EDQUOT: no room for it.
- * Installs the handlers. */
+/* Puts the breadcrumbs into the file at `path`. What the last process left there is copied to *before (pid 0: nothing),
+ * also when this fails. 0 or an errno: EBUSY: another process has it; EEXIST: this one has another file already;
+ * ENOSPC, EFBIG, EDQUOT: no room for it. Installs the handlers. */
 int vmh_crash_open(const char *path, vmh_crash_map *before);
 /* In a forked child: lets go of the file, which stays the parent's. */
 void vmh_crash_forked(void);

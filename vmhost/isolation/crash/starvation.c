@@ -25,15 +25,15 @@ static bool read_turns(pid_t tid, int64_t *ran_ns, int64_t *waited_ns, int64_t *
 {
     char text[96];
     return read_text(tid, "schedstat", text, sizeof text)
-        && sscanf(text, "%" SCNd64 " %" SCNd64 " %" SCNd64, ran_ns, waited_ns, turns) == 3;
+           && sscanf(text, "%" SCNd64 " %" SCNd64 " %" SCNd64, ran_ns, waited_ns, turns) == 3;
 }
 
 static bool runnable(pid_t tid)
 {
     char text[512];
-    const char *name_end;       /* of the thread's name, which may hold anything */
+    const char *name_end; /* of the thread's name, which may hold anything */
     return read_text(tid, "stat", text, sizeof text) && (name_end = strrchr(text, ')')) != NULL
-        && strncmp(name_end, ") R", 3) == 0;
+           && strncmp(name_end, ") R", 3) == 0;
 }
 
 int64_t vmh_starved_so_far_ns(pid_t tid)

@@ -12,17 +12,17 @@
 #define VMH_BLOB_INLINE 160
 
 typedef struct vmh_blob {
-    uint8_t *data;              /* own, or inside */
+    uint8_t *data; /* own, or inside */
     size_t size, capacity;
-    vmh_storage **storages;     /* one reference each */
+    vmh_storage **storages; /* one reference each */
     unsigned storage_count, storage_capacity;
     uint8_t inside[VMH_BLOB_INLINE];
 } vmh_blob;
 
 void vmh_blob_init(vmh_blob *blob);
-void vmh_blob_clear(vmh_blob *blob);                    /* empty again, memory given back */
-bool vmh_blob_reserve(vmh_blob *blob, size_t more);     /* room for `more` bytes at data + size; false: no memory */
-bool vmh_blob_add_storage(vmh_blob *blob, vmh_storage *storage);    /* takes a reference of its own */
-void vmh_blob_move(vmh_blob *to, vmh_blob *from);       /* `to` is cleared first, `from` is empty after */
+void vmh_blob_clear(vmh_blob *blob);                /* empty again, memory given back */
+bool vmh_blob_reserve(vmh_blob *blob, size_t more); /* room for `more` bytes at data + size; false: no memory */
+bool vmh_blob_add_storage(vmh_blob *blob, vmh_storage *storage); /* takes a reference of its own */
+void vmh_blob_move(vmh_blob *to, vmh_blob *from);                /* `to` is cleared first, `from` is empty after */
 
 #endif

@@ -10,8 +10,8 @@ int vmh_futex_wait(atomic_uint *word, unsigned expected, int64_t deadline_ns)
         at.tv_nsec = deadline_ns % 1000000000;
         limit = &at;
     }
-    long rc = syscall(SYS_futex, word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected, limit, NULL,
-                      FUTEX_BITSET_MATCH_ANY);
+    long rc =
+        syscall(SYS_futex, word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected, limit, NULL, FUTEX_BITSET_MATCH_ANY);
     return rc == 0 ? 0 : errno;
 }
 

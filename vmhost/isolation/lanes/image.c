@@ -59,7 +59,7 @@ void vmh_image_unref(vmh_image *image)
 
 static size_t hash(const char *name)
 {
-    uint64_t h = 14695981039346656037u;   /* FNV-1a */
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
     for (; *name != 0; name++)
         h = (h ^ (uint8_t)*name) * 1099511628211u;
     return (size_t)h;

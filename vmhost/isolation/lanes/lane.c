@@ -8,13 +8,13 @@
 #include "lanes/clock.h"
 #include "lanes/warden.h"
 
-enum { DONE = 1, WAITED = 2 };          /* vmh_call.word */
-enum { WATCHED = 1, ENDED = 2 };        /* vmh_call.watch */
+enum { DONE = 1, WAITED = 2 };   /* vmh_call.word */
+enum { WATCHED = 1, ENDED = 2 }; /* vmh_call.watch */
 
-/* ---- spinning ----------------------------------------------------------------------------------------------------- */
+/* ---- spinning ---- */
 
-/* A wake through the kernel costs a core switch of 30-60 us on an idle machine; a spin of this many pauses (about 20 us at
- * most) catches most answers of short calls. It adapts: a spin that was in vain halves the next one. */
+/* A wake through the kernel costs a core switch of 30-60 us on an idle machine; a spin of this many pauses (about 20 us
+ * at most) catches most answers of short calls. It adapts: a spin that was in vain halves the next one. */
 enum { SPIN_MOST = 2000, SPIN_LEAST = 32 };
 
 static atomic_int hot;
@@ -61,7 +61,7 @@ static bool spin(atomic_uint *word, unsigned mask, atomic_uint *budget)
     return came;
 }
 
-/* ---- calls -------------------------------------------------------------------------------------------------------- */
+/* ---- calls ---- */
 
 vmh_call *vmh_call_new(vmh_lane *lane)
 {
@@ -118,11 +118,13 @@ void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
     vmh_lane *lane = call->lane;
     call->kind = kind;
     call->ended_ns = vmh_now_ns();
-    if (kind == VMH_TIME_LIMIT && (call->timed || call->started_ns == 0))       /* its caller's own haste, or a wait in the queue */
+    if (kind == VMH_TIME_LIMIT
+        && (call->timed || call->started_ns == 0)) /* its caller's own haste, or a wait in the queue */
         call->excused = true;
     if (call->excused)
         atomic_fetch_add_explicit(&lane->excused[kind], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&lane->ends[kind], 1, memory_order_release);      /* after `excused`, as who reads both expects */
+    atomic_fetch_add_explicit(&lane->ends[kind], 1,
+                              memory_order_release); /* after `excused`, as who reads both expects */
     if (call->started_ns != 0) {
         atomic_fetch_add_explicit(&lane->wall_ns_total, call->ended_ns - call->started_ns, memory_order_relaxed);
         atomic_fetch_sub_explicit(&lane->running, 1, memory_order_relaxed);
@@ -133,7 +135,7 @@ void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
     /* from here on the submitter may let go of the call; our own reference keeps it */
     if (atomic_exchange(&call->word, DONE) & WAITED)
         vmh_futex_wake(&call->word, INT_MAX);
-    if ((kind != VMH_OK || slow) && !call->quiet) {     /* after who waits for the call: both want the main GIL next */
+    if ((kind != VMH_OK || slow) && !call->quiet) { /* after who waits for the call: both want the main GIL next */
         vmh_call_ref(call);
         if (!vmh_events_post(lane->events, &call->failed_event))
             vmh_call_unref(call);
@@ -142,10 +144,7 @@ void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
         post_done(call);
 }
 
-bool vmh_call_done(const vmh_call *call)
-{
-    return atomic_load_explicit(&call->word, memory_order_acquire) & DONE;
-}
+bool vmh_call_done(const vmh_call *call) { return atomic_load_explicit(&call->word, memory_order_acquire) & DONE; }
 
 int vmh_call_wait(vmh_call *call, int64_t deadline_ns)
 {
@@ -172,7 +171,7 @@ void vmh_call_watch(vmh_call *call)
         post_done(call);
 }
 
-/* ---- lanes -------------------------------------------------------------------------------------------------------- */
+/* ---- lanes ---- */
 
 vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry, vmh_image *image, vmh_events *events)
 {
@@ -296,7 +295,7 @@ enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count)
             soonest = calls[i]->deadline_ns;
     }
     pthread_mutex_lock(&lane->lock);
-    size_t waiting = count > lane->idle_count ? count - lane->idle_count : 0;   /* after the idle ones took theirs */
+    size_t waiting = count > lane->idle_count ? count - lane->idle_count : 0; /* after the idle ones took theirs */
     bool full = waiting > lane->capacity || lane->queued > lane->capacity - waiting;
     enum vmh_kind kind = lane->closed ? VMH_CLOSED : waiting > 0 && full ? VMH_QUEUE_FULL : VMH_OK;
     if (kind == VMH_OK) {
@@ -336,7 +335,7 @@ bool vmh_lane_cancel(vmh_call *call, enum vmh_kind kind)
     pthread_mutex_lock(&lane->lock);
     /* a collected call is claimed under this lock; from then on its links are its collector's */
     bool mine = vmh_call_claim(call, VMH_QUEUED);
-    bool queued = mine && queued_here(lane, call);      /* if not, a VM was handed it, and lets go of it later */
+    bool queued = mine && queued_here(lane, call); /* if not, a VM was handed it, and lets go of it later */
     if (queued)
         dequeue(lane, call);
     pthread_mutex_unlock(&lane->lock);
@@ -388,7 +387,7 @@ void vmh_lane_close(vmh_lane *lane, bool drop)
     lane->closed = true;
     vmh_call *dropped = drop ? collect(lane, VMH_FOREVER) : NULL;
     for (vmh_worker *worker = lane->idle; worker != NULL; worker = worker->next)
-        vmh_worker_poke(worker);        /* it finds the lane over, and ends */
+        vmh_worker_poke(worker); /* it finds the lane over, and ends */
     pthread_mutex_unlock(&lane->lock);
     finish_all(dropped, VMH_CLOSED);
 }
@@ -408,7 +407,7 @@ size_t vmh_lane_fail(vmh_lane *lane, const uint8_t *message, size_t size)
     pthread_mutex_unlock(&lane->lock);
     size_t count = 0;
     for (vmh_call *call = all; call != NULL; call = call->next, count++)
-        if (vmh_blob_reserve(&call->reply, size)) {     /* without memory for it, the error goes without its message */
+        if (vmh_blob_reserve(&call->reply, size)) { /* without memory for it, the error goes without its message */
             memcpy(call->reply.data, message, size);
             call->reply.size = size;
         }
@@ -462,7 +461,8 @@ long long vmh_lane_unfinished(vmh_lane *lane)
     long long ended = 0;
     for (int i = 0; i < VMH_KINDS; i++)
         ended += atomic_load(&lane->ends[i]);
-    return atomic_load(&lane->submitted_total) - ended;     /* read last: a call that comes just now is counted, none is missed */
+    return atomic_load(&lane->submitted_total)
+           - ended; /* read last: a call that comes just now is counted, none is missed */
 }
 
 void vmh_lane_attach(vmh_lane *lane, vmh_worker *worker)
@@ -483,8 +483,8 @@ void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker)
     worker->slot = NULL;
     bool over = false;
     if (call != NULL && atomic_load(&call->state) != VMH_QUEUED) {
-        gone = call;            /* it had its end on its way */
-    } else if (call != NULL && atomic_load(&lane->stop)) {      /* read under the lock: see vmh_lane_stop_running */
+        gone = call;                                       /* it had its end on its way */
+    } else if (call != NULL && atomic_load(&lane->stop)) { /* read under the lock: see vmh_lane_stop_running */
         gone = call;
         over = vmh_call_claim(call, VMH_QUEUED);
     } else if (call != NULL && lane->idle != NULL) {
@@ -492,7 +492,7 @@ void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker)
         idle_remove(lane, other);
         other->slot = call;
         other->handed_ns = vmh_now_ns();
-        vmh_worker_poke(other);         /* under the lock: no longer, and its VM may be gone */
+        vmh_worker_poke(other); /* under the lock: no longer, and its VM may be gone */
     } else if (call != NULL) {
         enqueue(lane, call, true);
     }
@@ -531,7 +531,7 @@ vmh_call *vmh_lane_take(vmh_lane *lane, vmh_worker *worker)
         int expected = VMH_QUEUED;
         if (atomic_compare_exchange_strong(&call->state, &expected, VMH_RUNNING))
             return call;
-        vmh_call_unref(call);   /* cancelled between its hand-over and now */
+        vmh_call_unref(call); /* cancelled between its hand-over and now */
     }
 }
 

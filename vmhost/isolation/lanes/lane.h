@@ -2,9 +2,9 @@
  *
  *   host threads --push--> [ lane: 16 levels, first come first ] --take--> workers (one per VM, each on its thread)
  *
- * A call ends exactly once: whoever moves its state to CLAIMED (its worker, the warden, a cancel, a close) writes the reply
- * and finishes it. A worker that finds nothing to do lies on the lane's idle stack; push hands a call straight to the one on
- * top (its caches are warm) and wakes it.
+ * A call ends exactly once: whoever moves its state to CLAIMED (its worker, the warden, a cancel, a close) writes the
+ * reply and finishes it. A worker that finds nothing to do lies on the lane's idle stack; push hands a call straight to
+ * the one on top (its caches are warm) and wakes it.
  */
 #ifndef VMH_LANE_H
 #define VMH_LANE_H
@@ -20,8 +20,8 @@
 #include "lanes/image.h"
 #include "lanes/vm.h"
 
-#define VMH_LEVELS 16           /* priorities -8 .. 7 */
-#define VMH_KINDS 16
+#define VMH_LEVELS 16 /* priorities -8 .. 7 */
+#define VMH_KINDS  16
 
 enum vmh_call_state { VMH_QUEUED, VMH_RUNNING, VMH_CLAIMED };
 
@@ -32,65 +32,66 @@ typedef struct vmh_lane vmh_lane;
 
 typedef struct vmh_call {
     atomic_int refs;
-    atomic_int state;           /* enum vmh_call_state */
-    atomic_uint word;           /* futex: DONE, WAITED */
-    atomic_uint watch;          /* WATCHED, ENDED: whoever completes the pair posts done_event */
-    vmh_lane *lane;             /* one reference */
-    char *entry;                /* "module:function"; NULL: the lane's own. Owned */
-    bool spread;                /* the value is (args, kwargs) */
-    bool quiet;                 /* no FAILED_CALL event (which slow calls post too) */
-    bool timed;                 /* the deadline is its caller's own, sooner than the lane's limit */
-    bool excused;               /* its end says nothing about the task; written by the claimer, read after DONE */
-    atomic_bool stop;           /* its caller wants it stopped */
-    int level;                  /* 0 (first) .. VMH_LEVELS - 1 */
+    atomic_int state;  /* enum vmh_call_state */
+    atomic_uint word;  /* futex: DONE, WAITED */
+    atomic_uint watch; /* WATCHED, ENDED: whoever completes the pair posts done_event */
+    vmh_lane *lane;    /* one reference */
+    char *entry;       /* "module:function"; NULL: the lane's own. Owned */
+    bool spread;       /* the value is (args, kwargs) */
+    bool quiet;        /* no FAILED_CALL event (which slow calls post too) */
+    bool timed;        /* the deadline is its caller's own, sooner than the lane's limit */
+    bool excused;      /* its end says nothing about the task; written by the claimer, read after DONE */
+    atomic_bool stop;  /* its caller wants it stopped */
+    int level;         /* 0 (first) .. VMH_LEVELS - 1 */
     int64_t submitted_ns, started_ns, ended_ns, deadline_ns;
-    vmh_blob request;           /* written by the submitter before push, read by the worker */
-    vmh_blob reply;             /* written by the claimer, read after DONE */
-    enum vmh_kind kind;         /* likewise */
-    struct vmh_call *prev, *next;   /* in the lane's queue; guarded by the lane's lock */
+    vmh_blob request;             /* written by the submitter before push, read by the worker */
+    vmh_blob reply;               /* written by the claimer, read after DONE */
+    enum vmh_kind kind;           /* likewise */
+    struct vmh_call *prev, *next; /* in the lane's queue; guarded by the lane's lock */
     vmh_event done_event, failed_event;
-    void *wrapper;              /* Python object of the main interpreter, borrowed; NULL when it is gone */
+    void *wrapper; /* Python object of the main interpreter, borrowed; NULL when it is gone */
 } vmh_call;
 
 /* What a lane knows of the VM that serves it. */
 typedef struct vmh_worker {
-    atomic_uint inbox;          /* futex: 1: look */
+    atomic_uint inbox; /* futex: 1: look */
     atomic_bool asleep;
-    vmh_call *slot;             /* handed over; guarded by the lane's lock */
-    int64_t handed_ns;          /* when; likewise */
-    bool attached;              /* likewise */
-    bool idle;                  /* on the idle stack; likewise */
+    vmh_call *slot;    /* handed over; guarded by the lane's lock */
+    int64_t handed_ns; /* when; likewise */
+    bool attached;     /* likewise */
+    bool idle;         /* on the idle stack; likewise */
     struct vmh_worker *prev, *next;
-    atomic_uint spins;          /* how long to spin before sleeping */
+    atomic_uint spins; /* how long to spin before sleeping */
 } vmh_worker;
 
 struct vmh_lane {
     atomic_int refs;
     pthread_mutex_t lock;
-    vmh_call *first[VMH_LEVELS], *last[VMH_LEVELS];     /* guarded by lock, like all up to `closed` */
-    unsigned levels;            /* bit n: level n is not empty */
+    vmh_call *first[VMH_LEVELS], *last[VMH_LEVELS]; /* guarded by lock, like all up to `closed` */
+    unsigned levels;                                /* bit n: level n is not empty */
     size_t queued, capacity;
     vmh_worker *idle;
     unsigned idle_count, workers;
-    int64_t next_deadline_ns;   /* no queued call expires before */
+    int64_t next_deadline_ns; /* no queued call expires before */
     bool closed;
-    atomic_bool stop;           /* everything that runs is to be stopped */
-    atomic_llong running, ends[VMH_KINDS];  /* counters; ends by kind */
-    atomic_llong excused[VMH_KINDS];        /* of these ends, those that say nothing about the task */
+    atomic_bool stop;                      /* everything that runs is to be stopped */
+    atomic_llong running, ends[VMH_KINDS]; /* counters; ends by kind */
+    atomic_llong excused[VMH_KINDS];       /* of these ends, those that say nothing about the task */
     atomic_llong wall_ns_total, submitted_total;
-    char *name, *version, *entry;           /* owned, never change */
-    char *caller_errors;                    /* likewise: names of exceptions that blame the caller, a line break before and after each; NULL: none */
+    char *name, *version, *entry; /* owned, never change */
+    char *caller_errors; /* likewise: names of exceptions that blame the caller, a line break before and after each;
+                            NULL: none */
     vmh_image *image;
-    int64_t wall_ns, cpu_ns, grace_ns;      /* limits of a call; VMH_FOREVER: none */
-    int calls_per_vm;           /* a worker retires after so many; 0: never */
-    atomic_uint spins;          /* of callers, who share it as a hint */
-    int64_t slow_ns;            /* a call that took longer counts as slow; VMH_FOREVER: none does */
+    int64_t wall_ns, cpu_ns, grace_ns; /* limits of a call; VMH_FOREVER: none */
+    int calls_per_vm;                  /* a worker retires after so many; 0: never */
+    atomic_uint spins;                 /* of callers, who share it as a hint */
+    int64_t slow_ns;                   /* a call that took longer counts as slow; VMH_FOREVER: none does */
     atomic_llong slow_total;
-    atomic_bool muted;          /* no STARVED events: the lane has all the VMs that it may have */
+    atomic_bool muted; /* no STARVED events: the lane has all the VMs that it may have */
     vmh_events *events;
     vmh_event starved_event;
-    void *wrapper;              /* as a call's */
-    vmh_lane *next_lane, **link;            /* the warden's list */
+    void *wrapper;               /* as a call's */
+    vmh_lane *next_lane, **link; /* the warden's list */
 };
 
 vmh_call *vmh_call_new(vmh_lane *lane);
@@ -117,7 +118,8 @@ bool vmh_lane_cancel(vmh_call *call, enum vmh_kind kind);
 void vmh_lane_close(vmh_lane *lane, bool drop);
 /* Ends queued calls whose deadline is over; returns when to look again. */
 int64_t vmh_lane_expire(vmh_lane *lane, int64_t now_ns);
-/* The same for the call that `worker` was handed and has not begun, if there is one: when that was in *handed_ns, else 0. */
+/* The same for the call that `worker` was handed and has not begun, if there is one: when that was in *handed_ns, else
+ * 0. */
 int64_t vmh_lane_expire_slot(vmh_lane *lane, vmh_worker *worker, int64_t now_ns, int64_t *handed_ns);
 bool vmh_lane_starved(vmh_lane *lane);
 /* Calls without an end: they wait, are handed over but not begun, or run. */
@@ -135,7 +137,8 @@ vmh_call *vmh_lane_take(vmh_lane *lane, vmh_worker *worker);
 void vmh_worker_wait(vmh_worker *worker);
 void vmh_worker_poke(vmh_worker *worker);
 
-/* Ask the VM that runs `call` (every VM that runs a call of `lane`) to stop it: the warden finds and stops it at once. */
+/* Ask the VM that runs `call` (every VM that runs a call of `lane`) to stop it: the warden finds and stops it at once.
+ */
 void vmh_call_request_stop(vmh_call *call);
 void vmh_lane_stop_running(vmh_lane *lane);
 

@@ -3,8 +3,9 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* Small requests have a reserve beyond the hard limit, for the time until the stop arrives: CPython handles the refusal of a
- * large block well, but crashes when a small one is refused in the wrong place (PyType_Ready while a module is imported). */
+/* Small requests have a reserve beyond the hard limit, for the time until the stop arrives: CPython handles the refusal
+ * of a large block well, but crashes when a small one is refused in the wrong place (PyType_Ready while a module is
+ * imported). */
 enum { SMALL_BYTES = 16 * 1024, RESERVE_BYTES = 32 * 1024 * 1024 };
 
 vmh_meter *vmh_meter_new(void)
@@ -35,15 +36,14 @@ static void note_peak(vmh_meter *meter, long long live)
     long long peak = atomic_load_explicit(&meter->peak, memory_order_relaxed);
     while (live > peak
            && !atomic_compare_exchange_weak_explicit(&meter->peak, &peak, live, memory_order_relaxed,
-                                                     memory_order_relaxed)) {
-    }
+                                                     memory_order_relaxed)) {}
 }
 
 static void note_soft(vmh_meter *meter, long long live)
 {
     if (live > atomic_load_explicit(&meter->soft, memory_order_relaxed)
-        && !atomic_load_explicit(&meter->over, memory_order_relaxed)
-        && !atomic_exchange(&meter->over, true) && meter->on_soft != NULL)
+        && !atomic_load_explicit(&meter->over, memory_order_relaxed) && !atomic_exchange(&meter->over, true)
+        && meter->on_soft != NULL)
         meter->on_soft(meter->context);
 }
 

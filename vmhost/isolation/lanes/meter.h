@@ -1,8 +1,8 @@
 /* Who owns how much memory: one meter per VM, charged by the allocator hooks (memory.c), buffers and the gates.
  *
- * A meter outlives its VM as long as memory that it paid for lives: it is counted. Two limits: passing `soft` asks for the
- * running call to be stopped (once per call, through on_soft); what would pass `hard` is refused, small requests a reserve
- * later. No Python in here.
+ * A meter outlives its VM as long as memory that it paid for lives: it is counted. Two limits: passing `soft` asks for
+ * the running call to be stopped (once per call, through on_soft); what would pass `hard` is refused, small requests a
+ * reserve later. No Python in here.
  */
 #ifndef VMH_METER_H
 #define VMH_METER_H
@@ -14,7 +14,7 @@
 
 typedef struct vmh_meter {
     atomic_int refs;
-    atomic_llong live;          /* bytes; may pass through negative for a moment: frees of another VM's raw memory drift */
+    atomic_llong live; /* bytes; may pass through negative for a moment: frees of another VM's raw memory drift */
     atomic_llong peak;
     atomic_llong arenas;        /* pymalloc arenas, a count */
     atomic_llong buffers;       /* bytes of `live` that are buffers */
@@ -25,8 +25,8 @@ typedef struct vmh_meter {
     atomic_bool over;           /* soft limit passed since vmh_meter_rearm */
     atomic_bool denied;         /* a native library was refused memory since then; it tells so in an error of its own */
     atomic_bool ended;          /* its VM: what libraries still hold is for the whole process, nobody's */
-    void (*on_soft)(void *context);     /* called once when `over` turns true; must only wake someone */
-    void *context;              /* valid while on_soft is set; cleared by the VM before it goes */
+    void (*on_soft)(void *context); /* called once when `over` turns true; must only wake someone */
+    void *context;                  /* valid while on_soft is set; cleared by the VM before it goes */
 } vmh_meter;
 
 vmh_meter *vmh_meter_new(void);
@@ -37,8 +37,8 @@ void vmh_meter_unref(vmh_meter *meter);
 bool vmh_meter_charge(vmh_meter *meter, size_t bytes);
 /* Charges in any case. Passing the soft limit asks for the stop, as ever. */
 void vmh_meter_force(vmh_meter *meter, size_t bytes);
-/* Charges what another meter was charged with, whose owner ended. Stops nothing: who is over its soft limit now is stopped at
- * its next charge. Not `forced`: false, and nothing charged, where that would be so. */
+/* Charges what another meter was charged with, whose owner ended. Stops nothing: who is over its soft limit now is
+ * stopped at its next charge. Not `forced`: false, and nothing charged, where that would be so. */
 bool vmh_meter_inherit(vmh_meter *meter, size_t bytes, bool forced);
 void vmh_meter_release(vmh_meter *meter, size_t bytes);
 void vmh_meter_rearm(vmh_meter *meter);

@@ -15,7 +15,8 @@ vmh_storage *vmh_storage_new(size_t size, vmh_meter *meter)
         free(storage);
         return NULL;
     }
-    /* aligned_alloc wants a multiple of the alignment; calloc'd pages of large blocks would be cheaper, memset is honest */
+    /* aligned_alloc wants a multiple of the alignment; calloc'd pages of large blocks would be cheaper, memset is
+     * honest */
     size_t rounded = (size + 63) & ~(size_t)63;
     storage->data = aligned_alloc(64, rounded == 0 ? 64 : rounded);
     if (storage->data == NULL) {
@@ -64,10 +65,7 @@ vmh_storage *vmh_storage_hold(void *data, size_t size, void *held, void (*drop)(
     return storage;
 }
 
-vmh_storage *vmh_storage_adopt(void *block, size_t size)
-{
-    return vmh_storage_lend(block, size, NULL);
-}
+vmh_storage *vmh_storage_adopt(void *block, size_t size) { return vmh_storage_lend(block, size, NULL); }
 
 vmh_storage *vmh_storage_ref(vmh_storage *storage)
 {

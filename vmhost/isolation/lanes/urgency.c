@@ -16,7 +16,7 @@ typedef struct {
     uint64_t runtime_ns, deadline_ns, period_ns;
 } attributes;
 
-enum { SHORTEST_NS = 100000, LONGEST_NS = 100000000 };      /* that the kernel takes */
+enum { SHORTEST_NS = 100000, LONGEST_NS = 100000000 }; /* that the kernel takes */
 
 void vmh_urgency_set(enum vmh_urgency urgency)
 {
@@ -27,11 +27,11 @@ void vmh_urgency_set(enum vmh_urgency urgency)
     own.runtime_ns = urgency == VMH_PROMPT ? SHORTEST_NS : urgency == VMH_PATIENT ? LONGEST_NS : 0;
     syscall(SYS_sched_setattr, 0, &own, 0);
     if (urgency == VMH_PATIENT)
-        sched_yield();      /* the slice under way keeps its length: give up the rest of it */
+        sched_yield(); /* the slice under way keeps its length: give up the rest of it */
     if (urgency == VMH_PROMPT) {
-        prctl(PR_SET_TIMERSLACK, 1L, 0L, 0L, 0L);       /* else deadlines are met up to 50 us late, to save wakes */
-        /* A thread whose own slice ends within 0.1 ms still goes first, for a whole tick: one wake in thirty. Weight shrinks that to
-         * nothing, where the process may (a privilege); for microseconds of work nobody starves. */
+        prctl(PR_SET_TIMERSLACK, 1L, 0L, 0L, 0L); /* else deadlines are met up to 50 us late, to save wakes */
+        /* A thread whose own slice ends within 0.1 ms still goes first, for a whole tick: one wake in thirty. Weight
+         * shrinks that to nothing, where the process may (a privilege); for microseconds of work nobody starves. */
         setpriority(PRIO_PROCESS, 0, -20);
     }
 }

@@ -1,8 +1,8 @@
 /* A VM, as those see it who do not run it: an opaque type, what may be asked of it, and what it may be
  * told. vm.c answers.
  *
- * A VM is one CPython subinterpreter on one native thread. Threads that touch it: its own (boots, serves, ends it), guest
- * threads (started by its task), the warden (stops it), host threads (attach, retire, read counters).
+ * A VM is one CPython subinterpreter on one native thread. Threads that touch it: its own (boots, serves, ends it),
+ * guest threads (started by its task), the warden (stops it), host threads (attach, retire, read counters).
  */
 #ifndef VMH_VM_H
 #define VMH_VM_H
@@ -17,19 +17,20 @@
 
 typedef struct vmh_vm vmh_vm;
 
-/* Why a call is stopped; also the error kind that its caller gets. The numbers are part of the Python side (errors.py). */
+/* Why a call is stopped; also the error kind that its caller gets. The numbers are part of the Python side (errors.py).
+ */
 enum vmh_kind {
     VMH_OK = 0,
-    VMH_TASK_ERROR = 1,     /* the task raised; payload: the guest's report */
-    VMH_TIME_LIMIT = 2,     /* wall time */
-    VMH_CPU_LIMIT = 3,      /* CPU time */
+    VMH_TASK_ERROR = 1, /* the task raised; payload: the guest's report */
+    VMH_TIME_LIMIT = 2, /* wall time */
+    VMH_CPU_LIMIT = 3,  /* CPU time */
     VMH_MEMORY_LIMIT = 4,
-    VMH_VM_LOST = 5,        /* wedged or crashed */
+    VMH_VM_LOST = 5, /* wedged or crashed */
     VMH_CLOSED = 6,
     VMH_CANCELLED = 7,
     VMH_QUEUE_FULL = 8,
-    VMH_VALUE = 9,          /* a result that cannot cross; payload: the message */
-    VMH_LOAD_ERROR = 10,    /* the task's module or entry point could not be imported; payload: the report */
+    VMH_VALUE = 9,       /* a result that cannot cross; payload: the message */
+    VMH_LOAD_ERROR = 10, /* the task's module or entry point could not be imported; payload: the report */
 };
 
 /* The VM that the calling thread belongs to, or NULL on a host thread. Guest threads are bound by vmh_thread_enter. */
@@ -44,8 +45,8 @@ int vmh_vm_stop_fd(vmh_vm *vm);
 
 struct vmh_image;
 struct vmh_meter;
-struct vmh_image *vmh_vm_system(vmh_vm *vm);    /* standard library and guest runtime */
-struct vmh_image *vmh_vm_task(vmh_vm *vm);      /* NULL until the VM was attached to a lane */
+struct vmh_image *vmh_vm_system(vmh_vm *vm); /* standard library and guest runtime */
+struct vmh_image *vmh_vm_task(vmh_vm *vm);   /* NULL until the VM was attached to a lane */
 struct vmh_meter *vmh_vm_meter(vmh_vm *vm);
 
 /* Raises, on a thread of `vm` with its GIL held, the exception that a stop raises. */
@@ -59,6 +60,6 @@ void vmh_vm_lose(vmh_vm *vm);
  * thread-local VM, register the thread's CPU clock and count it; a VM with threads left is never ended. */
 void vmh_thread_enter(vmh_vm *vm);
 void vmh_thread_leave(vmh_vm *vm);
-int vmh_thread_count(vmh_vm *vm);      /* those that began and did not end */
+int vmh_thread_count(vmh_vm *vm); /* those that began and did not end */
 
 #endif

@@ -10,12 +10,12 @@
 #include "lanes/urgency.h"
 #include "lanes/warden_vm.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* of the lists; nothing is waited for while it is held */
-static vmh_lane *lanes;             /* guarded by lock */
-static vmh_vm *vms;                 /* likewise */
-static bool started;                /* likewise */
-static atomic_llong planned = VMH_FOREVER;      /* when the next look is due */
-static atomic_uint word;            /* futex: bumped when `planned` moved nearer */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the lists; nothing is waited for while it is held */
+static vmh_lane *lanes;                                  /* guarded by lock */
+static vmh_vm *vms;                                      /* likewise */
+static bool started;                                     /* likewise */
+static atomic_llong planned = VMH_FOREVER;               /* when the next look is due */
+static atomic_uint word;                                 /* futex: bumped when `planned` moved nearer */
 
 void vmh_warden_add_lane(vmh_lane *lane)
 {
@@ -61,8 +61,9 @@ static bool take_reference(atomic_int *refs)
     return false;
 }
 
-/* Both lists are walked one by one, with a reference on the one that is looked at and the lock free: what is done with it may wait for other
- * locks. It stays in its list meanwhile, as only who drops the last reference takes it out. What is added comes before it, and is not met.
+/* Both lists are walked one by one, with a reference on the one that is looked at and the lock free: what is done with
+ * it may wait for other locks. It stays in its list meanwhile, as only who drops the last reference takes it out. What
+ * is added comes before it, and is not met.
  *
  * The lane after `lane` (NULL: the first), or NULL at the end; drops the reference on `lane`. */
 static vmh_lane *lane_after(vmh_lane *lane)

@@ -1,5 +1,5 @@
-/* The warden: one native thread per process that owns every deadline: queued and running calls, CPU budgets, grace times,
- * boots and endings. It sleeps until the next one; an idle process costs it nothing. No Python in here.
+/* The warden: one native thread per process that owns every deadline: queued and running calls, CPU budgets, grace
+ * times, boots and endings. It sleeps until the next one; an idle process costs it nothing. No Python in here.
  */
 #ifndef VMH_WARDEN_H
 #define VMH_WARDEN_H

@@ -1,22 +1,25 @@
-/* Memory of native libraries that know no allocator but malloc: OpenSSL (its own can be set only before its first use, which is the
- * host's) and libzstd (its own can be given to each of its objects, which `_zstd` does not do).
+/* Memory of native libraries that know no allocator but malloc: OpenSSL (its own can be set only before its first use,
+ * which is the host's) and libzstd (its own can be given to each of its objects, which `_zstd` does not do).
  *
- * Their table of imported functions is rewritten: what they call as malloc, calloc, realloc and free are the functions here. On a thread
- * that pays for nobody those change nothing. On a VM's, a block gets a header that says who paid, so whoever frees or grows it, and
- * however late, that VM is credited:
+ * Their table of imported functions is rewritten: what they call as malloc, calloc, realloc and free are the functions
+ * here. On a thread that pays for nobody those change nothing. On a VM's, a block gets a header that says who paid, so
+ * whoever frees or grows it, and however late, that VM is credited:
  *
  *   malloc's  (16 more bytes, where what follows would begin a page)  | meter | tag | what the library gets ...
  *
- * The library also hands in blocks without a header: of host threads, of before, of strdup and posix_memalign. The tag tells them
- * apart: a secret mixed with the block's own address. In glibc the place of the tag is malloc's own size of the block, which never has
- * the tag's highest bit. Elsewhere it may be another block's last bytes, and a tag of ours is never left behind where a block was; or
- * it may not be mapped at all, if the block begins a page: none of ours does.
+ * The library also hands in blocks without a header: of host threads, of before, of strdup and posix_memalign. The tag
+ * tells them apart: a secret mixed with the block's own address. In glibc the place of the tag is malloc's own size of
+ * the block, which never has the tag's highest bit. Elsewhere it may be another block's last bytes, and a tag of ours
+ * is never left behind where a block was; or it may not be mapped at all, if the block begins a page: none of ours
+ * does.
  *
- * There is no lock, so a fork leaves none taken. A library may call with locks of its own held: all of it is a critical section, and lies in a section
- * of the object file, since a function's first instructions come before it can say so (overflow.h).
+ * There is no lock, so a fork leaves none taken. A library may call with locks of its own held: all of it is a critical
+ * section, and lies in a section of the object file, since a function's first instructions come before it can say so
+ * (overflow.h).
  *
- * What is asked for may be refused from ASK_BYTES on. Less is charged and never refused: OpenSSL sets itself up once per process, at
- * its first use, and for good; if that failed for want of one VM's quota, it would have failed for everyone. The stop comes instead.
+ * What is asked for may be refused from ASK_BYTES on. Less is charged and never refused: OpenSSL sets itself up once
+ * per process, at its first use, and for good; if that failed for want of one VM's quota, it would have failed for
+ * everyone. The stop comes instead.
  */
 #include "memory/library_memory.h"
 
@@ -39,20 +42,20 @@
 enum { ASK_BYTES = 1 << 20, PAGE_LEAST = 4096 };
 
 typedef struct {
-    vmh_meter *meter;   /* one reference */
-    uint64_t tag;       /* secret ^ the address behind it; lowest bit: 16 bytes lie before this header */
+    vmh_meter *meter; /* one reference */
+    uint64_t tag;     /* secret ^ the address behind it; lowest bit: 16 bytes lie before this header */
 } header;
 
 enum { ROOM = 2 * sizeof(header) };
 _Static_assert(sizeof(header) == 16, "what follows the header is as aligned as malloc's blocks");
 
-static uint64_t secret;         /* set before the first table is rewritten */
+static uint64_t secret; /* set before the first table is rewritten */
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ---- */
 
-/* The header of a block that the library was given here; NULL: it was not. Sanitizers know nothing of malloc's own bytes. */
-__attribute__((no_sanitize("address", "thread"), noinline))
-static header *header_of(void *memory)
+/* The header of a block that the library was given here; NULL: it was not. Sanitizers know nothing of malloc's own
+ * bytes. */
+__attribute__((no_sanitize("address", "thread"), noinline)) static header *header_of(void *memory)
 {
     if (((uintptr_t)memory & (PAGE_LEAST - 1)) == 0)
         return NULL;
@@ -106,7 +109,7 @@ static void *take(vmh_meter *meter, size_t size, bool zeroed)
         credit(meter, (long long)bytes);
         return NULL;
     }
-    credit(meter, (long long)bytes - (long long)malloc_usable_size(base));      /* the rest is rounding */
+    credit(meter, (long long)bytes - (long long)malloc_usable_size(base)); /* the rest is rounding */
     return begin(base, vmh_meter_ref(meter));
 }
 
@@ -151,10 +154,11 @@ static void *change(header *own, size_t size)
     return begin(moved, before.meter);
 }
 
-/* ---- what the libraries call -------------------------------------------------------------------------------------- */
+/* ---- what the libraries call ---- */
 
 #define CALLED_BY_LIBRARIES __attribute__((section("vmh_called_by_libraries")))
-extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_libraries[], __stop_vmh_called_by_libraries[];     /* the linker's */
+extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_libraries[],
+    __stop_vmh_called_by_libraries[]; /* the linker's */
 
 CALLED_BY_LIBRARIES static void *lead_malloc(size_t size)
 {
@@ -170,7 +174,8 @@ CALLED_BY_LIBRARIES static void *lead_calloc(size_t count, size_t size)
     size_t bytes;
     vmh_critical_enter();
     vmh_meter *meter = vmh_memory_payer();
-    void *memory = meter == NULL || __builtin_mul_overflow(count, size, &bytes) ? calloc(count, size) : take(meter, bytes, true);
+    void *memory =
+        meter == NULL || __builtin_mul_overflow(count, size, &bytes) ? calloc(count, size) : take(meter, bytes, true);
     vmh_critical_leave();
     return memory;
 }
@@ -207,7 +212,7 @@ CALLED_BY_LIBRARIES static void *lead_realloc(void *memory, size_t size)
 typedef struct {
     void *(*run)(void *);
     void *argument;
-    vmh_meter *meter;       /* one reference */
+    vmh_meter *meter; /* one reference */
 } worker;
 
 static void *work(void *argument)
@@ -238,7 +243,8 @@ static int create(pthread_t *thread, const pthread_attr_t *attributes, void *(*r
     return rc;
 }
 
-CALLED_BY_LIBRARIES static int lead_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+CALLED_BY_LIBRARIES static int lead_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                                                   void *(*run)(void *), void *argument)
 {
     vmh_critical_enter();
     int rc = create(thread, attributes, run, argument);
@@ -252,37 +258,40 @@ void vmh_library_memory_code(const void **begin, const void **end)
     *end = __stop_vmh_called_by_libraries;
 }
 
-/* ---- the table of imported functions ------------------------------------------------------------------------------ */
+/* ---- the table of imported functions ---- */
 
 #if defined(__x86_64__)
 enum { SLOT_OF_CALLS = R_X86_64_JUMP_SLOT, SLOT_OF_DATA = R_X86_64_GLOB_DAT };
 #elif defined(__aarch64__)
 enum { SLOT_OF_CALLS = R_AARCH64_JUMP_SLOT, SLOT_OF_DATA = R_AARCH64_GLOB_DAT };
 #else
-enum { SLOT_OF_CALLS = -1, SLOT_OF_DATA = -1 };         /* none is known, so nothing is led */
+enum { SLOT_OF_CALLS = -1, SLOT_OF_DATA = -1 }; /* none is known, so nothing is led */
 #endif
 
-enum { SLOTS_MOST = 2 };        /* of one function: for calls, and for its address */
+enum { SLOTS_MOST = 2 }; /* of one function: for calls, and for its address */
 
 /* In the order in which they are led: a block with a header must never meet the C library's own free. */
 static const struct {
     const char *name;
     void *ours;
 } leads[] = {
-    {"free", (void *)lead_free}, {"realloc", (void *)lead_realloc}, {"malloc", (void *)lead_malloc},
-    {"calloc", (void *)lead_calloc}, {"pthread_create", (void *)lead_pthread_create},
+    {"free", (void *)lead_free},
+    {"realloc", (void *)lead_realloc},
+    {"malloc", (void *)lead_malloc},
+    {"calloc", (void *)lead_calloc},
+    {"pthread_create", (void *)lead_pthread_create},
 };
 enum { LEADS = sizeof leads / sizeof *leads, LEAD_FREE = 0 };
 
 /* Would be given a block with a header, and do not know it. */
-static const char *const strangers[] = {"malloc_usable_size", "reallocarray", "getline", "getdelim", "__getdelim", "cfree",
-                                        "free_sized", "free_aligned_sized"};
+static const char *const strangers[] = {"malloc_usable_size", "reallocarray", "getline",    "getdelim",
+                                        "__getdelim",         "cfree",        "free_sized", "free_aligned_sized"};
 
 typedef struct {
-    uintptr_t inside;           /* an address in it */
-    uintptr_t base, low, high;  /* where it lies */
-    uintptr_t closed_low, closed_high;      /* what the loader made read-only (RELRO) */
-    const ElfW(Dyn) *dynamic;
+    uintptr_t inside;                  /* an address in it */
+    uintptr_t base, low, high;         /* where it lies */
+    uintptr_t closed_low, closed_high; /* what the loader made read-only (RELRO) */
+    const ElfW(Dyn) * dynamic;
     void **slots[LEADS][SLOTS_MOST];
 } library;
 
@@ -331,20 +340,22 @@ static bool note_slot(library *in, const char *name, unsigned type, void **slot)
                 at++;
             /* in the library itself: its own, or not bound yet, and then who binds it would undo this */
             uintptr_t now = (uintptr_t)*slot;
-            if (at == SLOTS_MOST || (type != SLOT_OF_CALLS && type != SLOT_OF_DATA) || (now >= in->low && now < in->high))
+            if (at == SLOTS_MOST || (type != SLOT_OF_CALLS && type != SLOT_OF_DATA)
+                || (now >= in->low && now < in->high))
                 return false;
             in->slots[i][at] = slot;
         }
     return true;
 }
 
-static bool note_slots(library *in, uintptr_t table, size_t bytes, const ElfW(Sym) *symbols, const char *names)
+static bool note_slots(library *in, uintptr_t table, size_t bytes, const ElfW(Sym) * symbols, const char *names)
 {
     const ElfW(Rela) *entries = (const ElfW(Rela) *)table;
     for (size_t i = 0; i < bytes / sizeof *entries; i++) {
         size_t symbol = ELF64_R_SYM(entries[i].r_info);
-        if (symbol != 0 && !note_slot(in, names + symbols[symbol].st_name, (unsigned)ELF64_R_TYPE(entries[i].r_info),
-                                      (void **)(in->base + entries[i].r_offset)))
+        if (symbol != 0
+            && !note_slot(in, names + symbols[symbol].st_name, (unsigned)ELF64_R_TYPE(entries[i].r_info),
+                          (void **)(in->base + entries[i].r_offset)))
             return false;
     }
     return true;
@@ -373,7 +384,7 @@ static bool find_slots(library *in)
     if (calls >= rela && calls < rela + rela_bytes)
         calls_bytes = 0;
     return note_slots(in, rela, rela_bytes, symbols, names) && note_slots(in, calls, calls_bytes, symbols, names)
-        && in->slots[LEAD_FREE][0] != NULL;
+           && in->slots[LEAD_FREE][0] != NULL;
 }
 
 static bool rewrite(const library *in)
@@ -389,8 +400,8 @@ static bool rewrite(const library *in)
     return true;
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of what follows; never taken by an allocation */
-static uintptr_t led[8];        /* bases of libraries */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows; never taken by an allocation */
+static uintptr_t led[8];                                 /* bases of libraries */
 static int led_count;
 
 bool vmh_library_memory_lead(const void *inside)
@@ -417,10 +428,10 @@ finish:
     return done;
 }
 
-/* ---- which libraries ---------------------------------------------------------------------------------------------- */
+/* ---- which libraries ---- */
 
 const char *const vmh_library_memory_modules[] = {"_hashlib", "_ssl", "_zstd", NULL};
-static const char *const functions[] = {"CRYPTO_malloc", "CRYPTO_malloc", "ZSTD_createCCtx"};     /* of their libraries */
+static const char *const functions[] = {"CRYPTO_malloc", "CRYPTO_malloc", "ZSTD_createCCtx"}; /* of their libraries */
 enum { UNTRIED, COUNTED, UNCOUNTED };
 static atomic_int states[sizeof functions / sizeof *functions];
 

@@ -4,11 +4,13 @@
 
 #include <stdbool.h>
 
-/* The native module `name` was loaded from the file `path` (NULL: built in), by any interpreter: from now on the library that it uses
- * is charged, where it is one of those (see library_memory.c) and can be told apart. Cheap when that is done. Threads: any. */
+/* The native module `name` was loaded from the file `path` (NULL: built in), by any interpreter: from now on the
+ * library that it uses is charged, where it is one of those (see library_memory.c) and can be told apart. Cheap when
+ * that is done. Threads: any. */
 void vmh_library_memory_loaded(const char *name, const char *path);
 
-/* Is it charged? False before it was loaded, and where it cannot be: linked into the interpreter, or its functions not bound yet. */
+/* Is it charged? False before it was loaded, and where it cannot be: linked into the interpreter, or its functions not
+ * bound yet. */
 bool vmh_library_memory_counted(const char *name);
 
 /* Names of the native modules whose library is meant, NULL at the end. */

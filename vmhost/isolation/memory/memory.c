@@ -1,8 +1,8 @@
 /* Every pymalloc arena and every raw allocation made on a VM's thread is charged to its meter.
  *
- * Arenas are owned by address: they remember who paid, whoever frees them. Raw blocks carry no header (blocks made before the
- * hooks went in could not be told apart), so they are charged by their usable size to whoever runs; what one VM
- * allocates and another frees is drift, and the two counters of it cancel out over the process. On host threads the
+ * Arenas are owned by address: they remember who paid, whoever frees them. Raw blocks carry no header (blocks made
+ * before the hooks went in could not be told apart), so they are charged by their usable size to whoever runs; what one
+ * VM allocates and another frees is drift, and the two counters of it cancel out over the process. On host threads the
  * hooks cost one thread-local load.
  */
 #include "memory/memory.h"
@@ -16,16 +16,17 @@
 
 static _Thread_local vmh_meter *paying __attribute__((tls_model("initial-exec")));
 /* Blocks that change hands on this thread; NULL nearly always. */
-static _Thread_local void *keep __attribute__((tls_model("initial-exec"))), *offer __attribute__((tls_model("initial-exec")));
+static _Thread_local void *keep __attribute__((tls_model("initial-exec"))),
+    *offer __attribute__((tls_model("initial-exec")));
 static _Thread_local size_t offer_size __attribute__((tls_model("initial-exec")));
 static PyMemAllocatorEx raw, object;
 static PyObjectArenaAllocator arena;
-static bool plain;      /* CPython's default allocators were there before our hooks */
+static bool plain; /* CPython's default allocators were there before our hooks */
 
 void vmh_memory_bind(vmh_meter *meter) { paying = meter; }
 vmh_meter *vmh_memory_payer(void) { return paying; }
 
-/* ---- arenas ------------------------------------------------------------------------------------------------------- */
+/* ---- arenas ---- */
 
 /* Open addressing by address; a few thousand arenas at most, and few operations on them. */
 typedef struct {
@@ -35,7 +36,7 @@ typedef struct {
 
 static pthread_mutex_t arenas_lock = PTHREAD_MUTEX_INITIALIZER;
 static arena_owner *owners;
-static size_t owners_capacity, owners_used;     /* a power of two; used counts tombstones too */
+static size_t owners_capacity, owners_used; /* a power of two; used counts tombstones too */
 static char tombstone;
 
 static size_t slot_of(const void *address, size_t capacity)
@@ -82,7 +83,8 @@ static vmh_meter *disown(void *address)
 {
     if (owners_capacity == 0)
         return NULL;
-    for (size_t at = slot_of(address, owners_capacity); owners[at].address != NULL; at = (at + 1) & (owners_capacity - 1))
+    for (size_t at = slot_of(address, owners_capacity); owners[at].address != NULL;
+         at = (at + 1) & (owners_capacity - 1))
         if (owners[at].address == address) {
             owners[at].address = &tombstone;
             return owners[at].meter;
@@ -91,7 +93,7 @@ static vmh_meter *disown(void *address)
 }
 
 /* Arenas of ended VMs, for the next ones: their pages are there, so a boot is spared some hundred page faults. */
-enum { STOCK_MOST = 4, STOCK_BYTES = 1 << 20 };     /* the size of arenas proper; frames come from this allocator, too */
+enum { STOCK_MOST = 4, STOCK_BYTES = 1 << 20 }; /* the size of arenas proper; frames come from this allocator, too */
 static void *stock[STOCK_MOST];
 static int stock_count;
 
@@ -119,7 +121,8 @@ static void *arena_alloc(void *context, size_t size)
     bool owned = memory != NULL && own(memory, meter);
     vmh_mutex_unlock(&arenas_lock);
     if (!owned) {
-        /* no memory for the table: the arena is nobody's. CPython would crash for want of it while it makes an interpreter. */
+        /* no memory for the table: the arena is nobody's. CPython would crash for want of it while it makes an
+         * interpreter. */
         vmh_meter_release(meter, size);
         return memory;
     }
@@ -147,7 +150,7 @@ static void arena_free(void *context, void *memory, size_t size)
     }
 }
 
-/* ---- raw blocks --------------------------------------------------------------------------------------------------- */
+/* ---- raw blocks ---- */
 
 static void *charged(vmh_meter *meter, void *memory, size_t asked)
 {
@@ -157,7 +160,7 @@ static void *charged(vmh_meter *meter, void *memory, size_t asked)
         return NULL;
     }
     size_t usable = malloc_usable_size(memory);
-    if (usable > asked)     /* the rest is rounding; refusing it would help nobody */
+    if (usable > asked) /* the rest is rounding; refusing it would help nobody */
         atomic_fetch_add_explicit(&meter->live, (long long)(usable - asked), memory_order_relaxed);
     return memory;
 }
@@ -184,7 +187,8 @@ static void *raw_calloc(void *context, size_t count, size_t size)
         return raw.calloc(raw.ctx, count, size);
     if (size != 0 && count > (size_t)PY_SSIZE_T_MAX / size)
         return NULL;
-    return vmh_meter_charge(meter, count * size) ? charged(meter, raw.calloc(raw.ctx, count, size), count * size) : NULL;
+    return vmh_meter_charge(meter, count * size) ? charged(meter, raw.calloc(raw.ctx, count, size), count * size)
+                                                 : NULL;
 }
 
 static void *raw_realloc(void *context, void *memory, size_t size)
@@ -222,7 +226,7 @@ static void raw_free(void *context, void *memory)
     vmh_overflow_check();
 }
 
-/* ---- blocks that change hands ------------------------------------------------------------------------------------- */
+/* ---- blocks that change hands ---- */
 
 void vmh_memory_keep(void *block) { keep = block; }
 

@@ -21,15 +21,15 @@ typedef struct {
 /* Executable segments of the object that holds CPython and of our own. Written once, before the first VM. */
 static span code[16];
 static int code_count;
-static span left_out[3];    /* of these: see overflow.h */
+static span left_out[3]; /* of these: see overflow.h */
 static int left_out_count;
 
 /* Of the calling thread. Only its own handler reads it. */
 static _Thread_local struct {
-    vmh_vm *vm;         /* NULL: not guarded */
+    vmh_vm *vm; /* NULL: not guarded */
     PyInterpreterState *interp;
-    span closed;        /* what of the yellow zone is closed now */
-    uintptr_t top;      /* where the zone ends when all of it is */
+    span closed;   /* what of the yellow zone is closed now */
+    uintptr_t top; /* where the zone ends when all of it is */
 } guard __attribute__((tls_model("initial-exec")));
 
 _Thread_local volatile bool vmh_overflow_seen __attribute__((tls_model("initial-exec")));
@@ -124,7 +124,8 @@ static bool in_code(uintptr_t address)
     return false;
 }
 
-/* A lock that is seen free while this thread stands still is not this thread's. Not seen free for long enough: it may be. */
+/* A lock that is seen free while this thread stands still is not this thread's. Not seen free for long enough: it may
+ * be. */
 static bool runtime_let_go(void)
 {
     for (int i = 0; i < VMH_COMPAT_MUTEXES; i++)
@@ -149,7 +150,8 @@ static void park_lost(void)
 
 void vmh_overflow_land(void)
 {
-    if (guard.vm != NULL && (uintptr_t)__builtin_frame_address(0) < guard.top && vmh_critical_depth == 0 && runtime_let_go())
+    if (guard.vm != NULL && (uintptr_t)__builtin_frame_address(0) < guard.top && vmh_critical_depth == 0
+        && runtime_let_go())
         park_lost();
 }
 

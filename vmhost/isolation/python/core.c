@@ -1,4 +1,5 @@
-/* `vmhost.isolation._core`: the module, what it installs in the process, and what its types (core.h) share. Main interpreter only. */
+/* `vmhost.isolation._core`: the module, what it installs in the process, and what its types (core.h) share. Main
+ * interpreter only. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@
 #include "sqlite/sqlite_memory.h"
 #include "sqlite/sqlite_rules.h"
 
-PyTypeObject *vmh_image_type, *vmh_events_type, *vmh_lane_type, *vmh_call_type, *vmh_vm_type, *vmh_host_call_type, *vmh_buffer_type;
+PyTypeObject *vmh_image_type, *vmh_events_type, *vmh_lane_type, *vmh_call_type, *vmh_vm_type, *vmh_host_call_type,
+    *vmh_buffer_type;
 static PyObject *error_factory;
 
 int vmh_core_deadline(PyObject *timeout_s, int64_t *deadline_ns)
@@ -31,7 +33,8 @@ int vmh_core_deadline(PyObject *timeout_s, int64_t *deadline_ns)
         if (PyErr_ExceptionMatches(PyExc_TypeError))
             PyErr_Format(PyExc_TypeError, "timeout_s: expected a number of seconds or None, got `%T`", timeout_s);
         else if (PyErr_ExceptionMatches(PyExc_OverflowError))
-            PyErr_SetString(PyExc_ValueError, "timeout_s: expected a number of seconds, got one that no float can hold");
+            PyErr_SetString(PyExc_ValueError,
+                            "timeout_s: expected a number of seconds, got one that no float can hold");
         return -1;
     }
     if (!(seconds >= 0)) {
@@ -50,7 +53,8 @@ int64_t vmh_core_span_ns(double seconds)
 PyObject *vmh_core_raise(vmh_lane *lane, int kind, PyObject *payload)
 {
     if (error_factory == NULL) {
-        PyErr_Format(PyExc_RuntimeError, "%s@%s: call ended with kind %d: %R", lane->name, lane->version, kind, payload);
+        PyErr_Format(PyExc_RuntimeError, "%s@%s: call ended with kind %d: %R", lane->name, lane->version, kind,
+                     payload);
         return NULL;
     }
     PyObject *error = PyObject_CallFunction(error_factory, "iOss", kind, payload, lane->name, lane->version);
@@ -88,12 +92,12 @@ static PyObject *crash_open(PyObject *Py_UNUSED(module), PyObject *path)
         if (number == 0)
             continue;
         slot->task[VMH_CRASH_TEXT - 1] = slot->version[VMH_CRASH_TEXT - 1] = 0;
-        PyObject *item = Py_BuildValue(
-            "{s:N,s:N,s:s,s:i,s:i,s:K}",
-            "task", PyUnicode_DecodeUTF8(slot->task, (Py_ssize_t)strlen(slot->task), "replace"),
-            "version", PyUnicode_DecodeUTF8(slot->version, (Py_ssize_t)strlen(slot->version), "replace"),
-            "phase", vmh_phase_name(phase >= VMH_PHASE_IDLE && phase <= VMH_PHASE_END ? phase : VMH_PHASE_IDLE),
-            "signal", number, "pid", (int)before->pid, "vm", (unsigned long long)slot->vm_id);
+        PyObject *item =
+            Py_BuildValue("{s:N,s:N,s:s,s:i,s:i,s:K}", "task",
+                          PyUnicode_DecodeUTF8(slot->task, (Py_ssize_t)strlen(slot->task), "replace"), "version",
+                          PyUnicode_DecodeUTF8(slot->version, (Py_ssize_t)strlen(slot->version), "replace"), "phase",
+                          vmh_phase_name(phase >= VMH_PHASE_IDLE && phase <= VMH_PHASE_END ? phase : VMH_PHASE_IDLE),
+                          "signal", number, "pid", (int)before->pid, "vm", (unsigned long long)slot->vm_id);
         if (item == NULL || PyList_Append(list, item) < 0)
             Py_CLEAR(list);
         Py_XDECREF(item);
@@ -106,8 +110,8 @@ done:
     return list;
 }
 
-static bool sqlite_absent;      /* this Python came without it: nothing is left uncounted */
-static bool sqlite_linked;      /* its functions are the executable's */
+static bool sqlite_absent; /* this Python came without it: nothing is left uncounted */
+static bool sqlite_linked; /* its functions are the executable's */
 
 static PyObject *sqlite_counted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -119,7 +123,9 @@ static PyObject *origin_of(const char *name)
 {
     PyObject *util = PyImport_ImportModule("importlib.util");
     PyObject *spec = util == NULL ? NULL : PyObject_CallMethod(util, "find_spec", "s", name);
-    PyObject *origin = spec == NULL ? NULL : spec == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttrString(spec, "origin");
+    PyObject *origin = spec == NULL      ? NULL
+                       : spec == Py_None ? Py_NewRef(Py_None)
+                                         : PyObject_GetAttrString(spec, "origin");
     Py_XDECREF(util);
     Py_XDECREF(spec);
     return origin;
@@ -133,7 +139,8 @@ static PyObject *libraries_uncounted(PyObject *Py_UNUSED(module), PyObject *Py_U
         const char *path = origin == NULL || !PyUnicode_Check(origin) ? NULL : PyUnicode_AsUTF8(origin);
         if (path != NULL)
             vmh_library_memory_loaded(*name, strcmp(path, "built-in") == 0 ? NULL : path);
-        if (PyErr_Occurred() || text == NULL || (path != NULL && !vmh_library_memory_counted(*name) && PyList_Append(list, text) < 0))
+        if (PyErr_Occurred() || text == NULL
+            || (path != NULL && !vmh_library_memory_counted(*name) && PyList_Append(list, text) < 0))
             Py_CLEAR(list);
         Py_XDECREF(origin);
         Py_XDECREF(text);
@@ -152,22 +159,29 @@ static PyObject *engine_attach(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef core_methods[] = {
     {"engine_attach", engine_attach, METH_VARARGS,
-     PyDoc_STR("engine_attach(table, path): the address of the engine's `struct vme_api`, and the file of vmhost.engine._array.")},
+     PyDoc_STR("engine_attach(table, path): the address of the engine's `struct vme_api`, and the file of "
+               "vmhost.engine._array.")},
     {"sqlite_counted", sqlite_counted, METH_NOARGS,
-     PyDoc_STR("Is what SQLite allocates charged to the VM that asks for it? Not if the host used SQLite before the core was loaded.")},
+     PyDoc_STR("Is what SQLite allocates charged to the VM that asks for it? Not if the host used SQLite before the "
+               "core was loaded.")},
     {"libraries_uncounted", libraries_uncounted, METH_NOARGS,
-     PyDoc_STR("The native modules of OpenSSL and libzstd that this Python has, and whose libraries' memory is not charged to the VM that\n"
+     PyDoc_STR("The native modules of OpenSSL and libzstd that this Python has, and whose libraries' memory is not "
+               "charged to the VM that\n"
                "asks for it. Loads them.")},
     {"crash_open", crash_open, METH_O,
-     PyDoc_STR("crash_open(path) -> (list of dicts, errno): keeps this process's breadcrumbs in the file, and tells which VMs were running on "
-               "the crashing thread of the process that had it before. errno 0: it does keep them; EBUSY: another process has the file.")},
+     PyDoc_STR("crash_open(path) -> (list of dicts, errno): keeps this process's breadcrumbs in the file, and tells "
+               "which VMs were running on "
+               "the crashing thread of the process that had it before. errno 0: it does keep them; EBUSY: another "
+               "process has the file.")},
     {"fork_prepare", vmh_fork_prepare, METH_NOARGS, PyDoc_STR("os.register_at_fork: before")},
     {"fork_parent", vmh_fork_parent, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_parent")},
     {"fork_child", vmh_fork_child, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_child")},
     {"end_all", vmh_exit, METH_NOARGS,
-     PyDoc_STR("At exit: stops every call, ends every VM, and sees to it that the process can leave without those that do not.")},
+     PyDoc_STR("At exit: stops every call, ends every VM, and sees to it that the process can leave without those that "
+               "do not.")},
     {"set_error_factory", set_error_factory, METH_O,
-     PyDoc_STR("set_error_factory(f): f(kind, payload, lane name, lane version) -> exception to raise for a call's end.")},
+     PyDoc_STR(
+         "set_error_factory(f): f(kind, payload, lane name, lane version) -> exception to raise for a call's end.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -177,15 +191,16 @@ static int add_type(PyObject *module, PyTypeObject **type, PyType_Spec *spec)
     return *type == NULL ? -1 : PyModule_AddType(module, *type);
 }
 
-/* The interpreter must not be finalised while VMs live: their threads would run in freed memory. Nor may a fork's child see them. */
+/* The interpreter must not be finalised while VMs live: their threads would run in freed memory. Nor may a fork's child
+ * see them. */
 static int register_hooks(PyObject *module)
 {
     int rc = -1;
     PyObject *atexit = PyImport_ImportModule("atexit"), *os = PyImport_ImportModule("os"), *done = NULL;
     PyObject *end_all = PyObject_GetAttrString(module, "end_all"), *nothing = PyTuple_New(0);
     PyObject *hooks = Py_BuildValue("{s:N,s:N,s:N}", "before", PyObject_GetAttrString(module, "fork_prepare"),
-                                    "after_in_parent", PyObject_GetAttrString(module, "fork_parent"),
-                                    "after_in_child", PyObject_GetAttrString(module, "fork_child"));
+                                    "after_in_parent", PyObject_GetAttrString(module, "fork_parent"), "after_in_child",
+                                    PyObject_GetAttrString(module, "fork_child"));
     PyObject *at_fork = os == NULL ? NULL : PyObject_GetAttrString(os, "register_at_fork");
     if (atexit == NULL || end_all == NULL || nothing == NULL || hooks == NULL || at_fork == NULL)
         goto finish;
@@ -257,11 +272,13 @@ static int core_exec(PyObject *module)
     vmh_handover_try();
     vmh_buffer_type = vmh_buffer_type_new();
     if (vmh_buffer_type == NULL || PyModule_AddType(module, vmh_buffer_type) < 0
-        || add_type(module, &vmh_events_type, &vmh_events_spec) < 0 || add_type(module, &vmh_lane_type, &vmh_lane_spec) < 0
-        || add_type(module, &vmh_call_type, &vmh_call_spec) < 0 || add_type(module, &vmh_vm_type, &vmh_vm_spec) < 0
+        || add_type(module, &vmh_events_type, &vmh_events_spec) < 0
+        || add_type(module, &vmh_lane_type, &vmh_lane_spec) < 0 || add_type(module, &vmh_call_type, &vmh_call_spec) < 0
+        || add_type(module, &vmh_vm_type, &vmh_vm_spec) < 0
         || add_type(module, &vmh_host_call_type, &vmh_host_call_spec) < 0)
         return -1;
-    if (add_type(module, &vmh_image_type, &vmh_image_spec) < 0 || PyModule_AddFunctions(module, vmh_function_code_methods) < 0)
+    if (add_type(module, &vmh_image_type, &vmh_image_spec) < 0
+        || PyModule_AddFunctions(module, vmh_function_code_methods) < 0)
         return -1;
     return register_hooks(module);
 }
@@ -282,7 +299,4 @@ static PyModuleDef core_module = {
 };
 
 PyMODINIT_FUNC PyInit__core(void);
-PyMODINIT_FUNC PyInit__core(void)
-{
-    return PyModuleDef_Init(&core_module);
-}
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&core_module); }

@@ -1,5 +1,5 @@
-/* The types of `vmhost.isolation._core`: one file each (core_image.c, core_call.c, core_lane.c, core_vm.c, core_events.c), put into
- * the module by core.c. What they need of each other is here. Main interpreter only.
+/* The types of `vmhost.isolation._core`: one file each (core_image.c, core_call.c, core_lane.c, core_vm.c,
+ * core_events.c), put into the module by core.c. What they need of each other is here. Main interpreter only.
  *
  * A wrapper owns one reference on its native object. Events travel with native references; the queue's reader finds the
  * wrapper through the object's `wrapper` field, which is touched under the main GIL only.
@@ -28,7 +28,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     vmh_call *call;
-    PyObject *owner;        /* whatever the host's Python hangs on a call: its Future */
+    PyObject *owner; /* whatever the host's Python hangs on a call: its Future */
 } call_object;
 
 typedef struct {
@@ -43,12 +43,13 @@ typedef struct {
 } host_call_object;
 
 /* One main interpreter, one core: the module refuses to load anywhere else, so these may be shared. */
-extern PyTypeObject *vmh_image_type, *vmh_events_type, *vmh_lane_type, *vmh_call_type, *vmh_vm_type, *vmh_host_call_type, *vmh_buffer_type;
+extern PyTypeObject *vmh_image_type, *vmh_events_type, *vmh_lane_type, *vmh_call_type, *vmh_vm_type,
+    *vmh_host_call_type, *vmh_buffer_type;
 extern PyType_Spec vmh_image_spec, vmh_events_spec, vmh_lane_spec, vmh_call_spec, vmh_vm_spec, vmh_host_call_spec;
 
 /* core.c */
-/* Of a process with SQLite in its executable, a device host's: CPython's module for it lies in the file `module` (kept), and SQLite's code from
- * `begin` to `end`. Once, before the core is loaded. */
+/* Of a process with SQLite in its executable, a device host's: CPython's module for it lies in the file `module`
+ * (kept), and SQLite's code from `begin` to `end`. Once, before the core is loaded. */
 void vmh_core_sqlite_linked(const char *module, const void *begin, const void *end);
 /* A span in seconds (None: for ever) as a monotonic deadline. 0, or -1 with an error set. */
 int vmh_core_deadline(PyObject *timeout_s, int64_t *deadline_ns);
@@ -61,8 +62,8 @@ PyObject *vmh_core_raise(vmh_lane *lane, int kind, PyObject *payload);
 PyObject *vmh_core_wrap_call(vmh_call *call);
 /* Waits with the GIL released. 1: done, 0: the time is over, -1: a signal handler raised. */
 int vmh_core_wait(vmh_call *call, int64_t deadline_ns);
-/* The value of a call that is done, or its error raised; for who asks once only: lets go of what the reply holds, so that its arrays
- * are the caller's alone. */
+/* The value of a call that is done, or its error raised; for who asks once only: lets go of what the reply holds, so
+ * that its arrays are the caller's alone. */
 PyObject *vmh_core_last_outcome(vmh_call *call);
 /* Ends a call that waits, and stops one that runs. */
 void vmh_core_stop(vmh_call *call);

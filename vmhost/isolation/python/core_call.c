@@ -11,7 +11,7 @@ PyObject *vmh_core_wrap_call(vmh_call *call)
     call_object *self = (call_object *)vmh_call_type->tp_alloc(vmh_call_type, 0);
     if (self == NULL)
         return NULL;
-    self->call = call;      /* takes the caller's reference */
+    self->call = call; /* takes the caller's reference */
     call->wrapper = self;
     return (PyObject *)self;
 }
@@ -57,13 +57,14 @@ static PyObject *outcome(vmh_call *call)
     return NULL;
 }
 
-/* Python handles signals on the process's first thread. One that arrives between its last look at them and its sleep does not
- * interrupt the sleep, so it looks again in between; soon at first, since a wait that begins is when that happens. */
+/* Python handles signals on the process's first thread. One that arrives between its last look at them and its sleep
+ * does not interrupt the sleep, so it looks again in between; soon at first, since a wait that begins is when that
+ * happens. */
 enum { LOOK_FIRST_NS = 2000000, LOOK_LAST_NS = 128000000 };
 
 static bool handles_signals(void)
 {
-    static _Thread_local int known;     /* 1: yes, 2: no */
+    static _Thread_local int known; /* 1: yes, 2: no */
     if (known == 0)
         known = syscall(SYS_gettid) == getpid() ? 1 : 2;
     return known == 1;
@@ -86,11 +87,8 @@ int vmh_core_wait(vmh_call *call, int64_t deadline_ns)
         int64_t until_ns = look_ns == VMH_FOREVER ? VMH_FOREVER : vmh_now_ns() + look_ns;
         if (until_ns > deadline_ns)
             until_ns = deadline_ns;
-        Py_BEGIN_ALLOW_THREADS
-        rc = vmh_call_wait(call, until_ns);
-        Py_END_ALLOW_THREADS
-        if (rc == ETIMEDOUT && until_ns == deadline_ns)
-            return 0;
+        Py_BEGIN_ALLOW_THREADS rc = vmh_call_wait(call, until_ns);
+        Py_END_ALLOW_THREADS if (rc == ETIMEDOUT && until_ns == deadline_ns) return 0;
         if (rc != 0 && PyErr_CheckSignals() < 0)
             return -1;
         if (look_ns < LOOK_LAST_NS)
@@ -229,6 +227,9 @@ static PyType_Slot call_slots[] = {
 };
 
 PyType_Spec vmh_call_spec = {
-    "vmhost.isolation._core.Call", sizeof(call_object), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, call_slots,
+    "vmhost.isolation._core.Call",
+    sizeof(call_object),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    call_slots,
 };

@@ -6,7 +6,7 @@
 #include "vm/fork.h"
 #include "wire/wire.h"
 
-/* ---- HostCall ----------------------------------------------------------------------------------------------------- */
+/* ---- HostCall ---- */
 
 /* Whoever was to answer it let go of it: the guest would wait until its deadline. */
 static void answer_nothing(vmh_host_call *hc)
@@ -49,7 +49,10 @@ static PyObject *host_call_answer(PyObject *object, PyObject *value, bool ok)
 }
 
 static PyObject *host_call_reply(PyObject *object, PyObject *value) { return host_call_answer(object, value, true); }
-static PyObject *host_call_fail(PyObject *object, PyObject *message) { return host_call_answer(object, message, false); }
+static PyObject *host_call_fail(PyObject *object, PyObject *message)
+{
+    return host_call_answer(object, message, false);
+}
 
 static PyObject *host_call_name(PyObject *object, void *Py_UNUSED(closure))
 {
@@ -90,11 +93,14 @@ static PyType_Slot host_call_slots[] = {
 };
 
 PyType_Spec vmh_host_call_spec = {
-    "vmhost.isolation._core.HostCall", sizeof(host_call_object), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, host_call_slots,
+    "vmhost.isolation._core.HostCall",
+    sizeof(host_call_object),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    host_call_slots,
 };
 
-/* ---- Events ------------------------------------------------------------------------------------------------------- */
+/* ---- Events ---- */
 
 static PyObject *events_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -112,18 +118,11 @@ static PyObject *events_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static void drop_object(enum vmh_event_type type, void *object)
 {
     switch (type) {
-    case VMH_EVENT_STARVED:
-        vmh_lane_unref(object);
-        break;
+    case VMH_EVENT_STARVED: vmh_lane_unref(object); break;
     case VMH_EVENT_FAILED_CALL:
-    case VMH_EVENT_DONE:
-        vmh_call_unref(object);
-        break;
-    case VMH_EVENT_HOST_CALL:
-        vmh_host_call_unref(object);
-        break;
-    default:
-        vmh_vm_unref(object);
+    case VMH_EVENT_DONE: vmh_call_unref(object); break;
+    case VMH_EVENT_HOST_CALL: vmh_host_call_unref(object); break;
+    default: vmh_vm_unref(object);
     }
 }
 
@@ -162,24 +161,17 @@ static PyObject *event_tuple(enum vmh_event_type type, void *object)
     vmh_call *call = object;
     host_call_object *hc;
     switch (type) {
-    case VMH_EVENT_READY:
-        return Py_BuildValue("(sN)", "ready", wrapper_of(vm->wrapper));
-    case VMH_EVENT_FAILED:
-        return Py_BuildValue("(sNs)", "failed", wrapper_of(vm->wrapper), vm->failure);
-    case VMH_EVENT_ENDED:
-        return Py_BuildValue("(sN)", "ended", wrapper_of(vm->wrapper));
+    case VMH_EVENT_READY: return Py_BuildValue("(sN)", "ready", wrapper_of(vm->wrapper));
+    case VMH_EVENT_FAILED: return Py_BuildValue("(sNs)", "failed", wrapper_of(vm->wrapper), vm->failure);
+    case VMH_EVENT_ENDED: return Py_BuildValue("(sN)", "ended", wrapper_of(vm->wrapper));
     case VMH_EVENT_QUARANTINED:
         return Py_BuildValue("(sNs)", "quarantined", wrapper_of(vm->wrapper), vm->stop.quarantined_in);
-    case VMH_EVENT_STOPPED:
-        return Py_BuildValue("(sN)", "stopped", wrapper_of(vm->wrapper));
-    case VMH_EVENT_LOG:
-        return Py_BuildValue("(sN)", "log", wrapper_of(vm->wrapper));
-    case VMH_EVENT_STARVED:
-        return Py_BuildValue("(sN)", "starved", wrapper_of(((vmh_lane *)object)->wrapper));
+    case VMH_EVENT_STOPPED: return Py_BuildValue("(sN)", "stopped", wrapper_of(vm->wrapper));
+    case VMH_EVENT_LOG: return Py_BuildValue("(sN)", "log", wrapper_of(vm->wrapper));
+    case VMH_EVENT_STARVED: return Py_BuildValue("(sN)", "starved", wrapper_of(((vmh_lane *)object)->wrapper));
     case VMH_EVENT_FAILED_CALL:
         return Py_BuildValue("(sNi)", "failed_call", wrapper_of(call->lane->wrapper), (int)call->kind);
-    case VMH_EVENT_DONE:
-        return Py_BuildValue("(sN)", "done", wrapper_of(call->wrapper));
+    case VMH_EVENT_DONE: return Py_BuildValue("(sN)", "done", wrapper_of(call->wrapper));
     case VMH_EVENT_HOST_CALL:
         hc = (host_call_object *)vmh_host_call_type->tp_alloc(vmh_host_call_type, 0);
         if (hc == NULL)
@@ -187,8 +179,7 @@ static PyObject *event_tuple(enum vmh_event_type type, void *object)
         hc->hc = object;
         atomic_fetch_add(&hc->hc->refs, 1);
         return Py_BuildValue("(sN)", "host_call", hc);
-    case VMH_EVENT_NONE:
-        break;
+    case VMH_EVENT_NONE: break;
     }
     PyErr_SetString(PyExc_SystemError, "vmhost: unknown event");
     return NULL;
@@ -200,16 +191,14 @@ static PyObject *events_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     vmh_events *events = ((events_object *)object)->events;
     PyObject *timeout_s = NULL;
     int64_t deadline;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:wait", names, &timeout_s) || vmh_core_deadline(timeout_s, &deadline) < 0)
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:wait", names, &timeout_s)
+        || vmh_core_deadline(timeout_s, &deadline) < 0)
         return NULL;
     vmh_event *node = vmh_events_take(events);
     if (node == NULL) {
         int rc;
-        Py_BEGIN_ALLOW_THREADS
-        rc = vmh_events_wait(events, deadline);
-        Py_END_ALLOW_THREADS
-        if (rc == EINTR && PyErr_CheckSignals() < 0)
-            return NULL;
+        Py_BEGIN_ALLOW_THREADS rc = vmh_events_wait(events, deadline);
+        Py_END_ALLOW_THREADS if (rc == EINTR && PyErr_CheckSignals() < 0) return NULL;
         node = vmh_events_take(events);
     }
     vmh_buffer_release_lent();
@@ -218,7 +207,7 @@ static PyObject *events_wait(PyObject *object, PyObject *args, PyObject *kwargs)
         vmh_event *next = node->next;
         enum vmh_event_type type = node->type;
         void *about = node->object;
-        atomic_store(&node->queued, false);     /* from here on it may be posted again */
+        atomic_store(&node->queued, false); /* from here on it may be posted again */
         PyObject *item = list == NULL ? NULL : event_tuple(type, about);
         if (item != NULL && PyTuple_GET_ITEM(item, 1) != Py_None && PyList_Append(list, item) < 0)
             Py_CLEAR(list);
@@ -239,7 +228,8 @@ static PyObject *events_wake(PyObject *object, PyObject *Py_UNUSED(unused))
 
 static PyMethodDef events_methods[] = {
     {"wait", (PyCFunction)(void (*)(void))events_wait, METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("wait(timeout_s=None) -> list of tuples; empty after wake(), a signal or the time. One thread at a time.")},
+     PyDoc_STR(
+         "wait(timeout_s=None) -> list of tuples; empty after wake(), a signal or the time. One thread at a time.")},
     {"wake", events_wake, METH_NOARGS, PyDoc_STR("Ends the wait() that runs, or the next one.")},
     {NULL, NULL, 0, NULL},
 };

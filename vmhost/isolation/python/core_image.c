@@ -97,9 +97,12 @@ static PyObject *image_add_model(PyObject *self, PyObject *args)
 }
 
 static PyMethodDef image_methods[] = {
-    {"add_module", image_add_module, METH_VARARGS, PyDoc_STR("add_module(name, is_package, code): marshalled code, digest-checked by the caller.")},
-    {"add_text", image_add_text, METH_VARARGS, PyDoc_STR("add_text(digest, code): marshalled code of a text, by its SHA-256.")},
-    {"add_model", image_add_model, METH_VARARGS, PyDoc_STR("add_model(name, address): a prepared vme_model, kept from now on.")},
+    {"add_module", image_add_module, METH_VARARGS,
+     PyDoc_STR("add_module(name, is_package, code): marshalled code, digest-checked by the caller.")},
+    {"add_text", image_add_text, METH_VARARGS,
+     PyDoc_STR("add_text(digest, code): marshalled code of a text, by its SHA-256.")},
+    {"add_model", image_add_model, METH_VARARGS,
+     PyDoc_STR("add_model(name, address): a prepared vme_model, kept from now on.")},
     {"add_file", image_add_file, METH_VARARGS, PyDoc_STR("add_file(path, data): a resource.")},
     {NULL, NULL, 0, NULL},
 };

@@ -8,15 +8,16 @@
 
 static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name", "version", "image", "entry", "events", "wall_s", "cpu_s", "capacity", "calls_per_vm",
-                            "slow_s", "caller_errors", NULL};
+    static char *names[] = {"name",  "version",  "image",        "entry",  "events",        "wall_s",
+                            "cpu_s", "capacity", "calls_per_vm", "slow_s", "caller_errors", NULL};
     const char *name, *version, *entry, *caller_errors = NULL;
     PyObject *image, *events;
     double wall_s = -1, cpu_s = -1, slow_s = -1;
     Py_ssize_t capacity = PY_SSIZE_T_MAX;
     int calls_per_vm = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidz:Lane", names, &name, &version, vmh_image_type, &image, &entry,
-                                     vmh_events_type, &events, &wall_s, &cpu_s, &capacity, &calls_per_vm, &slow_s, &caller_errors))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ssO!sO!|ddnidz:Lane", names, &name, &version, vmh_image_type,
+                                     &image, &entry, vmh_events_type, &events, &wall_s, &cpu_s, &capacity,
+                                     &calls_per_vm, &slow_s, &caller_errors))
         return NULL;
     if (capacity < 0)
         return PyErr_Format(PyExc_ValueError, "capacity: expected a count from 0 on, got %zd", capacity);
@@ -68,7 +69,8 @@ static int options_parse(const char *function, options *o, PyObject *const *args
     PyObject *found[4] = {NULL, NULL, NULL, NULL};
     *o = (options){NULL, NULL, 0, false};
     if (count < 1 || count > 5) {
-        PyErr_Format(PyExc_TypeError, "%s() takes one value and the options timeout_s, priority, entry, spread", function);
+        PyErr_Format(PyExc_TypeError, "%s() takes one value and the options timeout_s, priority, entry, spread",
+                     function);
         return -1;
     }
     if (count == 1 && keywords == NULL)
@@ -119,7 +121,8 @@ static int options_parse(const char *function, options *o, PyObject *const *args
     return 0;
 }
 
-/* Raises that a value cannot cross, as `text` says, whose reference is taken over (NULL: an exception is set already). */
+/* Raises that a value cannot cross, as `text` says, whose reference is taken over (NULL: an exception is set already).
+ */
 static void refuse_value(vmh_lane *lane, PyObject *text)
 {
     if (text != NULL)
@@ -149,7 +152,7 @@ static vmh_call *prepare(vmh_lane *lane, PyObject *value, const options *o)
         const char *entry = PyUnicode_AsUTF8AndSize(o->entry, &size);
         if (entry == NULL && !PyErr_ExceptionMatches(PyExc_UnicodeError))
             goto failed;
-        if (entry == NULL || strlen(entry) != (size_t)size) {       /* lone surrogates; NUL */
+        if (entry == NULL || strlen(entry) != (size_t)size) { /* lone surrogates; NUL */
             PyErr_Clear();
             PyErr_Format(PyExc_ValueError, "entry: expected \"module:function\", got %A", o->entry);
             goto failed;
@@ -186,7 +189,8 @@ static int push(vmh_lane *lane, vmh_call **calls, size_t count)
 }
 
 /* The call that a method's arguments ask for, as prepare() leaves it; NULL with an error set. */
-static vmh_call *one_call(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+static vmh_call *one_call(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords)
 {
     options o;
     return options_parse(method, &o, args, count, keywords) < 0 ? NULL : prepare(lane, args[0], &o);
@@ -201,7 +205,7 @@ static PyObject *lane_call(PyObject *object, PyObject *const *args, Py_ssize_t c
     PyObject *result = NULL;
     if (push(lane, &call, 1) == 0) {
         if (vmh_core_wait(call, VMH_FOREVER) < 0)
-            vmh_core_stop(call);     /* Ctrl-C: the caller leaves, and so does the call */
+            vmh_core_stop(call); /* Ctrl-C: the caller leaves, and so does the call */
         else
             result = vmh_core_last_outcome(call);
     }
@@ -225,10 +229,10 @@ static PyObject *lane_submit(PyObject *object, PyObject *const *args, Py_ssize_t
     return wrapper;
 }
 
-/* The calls that a method's arguments ask for, one for each of its values, pushed under one lock: all or none. A malloc'd array of
- * references; NULL with an error set. */
-static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
-                            Py_ssize_t *made_count)
+/* The calls that a method's arguments ask for, one for each of its values, pushed under one lock: all or none. A
+ * malloc'd array of references; NULL with an error set. */
+static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords, Py_ssize_t *made_count)
 {
     options o;
     PyObject *items = NULL;
@@ -244,15 +248,18 @@ static vmh_call **all_calls(const char *method, vmh_lane *lane, PyObject *const 
         goto done;
     }
     while (made < n) {
-        PyObject *value = Py_NewRef(PySequence_Fast_GET_ITEM(items, made));     /* code of a value that crosses may change the list */
+        PyObject *value =
+            Py_NewRef(PySequence_Fast_GET_ITEM(items, made)); /* code of a value that crosses may change the list */
         calls[made] = prepare(lane, value, &o);
         Py_DECREF(value);
         if (calls[made] == NULL)
             break;
         made++;
         if (PySequence_Fast_GET_SIZE(items) != n) {
-            refuse_value(lane, PyUnicode_FromFormat("argument: this `%s` of values changed while they crossed: code of one of them "
-                                                    "ran and changed it", Py_TYPE(items)->tp_name));
+            refuse_value(lane, PyUnicode_FromFormat(
+                                   "argument: this `%s` of values changed while they crossed: code of one of them "
+                                   "ran and changed it",
+                                   Py_TYPE(items)->tp_name));
             goto drop;
         }
     }
@@ -302,7 +309,7 @@ static PyObject *lane_map(PyObject *object, PyObject *const *args, Py_ssize_t co
             item = vmh_core_last_outcome(calls[i]);
         if (item == NULL) {
             Py_CLEAR(list);
-            vmh_core_stop(calls[i]);     /* nobody waits for the rest */
+            vmh_core_stop(calls[i]); /* nobody waits for the rest */
         } else {
             PyList_SET_ITEM(list, i, item);
         }
@@ -320,10 +327,8 @@ static PyObject *lane_close(PyObject *object, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|p:close", names, &drain))
         return NULL;
     vmh_lane *lane = ((lane_object *)object)->lane;
-    Py_BEGIN_ALLOW_THREADS
-    vmh_lane_close(lane, !drain);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS vmh_lane_close(lane, !drain);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 static PyObject *lane_stop_all(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -373,17 +378,19 @@ static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
     unsigned idle = lane->idle_count, workers = lane->workers;
     bool closed = lane->closed;
     pthread_mutex_unlock(&lane->lock);
-    /* in this order: of the ends that are told, all that are excused are told as well, and maybe one that comes just now */
+    /* in this order: of the ends that are told, all that are excused are told as well, and maybe one that comes just
+     * now */
     PyObject *ends = counts_by_kind(lane->ends);
     PyObject *excused = ends == NULL ? NULL : counts_by_kind(lane->excused);
     if (excused == NULL) {
         Py_XDECREF(ends);
         return NULL;
     }
-    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:L,s:N,s:N}", "queued", (Py_ssize_t)queued, "idle", idle, "vms", workers,
-                         "running", atomic_load(&lane->running), "closed", closed ? Py_True : Py_False, "submitted",
-                         atomic_load(&lane->submitted_total), "wall_s", (double)atomic_load(&lane->wall_ns_total) / 1e9,
-                         "slow", atomic_load(&lane->slow_total), "ends", ends, "excused", excused);
+    return Py_BuildValue("{s:n,s:I,s:I,s:L,s:O,s:L,s:d,s:L,s:N,s:N}", "queued", (Py_ssize_t)queued, "idle", idle, "vms",
+                         workers, "running", atomic_load(&lane->running), "closed", closed ? Py_True : Py_False,
+                         "submitted", atomic_load(&lane->submitted_total), "wall_s",
+                         (double)atomic_load(&lane->wall_ns_total) / 1e9, "slow", atomic_load(&lane->slow_total),
+                         "ends", ends, "excused", excused);
 }
 
 static PyObject *lane_starved(PyObject *object, void *Py_UNUSED(closure))
@@ -401,8 +408,9 @@ static PyObject *lane_count(PyObject *object, void *which)
     if ((intptr_t)which == LANE_UNFINISHED)
         return PyLong_FromLongLong(vmh_lane_unfinished(lane));
     pthread_mutex_lock(&lane->lock);
-    size_t count = (intptr_t)which == LANE_QUEUED ? lane->queued : (intptr_t)which == LANE_IDLE ? lane->idle_count
-        : lane->workers;
+    size_t count = (intptr_t)which == LANE_QUEUED ? lane->queued
+                   : (intptr_t)which == LANE_IDLE ? lane->idle_count
+                                                  : lane->workers;
     pthread_mutex_unlock(&lane->lock);
     return PyLong_FromSize_t(count);
 }
@@ -424,7 +432,8 @@ static PyMethodDef lane_methods[] = {
      PyDoc_STR("map(values, …) -> list of results; the first error in order is raised and the rest stopped")},
     {"close", (PyCFunction)(void (*)(void))lane_close, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("close(drain=True): takes no more calls; without drain those that wait end with kind CLOSED")},
-    {"stop_running", lane_stop_all, METH_NOARGS, PyDoc_STR("Stops every call that runs, with kind CLOSED; for a closed lane.")},
+    {"stop_running", lane_stop_all, METH_NOARGS,
+     PyDoc_STR("Stops every call that runs, with kind CLOSED; for a closed lane.")},
     {"fail", lane_fail, METH_O, PyDoc_STR("fail(message) -> count: calls that wait end with kind VM_LOST.")},
     {"mute", lane_mute, METH_O, PyDoc_STR("mute(bool): no 'starved' events while true.")},
     {"statistics", lane_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict; ends: by kind.")},
@@ -437,8 +446,8 @@ static PyGetSetDef lane_getset[] = {
     {"idle", lane_count, NULL, PyDoc_STR("Attached VMs that wait."), (void *)LANE_IDLE},
     {"vms", lane_count, NULL, PyDoc_STR("Attached VMs."), (void *)LANE_VMS},
     {"running", lane_count, NULL, PyDoc_STR("Calls that run."), (void *)LANE_RUNNING},
-    {"unfinished", lane_count, NULL, PyDoc_STR("Calls that have no end yet: they wait, are on their way to a VM, or run."),
-     (void *)LANE_UNFINISHED},
+    {"unfinished", lane_count, NULL,
+     PyDoc_STR("Calls that have no end yet: they wait, are on their way to a VM, or run."), (void *)LANE_UNFINISHED},
     {"name", lane_text, NULL, PyDoc_STR("Task name."), NULL},
     {"version", lane_text, NULL, PyDoc_STR("Task version."), (void *)1},
     {NULL, NULL, NULL, NULL, NULL},

@@ -9,13 +9,14 @@
 
 static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"system", "events", "stack_bytes", "soft_bytes", "hard_bytes", "grace_s", "permissions", "boot_s",
-                            "load_s", "end_s", NULL};
+    static char *names[] = {"system",      "events", "stack_bytes", "soft_bytes", "hard_bytes", "grace_s",
+                            "permissions", "boot_s", "load_s",      "end_s",      NULL};
     PyObject *system, *events, *permissions = NULL;
     Py_ssize_t stack_bytes = 1 << 20, soft_bytes = PY_SSIZE_T_MAX, hard_bytes = PY_SSIZE_T_MAX;
     double grace_s = 0.25, boot_s = 30, load_s = 30, end_s = 2;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!|$nnndOddd:VM", names, vmh_image_type, &system, vmh_events_type, &events,
-                                     &stack_bytes, &soft_bytes, &hard_bytes, &grace_s, &permissions, &boot_s, &load_s, &end_s))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!|$nnndOddd:VM", names, vmh_image_type, &system, vmh_events_type,
+                                     &events, &stack_bytes, &soft_bytes, &hard_bytes, &grace_s, &permissions, &boot_s,
+                                     &load_s, &end_s))
         return NULL;
     if (vmh_fork_check() < 0)
         return NULL;
@@ -41,8 +42,8 @@ static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     vm->limits.load_ns = vmh_core_span_ns(load_s);
     vm->limits.end_ns = vmh_core_span_ns(end_s);
     PyObject *granted = permissions == NULL || permissions == Py_None ? PyDict_New() : Py_NewRef(permissions);
-    int rc = granted == NULL ? -1
-        : vmh_wire_encode(&vm->values.permissions, granted, "permissions", vmh_buffer_type, NULL);
+    int rc =
+        granted == NULL ? -1 : vmh_wire_encode(&vm->values.permissions, granted, "permissions", vmh_buffer_type, NULL);
     Py_XDECREF(granted);
     if (rc == 0 && (errno = vmh_vm_start(vm)) != 0) {
         PyErr_SetFromErrno(PyExc_OSError);
@@ -104,7 +105,8 @@ static PyObject *vm_set_permissions(PyObject *object, PyObject *permissions)
 {
     vmh_vm *vm = ((vm_object *)object)->vm;
     if (atomic_load(&vm->work.lane) != NULL)
-        return PyErr_Format(PyExc_RuntimeError, "VM %llu is attached: its permissions are settled", (unsigned long long)vm->id);
+        return PyErr_Format(PyExc_RuntimeError, "VM %llu is attached: its permissions are settled",
+                            (unsigned long long)vm->id);
     vmh_blob blob;
     vmh_blob_init(&blob);
     int rc = vmh_wire_encode(&blob, permissions, "permissions", vmh_buffer_type, NULL);
@@ -137,14 +139,14 @@ static PyObject *vm_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
     pthread_mutex_unlock(&vm->life);
     int64_t idle_since = atomic_load(&vm->counters.idle_since_ns);
     double idle_s = strcmp(phase, "idle") == 0 && idle_since != 0 ? (double)(vmh_now_ns() - idle_since) / 1e9 : 0.0;
-    return Py_BuildValue("{s:K,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:d,s:L,s:L,s:L,s:i,s:d,s:d,s:L}",
-        "id", (unsigned long long)vm->id, "state", vm_states[atomic_load(&vm->state)], "phase", phase,
-        "live_bytes", vmh_meter_live(meter), "peak_bytes", atomic_load(&meter->peak),
-        "arenas", atomic_load(&meter->arenas), "buffer_bytes", atomic_load(&meter->buffers),
+    return Py_BuildValue(
+        "{s:K,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:d,s:L,s:L,s:L,s:i,s:d,s:d,s:L}", "id", (unsigned long long)vm->id, "state",
+        vm_states[atomic_load(&vm->state)], "phase", phase, "live_bytes", vmh_meter_live(meter), "peak_bytes",
+        atomic_load(&meter->peak), "arenas", atomic_load(&meter->arenas), "buffer_bytes", atomic_load(&meter->buffers),
         "refused", atomic_load(&meter->refused), "cpu_s", (double)cpu / 1e9, "calls", atomic_load(&vm->counters.calls),
         "errors", atomic_load(&vm->counters.errors), "stops", atomic_load(&vm->counters.stops), "threads", threads,
-        "boot_s", (double)atomic_load(&vm->counters.boot_ns_taken) / 1e9, "idle_s", idle_s,
-        "generation", (long long)generation);
+        "boot_s", (double)atomic_load(&vm->counters.boot_ns_taken) / 1e9, "idle_s", idle_s, "generation",
+        (long long)generation);
 }
 
 static PyObject *vm_take_logs(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -161,8 +163,10 @@ static PyObject *vm_take_logs(PyObject *object, PyObject *Py_UNUSED(unused))
     PyObject *list = PyList_New(0);
     while (line != NULL) {
         vmh_log_line *next = line->next;
-        PyObject *item = list == NULL ? NULL
-            : Py_BuildValue("(iN)", line->level, PyUnicode_DecodeUTF8(line->text, (Py_ssize_t)line->size, "replace"));
+        PyObject *item = list == NULL
+                             ? NULL
+                             : Py_BuildValue("(iN)", line->level,
+                                             PyUnicode_DecodeUTF8(line->text, (Py_ssize_t)line->size, "replace"));
         if (item == NULL || PyList_Append(list, item) < 0)
             Py_CLEAR(list);
         Py_XDECREF(item);
@@ -170,7 +174,8 @@ static PyObject *vm_take_logs(PyObject *object, PyObject *Py_UNUSED(unused))
         line = next;
     }
     if (list != NULL && dropped > 0) {
-        PyObject *text = PyUnicode_FromFormat("%lld more lines were dropped: the task writes faster than the host reads", dropped);
+        PyObject *text =
+            PyUnicode_FromFormat("%lld more lines were dropped: the task writes faster than the host reads", dropped);
         PyObject *item = text == NULL ? NULL : Py_BuildValue("(iN)", 30, text);
         if (item == NULL || PyList_Append(list, item) < 0)
             Py_CLEAR(list);
@@ -195,7 +200,8 @@ static PyMethodDef vm_methods[] = {
     {"set_limits", vm_set_limits, METH_VARARGS, PyDoc_STR("set_limits(soft_bytes, hard_bytes)")},
     {"set_permissions", vm_set_permissions, METH_O, PyDoc_STR("set_permissions(dict): before attach.")},
     {"statistics", vm_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict.")},
-    {"take_logs", vm_take_logs, METH_NOARGS, PyDoc_STR("list of (level, line) that the guest wrote since the last call")},
+    {"take_logs", vm_take_logs, METH_NOARGS,
+     PyDoc_STR("list of (level, line) that the guest wrote since the last call")},
     {NULL, NULL, 0, NULL},
 };
 

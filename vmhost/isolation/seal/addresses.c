@@ -35,7 +35,7 @@ static int number_of(const char *text, unsigned char bytes[16])
 static bool host_matches(const char *pattern, const char *host)
 {
     size_t size, length = strlen(host);
-    unsigned char wanted[16] = { 0 }, given[16] = { 0 };
+    unsigned char wanted[16] = {0}, given[16] = {0};
     char number[INET6_ADDRSTRLEN];
     pattern = host_of(pattern, &size);
     if (size == 1 && pattern[0] == '*')
@@ -48,7 +48,7 @@ static bool host_matches(const char *pattern, const char *host)
         return false;
     memcpy(number, pattern, size);
     number[size] = 0;
-    int family = number_of(number, wanted);     /* an IPv6 number can be written in several ways */
+    int family = number_of(number, wanted); /* an IPv6 number can be written in several ways */
     return family != 0 && number_of(host, given) == family && memcmp(wanted, given, sizeof wanted) == 0;
 }
 
@@ -74,7 +74,8 @@ static bool list_grants(vmh_seal *seal, const vmh_list *list, const char *host, 
 
 static int deny(const char *what, const char *host, long port, bool listen)
 {
-    vmh_deny(listen ? "not granted; a task that others may reach there names it in task.yaml, permissions: {listen: [\"host:port\"]}"
+    vmh_deny(listen ? "not granted; a task that others may reach there names it in task.yaml, permissions: {listen: "
+                      "[\"host:port\"]}"
                     : "not granted; a task that may use it names it in task.yaml, permissions: {net: [\"host:port\"]}",
              "%s('%s:%ld')", what, host, port);
     return -1;
@@ -84,13 +85,15 @@ PyObject *vmh_host_exact(PyObject *host, const char *what)
 {
     PyObject *text = NULL;
     if (PyBytes_Check(host) || PyByteArray_Check(host))
-        text = PyBytes_FromStringAndSize(PyBytes_Check(host) ? PyBytes_AS_STRING(host) : PyByteArray_AS_STRING(host), Py_SIZE(host));
+        text = PyBytes_FromStringAndSize(PyBytes_Check(host) ? PyBytes_AS_STRING(host) : PyByteArray_AS_STRING(host),
+                                         Py_SIZE(host));
     else if (PyUnicode_Check(host))
         text = PyUnicode_IS_ASCII(host) ? PyUnicode_FromObject(host) : PyUnicode_AsEncodedString(host, "idna", NULL);
     else
         PyErr_Format(PyExc_TypeError, "%s: expected a host name (str or bytes), got %T", what, host);
     const char *data = text == NULL ? NULL : PyBytes_Check(text) ? PyBytes_AS_STRING(text) : PyUnicode_AsUTF8(text);
-    if (data != NULL && strlen(data) == (size_t)(PyBytes_Check(text) ? PyBytes_GET_SIZE(text) : PyUnicode_GET_LENGTH(text)))
+    if (data != NULL
+        && strlen(data) == (size_t)(PyBytes_Check(text) ? PyBytes_GET_SIZE(text) : PyUnicode_GET_LENGTH(text)))
         return text;
     if (data != NULL)
         PyErr_Format(PyExc_ValueError, "%s: a host name without null characters", what);
@@ -106,7 +109,7 @@ const char *vmh_host_text(PyObject *host)
 int vmh_grant_host(const char *host, const char *what)
 {
     vmh_seal *seal = vmh_seal_here();
-    const vmh_list *lists[] = { &seal->net, &seal->listen };
+    const vmh_list *lists[] = {&seal->net, &seal->listen};
     for (size_t k = 0; k < 2; k++)
         for (size_t i = 0; i < lists[k]->count; i++)
             if (host_matches(lists[k]->items[i], host))
@@ -136,7 +139,7 @@ static int resolved_add(vmh_seal *seal, const char *address, const char *pattern
 int vmh_grant_resolved(const char *host, const char *address)
 {
     vmh_seal *seal = vmh_seal_here();
-    const vmh_list *lists[] = { &seal->net, &seal->listen };
+    const vmh_list *lists[] = {&seal->net, &seal->listen};
     for (size_t k = 0; k < 2; k++)
         for (size_t i = 0; i < lists[k]->count; i++)
             if (host_matches(lists[k]->items[i], host) && !host_matches(lists[k]->items[i], address)
@@ -161,23 +164,27 @@ static PyObject *number_exact(PyObject *item, long most, const char *what, const
 
 int vmh_address_read(PyObject *address, int family, const char *what, vmh_address *read)
 {
-    *read = (vmh_address){ .whole = NULL };
+    *read = (vmh_address){.whole = NULL};
     if (family != AF_INET && family != AF_INET6) {
         vmh_deny("only internet addresses can be granted", "%s", what);
         return -1;
     }
     if (!PyTuple_Check(address)) {
-        PyErr_Format(PyExc_TypeError, "%s(): %s address must be tuple, not %T", what, family == AF_INET ? "AF_INET" : "AF_INET6",
-                     address);
+        PyErr_Format(PyExc_TypeError, "%s(): %s address must be tuple, not %T", what,
+                     family == AF_INET ? "AF_INET" : "AF_INET6", address);
         return -1;
     }
     Py_ssize_t size = PyTuple_GET_SIZE(address);
     if (size < 2 || size > (family == AF_INET ? 2 : 4)) {
-        PyErr_SetString(PyExc_TypeError, family == AF_INET ? "AF_INET address must be a pair (host, port)"
-                                                           : "AF_INET6 address must be a tuple (host, port[, flowinfo[, scopeid]])");
+        PyErr_SetString(PyExc_TypeError, family == AF_INET
+                                             ? "AF_INET address must be a pair (host, port)"
+                                             : "AF_INET6 address must be a tuple (host, port[, flowinfo[, scopeid]])");
         return -1;
     }
-    static const struct { const char *name; long most; } numbers[] = { { "port", 65535 }, { "flowinfo", 0xFFFFF }, { "scopeid", 0xFFFFFFFF } };
+    static const struct {
+        const char *name;
+        long most;
+    } numbers[] = {{"port", 65535}, {"flowinfo", 0xFFFFF}, {"scopeid", 0xFFFFFFFF}};
     read->whole = PyTuple_New(size);
     for (Py_ssize_t i = 0; read->whole != NULL && i < size; i++) {
         PyObject *item = PyTuple_GET_ITEM(address, i);
@@ -201,7 +208,9 @@ int vmh_address_read(PyObject *address, int family, const char *what, vmh_addres
 int vmh_grant_send(const vmh_address *address, const char *what)
 {
     vmh_seal *seal = vmh_seal_here();
-    return list_grants(seal, &seal->net, address->host, address->port) ? 0 : deny(what, address->host, address->port, false);
+    return list_grants(seal, &seal->net, address->host, address->port)
+               ? 0
+               : deny(what, address->host, address->port, false);
 }
 
 int vmh_grant_bind(const vmh_address *address, const char *what)
@@ -210,20 +219,23 @@ int vmh_grant_bind(const vmh_address *address, const char *what)
     unsigned char bytes[16];
     bool free_port = address->port == 0 && number_of(address->host, bytes) != 0;
     return free_port || list_grants(seal, &seal->listen, address->host, address->port)
-               ? 0 : deny(what, address->host, address->port, true);
+               ? 0
+               : deny(what, address->host, address->port, true);
 }
 
 bool vmh_socket_name(int fd, char text[static VMH_ADDRESS_TEXT], long *port)
 {
-    struct sockaddr_storage name = { 0 };
+    struct sockaddr_storage name = {0};
     socklen_t size = sizeof name;
     if (getsockname(fd, (struct sockaddr *)&name, &size) != 0)
         return false;
     const struct sockaddr_in *four = (const struct sockaddr_in *)&name;
     const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)&name;
     *port = name.ss_family == AF_INET ? ntohs(four->sin_port) : name.ss_family == AF_INET6 ? ntohs(six->sin6_port) : -1;
-    return *port >= 0 && inet_ntop(name.ss_family, name.ss_family == AF_INET ? (const void *)&four->sin_addr : &six->sin6_addr,
-                                   text, VMH_ADDRESS_TEXT) != NULL;
+    return *port >= 0
+           && inet_ntop(name.ss_family, name.ss_family == AF_INET ? (const void *)&four->sin_addr : &six->sin6_addr,
+                        text, VMH_ADDRESS_TEXT)
+                  != NULL;
 }
 
 int vmh_grant_listen(int fd, const char *what)

@@ -8,13 +8,41 @@
 /* What may happen without a pass, the most frequent first. Names that end in a dot are prefixes, of events that pure
  * Python modules raise: what they then do meets the gates. */
 static const char *const harmless[] = {
-    "builtins.id", "exec", "sys._getframe", "object.__getattr__", "_thread.start_joinable_thread",
-    "_thread.start_new_thread", "array.__new__", "cpython.PyInterpreterState_Clear", "email.", "ftplib.",
-    "function.__new__", "glob.", "http.client.", "imaplib.", "object.__delattr__", "object.__setattr__", "os.fwalk",
-    "os.walk", "pathlib.", "pickle.find_class", "poplib.", "shutil.", "smtplib.", "socket.__new__",
-    "socket.getservbyname", "socket.getservbyport", "sqlite3.connect/handle", "sys._getframemodulename",
-    "sys.excepthook", "sys.set_asyncgen_hook_finalizer", "sys.set_asyncgen_hook_firstiter", "sys.unraisablehook",
-    "tempfile.", "time.sleep", "urllib.",
+    "builtins.id",
+    "exec",
+    "sys._getframe",
+    "object.__getattr__",
+    "_thread.start_joinable_thread",
+    "_thread.start_new_thread",
+    "array.__new__",
+    "cpython.PyInterpreterState_Clear",
+    "email.",
+    "ftplib.",
+    "function.__new__",
+    "glob.",
+    "http.client.",
+    "imaplib.",
+    "object.__delattr__",
+    "object.__setattr__",
+    "os.fwalk",
+    "os.walk",
+    "pathlib.",
+    "pickle.find_class",
+    "poplib.",
+    "shutil.",
+    "smtplib.",
+    "socket.__new__",
+    "socket.getservbyname",
+    "socket.getservbyport",
+    "sqlite3.connect/handle",
+    "sys._getframemodulename",
+    "sys.excepthook",
+    "sys.set_asyncgen_hook_finalizer",
+    "sys.set_asyncgen_hook_firstiter",
+    "sys.unraisablehook",
+    "tempfile.",
+    "time.sleep",
+    "urllib.",
 };
 
 static bool is_harmless(const char *event)
@@ -27,8 +55,9 @@ static bool is_harmless(const char *event)
     return false;
 }
 
-/* Is this the code that makes a generic function with defaults? The compiler calls it where it stands, and gives it the defaults in arguments
- * whose names nobody can write; it takes them unchecked for a tuple and a dict. True also for want of memory. */
+/* Is this the code that makes a generic function with defaults? The compiler calls it where it stands, and gives it the
+ * defaults in arguments whose names nobody can write; it takes them unchecked for a tuple and a dict. True also for
+ * want of memory. */
 static bool is_hidden(PyObject *code)
 {
     if (code == NULL || !PyCode_Check(code))
@@ -52,7 +81,8 @@ static bool bares_hidden(const char *event, PyObject *args)
 {
     if (strcmp(event, "function.__new__") == 0 || strcmp(event, "exec") == 0)
         return PyTuple_GET_SIZE(args) > 0 && is_hidden(PyTuple_GET_ITEM(args, 0));
-    return strcmp(event, "object.__setattr__") == 0 && PyTuple_GET_SIZE(args) > 2 && is_hidden(PyTuple_GET_ITEM(args, 2));
+    return strcmp(event, "object.__setattr__") == 0 && PyTuple_GET_SIZE(args) > 2
+           && is_hidden(PyTuple_GET_ITEM(args, 2));
 }
 
 static int hook(const char *event, PyObject *args, void *Py_UNUSED(data))
@@ -95,7 +125,4 @@ static int hook(const char *event, PyObject *args, void *Py_UNUSED(data))
     return -1;
 }
 
-int vmh_audit_install(void)
-{
-    return PySys_AddAuditHook(hook, NULL);
-}
+int vmh_audit_install(void) { return PySys_AddAuditHook(hook, NULL); }

@@ -1,6 +1,6 @@
-/* The files of the task's bundle where a guest asks the file system for them: by relative paths, since its current folder
- * is "/", and by absolute ones that name one of them and that nothing grants. os.stat and its like are answered by
- * vmhost.guest.folders; io.open by vmhost.guest.files.
+/* The files of the task's bundle where a guest asks the file system for them: by relative paths, since its current
+ * folder is "/", and by absolute ones that name one of them and that nothing grants. os.stat and its like are answered
+ * by vmhost.guest.folders; io.open by vmhost.guest.files.
  */
 #include "seal/sealing.h"
 
@@ -8,10 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static int any(const vmh_module *Py_UNUSED(module), void *Py_UNUSED(context))
-{
-    return 1;
-}
+static int any(const vmh_module *Py_UNUSED(module), void *Py_UNUSED(context)) { return 1; }
 
 /* What `path`, without "." and "..", is in `image`. */
 static int kind_of(vmh_image *image, const char *path, size_t *size)
@@ -59,7 +56,7 @@ static void tidy(char *to, const char *path)
 int vmh_bundle_find(const char *path, vmh_bundle_entry *entry)
 {
     vmh_seal *seal = vmh_seal_here();
-    *entry = (vmh_bundle_entry){ 0 };
+    *entry = (vmh_bundle_entry){0};
     if (seal == NULL || seal->task == NULL || *path == 0)
         return 0;
     char *inside = malloc(strlen(path) + 1);
@@ -70,7 +67,7 @@ int vmh_bundle_find(const char *path, vmh_bundle_entry *entry)
     tidy(inside, path);
     entry->kind = kind_of(seal->task, inside, &entry->size);
     char *slash = strchr(inside, '/'), *at = strchr(inside, '@');
-    if (entry->kind == 0 && at != NULL && (slash == NULL || at < slash)) {  /* name@version/..., as __file__ has it */
+    if (entry->kind == 0 && at != NULL && (slash == NULL || at < slash)) { /* name@version/..., as __file__ has it */
         memmove(inside, slash == NULL ? "" : slash + 1, strlen(slash == NULL ? "" : slash + 1) + 1);
         entry->kind = kind_of(seal->task, inside, &entry->size);
     }
@@ -85,7 +82,7 @@ int vmh_bundle_find(const char *path, vmh_bundle_entry *entry)
 void vmh_bundle_entry_clear(vmh_bundle_entry *entry)
 {
     free(entry->inside);
-    *entry = (vmh_bundle_entry){ 0 };
+    *entry = (vmh_bundle_entry){0};
 }
 
 PyObject *vmh_bundle_answer(const vmh_bundle_entry *entry, const char *function, PyObject *path, PyObject *mode)
@@ -93,8 +90,9 @@ PyObject *vmh_bundle_answer(const vmh_bundle_entry *entry, const char *function,
     PyObject *folders = PyImport_ImportModule("vmhost.guest.folders");
     PyObject *answer = folders == NULL ? NULL : PyObject_GetAttrString(folders, "answer");
     PyObject *result = answer == NULL ? NULL
-        : PyObject_CallFunction(answer, "sOsOnO", function, path, entry->inside,
-                                entry->kind == S_IFDIR ? Py_True : Py_False, (Py_ssize_t)entry->size, mode);
+                                      : PyObject_CallFunction(answer, "sOsOnO", function, path, entry->inside,
+                                                              entry->kind == S_IFDIR ? Py_True : Py_False,
+                                                              (Py_ssize_t)entry->size, mode);
     Py_XDECREF(folders);
     Py_XDECREF(answer);
     return result;

@@ -2,9 +2,9 @@
  *
  * A number is the guest's from the call that made it until the guest closes it, and it stays taken as long as anything
  * of the guest's may still use it: an object that holds it (FileIO, socket, epoll, a TLS connection) or a call that is
- * under way in another thread. All of these count as uses. Closing a number that is in use puts a descriptor in its place
- * that nothing can be done with (O_PATH: the kernel says EBADF), which goes when the last use ends. So the host cannot be
- * given the number meanwhile, and whoever still holds it reaches nothing. Under the VM's GIL.
+ * under way in another thread. All of these count as uses. Closing a number that is in use puts a descriptor in its
+ * place that nothing can be done with (O_PATH: the kernel says EBADF), which goes when the last use ends. So the host
+ * cannot be given the number meanwhile, and whoever still holds it reaches nothing. Under the VM's GIL.
  */
 #include "seal/sealing.h"
 
@@ -49,9 +49,13 @@ int vmh_fd_own(int fd)
         seal->fds = fds;
         seal->fd_room = room;
     }
-    vmh_owned_fd *entry = &seal->fds[fd];       /* uses: of a number that somebody else closed, and so 0 */
-    *entry = (vmh_owned_fd){ .state = VMH_FD_OPEN, .uses = entry->uses, .blocks = !S_ISREG(status.st_mode),
-                             .folder = S_ISDIR(status.st_mode), .device = status.st_dev, .inode = status.st_ino };
+    vmh_owned_fd *entry = &seal->fds[fd]; /* uses: of a number that somebody else closed, and so 0 */
+    *entry = (vmh_owned_fd){.state = VMH_FD_OPEN,
+                            .uses = entry->uses,
+                            .blocks = !S_ISREG(status.st_mode),
+                            .folder = S_ISDIR(status.st_mode),
+                            .device = status.st_dev,
+                            .inode = status.st_ino};
     return 0;
 failed:
     if (fd >= 0)
@@ -65,15 +69,13 @@ bool vmh_fd_owned(int fd)
     return entry != NULL && entry->state == VMH_FD_OPEN && is_same(fd, entry);
 }
 
-const vmh_owned_fd *vmh_fd_entry(int fd)
-{
-    return entry_of(vmh_seal_here(), fd);
-}
+const vmh_owned_fd *vmh_fd_entry(int fd) { return entry_of(vmh_seal_here(), fd); }
 
 /* -1, with the error for a descriptor that is not the guest's. */
 static int refuse(int fd, const char *what)
 {
-    if (entry_of(vmh_seal_here(), fd) != NULL || fcntl(fd, F_GETFD) < 0) {  /* closed by it, or nobody's: as CPython says it */
+    if (entry_of(vmh_seal_here(), fd) != NULL
+        || fcntl(fd, F_GETFD) < 0) { /* closed by it, or nobody's: as CPython says it */
         errno = EBADF;
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
@@ -82,10 +84,7 @@ static int refuse(int fd, const char *what)
     return -1;
 }
 
-int vmh_fd_check(int fd, const char *what)
-{
-    return vmh_fd_owned(fd) ? 0 : refuse(fd, what);
-}
+int vmh_fd_check(int fd, const char *what) { return vmh_fd_owned(fd) ? 0 : refuse(fd, what); }
 
 int vmh_fd_hold(int fd, const char *what)
 {
@@ -105,7 +104,8 @@ void vmh_fd_drop(int fd)
     close(fd);
 }
 
-/* Puts a descriptor of no use in the place of `fd`. Where there is none to be had, the file stays open for the last use. */
+/* Puts a descriptor of no use in the place of `fd`. Where there is none to be had, the file stays open for the last
+ * use. */
 static void put_dead(int fd)
 {
     int dead = open("/", O_PATH | O_CLOEXEC);
@@ -122,18 +122,14 @@ int vmh_fd_close(int fd)
     if (entry == NULL || entry->state != VMH_FD_OPEN)
         return EBADF;
     if (entry->uses == 0) {
-        entry->state = VMH_FD_NONE;     /* first: once it is closed, the number may be another's */
-        Py_BEGIN_ALLOW_THREADS
-        error = close(fd) == 0 ? 0 : errno;
-        Py_END_ALLOW_THREADS
-        return error;
+        entry->state = VMH_FD_NONE; /* first: once it is closed, the number may be another's */
+        Py_BEGIN_ALLOW_THREADS error = close(fd) == 0 ? 0 : errno;
+        Py_END_ALLOW_THREADS return error;
     }
     entry->state = VMH_FD_CLOSED;
-    entry->uses++;                      /* ours: other threads run meanwhile, and the table may move */
-    Py_BEGIN_ALLOW_THREADS
-    put_dead(fd);
-    Py_END_ALLOW_THREADS
-    vmh_fd_drop(fd);
+    entry->uses++; /* ours: other threads run meanwhile, and the table may move */
+    Py_BEGIN_ALLOW_THREADS put_dead(fd);
+    Py_END_ALLOW_THREADS vmh_fd_drop(fd);
     return 0;
 }
 
@@ -161,7 +157,7 @@ int vmh_fd_release(PyObject *object, bool closes)
 
 void vmh_fd_init_begin(vmh_seal *seal, vmh_fd_init *init, PyObject *object)
 {
-    *init = (vmh_fd_init){ .next = seal->fd_inits, .object = object };
+    *init = (vmh_fd_init){.next = seal->fd_inits, .object = object};
     seal->fd_inits = init;
 }
 
@@ -178,7 +174,7 @@ void vmh_fd_dealloc(PyObject *object, destructor original, bool closes)
 {
     if (vmh_seal_here() != NULL) {
         if (Py_TYPE(object)->tp_finalize != NULL && PyObject_CallFinalizerFromDealloc(object) < 0)
-            return;     /* it lives on */
+            return; /* it lives on */
         PyObject *raised = PyErr_GetRaisedException();
         vmh_fd_release(object, closes);
         PyErr_SetRaisedException(raised);
@@ -189,10 +185,11 @@ void vmh_fd_dealloc(PyObject *object, destructor original, bool closes)
 void vmh_fds_end(vmh_seal *seal)
 {
     for (size_t fd = 0; fd < seal->fd_room; fd++)
-        if (seal->fds[fd].state == VMH_FD_CLOSED || (seal->fds[fd].state == VMH_FD_OPEN && is_same((int)fd, &seal->fds[fd])))
+        if (seal->fds[fd].state == VMH_FD_CLOSED
+            || (seal->fds[fd].state == VMH_FD_OPEN && is_same((int)fd, &seal->fds[fd])))
             close((int)fd);
     free(seal->fds);
-    while (seal->fd_uses != NULL) {     /* of objects that outlived their interpreter */
+    while (seal->fd_uses != NULL) { /* of objects that outlived their interpreter */
         vmh_fd_use *next = seal->fd_uses->next;
         free(seal->fd_uses);
         seal->fd_uses = next;

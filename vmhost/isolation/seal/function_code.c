@@ -1,45 +1,47 @@
-/* Code objects written from recipes: what a sealed VM has in place of compiling the text of a method whose shape is known.
+/* Code objects written from recipes: what a sealed VM has in place of compiling the text of a method whose shape is
+ * known.
  *
- * A recipe names a function (a dataclass's `__init__`, a named tuple's `__new__`, …) and says which fields it has and where their
- * values come from. Instructions, operands, stack size, flags and line table are written here, so nothing that a caller passes
- * can make a code object whose parts contradict each other. What comes out is the compiler's own code for that function, without
- * column positions; the verifier accepts it (tests/guest/test_function_code.py).
+ * A recipe names a function (a dataclass's `__init__`, a named tuple's `__new__`, …) and says which fields it has and
+ * where their values come from. Instructions, operands, stack size, flags and line table are written here, so nothing
+ * that a caller passes can make a code object whose parts contradict each other. What comes out is the compiler's own
+ * code for that function, without column positions; the verifier accepts it (tests/guest/test_function_code.py).
  *
- * Callers are guests. Each item of a recipe is checked here: its exact type (str, int, tuple, code, which cannot change while they
- * are looked at, and run no Python), its size, and that names are identifiers: CPython keeps values that it takes unchecked under
- * names that are none. A recipe that does not hold this is a TypeError or ValueError.
+ * Callers are guests. Each item of a recipe is checked here: its exact type (str, int, tuple, code, which cannot change
+ * while they are looked at, and run no Python), its size, and that names are identifiers: CPython keeps values that it
+ * takes unchecked under names that are none. A recipe that does not hold this is a TypeError or ValueError.
  */
 #include "seal/function_code.h"
 
 #include <string.h>
 
 enum {
-    ITEMS_MOST = 65535,         /* fields, parameters and variables of one function: keeps all sums within an int */
+    ITEMS_MOST = 65535, /* fields, parameters and variables of one function: keeps all sums within an int */
     LINE_MOST = 1 << 24,
-    FUSED_LOCALS = 16,          /* two of the first 16 variables can be loaded by one instruction */
+    FUSED_LOCALS = 16, /* two of the first 16 variables can be loaded by one instruction */
     NO_LINE = -1,
 };
 
 typedef struct {
     enum vmh_instruction name;
-    bool jumps;                 /* `operand` is a label until the jumps are resolved */
+    bool jumps; /* `operand` is a label until the jumps are resolved */
     unsigned operand;
     int line, label;
 } instruction;
 
 /* One function being written. After a failure, which sets a Python error and `failed`, all calls do nothing. */
 typedef struct {
-    PyObject *locals, *free, *names, *constants;    /* dicts: value -> index, in the order of the indices */
+    PyObject *locals, *free, *names, *constants; /* dicts: value -> index, in the order of the indices */
     instruction *instructions;
     Py_ssize_t count, room;
-    Py_ssize_t *labels;         /* label -> index of the instruction that it points at */
+    Py_ssize_t *labels; /* label -> index of the instruction that it points at */
     int label_count, label_room;
     int positional, keyword_only, first_line, line;
     int depth, deepest;
-    Py_ssize_t borrowed_at;     /* the last load of one of the first variables, which can be fused with the next; < 0: none */
+    Py_ssize_t
+        borrowed_at; /* the last load of one of the first variables, which can be fused with the next; < 0: none */
     unsigned borrowed;
     int borrowed_line;
-    Py_ssize_t marked_at;       /* the last instruction that a label points at */
+    Py_ssize_t marked_at; /* the last instruction that a label points at */
     bool failed;
 } writer;
 
@@ -111,7 +113,8 @@ static void local(writer *w, unsigned index)
 {
     if (w->failed)
         return;
-    bool follows = w->borrowed_at >= 0 && w->borrowed_at == w->count - 1 && w->borrowed_line == w->line && w->marked_at != w->count;
+    bool follows = w->borrowed_at >= 0 && w->borrowed_at == w->count - 1 && w->borrowed_line == w->line
+                   && w->marked_at != w->count;
     if (index < FUSED_LOCALS && follows) {
         w->count--;
         w->depth--;
@@ -125,10 +128,7 @@ static void local(writer *w, unsigned index)
     emit(w, VMH_LOAD_FAST_BORROW, index);
 }
 
-static void constant(writer *w, PyObject *value)
-{
-    emit(w, VMH_LOAD_CONST, index_in(w, w->constants, value));
-}
+static void constant(writer *w, PyObject *value) { emit(w, VMH_LOAD_CONST, index_in(w, w->constants, value)); }
 
 /* A constant that the writer has just made, or could not make. */
 static void constant_made(writer *w, PyObject *value)
@@ -220,19 +220,13 @@ static void return_none(writer *w)
 
 /* --- the code object */
 
-static int prefixes_of(unsigned operand)
-{
-    return (operand > 0xFF) + (operand > 0xFFFF) + (operand > 0xFFFFFF);
-}
+static int prefixes_of(unsigned operand) { return (operand > 0xFF) + (operand > 0xFFFF) + (operand > 0xFFFFFF); }
 
 /* In code units. */
-static int size_of(const instruction *one)
-{
-    return prefixes_of(one->operand) + 1 + vmh_compat_caches(one->name);
-}
+static int size_of(const instruction *one) { return prefixes_of(one->operand) + 1 + vmh_compat_caches(one->name); }
 
-/* A jump's operand may need a prefix, which moves what follows it: repeats until nothing moves. Returns the code's size in units, < 0:
- * error set. */
+/* A jump's operand may need a prefix, which moves what follows it: repeats until nothing moves. Returns the code's size
+ * in units, < 0: error set. */
 static Py_ssize_t resolve_jumps(writer *w)
 {
     Py_ssize_t *starts = grown(NULL, w->count + 1, sizeof *starts), total = -1;
@@ -339,16 +333,19 @@ static PyObject *finished(writer *w, const char *name, const char *qualname, int
     if (units < 0)
         return NULL;
     PyObject *bytes = encoded(w, units), *lines = bytes == NULL ? NULL : line_table(w, units);
-    PyObject *constants = lines == NULL ? NULL : keys_of(w->constants), *names = constants == NULL ? NULL : keys_of(w->names);
+    PyObject *constants = lines == NULL ? NULL : keys_of(w->constants),
+             *names = constants == NULL ? NULL : keys_of(w->names);
     PyObject *locals = names == NULL ? NULL : keys_of(w->locals), *free = locals == NULL ? NULL : keys_of(w->free);
-    PyObject *nothing = free == NULL ? NULL : PyTuple_New(0), *no_handlers = nothing == NULL ? NULL : PyBytes_FromStringAndSize(NULL, 0);
+    PyObject *nothing = free == NULL ? NULL : PyTuple_New(0),
+             *no_handlers = nothing == NULL ? NULL : PyBytes_FromStringAndSize(NULL, 0);
     PyObject *file = no_handlers == NULL ? NULL : PyUnicode_InternFromString("<string>");
     PyObject *short_name = file == NULL ? NULL : PyUnicode_InternFromString(name);
     PyObject *long_name = short_name == NULL ? NULL : PyUnicode_InternFromString(qualname);
     if (long_name != NULL)
         code = (PyObject *)PyUnstable_Code_NewWithPosOnlyArgs(
-            w->positional, 0, w->keyword_only, w->positional + w->keyword_only, w->deepest, CO_OPTIMIZED | CO_NEWLOCALS | extra_flags, bytes,
-            constants, names, locals, free, nothing, file, short_name, long_name, w->first_line, lines, no_handlers);
+            w->positional, 0, w->keyword_only, w->positional + w->keyword_only, w->deepest,
+            CO_OPTIMIZED | CO_NEWLOCALS | extra_flags, bytes, constants, names, locals, free, nothing, file, short_name,
+            long_name, w->first_line, lines, no_handlers);
     Py_XDECREF(bytes);
     Py_XDECREF(lines);
     Py_XDECREF(constants);
@@ -532,14 +529,15 @@ done:
 typedef struct {
     enum { PASS, POST_INIT, FIELD, FROZEN_FIELD } action;
     enum { PARAMETER, VARIABLE, FACTORY, GIVEN } value;
-    PyObject *field;            /* all of these are borrowed of the recipe */
-    PyObject *name;             /* of the parameter or variable that holds the value */
-    PyObject *factory;          /* the variable that is called for the value, where none is given */
-    PyObject *passed;           /* to __post_init__ */
+    PyObject *field;   /* all of these are borrowed of the recipe */
+    PyObject *name;    /* of the parameter or variable that holds the value */
+    PyObject *factory; /* the variable that is called for the value, where none is given */
+    PyObject *passed;  /* to __post_init__ */
 } step;
 
 /* What the code of dataclasses calls two variables of the function around the methods. */
-static const char object_variable[] = "__dataclass_builtins_object__", factory_mark[] = "__dataclass_HAS_DEFAULT_FACTORY__";
+static const char object_variable[] = "__dataclass_builtins_object__",
+                  factory_mark[] = "__dataclass_HAS_DEFAULT_FACTORY__";
 
 static bool says(PyObject *word, const char *text)
 {
@@ -558,8 +556,10 @@ static bool is_parameter(writer *w, PyObject *name)
     return PyUnicode_CheckExact(name) && PyDict_Contains(w->locals, name) == 1;
 }
 
-/* Reads one step: ("pass",), ("post_init", names), which is the last one, or ("field" | "frozen", field, *value), where the value is ("parameter", name),
- * ("variable", name), ("factory", name), or ("given", parameter, factory): the factory's if the parameter was not given. */
+/* Reads one step: ("pass",), ("post_init", names), which is the last one, or ("field" | "frozen", field, *value), where
+ * the value is ("parameter", name),
+ * ("variable", name), ("factory", name), or ("given", parameter, factory): the factory's if the parameter was not
+ * given. */
 static int step_read(writer *w, PyObject *recipe, step *one)
 {
     *one = (step){.action = PASS};
@@ -646,7 +646,7 @@ static void variable_named(writer *w, const char *name)
 
 static unsigned local_index(writer *w, PyObject *name)
 {
-    return index_in(w, w->locals, name);        /* there: the recipe was read */
+    return index_in(w, w->locals, name); /* there: the recipe was read */
 }
 
 static void write_made(writer *w, PyObject *factory)
@@ -668,7 +668,8 @@ static void write_assignment(writer *w, const step *one)
     }
 }
 
-/* The factory's value if the parameter was not given. On the last line both branches assign and return, as in the compiler's code. */
+/* The factory's value if the parameter was not given. On the last line both branches assign and return, as in the
+ * compiler's code. */
 static void write_given_or_made(writer *w, const step *one, bool is_last)
 {
     int given = label_new(w), done = label_new(w);
@@ -685,7 +686,7 @@ static void write_given_or_made(writer *w, const step *one, bool is_last)
     } else
         jump(w, VMH_JUMP_FORWARD, done);
     mark_at_depth(w, given, depth);
-    emit(w, VMH_LOAD_FAST, parameter);      /* not borrowed: it stays on the stack past a jump */
+    emit(w, VMH_LOAD_FAST, parameter); /* not borrowed: it stays on the stack past a jump */
     if (!is_last)
         mark(w, done);
     write_assignment(w, one);
@@ -918,7 +919,7 @@ static void write_frozen(writer *w, PyObject *fields, const char *name, const ch
     builtin(w, "super", false);
     variable_named(w, "__class__");
     local(w, 0);
-    emit(w, VMH_LOAD_SUPER_ATTR, name_index(w, name) << 2 | 3);    /* a method, of super() with arguments */
+    emit(w, VMH_LOAD_SUPER_ATTR, name_index(w, name) << 2 | 3); /* a method, of super() with arguments */
     for (int i = 1; i <= arguments; i++)
         local(w, (unsigned)i);
     emit(w, VMH_CALL, (unsigned)arguments);
@@ -932,9 +933,9 @@ static const struct method {
     int comparison;
 } known_methods[] = {
 #define METHOD(NAME, KIND, COMPARISON) {NAME, "__create_fn__.<locals>." NAME, KIND, COMPARISON}
-    METHOD("__init__", INIT, 0),    METHOD("__repr__", REPR, 0),       METHOD("__eq__", EQ, 0),
-    METHOD("__lt__", ORDER, Py_LT), METHOD("__le__", ORDER, Py_LE),    METHOD("__gt__", ORDER, Py_GT),
-    METHOD("__ge__", ORDER, Py_GE), METHOD("__hash__", HASH, 0),       METHOD("__setattr__", SETATTR, 0),
+    METHOD("__init__", INIT, 0),       METHOD("__repr__", REPR, 0),    METHOD("__eq__", EQ, 0),
+    METHOD("__lt__", ORDER, Py_LT),    METHOD("__le__", ORDER, Py_LE), METHOD("__gt__", ORDER, Py_GT),
+    METHOD("__ge__", ORDER, Py_GE),    METHOD("__hash__", HASH, 0),    METHOD("__setattr__", SETATTR, 0),
     METHOD("__delattr__", DELATTR, 0),
 #undef METHOD
 };
@@ -943,7 +944,7 @@ static void write_method(writer *w, const struct method *method, int body_line, 
 {
     PyObject *fields = details[0];
     w->failed = check_fields(fields, method->kind != SETATTR && method->kind != DELATTR) < 0
-        || (method->kind == REPR && check_fields(details[1], false) < 0);
+                || (method->kind == REPR && check_fields(details[1], false) < 0);
     if (!w->failed && method->kind == REPR && PyTuple_GET_SIZE(details[1]) != PyTuple_GET_SIZE(fields)) {
         PyErr_SetString(PyExc_ValueError, "__repr__: as many fields as are shown");
         w->failed = true;
@@ -952,17 +953,10 @@ static void write_method(writer *w, const struct method *method, int body_line, 
         return;
     switch (method->kind) {
     case EQ:
-    case ORDER:
-        declare_parameters(w, "other", NULL);
-        break;
-    case SETATTR:
-        declare_parameters(w, "name", "value");
-        break;
-    case DELATTR:
-        declare_parameters(w, "name", NULL);
-        break;
-    default:
-        declare_parameters(w, NULL, NULL);
+    case ORDER: declare_parameters(w, "other", NULL); break;
+    case SETATTR: declare_parameters(w, "name", "value"); break;
+    case DELATTR: declare_parameters(w, "name", NULL); break;
+    default: declare_parameters(w, NULL, NULL);
     }
     if ((method->kind == SETATTR || method->kind == DELATTR)
         && (declare_named(w, w->free, "__class__") < 0 || declare_named(w, w->free, "FrozenInstanceError") < 0))
@@ -971,23 +965,12 @@ static void write_method(writer *w, const struct method *method, int body_line, 
         return;
     w->line = body_line;
     switch (method->kind) {
-    case REPR:
-        write_repr(w, fields, details[1]);
-        break;
-    case EQ:
-        write_eq(w, fields);
-        break;
-    case ORDER:
-        write_order(w, fields, method->comparison);
-        break;
-    case HASH:
-        write_hash(w, fields);
-        break;
-    case SETATTR:
-        write_frozen(w, fields, method->name, "assign to", 2);
-        break;
-    default:
-        write_frozen(w, fields, method->name, "delete", 1);
+    case REPR: write_repr(w, fields, details[1]); break;
+    case EQ: write_eq(w, fields); break;
+    case ORDER: write_order(w, fields, method->comparison); break;
+    case HASH: write_hash(w, fields); break;
+    case SETATTR: write_frozen(w, fields, method->name, "assign to", 2); break;
+    default: write_frozen(w, fields, method->name, "delete", 1);
     }
 }
 
@@ -1007,7 +990,8 @@ static PyObject *method_code(PyObject *Py_UNUSED(module), PyObject *const *args,
         return PyErr_Format(PyExc_ValueError, "there is no recipe for %R", args[0]);
     if (count != (method->kind == INIT ? 6 : method->kind == REPR ? 5 : 4))
         return PyErr_Format(PyExc_TypeError, "%s: wrong number of details, %zd", method->name, count - 3);
-    if (check_line(args[1], 1, &first_line) < 0 || check_line(args[2], first_line, &body_line) < 0 || open_writer(&w, first_line) < 0)
+    if (check_line(args[1], 1, &first_line) < 0 || check_line(args[2], first_line, &body_line) < 0
+        || open_writer(&w, first_line) < 0)
         return NULL;
     if (method->kind == INIT)
         write_init(&w, body_line, args + 3);
@@ -1030,13 +1014,15 @@ static PyObject *coroutine_code(PyObject *Py_UNUSED(module), PyObject *generator
     if ((code->co_flags & kinds) != CO_GENERATOR)
         return PyErr_Format(PyExc_ValueError, "%U is no generator function", code->co_qualname);
     PyObject *bytes = PyCode_GetCode(code), *locals = bytes == NULL ? NULL : PyCode_GetVarnames(code);
-    PyObject *cells = locals == NULL ? NULL : PyCode_GetCellvars(code), *free = cells == NULL ? NULL : PyCode_GetFreevars(code);
+    PyObject *cells = locals == NULL ? NULL : PyCode_GetCellvars(code),
+             *free = cells == NULL ? NULL : PyCode_GetFreevars(code);
     PyObject *made = NULL;
     if (free != NULL)
         made = (PyObject *)PyUnstable_Code_NewWithPosOnlyArgs(
             code->co_argcount, code->co_posonlyargcount, code->co_kwonlyargcount, code->co_nlocals, code->co_stacksize,
-            code->co_flags | CO_ITERABLE_COROUTINE, bytes, code->co_consts, code->co_names, locals, free, cells, code->co_filename, code->co_name,
-            code->co_qualname, code->co_firstlineno, code->co_linetable, code->co_exceptiontable);
+            code->co_flags | CO_ITERABLE_COROUTINE, bytes, code->co_consts, code->co_names, locals, free, cells,
+            code->co_filename, code->co_name, code->co_qualname, code->co_firstlineno, code->co_linetable,
+            code->co_exceptiontable);
     Py_XDECREF(bytes);
     Py_XDECREF(locals);
     Py_XDECREF(cells);
@@ -1045,10 +1031,14 @@ static PyObject *coroutine_code(PyObject *Py_UNUSED(module), PyObject *generator
 }
 
 PyMethodDef vmh_function_code_methods[] = {
-    {"namedtuple_code", namedtuple_code, METH_O, PyDoc_STR("namedtuple_code(fields) -> the code of a named tuple's __new__")},
+    {"namedtuple_code", namedtuple_code, METH_O,
+     PyDoc_STR("namedtuple_code(fields) -> the code of a named tuple's __new__")},
     {"method_code", (PyCFunction)(void (*)(void))method_code, METH_FASTCALL,
-     PyDoc_STR("method_code(name, first_line, body_line, fields) -> the code of a dataclass's method. __repr__: and the fields as they are "
-               "shown. __init__, in place of the fields: parameters, how many of them can be given by position, steps")},
-    {"coroutine_code", coroutine_code, METH_O, PyDoc_STR("coroutine_code(code) -> the same code, its generators awaitable")},
+     PyDoc_STR(
+         "method_code(name, first_line, body_line, fields) -> the code of a dataclass's method. __repr__: and the "
+         "fields as they are "
+         "shown. __init__, in place of the fields: parameters, how many of them can be given by position, steps")},
+    {"coroutine_code", coroutine_code, METH_O,
+     PyDoc_STR("coroutine_code(code) -> the same code, its generators awaitable")},
     {NULL, NULL, 0, NULL},
 };

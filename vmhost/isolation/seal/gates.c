@@ -7,7 +7,10 @@
 enum { MODULES = sizeof vmh_policy / sizeof *vmh_policy };
 
 /* Parallel to the filings of each module; made once per process. */
-static struct { vmh_gate **gates; PyMethodDef *refusals; } bound[MODULES];
+static struct {
+    vmh_gate **gates;
+    PyMethodDef *refusals;
+} bound[MODULES];
 static bool bound_all;
 static pthread_mutex_t bind_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -24,12 +27,9 @@ PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, Py
         return PyErr_Format(PyExc_TypeError, "%s() takes %s (%zd given)", def->ml_name,
                             flags & METH_O ? "exactly one argument" : "no arguments", nargs);
     switch (flags) {
-    case METH_NOARGS:
-        return def->ml_meth(self, NULL);
-    case METH_O:
-        return def->ml_meth(self, args[0]);
-    case METH_FASTCALL:
-        return ((PyCFunctionFast)(void (*)(void))def->ml_meth)(self, args, nargs);
+    case METH_NOARGS: return def->ml_meth(self, NULL);
+    case METH_O: return def->ml_meth(self, args[0]);
+    case METH_FASTCALL: return ((PyCFunctionFast)(void (*)(void))def->ml_meth)(self, args, nargs);
     case METH_FASTCALL | METH_KEYWORDS:
         return ((PyCFunctionFastWithKeywords)(void (*)(void))def->ml_meth)(self, args, nargs, kwnames);
     case METH_METHOD | METH_FASTCALL | METH_KEYWORDS:
@@ -50,7 +50,7 @@ PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, Py
         }
         result = flags & METH_KEYWORDS ? ((PyCFunctionWithKeywords)(void (*)(void))def->ml_meth)(self, tuple, dict)
                                        : def->ml_meth(self, tuple);
-    done:
+done:
         Py_DECREF(tuple);
         Py_XDECREF(dict);
         return result;
@@ -75,7 +75,7 @@ PyObject *vmh_gated_original(vmh_gated *call)
 PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames)
 {
-    vmh_gated call;     /* its arrays are not cleared: that would be half of what a gate costs */
+    vmh_gated call; /* its arrays are not cleared: that would be half of what a gate costs */
     call.gate = gate;
     call.seal = vmh_seal_here();
     call.self = self;
@@ -158,10 +158,7 @@ static int use_fd(vmh_gated *call, PyObject **argument, int fd)
     return vmh_gated_replace(call, argument, PyLong_FromLong(fd)) < 0 ? -1 : fd;
 }
 
-int vmh_gated_fd(vmh_gated *call, PyObject **argument)
-{
-    return use_fd(call, argument, vmh_fd_of(*argument));
-}
+int vmh_gated_fd(vmh_gated *call, PyObject **argument) { return use_fd(call, argument, vmh_fd_of(*argument)); }
 
 int vmh_gated_fildes(vmh_gated *call, PyObject **argument)
 {
@@ -220,10 +217,7 @@ static ptrdiff_t filing_index(const vmh_module_policy *policy, const char *name)
     return -1;
 }
 
-bool vmh_policy_knows(const char *module)
-{
-    return policy_index(module) >= 0;
-}
+bool vmh_policy_knows(const char *module) { return policy_index(module) >= 0; }
 
 bool vmh_policy_gates(const char *module)
 {
@@ -237,24 +231,24 @@ bool vmh_policy_gates(const char *module)
 /* What a module has beside its filings. One that is filed as gated has a row, or it is not loaded. */
 static const struct gating {
     const char *module;
-    vmh_gate *const *gates[2];  /* lists in which gates of it are; NULL: none, or no more */
-    vmh_gate_finish *finish;    /* NULL: nothing is left to do */
+    vmh_gate *const *gates[2]; /* lists in which gates of it are; NULL: none, or no more */
+    vmh_gate_finish *finish;   /* NULL: nothing is left to do */
 } gatings[] = {
-    { "_asyncio", { NULL }, vmh_asyncio_finish },
-    { "_hashlib", { vmh_gates_hashlib }, NULL },
-    { "_io", { vmh_gates_io }, vmh_io_finish },
-    { "_locale", { vmh_gates_process }, NULL },
-    { "_pickle", { NULL }, vmh_pickle_finish },
-    { "_signal", { vmh_gates_process }, NULL },
-    { "_socket", { vmh_gates_socket }, vmh_socket_finish },
-    { "_sqlite3", { vmh_gates_sqlite, vmh_gates_sqlite_use }, vmh_sqlite_finish },
-    { "_ssl", { vmh_gates_ssl, vmh_gates_certificates }, vmh_ssl_finish },
-    { "_thread", { NULL }, vmh_thread_finish },
-    { "builtins", { vmh_gates_builtins }, vmh_builtins_finish },
-    { "mmap", { vmh_gates_mmap }, vmh_mmap_finish },
-    { "posix", { vmh_gates_posix }, vmh_posix_finish },
-    { "select", { vmh_gates_socket }, vmh_select_finish },
-    { "time", { NULL }, vmh_time_finish },
+    {"_asyncio", {NULL}, vmh_asyncio_finish},
+    {"_hashlib", {vmh_gates_hashlib}, NULL},
+    {"_io", {vmh_gates_io}, vmh_io_finish},
+    {"_locale", {vmh_gates_process}, NULL},
+    {"_pickle", {NULL}, vmh_pickle_finish},
+    {"_signal", {vmh_gates_process}, NULL},
+    {"_socket", {vmh_gates_socket}, vmh_socket_finish},
+    {"_sqlite3", {vmh_gates_sqlite, vmh_gates_sqlite_use}, vmh_sqlite_finish},
+    {"_ssl", {vmh_gates_ssl, vmh_gates_certificates}, vmh_ssl_finish},
+    {"_thread", {NULL}, vmh_thread_finish},
+    {"builtins", {vmh_gates_builtins}, vmh_builtins_finish},
+    {"mmap", {vmh_gates_mmap}, vmh_mmap_finish},
+    {"posix", {vmh_gates_posix}, vmh_posix_finish},
+    {"select", {vmh_gates_socket}, vmh_select_finish},
+    {"time", {NULL}, vmh_time_finish},
 };
 
 static const struct gating *gating_of(const char *module)
@@ -293,18 +287,20 @@ static void bind_all(void)
             const vmh_filing *filing = &policy->filings[i];
             if (filing->verdict == 'g' || strchr(filing->name, '.') != NULL)
                 bound[m].gates[i] = gate_find(policy->module, filing->name);
-            bound[m].refusals[i] = (PyMethodDef){ filing->name, (PyCFunction)(void (*)(void))refused_call,
-                                                  METH_FASTCALL | METH_KEYWORDS, NULL };
+            bound[m].refusals[i] = (PyMethodDef){filing->name, (PyCFunction)(void (*)(void))refused_call,
+                                                 METH_FASTCALL | METH_KEYWORDS, NULL};
         }
     }
     bound_all = true;
 }
 
-/* The documentation of a replacement. CPython derives the signature of an undocumented function from its METH_NOARGS or METH_O flag.
- * A replacement has other flags, so its signature is written into `room`. */
+/* The documentation of a replacement. CPython derives the signature of an undocumented function from its METH_NOARGS or
+ * METH_O flag. A replacement has other flags, so its signature is written into `room`. */
 static const char *gate_doc(const PyMethodDef *original, char *room, size_t size)
 {
-    const char *signature = original->ml_flags & METH_NOARGS ? "($self, /)" : original->ml_flags & METH_O ? "($self, object, /)" : NULL;
+    const char *signature = original->ml_flags & METH_NOARGS ? "($self, /)"
+                            : original->ml_flags & METH_O    ? "($self, object, /)"
+                                                             : NULL;
     if (original->ml_doc != NULL || signature == NULL)
         return original->ml_doc;
     snprintf(room, size, "%s%s\n--\n\n", original->ml_name, signature);
@@ -319,8 +315,8 @@ static PyMethodDef *gate_def(vmh_gate *gate, PyMethodDef *original, bool method)
     if (gate->def.ml_name == NULL) {
         gate->def.ml_doc = gate_doc(original, gate->doc, sizeof gate->doc);
         gate->def.ml_flags = METH_FASTCALL | METH_KEYWORDS | (method ? METH_METHOD : 0);
-        gate->def.ml_meth = method ? (PyCFunction)(void (*)(void))gate->run_method
-                                   : (PyCFunction)(void (*)(void))gate->run;
+        gate->def.ml_meth =
+            method ? (PyCFunction)(void (*)(void))gate->run_method : (PyCFunction)(void (*)(void))gate->run;
         gate->def.ml_name = original->ml_name;
         atomic_store(&gate->original, original);
     }
@@ -364,12 +360,12 @@ static int file_name(const vmh_module_policy *policy, int m, PyObject *dict, PyO
     PyObject *self = module, *new = NULL;
     if (verdict == 'g') {
         vmh_gate *gate = bound[m].gates[at];
-        if (!PyCFunction_CheckExact(value)) {       /* a type or object: it has the module's own finish, or it goes */
+        if (!PyCFunction_CheckExact(value)) { /* a type or object: it has the module's own finish, or it goes */
             const struct gating *row = gating_of(policy->module);
             return row != NULL && row->finish != NULL ? 0 : PyDict_DelItem(dict, key);
         }
         if (gate == NULL)
-            return PyDict_DelItem(dict, key);       /* the module's own finish puts one there, or nobody does */
+            return PyDict_DelItem(dict, key); /* the module's own finish puts one there, or nobody does */
         if (((PyCFunctionObject *)value)->m_ml == &gate->def)
             return 0;
         def = gate_def(gate, ((PyCFunctionObject *)value)->m_ml, false);
@@ -460,7 +456,7 @@ int vmh_gate_module(PyObject *module, const char *name)
 {
     vmh_mutex_lock(&bind_lock);
     if (!bound_all)
-        bind_all();     /* again, where memory ran out before */
+        bind_all(); /* again, where memory ran out before */
     bool ready = bound_all;
     vmh_mutex_unlock(&bind_lock);
     if (!ready) {
@@ -548,6 +544,7 @@ int vmh_fd_field_check(PyObject *object, PyMethodDef *fileno_def)
     bool agrees = number != NULL && PyLong_Check(number) && PyLong_AsInt(number) == PROBE;
     Py_XDECREF(number);
     if (!agrees && !PyErr_Occurred())
-        PyErr_Format(PyExc_SystemError, "%s cannot be gated in this Python: its descriptor is not where it was", Py_TYPE(object)->tp_name);
+        PyErr_Format(PyExc_SystemError, "%s cannot be gated in this Python: its descriptor is not where it was",
+                     Py_TYPE(object)->tp_name);
     return agrees ? 0 : -1;
 }

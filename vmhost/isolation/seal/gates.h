@@ -19,16 +19,16 @@ typedef struct vmh_gated {
     struct vmh_gate *gate;
     vmh_seal *seal;
     PyObject *self;
-    PyTypeObject *owner;            /* methods: the native type that defines it */
-    PyObject *args[VMH_GATED_ARGS_MOST];    /* borrowed; nargs positional ones, then those of kwnames */
+    PyTypeObject *owner;                 /* methods: the native type that defines it */
+    PyObject *args[VMH_GATED_ARGS_MOST]; /* borrowed; nargs positional ones, then those of kwnames */
     Py_ssize_t nargs;
-    PyObject *kwnames;              /* or NULL */
-    PyObject *owned[VMH_GATED_OWNED_MOST];  /* released when the call is over */
+    PyObject *kwnames;                     /* or NULL */
+    PyObject *owned[VMH_GATED_OWNED_MOST]; /* released when the call is over */
     int owned_count;
-    int held[VMH_GATED_HELD_MOST];  /* descriptors in use until the call is over */
+    int held[VMH_GATED_HELD_MOST]; /* descriptors in use until the call is over */
     int held_count;
     unsigned pass;
-    PyObject *result;               /* a check that returns 1 leaves the answer here */
+    PyObject *result; /* a check that returns 1 leaves the answer here */
 } vmh_gated;
 
 /* 0: call the original; 1: `result` is the answer; -1: a Python error is set. */
@@ -37,15 +37,15 @@ typedef PyObject *vmh_gate_run(PyObject *, PyObject *const *, Py_ssize_t, PyObje
 typedef PyObject *vmh_gate_run_method(PyObject *, PyTypeObject *, PyObject *const *, Py_ssize_t, PyObject *);
 
 typedef struct vmh_gate {
-    const char *module, *type, *name;       /* type: "" for a function of the module */
+    const char *module, *type, *name; /* type: "" for a function of the module */
     vmh_gate_check *check;
-    int access;                             /* of path checks: VMH_READ | VMH_WRITE; others as the check says */
-    const char *keyword;                    /* name of the first argument, where it can be given by name */
+    int access;          /* of path checks: VMH_READ | VMH_WRITE; others as the check says */
+    const char *keyword; /* name of the first argument, where it can be given by name */
     vmh_gate_run *run;
     vmh_gate_run_method *run_method;
     _Atomic(PyMethodDef *) original;
     PyMethodDef def;
-    char doc[64];                   /* where the original has none */
+    char doc[64]; /* where the original has none */
 } vmh_gate;
 
 PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
@@ -61,54 +61,69 @@ PyObject **vmh_gated_argument(vmh_gated *call, Py_ssize_t position, const char *
 int vmh_gated_replace(vmh_gated *call, PyObject **argument, PyObject *value);
 /* The number that an int or what has __index__ gives, asked once; it may be negative, and -1 with an error. */
 int vmh_fd_of(PyObject *argument);
-/* The descriptor that an argument names, which the guest must own; an exact int takes the argument's place, and the number is in use until
- * the call is over. -1 with an error. */
+/* The descriptor that an argument names, which the guest must own; an exact int takes the argument's place, and the
+ * number is in use until the call is over. -1 with an error. */
 int vmh_gated_fd(vmh_gated *call, PyObject **argument);
 /* The same for functions that take an int or an object with fileno(), which is asked once. */
 int vmh_gated_fildes(vmh_gated *call, PyObject **argument);
-/* The same for the object whose method it is (FileIO, socket, epoll): its descriptor, -1 when closed; -2 with an error. */
+/* The same for the object whose method it is (FileIO, socket, epoll): its descriptor, -1 when closed; -2 with an error.
+ */
 int vmh_gated_self_fd(vmh_gated *call);
 vmh_gate_check vmh_gate_refuse;
 
 /* GATES(G) lists G(module, type, name, check, access, keyword) */
-#define VMH_GATE_DEFINE(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD)                                                   \
-    static vmh_gate gate_##MODULE##_##TYPE##_##NAME;                                                                  \
-    static PyObject *run_##MODULE##_##TYPE##_##NAME(PyObject *self, PyObject *const *args, Py_ssize_t nargs,          \
-                                                    PyObject *kwnames)                                                \
-    {                                                                                                                 \
-        return vmh_gate_call(&gate_##MODULE##_##TYPE##_##NAME, self, NULL, args, nargs, kwnames);                     \
-    }                                                                                                                 \
-    static PyObject *method_##MODULE##_##TYPE##_##NAME(PyObject *self, PyTypeObject *owner, PyObject *const *args,    \
-                                                       Py_ssize_t nargs, PyObject *kwnames)                           \
-    {                                                                                                                 \
-        return vmh_gate_call(&gate_##MODULE##_##TYPE##_##NAME, self, owner, args, nargs, kwnames);                    \
-    }                                                                                                                 \
-    static vmh_gate gate_##MODULE##_##TYPE##_##NAME = {                                                               \
-        .module = #MODULE, .type = #TYPE, .name = #NAME, .check = CHECK, .access = ACCESS, .keyword = KEYWORD,        \
-        .run = run_##MODULE##_##TYPE##_##NAME, .run_method = method_##MODULE##_##TYPE##_##NAME };
+#define VMH_GATE_DEFINE(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD) \
+    static vmh_gate gate_##MODULE##_##TYPE##_##NAME; \
+    static PyObject *run_##MODULE##_##TYPE##_##NAME(PyObject *self, PyObject *const *args, Py_ssize_t nargs, \
+                                                    PyObject *kwnames) \
+    { \
+        return vmh_gate_call(&gate_##MODULE##_##TYPE##_##NAME, self, NULL, args, nargs, kwnames); \
+    } \
+    static PyObject *method_##MODULE##_##TYPE##_##NAME(PyObject *self, PyTypeObject *owner, PyObject *const *args, \
+                                                       Py_ssize_t nargs, PyObject *kwnames) \
+    { \
+        return vmh_gate_call(&gate_##MODULE##_##TYPE##_##NAME, self, owner, args, nargs, kwnames); \
+    } \
+    static vmh_gate gate_##MODULE##_##TYPE##_##NAME = {.module = #MODULE, \
+                                                       .type = #TYPE, \
+                                                       .name = #NAME, \
+                                                       .check = CHECK, \
+                                                       .access = ACCESS, \
+                                                       .keyword = KEYWORD, \
+                                                       .run = run_##MODULE##_##TYPE##_##NAME, \
+                                                       .run_method = method_##MODULE##_##TYPE##_##NAME};
 #define VMH_GATE_ADDRESS(MODULE, TYPE, NAME, CHECK, ACCESS, KEYWORD) &gate_##MODULE##_##TYPE##_##NAME,
 
-extern vmh_gate *const vmh_gates_posix[], *const vmh_gates_io[], *const vmh_gates_socket[], *const vmh_gates_sqlite[], *const vmh_gates_sqlite_use[],
-    *const vmh_gates_builtins[], *const vmh_gates_process[], *const vmh_gates_hashlib[], *const vmh_gates_mmap[], *const vmh_gates_ssl[],
-    *const vmh_gates_certificates[];
+extern vmh_gate *const vmh_gates_posix[];
+extern vmh_gate *const vmh_gates_io[];
+extern vmh_gate *const vmh_gates_socket[];
+extern vmh_gate *const vmh_gates_sqlite[];
+extern vmh_gate *const vmh_gates_sqlite_use[];
+extern vmh_gate *const vmh_gates_builtins[];
+extern vmh_gate *const vmh_gates_process[];
+extern vmh_gate *const vmh_gates_hashlib[];
+extern vmh_gate *const vmh_gates_mmap[];
+extern vmh_gate *const vmh_gates_ssl[];
+extern vmh_gate *const vmh_gates_certificates[];
 
 /* What is left to do with a module when its names are filed: types, dicts and objects. -1: error set. gates.c has the
  * table. */
 typedef int vmh_gate_finish(PyObject *dict, PyObject *module);
 vmh_gate_finish vmh_posix_finish, vmh_io_finish, vmh_socket_finish, vmh_select_finish, vmh_ssl_finish;
 vmh_gate_finish vmh_builtins_finish, vmh_mmap_finish, vmh_sqlite_finish;
-vmh_gate_finish vmh_thread_finish;          /* threads.c */
-vmh_gate_finish vmh_time_finish;            /* waits.c */
+vmh_gate_finish vmh_thread_finish; /* threads.c */
+vmh_gate_finish vmh_time_finish;   /* waits.c */
 /* gates_types.c: types that crash when made by __new__ alone. */
 vmh_gate_finish vmh_asyncio_finish, vmh_pickle_finish;
-int vmh_scandir_finish(PyObject *dict, PyObject *module);   /* scandir.c: its types, for posix */
+int vmh_scandir_finish(PyObject *dict, PyObject *module); /* scandir.c: its types, for posix */
 /* gates_types.c, of builtins. -1: error set. */
 int vmh_super_gate(void);
 int vmh_function_gate(void);
 
 /* The stat_result of an open or held file. `module`: posix. */
 PyObject *vmh_posix_status(PyObject *module, int fd);
-/* scandir.c: what os.scandir answers, in call->result, of `given`, a path whose bytes are `text`. 1, or -1 with an error set. */
+/* scandir.c: what os.scandir answers, in call->result, of `given`, a path whose bytes are `text`. 1, or -1 with an
+ * error set. */
 int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text);
 
 /* A slot of a native heap type, for good: the type's slot and the wrapper that Python sees. */
@@ -130,6 +145,6 @@ int vmh_fd_field_check(PyObject *object, PyMethodDef *fileno_def);
 /* Files every name of `module` as the policy says. -1: error set; also when the policy does not know the module. */
 int vmh_gate_module(PyObject *module, const char *name);
 bool vmh_policy_knows(const char *module);
-bool vmh_policy_gates(const char *module);      /* functions or methods of it, not only deletes some */
+bool vmh_policy_gates(const char *module); /* functions or methods of it, not only deletes some */
 
 #endif

@@ -11,12 +11,12 @@ static int check_run(vmh_gated *call)
     return 0;
 }
 
-#define GATES(G)                            \
+#define GATES(G) \
     G(builtins, , exec, check_run, 0, NULL) \
     G(builtins, , eval, check_run, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_builtins[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_builtins[] = {GATES(VMH_GATE_ADDRESS) NULL};
 
 /* builtins.open is the same function as _io.open, by another reference. */
 int vmh_builtins_finish(PyObject *dict, PyObject *Py_UNUSED(module))

@@ -26,7 +26,7 @@ static int load_file(vmh_gated *call, const char *text)
         done = vmh_def_call(load_locations(), call->self, call->owner, &held, 1, NULL);
     vmh_place_close(&place);
     Py_XDECREF(held);
-    if (done == NULL && PyErr_ExceptionMatches(PyExc_OSError))      /* SSLError is one */
+    if (done == NULL && PyErr_ExceptionMatches(PyExc_OSError)) /* SSLError is one */
         PyErr_Clear();
     Py_XDECREF(done);
     return PyErr_Occurred() ? -1 : 0;
@@ -47,9 +47,10 @@ static bool is_hash_name(const char *name)
 /* Loads what a folder has. Of no folder, and of none that is granted, nothing; -1: error set. */
 static int load_folder(vmh_gated *call, const char *text, vmh_place *place)
 {
-    *place = (vmh_place){ .fd = -1 };
+    *place = (vmh_place){.fd = -1};
     int fd = text[0] != '/' ? -1
-        : vmh_place_open(place, text, O_RDONLY | O_DIRECTORY, 0, VMH_PLACE_OBJECT, VMH_READ, true), rc = 0;
+                            : vmh_place_open(place, text, O_RDONLY | O_DIRECTORY, 0, VMH_PLACE_OBJECT, VMH_READ, true),
+        rc = 0;
     DIR *listed = fd < 0 ? NULL : fdopendir(fd);
     if (listed == NULL) {
         if (fd >= 0)
@@ -95,7 +96,7 @@ static int load_folders(vmh_gated *call, PyObject *text, bool pass_over)
 static int hold_argument(vmh_gated *call, PyObject **argument, vmh_place *place, PyObject **given)
 {
     PyObject *text;
-    *place = (vmh_place){ .fd = -1 };
+    *place = (vmh_place){.fd = -1};
     *given = NULL;
     if (argument == NULL || *argument == Py_None)
         return 0;
@@ -119,13 +120,13 @@ static int finish(vmh_gated *call, PyObject *given)
 static int check_load_cert_chain(vmh_gated *call)
 {
     PyObject **certificate = vmh_gated_argument(call, 0, "certfile"), **key = vmh_gated_argument(call, 1, "keyfile");
-    PyObject *given[2] = { NULL, NULL };
-    vmh_place places[2] = { { .fd = -1 }, { .fd = -1 } };
+    PyObject *given[2] = {NULL, NULL};
+    vmh_place places[2] = {{.fd = -1}, {.fd = -1}};
     int rc = hold_argument(call, certificate, &places[0], &given[0]);
     if (rc == 0)
         rc = hold_argument(call, key, &places[1], &given[1]);
     if (rc == 0)
-        rc = finish(call, NULL);        /* without a pass: it calls the task's own function for a password */
+        rc = finish(call, NULL); /* without a pass: it calls the task's own function for a password */
     vmh_place_close(&places[0]);
     vmh_place_close(&places[1]);
     return rc;
@@ -147,7 +148,7 @@ static int check_load_verify_locations(vmh_gated *call)
 {
     PyObject **file = vmh_gated_argument(call, 0, "cafile"), **folder = vmh_gated_argument(call, 1, "capath"),
              **data = vmh_gated_argument(call, 2, "cadata"), *given, *folders = NULL, *text = NULL;
-    vmh_place place = { .fd = -1 };
+    vmh_place place = {.fd = -1};
     int rc = -1;
     if (folder != NULL && *folder != Py_None) {
         if (vmh_path_convert(*folder, &folders, &text) < 0 || vmh_gated_replace(call, folder, Py_NewRef(Py_None)) < 0)
@@ -192,7 +193,7 @@ static int check_default_paths(vmh_gated *call)
     PyObject *file = NULL, *folders = NULL;
     int rc = -1;
     if (call->nargs != 0 || call->kwnames != NULL)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     if (module != NULL)
         found = PyObject_CallMethod(module, "get_default_verify_paths", NULL);
     if (found == NULL || !PyTuple_CheckExact(found) || PyTuple_GET_SIZE(found) != 4) {
@@ -201,8 +202,8 @@ static int check_default_paths(vmh_gated *call)
         goto done;
     }
     if ((file = default_path(PyTuple_GET_ITEM(found, 0), PyTuple_GET_ITEM(found, 1))) == NULL
-            || (folders = default_path(PyTuple_GET_ITEM(found, 2), PyTuple_GET_ITEM(found, 3))) == NULL
-            || load_file(call, PyBytes_AS_STRING(file)) < 0 || load_folders(call, folders, true) < 0)
+        || (folders = default_path(PyTuple_GET_ITEM(found, 2), PyTuple_GET_ITEM(found, 3))) == NULL
+        || load_file(call, PyBytes_AS_STRING(file)) < 0 || load_folders(call, folders, true) < 0)
         goto done;
     call->result = Py_NewRef(Py_None);
     rc = 1;
@@ -213,16 +214,13 @@ done:
     return rc;
 }
 
-#define GATES(G)                                                                        \
-    G(_ssl, _SSLContext, load_verify_locations, check_load_verify_locations, 0, NULL)   \
-    G(_ssl, _SSLContext, load_cert_chain, check_load_cert_chain, 0, NULL)               \
-    G(_ssl, _SSLContext, load_dh_params, check_load_dh_params, 0, NULL)                 \
+#define GATES(G) \
+    G(_ssl, _SSLContext, load_verify_locations, check_load_verify_locations, 0, NULL) \
+    G(_ssl, _SSLContext, load_cert_chain, check_load_cert_chain, 0, NULL) \
+    G(_ssl, _SSLContext, load_dh_params, check_load_dh_params, 0, NULL) \
     G(_ssl, _SSLContext, set_default_verify_paths, check_default_paths, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_certificates[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_certificates[] = {GATES(VMH_GATE_ADDRESS) NULL};
 
-static PyMethodDef *load_locations(void)
-{
-    return atomic_load(&gate__ssl__SSLContext_load_verify_locations.original);
-}
+static PyMethodDef *load_locations(void) { return atomic_load(&gate__ssl__SSLContext_load_verify_locations.original); }

@@ -1,11 +1,13 @@
-/* Gate of `_hashlib`: what scrypt asks for is known beforehand, so too much is refused as anywhere else, with MemoryError. Where OpenSSL's memory
- * is not charged as it takes it (library_memory.c), it is charged here while it works. */
+/* Gate of `_hashlib`: what scrypt asks for is known beforehand, so too much is refused as anywhere else, with
+ * MemoryError. Where OpenSSL's memory is not charged as it takes it (library_memory.c), it is charged here while it
+ * works. */
 #include "seal/gates.h"
 
 #include "memory/library_memory.h"
 #include "lanes/meter.h"
 
-/* An argument as a size, made an int for good; 0 where it is none: the original says what is wrong with it. -1: error set. */
+/* An argument as a size, made an int for good; 0 where it is none: the original says what is wrong with it. -1: error
+ * set. */
 static int size_argument(vmh_gated *call, const char *keyword, size_t *size)
 {
     PyObject **argument = vmh_gated_argument(call, call->nargs, keyword);
@@ -31,7 +33,7 @@ static int charge_scrypt(vmh_gated *call)
     /* RFC 7914: a table of n blocks, one block for each of p, and two to work with; a block is 128 * r bytes */
     if (__builtin_add_overflow(n, p, &blocks) || __builtin_add_overflow(blocks, (size_t)2, &blocks)
         || __builtin_mul_overflow(blocks, (size_t)128, &bytes) || __builtin_mul_overflow(bytes, r, &bytes))
-        return 0;       /* OpenSSL refuses it */
+        return 0; /* OpenSSL refuses it */
     if (!vmh_meter_charge(meter, bytes)) {
         PyErr_NoMemory();
         return -1;
@@ -48,4 +50,4 @@ static int charge_scrypt(vmh_gated *call)
 #define GATES(G) G(_hashlib, , scrypt, charge_scrypt, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_hashlib[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_hashlib[] = {GATES(VMH_GATE_ADDRESS) NULL};

@@ -29,7 +29,7 @@ static bool closes_fd(PyObject *file)
 /* Lets go of what the object has, if anything: its descriptor is closed by us, never by the original. -1: error set. */
 static int let_go_of(PyObject *file)
 {
-    while (*vmh_compat_fd(file) >= 0) {     /* others run while it closes, and may give it another */
+    while (*vmh_compat_fd(file) >= 0) { /* others run while it closes, and may give it another */
         int error = vmh_fd_release(file, closes_fd(file));
         if (error != 0) {
             errno = error;
@@ -62,10 +62,14 @@ static int flags_of(const char *mode)
         }
         kinds += strchr("rwxa", *letter) != NULL;
         pluses += *letter == '+';
-        flags |= *letter == 'x' ? O_EXCL | O_CREAT : *letter == 'w' ? O_CREAT | O_TRUNC : *letter == 'a' ? O_APPEND | O_CREAT : 0;
+        flags |= *letter == 'x'   ? O_EXCL | O_CREAT
+                 : *letter == 'w' ? O_CREAT | O_TRUNC
+                 : *letter == 'a' ? O_APPEND | O_CREAT
+                                  : 0;
     }
     if (kinds != 1 || pluses > 1) {
-        PyErr_SetString(PyExc_ValueError, "Must have exactly one of create/read/write/append mode and at most one plus");
+        PyErr_SetString(PyExc_ValueError,
+                        "Must have exactly one of create/read/write/append mode and at most one plus");
         return -1;
     }
     return flags | O_CLOEXEC | (access == (VMH_READ | VMH_WRITE) ? O_RDWR : access == VMH_READ ? O_RDONLY : O_WRONLY);
@@ -90,7 +94,7 @@ static int open_with(PyObject *opener, PyObject *name, int flags)
     if (!PyUnicode_FSConverter(name, &bytes))
         return -1;
     Py_DECREF(bytes);
-    unsigned before = vmh_pass_set(0);      /* the task's own code runs */
+    unsigned before = vmh_pass_set(0); /* the task's own code runs */
     PyObject *number = PyObject_CallFunction(opener, "Oi", name, flags);
     vmh_pass_set(before);
     if (number != NULL && !PyLong_Check(number))
@@ -114,7 +118,8 @@ static int descriptor_of(PyObject *name, const char *mode, bool close_fd, PyObje
         return -1;
     if (PyIndex_Check(name)) {
         PyObject *number = PyNumber_Index(name);
-        if (number != NULL && PyBool_Check(name) && PyErr_WarnEx(PyExc_RuntimeWarning, "bool is used as a file descriptor", 1) < 0)
+        if (number != NULL && PyBool_Check(name)
+            && PyErr_WarnEx(PyExc_RuntimeWarning, "bool is used as a file descriptor", 1) < 0)
             Py_CLEAR(number);
         fd = number == NULL ? -1 : PyLong_AsInt(number);
         Py_XDECREF(number);
@@ -153,12 +158,12 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         vmh_deny("this thread is not one of the task's", "FileIO");
         return -1;
     }
-    if (let_go_of(self) < 0)        /* of an object that is made again: first, as CPython does */
+    if (let_go_of(self) < 0) /* of an object that is made again: first, as CPython does */
         return -1;
     int fd = descriptor_of(name, mode, close_fd, opener, &made);
     if (fd < 0 || vmh_fd_hold(fd, "open") < 0)
         return -1;
-    vmh_fd_hold(fd, "open");        /* one use for the object, one for this call */
+    vmh_fd_hold(fd, "open"); /* one use for the object, one for this call */
     PyObject *checked = Py_BuildValue("(isOO)", fd, mode, close_fd ? Py_True : Py_False, Py_None);
     vmh_fd_init init;
     int rc = -1;
@@ -173,7 +178,7 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         init.released = false;
     Py_XDECREF(checked);
     PyObject *raised = rc < 0 ? PyErr_GetRaisedException() : NULL;
-    if (rc < 0 && !init.released) {     /* the original has let go of it */
+    if (rc < 0 && !init.released) { /* the original has let go of it */
         vmh_fd_drop(fd);
         if (made)
             vmh_fd_close(fd);
@@ -191,10 +196,7 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
 
 /* --- methods: the descriptor is in use until they are through */
 
-static int check_file(vmh_gated *call)
-{
-    return vmh_gated_self_fd(call) == -2 ? -1 : 0;
-}
+static int check_file(vmh_gated *call) { return vmh_gated_self_fd(call) == -2 ? -1 : 0; }
 
 /* What a file can do: of one whose descriptor is closed, nothing. */
 static int check_file_ability(vmh_gated *call)
@@ -218,17 +220,18 @@ static int check_file_wait(vmh_gated *call)
         return fd == -2 ? -1 : 0;
     int access = flags & O_ACCMODE;
     if (access == (call->gate->access == POLLIN ? O_WRONLY : O_RDONLY))
-        return 0;       /* it says so at once */
-    struct pollfd fds[2] = {{ .fd = fd, .events = (short)call->gate->access }};
+        return 0; /* it says so at once */
+    struct pollfd fds[2] = {{.fd = fd, .events = (short)call->gate->access}};
     return vmh_wait_fds(fds, 1, INT64_MAX) < 0 ? -1 : 0;
 }
 
-/* As the original does it, but for the closing itself: flushing and warning run code of the guest's, which may close and open files. */
+/* As the original does it, but for the closing itself: flushing and warning run code of the guest's, which may close
+ * and open files. */
 static int check_close(vmh_gated *call)
 {
     PyObject *self = call->self;
     if (call->nargs != 0 || call->kwnames != NULL)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     call->result = vmh_def_call(atomic_load(&base_close), self, NULL, NULL, 0, NULL);
     PyObject *raised = PyErr_GetRaisedException();
     bool closes = closes_fd(self);
@@ -254,10 +257,7 @@ static int check_close(vmh_gated *call)
     return call->result == NULL ? -1 : 1;
 }
 
-static void file_dealloc_gate(PyObject *self)
-{
-    vmh_fd_dealloc(self, atomic_load(&file_dealloc), false);
-}
+static void file_dealloc_gate(PyObject *self) { vmh_fd_dealloc(self, atomic_load(&file_dealloc), false); }
 
 /* importlib and others open code files with it. It calls io.open, which is gated; here relative paths mean nothing. */
 static int check_open_code(vmh_gated *call)
@@ -277,7 +277,7 @@ static int names_bundled(vmh_gated *call, PyObject *path)
 {
     PyObject **mode = vmh_gated_argument(call, 1, "mode"), *bytes = NULL;
     const char *text = mode == NULL || !PyUnicode_Check(*mode) ? "r" : PyUnicode_AsUTF8(*mode);
-    vmh_bundle_entry entry = { 0 };
+    vmh_bundle_entry entry = {0};
     if (text == NULL)
         return -1;
     if (access_of(text) != VMH_READ)
@@ -322,23 +322,23 @@ static int check_open(vmh_gated *call)
     return call->result == NULL ? -1 : 1;
 }
 
-#define GATES(G)                                    \
-    G(_io, , open, check_open, 0, "file")           \
+#define GATES(G) \
+    G(_io, , open, check_open, 0, "file") \
     G(_io, , open_code, check_open_code, 0, "path") \
-    G(_io, FileIO, close, check_close, 0, NULL)     \
+    G(_io, FileIO, close, check_close, 0, NULL) \
     G(_io, FileIO, read, check_file_wait, POLLIN, NULL) \
     G(_io, FileIO, readall, check_file_wait, POLLIN, NULL) \
     G(_io, FileIO, readinto, check_file_wait, POLLIN, NULL) \
     G(_io, FileIO, write, check_file_wait, POLLOUT, NULL) \
-    G(_io, FileIO, seek, check_file, 0, NULL)       \
+    G(_io, FileIO, seek, check_file, 0, NULL) \
     G(_io, FileIO, seekable, check_file_ability, 0, NULL) \
-    G(_io, FileIO, tell, check_file, 0, NULL)       \
-    G(_io, FileIO, truncate, check_file, 0, NULL)   \
+    G(_io, FileIO, tell, check_file, 0, NULL) \
+    G(_io, FileIO, truncate, check_file, 0, NULL) \
     G(_io, FileIO, isatty, check_file_ability, 0, NULL) \
     G(_io, FileIO, _isatty_open_only, check_file_ability, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_io[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_io[] = {GATES(VMH_GATE_ADDRESS) NULL};
 
 int vmh_io_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
@@ -354,10 +354,12 @@ int vmh_io_finish(PyObject *dict, PyObject *Py_UNUSED(module))
     PyTypeObject *base = type->tp_base == NULL ? NULL : type->tp_base->tp_base;
     PyMethodDef *fileno_def = vmh_method_def(type, "fileno"), *warn_def = vmh_method_def(type, "_dealloc_warn");
     PyMethodDef *close_def = base == NULL ? NULL : vmh_method_def(base, "close");
-    PyObject *closefd = vmh_dict_get(type->tp_dict, "closefd"), *finalizing = vmh_dict_get(type->tp_dict, "_finalizing"), *probe = NULL;
+    PyObject *closefd = vmh_dict_get(type->tp_dict, "closefd"),
+             *finalizing = vmh_dict_get(type->tp_dict, "_finalizing"), *probe = NULL;
     if (fileno_def == NULL || warn_def == NULL || close_def == NULL)
         return -1;
-    if (closefd == NULL || !Py_IS_TYPE(closefd, &PyGetSetDescr_Type) || finalizing == NULL || !Py_IS_TYPE(finalizing, &PyMemberDescr_Type)) {
+    if (closefd == NULL || !Py_IS_TYPE(closefd, &PyGetSetDescr_Type) || finalizing == NULL
+        || !Py_IS_TYPE(finalizing, &PyMemberDescr_Type)) {
         PyErr_SetString(PyExc_SystemError, "_io.FileIO cannot be gated in this Python");
         return -1;
     }

@@ -14,8 +14,8 @@ static _Atomic(destructor) mmap_dealloc;
  * hand its pages out by rules of their own (MAP_HUGETLB, MAP_DROPPABLE, MAP_LOCKED). */
 enum {
     FLAGS = MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_NORESERVE | MAP_STACK | MAP_DENYWRITE
-            | MAP_EXECUTABLE,
-    ADVICE_MOST = 21,   /* MADV_PAGEOUT: above are those that take pages away for good (hardware poison, guards) */
+        | MAP_EXECUTABLE,
+    ADVICE_MOST = 21, /* MADV_PAGEOUT: above are those that take pages away for good (hardware poison, guards) */
 };
 
 /* The arguments, as numbers that the call below gets again: what was checked is what is used. NULL: error set. */
@@ -32,7 +32,7 @@ static PyObject *checked_arguments(PyObject *args, PyObject *kwargs, size_t *byt
         return vmh_deny("a task maps anonymous memory only (fileno -1)", "mmap");
     if ((flags & ~FLAGS) != 0)
         return vmh_deny("a task maps plain shared or private memory", "mmap(flags=%d)", flags);
-    if ((prot & ~(PROT_READ | PROT_WRITE)) != 0 || !(prot & PROT_READ))     /* CPython reads whatever it has mapped */
+    if ((prot & ~(PROT_READ | PROT_WRITE)) != 0 || !(prot & PROT_READ)) /* CPython reads whatever it has mapped */
         return vmh_deny("a task maps memory that can be read, and written if it likes", "mmap(prot=%d)", prot);
     if (length < 0)
         return PyErr_Format(PyExc_OverflowError, "memory mapped length must be positive");
@@ -64,7 +64,7 @@ static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwa
         free(charge);
         return NULL;
     }
-    *charge = (vmh_map){ .next = seal->maps, .object = result, .bytes = bytes };
+    *charge = (vmh_map){.next = seal->maps, .object = result, .bytes = bytes};
     seal->maps = charge;
     return result;
 }
@@ -82,13 +82,13 @@ static void mmap_dealloc_gate(PyObject *self)
         vmh_meter_release(vmh_vm_meter(seal->vm), charge->bytes);
         free(charge);
     }
-    atomic_load(&mmap_dealloc)(self);
+    atomic_load (&mmap_dealloc)(self);
 }
 
 static int check_madvise(vmh_gated *call)
 {
     if (call->nargs == 0)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     int option = PyLong_AsInt(call->args[0]);
     if (option == -1 && PyErr_Occurred())
         return -1;
@@ -99,12 +99,12 @@ static int check_madvise(vmh_gated *call)
     return vmh_gated_replace(call, &call->args[0], PyLong_FromLong(option));
 }
 
-#define GATES(G)                                   \
+#define GATES(G) \
     G(mmap, mmap, madvise, check_madvise, 0, NULL) \
     G(mmap, mmap, resize, vmh_gate_refuse, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_mmap[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_mmap[] = {GATES(VMH_GATE_ADDRESS) NULL};
 
 int vmh_mmap_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {

@@ -30,7 +30,8 @@ static int no_folder_fd(vmh_gated *call)
     return 0;
 }
 
-/* 1: `value` can stand for a path. 0: it cannot, and the TypeError that CPython raises is set. -1: another error is set. */
+/* 1: `value` can stand for a path. 0: it cannot, and the TypeError that CPython raises is set. -1: another error is
+ * set. */
 static int is_path(vmh_gated *call, PyObject *value, const char *name)
 {
     if (PyUnicode_Check(value) || PyBytes_Check(value))
@@ -49,12 +50,14 @@ static int is_path(vmh_gated *call, PyObject *value, const char *name)
     PyErr_Format(PyExc_TypeError, "%s: %s should be string, bytes%s, not %.200U", call->gate->name, name,
                  access & LISTS   ? ", os.PathLike, integer or None"
                  : access & OR_FD ? ", os.PathLike or integer"
-                                  : " or os.PathLike", type);
+                                  : " or os.PathLike",
+                 type);
     Py_DECREF(type);
     return 0;
 }
 
-/* The argument called `name` asked once for what it stands for, which takes its place. *given is borrowed from the call. */
+/* The argument called `name` asked once for what it stands for, which takes its place. *given is borrowed from the
+ * call. */
 static int convert_argument(vmh_gated *call, PyObject **argument, const char *name, PyObject **given, PyObject **text)
 {
     if (is_path(call, *argument, name) <= 0)
@@ -78,8 +81,8 @@ static int call_original(vmh_gated *call, PyObject *first, PyObject *second)
     return -1;
 }
 
-/* A file or folder of the bundle: 1, answered; 0, not of the bundle; -1, error set. Of absolute paths those that nothing
- * grants. */
+/* A file or folder of the bundle: 1, answered; 0, not of the bundle; -1, error set. Of absolute paths those that
+ * nothing grants. */
 static int bundle_answer(vmh_gated *call, PyObject *given, const vmh_bundle_entry *entry)
 {
     PyObject **mode = vmh_gated_argument(call, 1, "mode");
@@ -89,14 +92,14 @@ static int bundle_answer(vmh_gated *call, PyObject *given, const vmh_bundle_entr
     return call->result == NULL ? -1 : 1;
 }
 
-/* A path as listdir, scandir, stat and their like take it. 1: *place is held for the original; 2: the bundle has answered;
- * -1: error set. */
+/* A path as listdir, scandir, stat and their like take it. 1: *place is held for the original; 2: the bundle has
+ * answered; -1: error set. */
 static int find_argument(vmh_gated *call, vmh_place *place, PyObject *given, PyObject *text, unsigned of, int access)
 {
     const char *path = PyBytes_AS_STRING(text);
-    vmh_bundle_entry entry = { 0 };
+    vmh_bundle_entry entry = {0};
     int rc = -1;
-    *place = (vmh_place){ .fd = -1 };
+    *place = (vmh_place){.fd = -1};
     if ((access & OF_BUNDLE) && vmh_bundle_find(path, &entry) < 0)
         return -1;
     if (path[0] != '/' && !(access & OF_BUNDLE))
@@ -147,10 +150,10 @@ static int check_path(vmh_gated *call)
     if (no_folder_fd(call) < 0)
         return -1;
     if (argument == NULL && !(access & LISTS))
-        return 0;       /* CPython raises its own TypeError */
+        return 0; /* CPython raises its own TypeError */
     PyObject *here;
     if (argument == NULL || ((access & LISTS) && *argument == Py_None)) {
-        argument = &here;       /* the bundle answers, not the original */
+        argument = &here; /* the bundle answers, not the original */
         if (vmh_gated_replace(call, argument, PyUnicode_FromString(".")) < 0)
             return -1;
     }
@@ -163,10 +166,10 @@ static int check_path(vmh_gated *call)
         return -1;
     bool alone = call->nargs == 1 && call->kwnames == NULL;
     bool by_fd = (access & BY_FD) && (alone || !(access & LOOK));
-    unsigned of = access & NAME                    ? VMH_PLACE_NAME
-                  : follow && !(access & LOOK)     ? VMH_PLACE_OBJECT
-                  : by_fd                          ? VMH_PLACE_ITSELF
-                                                   : VMH_PLACE_LOOK;
+    unsigned of = access & NAME                ? VMH_PLACE_NAME
+                  : follow && !(access & LOOK) ? VMH_PLACE_OBJECT
+                  : by_fd                      ? VMH_PLACE_ITSELF
+                                               : VMH_PLACE_LOOK;
     int rc = find_argument(call, &place, given, text, of, access);
     if (rc != 1) {
         rc = rc < 0 ? -1 : 1;
@@ -201,14 +204,14 @@ static int check_access(vmh_gated *call)
 
 static int check_two_paths(vmh_gated *call)
 {
-    PyObject **arguments[2] = { vmh_gated_argument(call, 0, "src"), vmh_gated_argument(call, 1, "dst") };
-    PyObject *given[2], *texts[2] = { NULL, NULL };
-    vmh_place places[2] = { { .fd = -1 }, { .fd = -1 } };
+    PyObject **arguments[2] = {vmh_gated_argument(call, 0, "src"), vmh_gated_argument(call, 1, "dst")};
+    PyObject *given[2], *texts[2] = {NULL, NULL};
+    vmh_place places[2] = {{.fd = -1}, {.fd = -1}};
     int rc = -1;
     if (no_folder_fd(call) < 0)
         return -1;
     if (arguments[0] == NULL || arguments[1] == NULL)
-        return 0;       /* CPython raises its own TypeError */
+        return 0; /* CPython raises its own TypeError */
     for (int i = 0; i < 2; i++)
         if (convert_argument(call, arguments[i], i == 0 ? "src" : "dst", &given[i], &texts[i]) < 0)
             goto done;
@@ -256,16 +259,16 @@ static int check_open(vmh_gated *call)
 {
     PyObject **path = vmh_gated_argument(call, 0, "path"), **flags = vmh_gated_argument(call, 1, "flags"),
              **mode = vmh_gated_argument(call, 2, "mode"), *given, *text;
-    int bits[2] = { 0, 0777 };
+    int bits[2] = {0, 0777};
     if (no_folder_fd(call) < 0)
         return -1;
     Py_ssize_t count = call->nargs + (call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames));
     bool by_folder = vmh_gated_argument(call, VMH_GATED_ARGS_MOST, "dir_fd") != NULL;
     if (path == NULL || flags == NULL || call->nargs > 3 || count != 2 + (mode != NULL) + by_folder)
-        return 0;       /* CPython raises its own TypeError, and has no pass to open anything */
+        return 0; /* CPython raises its own TypeError, and has no pass to open anything */
     if (convert_argument(call, path, "path", &given, &text) < 0)
         return -1;
-    PyObject **numbers[2] = { flags, mode };
+    PyObject **numbers[2] = {flags, mode};
     for (int i = 0; i < 2 && numbers[i] != NULL; i++) {
         bits[i] = PyLong_AsInt(*numbers[i]);
         if (bits[i] == -1 && PyErr_Occurred()) {
@@ -326,8 +329,8 @@ static int check_fd_wait(vmh_gated *call)
     int fd = PyLong_AsInt(*argument), flags = fcntl(fd, F_GETFL);
     int never = call->gate->access == POLLIN ? O_WRONLY : O_RDONLY;
     if (flags < 0 || (flags & (O_NONBLOCK | O_PATH)) || (flags & O_ACCMODE) == never)
-        return 0;       /* it answers at once */
-    struct pollfd fds[2] = {{ .fd = fd, .events = (short)call->gate->access }};
+        return 0; /* it answers at once */
+    struct pollfd fds[2] = {{.fd = fd, .events = (short)call->gate->access}};
     return vmh_wait_fds(fds, 1, INT64_MAX) < 0 ? -1 : 0;
 }
 
@@ -363,7 +366,7 @@ static int check_close(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, "fd");
     if (argument == NULL || call->nargs > 1)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     int fd = vmh_fd_of(*argument);
     if (PyErr_Occurred() || vmh_fd_check(fd, "close") < 0)
         return -1;
@@ -377,10 +380,7 @@ static int check_close(vmh_gated *call)
     return 1;
 }
 
-static int check_dup(vmh_gated *call)
-{
-    return check_fd(call) < 0 ? -1 : finish_new_fd(call);
-}
+static int check_dup(vmh_gated *call) { return check_fd(call) < 0 ? -1 : finish_new_fd(call); }
 
 static int check_isatty(vmh_gated *call)
 {
@@ -390,7 +390,7 @@ static int check_isatty(vmh_gated *call)
     vmh_fd_of(*argument);
     if (PyErr_Occurred())
         return -1;
-    call->result = Py_NewRef(Py_False);     /* a guest has no terminal */
+    call->result = Py_NewRef(Py_False); /* a guest has no terminal */
     return 1;
 }
 
@@ -400,7 +400,7 @@ static int check_pipe(vmh_gated *call)
     call->result = vmh_gated_original(call);
     if (call->result == NULL)
         return -1;
-    int ends[2] = { PyLong_AsInt(PyTuple_GET_ITEM(call->result, 0)), PyLong_AsInt(PyTuple_GET_ITEM(call->result, 1)) };
+    int ends[2] = {PyLong_AsInt(PyTuple_GET_ITEM(call->result, 0)), PyLong_AsInt(PyTuple_GET_ITEM(call->result, 1))};
     if (vmh_fd_own(ends[0]) == 0) {
         if (vmh_fd_own(ends[1]) == 0)
             return 1;
@@ -442,61 +442,61 @@ static int check_device_encoding(vmh_gated *call)
     return 1;
 }
 
-#define GATES(G)                                                        \
+#define GATES(G) \
     G(posix, , stat, check_path, VMH_READ | OR_FD | OF_BUNDLE | BY_FD, "path") \
     G(posix, , lstat, check_path, VMH_READ | LOOK | OF_BUNDLE | BY_FD, "path") \
-    G(posix, , access, check_access, VMH_READ | OF_BUNDLE, "path")      \
+    G(posix, , access, check_access, VMH_READ | OF_BUNDLE, "path") \
     G(posix, , listdir, check_path, VMH_READ | OR_FD | OF_BUNDLE | LISTS, "path") \
     G(posix, , scandir, check_path, VMH_READ | OF_BUNDLE | LISTS | ENTRIES, "path") \
     G(posix, , readlink, check_path, VMH_READ | LOOK | OF_BUNDLE, "path") \
-    G(posix, , statvfs, check_path, VMH_READ | OR_FD | BY_FD, "path")   \
-    G(posix, , chmod, check_path, VMH_WRITE | OR_FD, "path")            \
-    G(posix, , mkdir, check_path, VMH_WRITE | NAME, "path")             \
-    G(posix, , rmdir, check_path, VMH_WRITE | NAME, "path")             \
-    G(posix, , unlink, check_path, VMH_WRITE | NAME, "path")            \
-    G(posix, , remove, check_path, VMH_WRITE | NAME, "path")            \
-    G(posix, , utime, check_path, VMH_WRITE | OR_FD, "path")            \
-    G(posix, , truncate, check_path, VMH_WRITE | OR_FD, "path")         \
-    G(posix, , rename, check_two_paths, 0, "src")                       \
-    G(posix, , replace, check_two_paths, 0, "src")                      \
-    G(posix, , open, check_open, 0, "path")                             \
-    G(posix, , close, check_close, 0, "fd")                             \
-    G(posix, , read, check_fd_wait, POLLIN, "fd")                       \
-    G(posix, , readinto, check_fd_wait, POLLIN, "fd")                   \
-    G(posix, , readv, check_fd_wait, POLLIN, "fd")                      \
-    G(posix, , write, check_write, POLLOUT, "fd")                       \
-    G(posix, , writev, check_fd_wait, POLLOUT, "fd")                    \
-    G(posix, , pread, check_fd, 0, "fd")                                \
-    G(posix, , preadv, check_fd, 0, "fd")                               \
-    G(posix, , pwrite, check_fd, 0, "fd")                               \
-    G(posix, , pwritev, check_fd, 0, "fd")                              \
-    G(posix, , lseek, check_fd, 0, "fd")                                \
-    G(posix, , fstat, check_fd, 0, "fd")                                \
-    G(posix, , fstatvfs, check_fd, 0, "fd")                             \
-    G(posix, , ftruncate, check_fd, 0, "fd")                            \
-    G(posix, , fsync, check_fildes, 0, "fd")                            \
-    G(posix, , fdatasync, check_fildes, 0, "fd")                        \
-    G(posix, , posix_fallocate, check_fd, 0, "fd")                      \
-    G(posix, , get_inheritable, check_fd, 0, "fd")                      \
-    G(posix, , set_inheritable, check_fd, 0, "fd")                      \
-    G(posix, , get_blocking, check_fd, 0, "fd")                         \
-    G(posix, , set_blocking, check_fd, 0, "fd")                         \
-    G(posix, , sendfile, check_two_fds, 0, "out_fd")                    \
-    G(posix, , copy_file_range, check_two_fds, 0, "src")                \
-    G(posix, , dup, check_dup, 0, "fd")                                 \
-    G(posix, , isatty, check_isatty, 0, "fd")                           \
-    G(posix, , pipe, check_pipe, 0, NULL)                               \
-    G(posix, , pipe2, check_pipe, 0, NULL)                              \
-    G(posix, , putenv, check_nothing, 0, NULL)                          \
-    G(posix, , unsetenv, check_nothing, 0, NULL)                        \
-    G(posix, , register_at_fork, check_nothing, 0, NULL)                \
-    G(posix, , getcwd, check_getcwd, 0, NULL)                           \
-    G(posix, , getcwdb, check_getcwdb, 0, NULL)                         \
-    G(posix, , device_encoding, check_device_encoding, 0, NULL)         \
+    G(posix, , statvfs, check_path, VMH_READ | OR_FD | BY_FD, "path") \
+    G(posix, , chmod, check_path, VMH_WRITE | OR_FD, "path") \
+    G(posix, , mkdir, check_path, VMH_WRITE | NAME, "path") \
+    G(posix, , rmdir, check_path, VMH_WRITE | NAME, "path") \
+    G(posix, , unlink, check_path, VMH_WRITE | NAME, "path") \
+    G(posix, , remove, check_path, VMH_WRITE | NAME, "path") \
+    G(posix, , utime, check_path, VMH_WRITE | OR_FD, "path") \
+    G(posix, , truncate, check_path, VMH_WRITE | OR_FD, "path") \
+    G(posix, , rename, check_two_paths, 0, "src") \
+    G(posix, , replace, check_two_paths, 0, "src") \
+    G(posix, , open, check_open, 0, "path") \
+    G(posix, , close, check_close, 0, "fd") \
+    G(posix, , read, check_fd_wait, POLLIN, "fd") \
+    G(posix, , readinto, check_fd_wait, POLLIN, "fd") \
+    G(posix, , readv, check_fd_wait, POLLIN, "fd") \
+    G(posix, , write, check_write, POLLOUT, "fd") \
+    G(posix, , writev, check_fd_wait, POLLOUT, "fd") \
+    G(posix, , pread, check_fd, 0, "fd") \
+    G(posix, , preadv, check_fd, 0, "fd") \
+    G(posix, , pwrite, check_fd, 0, "fd") \
+    G(posix, , pwritev, check_fd, 0, "fd") \
+    G(posix, , lseek, check_fd, 0, "fd") \
+    G(posix, , fstat, check_fd, 0, "fd") \
+    G(posix, , fstatvfs, check_fd, 0, "fd") \
+    G(posix, , ftruncate, check_fd, 0, "fd") \
+    G(posix, , fsync, check_fildes, 0, "fd") \
+    G(posix, , fdatasync, check_fildes, 0, "fd") \
+    G(posix, , posix_fallocate, check_fd, 0, "fd") \
+    G(posix, , get_inheritable, check_fd, 0, "fd") \
+    G(posix, , set_inheritable, check_fd, 0, "fd") \
+    G(posix, , get_blocking, check_fd, 0, "fd") \
+    G(posix, , set_blocking, check_fd, 0, "fd") \
+    G(posix, , sendfile, check_two_fds, 0, "out_fd") \
+    G(posix, , copy_file_range, check_two_fds, 0, "src") \
+    G(posix, , dup, check_dup, 0, "fd") \
+    G(posix, , isatty, check_isatty, 0, "fd") \
+    G(posix, , pipe, check_pipe, 0, NULL) \
+    G(posix, , pipe2, check_pipe, 0, NULL) \
+    G(posix, , putenv, check_nothing, 0, NULL) \
+    G(posix, , unsetenv, check_nothing, 0, NULL) \
+    G(posix, , register_at_fork, check_nothing, 0, NULL) \
+    G(posix, , getcwd, check_getcwd, 0, NULL) \
+    G(posix, , getcwdb, check_getcwdb, 0, NULL) \
+    G(posix, , device_encoding, check_device_encoding, 0, NULL) \
     G(posix, , get_terminal_size, check_terminal_size, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_posix[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_posix[] = {GATES(VMH_GATE_ADDRESS) NULL};
 
 PyObject *vmh_posix_status(PyObject *module, int fd)
 {
@@ -565,8 +565,8 @@ int vmh_posix_finish(PyObject *dict, PyObject *module)
     return environ_add(held);
 }
 
-/* When the permissions come, `posix` is there already or not, in which case vmh_posix_finish does this, and `os` may have made its own
- * mapping from posix.environ. */
+/* When the permissions come, `posix` is there already or not, in which case vmh_posix_finish does this, and `os` may
+ * have made its own mapping from posix.environ. */
 int vmh_environ_fill(vmh_seal *seal)
 {
     PyObject *modules = PyImport_GetModuleDict(), *os = NULL, *mapping = NULL;
@@ -578,7 +578,7 @@ int vmh_environ_fill(vmh_seal *seal)
     PyObject *dict = vmh_dict_get(PyModule_GetDict(posix), "environ");
     int rc = dict == NULL || !PyDict_Check(dict) ? -1 : environ_add(dict);
     if (rc == 0 && (os = vmh_dict_get(modules, "os")) != NULL
-            && (mapping = PyObject_GetAttrString(os, "environ")) != NULL) {
+        && (mapping = PyObject_GetAttrString(os, "environ")) != NULL) {
         PyObject *data = PyObject_GetAttrString(mapping, "_data");
         rc = data == NULL || !PyDict_Check(data) ? -1 : environ_add(data);
         Py_XDECREF(data);

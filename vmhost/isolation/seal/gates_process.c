@@ -22,13 +22,13 @@ static int check_setlocale(vmh_gated *call)
 
 static int check_getsignal(vmh_gated *call)
 {
-    call->result = Py_NewRef(Py_None);      /* as CPython says for a handler that Python did not set */
+    call->result = Py_NewRef(Py_None); /* as CPython says for a handler that Python did not set */
     return 1;
 }
 
-#define GATES(G)                                      \
+#define GATES(G) \
     G(_locale, , setlocale, check_setlocale, 0, NULL) \
     G(_signal, , getsignal, check_getsignal, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_process[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_process[] = {GATES(VMH_GATE_ADDRESS) NULL};

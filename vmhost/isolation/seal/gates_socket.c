@@ -19,16 +19,10 @@ static _Atomic(destructor) socket_dealloc, epoll_dealloc;
 static _Atomic(newfunc) epoll_new;
 static _Atomic(PyMethodDef *) socket_gettimeout, socket_getdefaulttimeout, epoll_fileno;
 
-static int socket_fd(PyObject *self)
-{
-    return *vmh_compat_fd(self);
-}
+static int socket_fd(PyObject *self) { return *vmh_compat_fd(self); }
 
 /* A socket's or epoll's method: its descriptor is in use until the call is over. */
-static int check_socket(vmh_gated *call)
-{
-    return vmh_gated_self_fd(call) == -2 ? -1 : 0;
-}
+static int check_socket(vmh_gated *call) { return vmh_gated_self_fd(call) == -2 ? -1 : 0; }
 
 /* 1: it blocks, until *deadline_ns; 0: it does not block; -1: error set. */
 static int socket_blocks(PyObject *self, int64_t *deadline_ns)
@@ -59,7 +53,7 @@ static int socket_wait(PyObject *self, short events)
     int blocks = socket_blocks(self, &deadline), fd = socket_fd(self);
     if (blocks <= 0 || fd < 0)
         return blocks < 0 ? -1 : 0;
-    struct pollfd fds[2] = {{ .fd = fd, .events = events }};
+    struct pollfd fds[2] = {{.fd = fd, .events = events}};
     int ready = vmh_wait_fds(fds, 1, deadline);
     if (ready == 0)
         PyErr_SetString(PyExc_TimeoutError, "timed out");
@@ -118,8 +112,8 @@ static int check_send(vmh_gated *call)
             goto done;
         int fd = socket_fd(call->self);
         PyThreadState *ts = PyEval_SaveThread();
-        ssize_t count = send(fd, (char *)data.buf + sent, (size_t)(data.len - sent),
-                             flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t count =
+            send(fd, (char *)data.buf + sent, (size_t)(data.len - sent), flags | MSG_DONTWAIT | MSG_NOSIGNAL);
         int error = errno;
         PyEval_RestoreThread(ts);
         if (count < 0 && error != EAGAIN && error != EINTR) {
@@ -145,7 +139,9 @@ static int check_sendto(vmh_gated *call)
     call->pass = VMH_PASS_GATE;
     if (check_socket(call) < 0 || call->nargs < 2 || call->nargs > 3)
         return PyErr_Occurred() ? -1 : 0;
-    return address_check(call, &call->args[call->nargs - 1], vmh_grant_send) < 0 || socket_wait(call->self, POLLOUT) < 0 ? -1 : 0;
+    return address_check(call, &call->args[call->nargs - 1], vmh_grant_send) < 0 || socket_wait(call->self, POLLOUT) < 0
+               ? -1
+               : 0;
 }
 
 /* sendmsg(buffers, ancillary, flags, address) */
@@ -215,23 +211,26 @@ static int check_bind(vmh_gated *call)
     long port;
     call->pass = VMH_PASS_GATE;
     if (call->nargs != 1 || call->kwnames != NULL)
-        return 0;       /* its own TypeError */
-    if (check_socket(call) < 0 || address_check(call, &call->args[0], vmh_grant_bind) < 0 || (call->result = vmh_gated_original(call)) == NULL)
+        return 0; /* its own TypeError */
+    if (check_socket(call) < 0 || address_check(call, &call->args[0], vmh_grant_bind) < 0
+        || (call->result = vmh_gated_original(call)) == NULL)
         return -1;
     /* the number of a host that the permissions name, for listen() */
     const char *host = vmh_host_text(PyTuple_GET_ITEM(call->args[0], 0));
-    if (host[0] == 0 || is_number(host) || !vmh_socket_name(socket_fd(call->self), number, &port) || vmh_grant_resolved(host, number) == 0)
+    if (host[0] == 0 || is_number(host) || !vmh_socket_name(socket_fd(call->self), number, &port)
+        || vmh_grant_resolved(host, number) == 0)
         return 1;
     Py_CLEAR(call->result);
     return -1;
 }
 
-/* listen([backlog]), by where the socket is: without bind() the kernel binds it to all addresses of the machine. Done here, since the
- * original asks for the backlog first, and then for the object's descriptor again, which may be another by then. */
+/* listen([backlog]), by where the socket is: without bind() the kernel binds it to all addresses of the machine. Done
+ * here, since the original asks for the backlog first, and then for the object's descriptor again, which may be another
+ * by then. */
 static int check_listen(vmh_gated *call)
 {
     if (call->nargs > 1 || call->kwnames != NULL)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     int backlog = call->nargs == 1 ? PyLong_AsInt(call->args[0]) : SOMAXCONN < 128 ? SOMAXCONN : 128;
     if (backlog == -1 && PyErr_Occurred())
         return -1;
@@ -285,7 +284,7 @@ static int check_connect(vmh_gated *call)
     if (error < 0 || restored < 0)
         goto done;
     if (error == EINPROGRESS || error == EAGAIN) {
-        struct pollfd fds[2] = {{ .fd = socket_fd(call->self), .events = POLLOUT }};
+        struct pollfd fds[2] = {{.fd = socket_fd(call->self), .events = POLLOUT}};
         int ready = vmh_wait_fds(fds, 1, deadline);
         if (ready < 0)
             goto done;
@@ -319,7 +318,7 @@ done:
 static int check_close_method(vmh_gated *call)
 {
     if (call->nargs != 0 || call->kwnames != NULL)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     int error = vmh_fd_release(call->self, true);
     if (error != 0 && error != ECONNRESET) {
         errno = error;
@@ -340,16 +339,17 @@ static int check_detach(vmh_gated *call)
     return call->result == NULL ? -1 : 1;
 }
 
-/* Options that take or give descriptors and addresses of memory, load programs into the kernel or change tables of the machine are not for
- * tasks. Known ones are let through. */
+/* Options that take or give descriptors and addresses of memory, load programs into the kernel or change tables of the
+ * machine are not for tasks. Known ones are let through. */
 static bool option_is_plain(int level, int option)
 {
     static const int of_socket[] = {
-        SO_DEBUG, SO_REUSEADDR, SO_TYPE, SO_ERROR, SO_DONTROUTE, SO_BROADCAST, SO_SNDBUF, SO_RCVBUF, SO_KEEPALIVE, SO_OOBINLINE, SO_PRIORITY,
-        SO_LINGER, SO_REUSEPORT, SO_RCVLOWAT, SO_SNDLOWAT, SO_RCVTIMEO, SO_SNDTIMEO, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN, SO_TIMESTAMP,
+        SO_DEBUG,       SO_REUSEADDR,    SO_TYPE,      SO_ERROR,      SO_DONTROUTE, SO_BROADCAST, SO_SNDBUF,
+        SO_RCVBUF,      SO_KEEPALIVE,    SO_OOBINLINE, SO_PRIORITY,   SO_LINGER,    SO_REUSEPORT, SO_RCVLOWAT,
+        SO_SNDLOWAT,    SO_RCVTIMEO,     SO_SNDTIMEO,  SO_ACCEPTCONN, SO_PROTOCOL,  SO_DOMAIN,    SO_TIMESTAMP,
         SO_TIMESTAMPNS, SO_INCOMING_CPU, SO_BUSY_POLL, SO_PEERCRED,
     };
-    static const int of_tcp[] = { TCP_USER_TIMEOUT, TCP_FASTOPEN, TCP_NOTSENT_LOWAT, TCP_FASTOPEN_CONNECT };
+    static const int of_tcp[] = {TCP_USER_TIMEOUT, TCP_FASTOPEN, TCP_NOTSENT_LOWAT, TCP_FASTOPEN_CONNECT};
     if (level == IPPROTO_TCP) {
         for (size_t i = 0; i < sizeof of_tcp / sizeof *of_tcp; i++)
             if (option == of_tcp[i])
@@ -357,7 +357,8 @@ static bool option_is_plain(int level, int option)
         return option > 0 && option <= TCP_CONGESTION;
     }
     if (level == IPPROTO_IP || level == IPPROTO_IPV6)
-        return option >= 0 && option < 64 && !(level == IPPROTO_IPV6 && option == IPV6_ADDRFORM);   /* from 64 on: filter tables */
+        return option >= 0 && option < 64
+               && !(level == IPPROTO_IPV6 && option == IPV6_ADDRFORM); /* from 64 on: filter tables */
     for (size_t i = 0; level == SOL_SOCKET && i < sizeof of_socket / sizeof *of_socket; i++)
         if (option == of_socket[i])
             return true;
@@ -369,10 +370,11 @@ static int check_option(vmh_gated *call)
 {
     int numbers[2];
     if (call->nargs < 2 || call->kwnames != NULL)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     for (int i = 0; i < 2; i++) {
         numbers[i] = PyLong_AsInt(call->args[i]);
-        if ((numbers[i] == -1 && PyErr_Occurred()) || vmh_gated_replace(call, &call->args[i], PyLong_FromLong(numbers[i])) < 0)
+        if ((numbers[i] == -1 && PyErr_Occurred())
+            || vmh_gated_replace(call, &call->args[i], PyLong_FromLong(numbers[i])) < 0)
             return -1;
     }
     if (!option_is_plain(numbers[0], numbers[1])) {
@@ -385,17 +387,15 @@ static int check_option(vmh_gated *call)
 static void socket_finalize_gate(PyObject *self)
 {
     PyObject *raised = PyErr_GetRaisedException();
-    if (socket_fd(self) >= 0 && PyErr_ResourceWarning(self, 1, "unclosed %R", self) < 0 && PyErr_ExceptionMatches(PyExc_Warning))
+    if (socket_fd(self) >= 0 && PyErr_ResourceWarning(self, 1, "unclosed %R", self) < 0
+        && PyErr_ExceptionMatches(PyExc_Warning))
         PyErr_FormatUnraisable("Exception ignored while finalizing socket %R", self);
     PyErr_Clear();
     vmh_fd_release(self, true);
     PyErr_SetRaisedException(raised);
 }
 
-static void socket_dealloc_gate(PyObject *self)
-{
-    vmh_fd_dealloc(self, atomic_load(&socket_dealloc), false);
-}
+static void socket_dealloc_gate(PyObject *self) { vmh_fd_dealloc(self, atomic_load(&socket_dealloc), false); }
 
 /* --- functions */
 
@@ -453,7 +453,7 @@ static int check_socketpair(vmh_gated *call)
         else {
             if (!owned)
                 close(socket_fd(end));
-            *vmh_compat_fd(end) = -1;       /* vmh_fd_own has closed it */
+            *vmh_compat_fd(end) = -1; /* vmh_fd_own has closed it */
             owned = false;
         }
     }
@@ -462,8 +462,8 @@ static int check_socketpair(vmh_gated *call)
     return owned ? 1 : -1;
 }
 
-/* Puts the host that was looked at in the place of an argument, in the form that the resolver takes; `named`: it is not a number, and
- * its name may be resolved. */
+/* Puts the host that was looked at in the place of an argument, in the form that the resolver takes; `named`: it is not
+ * a number, and its name may be resolved. */
 static const char *host_check(vmh_gated *call, PyObject **argument, bool *named)
 {
     if (vmh_gated_replace(call, argument, vmh_host_exact(*argument, call->gate->name)) < 0)
@@ -502,7 +502,7 @@ static int check_gethostbyname(vmh_gated *call)
     bool named = false;
     call->pass = VMH_PASS_GATE;
     if (call->nargs != 1 || call->kwnames != NULL)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     const char *host = host_check(call, &call->args[0], &named);
     if (host == NULL || (call->result = vmh_gated_original(call)) == NULL)
         return -1;
@@ -544,7 +544,7 @@ static int socket_take(PyObject *self, int family, int type, int protocol, int f
     if (timeout != NULL)
         checked = Py_BuildValue("(iiii)", family, later ? type | SOCK_NONBLOCK : type, protocol, fd);
     if (checked != NULL && vmh_fd_hold(fd, "socket") == 0) {
-        vmh_fd_release(self, false);    /* of an object that is made again: as in CPython, it is not closed */
+        vmh_fd_release(self, false); /* of an object that is made again: as in CPython, it is not closed */
         unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
         rc = atomic_load(&socket_init)(self, checked, NULL);
         vmh_pass_set(before);
@@ -617,11 +617,8 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         family = family == -1 ? AF_INET : family;
         type = type == -1 ? SOCK_STREAM : type;
         protocol = protocol == -1 ? 0 : protocol;
-        Py_BEGIN_ALLOW_THREADS
-        fd = socket(family, type | SOCK_CLOEXEC, protocol);
-        Py_END_ALLOW_THREADS
-        if (vmh_fd_own(fd) < 0)
-            return -1;
+        Py_BEGIN_ALLOW_THREADS fd = socket(family, type | SOCK_CLOEXEC, protocol);
+        Py_END_ALLOW_THREADS if (vmh_fd_own(fd) < 0) return -1;
     }
     if (vmh_fd_hold(fd, "socket") < 0)
         return -1;
@@ -652,15 +649,15 @@ static PyObject *ready_list(PyObject *items, struct pollfd *fds, short wanted)
 /* select(readers, writers, exceptional, timeout=None), by poll */
 static int check_select(vmh_gated *call)
 {
-    PyObject *lists[3] = { NULL }, *ready[3] = { NULL };
+    PyObject *lists[3] = {NULL}, *ready[3] = {NULL};
     struct pollfd *fds = NULL;
     Py_ssize_t held = 0;
-    static const short events[3] = { POLLIN, POLLOUT, POLLPRI };
+    static const short events[3] = {POLLIN, POLLOUT, POLLPRI};
     int64_t deadline = INT64_MAX;
     Py_ssize_t count = 0;
     int rc = -1;
     if (call->nargs < 3 || call->nargs > 4)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     if (call->nargs == 4 && call->args[3] != Py_None) {
         double seconds = PyFloat_AsDouble(call->args[3]);
         if (seconds == -1.0 && PyErr_Occurred())
@@ -685,8 +682,8 @@ static int check_select(vmh_gated *call)
     Py_ssize_t at = 0;
     for (int k = 0; k < 3; k++)
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(lists[k]); i++, at++) {
-            fds[at] = (struct pollfd){ .fd = PyObject_AsFileDescriptor(PyList_GET_ITEM(lists[k], i)),
-                                       .events = events[k] };
+            fds[at] =
+                (struct pollfd){.fd = PyObject_AsFileDescriptor(PyList_GET_ITEM(lists[k], i)), .events = events[k]};
             if (fds[at].fd < 0 || vmh_fd_hold(fds[at].fd, "select") < 0)
                 goto done;
             held++;
@@ -729,7 +726,7 @@ static int check_epoll_poll(vmh_gated *call)
             deadline = vmh_after_ns(vmh_now_ns(), (int64_t)(seconds * 1e9));
     }
     if (fd >= 0) {
-        struct pollfd fds[2] = {{ .fd = fd, .events = POLLIN }};
+        struct pollfd fds[2] = {{.fd = fd, .events = POLLIN}};
         if (vmh_wait_fds(fds, 1, deadline) < 0)
             return -1;
     }
@@ -746,8 +743,9 @@ static int check_epoll_poll(vmh_gated *call)
 static int check_epoll_fd(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, "fd");
-    if (argument == NULL || *vmh_compat_fd(call->self) < 0 || (PyLong_CheckExact(*argument) && PyLong_IsNegative(*argument)))
-        return 0;       /* its own error */
+    if (argument == NULL || *vmh_compat_fd(call->self) < 0
+        || (PyLong_CheckExact(*argument) && PyLong_IsNegative(*argument)))
+        return 0; /* its own error */
     return check_socket(call) < 0 || vmh_gated_fildes(call, argument) < 0 ? -1 : 0;
 }
 
@@ -779,7 +777,7 @@ static PyObject *epoll_new_gate(PyTypeObject *type, PyObject *args, PyObject *kw
     int fd = *vmh_compat_fd(object);
     if (vmh_fd_own(fd) == 0 && vmh_fd_hold(fd, "epoll") == 0)
         return object;
-    *vmh_compat_fd(object) = -1;        /* it is closed */
+    *vmh_compat_fd(object) = -1; /* it is closed */
     Py_DECREF(object);
     return NULL;
 }
@@ -789,62 +787,56 @@ static void epoll_dealloc_gate(PyObject *self)
     PyObject *raised = PyErr_GetRaisedException();
     vmh_fd_release(self, true);
     PyErr_SetRaisedException(raised);
-    atomic_load(&epoll_dealloc)(self);
+    atomic_load (&epoll_dealloc)(self);
 }
 
-#define GATES(G)                                                                \
-    G(_socket, , socketpair, check_socketpair, 0, NULL)                         \
-    G(_socket, , close, check_close_fd, 0, NULL)                                \
-    G(_socket, , dup, check_dup_fd, 0, NULL)                                    \
-    G(_socket, , getaddrinfo, check_getaddrinfo, 0, "host")                     \
-    G(_socket, , gethostbyname, check_gethostbyname, 0, NULL)                   \
-    G(_socket, , gethostbyname_ex, check_gethostbyname, 0, NULL)                \
-    G(_socket, , gethostname, check_gethostname, 0, NULL)                       \
-    G(_socket, socket, recv, check_wait, POLLIN, NULL)                          \
-    G(_socket, socket, recv_into, check_wait, POLLIN, NULL)                     \
-    G(_socket, socket, recvfrom, check_wait, POLLIN, NULL)                      \
-    G(_socket, socket, recvfrom_into, check_wait, POLLIN, NULL)                 \
-    G(_socket, socket, recvmsg, check_recvmsg, POLLIN, NULL)                    \
-    G(_socket, socket, recvmsg_into, check_recvmsg, POLLIN, NULL)               \
-    G(_socket, socket, send, check_send, 0, NULL)                               \
-    G(_socket, socket, sendall, check_send, 0, NULL)                            \
-    G(_socket, socket, sendto, check_sendto, 0, NULL)                           \
-    G(_socket, socket, sendmsg, check_sendmsg, 0, NULL)                         \
-    G(_socket, socket, sendmsg_afalg, vmh_gate_refuse, 0, NULL)                 \
-    G(_socket, socket, _accept, check_accept, 0, NULL)                          \
-    G(_socket, socket, bind, check_bind, 0, NULL)                               \
-    G(_socket, socket, listen, check_listen, 0, NULL)                           \
-    G(_socket, socket, connect, check_connect, 0, NULL)                         \
-    G(_socket, socket, connect_ex, check_connect, 0, NULL)                      \
-    G(_socket, socket, close, check_close_method, 0, NULL)                      \
-    G(_socket, socket, detach, check_detach, 0, NULL)                           \
-    G(_socket, socket, getpeername, check_socket, 0, NULL)                      \
-    G(_socket, socket, getsockname, check_socket, 0, NULL)                      \
-    G(_socket, socket, setblocking, check_socket, 0, NULL)                      \
-    G(_socket, socket, settimeout, check_socket, 0, NULL)                       \
-    G(_socket, socket, shutdown, check_socket, 0, NULL)                         \
-    G(_socket, socket, getsockopt, check_option, 0, NULL)                       \
-    G(_socket, socket, setsockopt, check_option, 0, NULL)                       \
-    G(select, , select, check_select, 0, NULL)                                  \
-    G(select, epoll, poll, check_epoll_poll, 0, "timeout")                      \
-    G(select, epoll, register, check_epoll_fd, 0, "fd")                         \
-    G(select, epoll, modify, check_epoll_fd, 0, "fd")                           \
-    G(select, epoll, unregister, check_epoll_fd, 0, "fd")                       \
-    G(select, epoll, close, check_epoll_close, 0, NULL)                         \
+#define GATES(G) \
+    G(_socket, , socketpair, check_socketpair, 0, NULL) \
+    G(_socket, , close, check_close_fd, 0, NULL) \
+    G(_socket, , dup, check_dup_fd, 0, NULL) \
+    G(_socket, , getaddrinfo, check_getaddrinfo, 0, "host") \
+    G(_socket, , gethostbyname, check_gethostbyname, 0, NULL) \
+    G(_socket, , gethostbyname_ex, check_gethostbyname, 0, NULL) \
+    G(_socket, , gethostname, check_gethostname, 0, NULL) \
+    G(_socket, socket, recv, check_wait, POLLIN, NULL) \
+    G(_socket, socket, recv_into, check_wait, POLLIN, NULL) \
+    G(_socket, socket, recvfrom, check_wait, POLLIN, NULL) \
+    G(_socket, socket, recvfrom_into, check_wait, POLLIN, NULL) \
+    G(_socket, socket, recvmsg, check_recvmsg, POLLIN, NULL) \
+    G(_socket, socket, recvmsg_into, check_recvmsg, POLLIN, NULL) \
+    G(_socket, socket, send, check_send, 0, NULL) \
+    G(_socket, socket, sendall, check_send, 0, NULL) \
+    G(_socket, socket, sendto, check_sendto, 0, NULL) \
+    G(_socket, socket, sendmsg, check_sendmsg, 0, NULL) \
+    G(_socket, socket, sendmsg_afalg, vmh_gate_refuse, 0, NULL) \
+    G(_socket, socket, _accept, check_accept, 0, NULL) \
+    G(_socket, socket, bind, check_bind, 0, NULL) \
+    G(_socket, socket, listen, check_listen, 0, NULL) \
+    G(_socket, socket, connect, check_connect, 0, NULL) \
+    G(_socket, socket, connect_ex, check_connect, 0, NULL) \
+    G(_socket, socket, close, check_close_method, 0, NULL) \
+    G(_socket, socket, detach, check_detach, 0, NULL) \
+    G(_socket, socket, getpeername, check_socket, 0, NULL) \
+    G(_socket, socket, getsockname, check_socket, 0, NULL) \
+    G(_socket, socket, setblocking, check_socket, 0, NULL) \
+    G(_socket, socket, settimeout, check_socket, 0, NULL) \
+    G(_socket, socket, shutdown, check_socket, 0, NULL) \
+    G(_socket, socket, getsockopt, check_option, 0, NULL) \
+    G(_socket, socket, setsockopt, check_option, 0, NULL) \
+    G(select, , select, check_select, 0, NULL) \
+    G(select, epoll, poll, check_epoll_poll, 0, "timeout") \
+    G(select, epoll, register, check_epoll_fd, 0, "fd") \
+    G(select, epoll, modify, check_epoll_fd, 0, "fd") \
+    G(select, epoll, unregister, check_epoll_fd, 0, "fd") \
+    G(select, epoll, close, check_epoll_close, 0, NULL) \
     G(select, epoll, fromfd, vmh_gate_refuse, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_socket[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_socket[] = {GATES(VMH_GATE_ADDRESS) NULL};
 
-static vmh_gate *connect_ex_gate(void)
-{
-    return &gate__socket_socket_connect_ex;
-}
+static vmh_gate *connect_ex_gate(void) { return &gate__socket_socket_connect_ex; }
 
-static vmh_gate *settimeout_gate(void)
-{
-    return &gate__socket_socket_settimeout;
-}
+static vmh_gate *settimeout_gate(void) { return &gate__socket_socket_settimeout; }
 
 int vmh_socket_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {

@@ -1,5 +1,5 @@
-/* Gate of `_ssl` for sockets: a TLS connection keeps the number of its socket's descriptor, and goes on using it whatever becomes of the
- * socket object. So the number is in use as long as the connection lives. */
+/* Gate of `_ssl` for sockets: a TLS connection keeps the number of its socket's descriptor, and goes on using it
+ * whatever becomes of the socket object. So the number is in use as long as the connection lives. */
 #include "seal/gates.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@ static int check_wrap_socket(vmh_gated *call)
 {
     PyObject **socket = vmh_gated_argument(call, 0, "sock");
     if (socket == NULL || !vmh_is_socket(*socket))
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     int fd = *vmh_compat_fd(*socket);
     vmh_fd_use *use = malloc(sizeof *use);
     if (use == NULL) {
@@ -27,7 +27,7 @@ static int check_wrap_socket(vmh_gated *call)
     vmh_fd_init_begin(call->seal, &taking, *socket);
     call->result = vmh_gated_original(call);
     vmh_fd_init_end(call->seal, &taking);
-    if (call->result != NULL && taking.released) {  /* which number did the connection take? */
+    if (call->result != NULL && taking.released) { /* which number did the connection take? */
         Py_CLEAR(call->result);
         errno = EBADF;
         PyErr_SetFromErrno(PyExc_OSError);
@@ -37,7 +37,7 @@ static int check_wrap_socket(vmh_gated *call)
         free(use);
         return -1;
     }
-    *use = (vmh_fd_use){ .next = call->seal->fd_uses, .object = call->result, .fd = fd };
+    *use = (vmh_fd_use){.next = call->seal->fd_uses, .object = call->result, .fd = fd};
     call->seal->fd_uses = use;
     return 1;
 }
@@ -52,7 +52,7 @@ static void connection_dealloc_gate(PyObject *self)
         use = *link;
         *link = use->next;
     }
-    atomic_load(&connection_dealloc)(self);
+    atomic_load (&connection_dealloc)(self);
     if (use != NULL) {
         vmh_fd_drop(use->fd);
         free(use);
@@ -62,7 +62,7 @@ static void connection_dealloc_gate(PyObject *self)
 #define GATES(G) G(_ssl, _SSLContext, _wrap_socket, check_wrap_socket, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_ssl[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_ssl[] = {GATES(VMH_GATE_ADDRESS) NULL};
 
 int vmh_ssl_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
@@ -70,7 +70,7 @@ int vmh_ssl_finish(PyObject *dict, PyObject *Py_UNUSED(module))
     if (type == NULL && !PyErr_Occurred() && vmh_dict_get(dict, "_SSLContext") != NULL)
         PyErr_SetString(PyExc_SystemError, "_ssl._SSLSocket is missing in this Python");
     if (type == NULL || type->tp_dealloc == connection_dealloc_gate)
-        return PyErr_Occurred() ? -1 : 0;       /* the module is not filled yet, or has been gated before */
+        return PyErr_Occurred() ? -1 : 0; /* the module is not filled yet, or has been gated before */
     atomic_store(&connection_dealloc, type->tp_dealloc);
     type->tp_dealloc = connection_dealloc_gate;
     return 0;

@@ -6,9 +6,13 @@
 #include <string.h>
 
 /* ---- internal helpers, which CPython makes by itself and nobody by calling the type */
-static const struct { const char *module, *type; } internal[] = {
-    {"_asyncio", "_asyncio.FutureIter"}, {"_asyncio", "_asyncio.TaskStepMethWrapper"},
-    {"_pickle", "_pickle.PicklerMemoProxy"}, {"_pickle", "_pickle.UnpicklerMemoProxy"},
+static const struct {
+    const char *module, *type;
+} internal[] = {
+    {"_asyncio", "_asyncio.FutureIter"},
+    {"_asyncio", "_asyncio.TaskStepMethWrapper"},
+    {"_pickle", "_pickle.PicklerMemoProxy"},
+    {"_pickle", "_pickle.UnpicklerMemoProxy"},
 };
 enum { INTERNAL = sizeof internal / sizeof *internal };
 
@@ -45,7 +49,7 @@ static void task_finalize_gate(PyObject *task)
     PyErr_Clear();
     PyErr_SetRaisedException(error);
     if (loop != NULL)
-        atomic_load(&task_finalize)(task);
+        atomic_load (&task_finalize)(task);
     Py_XDECREF(loop);
 }
 
@@ -123,7 +127,8 @@ Py_ssize_t vmh_member_offset(PyTypeObject *type, const char *name)
 {
     PyObject *dict = PyType_GetDict(type), *member = dict == NULL ? NULL : vmh_dict_get(dict, name);
     Py_ssize_t offset = member != NULL && Py_IS_TYPE(member, &PyMemberDescr_Type)
-        ? ((PyMemberDescrObject *)member)->d_member->offset : 0;
+                            ? ((PyMemberDescrObject *)member)->d_member->offset
+                            : 0;
     Py_XDECREF(dict);
     if (offset <= 0 && !PyErr_Occurred())
         PyErr_Format(PyExc_SystemError, "%s.%s is not a member in this Python", type->tp_name, name);

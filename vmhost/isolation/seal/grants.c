@@ -1,5 +1,5 @@
-/* What a task's permissions name: environment names, and the lists of the others (paths: paths.c, addresses: addresses.c);
- * and the seal, which holds them. The paths of permissions are resolved once, when a VM gets them.
+/* What a task's permissions name: environment names, and the lists of the others (paths: paths.c, addresses:
+ * addresses.c); and the seal, which holds them. The paths of permissions are resolved once, when a VM gets them.
  */
 #include "seal/sealing.h"
 
@@ -15,15 +15,9 @@
 static _Thread_local vmh_seal *seal_here;
 static _Thread_local unsigned passes;
 
-vmh_seal *vmh_seal_here(void)
-{
-    return seal_here;
-}
+vmh_seal *vmh_seal_here(void) { return seal_here; }
 
-void vmh_seal_bind(vmh_seal *seal)
-{
-    seal_here = seal;
-}
+void vmh_seal_bind(vmh_seal *seal) { seal_here = seal; }
 
 unsigned vmh_pass_set(unsigned pass)
 {
@@ -32,10 +26,7 @@ unsigned vmh_pass_set(unsigned pass)
     return before;
 }
 
-unsigned vmh_pass_get(void)
-{
-    return passes;
-}
+unsigned vmh_pass_get(void) { return passes; }
 
 PyObject *vmh_deny(const char *why, const char *format, ...)
 {
@@ -108,7 +99,7 @@ static void list_clear(vmh_list *list)
     for (size_t i = 0; i < list->count; i++)
         free(list->items[i]);
     free(list->items);
-    *list = (vmh_list){ NULL, 0 };
+    *list = (vmh_list){NULL, 0};
 }
 
 static void resolved_clear(vmh_seal *seal)
@@ -142,7 +133,7 @@ void vmh_seal_free(vmh_vm *vm)
     list_clear(&seal->env);
     resolved_clear(seal);
     vmh_fds_end(seal);
-    while (seal->maps != NULL) {    /* of objects that outlived their interpreter */
+    while (seal->maps != NULL) { /* of objects that outlived their interpreter */
         vmh_map *next = seal->maps->next;
         vmh_meter_release(vmh_vm_meter(vm), seal->maps->bytes);
         free(seal->maps);
@@ -186,8 +177,8 @@ done:
     return result;
 }
 
-/* A path of permissions, as the file system has it now; two stars at its end are for the folder before them, which stands
- * for all below it anyway. malloc'ed, NULL: no memory. */
+/* A path of permissions, as the file system has it now; two stars at its end are for the folder before them, which
+ * stands for all below it anyway. malloc'ed, NULL: no memory. */
 static char *granted_path(const char *text)
 {
     size_t size = strlen(text);
@@ -225,7 +216,7 @@ static int list_fill(vmh_seal *seal, vmh_list *list, PyObject *permissions, cons
         if (text == NULL)
             goto failed;
         if ((list == &seal->net || list == &seal->listen) && !PyUnicode_IS_ASCII(value)) {
-            encoded = PyUnicode_AsEncodedString(value, "idna", NULL);       /* as hosts are compared */
+            encoded = PyUnicode_AsEncodedString(value, "idna", NULL); /* as hosts are compared */
             if (encoded == NULL)
                 goto failed;
             text = PyBytes_AS_STRING(encoded);
@@ -252,8 +243,10 @@ failed:
 int vmh_seal_permit(vmh_seal *seal, PyObject *permissions)
 {
     resolved_clear(seal);
-    if (list_fill(seal, &seal->read, permissions, "read", true) < 0 || list_fill(seal, &seal->write, permissions, "write", true) < 0
-        || list_fill(seal, &seal->net, permissions, "net", false) < 0 || list_fill(seal, &seal->listen, permissions, "listen", false) < 0
+    if (list_fill(seal, &seal->read, permissions, "read", true) < 0
+        || list_fill(seal, &seal->write, permissions, "write", true) < 0
+        || list_fill(seal, &seal->net, permissions, "net", false) < 0
+        || list_fill(seal, &seal->listen, permissions, "listen", false) < 0
         || list_fill(seal, &seal->env, permissions, "env", false) < 0)
         return -1;
     return vmh_environ_fill(seal);

@@ -1,8 +1,9 @@
 /* The only way in: finds modules in the images, unmarshals their code, and opens native modules that the policy knows.
  *
  * Nothing here trusts its caller: a guest may call these functions as it likes and gets code that its bundle or the
- * standard library has anyway, or a native module that is already gated. Before the VM existed, images were digest-checked and
- * all their code accepted by the verifier (`bytecode/verifier`), or made on the spot by this Python's own compiler.
+ * standard library has anyway, or a native module that is already gated. Before the VM existed, images were
+ * digest-checked and all their code accepted by the verifier (`bytecode/verifier`), or made on the spot by this
+ * Python's own compiler.
  */
 #include "wire/engine.h"
 #include "seal/gates.h"
@@ -48,7 +49,8 @@ static const vmh_module *module_find(const char *name)
 {
     vmh_image *task = task_image();
     const vmh_module *found = NULL;
-    /* creation.c left it out; `importlib` and `zipimport` ask for it under the name that it has where CPython loads it early */
+    /* creation.c left it out; `importlib` and `zipimport` ask for it under the name that it has where CPython loads it
+     * early */
     if (strcmp(name, "_frozen_importlib_external") == 0)
         return vmh_image_find(vmh_vm_system(vmh_current()), "importlib._bootstrap_external");
     /* a task's module hides one of the standard library, as beside a script; the guest runtime cannot be hidden */
@@ -177,8 +179,8 @@ static PyObject *native_files(PyObject *Py_UNUSED(native), PyObject *Py_UNUSED(u
 }
 
 typedef struct {
-    const char *prefix;     /* "package.", or "" */
-    PyObject *found;        /* dict: name -> whether it is a package */
+    const char *prefix; /* "package.", or "" */
+    PyObject *found;    /* dict: name -> whether it is a package */
 } children;
 
 static int child_visit(const vmh_module *module, void *context)
@@ -200,7 +202,7 @@ static PyObject *native_modules(PyObject *Py_UNUSED(native), PyObject *package)
         return PyErr_NoMemory();
     sprintf(prefix, "%s%s", text, *text == 0 ? "" : ".");
     vmh_image *task = task_image(), *system = vmh_vm_system(vmh_current());
-    children all = { prefix, PyDict_New() };
+    children all = {prefix, PyDict_New()};
     bool own = *text == 0 || (task != NULL && vmh_image_find(task, text) != NULL);
     if (all.found != NULL
         && ((task != NULL && own && vmh_image_visit(task, prefix, child_visit, &all) < 0)
@@ -212,12 +214,13 @@ static PyObject *native_modules(PyObject *Py_UNUSED(native), PyObject *package)
 
 /* --- the second phase
  *
- * While it runs, the module's types are there, and neither finished nor gated. `__subclasses__` does not tell of them until then, in case
- * the module imports what is written in Python. */
+ * While it runs, the module's types are there, and neither finished nor gated. `__subclasses__` does not tell of them
+ * until then, in case the module imports what is written in Python. */
 
 static PyObject *subclasses(PyObject *type, PyObject *Py_UNUSED(unused));
-static PyMethodDef subclasses_def = { "__subclasses__", subclasses, METH_NOARGS,
-                                      PyDoc_STR("__subclasses__($self, /)\n--\n\nReturn a list of immediate subclasses.") };
+static PyMethodDef subclasses_def = {
+    "__subclasses__", subclasses, METH_NOARGS,
+    PyDoc_STR("__subclasses__($self, /)\n--\n\nReturn a list of immediate subclasses.")};
 static _Atomic(PyMethodDef *) subclasses_original;
 
 static bool is_under_way(const vmh_seal *seal, PyObject *type)
@@ -245,7 +248,8 @@ static PyObject *subclasses(PyObject *type, PyObject *Py_UNUSED(unused))
     return told;
 }
 
-/* The type `type` is a static one, whose attributes each interpreter has in a dict of its own; nothing has looked this one up yet. */
+/* The type `type` is a static one, whose attributes each interpreter has in a dict of its own; nothing has looked this
+ * one up yet. */
 int vmh_subclasses_gate(void)
 {
     PyMethodDef *def = PyType_Type.tp_methods;
@@ -256,7 +260,8 @@ int vmh_subclasses_gate(void)
         return -1;
     }
     atomic_store(&subclasses_original, def);
-    PyObject *dict = PyType_GetDict(&PyType_Type), *gate = dict == NULL ? NULL : PyDescr_NewMethod(&PyType_Type, &subclasses_def);
+    PyObject *dict = PyType_GetDict(&PyType_Type),
+             *gate = dict == NULL ? NULL : PyDescr_NewMethod(&PyType_Type, &subclasses_def);
     int rc = gate == NULL ? -1 : PyDict_SetItemString(dict, subclasses_def.ml_name, gate);
     Py_XDECREF(gate);
     Py_XDECREF(dict);
@@ -271,7 +276,7 @@ static int second_phase(PyObject *module, const char *text, PyMethodDef *exec)
         vmh_deny("this thread is not one of the task's", "import of %s", text);
         return -1;
     }
-    vmh_making making = { module, seal->making, &seal->making };
+    vmh_making making = {module, seal->making, &seal->making};
     if (making.next != NULL)
         making.next->link = &making.next;
     seal->making = &making;
@@ -286,9 +291,10 @@ static int second_phase(PyObject *module, const char *text, PyMethodDef *exec)
 
 /* --- the second phase of a module that no Python of a guest may look into
  *
- * Of one that has gates, above all: no Python runs from its beginning until it is gated. What it imports is looked up in `sys.modules` alone,
- * and must be there as a plain module. Two of them believe what they find there, and so find something native while they are made: `_sqlite3`
- * takes what comes out of functools.lru_cache for statements, and `_decimal` shows numbers.Number its type before that is whole. */
+ * Of one that has gates, above all: no Python runs from its beginning until it is gated. What it imports is looked up
+ * in `sys.modules` alone, and must be there as a plain module. Two of them believe what they find there, and so find
+ * something native while they are made: `_sqlite3` takes what comes out of functools.lru_cache for statements, and
+ * `_decimal` shows numbers.Number its type before that is whole. */
 
 static PyObject *cache_of(PyObject *size, PyObject *function)
 {
@@ -296,7 +302,7 @@ static PyObject *cache_of(PyObject *size, PyObject *function)
     return PyObject_CallFunction(kind, "OOOO", function, PyTuple_GET_ITEM(size, 0), Py_False, Py_None);
 }
 
-static PyMethodDef cache_of_def = { "lru_cache", cache_of, METH_O, NULL };
+static PyMethodDef cache_of_def = {"lru_cache", cache_of, METH_O, NULL};
 
 /* lru_cache(size) -> a function that wraps another one; `kind` is the type of what that gives. */
 static PyObject *lru_cache(PyObject *kind, PyObject *size)
@@ -309,12 +315,9 @@ static PyObject *lru_cache(PyObject *kind, PyObject *size)
     return made;
 }
 
-static PyMethodDef lru_cache_def = { "lru_cache", lru_cache, METH_O, NULL };
+static PyMethodDef lru_cache_def = {"lru_cache", lru_cache, METH_O, NULL};
 
-static void list_free(PyObject *capsule)
-{
-    Py_DECREF((PyObject *)PyCapsule_GetPointer(capsule, NULL));
-}
+static void list_free(PyObject *capsule) { Py_DECREF((PyObject *)PyCapsule_GetPointer(capsule, NULL)); }
 
 /* register(type) -> type, of the stand-in for numbers.Number: it is registered when the phase is over. */
 static PyObject *number_register(PyObject *capsule, PyObject *type)
@@ -323,7 +326,7 @@ static PyObject *number_register(PyObject *capsule, PyObject *type)
     return list == NULL || PyList_Append(list, type) < 0 ? NULL : Py_NewRef(type);
 }
 
-static PyMethodDef number_register_def = { "register", number_register, METH_O, NULL };
+static PyMethodDef number_register_def = {"register", number_register, METH_O, NULL};
 
 /* A module with what `_decimal` takes from `numbers`; `types` collects what it registers. */
 static PyObject *numbers_native(PyObject *numbers, PyObject *types)
@@ -332,10 +335,11 @@ static PyObject *numbers_native(PyObject *numbers, PyObject *types)
     if (capsule != NULL)
         Py_INCREF(types);
     PyObject *function = capsule == NULL ? NULL : PyCFunction_New(&number_register_def, capsule);
-    PyObject *number = function == NULL ? NULL : PyModule_New("Number"), *made = number == NULL ? NULL : PyModule_New("numbers");
+    PyObject *number = function == NULL ? NULL : PyModule_New("Number"),
+             *made = number == NULL ? NULL : PyModule_New("numbers");
     PyObject *rational = made == NULL ? NULL : PyObject_GetAttrString(numbers, "Rational");
-    if (rational == NULL || PyModule_AddObjectRef(number, "register", function) < 0 || PyModule_AddObjectRef(made, "Number", number) < 0
-        || PyModule_AddObjectRef(made, "Rational", rational) < 0)
+    if (rational == NULL || PyModule_AddObjectRef(number, "register", function) < 0
+        || PyModule_AddObjectRef(made, "Number", number) < 0 || PyModule_AddObjectRef(made, "Rational", rational) < 0)
         Py_CLEAR(made);
     Py_XDECREF(rational);
     Py_XDECREF(number);
@@ -364,7 +368,8 @@ static PyObject *functools_native(void)
     PyObject *name = PyUnicode_FromString("_functools"), *native = name == NULL ? NULL : native_create(NULL, name);
     PyObject *kind = native == NULL ? NULL : PyObject_GetAttrString(native, "_lru_cache_wrapper");
     PyObject *function = kind == NULL ? NULL : PyCFunction_New(&lru_cache_def, kind), *made = NULL;
-    if (function != NULL && (made = PyModule_New("functools")) != NULL && PyModule_AddObjectRef(made, "lru_cache", function) < 0)
+    if (function != NULL && (made = PyModule_New("functools")) != NULL
+        && PyModule_AddObjectRef(made, "lru_cache", function) < 0)
         Py_CLEAR(made);
     Py_XDECREF(name);
     Py_XDECREF(native);
@@ -386,7 +391,8 @@ static bool has_plain_keys(PyObject *dict)
     return true;
 }
 
-/* What `__import__` is while such a phase runs: the caller then takes the module from sys.modules. To look into a plain one runs no Python. */
+/* What `__import__` is while such a phase runs: the caller then takes the module from sys.modules. To look into a plain
+ * one runs no Python. */
 static PyObject *quiet_import(PyObject *is_gated, PyObject *args)
 {
     if (is_gated != Py_True)
@@ -395,34 +401,35 @@ static PyObject *quiet_import(PyObject *is_gated, PyObject *args)
     PyObject *module = PyUnicode_CheckExact(name) ? PyDict_GetItemWithError(PyImport_GetModuleDict(), name) : NULL;
     PyObject *dict = module != NULL && PyModule_CheckExact(module) ? PyModule_GetDict(module) : NULL;
     if (!has_plain_keys(dict) || vmh_dict_get(dict, "__getattr__") != NULL)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ImportError, "a native module needs %R, which is not as Python made it", name);
+        return PyErr_Occurred()
+                   ? NULL
+                   : PyErr_Format(PyExc_ImportError, "a native module needs %R, which is not as Python made it", name);
     Py_RETURN_NONE;
 }
 
-static PyMethodDef quiet_import_def = { "__import__", quiet_import, METH_VARARGS, NULL };
+static PyMethodDef quiet_import_def = {"__import__", quiet_import, METH_VARARGS, NULL};
 
 typedef struct {
-    PyObject *module;           /* borrowed; NULL: it has run */
-    PyObject *stand_in;         /* borrowed; or NULL: not needed */
-    const char *stands_for;     /* a module */
+    PyObject *module;       /* borrowed; NULL: it has run */
+    PyObject *stand_in;     /* borrowed; or NULL: not needed */
+    const char *stands_for; /* a module */
     PyMethodDef *exec;
     const char *text;
 } quiet_phase;
 
-static void quiet_free(PyObject *capsule)
-{
-    PyMem_Free(PyCapsule_GetPointer(capsule, NULL));
-}
+static void quiet_free(PyObject *capsule) { PyMem_Free(PyCapsule_GetPointer(capsule, NULL)); }
 
 static PyObject *quiet_run(PyObject *capsule, PyObject *Py_UNUSED(unused))
 {
     quiet_phase *phase = PyCapsule_GetPointer(capsule, NULL);
-    PyObject *modules = PyImport_GetModuleDict(), *module = phase == NULL ? NULL : phase->module, *status = NULL, *key = NULL, *before = NULL;
+    PyObject *modules = PyImport_GetModuleDict(), *module = phase == NULL ? NULL : phase->module, *status = NULL,
+             *key = NULL, *before = NULL;
     if (module == NULL)
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_RuntimeError, "a module's second phase runs once");
     phase->module = NULL;
     if (!has_plain_keys(modules))
-        return PyErr_Format(PyExc_ImportError, "native module '%s': sys.modules holds keys that are no str", phase->text);
+        return PyErr_Format(PyExc_ImportError, "native module '%s': sys.modules holds keys that are no str",
+                            phase->text);
     if (phase->stand_in != NULL) {
         if ((key = PyUnicode_FromString(phase->stands_for)) == NULL)
             return NULL;
@@ -446,25 +453,31 @@ done:
     return status;
 }
 
-static PyMethodDef quiet_run_def = { "run", quiet_run, METH_NOARGS, NULL };
+static PyMethodDef quiet_run_def = {"run", quiet_run, METH_NOARGS, NULL};
 
 /* What is imported before such a phase begins. */
-static const struct { const char *by, *name; } needed[] = {
-    { "_ssl", "_socket" }, { "_decimal", "collections" }, { "_decimal", "collections.abc" },
+static const struct {
+    const char *by, *name;
+} needed[] = {
+    {"_ssl", "_socket"},
+    {"_decimal", "collections"},
+    {"_decimal", "collections.abc"},
 };
 
-/* Executes and gates `module`; 0, or -1 with an error. What a module imports is looked up by way of the globals of the frame that it is
- * called from, which are a guest's: hence a frame with globals of our own. */
+/* Executes and gates `module`; 0, or -1 with an error. What a module imports is looked up by way of the globals of the
+ * frame that it is called from, which are a guest's: hence a frame with globals of our own. */
 static int second_phase_quiet(PyObject *module, const char *text, PyMethodDef *exec)
 {
     int rc = -1;
     PyObject *globals = PyDict_New(), *builtins = PyDict_New(), *stand_in = NULL;
     PyObject *import = PyCFunction_New(&quiet_import_def, vmh_policy_gates(text) ? Py_True : Py_False);
     PyObject *numbers = NULL, *types = NULL;
-    PyObject *code = vmh_dict_get(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.enter"), *capsule = NULL, *run = NULL;
+    PyObject *code = vmh_dict_get(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.enter"),
+             *capsule = NULL, *run = NULL;
     PyObject *enter = NULL, *result = NULL;
     quiet_phase *phase = NULL;
-    if (globals == NULL || builtins == NULL || import == NULL || PyDict_SetItemString(builtins, "__import__", import) < 0
+    if (globals == NULL || builtins == NULL || import == NULL
+        || PyDict_SetItemString(builtins, "__import__", import) < 0
         || PyDict_SetItemString(globals, "__builtins__", builtins) < 0)
         goto done;
     if (strcmp(text, "_sqlite3") == 0 && (stand_in = functools_native()) == NULL)
@@ -489,7 +502,7 @@ static int second_phase_quiet(PyObject *module, const char *text, PyMethodDef *e
         PyErr_NoMemory();
         goto done;
     }
-    *phase = (quiet_phase){ module, stand_in, types == NULL ? "functools" : "numbers", exec, text };
+    *phase = (quiet_phase){module, stand_in, types == NULL ? "functools" : "numbers", exec, text};
     if ((capsule = PyCapsule_New(phase, NULL, quiet_free)) == NULL) {
         PyMem_Free(phase);
         goto done;
@@ -497,7 +510,7 @@ static int second_phase_quiet(PyObject *module, const char *text, PyMethodDef *e
     if ((run = PyCFunction_New(&quiet_run_def, capsule)) == NULL || (enter = PyFunction_New(code, globals)) == NULL)
         goto done;
     result = PyObject_CallOneArg(enter, run);
-    phase->module = NULL;       /* where it never came to it */
+    phase->module = NULL; /* where it never came to it */
     rc = result == NULL || (types != NULL && numbers_register(numbers, types) < 0) ? -1 : 0;
 done:
     Py_XDECREF(globals);
@@ -513,8 +526,9 @@ done:
     return rc;
 }
 
-/* create(name) -> module, executed and gated. Both phases run here, before anybody has the module: the functions of one that was not executed
- * read a state that is not there, and what is gated is what the module made, not what a guest put in its place. */
+/* create(name) -> module, executed and gated. Both phases run here, before anybody has the module: the functions of one
+ * that was not executed read a state that is not there, and what is gated is what the module made, not what a guest put
+ * in its place. */
 static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *asked)
 {
     PyObject *module = NULL, *spec = NULL, *origin = NULL, *name = NULL;
@@ -563,16 +577,16 @@ done:
 }
 
 static PyMethodDef methods[] = {
-    { "find", native_find, METH_O,
-      PyDoc_STR("find(name) -> 0 module, 1 package, 2 builtin, 3 dynamic native module, or None") },
-    { "code", native_code, METH_O, PyDoc_STR("code(name) -> the code object of a module in the bundles") },
-    { "text", native_text, METH_O, PyDoc_STR("text(digest) -> the code object of a precompiled text, or None") },
-    { "file", native_file, METH_O, PyDoc_STR("file(path) -> the bytes of a file of the task's bundle, or None") },
-    { "files", native_files, METH_NOARGS, PyDoc_STR("The paths of the files of the task's bundle, sorted.") },
-    { "modules", native_modules, METH_O,
-      PyDoc_STR("modules(package) -> {name: is it a package} of the modules in a package of the bundles; \"\": of all") },
-    { "create", native_create, METH_O, PyDoc_STR("create(name) -> native module, executed") },
-    { NULL, NULL, 0, NULL },
+    {"find", native_find, METH_O,
+     PyDoc_STR("find(name) -> 0 module, 1 package, 2 builtin, 3 dynamic native module, or None")},
+    {"code", native_code, METH_O, PyDoc_STR("code(name) -> the code object of a module in the bundles")},
+    {"text", native_text, METH_O, PyDoc_STR("text(digest) -> the code object of a precompiled text, or None")},
+    {"file", native_file, METH_O, PyDoc_STR("file(path) -> the bytes of a file of the task's bundle, or None")},
+    {"files", native_files, METH_NOARGS, PyDoc_STR("The paths of the files of the task's bundle, sorted.")},
+    {"modules", native_modules, METH_O,
+     PyDoc_STR("modules(package) -> {name: is it a package} of the modules in a package of the bundles; \"\": of all")},
+    {"create", native_create, METH_O, PyDoc_STR("create(name) -> native module, executed")},
+    {NULL, NULL, 0, NULL},
 };
 
 static PyMethodDef *imp_def(PyObject *dict, const char *name)
@@ -611,12 +625,12 @@ static int python_learn(void)
     strcpy(python.suffix, suffix);
     PyObject *path = PySys_GetObject("path");
     if (path == NULL)
-        goto done;      /* the next VM learns it, then */
+        goto done; /* the next VM learns it, then */
     python.folder_count = 0;
     for (Py_ssize_t i = 0; path != NULL && PyList_Check(path) && i < PyList_GET_SIZE(path) && python.folder_count < 8;
          i++) {
-        const char *folder = PyUnicode_Check(PyList_GET_ITEM(path, i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(path, i))
-                                                                       : NULL;
+        const char *folder =
+            PyUnicode_Check(PyList_GET_ITEM(path, i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(path, i)) : NULL;
         size_t size = folder == NULL ? 0 : strlen(folder);
         if (size > 11 && size < PATH_MAX && strcmp(folder + size - 11, "lib-dynload") == 0)
             strcpy(python.folders[python.folder_count++], folder);
@@ -634,10 +648,7 @@ done:
     return rc;
 }
 
-int vmh_importer_add(PyObject *native)
-{
-    return python_learn() < 0 ? -1 : PyModule_AddFunctions(native, methods);
-}
+int vmh_importer_add(PyObject *native) { return python_learn() < 0 ? -1 : PyModule_AddFunctions(native, methods); }
 
 PyObject *vmh_importer_code(const char *name)
 {

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-
 /* --- lock */
 
 typedef struct {
@@ -61,7 +60,7 @@ static int lock_wait(vmh_queue *queue, const void *busy, size_t busy_size, int64
 {
     static const char zero[sizeof(unsigned long)];
     vmh_seal *seal = vmh_seal_here();
-    vmh_waiter waiter = { 0 };
+    vmh_waiter waiter = {0};
     if (seal == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "a lock of a task is waited for outside its VM");
         return -1;
@@ -73,14 +72,14 @@ static int lock_wait(vmh_queue *queue, const void *busy, size_t busy_size, int64
         bool is_free = memcmp(busy, zero, busy_size) == 0;
         if (rc < 0) {
             if (is_free)
-                vmh_queue_wake(queue);      /* the wake-up may have been ours; pass it on */
+                vmh_queue_wake(queue); /* the wake-up may have been ours; pass it on */
             return -1;
         }
         if (is_free)
             return 1;
         if (rc == 0)
             return 0;
-        atomic_store(&waiter.word, VMH_WAITING);      /* another thread was quicker */
+        atomic_store(&waiter.word, VMH_WAITING); /* another thread was quicker */
     }
 }
 
@@ -100,10 +99,7 @@ static PyObject *lock_acquire(PyObject *object, PyObject *const *args, Py_ssize_
     Py_RETURN_TRUE;
 }
 
-static PyObject *lock_enter(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    return lock_acquire(self, NULL, 0, NULL);
-}
+static PyObject *lock_enter(PyObject *self, PyObject *Py_UNUSED(unused)) { return lock_acquire(self, NULL, 0, NULL); }
 
 static PyObject *lock_release(PyObject *object, PyObject *Py_UNUSED(unused))
 {
@@ -155,19 +151,19 @@ static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static PyMethodDef lock_methods[] = {
-    { "acquire", (PyCFunction)(void (*)(void))lock_acquire, METH_FASTCALL | METH_KEYWORDS,
-      PyDoc_STR("acquire($self, /, blocking=True, timeout=-1)\n--\n\n") },
-    { "acquire_lock", (PyCFunction)(void (*)(void))lock_acquire, METH_FASTCALL | METH_KEYWORDS,
-      PyDoc_STR("acquire_lock($self, /, blocking=True, timeout=-1)\n--\n\nAn old name of acquire().") },
-    { "release", lock_release, METH_NOARGS, PyDoc_STR("release($self, /)\n--\n\nAny thread may.") },
-    { "release_lock", lock_release, METH_NOARGS, PyDoc_STR("release_lock($self, /)\n--\n\nAn old name.") },
-    { "locked", lock_locked, METH_NOARGS, PyDoc_STR("locked($self, /)\n--\n\nWhether it is held.") },
-    { "locked_lock", lock_locked, METH_NOARGS, PyDoc_STR("locked_lock($self, /)\n--\n\nAn old name.") },
-    { "__enter__", lock_enter, METH_NOARGS, PyDoc_STR("__enter__($self, /)\n--\n\n") },
-    { "__exit__", (PyCFunction)(void (*)(void))lock_exit, METH_FASTCALL,
-      PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n") },
-    { "_at_fork_reinit", lock_reinit, METH_NOARGS, NULL },
-    { NULL, NULL, 0, NULL },
+    {"acquire", (PyCFunction)(void (*)(void))lock_acquire, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("acquire($self, /, blocking=True, timeout=-1)\n--\n\n")},
+    {"acquire_lock", (PyCFunction)(void (*)(void))lock_acquire, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("acquire_lock($self, /, blocking=True, timeout=-1)\n--\n\nAn old name of acquire().")},
+    {"release", lock_release, METH_NOARGS, PyDoc_STR("release($self, /)\n--\n\nAny thread may.")},
+    {"release_lock", lock_release, METH_NOARGS, PyDoc_STR("release_lock($self, /)\n--\n\nAn old name.")},
+    {"locked", lock_locked, METH_NOARGS, PyDoc_STR("locked($self, /)\n--\n\nWhether it is held.")},
+    {"locked_lock", lock_locked, METH_NOARGS, PyDoc_STR("locked_lock($self, /)\n--\n\nAn old name.")},
+    {"__enter__", lock_enter, METH_NOARGS, PyDoc_STR("__enter__($self, /)\n--\n\n")},
+    {"__exit__", (PyCFunction)(void (*)(void))lock_exit, METH_FASTCALL,
+     PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n")},
+    {"_at_fork_reinit", lock_reinit, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef lock_members[] = {
@@ -176,13 +172,13 @@ static PyMemberDef lock_members[] = {
 };
 
 static PyType_Slot lock_slots[] = {
-    { Py_tp_new, (void *)lock_new },
-    { Py_tp_dealloc, (void *)vmh_object_dealloc },
-    { Py_tp_repr, (void *)lock_repr },
-    { Py_tp_methods, lock_methods },
-    { Py_tp_members, lock_members },
-    { Py_tp_doc, (void *)PyDoc_STR("lock()\n--\n\nA lock whose waits end when the VM is stopped.") },
-    { 0, NULL },
+    {Py_tp_new, (void *)lock_new},
+    {Py_tp_dealloc, (void *)vmh_object_dealloc},
+    {Py_tp_repr, (void *)lock_repr},
+    {Py_tp_methods, lock_methods},
+    {Py_tp_members, lock_members},
+    {Py_tp_doc, (void *)PyDoc_STR("lock()\n--\n\nA lock whose waits end when the VM is stopped.")},
+    {0, NULL},
 };
 
 static PyType_Spec lock_spec = {
@@ -202,7 +198,7 @@ static PyObject *allocate_lock(PyObject *type, PyObject *Py_UNUSED(unused))
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
-    unsigned long owner, count;     /* owner counts while count > 0 */
+    unsigned long owner, count; /* owner counts while count > 0 */
     vmh_queue queue;
 } rlock_object;
 
@@ -228,15 +224,9 @@ static PyObject *rlock_acquire(PyObject *object, PyObject *const *args, Py_ssize
     Py_RETURN_TRUE;
 }
 
-static PyObject *rlock_enter(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    return rlock_acquire(self, NULL, 0, NULL);
-}
+static PyObject *rlock_enter(PyObject *self, PyObject *Py_UNUSED(unused)) { return rlock_acquire(self, NULL, 0, NULL); }
 
-static bool rlock_mine(rlock_object *self)
-{
-    return self->count > 0 && self->owner == PyThread_get_thread_ident();
-}
+static bool rlock_mine(rlock_object *self) { return self->count > 0 && self->owner == PyThread_get_thread_ident(); }
 
 static PyObject *rlock_release(PyObject *object, PyObject *Py_UNUSED(unused))
 {
@@ -322,19 +312,19 @@ static PyObject *rlock_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObje
 }
 
 static PyMethodDef rlock_methods[] = {
-    { "acquire", (PyCFunction)(void (*)(void))rlock_acquire, METH_FASTCALL | METH_KEYWORDS,
-      PyDoc_STR("acquire($self, /, blocking=True, timeout=-1)\n--\n\n") },
-    { "release", rlock_release, METH_NOARGS, PyDoc_STR("release($self, /)\n--\n\nBy its holder.") },
-    { "locked", rlock_locked, METH_NOARGS, PyDoc_STR("locked($self, /)\n--\n\nWhether it is held.") },
-    { "__enter__", rlock_enter, METH_NOARGS, PyDoc_STR("__enter__($self, /)\n--\n\n") },
-    { "__exit__", (PyCFunction)(void (*)(void))rlock_exit, METH_FASTCALL,
-      PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n") },
-    { "_is_owned", rlock_is_owned, METH_NOARGS, NULL },
-    { "_recursion_count", rlock_recursion_count, METH_NOARGS, NULL },
-    { "_release_save", rlock_release_save, METH_NOARGS, NULL },
-    { "_acquire_restore", rlock_acquire_restore, METH_O, NULL },
-    { "_at_fork_reinit", rlock_reinit, METH_NOARGS, NULL },
-    { NULL, NULL, 0, NULL },
+    {"acquire", (PyCFunction)(void (*)(void))rlock_acquire, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("acquire($self, /, blocking=True, timeout=-1)\n--\n\n")},
+    {"release", rlock_release, METH_NOARGS, PyDoc_STR("release($self, /)\n--\n\nBy its holder.")},
+    {"locked", rlock_locked, METH_NOARGS, PyDoc_STR("locked($self, /)\n--\n\nWhether it is held.")},
+    {"__enter__", rlock_enter, METH_NOARGS, PyDoc_STR("__enter__($self, /)\n--\n\n")},
+    {"__exit__", (PyCFunction)(void (*)(void))rlock_exit, METH_FASTCALL,
+     PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n")},
+    {"_is_owned", rlock_is_owned, METH_NOARGS, NULL},
+    {"_recursion_count", rlock_recursion_count, METH_NOARGS, NULL},
+    {"_release_save", rlock_release_save, METH_NOARGS, NULL},
+    {"_acquire_restore", rlock_acquire_restore, METH_O, NULL},
+    {"_at_fork_reinit", rlock_reinit, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef rlock_members[] = {
@@ -343,13 +333,13 @@ static PyMemberDef rlock_members[] = {
 };
 
 static PyType_Slot rlock_slots[] = {
-    { Py_tp_new, (void *)rlock_new },
-    { Py_tp_dealloc, (void *)vmh_object_dealloc },
-    { Py_tp_repr, (void *)rlock_repr },
-    { Py_tp_methods, rlock_methods },
-    { Py_tp_members, rlock_members },
-    { Py_tp_doc, (void *)PyDoc_STR("A reentrant lock whose waits end when the VM is stopped.") },
-    { 0, NULL },
+    {Py_tp_new, (void *)rlock_new},
+    {Py_tp_dealloc, (void *)vmh_object_dealloc},
+    {Py_tp_repr, (void *)rlock_repr},
+    {Py_tp_methods, rlock_methods},
+    {Py_tp_members, rlock_members},
+    {Py_tp_doc, (void *)PyDoc_STR("A reentrant lock whose waits end when the VM is stopped.")},
+    {0, NULL},
 };
 
 static PyType_Spec rlock_spec = {

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NO_PROC = 4 };       /* as `denied`: /proc/self/fd does not answer */
-enum { LINKS_MOST = 40 };   /* as the kernel */
+enum { NO_PROC = 4 };     /* as `denied`: /proc/self/fd does not answer */
+enum { LINKS_MOST = 40 }; /* as the kernel */
 
 /* --- what is granted */
 
@@ -17,7 +17,7 @@ static bool path_in(const char *path, const vmh_list *roots)
     for (size_t i = 0; i < roots->count; i++) {
         size_t size = strlen(roots->items[i]);
         if (strncmp(path, roots->items[i], size) == 0
-                && (path[size] == 0 || path[size] == '/' || (size > 0 && roots->items[i][size - 1] == '/')))
+            && (path[size] == 0 || path[size] == '/' || (size > 0 && roots->items[i][size - 1] == '/')))
             return true;
     }
     return false;
@@ -38,11 +38,11 @@ static int lacking(const vmh_seal *seal, const char *real, unsigned of, int acce
 {
     unsigned kind = of & ~(unsigned)VMH_PLACE_DATABASE;
     bool look = kind == VMH_PLACE_LOOK || kind == VMH_PLACE_ITSELF;
-    int lack = (access & VMH_WRITE) && !path_in(real, &seal->write)                                        ? VMH_WRITE
-               : (access & VMH_READ) && !path_in(real, &seal->read)
-                         && !(look && path_above(real, &seal->read))                                       ? VMH_READ
-                                                                                                           : 0;
-    static const char *const beside[] = { "-journal", "-wal", "-shm" };
+    int lack = (access & VMH_WRITE) && !path_in(real, &seal->write) ? VMH_WRITE
+               : (access & VMH_READ) && !path_in(real, &seal->read) && !(look && path_above(real, &seal->read))
+                   ? VMH_READ
+                   : 0;
+    static const char *const beside[] = {"-journal", "-wal", "-shm"};
     size_t size = strlen(real);
     for (size_t i = 0; lack != 0 && (of & VMH_PLACE_DATABASE) && i < sizeof beside / sizeof *beside; i++) {
         size_t end = strlen(beside[i]);
@@ -99,19 +99,19 @@ static bool real_of(int fd, real_path real)
     /* a file that has been removed since counts as where it was; one may also be called so */
     size_t mark = sizeof deleted - 1;
     if ((size_t)size > mark && strcmp(real + size - mark, deleted) == 0 && fstat(fd, &held) == 0
-            && (lstat(real, &found) != 0 || found.st_dev != held.st_dev || found.st_ino != held.st_ino))
+        && (lstat(real, &found) != 0 || found.st_dev != held.st_dev || found.st_ino != held.st_ino))
         real[(size_t)size - mark] = 0;
     return true;
 }
 
 /* A step by step walk, for what the kernel says too little about: where a path ends that leads nowhere. */
 typedef struct walk {
-    int fd;                         /* the folder that it has come to; if all was found, the object */
-    char name[NAME_MAX + 1];        /* what is not there, or can't be entered */
-    const char *rest;               /* of the path after `name`, within `pending` */
+    int fd;                  /* the folder that it has come to; if all was found, the object */
+    char name[NAME_MAX + 1]; /* what is not there, or can't be entered */
+    const char *rest;        /* of the path after `name`, within `pending` */
     char pending[2 * PATH_MAX];
     char target[PATH_MAX];
-    real_path real;                 /* of `fd` */
+    real_path real; /* of `fd` */
 } walk;
 
 /* Walks `text`, shorter than PATH_MAX. 0: all was found; else an errno. at->fd is the caller's to close, or -1. */
@@ -201,7 +201,7 @@ static walk *explain(vmh_place *place, const char *text, unsigned of, int access
         place->denied = error == ENOSYS ? NO_PROC : 0;
         goto failed;
     }
-    if (found == 0) {       /* it came meanwhile, or the kernel has reasons of its own; its answer stands */
+    if (found == 0) { /* it came meanwhile, or the kernel has reasons of its own; its answer stands */
         place->denied = lacking(seal, at->real, of, access);
         goto failed;
     }
@@ -214,7 +214,7 @@ static walk *explain(vmh_place *place, const char *text, unsigned of, int access
         goto failed;
     }
     place->denied = lacking(seal, seen, of, access);
-    if (place->denied != 0 && strstr(at->rest, "..") == NULL) {     /* a granted folder that is not there itself */
+    if (place->denied != 0 && strstr(at->rest, "..") == NULL) { /* a granted folder that is not there itself */
         char *whole;
         if (asprintf(&whole, "%s%s", seen, at->rest) >= 0) {
             if (lacking(seal, whole, of, access) == 0)
@@ -367,7 +367,7 @@ bool vmh_place_find(vmh_place *place, const char *text, unsigned of, int access)
     size_t size;
     const char *last = last_part(text, &size);
     unsigned kind = of & ~(unsigned)VMH_PLACE_DATABASE;
-    *place = (vmh_place){ .fd = -1 };
+    *place = (vmh_place){.fd = -1};
     if (vmh_seal_here() == NULL) {
         place->denied = access;
         errno = EACCES;
@@ -441,7 +441,7 @@ int vmh_place_open(vmh_place *place, const char *text, int flags, mode_t mode, u
     const char *last = last_part(text, &size);
     bool exclusive = (flags & O_CREAT) && (flags & O_EXCL), slashes = last[size] == '/';
     bool follows = !(flags & O_NOFOLLOW) && !exclusive;
-    *place = (vmh_place){ .fd = -1 };
+    *place = (vmh_place){.fd = -1};
     if (vmh_seal_here() == NULL) {
         place->denied = access;
         errno = EACCES;
@@ -453,8 +453,8 @@ int vmh_place_open(vmh_place *place, const char *text, int flags, mode_t mode, u
         return open_object(place, text, flags, mode, of, access, gil);
     if (!find_name(place, text, last, size, of, access))
         return place->denied != 0 && follows && !slashes
-            ? open_object(place, text, flags, mode, of, access, gil)        /* perhaps a link into what is granted */
-            : -1;
+                   ? open_object(place, text, flags, mode, of, access, gil) /* perhaps a link into what is granted */
+                   : -1;
     /* "name/" stays so where it is to be made: the kernel says why not */
     const char *name = strchr(place->text + sizeof "/proc/self/fd/" - 1, '/') + 1;
     int opened = open_held(place->fd, name, flags | O_NOFOLLOW, mode, gil);
@@ -469,7 +469,7 @@ char *vmh_place_real(vmh_place *place, const char *text, int access)
     char *real = malloc(sizeof(real_path) + NAME_MAX + 2);
     walk *at = NULL;
     if (real == NULL) {
-        *place = (vmh_place){ .fd = -1 };
+        *place = (vmh_place){.fd = -1};
         errno = ENOMEM;
         return NULL;
     }
@@ -543,12 +543,12 @@ PyObject *vmh_place_raise(const vmh_place *place, PyObject *given, PyObject *tex
 {
     if (place->denied == 0)
         return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, given);
-    return vmh_deny(
-        place->denied == NO_PROC ? "paths are checked through /proc/self/fd, which can't be read here: mount /proc"
-        : place->denied == VMH_WRITE
-            ? "not granted; a task that may write there names it in task.yaml, permissions: {write: [...]}"
-            : "not granted; a task that may read there names it in task.yaml, permissions: {read: [...]}",
-        "%s('%s')", what, PyBytes_AS_STRING(text));
+    return vmh_deny(place->denied == NO_PROC
+                        ? "paths are checked through /proc/self/fd, which can't be read here: mount /proc"
+                    : place->denied == VMH_WRITE
+                        ? "not granted; a task that may write there names it in task.yaml, permissions: {write: [...]}"
+                        : "not granted; a task that may read there names it in task.yaml, permissions: {read: [...]}",
+                    "%s('%s')", what, PyBytes_AS_STRING(text));
 }
 
 int vmh_path_absolute(PyObject *text, const char *what)
@@ -562,7 +562,7 @@ int vmh_path_absolute(PyObject *text, const char *what)
 
 int vmh_place_get(vmh_place *place, PyObject *given, PyObject *text, unsigned of, int access, const char *what)
 {
-    *place = (vmh_place){ .fd = -1 };
+    *place = (vmh_place){.fd = -1};
     if (vmh_path_absolute(text, what) < 0)
         return -1;
     if (vmh_place_find(place, PyBytes_AS_STRING(text), of, access))

@@ -15,20 +15,20 @@
 
 /* What of a path is meant. */
 enum vmh_place_of {
-    VMH_PLACE_OBJECT,       /* what it leads to, links followed */
-    VMH_PLACE_NAME,         /* its last part in a folder, whatever is there: to be made, renamed, removed */
-    VMH_PLACE_ITSELF,       /* the object, but a link itself where its last part is one: lstat */
-    VMH_PLACE_LOOK,         /* its last part in a folder, as VMH_PLACE_ITSELF: readlink. To be read, folders above a
-                             * granted one count as granted with these two */
+    VMH_PLACE_OBJECT, /* what it leads to, links followed */
+    VMH_PLACE_NAME,   /* its last part in a folder, whatever is there: to be made, renamed, removed */
+    VMH_PLACE_ITSELF, /* the object, but a link itself where its last part is one: lstat */
+    VMH_PLACE_LOOK,   /* its last part in a folder, as VMH_PLACE_ITSELF: readlink. To be read, folders above a
+                       * granted one count as granted with these two */
 };
 /* Beside one of them: "-journal", "-wal" and "-shm" are granted with the database before them. */
 enum { VMH_PLACE_DATABASE = 8 };
 
 typedef struct vmh_place {
-    int fd;                 /* O_PATH: the object, or the folder that has the name; -1: nothing is held */
-    bool named;             /* it is the folder */
-    char text[NAME_MAX + 40];       /* a path, for other functions, to the object or the name through `fd` */
-    int denied;             /* found nothing: the access that is not granted, or 0, and errno says why */
+    int fd;                   /* O_PATH: the object, or the folder that has the name; -1: nothing is held */
+    bool named;               /* it is the folder */
+    char text[NAME_MAX + 40]; /* a path, for other functions, to the object or the name through `fd` */
+    int denied;               /* found nothing: the access that is not granted, or 0, and errno says why */
 } vmh_place;
 
 /* Holds what `text`, which must be absolute, means for the seal of this thread. False: see `denied`. */

@@ -19,12 +19,12 @@ static newfunc _Atomic stop_new;
 
 /* --- super */
 
-enum { KIND_CELL = 0x40 };      /* Include/internal/pycore_code.h: CO_FAST_CELL */
+enum { KIND_CELL = 0x40 }; /* Include/internal/pycore_code.h: CO_FAST_CELL */
 
 /* What super() without arguments stands for, new references. 1: found; 0: CPython finds it safely; -1: error set. */
 static int super_arguments(PyObject *found[2])
 {
-    PyFrameObject *frame = PyEval_GetFrame();       /* borrowed */
+    PyFrameObject *frame = PyEval_GetFrame(); /* borrowed */
     PyCodeObject *code = frame == NULL ? NULL : PyFrame_GetCode(frame);
     int rc = 0;
     if (code == NULL || code->co_argcount == 0
@@ -106,7 +106,7 @@ static PyObject *stop_new_repaired(PyTypeObject *type, PyObject *args, PyObject 
 
 static int stop_init_repaired(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *before = Py_XNewRef(((PyStopIterationObject *)self)->value);  /* what its end runs finds the new one */
+    PyObject *before = Py_XNewRef(((PyStopIterationObject *)self)->value); /* what its end runs finds the new one */
     int rc = atomic_load(&stop_init)(self, args, kwargs);
     Py_XDECREF(before);
     return rc;

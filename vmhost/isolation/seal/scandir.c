@@ -13,20 +13,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TYPES "vmhost.scandir"      /* of the interpreter's dict, which no guest reaches: (iterators, entries) */
+#define TYPES "vmhost.scandir" /* of the interpreter's dict, which no guest reaches: (iterators, entries) */
 
 typedef struct entry {
     PyObject_HEAD
-    PyObject *name, *path;      /* str, or both bytes */
-    PyObject *status[2];        /* a stat_result once asked for, else NULL; of the entry itself, of what it leads to */
+    PyObject *name, *path; /* str, or both bytes */
+    PyObject *status[2];   /* a stat_result once asked for, else NULL; of the entry itself, of what it leads to */
     ino_t inode;
-    unsigned char kind;         /* DT_... */
+    unsigned char kind; /* DT_... */
 } entry;
 
 typedef struct scan {
     PyObject_HEAD
-    DIR *listed;                /* NULL: at its end, or closed */
-    PyObject *given;            /* str or bytes */
+    DIR *listed;     /* NULL: at its end, or closed */
+    PyObject *given; /* str or bytes */
     PyTypeObject *entries;
 } scan;
 
@@ -134,35 +134,23 @@ static PyObject *entry_is_file(entry *self, PyObject *const *args, Py_ssize_t na
     return follow < 0 ? NULL : is_of_kind(self, follow, DT_REG);
 }
 
-static PyObject *entry_is_symlink(entry *self, PyObject *Py_UNUSED(none))
-{
-    return is_of_kind(self, false, DT_LNK);
-}
+static PyObject *entry_is_symlink(entry *self, PyObject *Py_UNUSED(none)) { return is_of_kind(self, false, DT_LNK); }
 
-static PyObject *entry_is_junction(entry *Py_UNUSED(self), PyObject *Py_UNUSED(none))
-{
-    Py_RETURN_FALSE;
-}
+static PyObject *entry_is_junction(entry *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_FALSE; }
 
 static PyObject *entry_inode(entry *self, PyObject *Py_UNUSED(none))
 {
     return PyLong_FromUnsignedLongLong(self->inode);
 }
 
-static PyObject *entry_path(entry *self, PyObject *Py_UNUSED(none))
-{
-    return Py_NewRef(self->path);
-}
+static PyObject *entry_path(entry *self, PyObject *Py_UNUSED(none)) { return Py_NewRef(self->path); }
 
-static PyObject *entry_repr(entry *self)
-{
-    return PyUnicode_FromFormat("<DirEntry %R>", self->name);
-}
+static PyObject *entry_repr(entry *self) { return PyUnicode_FromFormat("<DirEntry %R>", self->name); }
 
-#define WITH_KEYWORDS(FUNCTION) (PyCFunction)(void (*)(void))FUNCTION, METH_FASTCALL | METH_KEYWORDS
-#define WITHOUT(FUNCTION) (PyCFunction)(void (*)(void))FUNCTION, METH_NOARGS
-#define FOLLOWS "($self, /, *, follow_symlinks=True)\n--\n\n"
-#define PLAIN "($self, /)\n--\n\n"
+#define WITH_KEYWORDS(FUNCTION) (PyCFunction)(void (*)(void)) FUNCTION, METH_FASTCALL | METH_KEYWORDS
+#define WITHOUT(FUNCTION)       (PyCFunction)(void (*)(void)) FUNCTION, METH_NOARGS
+#define FOLLOWS                 "($self, /, *, follow_symlinks=True)\n--\n\n"
+#define PLAIN                   "($self, /)\n--\n\n"
 
 static PyMethodDef entry_methods[] = {
     {"is_dir", WITH_KEYWORDS(entry_is_dir), PyDoc_STR("is_dir" FOLLOWS "Return True if the entry is a directory.")},
@@ -195,7 +183,9 @@ static PyType_Slot entry_slots[] = {
 };
 
 static PyType_Spec entry_spec = {
-    .name = "posix.DirEntry", .basicsize = sizeof(entry), .slots = entry_slots,
+    .name = "posix.DirEntry",
+    .basicsize = sizeof(entry),
+    .slots = entry_slots,
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };
 
@@ -215,7 +205,7 @@ static void scan_finalize(scan *self)
         return;
     PyObject *raised = PyErr_GetRaisedException();
     if (PyErr_ResourceWarning((PyObject *)self, 1, "unclosed scandir iterator %R", self) < 0
-            && PyErr_ExceptionMatches(PyExc_Warning))
+        && PyErr_ExceptionMatches(PyExc_Warning))
         PyErr_WriteUnraisable((PyObject *)self);
     PyErr_Clear();
     scan_end(self);
@@ -262,7 +252,7 @@ static PyObject *scan_next(scan *self)
         return NULL;
     do {
         errno = 0;
-        found = readdir(self->listed);      /* under the GIL: another thread may close it */
+        found = readdir(self->listed); /* under the GIL: another thread may close it */
     } while (found != NULL && (strcmp(found->d_name, ".") == 0 || strcmp(found->d_name, "..") == 0));
     if (found == NULL) {
         if (errno != 0)
@@ -289,15 +279,9 @@ static PyObject *scan_close(scan *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static PyObject *scan_enter(PyObject *self, PyObject *Py_UNUSED(none))
-{
-    return Py_NewRef(self);
-}
+static PyObject *scan_enter(PyObject *self, PyObject *Py_UNUSED(none)) { return Py_NewRef(self); }
 
-static PyObject *scan_exit(scan *self, PyObject *Py_UNUSED(error))
-{
-    return scan_close(self, NULL);
-}
+static PyObject *scan_exit(scan *self, PyObject *Py_UNUSED(error)) { return scan_close(self, NULL); }
 
 static PyMethodDef scan_methods[] = {
     {"__enter__", WITHOUT(scan_enter), NULL},
@@ -307,12 +291,14 @@ static PyMethodDef scan_methods[] = {
 };
 
 static PyType_Slot scan_slots[] = {
-    {Py_tp_dealloc, scan_dealloc},   {Py_tp_finalize, scan_finalize}, {Py_tp_iter, PyObject_SelfIter},
-    {Py_tp_iternext, scan_next},     {Py_tp_methods, scan_methods},   {0, NULL},
+    {Py_tp_dealloc, scan_dealloc}, {Py_tp_finalize, scan_finalize}, {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, scan_next},   {Py_tp_methods, scan_methods},   {0, NULL},
 };
 
 static PyType_Spec scan_spec = {
-    .name = "posix.ScandirIterator", .basicsize = sizeof(scan), .slots = scan_slots,
+    .name = "posix.ScandirIterator",
+    .basicsize = sizeof(scan),
+    .slots = scan_slots,
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };
 
@@ -368,8 +354,9 @@ int vmh_scandir_finish(PyObject *dict, PyObject *module)
     PyObject *entries = scans == NULL ? NULL : PyType_FromModuleAndSpec(module, &entry_spec, NULL);
     if (entries != NULL && interp_dict != NULL)
         types = PyTuple_Pack(2, scans, entries);
-    int rc = types == NULL || PyDict_SetItemString(interp_dict, TYPES, types) < 0 ? -1
-        : PyDict_SetItemString(dict, "DirEntry", entries);
+    int rc = types == NULL || PyDict_SetItemString(interp_dict, TYPES, types) < 0
+                 ? -1
+                 : PyDict_SetItemString(dict, "DirEntry", entries);
     Py_XDECREF(types);
     Py_XDECREF(scans);
     Py_XDECREF(entries);

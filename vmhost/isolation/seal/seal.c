@@ -21,7 +21,7 @@ static int gate_present(void)
             if (name == NULL)
                 goto done;
             if ((strcmp(name, "builtins") == 0) == last && PyModule_Check(module) && vmh_policy_knows(name)
-                    && vmh_gate_module(module, name) < 0)
+                && vmh_gate_module(module, name) < 0)
                 goto done;
         }
     rc = 0;
@@ -30,11 +30,16 @@ done:
     return rc;
 }
 
-/* What can be set on a frame and would change what runs next, or have it watched. Jumping (f_lineno) lands where the stack and
- * the locals are not what the verifier proved; that takes a trace function, and none can be set in a VM, but one that the
- * host sets one day must not open this. */
-static struct { const char *name; PyGetSetDef def; } frame_settings[] = {
-    {.name = "f_lineno"}, {.name = "f_trace"}, {.name = "f_trace_opcodes"},
+/* What can be set on a frame and would change what runs next, or have it watched. Jumping (f_lineno) lands where the
+ * stack and the locals are not what the verifier proved; that takes a trace function, and none can be set in a VM, but
+ * one that the host sets one day must not open this. */
+static struct {
+    const char *name;
+    PyGetSetDef def;
+} frame_settings[] = {
+    {.name = "f_lineno"},
+    {.name = "f_trace"},
+    {.name = "f_trace_opcodes"},
 };
 
 static int frame_set(PyObject *Py_UNUSED(frame), PyObject *Py_UNUSED(value), void *name)
@@ -43,8 +48,8 @@ static int frame_set(PyObject *Py_UNUSED(frame), PyObject *Py_UNUSED(value), voi
     return -1;
 }
 
-/* The frame type is a static one, whose attributes each interpreter has in a dict of its own; nothing has looked these up yet,
- * so no cache of the type's attributes knows them. */
+/* The frame type is a static one, whose attributes each interpreter has in a dict of its own; nothing has looked these
+ * up yet, so no cache of the type's attributes knows them. */
 static int frames_gate(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -76,12 +81,12 @@ static int frames_gate(void)
     return rc;
 }
 
-/* PEP 667 lets `frame.f_locals[name] = value` write into a frame that runs. A task may, in frames of its own functions: the verifier takes
- * their variables for anything (bytecode/verifier/rules.py). But not in those of the guest runtime and the standard library, which trust
- * what is theirs; nor where the compiler keeps values that the interpreter takes unchecked, under names that are no identifiers, such
- * as a generic function's `.defaults`. No key is looked at for that, as one may change its mind between the check and the
- * use: the whole frame is read only then. The type is a static one: its slots are the process's, hence the look at who writes; its
- * attributes each interpreter's. */
+/* PEP 667 lets `frame.f_locals[name] = value` write into a frame that runs. A task may, in frames of its own functions:
+ * the verifier takes their variables for anything (bytecode/verifier/rules.py). But not in those of the guest runtime
+ * and the standard library, which trust what is theirs; nor where the compiler keeps values that the interpreter takes
+ * unchecked, under names that are no identifiers, such as a generic function's `.defaults`. No key is looked at for
+ * that, as one may change its mind between the check and the use: the whole frame is read only then. The type is a
+ * static one: its slots are the process's, hence the look at who writes; its attributes each interpreter's. */
 static objobjargproc _Atomic locals_assign;
 static binaryfunc _Atomic locals_merge;
 
@@ -112,7 +117,8 @@ static int locals_check(PyObject *locals)
     if (is_free)
         return 0;
     PyErr_Clear();
-    vmh_deny("a task writes the variables of its own functions only, and not where the compiler has hidden ones", "frame.f_locals");
+    vmh_deny("a task writes the variables of its own functions only, and not where the compiler has hidden ones",
+             "frame.f_locals");
     return -1;
 }
 
@@ -159,10 +165,10 @@ static PyObject *locals_call(PyObject *locals, const char *name, PyObject *args,
     return result;
 }
 
-#define LOCALS_METHOD(NAME)                                                                \
-    static PyObject *locals_##NAME(PyObject *locals, PyObject *args, PyObject *kwargs)     \
-    {                                                                                      \
-        return locals_call(locals, #NAME, args, kwargs);                                   \
+#define LOCALS_METHOD(NAME) \
+    static PyObject *locals_##NAME(PyObject *locals, PyObject *args, PyObject *kwargs) \
+    { \
+        return locals_call(locals, #NAME, args, kwargs); \
     }
 LOCALS_METHOD(update)
 LOCALS_METHOD(setdefault)
@@ -170,8 +176,12 @@ LOCALS_METHOD(pop)
 
 #define LOCALS_DEF(NAME) {#NAME, (PyCFunction)(void (*)(void))locals_##NAME, METH_VARARGS | METH_KEYWORDS, NULL}
 static PyMethodDef locals_methods[] = {
-    {"__setitem__", locals_set, METH_VARARGS, NULL}, {"__delitem__", locals_delete, METH_O, NULL},
-    {"__ior__", locals_merge_gate, METH_O, NULL}, LOCALS_DEF(update), LOCALS_DEF(setdefault), LOCALS_DEF(pop),
+    {"__setitem__", locals_set, METH_VARARGS, NULL},
+    {"__delitem__", locals_delete, METH_O, NULL},
+    {"__ior__", locals_merge_gate, METH_O, NULL},
+    LOCALS_DEF(update),
+    LOCALS_DEF(setdefault),
+    LOCALS_DEF(pop),
 };
 
 static int locals_gate(void)
@@ -205,15 +215,19 @@ static int denied_make(PyObject *native)
         "The task may not do this. The text names what was denied and the key of task.yaml that would grant it.",
         PyExc_PermissionError, NULL);
     int rc = dict == NULL || denied == NULL || PyDict_SetItemString(dict, "vmhost.denied", denied) < 0
-        || PyModule_AddObjectRef(native, "PermissionDenied", denied) < 0 ? -1 : 0;
+                     || PyModule_AddObjectRef(native, "PermissionDenied", denied) < 0
+                 ? -1
+                 : 0;
     Py_XDECREF(denied);
     return rc;
 }
 
-/* Runs `code` as the module `name`. What CPython has for this asks the path-based importers, which a VM does not load. */
+/* Runs `code` as the module `name`. What CPython has for this asks the path-based importers, which a VM does not load.
+ */
 static PyObject *module_run(const char *name, PyObject *code)
 {
-    PyObject *module = PyImport_AddModuleRef(name), *space = module == NULL ? NULL : PyModule_GetDict(module), *result = NULL;
+    PyObject *module = PyImport_AddModuleRef(name), *space = module == NULL ? NULL : PyModule_GetDict(module),
+             *result = NULL;
     if (space != NULL && PyDict_SetItemString(space, "__builtins__", PyEval_GetBuiltins()) == 0
         && PyDict_SetItemString(space, "__file__", ((PyCodeObject *)code)->co_filename) == 0)
         result = PyEval_EvalCode(code, space, space);
@@ -233,8 +247,9 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
         return -1;
     }
     vmh_seal_bind(seal);
-    if (denied_make(native) < 0 || vmh_importer_add(native) < 0 || PyModule_AddFunctions(native, vmh_function_code_methods) < 0
-        || gate_present() < 0 || frames_gate() < 0 || locals_gate() < 0 || vmh_super_gate() < 0 || vmh_function_gate() < 0 || vmh_repairs_make() < 0
+    if (denied_make(native) < 0 || vmh_importer_add(native) < 0
+        || PyModule_AddFunctions(native, vmh_function_code_methods) < 0 || gate_present() < 0 || frames_gate() < 0
+        || locals_gate() < 0 || vmh_super_gate() < 0 || vmh_function_gate() < 0 || vmh_repairs_make() < 0
         || vmh_subclasses_gate() < 0)
         goto done;
     code = vmh_importer_code("vmhost.guest.boot");
@@ -252,7 +267,9 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
     breathe = PyObject_GetAttrString(module, "breathe");
     enter = PyObject_GetAttrString(module, "enter");
     if (boot == NULL || breathe == NULL || enter == NULL
-        || PyDict_SetItemString(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.enter", PyFunction_GetCode(enter)) < 0
+        || PyDict_SetItemString(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.enter",
+                                PyFunction_GetCode(enter))
+               < 0
         || PyDict_SetItemString(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.breathe", breathe) < 0)
         goto done;
     result = PyObject_CallOneArg(boot, native);

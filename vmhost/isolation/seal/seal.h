@@ -1,4 +1,5 @@
-/* Sealing, as vm.c, guest.c and core.c see it: what turns a fresh interpreter into one that runs bundles and nothing else. */
+/* Sealing, as vm.c, guest.c and core.c see it: what turns a fresh interpreter into one that runs bundles and nothing
+ * else. */
 #ifndef VMH_SEAL_H
 #define VMH_SEAL_H
 
@@ -8,8 +9,8 @@
 
 /* All on the VM's thread, GIL held; 0, or -1 with a Python error set. */
 
-/* In a fresh interpreter: adds the native functions of importer, gates and waits to `native` (the `_vmhost` module), runs
- * `vmhost.guest.boot` of the system image, which leaves `entry_for(name) -> callable`, `report(exc) -> dict` and
+/* In a fresh interpreter: adds the native functions of importer, gates and waits to `native` (the `_vmhost` module),
+ * runs `vmhost.guest.boot` of the system image, which leaves `entry_for(name) -> callable`, `report(exc) -> dict` and
  * `finish() -> None` as attributes of `native`, and arms the audit hook. */
 int vmh_seal_boot(vmh_vm *vm, PyObject *native);
 /* When the VM is attached: what the task may do, {"read": [...], "write", "net", "listen", "env", "host"}. */

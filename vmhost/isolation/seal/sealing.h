@@ -15,46 +15,46 @@
 
 /* What the audit hook lets through while one operation of ours runs on this thread. */
 enum {
-    VMH_PASS_CODE = 1,          /* the importer unmarshals code of an image */
-    VMH_PASS_NATIVE = 2,        /* the importer opens a native module of the policy */
-    VMH_PASS_GATE = 4,          /* a gate has checked the arguments, which are plain values from here on */
+    VMH_PASS_CODE = 1,   /* the importer unmarshals code of an image */
+    VMH_PASS_NATIVE = 2, /* the importer opens a native module of the policy */
+    VMH_PASS_GATE = 4,   /* a gate has checked the arguments, which are plain values from here on */
 };
 
 enum vmh_fd_state {
     VMH_FD_NONE,
-    VMH_FD_OPEN,                /* the guest's */
-    VMH_FD_CLOSED,              /* by the guest; the number stays taken until its last use ends */
+    VMH_FD_OPEN,   /* the guest's */
+    VMH_FD_CLOSED, /* by the guest; the number stays taken until its last use ends */
 };
 
 typedef struct vmh_owned_fd {
     enum vmh_fd_state state;
-    unsigned uses;              /* objects of the guest that hold the number, and calls that use it now */
-    bool blocks, folder;        /* it is no regular file: a read may wait; it is a folder */
+    unsigned uses;       /* objects of the guest that hold the number, and calls that use it now */
+    bool blocks, folder; /* it is no regular file: a read may wait; it is a folder */
     dev_t device;
-    ino_t inode;                /* a number that came to another file meanwhile (a host that closed it) is not the guest's any more */
+    ino_t inode; /* a number that came to another file meanwhile (a host that closed it) is not the guest's any more */
 } vmh_owned_fd;
 
-typedef struct vmh_fd_init {    /* an object that is being given its descriptor; on a stack */
+typedef struct vmh_fd_init { /* an object that is being given its descriptor; on a stack */
     struct vmh_fd_init *next;
-    PyObject *object;           /* borrowed */
-    bool released;              /* it has let go of one meanwhile, by what ran in between */
+    PyObject *object; /* borrowed */
+    bool released;    /* it has let go of one meanwhile, by what ran in between */
 } vmh_fd_init;
 
-typedef struct vmh_fd_use {     /* an object that keeps a number where we cannot see it */
+typedef struct vmh_fd_use { /* an object that keeps a number where we cannot see it */
     struct vmh_fd_use *next;
-    PyObject *object;           /* by its address only */
+    PyObject *object; /* by its address only */
     int fd;
 } vmh_fd_use;
 
-typedef struct vmh_resolved {   /* an address that getaddrinfo gave for a granted host */
+typedef struct vmh_resolved { /* an address that getaddrinfo gave for a granted host */
     struct vmh_resolved *next;
     char *address;
-    const char *pattern;        /* of `net` or `listen` */
+    const char *pattern; /* of `net` or `listen` */
 } vmh_resolved;
 
-typedef struct vmh_map {        /* what an anonymous map of a guest has been charged */
+typedef struct vmh_map { /* what an anonymous map of a guest has been charged */
     struct vmh_map *next;
-    PyObject *object;           /* by its address only */
+    PyObject *object; /* by its address only */
     size_t bytes;
 } vmh_map;
 
@@ -65,33 +65,33 @@ typedef struct vmh_list {
 
 enum vmh_waiting { VMH_WAITING, VMH_WOKEN, VMH_INTERRUPTED };
 
-typedef struct vmh_waiter {     /* one thread in one wait; on its stack */
-    struct vmh_waiter *next, **link;        /* of the VM; guarded by the waits' mutex */
-    struct vmh_waiter *queue_next, **queue_link;    /* of a lock or handle; GIL. queue_link NULL: not queued */
-    atomic_uint word;           /* futex: enum vmh_waiting */
+typedef struct vmh_waiter {                      /* one thread in one wait; on its stack */
+    struct vmh_waiter *next, **link;             /* of the VM; guarded by the waits' mutex */
+    struct vmh_waiter *queue_next, **queue_link; /* of a lock or handle; GIL. queue_link NULL: not queued */
+    atomic_uint word;                            /* futex: enum vmh_waiting */
 } vmh_waiter;
 
-typedef struct vmh_daemon {     /* a thread that the end of the task ends; on its own stack; GIL */
+typedef struct vmh_daemon { /* a thread that the end of the task ends; on its own stack; GIL */
     PyThreadState *ts;
     struct vmh_daemon *next;
 } vmh_daemon;
 
-typedef struct vmh_queue {      /* threads that wait for one thing, first come first; GIL */
+typedef struct vmh_queue { /* threads that wait for one thing, first come first; GIL */
     vmh_waiter *first, **tail;
 } vmh_queue;
 
-typedef struct vmh_making {     /* a native module whose second phase runs; on the stack of the thread that makes it; GIL */
-    PyObject *module;           /* by its address only */
+typedef struct vmh_making { /* a native module whose second phase runs; on the stack of the thread that makes it; GIL */
+    PyObject *module;       /* by its address only */
     struct vmh_making *next, **link;
 } vmh_making;
 
 typedef struct vmh_seal {
-    struct vmh_seal *next;      /* all seals; guarded by their own lock */
+    struct vmh_seal *next; /* all seals; guarded by their own lock */
     vmh_vm *vm;
-    vmh_image *task;            /* one reference; NULL until the VM is attached */
+    vmh_image *task; /* one reference; NULL until the VM is attached */
     bool armed;
     vmh_making *making;
-    char runtime[256];          /* folder, as code objects name it, of the guest runtime */
+    char runtime[256]; /* folder, as code objects name it, of the guest runtime */
 
     vmh_list read, write, net, listen, env;
     vmh_resolved *resolved;
@@ -100,19 +100,19 @@ typedef struct vmh_seal {
     vmh_fd_init *fd_inits;
     vmh_fd_use *fd_uses;
     vmh_map *maps;
-    struct vmh_sqlite_use *sqlite_uses;     /* under the VM's GIL: sqlite_use.c */
+    struct vmh_sqlite_use *sqlite_uses; /* under the VM's GIL: sqlite_use.c */
 
     pthread_mutex_t waits_mutex;
-    vmh_waiter *waiters;        /* guarded by waits_mutex */
-    int threads, daemons;       /* guest threads that run Python, and how many of them are daemons */
-    vmh_daemon *daemon_list;    /* those that have begun */
-    vmh_queue idle;             /* who waits for threads == daemons */
+    vmh_waiter *waiters;     /* guarded by waits_mutex */
+    int threads, daemons;    /* guest threads that run Python, and how many of them are daemons */
+    vmh_daemon *daemon_list; /* those that have begun */
+    vmh_queue idle;          /* who waits for threads == daemons */
     size_t thread_stack_bytes;
 } vmh_seal;
 
 /* The seal of the VM that the calling thread belongs to; NULL on a host thread. */
 vmh_seal *vmh_seal_here(void);
-void vmh_seal_bind(vmh_seal *seal);     /* for the calling thread */
+void vmh_seal_bind(vmh_seal *seal); /* for the calling thread */
 
 /* The passes of the calling thread; returns the ones before. */
 unsigned vmh_pass_set(unsigned pass);
@@ -129,54 +129,57 @@ bool vmh_grant_environ(const char *name);
 
 /* --- addresses.c. All: 0, or -1 with a Python error set. */
 typedef struct vmh_address {
-    PyObject *whole;            /* an exact tuple of exact str, bytes and ints: what is passed on; owned */
-    const char *host;           /* a name or a number, never empty; in `whole` or static */
+    PyObject *whole;  /* an exact tuple of exact str, bytes and ints: what is passed on; owned */
+    const char *host; /* a name or a number, never empty; in `whole` or static */
     long port;
 } vmh_address;
 /* Reads what a socket of `family` is given as an address, once and for all. */
 int vmh_address_read(PyObject *address, int family, const char *what, vmh_address *read);
-PyObject *vmh_host_exact(PyObject *host, const char *what);     /* str or bytes, as the resolver takes it */
-const char *vmh_host_text(PyObject *host);                      /* of vmh_host_exact's */
-int vmh_grant_send(const vmh_address *address, const char *what);   /* connecting, sending: `net` */
+PyObject *vmh_host_exact(PyObject *host, const char *what);       /* str or bytes, as the resolver takes it */
+const char *vmh_host_text(PyObject *host);                        /* of vmh_host_exact's */
+int vmh_grant_send(const vmh_address *address, const char *what); /* connecting, sending: `net` */
 /* Port 0 of an address in numbers is what the kernel gives a socket anyway that connects; all else is `listen`'s. */
 int vmh_grant_bind(const vmh_address *address, const char *what);
-int vmh_grant_listen(int fd, const char *what);                 /* by where the socket is bound */
-int vmh_grant_host(const char *host, const char *what);         /* may its name be resolved? */
+int vmh_grant_listen(int fd, const char *what);         /* by where the socket is bound */
+int vmh_grant_host(const char *host, const char *what); /* may its name be resolved? */
 /* `host`, which the permissions name, is `address` too, on the same ports. */
 int vmh_grant_resolved(const char *host, const char *address);
 enum { VMH_ADDRESS_TEXT = 64 };
-bool vmh_socket_name(int fd, char text[static VMH_ADDRESS_TEXT], long *port);   /* false: not bound to the internet */
+bool vmh_socket_name(int fd, char text[static VMH_ADDRESS_TEXT], long *port); /* false: not bound to the internet */
 
 /* --- descriptors.c: a guest uses those that it made. 0, or -1 with a Python error set. */
-int vmh_fd_own(int fd);                         /* just made: from now on the guest's. On failure it is closed */
+int vmh_fd_own(int fd); /* just made: from now on the guest's. On failure it is closed */
 bool vmh_fd_owned(int fd);
 int vmh_fd_check(int fd, const char *what);
-int vmh_fd_hold(int fd, const char *what);      /* one use of a number of the guest's, which stays taken until it ends */
-void vmh_fd_drop(int fd);                       /* ends one use */
-int vmh_fd_close(int fd);                       /* as the guest: 0 or an errno, no Python error */
-const vmh_owned_fd *vmh_fd_entry(int fd);       /* NULL: the guest has nothing to do with it */
-/* `object` (FileIO, socket, epoll) lets go of its descriptor, which ends the object's use of it, and `closes` it or not. 0 or an errno. */
+int vmh_fd_hold(int fd, const char *what); /* one use of a number of the guest's, which stays taken until it ends */
+void vmh_fd_drop(int fd);                  /* ends one use */
+int vmh_fd_close(int fd);                  /* as the guest: 0 or an errno, no Python error */
+const vmh_owned_fd *vmh_fd_entry(int fd);  /* NULL: the guest has nothing to do with it */
+/* `object` (FileIO, socket, epoll) lets go of its descriptor, which ends the object's use of it, and `closes` it or
+ * not. 0 or an errno. */
 int vmh_fd_release(PyObject *object, bool closes);
-/* `object` is being given its descriptor, or its descriptor is being given to another, between the two; see init->released. */
+/* `object` is being given its descriptor, or its descriptor is being given to another, between the two; see
+ * init->released. */
 void vmh_fd_init_begin(vmh_seal *seal, vmh_fd_init *init, PyObject *object);
 void vmh_fd_init_end(vmh_seal *seal, vmh_fd_init *init);
-void vmh_fd_dealloc(PyObject *object, destructor original, bool closes);    /* what a tp_dealloc does with such an object */
-void vmh_fds_end(vmh_seal *seal);               /* closes what the guest left open */
+void vmh_fd_dealloc(PyObject *object, destructor original,
+                    bool closes); /* what a tp_dealloc does with such an object */
+void vmh_fds_end(vmh_seal *seal); /* closes what the guest left open */
 
 /* --- bundle_files.c: the files of the task's bundle, as paths name them */
 typedef struct vmh_bundle_entry {
-    int kind;                   /* S_IFREG, S_IFDIR; 0: not there */
-    char *inside;               /* its path within the bundle, "" the bundle itself; owned */
+    int kind;     /* S_IFREG, S_IFDIR; 0: not there */
+    char *inside; /* its path within the bundle, "" the bundle itself; owned */
     size_t size;
 } vmh_bundle_entry;
-int vmh_bundle_find(const char *path, vmh_bundle_entry *entry);     /* -1: error set */
+int vmh_bundle_find(const char *path, vmh_bundle_entry *entry); /* -1: error set */
 void vmh_bundle_entry_clear(vmh_bundle_entry *entry);
 /* What os.<function>(path) answers about `entry`; `mode` is that of access, or None. NULL: error set. */
 PyObject *vmh_bundle_answer(const vmh_bundle_entry *entry, const char *function, PyObject *path, PyObject *mode);
 
 /* --- the seal itself, grants.c */
-vmh_seal *vmh_seal_of(vmh_vm *vm);              /* NULL before its boot */
-vmh_seal *vmh_seal_new(vmh_vm *vm);             /* NULL: no memory */
+vmh_seal *vmh_seal_of(vmh_vm *vm);  /* NULL before its boot */
+vmh_seal *vmh_seal_new(vmh_vm *vm); /* NULL: no memory */
 int vmh_seal_permit(vmh_seal *seal,
                     PyObject *permissions); /* {"read": [...], "write", "net", "listen", "env"}, or NULL: nothing */
 
@@ -186,21 +189,22 @@ void vmh_seal_visit(vmh_vm *vm, void (*visit)(vmh_seal *));
 /* gates_posix.c: os.environ holds what the permissions name, from now on. */
 int vmh_environ_fill(vmh_seal *seal);
 
-/* repairs.c: builtin types over which plain Python crashes the interpreter. In the calling interpreter, before code of a task runs;
- * -1: error set. */
+/* repairs.c: builtin types over which plain Python crashes the interpreter. In the calling interpreter, before code of
+ * a task runs; -1: error set. */
 int vmh_repairs_make(void);
 
-/* importer.c: the native module `name` comes from the file `path`, not from CPython's folders. Both are kept. Before the first VM. */
+/* importer.c: the native module `name` comes from the file `path`, not from CPython's folders. Both are kept. Before
+ * the first VM. */
 void vmh_importer_lend(const char *name, const char *path);
 
 /* What each file adds to `_vmhost`. */
 int vmh_importer_add(PyObject *native);
 int vmh_subclasses_gate(void);
-PyObject *vmh_importer_code(const char *name);      /* code of the system image */
+PyObject *vmh_importer_code(const char *name); /* code of the system image */
 
 /* waits.c: waits until a descriptor is ready (poll events), the VM is stopped (error set) or the time is over.
  * 1 ready, 0 time over, -1 error set. */
 struct pollfd;
-int vmh_wait_fds(struct pollfd *fds, int count, int64_t deadline_ns);   /* room for one more at fds[count] */
+int vmh_wait_fds(struct pollfd *fds, int count, int64_t deadline_ns); /* room for one more at fds[count] */
 
 #endif

@@ -21,11 +21,11 @@ typedef struct {
     vmh_vm *vm;
     vmh_seal *seal;
     PyInterpreterState *interp;
-    PyObject *function, *args, *kwargs;     /* references; used under the GIL only */
+    PyObject *function, *args, *kwargs; /* references; used under the GIL only */
     handle_object *handle;
     unsigned long ident;
     bool daemon;
-    atomic_uint entered;                    /* futex: 1: the thread is counted and has its state; -1: it has none */
+    atomic_uint entered; /* futex: 1: the thread is counted and has its state; -1: it has none */
 } thread_start;
 
 static void *thread_main(void *argument)
@@ -38,12 +38,12 @@ static void *thread_main(void *argument)
     PyThreadState *ts = PyThreadState_New(start->interp);
     start->ident = PyThread_get_thread_ident();
     atomic_store(&start->entered, ts == NULL ? 2 : 1);
-    vmh_futex_wake(&start->entered, 1);     /* without a state, `start` is the parent's again from here on */
+    vmh_futex_wake(&start->entered, 1); /* without a state, `start` is the parent's again from here on */
     if (ts != NULL) {
         PyEval_RestoreThread(ts);
         vmh_overflow_guard(vm);
         handle_object *handle = start->handle;
-        vmh_daemon daemon = { ts, seal->daemon_list };
+        vmh_daemon daemon = {ts, seal->daemon_list};
         if (start->daemon) {
             seal->daemon_list = &daemon;
             vmh_waits_daemon(true);
@@ -61,7 +61,7 @@ static void *thread_main(void *argument)
         Py_DECREF(start->args);
         Py_XDECREF(start->kwargs);
         PyMem_RawFree(start);
-        PyThreadState_Clear(ts);        /* may run code of the guest: its thread-local objects go */
+        PyThreadState_Clear(ts); /* may run code of the guest: its thread-local objects go */
         handle->state = THREAD_DONE;
         while (vmh_queue_wake(&handle->queue))
             ;
@@ -104,14 +104,14 @@ static int thread_begin(handle_object *handle, PyObject *function, PyObject *arg
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes,
                               seal->thread_stack_bytes == 0 ? THREAD_STACK_BYTES : seal->thread_stack_bytes);
-    *start = (thread_start){ .vm = seal->vm,
-                             .seal = seal,
-                             .interp = PyInterpreterState_Get(),
-                             .function = Py_NewRef(function),
-                             .args = Py_NewRef(args),
-                             .kwargs = Py_XNewRef(kwargs),
-                             .handle = (handle_object *)Py_NewRef(handle),
-                             .daemon = daemon };
+    *start = (thread_start){.vm = seal->vm,
+                            .seal = seal,
+                            .interp = PyInterpreterState_Get(),
+                            .function = Py_NewRef(function),
+                            .args = Py_NewRef(args),
+                            .kwargs = Py_XNewRef(kwargs),
+                            .handle = (handle_object *)Py_NewRef(handle),
+                            .daemon = daemon};
     atomic_init(&start->entered, 0);
     handle->state = THREAD_RUNS;
     seal->threads++;
@@ -218,7 +218,7 @@ static PyObject *handle_join(PyObject *object, PyObject *const *args, Py_ssize_t
             return NULL;
     }
     while (self->state != THREAD_DONE && seal != NULL) {
-        vmh_waiter waiter = { 0 };
+        vmh_waiter waiter = {0};
         vmh_queue_push(&self->queue, &waiter);
         int rc = vmh_wait(seal, &waiter, deadline);
         vmh_queue_remove(&self->queue, &waiter);
@@ -276,13 +276,13 @@ static PyMemberDef handle_members[] = {
 };
 
 static PyType_Slot handle_slots[] = {
-    { Py_tp_new, (void *)handle_new },
-    { Py_tp_dealloc, (void *)vmh_object_dealloc },
-    { Py_tp_repr, (void *)handle_repr },
-    { Py_tp_methods, handle_methods },
-    { Py_tp_getset, handle_getset },
-    { Py_tp_members, handle_members },
-    { 0, NULL },
+    {Py_tp_new, (void *)handle_new},
+    {Py_tp_dealloc, (void *)vmh_object_dealloc},
+    {Py_tp_repr, (void *)handle_repr},
+    {Py_tp_methods, handle_methods},
+    {Py_tp_getset, handle_getset},
+    {Py_tp_members, handle_members},
+    {0, NULL},
 };
 
 static PyType_Spec handle_spec = {
@@ -295,7 +295,7 @@ static PyType_Spec handle_spec = {
 /* Until no threads but daemons run, or the deadline. -1: error set. */
 static int idle_wait(vmh_seal *seal, int64_t deadline_ns)
 {
-    vmh_waiter waiter = { 0 };
+    vmh_waiter waiter = {0};
     vmh_queue_push(&seal->idle, &waiter);
     int rc = vmh_wait(seal, &waiter, deadline_ns);
     vmh_queue_remove(&seal->idle, &waiter);
@@ -311,7 +311,8 @@ static PyObject *shutdown_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
     while (seal != NULL && seal->threads > seal->daemons)
         if (idle_wait(seal, INT64_MAX) < 0)
             return NULL;
-    for (int64_t gap_ns = DAEMON_GAP_NS; seal != NULL && seal->daemons > 0; gap_ns *= gap_ns < DAEMON_GAP_MOST_NS ? 2 : 1) {
+    for (int64_t gap_ns = DAEMON_GAP_NS; seal != NULL && seal->daemons > 0;
+         gap_ns *= gap_ns < DAEMON_GAP_MOST_NS ? 2 : 1) {
         for (vmh_daemon *daemon = seal->daemon_list; daemon != NULL; daemon = daemon->next)
             if (!vmh_compat_makes_generic(daemon->ts))
                 PyThreadState_SetAsyncExc(daemon->ts->thread_id, PyExc_SystemExit);
@@ -354,33 +355,28 @@ static PyObject *stack_size(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 /* Names of threads are seen by the host's tools; a guest's stay in the VM. */
-static PyObject *set_name(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(name))
-{
-    Py_RETURN_NONE;
-}
+static PyObject *set_name(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(name)) { Py_RETURN_NONE; }
 
 /* CPython's are not, in the interpreter's configuration: they would outlive it. The task's daemons, above, never do. */
-static PyObject *daemon_threads_allowed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
-{
-    Py_RETURN_TRUE;
-}
+static PyObject *daemon_threads_allowed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) { Py_RETURN_TRUE; }
 
 static PyMethodDef thread_defs[] = {
-    { "start_new_thread", start_new_thread, METH_VARARGS,
-      PyDoc_STR("start_new_thread($module, function, args, kwargs={}, /)\n--\n\nReturns the thread's identity.") },
-    { "start_new", start_new_thread, METH_VARARGS, 
-      PyDoc_STR("start_new($module, function, args, kwargs={}, /)\n--\n\nAn old name of start_new_thread().") },
-    { "start_joinable_thread", (PyCFunction)(void (*)(void))start_joinable_thread, METH_VARARGS | METH_KEYWORDS,
-      PyDoc_STR("start_joinable_thread($module, /, function, handle=None, daemon=True)\n--\n\nReturns its handle.") },
-    { "_make_thread_handle", make_thread_handle, METH_O, PyDoc_STR("_make_thread_handle($module, ident, /)\n--\n\n") },
-    { "_shutdown", shutdown_threads, METH_NOARGS, PyDoc_STR("_shutdown($module, /)\n--\n\n") },
-    { "_count", count_threads, METH_NOARGS,
-      PyDoc_STR("_count($module, /)\n--\n\nHow many threads the task has started that still run.") },
-    { "stack_size", stack_size, METH_VARARGS,
-      PyDoc_STR("stack_size($module, size=0, /)\n--\n\nReturns the size before.") },
-    { "daemon_threads_allowed", daemon_threads_allowed, METH_NOARGS, PyDoc_STR("daemon_threads_allowed($module, /)\n--\n\nTrue.") },
-    { "set_name", set_name, METH_O,
-      PyDoc_STR("set_name($module, name, /)\n--\n\nDoes nothing: the names of threads belong to the process.") },
+    {"start_new_thread", start_new_thread, METH_VARARGS,
+     PyDoc_STR("start_new_thread($module, function, args, kwargs={}, /)\n--\n\nReturns the thread's identity.")},
+    {"start_new", start_new_thread, METH_VARARGS,
+     PyDoc_STR("start_new($module, function, args, kwargs={}, /)\n--\n\nAn old name of start_new_thread().")},
+    {"start_joinable_thread", (PyCFunction)(void (*)(void))start_joinable_thread, METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("start_joinable_thread($module, /, function, handle=None, daemon=True)\n--\n\nReturns its handle.")},
+    {"_make_thread_handle", make_thread_handle, METH_O, PyDoc_STR("_make_thread_handle($module, ident, /)\n--\n\n")},
+    {"_shutdown", shutdown_threads, METH_NOARGS, PyDoc_STR("_shutdown($module, /)\n--\n\n")},
+    {"_count", count_threads, METH_NOARGS,
+     PyDoc_STR("_count($module, /)\n--\n\nHow many threads the task has started that still run.")},
+    {"stack_size", stack_size, METH_VARARGS,
+     PyDoc_STR("stack_size($module, size=0, /)\n--\n\nReturns the size before.")},
+    {"daemon_threads_allowed", daemon_threads_allowed, METH_NOARGS,
+     PyDoc_STR("daemon_threads_allowed($module, /)\n--\n\nTrue.")},
+    {"set_name", set_name, METH_O,
+     PyDoc_STR("set_name($module, name, /)\n--\n\nDoes nothing: the names of threads belong to the process.")},
 };
 
 int vmh_thread_finish(PyObject *dict, PyObject *Py_UNUSED(module))

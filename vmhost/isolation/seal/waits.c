@@ -80,7 +80,8 @@ int vmh_wait(vmh_seal *seal, vmh_waiter *waiter, int64_t deadline_ns)
         goto done;
     for (;;) {
         PyThreadState *ts = PyEval_SaveThread();
-        while (atomic_load(&waiter->word) == VMH_WAITING && vmh_futex_wait(&waiter->word, VMH_WAITING, deadline_ns) != ETIMEDOUT)
+        while (atomic_load(&waiter->word) == VMH_WAITING
+               && vmh_futex_wait(&waiter->word, VMH_WAITING, deadline_ns) != ETIMEDOUT)
             ;
         PyEval_RestoreThread(ts);
         unsigned word = VMH_INTERRUPTED;
@@ -112,10 +113,7 @@ static void interrupt(vmh_seal *seal)
     vmh_mutex_unlock(&seal->waits_mutex);
 }
 
-void vmh_waits_interrupt(vmh_vm *vm)
-{
-    vmh_seal_visit(vm, interrupt);
-}
+void vmh_waits_interrupt(vmh_vm *vm) { vmh_seal_visit(vm, interrupt); }
 
 /* Says of the calling thread that the end of the task ends it: it looks up from waits for descriptors now and then. */
 void vmh_waits_daemon(bool daemon) { daemon_here = daemon; }
@@ -133,7 +131,7 @@ int vmh_wait_fds(struct pollfd *fds, int count, int64_t deadline_ns)
         }
         if (daemon_here && (timeout_ms < 0 || timeout_ms > DAEMON_POLL_MS))
             timeout_ms = DAEMON_POLL_MS;
-        fds[count] = (struct pollfd){ .fd = vmh_vm_stop_fd(seal->vm), .events = POLLIN };
+        fds[count] = (struct pollfd){.fd = vmh_vm_stop_fd(seal->vm), .events = POLLIN};
         PyThreadState *ts = PyEval_SaveThread();
         int ready = poll(fds, (nfds_t)count + 1, timeout_ms), error = errno;
         PyEval_RestoreThread(ts);
@@ -145,7 +143,7 @@ int vmh_wait_fds(struct pollfd *fds, int count, int64_t deadline_ns)
         if (vmh_breathe() < 0)
             return -1;
         if (ready > 0 && fds[count].revents != 0) {
-            if (--ready == 0) {     /* stopped, but nothing was injected this time: the descriptor stays readable */
+            if (--ready == 0) { /* stopped, but nothing was injected this time: the descriptor stays readable */
                 ts = PyEval_SaveThread();
                 usleep(1000);
                 PyEval_RestoreThread(ts);
@@ -192,7 +190,7 @@ int vmh_deadline_parse(PyObject *timeout, const char *what, int64_t *deadline_ns
 static PyObject *gate_sleep(PyObject *Py_UNUSED(module), PyObject *seconds)
 {
     int64_t deadline;
-    vmh_waiter waiter = { 0 };
+    vmh_waiter waiter = {0};
     vmh_seal *seal = vmh_seal_here();
     if (seal == NULL)
         return vmh_deny("this thread is not one of the task's", "time.sleep");
@@ -214,11 +212,7 @@ int vmh_def_set(PyObject *dict, const char *module, PyMethodDef *def, PyObject *
     return rc;
 }
 
-static PyMethodDef sleep_def = {
-    "sleep", gate_sleep, METH_O, PyDoc_STR("sleep($module, object, /)\n--\n\nWaits; ends when the VM is stopped.")
-};
+static PyMethodDef sleep_def = {"sleep", gate_sleep, METH_O,
+                                PyDoc_STR("sleep($module, object, /)\n--\n\nWaits; ends when the VM is stopped.")};
 
-int vmh_time_finish(PyObject *dict, PyObject *module)
-{
-    return vmh_def_set(dict, "time", &sleep_def, module);
-}
+int vmh_time_finish(PyObject *dict, PyObject *module) { return vmh_def_set(dict, "time", &sleep_def, module); }

@@ -10,7 +10,7 @@ int vmh_breathe(void);
 /* A queue may start as zero bytes. A woken waiter is out of its queue; others take themselves out. */
 void vmh_queue_push(vmh_queue *queue, vmh_waiter *waiter);
 void vmh_queue_remove(vmh_queue *queue, vmh_waiter *waiter);
-bool vmh_queue_wake(vmh_queue *queue);      /* the one that waits longest; false: nobody waits */
+bool vmh_queue_wake(vmh_queue *queue); /* the one that waits longest; false: nobody waits */
 
 /* Sleeps until the waiter is woken (1), the deadline is over (0) or the VM is stopped (-1, error set). */
 int vmh_wait(vmh_seal *seal, vmh_waiter *waiter, int64_t deadline_ns);

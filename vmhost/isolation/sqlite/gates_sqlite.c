@@ -1,6 +1,7 @@
-/* Gates of connections of `_sqlite3`: databases in memory, or in files that may be read and written; nothing attached to them, and none of the
- * pragmas that change the whole process. The configuration of a connection is ours, and its authorizer, which asks the task's
- * own where the rules have nothing to say (sqlite_rules.c). What keeps a connection open while it is used is in sqlite_use.c. */
+/* Gates of connections of `_sqlite3`: databases in memory, or in files that may be read and written; nothing attached
+ * to them, and none of the pragmas that change the whole process. The configuration of a connection is ours, and its
+ * authorizer, which asks the task's own where the rules have nothing to say (sqlite_rules.c). What keeps a connection
+ * open while it is used is in sqlite_use.c. */
 #include "seal/gates.h"
 
 #include "seal/paths.h"
@@ -17,21 +18,22 @@ static _Atomic(initproc) connection_init;
 static _Atomic(PyMethodDef *) connection_execute;
 static vmh_gate *connection_gate(const char *name);
 
-/* Where SQLite hides its functions, the rules go through Python: (action, first, second, database, trigger) -> SQLITE_OK or SQLITE_DENY */
+/* Where SQLite hides its functions, the rules go through Python: (action, first, second, database, trigger) ->
+ * SQLITE_OK or SQLITE_DENY */
 static PyObject *authorize(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs)
 {
     int action = nargs >= 3 ? PyLong_AsInt(args[0]) : -1;
     if (action == -1 && PyErr_Occurred())
         return NULL;
-    const char *texts[2] = { NULL, NULL };
+    const char *texts[2] = {NULL, NULL};
     for (int i = 0; nargs >= 3 && i < 2; i++)
         if (PyUnicode_Check(args[i + 1]) && (texts[i] = PyUnicode_AsUTF8(args[i + 1])) == NULL)
             return NULL;
     return PyLong_FromLong(vmh_sqlite_refuses(action, texts[0], texts[1]));
 }
 
-/* The same with the task's own authorizer, which is asked about the rest: (own, action, first, second, database, trigger). `address` is the
- * connection's, which lives while it asks. */
+/* The same with the task's own authorizer, which is asked about the rest: (own, action, first, second, database,
+ * trigger). `address` is the connection's, which lives while it asks. */
 static PyObject *authorize_own(PyObject *address, PyObject *const *args, Py_ssize_t nargs)
 {
     PyObject *refused = nargs < 1 ? NULL : authorize(NULL, args + 1, nargs - 1), *answer = refused;
@@ -59,7 +61,7 @@ static PyMethodDef progress_def = {"progress", (PyCFunction)(void (*)(void))prog
 /* Calls `def` and releases the arguments, which may be NULL. */
 static int settle(PyMethodDef *def, PyObject *self, PyTypeObject *owner, PyObject *first, PyObject *second)
 {
-    PyObject *args[2] = { first, second }, *result = NULL;
+    PyObject *args[2] = {first, second}, *result = NULL;
     if (first != NULL && (second != NULL || def == NULL || !PyErr_Occurred()))
         result = def == NULL ? NULL : vmh_def_call(def, self, owner, args, second == NULL ? 1 : 2, NULL);
     Py_XDECREF(first);
@@ -75,19 +77,18 @@ static int connection_settle(PyObject *self)
         owner = owner->tp_base;
     PyMethodDef *setconfig = atomic_load(&connection_gate("setconfig")->original);
     for (int i = 0; i < VMH_SQLITE_DEPTHS; i++)
-        if (settle(atomic_load(&connection_gate("setlimit")->original), self, owner, PyLong_FromLong(vmh_sqlite_depths[i].category),
-                   PyLong_FromLong(vmh_sqlite_depths[i].most))
+        if (settle(atomic_load(&connection_gate("setlimit")->original), self, owner,
+                   PyLong_FromLong(vmh_sqlite_depths[i].category), PyLong_FromLong(vmh_sqlite_depths[i].most))
             < 0)
             return -1;
-    if (settle(atomic_load(&connection_execute), self, owner, PyUnicode_FromString(VMH_SQLITE_TEMPORARY), NULL)
-            < 0
+    if (settle(atomic_load(&connection_execute), self, owner, PyUnicode_FromString(VMH_SQLITE_TEMPORARY), NULL) < 0
         || settle(atomic_load(&connection_gate("setlimit")->original), self, owner,
                   PyLong_FromLong(VMH_SQLITE_LIMIT_ATTACHED), PyLong_FromLong(0))
                < 0
         || settle(setconfig, self, owner, PyLong_FromLong(VMH_SQLITE_CONFIG_FTS3_TOKENIZER), Py_NewRef(Py_False)) < 0
         || settle(setconfig, self, owner, PyLong_FromLong(VMH_SQLITE_CONFIG_DEFENSIVE), Py_NewRef(Py_True)) < 0
-        || settle(atomic_load(&connection_gate("set_progress_handler")->original), self, owner, PyCFunction_New(&progress_def, NULL),
-                  PyLong_FromLong(VMH_SQLITE_PROGRESS_STEPS))
+        || settle(atomic_load(&connection_gate("set_progress_handler")->original), self, owner,
+                  PyCFunction_New(&progress_def, NULL), PyLong_FromLong(VMH_SQLITE_PROGRESS_STEPS))
                < 0)
         return -1;
     return settle(atomic_load(&connection_gate("set_authorizer")->original), self, owner,
@@ -110,23 +111,25 @@ static int connection_open(PyObject *self, PyObject *args, PyObject *kwargs)
         vmh_sqlite_opening_end(&opening);
     if (rc < 0 || (native && opening.ruled))
         return rc;
-    return connection_settle(self);     /* or the host has taken SQLite's automatic extensions away meanwhile */
+    return connection_settle(self); /* or the host has taken SQLite's automatic extensions away meanwhile */
 }
 
-/* Has the file a write-ahead log? SQLite would map its index, which it can't be kept from where it hides its functions. */
+/* Has the file a write-ahead log? SQLite would map its index, which it can't be kept from where it hides its functions.
+ */
 static bool has_log(const char *path)
 {
     vmh_place place;
-    unsigned char versions[2] = { 0, 0 };       /* of the file format, to write and to read: 2 with such a log */
+    unsigned char versions[2] = {0, 0}; /* of the file format, to write and to read: 2 with such a log */
     int fd = vmh_place_open(&place, path, O_RDONLY | O_NONBLOCK, 0, VMH_PLACE_OBJECT, VMH_READ, true);
     bool found = fd >= 0 && pread(fd, versions, sizeof versions, 18) == sizeof versions
-        && (versions[0] == 2 || versions[1] == 2);
+                 && (versions[0] == 2 || versions[1] == 2);
     if (fd >= 0)
         close(fd);
     return found;
 }
 
-/* Where the database is, or will be made. SQLite opens it by this path, again asked for what it leads to: sqlite_files.c. */
+/* Where the database is, or will be made. SQLite opens it by this path, again asked for what it leads to:
+ * sqlite_files.c. */
 static PyObject *database_path(PyObject *database)
 {
     PyObject *given, *text, *target = NULL;
@@ -136,8 +139,10 @@ static PyObject *database_path(PyObject *database)
     if (vmh_path_absolute(text, "sqlite3.connect") == 0) {
         char *real = vmh_place_real(&place, PyBytes_AS_STRING(text), VMH_READ | VMH_WRITE);
         if (real != NULL && !vmh_sqlite_rules_native() && has_log(real))
-            vmh_deny("its write-ahead log can't be kept from being mapped, as this Python hides its SQLite; leave that mode "
-                     "outside (PRAGMA journal_mode=DELETE)", "sqlite3.connect('%s')", real);
+            vmh_deny(
+                "its write-ahead log can't be kept from being mapped, as this Python hides its SQLite; leave that mode "
+                "outside (PRAGMA journal_mode=DELETE)",
+                "sqlite3.connect('%s')", real);
         else if (real != NULL)
             target = PyUnicode_DecodeFSDefault(real);
         else
@@ -154,7 +159,7 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
     PyObject *copy = NULL, *named = NULL, *target = NULL;
     int rc = -1;
     if (vmh_sqlite_room() < 0 || vmh_sqlite_unused(self) < 0)
-        return -1;      /* it would be closed first */
+        return -1; /* it would be closed first */
     Py_ssize_t count = PyTuple_GET_SIZE(args);
     PyObject *database = count > 0        ? PyTuple_GET_ITEM(args, 0)
                          : kwargs == NULL ? NULL
@@ -163,7 +168,7 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
     if (PyErr_Occurred())
         return -1;
     if (database == NULL)
-        return atomic_load(&connection_init)(self, args, kwargs);       /* its own TypeError */
+        return atomic_load(&connection_init)(self, args, kwargs); /* its own TypeError */
     int by_uri = uri == NULL ? 0 : PyObject_IsTrue(uri);
     if (by_uri != 0) {
         if (by_uri > 0)
@@ -230,29 +235,30 @@ static int check_setlimit(vmh_gated *call)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* The task's authorizer is called through ours; without one the rules stay. CPython names the callable in what it says about its errors: a
- * method of the task's own names that. */
+/* The task's authorizer is called through ours; without one the rules stay. CPython names the callable in what it says
+ * about its errors: a method of the task's own names that. */
 static int check_authorizer(vmh_gated *call)
 {
     PyObject **own = vmh_gated_argument(call, 0, "authorizer_callback");
     if (own == NULL)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     if (*own == Py_None)
         return vmh_gated_replace(call, own, PyCFunction_New(&authorize_def, NULL));
-    PyObject *address = PyLong_FromVoidPtr(call->self), *function = address == NULL ? NULL : PyCFunction_New(&authorize_own_def, address);
+    PyObject *address = PyLong_FromVoidPtr(call->self),
+             *function = address == NULL ? NULL : PyCFunction_New(&authorize_own_def, address);
     PyObject *method = function == NULL ? NULL : PyMethod_New(function, *own);
     Py_XDECREF(address);
     Py_XDECREF(function);
     return vmh_gated_replace(call, own, method);
 }
 
-/* Where the rules go through Python, the progress handler is the one way to stop a query: the task's own is called through ours, every
- * VMH_SQLITE_PROGRESS_STEPS at least. */
+/* Where the rules go through Python, the progress handler is the one way to stop a query: the task's own is called
+ * through ours, every VMH_SQLITE_PROGRESS_STEPS at least. */
 static int check_progress(vmh_gated *call)
 {
     PyObject **handler = vmh_gated_argument(call, 0, "progress_handler"), **steps = vmh_gated_argument(call, 1, "n");
     if (vmh_sqlite_rules_native() || handler == NULL || steps == NULL || !PyIndex_Check(*steps))
-        return 0;       /* as it is, or with its own TypeError */
+        return 0; /* as it is, or with its own TypeError */
     PyObject *number = PyNumber_Index(*steps);
     int asked = number == NULL ? -1 : PyLong_AsInt(number);
     if (vmh_gated_replace(call, steps, number) < 0 || (asked == -1 && PyErr_Occurred()))
@@ -260,20 +266,21 @@ static int check_progress(vmh_gated *call)
     PyObject *own = *handler == Py_None || asked < 1 ? NULL : *handler;
     if (vmh_gated_replace(call, handler, PyCFunction_New(&progress_def, own)) < 0)
         return -1;
-    return own != NULL && asked < VMH_SQLITE_PROGRESS_STEPS ? 0
-        : vmh_gated_replace(call, steps, PyLong_FromLong(VMH_SQLITE_PROGRESS_STEPS));
+    return own != NULL && asked < VMH_SQLITE_PROGRESS_STEPS
+               ? 0
+               : vmh_gated_replace(call, steps, PyLong_FromLong(VMH_SQLITE_PROGRESS_STEPS));
 }
 
-#define GATES(G)                                                             \
-    G(_sqlite3, Connection, setlimit, check_setlimit, 0, NULL)               \
-    G(_sqlite3, Connection, set_progress_handler, check_progress, 0, NULL)   \
-    G(_sqlite3, Connection, setconfig, vmh_gate_refuse, 0, NULL)             \
-    G(_sqlite3, Connection, set_authorizer, check_authorizer, 0, NULL)       \
-    G(_sqlite3, Connection, load_extension, vmh_gate_refuse, 0, NULL)        \
+#define GATES(G) \
+    G(_sqlite3, Connection, setlimit, check_setlimit, 0, NULL) \
+    G(_sqlite3, Connection, set_progress_handler, check_progress, 0, NULL) \
+    G(_sqlite3, Connection, setconfig, vmh_gate_refuse, 0, NULL) \
+    G(_sqlite3, Connection, set_authorizer, check_authorizer, 0, NULL) \
+    G(_sqlite3, Connection, load_extension, vmh_gate_refuse, 0, NULL) \
     G(_sqlite3, Connection, enable_load_extension, vmh_gate_refuse, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_sqlite[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_sqlite[] = {GATES(VMH_GATE_ADDRESS) NULL};
 
 static vmh_gate *connection_gate(const char *name)
 {

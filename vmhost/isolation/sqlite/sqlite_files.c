@@ -23,7 +23,7 @@ typedef struct sqlite3_vfs {
     struct sqlite3_vfs *next;
     const char *name;
     void *data;
-    void (*others[13])(void);       /* xOpen to xCurrentTimeInt64 */
+    void (*others[13])(void); /* xOpen to xCurrentTimeInt64 */
     int (*set_system_call)(struct sqlite3_vfs *, const char *, system_call);
     system_call (*get_system_call)(struct sqlite3_vfs *, const char *);
 } sqlite3_vfs;
@@ -31,14 +31,14 @@ typedef struct sqlite3_vfs {
 /* The methods of version 1; those of later ones map files. */
 typedef struct io_methods {
     int version;
-    void (*methods[12])(void);      /* xClose to xDeviceCharacteristics */
+    void (*methods[12])(void); /* xClose to xDeviceCharacteristics */
 } io_methods;
 
 typedef struct sqlite3_file {
     const io_methods *methods;
 } sqlite3_file;
 
-typedef struct unmapped {           /* the methods of files of one kind, and the same without maps; never freed */
+typedef struct unmapped { /* the methods of files of one kind, and the same without maps; never freed */
     struct unmapped *next;
     const io_methods *full;
     io_methods plain;
@@ -47,7 +47,7 @@ typedef struct unmapped {           /* the methods of files of one kind, and the
 static sqlite3_vfs *(*vfs_find)(const char *);
 static int (*file_control)(void *, const char *, int, void *);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unmapped *kinds;             /* under the lock */
+static unmapped *kinds; /* under the lock */
 
 /* --- what SQLite calls. On threads of VMs none of these has the GIL. */
 
@@ -166,9 +166,10 @@ static const struct {
     const char *name;
     system_call ours, *plain;
 } calls[] = {
-#define CALL(NAME, FUNCTION) { NAME, (system_call)our_##FUNCTION, (system_call *)&plain_##FUNCTION }
-    CALL("access", access), CALL("stat", stat), CALL("unlink", unlink), CALL("mkdir", mkdir), CALL("rmdir", rmdir),
-    CALL("openDirectory", open_folder), CALL("mmap", mmap), CALL("open", open),     /* the last tells that all are in */
+#define CALL(NAME, FUNCTION) {NAME, (system_call)our_##FUNCTION, (system_call *)&plain_##FUNCTION}
+    CALL("access", access), CALL("stat", stat),   CALL("unlink", unlink),
+    CALL("mkdir", mkdir),   CALL("rmdir", rmdir), CALL("openDirectory", open_folder),
+    CALL("mmap", mmap),     CALL("open", open), /* the last tells that all are in */
 };
 /* lstat and readlink are left alone: SQLite only makes a path of what they say, which is checked when it is used. */
 enum { CALLS = sizeof calls / sizeof *calls };
@@ -188,14 +189,14 @@ static bool put(sqlite3_vfs *vfs, int i)
     system_call now = vfs->get_system_call(vfs, calls[i].name), plain;
     memcpy(&plain, calls[i].plain, sizeof plain);
     if (now == NULL || now == calls[i].ours || (plain != NULL && now != plain))
-        return true;        /* NULL: this SQLite does not call it */
-    memcpy(calls[i].plain, &now, sizeof now);       /* first: other threads may call ours at once */
+        return true;                          /* NULL: this SQLite does not call it */
+    memcpy(calls[i].plain, &now, sizeof now); /* first: other threads may call ours at once */
     return vfs->set_system_call(vfs, calls[i].name, calls[i].ours) == SQLITE_OK_;
 }
 
 bool vmh_sqlite_files_install(void)
 {
-    sqlite3_vfs *vfs = vfs_find("unix");        /* takes a mutex of SQLite's */
+    sqlite3_vfs *vfs = vfs_find("unix"); /* takes a mutex of SQLite's */
     vmh_mutex_lock(&lock);
     bool ok = vfs != NULL && vfs->version >= 3;
     if (ok && vfs->get_system_call(vfs, "open") != (system_call)our_open)
@@ -209,14 +210,14 @@ int vmh_sqlite_files_unmapped(void *connection)
 {
     sqlite3_file *file = NULL;
     if (file_control(connection, "main", SQLITE_FCNTL_FILE_POINTER_, &file) != SQLITE_OK_ || file == NULL
-            || file->methods == NULL || file->methods->version < 2)
-        return SQLITE_OK_;      /* of no file */
+        || file->methods == NULL || file->methods->version < 2)
+        return SQLITE_OK_; /* of no file */
     vmh_mutex_lock(&lock);
     unmapped *kind = kinds;
     while (kind != NULL && kind->full != file->methods)
         kind = kind->next;
     if (kind == NULL && (kind = malloc(sizeof *kind)) != NULL) {
-        *kind = (unmapped){ .next = kinds, .full = file->methods, .plain = *file->methods };
+        *kind = (unmapped){.next = kinds, .full = file->methods, .plain = *file->methods};
         kind->plain.version = 1;
         kinds = kind;
     }

@@ -1,7 +1,7 @@
 /* SQLite's allocator: blocks remember who paid, so whoever frees one, the VM that got it is credited.
  *
- * SQLite may call it with a lock of the whole process held, so all of it is a critical section; what SQLite calls lies in a section of its own too, since a
- * function's first instructions come before it can say so (overflow.h). */
+ * SQLite may call it with a lock of the whole process held, so all of it is a critical section; what SQLite calls lies
+ * in a section of its own too, since a function's first instructions come before it can say so (overflow.h). */
 #include "sqlite/sqlite_memory.h"
 
 #include <dlfcn.h>
@@ -28,8 +28,8 @@ typedef struct {
 } mem_methods;
 
 typedef struct {
-    vmh_meter *meter;   /* one reference; NULL: the host pays */
-    size_t bytes;       /* with this header */
+    vmh_meter *meter; /* one reference; NULL: the host pays */
+    size_t bytes;     /* with this header */
 } block;
 
 static void *take(int size)
@@ -80,7 +80,8 @@ static void *change(void *memory, int size)
 }
 
 #define CALLED_BY_SQLITE __attribute__((section("vmh_called_by_sqlite")))
-extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_sqlite[], __stop_vmh_called_by_sqlite[];       /* the linker's */
+extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_sqlite[],
+    __stop_vmh_called_by_sqlite[]; /* the linker's */
 
 CALLED_BY_SQLITE static void *allocate(int size)
 {
@@ -105,10 +106,13 @@ CALLED_BY_SQLITE static void *resize(void *memory, int size)
     return moved;
 }
 
-CALLED_BY_SQLITE static int size_of(void *memory) { return memory == NULL ? 0 : (int)(((block *)memory - 1)->bytes - sizeof(block)); }
+CALLED_BY_SQLITE static int size_of(void *memory)
+{
+    return memory == NULL ? 0 : (int)(((block *)memory - 1)->bytes - sizeof(block));
+}
 CALLED_BY_SQLITE static int round_up(int size) { return (size + 7) & ~7; }
 static int start(void *context) { return SQLITE_OK_; }
-static void stop(void *context) { }
+static void stop(void *context) {}
 
 static const mem_methods ours = {allocate, release, resize, size_of, round_up, start, stop, NULL};
 
@@ -132,11 +136,12 @@ static bool find(void *library, sqlite *found)
     *(void **)&found->malloc = dlsym(library, "sqlite3_malloc");
     *(void **)&found->free = dlsym(library, "sqlite3_free");
     return found->config != NULL && found->initialize != NULL && found->shutdown != NULL && found->memory_used != NULL
-        && found->malloc != NULL && found->free != NULL;
+           && found->malloc != NULL && found->free != NULL;
 }
 
-/* Importing sqlite3 initialises SQLite already, which then takes no allocator. While nothing is allocated, there is no connection and
- * no statement, so it can be shut down and begin anew. A build that does not count would always say 0: one block shows. */
+/* Importing sqlite3 initialises SQLite already, which then takes no allocator. While nothing is allocated, there is no
+ * connection and no statement, so it can be shut down and begin anew. A build that does not count would always say 0:
+ * one block shows. */
 static bool is_unused(const sqlite *library)
 {
     if (library->memory_used() != 0)

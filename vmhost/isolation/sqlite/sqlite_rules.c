@@ -1,9 +1,10 @@
-/* The rules come with SQLite's automatic extensions: it calls `rule` in each connection that opens in the process, on the thread that opens
- * it. There a thread of a VM has said before that it is opening one; the host's own connections are left alone.
+/* The rules come with SQLite's automatic extensions: it calls `rule` in each connection that opens in the process, on
+ * the thread that opens it. There a thread of a VM has said before that it is opening one; the host's own connections
+ * are left alone.
  *
- * The list of open connections, for sqlite3_interrupt, is kept by a collation that nobody uses: SQLite calls its destructor when a
- * connection is really gone, statements that outlived its closing included. It is registered for UTF-16, since those
- * that Python makes are for UTF-8: none of the task's takes its place.
+ * The list of open connections, for sqlite3_interrupt, is kept by a collation that nobody uses: SQLite calls its
+ * destructor when a connection is really gone, statements that outlived its closing included. It is registered for
+ * UTF-16, since those that Python makes are for UTF-8: none of the task's takes its place.
  */
 #include "sqlite/sqlite_rules.h"
 
@@ -30,21 +31,22 @@ typedef struct {
     int (*exec)(void *, const char *, int (*)(void *, int, char **, char **), void *, char **);
     int (*limit)(void *, int, int);
     int (*db_config)(void *, int, ...);
-    int (*create_collation)(void *, const char *, int, void *, int (*)(void *, int, const void *, int, const void *), void (*)(void *));
+    int (*create_collation)(void *, const char *, int, void *, int (*)(void *, int, const void *, int, const void *),
+                            void (*)(void *));
     void (*interrupt)(void *);
 } sqlite;
 
 typedef struct opened {
     struct opened *next, **link;
-    const vmh_vm *vm;           /* for its address only: connections that the guest leaks outlive it */
+    const vmh_vm *vm; /* for its address only: connections that the guest leaks outlive it */
     void *connection;
 } opened;
 
-static sqlite library;          /* written once, before there is a VM */
+static sqlite library; /* written once, before there is a VM */
 static bool native;
 static _Thread_local vmh_sqlite_opening *opening_here;
 static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
-static opened *opened_first;    /* guarded by opened_lock, under which SQLite takes no lock */
+static opened *opened_first; /* guarded by opened_lock, under which SQLite takes no lock */
 
 bool vmh_sqlite_rules_native(void) { return native; }
 
@@ -53,17 +55,18 @@ bool vmh_sqlite_rules_native(void) { return native; }
  *   high  | Python | chains of triggers, foreign keys, views | levels of one statement  | chains that are read | low
  *                  | VMH_SQLITE_STACK ...                    | INSIDE ...               | VMH_SQLITE_STACK_END ...
  *
- * A statement begins with VMH_SQLITE_STACK. What is compiled for each trigger, foreign key or view of a chain asks the authorizer at each level, which refuses
- * below INSIDE. What one statement nests is counted by SQLite, and takes at most so many bytes a level (measured with 3.53: 1011, 394, 696, 67; JSON
- * stops by itself at 250 KiB). What reads a chain of views or of common table expressions asks for memory at each level, and gets none at the end.
+ * A statement begins with VMH_SQLITE_STACK. What is compiled for each trigger, foreign key or view of a chain asks the
+ * authorizer at each level, which refuses below INSIDE. What one statement nests is counted by SQLite, and takes at
+ * most so many bytes a level (measured with 3.53: 1011, 394, 696, 67; JSON stops by itself at 250 KiB). What reads a
+ * chain of views or of common table expressions asks for memory at each level, and gets none at the end.
  */
 enum { INSIDE = VMH_SQLITE_STACK - (64 << 10), BASE = 24 << 10 };
 
 const vmh_sqlite_depth vmh_sqlite_depths[VMH_SQLITE_DEPTHS] = {
-    {2, (INSIDE - BASE) / 1050},        /* SQLITE_LIMIT_COLUMN, for generated ones may need each other */
-    {3, (INSIDE - BASE) / 600},         /* SQLITE_LIMIT_EXPR_DEPTH */
-    {4, (INSIDE - BASE) / 900},         /* SQLITE_LIMIT_COMPOUND_SELECT */
-    {8, (INSIDE - BASE) / 90},          /* SQLITE_LIMIT_LIKE_PATTERN_LENGTH */
+    {2, (INSIDE - BASE) / 1050}, /* SQLITE_LIMIT_COLUMN, for generated ones may need each other */
+    {3, (INSIDE - BASE) / 600},  /* SQLITE_LIMIT_EXPR_DEPTH */
+    {4, (INSIDE - BASE) / 900},  /* SQLITE_LIMIT_COMPOUND_SELECT */
+    {8, (INSIDE - BASE) / 90},   /* SQLITE_LIMIT_LIKE_PATTERN_LENGTH */
 };
 
 int vmh_sqlite_depth_most(int category)
@@ -76,14 +79,14 @@ int vmh_sqlite_depth_most(int category)
 
 bool vmh_sqlite_refuses(int action, const char *first, const char *second)
 {
-    static const char *const refused[] = { "data_store_directory", "hard_heap_limit", "mmap_size",
-                                           "soft_heap_limit",      "temp_store",      "temp_store_directory",
-                                           "writable_schema",      "load_extension",  "fts3_tokenizer" };
+    static const char *const refused[] = {"data_store_directory", "hard_heap_limit", "mmap_size",
+                                          "soft_heap_limit",      "temp_store",      "temp_store_directory",
+                                          "writable_schema",      "load_extension",  "fts3_tokenizer"};
     if (action == SQLITE_ATTACH_ || vmh_overflow_left() < INSIDE)
         return true;
     /* a log whose index is mapped, where files are not kept from being mapped otherwise (sqlite_files.h) */
     if (!native && action == SQLITE_PRAGMA_ && first != NULL && second != NULL && strcasecmp(first, "journal_mode") == 0
-            && strcasecmp(second, "wal") == 0)
+        && strcasecmp(second, "wal") == 0)
         return true;
     const char *name = action == SQLITE_PRAGMA_ ? first : action == SQLITE_FUNCTION_ ? second : NULL;
     for (size_t i = 0; name != NULL && i < sizeof refused / sizeof *refused; i++)
@@ -148,7 +151,7 @@ static int remember(void *connection)
         return SQLITE_NOMEM_;
     int status = library.create_collation(connection, "vmhost", SQLITE_UTF16LE_, node, compare, forget);
     if (status != SQLITE_OK_)
-        forget(node);       /* SQLite does not: in this one of its functions the destructor is not called then */
+        forget(node); /* SQLite does not: in this one of its functions the destructor is not called then */
     return status;
 }
 
@@ -179,7 +182,7 @@ static int rule(void *connection, char **Py_UNUSED(message), const void *Py_UNUS
     if (status != SQLITE_OK_)
         return status;
     library.limit(connection, VMH_SQLITE_LIMIT_ATTACHED, 0);
-    for (int i = 0; i < VMH_SQLITE_DEPTHS; i++)         /* what is above SQLite's own most becomes that */
+    for (int i = 0; i < VMH_SQLITE_DEPTHS; i++) /* what is above SQLite's own most becomes that */
         library.limit(connection, vmh_sqlite_depths[i].category, vmh_sqlite_depths[i].most);
     library.progress_handler(connection, VMH_SQLITE_PROGRESS_STEPS, progress, NULL);
     status = library.set_authorizer(connection, authorize, NULL);
@@ -201,7 +204,7 @@ static int add_rule(void)
 
 void vmh_sqlite_rules_install(const char *path)
 {
-    void *handle = native ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);     /* stays open: its functions are in use */
+    void *handle = native ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays open: its functions are in use */
     if (handle == NULL)
         return;
     *(void **)&library.auto_extension = dlsym(handle, "sqlite3_auto_extension");
@@ -213,15 +216,15 @@ void vmh_sqlite_rules_install(const char *path)
     *(void **)&library.create_collation = dlsym(handle, "sqlite3_create_collation_v2");
     *(void **)&library.interrupt = dlsym(handle, "sqlite3_interrupt");
     native = library.auto_extension != NULL && library.set_authorizer != NULL && library.progress_handler != NULL
-        && library.exec != NULL && library.limit != NULL && library.db_config != NULL && library.create_collation != NULL
-        && library.interrupt != NULL && vmh_sqlite_files_find(handle);
+             && library.exec != NULL && library.limit != NULL && library.db_config != NULL
+             && library.create_collation != NULL && library.interrupt != NULL && vmh_sqlite_files_find(handle);
 }
 
 bool vmh_sqlite_opening_begin(vmh_sqlite_opening *opening)
 {
     if (add_rule() != SQLITE_OK_)
         return false;
-    *opening = (vmh_sqlite_opening){ .outer = opening_here };
+    *opening = (vmh_sqlite_opening){.outer = opening_here};
     opening_here = opening;
     return true;
 }

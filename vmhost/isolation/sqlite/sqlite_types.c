@@ -28,7 +28,7 @@ static PyObject *cursor_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(args), 
     PyObject *self = made(type);
     if (self == NULL)
         return NULL;
-    vmh_member_fill(self, atomic_load(&cursor_description), Py_None);      /* Row() takes it over */
+    vmh_member_fill(self, atomic_load(&cursor_description), Py_None); /* Row() takes it over */
     if (attribute_set(self, CURSOR_ROWS, Py_None) < 0)
         Py_CLEAR(self);
     return self;
@@ -37,7 +37,9 @@ static PyObject *cursor_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(args), 
 static int connection_fill(PyObject *connection)
 {
     return attribute_set(connection, CONNECTION_ROWS, Py_None) < 0
-        || attribute_set(connection, CONNECTION_TEXTS, (PyObject *)&PyUnicode_Type) < 0 ? -1 : 0;
+                   || attribute_set(connection, CONNECTION_TEXTS, (PyObject *)&PyUnicode_Type) < 0
+               ? -1
+               : 0;
 }
 
 static PyObject *connection_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
@@ -119,6 +121,7 @@ int vmh_sqlite_types_finish(PyObject *dict, PyTypeObject *connection)
     atomic_store(&cursor_description, description);
     atomic_store(&cursor_init, cursor->tp_init);
     atomic_store(&connection_dealloc, connection->tp_dealloc);
-    return new_replace(cursor, cursor_new_gate) < 0 || new_replace(connection, connection_new_gate) < 0 ? -1
-        : vmh_slot_replace(cursor, "__init__", (void **)&cursor->tp_init, (void *)cursor_init_gate);
+    return new_replace(cursor, cursor_new_gate) < 0 || new_replace(connection, connection_new_gate) < 0
+               ? -1
+               : vmh_slot_replace(cursor, "__init__", (void **)&cursor->tp_init, (void *)cursor_init_gate);
 }

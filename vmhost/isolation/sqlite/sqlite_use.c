@@ -1,11 +1,13 @@
-/* A connection of sqlite3 is not closed while a method of it, or of a cursor or blob of it, is under way; nor is a blob.
+/* A connection of sqlite3 is not closed while a method of it, or of a cursor or blob of it, is under way; nor is a
+ * blob.
  *
- * CPython 3.14 crashes over that, or waits for ever for the lock of a database that is gone: its methods call the task's functions
- * (trace callbacks, SQL functions, collations, adapters, the iterator of executemany) and let other threads run. Each method that
- * can do so, and each setter that runs SQL, notes its connection (and blob) while it runs; close() and a second __init__() look there.
+ * CPython 3.14 crashes over that, or waits for ever for the lock of a database that is gone: its methods call the
+ * task's functions (trace callbacks, SQL functions, collations, adapters, the iterator of executemany) and let other
+ * threads run. Each method that can do so, and each setter that runs SQL, notes its connection (and blob) while it
+ * runs; close() and a second __init__() look there.
  *
- * Nor does a connection run SQL while it asks its authorizer: SQLite is in the midst of a statement's compilation then, whose tables a
- * second one could take away.
+ * Nor does a connection run SQL while it asks its authorizer: SQLite is in the midst of a statement's compilation then,
+ * whose tables a second one could take away.
  */
 #include "seal/gates.h"
 #include "memory/overflow.h"
@@ -19,10 +21,10 @@
 
 typedef struct vmh_sqlite_use {
     struct vmh_sqlite_use *next, **link;
-    PyObject *object;           /* a connection or a blob; borrowed: the call that this is about holds it */
+    PyObject *object; /* a connection or a blob; borrowed: the call that this is about holds it */
 } use;
 
-static _Atomic(ptrdiff_t) cursor_connection;    /* where a cursor holds its connection; 0: not known yet */
+static _Atomic(ptrdiff_t) cursor_connection; /* where a cursor holds its connection; 0: not known yet */
 static _Atomic(iternextfunc) cursor_next;
 static _Atomic(ternaryfunc) connection_call;
 static _Atomic(binaryfunc) blob_get;
@@ -35,7 +37,7 @@ static _Thread_local vmh_sqlite_asking *asking_here;
 
 void vmh_sqlite_asking_begin(vmh_sqlite_asking *asking, const void *connection)
 {
-    *asking = (vmh_sqlite_asking){ asking_here, connection };
+    *asking = (vmh_sqlite_asking){asking_here, connection};
     asking_here = asking;
 }
 
@@ -44,7 +46,8 @@ void vmh_sqlite_asking_end(vmh_sqlite_asking *asking) { asking_here = asking->ou
 static void complain(PyObject *connection, const char *what, const char *problem)
 {
     PyObject *error = connection == NULL ? NULL : PyObject_GetAttrString(connection, "ProgrammingError");
-    PyErr_Format(error != NULL && PyExceptionClass_Check(error) ? error : PyExc_RuntimeError, "the %s %s", what, problem);
+    PyErr_Format(error != NULL && PyExceptionClass_Check(error) ? error : PyExc_RuntimeError, "the %s %s", what,
+                 problem);
     Py_XDECREF(error);
 }
 
@@ -53,8 +56,11 @@ int vmh_sqlite_room(void)
     size_t left = vmh_overflow_left();
     if (left >= VMH_SQLITE_STACK)
         return 0;
-    PyErr_Format(PyExc_RecursionError, "sqlite3 wants %d KiB of the thread's stack, which has %zu left; call it less deep, or give the task more "
-                 "(limits: stack; threading.stack_size)", VMH_SQLITE_STACK >> 10, left >> 10);
+    PyErr_Format(
+        PyExc_RecursionError,
+        "sqlite3 wants %d KiB of the thread's stack, which has %zu left; call it less deep, or give the task more "
+        "(limits: stack; threading.stack_size)",
+        VMH_SQLITE_STACK >> 10, left >> 10);
     return -1;
 }
 
@@ -68,7 +74,7 @@ static int use_begin(vmh_seal *seal, use *this_use, PyObject *object)
         }
     if (vmh_sqlite_room() < 0)
         return -1;
-    *this_use = (use){ seal->sqlite_uses, &seal->sqlite_uses, object };
+    *this_use = (use){seal->sqlite_uses, &seal->sqlite_uses, object};
     if (this_use->next != NULL)
         this_use->next->link = &this_use->next;
     seal->sqlite_uses = this_use;
@@ -108,16 +114,14 @@ static int unused(PyObject *object, const char *what, PyObject *connection)
     vmh_seal *seal = vmh_seal_here();
     for (use *one = seal == NULL ? NULL : seal->sqlite_uses; one != NULL; one = one->next)
         if (one->object == object) {
-            complain(connection, what, "is in use: it cannot be closed by what it calls, nor by another thread meanwhile");
+            complain(connection, what,
+                     "is in use: it cannot be closed by what it calls, nor by another thread meanwhile");
             return -1;
         }
     return 0;
 }
 
-int vmh_sqlite_unused(PyObject *connection)
-{
-    return unused(connection, "connection", connection);
-}
+int vmh_sqlite_unused(PyObject *connection) { return unused(connection, "connection", connection); }
 
 static PyObject *connection_of(PyObject *cursor)
 {
@@ -155,7 +159,8 @@ static int run(vmh_gated *call, PyObject *connection, PyObject *other)
 static int in_connection(vmh_gated *call) { return run(call, call->self, NULL); }
 static int in_cursor(vmh_gated *call) { return run(call, connection_of(call->self), NULL); }
 
-/* ---- executemany: a row's statement may be too short for sqlite3_interrupt to meet it, so each row is taken where a stop arrives. */
+/* ---- executemany: a row's statement may be too short for sqlite3_interrupt to meet it, so each row is taken where a
+ * stop arrives. */
 static PyObject *row_taken(PyObject *Py_UNUSED(self), PyObject *row)
 {
     return vmh_sqlite_stopping() && vmh_breathe() < 0 ? NULL : Py_NewRef(row);
@@ -166,9 +171,10 @@ static PyMethodDef row_taken_def = {"row", row_taken, METH_O, NULL};
 static int take_rows(vmh_gated *call)
 {
     if (call->nargs != 2)
-        return 0;       /* its own TypeError */
+        return 0; /* its own TypeError */
     PyObject *taken = PyCFunction_New(&row_taken_def, NULL);
-    PyObject *rows = taken == NULL ? NULL : PyObject_CallFunctionObjArgs((PyObject *)&PyMap_Type, taken, call->args[1], NULL);
+    PyObject *rows =
+        taken == NULL ? NULL : PyObject_CallFunctionObjArgs((PyObject *)&PyMap_Type, taken, call->args[1], NULL);
     Py_XDECREF(taken);
     return vmh_gated_replace(call, &call->args[1], rows);
 }
@@ -176,16 +182,20 @@ static int take_rows(vmh_gated *call)
 static int in_connection_many(vmh_gated *call) { return take_rows(call) < 0 ? -1 : in_connection(call); }
 static int in_cursor_many(vmh_gated *call) { return take_rows(call) < 0 ? -1 : in_cursor(call); }
 
-/* ---- backups: CPython tries again and again while a database is locked, by its own connection for ever, and sleeps in between; only a progress
- * function ends that. So each backup has one, which does the sleeping too. */
+/* ---- backups: CPython tries again and again while a database is locked, by its own connection for ever, and sleeps in
+ * between; only a progress function ends that. So each backup has one, which does the sleeping too. */
 enum { SQLITE_BUSY_ = 5, SQLITE_LOCKED_ = 6 };
-static const double BACKUP_SLEEP_S = 0.25, BACKUP_SLEEP_MOST_S = 1e9;      /* as in Connection.backup; beyond any task's time */
+static const double BACKUP_SLEEP_S = 0.25,
+                    BACKUP_SLEEP_MOST_S = 1e9; /* as in Connection.backup; beyond any task's time */
 
-/* After each step of a backup: (status, remaining, pages). `own`: the task's function or None, and the seconds to sleep. */
+/* After each step of a backup: (status, remaining, pages). `own`: the task's function or None, and the seconds to
+ * sleep. */
 static PyObject *backup_step(PyObject *own, PyObject *const *args, Py_ssize_t nargs)
 {
     vmh_seal *seal = vmh_seal_here();
-    PyObject *function = PyTuple_GET_ITEM(own, 0), *told = function == Py_None ? Py_NewRef(Py_None) : PyObject_Vectorcall(function, args, (size_t)nargs, NULL);
+    PyObject *function = PyTuple_GET_ITEM(own, 0),
+             *told =
+                 function == Py_None ? Py_NewRef(Py_None) : PyObject_Vectorcall(function, args, (size_t)nargs, NULL);
     if (told == NULL)
         return NULL;
     Py_DECREF(told);
@@ -195,9 +205,10 @@ static PyObject *backup_step(PyObject *own, PyObject *const *args, Py_ssize_t na
     if (status == -1 && PyErr_Occurred())
         return NULL;
     double seconds = PyFloat_AS_DOUBLE(PyTuple_GET_ITEM(own, 1));
-    vmh_waiter waiter = { 0 };
+    vmh_waiter waiter = {0};
     const bool waits = (status == SQLITE_BUSY_ || status == SQLITE_LOCKED_) && seconds > 0;
-    if (waits ? vmh_wait(seal, &waiter, vmh_now_ns() + (int64_t)(seconds * 1e9)) < 0 : vmh_vm_stopping(seal->vm) && vmh_breathe() < 0)
+    if (waits ? vmh_wait(seal, &waiter, vmh_now_ns() + (int64_t)(seconds * 1e9)) < 0
+              : vmh_vm_stopping(seal->vm) && vmh_breathe() < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -236,7 +247,8 @@ static int in_backup(vmh_gated *call)
     PyObject *connection = target == NULL ? NULL : *target;
     const Py_ssize_t count = call->nargs + (call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames));
     /* else CPython's own TypeError, also where there are more arguments than it knows */
-    if (call->nargs <= 1 && count + 2 <= VMH_GATED_ARGS_MOST && (own == NULL || *own == Py_None || PyCallable_Check(*own))) {
+    if (call->nargs <= 1 && count + 2 <= VMH_GATED_ARGS_MOST
+        && (own == NULL || *own == Py_None || PyCallable_Check(*own))) {
         double seconds = sleep == NULL ? BACKUP_SLEEP_S : PyFloat_AsDouble(*sleep);
         if (seconds == -1 && PyErr_Occurred())
             return -1;
@@ -250,10 +262,7 @@ static int in_backup(vmh_gated *call)
     return run(call, call->self, connection);
 }
 
-static int check_close(vmh_gated *call)
-{
-    return vmh_sqlite_unused(call->self) < 0 ? -1 : run(call, call->self, NULL);
-}
+static int check_close(vmh_gated *call) { return vmh_sqlite_unused(call->self) < 0 ? -1 : run(call, call->self, NULL); }
 
 static int in_blob(vmh_gated *call) { return run(call, connection_of_blob(call->self), call->self); }
 
@@ -346,31 +355,31 @@ static PyObject *connection_call_gate(PyObject *connection, PyObject *args, PyOb
     return statement;
 }
 
-#define GATES(G)                                                      \
-    G(_sqlite3, Blob, __exit__, check_blob_close, 0, NULL)            \
-    G(_sqlite3, Blob, close, check_blob_close, 0, NULL)               \
-    G(_sqlite3, Blob, read, in_blob, 0, NULL)                         \
-    G(_sqlite3, Blob, write, in_blob, 0, NULL)                        \
-    G(_sqlite3, Connection, __exit__, in_connection, 0, NULL)         \
-    G(_sqlite3, Connection, backup, in_backup, 0, NULL)               \
-    G(_sqlite3, Connection, blobopen, in_connection, 0, NULL)         \
-    G(_sqlite3, Connection, close, check_close, 0, NULL)              \
-    G(_sqlite3, Connection, commit, in_connection, 0, NULL)           \
-    G(_sqlite3, Connection, execute, in_connection, 0, NULL)          \
+#define GATES(G) \
+    G(_sqlite3, Blob, __exit__, check_blob_close, 0, NULL) \
+    G(_sqlite3, Blob, close, check_blob_close, 0, NULL) \
+    G(_sqlite3, Blob, read, in_blob, 0, NULL) \
+    G(_sqlite3, Blob, write, in_blob, 0, NULL) \
+    G(_sqlite3, Connection, __exit__, in_connection, 0, NULL) \
+    G(_sqlite3, Connection, backup, in_backup, 0, NULL) \
+    G(_sqlite3, Connection, blobopen, in_connection, 0, NULL) \
+    G(_sqlite3, Connection, close, check_close, 0, NULL) \
+    G(_sqlite3, Connection, commit, in_connection, 0, NULL) \
+    G(_sqlite3, Connection, execute, in_connection, 0, NULL) \
     G(_sqlite3, Connection, executemany, in_connection_many, 0, NULL) \
-    G(_sqlite3, Connection, executescript, in_connection, 0, NULL)    \
-    G(_sqlite3, Connection, rollback, in_connection, 0, NULL)         \
-    G(_sqlite3, Connection, serialize, in_connection, 0, NULL)        \
-    G(_sqlite3, Connection, deserialize, in_connection, 0, NULL)      \
-    G(_sqlite3, Cursor, execute, in_cursor, 0, NULL)                  \
-    G(_sqlite3, Cursor, executemany, in_cursor_many, 0, NULL)         \
-    G(_sqlite3, Cursor, executescript, in_cursor, 0, NULL)            \
-    G(_sqlite3, Cursor, fetchall, in_cursor, 0, NULL)                 \
-    G(_sqlite3, Cursor, fetchmany, in_cursor, 0, NULL)                \
+    G(_sqlite3, Connection, executescript, in_connection, 0, NULL) \
+    G(_sqlite3, Connection, rollback, in_connection, 0, NULL) \
+    G(_sqlite3, Connection, serialize, in_connection, 0, NULL) \
+    G(_sqlite3, Connection, deserialize, in_connection, 0, NULL) \
+    G(_sqlite3, Cursor, execute, in_cursor, 0, NULL) \
+    G(_sqlite3, Cursor, executemany, in_cursor_many, 0, NULL) \
+    G(_sqlite3, Cursor, executescript, in_cursor, 0, NULL) \
+    G(_sqlite3, Cursor, fetchall, in_cursor, 0, NULL) \
+    G(_sqlite3, Cursor, fetchmany, in_cursor, 0, NULL) \
     G(_sqlite3, Cursor, fetchone, in_cursor, 0, NULL)
 
 GATES(VMH_GATE_DEFINE)
-vmh_gate *const vmh_gates_sqlite_use[] = { GATES(VMH_GATE_ADDRESS) NULL };
+vmh_gate *const vmh_gates_sqlite_use[] = {GATES(VMH_GATE_ADDRESS) NULL};
 
 static int gate_settings(PyTypeObject *connection)
 {
@@ -403,8 +412,12 @@ static int gate_blob(PyTypeObject *blob)
     atomic_store(&blob_get, mapping->mp_subscript);
     atomic_store(&blob_set, mapping->mp_ass_subscript);
     return vmh_slot_replace(blob, "__getitem__", (void **)&mapping->mp_subscript, (void *)blob_get_gate) < 0
-        || vmh_slot_replace(blob, "__setitem__", (void **)&mapping->mp_ass_subscript, (void *)blob_set_gate) < 0
-        || vmh_slot_replace(blob, "__delitem__", (void **)&mapping->mp_ass_subscript, (void *)blob_set_gate) < 0 ? -1 : 0;
+                   || vmh_slot_replace(blob, "__setitem__", (void **)&mapping->mp_ass_subscript, (void *)blob_set_gate)
+                          < 0
+                   || vmh_slot_replace(blob, "__delitem__", (void **)&mapping->mp_ass_subscript, (void *)blob_set_gate)
+                          < 0
+               ? -1
+               : 0;
 }
 
 int vmh_sqlite_use_finish(PyObject *dict)

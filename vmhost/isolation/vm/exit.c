@@ -1,10 +1,11 @@
-/* The end of the process: no VM may run while CPython is finalised, and one that cannot be ended must not keep it from exiting.
+/* The end of the process: no VM may run while CPython is finalised, and one that cannot be ended must not keep it from
+ * exiting.
  *
- * VMs that end in time are waited for. Each that is left (quarantined) is hidden from the runtime, whose Py_Finalize would
- * wait for it for ever; its thread is parked, or in a long C call without anything of the main interpreter, and parked when it comes out
- * of it: an interpreter that is hidden must not be ended any more (CPython aborts when it does not find it). When finalising is
- * done, exit(3) calls our on_exit handler first, which flushes and leaves with the right status, before C destructors run
- * under threads that still live.
+ * VMs that end in time are waited for. Each that is left (quarantined) is hidden from the runtime, whose Py_Finalize
+ * would wait for it for ever; its thread is parked, or in a long C call without anything of the main interpreter, and
+ * parked when it comes out of it: an interpreter that is hidden must not be ended any more (CPython aborts when it does
+ * not find it). When finalising is done, exit(3) calls our on_exit handler first, which flushes and leaves with the
+ * right status, before C destructors run under threads that still live.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,16 +15,15 @@
 #include "vm/vm_private.h"
 #include "lanes/warden.h"
 
-/* Ends are bounded by their own deadlines (end_s, grace_s); this bounds the sum of what an overloaded machine makes of them. */
+/* Ends are bounded by their own deadlines (end_s, grace_s); this bounds the sum of what an overloaded machine makes of
+ * them. */
 enum { WAIT_MOST_S = 20 };
 
-/* A forked child has no thread of any VM, and CPython threw their interpreters away: nothing to end there, nobody to wait for. */
+/* A forked child has no thread of any VM, and CPython threw their interpreters away: nothing to end there, nobody to
+ * wait for. */
 static pid_t owner;
 
-__attribute__((constructor)) static void remember_process(void)
-{
-    owner = getpid();
-}
+__attribute__((constructor)) static void remember_process(void) { owner = getpid(); }
 
 static void leave(int status, void *unused)
 {
@@ -32,7 +32,8 @@ static void leave(int status, void *unused)
     _exit(status);
 }
 
-/* Counts in *going the VMs whose interpreter is in the last part of its end, where nothing of a guest runs: they are left to finish. */
+/* Counts in *going the VMs whose interpreter is in the last part of its end, where nothing of a guest runs: they are
+ * left to finish. */
 static void hide(vmh_vm *vm, void *going)
 {
     pthread_mutex_lock(&vm->life);
@@ -52,8 +53,7 @@ PyObject *vmh_exit(PyObject *module, PyObject *unused)
     (void)unused;
     if (getpid() != owner || vmh_vm_threads(false) == 0)
         Py_RETURN_NONE;
-    Py_BEGIN_ALLOW_THREADS
-    vmh_vm_end_all();
+    Py_BEGIN_ALLOW_THREADS vmh_vm_end_all();
     int64_t deadline = vmh_after_ns(vmh_now_ns(), WAIT_MOST_S * (int64_t)1000000000);
     while (vmh_vm_threads(true) > 0 && vmh_now_ns() < deadline)
         usleep(500);
@@ -70,6 +70,5 @@ PyObject *vmh_exit(PyObject *module, PyObject *unused)
             vmh_warden_visit_vms(hide, NULL);
         on_exit(leave, NULL);
     }
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }

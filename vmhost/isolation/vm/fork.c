@@ -1,13 +1,14 @@
-/* fork(2) in a process that runs VMs. CPython's child deletes every interpreter but its own, and crashes over those whose threads it
- * does not have. So they are hidden from its list while the fork happens: the child never sees them (their memory is lost
- * there), the parent gets them back. Registered with os.register_at_fork by core.c.
+/* fork(2) in a process that runs VMs. CPython's child deletes every interpreter but its own, and crashes over those
+ * whose threads it does not have. So they are hidden from its list while the fork happens: the child never sees them
+ * (their memory is lost there), the parent gets them back. Registered with os.register_at_fork by core.c.
  *
- * An interpreter that is just being made or ended cannot be hidden; a fork lets none begin to be, and waits for those that are, some
- * milliseconds each. One that hangs in its end is not waited for longer than WAIT_MOST_S, and stays where it is; one that was lost in its end is
- * not waited for at all.
+ * An interpreter that is just being made or ended cannot be hidden; a fork lets none begin to be, and waits for those
+ * that are, some milliseconds each. One that hangs in its end is not waited for longer than WAIT_MOST_S, and stays
+ * where it is; one that was lost in its end is not waited for at all.
  *
- * Hiding and showing wait for the runtime's lock, on which CPython may let go of the GIL of who waits, to take it back when it has
- * the lock already: so both are done without a GIL, and without any lock of ours but the VM's life lock (docs/decisions/locks.md).
+ * Hiding and showing wait for the runtime's lock, on which CPython may let go of the GIL of who waits, to take it back
+ * when it has the lock already: so both are done without a GIL, and without any lock of ours but the VM's life lock
+ * (docs/decisions/locks.md).
  */
 #include "vm/fork.h"
 
@@ -20,9 +21,10 @@ enum { WAIT_MOST_S = 5 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t forked = PTHREAD_COND_INITIALIZER;
-static int in_transit;          /* guarded by lock: interpreters that are being made or ended */
-static bool forking;            /* likewise: none may begin to */
-static _Thread_local bool hidden;       /* by this thread, between prepare and the end of its fork; others may fork at the same time */
+static int in_transit; /* guarded by lock: interpreters that are being made or ended */
+static bool forking;   /* likewise: none may begin to */
+static _Thread_local bool
+    hidden; /* by this thread, between prepare and the end of its fork; others may fork at the same time */
 static atomic_bool child;
 
 void vmh_fork_transit_begin(void)
@@ -65,7 +67,8 @@ int vmh_fork_check(void)
 {
     if (!vmh_fork_is_child())
         return 0;
-    PyErr_SetString(PyExc_RuntimeError, "this process was forked from one that runs VMs, which did not come along; start processes with "
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this process was forked from one that runs VMs, which did not come along; start processes with "
                     "\"spawn\" or \"forkserver\", or fork before vmhost is imported");
     return -1;
 }
@@ -86,7 +89,7 @@ static void show(vmh_vm *vm, void *unused)
     (void)unused;
     vmh_mutex_lock(&vm->life);
     vmh_vm_interpreter *own = &vm->interpreter;
-    if (own->hidden_in_fork && own->interp != NULL && !own->hidden)     /* not lost meanwhile, nor hidden for good */
+    if (own->hidden_in_fork && own->interp != NULL && !own->hidden) /* not lost meanwhile, nor hidden for good */
         vmh_compat_show_interpreter(own->interp);
     own->hidden_in_fork = false;
     vmh_mutex_unlock(&vm->life);
@@ -97,22 +100,18 @@ PyObject *vmh_fork_prepare(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unus
     int64_t deadline = vmh_after_ns(vmh_now_ns(), WAIT_MOST_S * (int64_t)1000000000);
     if (atomic_load(&child))
         Py_RETURN_NONE;
-    Py_BEGIN_ALLOW_THREADS
-    while (!(hidden = stop_transit()) && vmh_now_ns() < deadline)
-        usleep(500);
+    Py_BEGIN_ALLOW_THREADS while (!(hidden = stop_transit()) && vmh_now_ns() < deadline) usleep(500);
     while (hidden && !nothing_in_transit() && vmh_now_ns() < deadline)
         usleep(500);
     if (hidden)
         vmh_warden_visit_vms(hide, NULL);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 PyObject *vmh_fork_parent(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     if (hidden) {
-        Py_BEGIN_ALLOW_THREADS
-        vmh_warden_visit_vms(show, NULL);
+        Py_BEGIN_ALLOW_THREADS vmh_warden_visit_vms(show, NULL);
         hidden = false;
         vmh_mutex_lock(&lock);
         forking = false;

@@ -12,7 +12,8 @@ void vmh_fork_transit_end(void);
 /* -1 with an error set in a forked child, where no VM can run. */
 int vmh_fork_check(void);
 
-/* Here nothing of the core may be locked any more, not even to let go of it: threads that are not here may have held a lock. */
+/* Here nothing of the core may be locked any more, not even to let go of it: threads that are not here may have held a
+ * lock. */
 bool vmh_fork_is_child(void);
 
 /* os.register_at_fork's before, after_in_parent and after_in_child. */

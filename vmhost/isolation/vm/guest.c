@@ -10,15 +10,16 @@
 #include "vm/vm_private.h"
 #include "wire/wire.h"
 
-/* ---- logging ------------------------------------------------------------------------------------------------------ */
+/* ---- logging ---- */
 
-/* Keeps the first lines when a guest writes faster than the host reads: the beginning of a flood says more than its end. */
+/* Keeps the first lines when a guest writes faster than the host reads: the beginning of a flood says more than its
+ * end. */
 void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
 {
     if (size > VMH_LOG_LINE_BYTES_MOST) {
         size = VMH_LOG_LINE_BYTES_MOST;
         while (size > 0 && ((unsigned char)text[size] & 0xC0) == 0x80)
-            size--;     /* not in the middle of a character */
+            size--; /* not in the middle of a character */
     }
     vmh_log_line *line = malloc(sizeof *line + size + 1);
     vmh_mutex_lock(&vm->log.lock);
@@ -39,9 +40,10 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
     vmh_vm_post(vm, &vm->events.log);
 }
 
-/* ---- the native module -------------------------------------------------------------------------------------------- */
+/* ---- the native module ---- */
 
-/* The beginning of a text, as much as a line of the log may have, in UTF-8; what UTF-8 has not, lone surrogates, as escapes. */
+/* The beginning of a text, as much as a line of the log may have, in UTF-8; what UTF-8 has not, lone surrogates, as
+ * escapes. */
 static PyObject *line_of(PyObject *text)
 {
     PyObject *begin = PyUnicode_Substring(text, 0, VMH_LOG_LINE_BYTES_MOST), *line = NULL;
@@ -109,7 +111,7 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
         free(hc);
         return PyErr_NoMemory();
     }
-    atomic_init(&hc->refs, 2);      /* ours, and the event's */
+    atomic_init(&hc->refs, 2); /* ours, and the event's */
     hc->vm = vmh_vm_ref(vm);
     vmh_blob_init(&hc->request);
     vmh_blob_init(&hc->reply);
@@ -131,7 +133,7 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     if (!vmh_events_post(vm->events.queue, &hc->event)) {
-        vmh_host_call_unref(hc);    /* the host is closing; the stop that follows ends this call */
+        vmh_host_call_unref(hc); /* the host is closing; the stop that follows ends this call */
         unsigned waiting = 0;
         atomic_compare_exchange_strong(&hc->word, &waiting, 2);
     }
@@ -172,8 +174,10 @@ int vmh_guest_boot(vmh_vm *vm)
         || PyModule_AddObjectRef(vm->guest.native, "Buffer", (PyObject *)vm->values.buffer_type) < 0)
         goto done;
     PyObject *stop_error = PyErr_NewExceptionWithDoc(
-        "vmhost.guest.Stopped", "The host stops this call: a limit was passed, or its caller gave up. Raised again and again "
-        "until the call has unwound; catching it gains nothing.", PyExc_BaseException, NULL);
+        "vmhost.guest.Stopped",
+        "The host stops this call: a limit was passed, or its caller gave up. Raised again and again "
+        "until the call has unwound; catching it gains nothing.",
+        PyExc_BaseException, NULL);
     if (stop_error == NULL)
         goto done;
     vm->stop.error = stop_error;
@@ -216,9 +220,10 @@ void vmh_error_describe(char *to, size_t size)
     Py_DECREF(error);
 }
 
-/* ---- one call ----------------------------------------------------------------------------------------------------- */
+/* ---- one call ---- */
 
-/* The traceback of `error` as text, made without running any Python of the guest: it may be stopped, or out of memory. */
+/* The traceback of `error` as text, made without running any Python of the guest: it may be stopped, or out of memory.
+ */
 static PyObject *plain_traceback(PyObject *error)
 {
     PyObject *lines = PyList_New(0);
@@ -229,7 +234,8 @@ static PyObject *plain_traceback(PyObject *error)
         int line_number = tb->tb_lineno;
         if (line_number < 0)
             line_number = PyCode_Addr2Line(code, tb->tb_lasti);
-        PyObject *line = PyUnicode_FromFormat("  File \"%U\", line %d, in %U\n", code->co_filename, line_number, code->co_name);
+        PyObject *line =
+            PyUnicode_FromFormat("  File \"%U\", line %d, in %U\n", code->co_filename, line_number, code->co_name);
         Py_DECREF(code);
         if (line == NULL || PyList_Append(lines, line) < 0)
             Py_CLEAR(lines);
@@ -253,8 +259,8 @@ static PyObject *plain_traceback(PyObject *error)
 static bool put_report(vmh_vm *vm, PyObject *report)
 {
     bool fits = report != NULL
-        && vmh_wire_encode(&vm->values.scratch, report, "report", vm->values.buffer_type, vm) == 0
-        && vm->values.scratch.size <= VMH_REPORT_BYTES_MOST && vm->values.scratch.storage_count == 0;
+                && vmh_wire_encode(&vm->values.scratch, report, "report", vm->values.buffer_type, vm) == 0
+                && vm->values.scratch.size <= VMH_REPORT_BYTES_MOST && vm->values.scratch.storage_count == 0;
     if (!fits)
         vmh_blob_clear(&vm->values.scratch);
     PyErr_Clear();
@@ -262,7 +268,8 @@ static bool put_report(vmh_vm *vm, PyObject *report)
 }
 
 /* Fills vm->values.scratch with the report of the error that is set, and clears it. `full`: by the guest runtime's
- * report(), which the task may have changed: the host takes it for what it turns out to be, and here only its size counts. */
+ * report(), which the task may have changed: the host takes it for what it turns out to be, and here only its size
+ * counts. */
 static void encode_report(vmh_vm *vm, bool full)
 {
     PyObject *error = PyErr_GetRaisedException();
@@ -273,7 +280,9 @@ static void encode_report(vmh_vm *vm, bool full)
     if (!put_report(vm, report)) {
         PyObject *text = plain_traceback(error), *name = PyUnicode_FromFormat("%.200s", Py_TYPE(error)->tp_name);
         PyErr_Clear();
-        Py_XSETREF(report, name == NULL ? NULL : Py_BuildValue("{s:O,s:O}", "type", name, "traceback", text == NULL ? Py_None : text));
+        Py_XSETREF(report, name == NULL
+                               ? NULL
+                               : Py_BuildValue("{s:O,s:O}", "type", name, "traceback", text == NULL ? Py_None : text));
         put_report(vm, report);
         Py_XDECREF(name);
         Py_XDECREF(text);
@@ -342,7 +351,8 @@ static PyObject *call_entry(PyObject *entry, PyObject *value, bool spread)
     return PyObject_Call(entry, PyTuple_GET_ITEM(value, 0), PyTuple_GET_ITEM(value, 1));
 }
 
-/* Does the exception that is set, by its class or one that this was made from, blame the caller? No Python of the guest runs. */
+/* Does the exception that is set, by its class or one that this was made from, blame the caller? No Python of the guest
+ * runs. */
 static bool blames_caller(const vmh_lane *lane)
 {
     if (lane->caller_errors == NULL)
@@ -354,7 +364,8 @@ static bool blames_caller(const vmh_lane *lane)
         PyObject *name = PyType_GetFullyQualifiedName((PyTypeObject *)PyTuple_GET_ITEM(classes, i));
         Py_ssize_t size = 0;
         const char *text = name == NULL ? NULL : PyUnicode_AsUTF8AndSize(name, &size);
-        for (const char *at = lane->caller_errors; text != NULL && size > 0 && (at = strstr(at, text)) != NULL && !found; at++)
+        for (const char *at = lane->caller_errors;
+             text != NULL && size > 0 && (at = strstr(at, text)) != NULL && !found; at++)
             found = at > lane->caller_errors && at[-1] == '\n' && at[size] == '\n';
         Py_XDECREF(name);
     }
@@ -397,7 +408,8 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         kind = VMH_MEMORY_LIMIT;
     bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop.error);
     /* an entry point that its caller named and the task does not have is its caller's mistake as well */
-    bool excused = kind == VMH_LOAD_ERROR ? call->entry != NULL : kind == VMH_TASK_ERROR && !unwound && blames_caller(lane);
+    bool excused =
+        kind == VMH_LOAD_ERROR ? call->entry != NULL : kind == VMH_TASK_ERROR && !unwound && blames_caller(lane);
     if (kind != VMH_OK && !unwound)
         encode_report(vm, kind != VMH_MEMORY_LIMIT);
     bool stopped = vmh_phase_end(vm, &stop_kind);
@@ -408,12 +420,13 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         else if (!PyErr_Occurred() && kind == VMH_OK)
             vmh_blob_clear(&vm->values.scratch);
     } else if (unwound) {
-        encode_report(vm, false);       /* the task raised Stopped itself: an error like any other */
+        encode_report(vm, false); /* the task raised Stopped itself: an error like any other */
     }
     if (stopped && !unwound && result != NULL)
-        vmh_blob_clear(&vm->values.scratch);   /* it returned although it was stopped; the result is not given */
+        vmh_blob_clear(&vm->values.scratch); /* it returned although it was stopped; the result is not given */
     PyErr_Clear();
-    if (kind == VMH_OK && atomic_load(&lane->stop)) {      /* done before the stop came; but closing promised that no call ends so */
+    if (kind == VMH_OK
+        && atomic_load(&lane->stop)) { /* done before the stop came; but closing promised that no call ends so */
         kind = VMH_CLOSED;
         vmh_blob_clear(&vm->values.scratch);
     }

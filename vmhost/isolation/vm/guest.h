@@ -10,29 +10,29 @@ enum { VMH_REPORT_BYTES_MOST = 1 << 20 };
 
 /* Objects of the VM's interpreter, a reference each, from the boot to vmh_guest_clear; touched on its threads only. */
 typedef struct vmh_guest {
-    PyObject *native;           /* the module `_vmhost` */
-    PyObject *entry_for, *report, *finish;      /* what boot.py left in it */
-    PyObject *entries;          /* a dict: entry points by name */
+    PyObject *native;                      /* the module `_vmhost` */
+    PyObject *entry_for, *report, *finish; /* what boot.py left in it */
+    PyObject *entries;                     /* a dict: entry points by name */
 } vmh_guest;
 
 /* A guest's call of a host function. */
 typedef struct vmh_host_call {
     atomic_int refs;
-    atomic_uint word;           /* futex: 0 waiting, 1 answered, 2 the guest gave up */
-    vmh_vm *vm;                 /* one reference */
+    atomic_uint word; /* futex: 0 waiting, 1 answered, 2 the guest gave up */
+    vmh_vm *vm;       /* one reference */
     char *name;
-    bool ok;                    /* reply is the result; else the error message */
+    bool ok; /* reply is the result; else the error message */
     vmh_blob request, reply;
     vmh_event event;
 } vmh_host_call;
 
 void vmh_host_call_unref(vmh_host_call *call);
 
-int vmh_guest_boot(vmh_vm *vm);                         /* -1: a Python error is set */
+int vmh_guest_boot(vmh_vm *vm); /* -1: a Python error is set */
 void vmh_guest_load(vmh_vm *vm, vmh_lane *lane);
 void vmh_guest_serve(vmh_vm *vm, vmh_call *call);
 void vmh_guest_finish(vmh_vm *vm);
-void vmh_guest_clear(vmh_vm *vm);                       /* lets go of every object of the interpreter */
+void vmh_guest_clear(vmh_vm *vm); /* lets go of every object of the interpreter */
 /* Into `to`: "TypeName: message", of the error that is set; clears it. */
 void vmh_error_describe(char *to, size_t size);
 

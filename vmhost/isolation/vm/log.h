@@ -17,8 +17,8 @@ typedef struct vmh_log_line {
 } vmh_log_line;
 
 typedef struct vmh_log {
-    pthread_mutex_t lock;       /* guards the rest */
-    vmh_log_line *first, **tail;        /* owned */
+    pthread_mutex_t lock;        /* guards the rest */
+    vmh_log_line *first, **tail; /* owned */
     int count;
     long long dropped;
 } vmh_log;

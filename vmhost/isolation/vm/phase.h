@@ -10,10 +10,10 @@ enum vmh_phase { VMH_PHASE_IDLE, VMH_PHASE_BOOT, VMH_PHASE_LOAD, VMH_PHASE_CALL,
 /* Guarded by the VM's life lock. */
 typedef struct vmh_phase_state {
     enum vmh_phase which;
-    int64_t generation;         /* even while idle */
-    vmh_call *call;             /* phase CALL; the worker's reference */
+    int64_t generation; /* even while idle */
+    vmh_call *call;     /* phase CALL; the worker's reference */
     int64_t deadline_ns, start_ns, cpu_limit_ns, cpu_start_ns;
-    int64_t end_starved_ns;     /* phase END: what its thread had waited for a core when it began */
+    int64_t end_starved_ns; /* phase END: what its thread had waited for a core when it began */
 } vmh_phase_state;
 
 const char *vmh_phase_name(enum vmh_phase phase);

@@ -6,12 +6,12 @@
 #include "lanes/vm.h"
 
 typedef struct vmh_stop {
-    atomic_bool under_way;      /* vmh_vm_stopping */
-    atomic_int pending_out;     /* pending calls added and not run yet */
-    int fd;                     /* eventfd, readable while under way; never changes */
+    atomic_bool under_way;  /* vmh_vm_stopping */
+    atomic_int pending_out; /* pending calls added and not run yet */
+    int fd;                 /* eventfd, readable while under way; never changes */
 
     /* guarded by the VM's life lock */
-    int64_t generation;         /* of the phase that it is for */
+    int64_t generation; /* of the phase that it is for */
     enum vmh_kind kind;
     int64_t since_ns, next_inject_ns, inject_gap_ns;
     bool delivered;
@@ -19,12 +19,12 @@ typedef struct vmh_stop {
     int parked_after;           /* injections left before a quarantined VM is parked */
     const char *quarantined_in; /* phase name; NULL: it was not given up */
 
-    PyObject *error;            /* what is injected; one reference, from the boot to the last part of the end */
+    PyObject *error; /* what is injected; one reference, from the boot to the last part of the end */
 } vmh_stop;
 
 /* An idle VM was asked to do something, and has not begun. Guarded by the VM's life lock. */
 typedef struct vmh_asked {
-    int64_t seen_ns;            /* when the warden first saw it; 0: it was not asked */
+    int64_t seen_ns; /* when the warden first saw it; 0: it was not asked */
     int64_t generation, handed_ns;
 } vmh_asked;
 

@@ -19,13 +19,18 @@ typedef struct vmh_threads {
     clockid_t cpu_clock;        /* of its own; valid while cpu_clock_valid */
     pid_t tid;                  /* likewise */
     atomic_bool cpu_clock_valid;
-    atomic_llong cpu_ns_final;  /* when its own thread is gone */
+    atomic_llong cpu_ns_final; /* when its own thread is gone */
 
     /* guarded by the VM's life lock */
-    vmh_starvation starvation;  /* of its own, while it is stopped */
-    struct { bool used; clockid_t clock; pid_t tid; vmh_starvation starvation; } guests[VMH_GUEST_THREADS_MOST];
-    int64_t ended_cpu_ns;       /* of the guest's that ended */
-    int count;                  /* of the guest's */
+    vmh_starvation starvation; /* of its own, while it is stopped */
+    struct {
+        bool used;
+        clockid_t clock;
+        pid_t tid;
+        vmh_starvation starvation;
+    } guests[VMH_GUEST_THREADS_MOST];
+    int64_t ended_cpu_ns; /* of the guest's that ended */
+    int count;            /* of the guest's */
 } vmh_threads;
 
 #endif

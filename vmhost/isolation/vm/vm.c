@@ -1,9 +1,10 @@
-/* The thread of a VM: boots the interpreter, serves calls from its lane, ends it; and the stops that the warden sends it.
+/* The thread of a VM: boots the interpreter, serves calls from its lane, ends it; and the stops that the warden sends
+ * it.
  *
- * Stopping. A stop is meant for one generation of the VM: one boot, load, call or ending. The warden adds a pending call; it
- * runs on some thread of that interpreter, under its GIL, finds out whether the generation still lasts, and only then injects
- * the exception into the interpreter's threads. A phase ends by raising the generation under the same GIL, so an exception is
- * never injected for a phase that is over, and one that was injected in time is taken back.
+ * Stopping. A stop is meant for one generation of the VM: one boot, load, call or ending. The warden adds a pending
+ * call; it runs on some thread of that interpreter, under its GIL, finds out whether the generation still lasts, and
+ * only then injects the exception into the interpreter's threads. A phase ends by raising the generation under the same
+ * GIL, so an exception is never injected for a phase that is over, and one that was injected in time is taken back.
  */
 #include "vm/vm_private.h"
 
@@ -27,14 +28,16 @@
 #include "lanes/warden_vm.h"
 #include "wire/wire.h"
 
-/* However busy the machine is, a VM that does not unwind is given up: its grace is put off by this at most. Its caller never waits for that. */
+/* However busy the machine is, a VM that does not unwind is given up: its grace is put off by this at most. Its caller
+ * never waits for that. */
 #define STARVED_MOST_NS INT64_C(5000000000)
-/* A quarter of its grace is what a VM must have had cores for, by then, to be given up: a stop that is heard unwinds within milliseconds. */
+/* A quarter of its grace is what a VM must have had cores for, by then, to be given up: a stop that is heard unwinds
+ * within milliseconds. */
 static bool had_its_grace(int64_t grace_ns, int64_t starved_ns) { return starved_ns < grace_ns - grace_ns / 4; }
 
 static _Thread_local vmh_vm *current_vm __attribute__((tls_model("initial-exec")));
 static atomic_ullong next_id = 1;
-static atomic_int thread_total;         /* VM threads that exist */
+static atomic_int thread_total; /* VM threads that exist */
 static atomic_bool ending_all;
 
 vmh_vm *vmh_current(void) { return current_vm; }
@@ -54,7 +57,7 @@ void vmh_vm_engine_keep(vmh_vm *vm, struct vme_context *context)
 {
     vmh_mutex_lock(&vm->life);
     atomic_store(&vm->engine, context);
-    vmh_engine_stop(context, atomic_load(&vm->stop.under_way));       /* a stop may have come first */
+    vmh_engine_stop(context, atomic_load(&vm->stop.under_way)); /* a stop may have come first */
     vmh_mutex_unlock(&vm->life);
 }
 
@@ -72,12 +75,12 @@ const char *vmh_phase_name(enum vmh_phase phase)
     return names[phase];
 }
 
-/* ---- life of the structure ---------------------------------------------------------------------------------------- */
+/* ---- life of the structure ---- */
 
 static void on_soft(void *context)
 {
     (void)context;
-    vmh_warden_arm(0);      /* allocators call this: waking the warden is all that may happen here */
+    vmh_warden_arm(0); /* allocators call this: waking the warden is all that may happen here */
 }
 
 vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events)
@@ -113,7 +116,7 @@ vmh_vm *vmh_vm_new(vmh_image *system, vmh_events *events)
     vmh_warden_add_vm(vm);
     return vm;
 failed:;
-    int error = vm->memory.meter == NULL ? ENOMEM : errno;     /* of the descriptor: none is left, say */
+    int error = vm->memory.meter == NULL ? ENOMEM : errno; /* of the descriptor: none is left, say */
     if (vm->memory.meter != NULL)
         vmh_meter_unref(vm->memory.meter);
     free(vm);
@@ -178,7 +181,7 @@ void vmh_vm_post(vmh_vm *vm, vmh_event *event)
         vmh_vm_unref(vm);
 }
 
-/* ---- CPU ---------------------------------------------------------------------------------------------------------- */
+/* ---- CPU ---- */
 
 static int64_t clock_ns(clockid_t clock)
 {
@@ -191,8 +194,8 @@ static int64_t cpu_ns_locked(vmh_vm *vm)
 {
     if (!atomic_load(&vm->threads.cpu_clock_valid))
         return atomic_load(&vm->threads.cpu_ns_final);
-    int64_t sum = clock_ns(vm->threads.cpu_clock) + vm->threads.ended_cpu_ns
-        + atomic_load(&vm->memory.meter->helper_cpu_ns);
+    int64_t sum =
+        clock_ns(vm->threads.cpu_clock) + vm->threads.ended_cpu_ns + atomic_load(&vm->memory.meter->helper_cpu_ns);
     for (int i = 0; vm->threads.count > 0 && i < VMH_GUEST_THREADS_MOST; i++)
         if (vm->threads.guests[i].used)
             sum += clock_ns(vm->threads.guests[i].clock);
@@ -207,8 +210,9 @@ int64_t vmh_vm_cpu_ns(vmh_vm *vm)
     return sum;
 }
 
-/* Life lock held. What its threads waited for cores since the first look of this `round`, the one that waited longest: a thread that
- * unwinds may wait for another's GIL, and that one for a core. Grace is put off by as much, not without end. */
+/* Life lock held. What its threads waited for cores since the first look of this `round`, the one that waited longest:
+ * a thread that unwinds may wait for another's GIL, and that one for a core. Grace is put off by as much, not without
+ * end. */
 static int64_t starved_ns_locked(vmh_vm *vm, int64_t round, int64_t now)
 {
     int64_t longest = 0;
@@ -216,7 +220,8 @@ static int64_t starved_ns_locked(vmh_vm *vm, int64_t round, int64_t now)
         longest = vmh_starved_ns(&vm->threads.starvation, round, vm->threads.tid, now);
     for (int i = 0; vm->threads.count > 0 && i < VMH_GUEST_THREADS_MOST; i++) {
         int64_t starved = !vm->threads.guests[i].used ? 0
-            : vmh_starved_ns(&vm->threads.guests[i].starvation, round, vm->threads.guests[i].tid, now);
+                                                      : vmh_starved_ns(&vm->threads.guests[i].starvation, round,
+                                                                       vm->threads.guests[i].tid, now);
         longest = starved > longest ? starved : longest;
     }
     return longest < STARVED_MOST_NS ? longest : STARVED_MOST_NS;
@@ -260,14 +265,14 @@ int vmh_thread_count(vmh_vm *vm)
     return count;
 }
 
-/* ---- phases and stops --------------------------------------------------------------------------------------------- */
+/* ---- phases and stops ---- */
 
 /* Nobody waits for what a VM loads any more: it was retired, or its lane is to stop. */
 static bool loads_in_vain(vmh_vm *vm)
 {
     vmh_lane *lane = atomic_load(&vm->work.lane);
     return vm->phase.which == VMH_PHASE_LOAD
-        && (atomic_load(&vm->work.retire) || (lane != NULL && atomic_load(&lane->stop)));
+           && (atomic_load(&vm->work.retire) || (lane != NULL && atomic_load(&lane->stop)));
 }
 
 void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t deadline_ns, int64_t cpu_limit_ns)
@@ -292,7 +297,7 @@ void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t d
     if (call != NULL) {
         call->started_ns = now;
         if (atomic_load(&call->stop) || atomic_load(&call->lane->stop))
-            deadline_ns = 0;    /* asked to stop before it began: look at once */
+            deadline_ns = 0; /* asked to stop before it began: look at once */
     }
     int64_t cpu = vmh_after_ns(now, cpu_limit_ns);
     int64_t when = deadline_ns < cpu ? deadline_ns : cpu;
@@ -315,13 +320,12 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
         atomic_store(&vm->stop.under_way, false);
         vmh_engine_stop(atomic_load(&vm->engine), false);
         uint64_t count;
-        while (read(vm->stop.fd, &count, sizeof count) > 0) {
-        }
+        while (read(vm->stop.fd, &count, sizeof count) > 0) {}
     }
     bool let_go = vm->stop.quarantined_in != NULL || vm->stop.answered_for;
     vmh_mutex_unlock(&vm->life);
     if (let_go)
-        vm->work.doomed = true;      /* its lane, or its pool, has let go of it */
+        vm->work.doomed = true; /* its lane, or its pool, has let go of it */
     if (delivered) {
         /* what was injected and did not fire yet is taken back */
         PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
@@ -331,8 +335,8 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
     return delivered;
 }
 
-/* Sleeps for ever, holding the VM's GIL: what a quarantined VM that cannot be unwound ends in. It burns nothing and, being
- * inside a pending call, holds no lock of the process. */
+/* Sleeps for ever, holding the VM's GIL: what a quarantined VM that cannot be unwound ends in. It burns nothing and,
+ * being inside a pending call, holds no lock of the process. */
 static void park(void)
 {
     sigset_t all;
@@ -356,19 +360,19 @@ static int stop_pending(void *argument)
             spared[count] = vmh_compat_locks_import(ts);
     }
     if (count == 1)
-        spared[0] = false;      /* nobody else wants what it may leave taken */
+        spared[0] = false; /* nobody else wants what it may leave taken */
     vmh_mutex_lock(&vm->life);
-    bool now = vm->phase.which != VMH_PHASE_IDLE && vm->stop.generation == vm->phase.generation
-        && vm->interpreter.stoppable;
+    bool now =
+        vm->phase.which != VMH_PHASE_IDLE && vm->stop.generation == vm->phase.generation && vm->interpreter.stoppable;
     bool give_up = now && vm->stop.quarantined_in != NULL && vm->stop.parked_after-- <= 0;
     if (fragile) {
-        vm->stop.inject_gap_ns = 1000000;        /* not now, but soon */
+        vm->stop.inject_gap_ns = 1000000; /* not now, but soon */
     } else if (now && !give_up) {
         count = 0;
         first = PyInterpreterState_ThreadHead(vm->interpreter.interp);
         for (PyThreadState *ts = first; ts != NULL; ts = PyThreadState_Next(ts), count++) {
             if (count < VMH_GUEST_THREADS_MOST && spared[count]) {
-                vm->stop.inject_gap_ns = 250000;     /* one that hardly leaves there has to be met outside */
+                vm->stop.inject_gap_ns = 250000; /* one that hardly leaves there has to be met outside */
             } else {
                 PyThreadState_SetAsyncExc(ts->thread_id, vm->stop.error);
                 vm->stop.delivered = true;
@@ -425,8 +429,8 @@ static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
         int64_t left = vm->phase.cpu_limit_ns - (cpu_ns_locked(vm) - vm->phase.cpu_start_ns);
         if (left <= 0)
             return VMH_CPU_LIMIT;
-        /* several threads may burn at once, the engine's among them: a part of what is left is when to look again, and a
-         * millisecond at least */
+        /* several threads may burn at once, the engine's among them: a part of what is left is when to look again, and
+         * a millisecond at least */
         int others = vm->threads.count + (atomic_load(&vm->engine) != NULL);
         int64_t look = now + (others > 0 && left > 2000000 ? left / (1 + others) : left) + 50000;
         if (look < *next)
@@ -442,9 +446,9 @@ static void give_up(vmh_vm *vm, const char *where)
     atomic_store(&vm->state, VMH_VM_QUARANTINED);
 }
 
-/* Life lock held, phase IDLE. A VM that was told to end, or was handed a call, begins to at once, unless a thread that the guest left
- * behind keeps the GIL inside C code: no phase begins then, so no deadline of a phase ends it. True: it had the time of an
- * ending to begin, and is given up. */
+/* Life lock held, phase IDLE. A VM that was told to end, or was handed a call, begins to at once, unless a thread that
+ * the guest left behind keeps the GIL inside C code: no phase begins then, so no deadline of a phase ends it. True: it
+ * had the time of an ending to begin, and is given up. */
 static bool does_not_begin(vmh_vm *vm, int64_t now, int64_t handed_ns, int64_t *next)
 {
     bool asked = handed_ns != 0 || atomic_load(&vm->work.retire);
@@ -471,12 +475,14 @@ static bool does_not_begin(vmh_vm *vm, int64_t now, int64_t handed_ns, int64_t *
     return false;
 }
 
-/* Life lock held, by the warden. A thread of `vm` stands still for ever, and with it every other thread of it that wants its GIL. The call
- * that it held, to be ended; one that waits while nothing was loaded yet is taken for it, as loading would end like this again. */
+/* Life lock held, by the warden. A thread of `vm` stands still for ever, and with it every other thread of it that
+ * wants its GIL. The call that it held, to be ended; one that waits while nothing was loaded yet is taken for it, as
+ * loading would end like this again. */
 static vmh_call *give_up_lost(vmh_vm *vm)
 {
-    give_up(vm, vm->phase.which == VMH_PHASE_LOAD ? "stack overflow in load" : vm->phase.which == VMH_PHASE_END
-        ? "stack overflow in end" : "stack overflow in call");
+    give_up(vm, vm->phase.which == VMH_PHASE_LOAD  ? "stack overflow in load"
+                : vm->phase.which == VMH_PHASE_END ? "stack overflow in end"
+                                                   : "stack overflow in call");
     vm->interpreter.stoppable = false;
     /* nobody waits for it: not Py_Finalize, not a fork */
     vmh_compat_hide_interpreter(vm->interpreter.interp);
@@ -514,7 +520,8 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
         if (vm->stop.quarantined_in == NULL) {
             quarantined = true;
             stolen = give_up_lost(vm);
-            why = "its C stack overflowed, in a recursion that Python does not count (nested iterators, partials, generic aliases)";
+            why = "its C stack overflowed, in a recursion that Python does not count (nested iterators, partials, "
+                  "generic aliases)";
         }
         goto done;
     }
@@ -537,7 +544,7 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
             /* full already: readable, which is all that it is for */
         }
         inject(vm, now);
-        starved_ns_locked(vm, vm->phase.generation, now);     /* a look, for the next ones to tell what changed since */
+        starved_ns_locked(vm, vm->phase.generation, now); /* a look, for the next ones to tell what changed since */
     } else if (now >= vm->stop.next_inject_ns) {
         inject(vm, now);
         starved_ns_locked(vm, vm->phase.generation, now);
@@ -546,7 +553,8 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
     if (vm->stop.quarantined_in == NULL) {
         int64_t over = vmh_after_ns(vm->stop.since_ns, vm->limits.grace_ns);
         if (now >= over) {
-            /* the caller is answered now, in any case; only the VM may have more time, when it had no core to unwind on */
+            /* the caller is answered now, in any case; only the VM may have more time, when it had no core to unwind on
+             */
             int64_t starved = starved_ns_locked(vm, vm->phase.generation, now);
             if (!had_its_grace(vm->limits.grace_ns, starved))
                 over = vmh_after_ns(over, starved);
@@ -568,20 +576,20 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
     }
 done:
     vmh_mutex_unlock(&vm->life);
-    if (stolen != NULL) {       /* its caller first: both it and the service thread want the main GIL next */
+    if (stolen != NULL) { /* its caller first: both it and the service thread want the main GIL next */
         atomic_fetch_add(&vm->counters.errors, 1);
         if (why != NULL && !vmh_wire_text(&stolen->reply, why))
-            vmh_blob_clear(&stolen->reply);     /* without memory for it, the error goes without its message */
+            vmh_blob_clear(&stolen->reply); /* without memory for it, the error goes without its message */
         vmh_call_finish(stolen, stolen_kind);
         vmh_call_unref(stolen);
     }
     if (quarantined) {
         if (lane != NULL)
             vmh_lane_detach(lane, &vm->work.worker);
-        vmh_worker_poke(&vm->work.worker);       /* should it ever wait for work again, it finds itself given up */
+        vmh_worker_poke(&vm->work.worker); /* should it ever wait for work again, it finds itself given up */
         vmh_vm_post(vm, &vm->events.quarantined);
     } else if (stolen != NULL) {
-        vmh_vm_post(vm, &vm->events.stopped);    /* it takes no more calls: another VM may */
+        vmh_vm_post(vm, &vm->events.stopped); /* it takes no more calls: another VM may */
     }
     return next;
 }
@@ -629,7 +637,7 @@ int vmh_vm_threads(bool only_lively)
     return count - quarantined;
 }
 
-/* ---- the thread --------------------------------------------------------------------------------------------------- */
+/* ---- the thread ---- */
 
 static bool boot(vmh_vm *vm)
 {
@@ -688,8 +696,8 @@ static bool given_up(vmh_vm *vm)
     return yes;
 }
 
-/* Lets the threads that were told to stop do so: the phase END goes on, so they are told again and again, until they are gone or
- * the VM is quarantined. A thread that left vmhost's count may still be on its way out of CPython. */
+/* Lets the threads that were told to stop do so: the phase END goes on, so they are told again and again, until they
+ * are gone or the VM is quarantined. A thread that left vmhost's count may still be on its way out of CPython. */
 static bool wait_for_threads(vmh_vm *vm)
 {
     bool gone;
@@ -701,8 +709,8 @@ static bool wait_for_threads(vmh_vm *vm)
     return gone;
 }
 
-/* Runs inside Py_EndInterpreter, when the modules are gone and hardly a finaliser is left: from here on the interpreter's own
- * structures are taken down, and no stop may touch them. */
+/* Runs inside Py_EndInterpreter, when the modules are gone and hardly a finaliser is left: from here on the
+ * interpreter's own structures are taken down, and no stop may touch them. */
 static void beyond_stopping(PyObject *capsule)
 {
     vmh_vm *vm = PyCapsule_GetPointer(capsule, NULL);
@@ -717,8 +725,8 @@ static void beyond_stopping(PyObject *capsule)
         park();
 }
 
-/* False: threads are left, so the VM must not be ended. All of it is one phase with a deadline: exit handlers, threads and
- * finalisers are stopped like a call, and a VM whose end hangs is quarantined. */
+/* False: threads are left, so the VM must not be ended. All of it is one phase with a deadline: exit handlers, threads
+ * and finalisers are stopped like a call, and a VM whose end hangs is quarantined. */
 static bool end(vmh_vm *vm)
 {
     /* the ending has no memory limit: finalisers of a full VM must be able to run */
@@ -795,7 +803,7 @@ static void serve(vmh_vm *vm)
     }
     if (lane != NULL)
         vmh_lane_detach(lane, &vm->work.worker);
-    else if (atomic_load(&vm->work.lane) != NULL) {     /* attached and retired at once: count it in and out */
+    else if (atomic_load(&vm->work.lane) != NULL) { /* attached and retired at once: count it in and out */
         vmh_lane_attach(atomic_load(&vm->work.lane), &vm->work.worker);
         vmh_lane_detach(atomic_load(&vm->work.lane), &vm->work.worker);
     }
@@ -829,7 +837,7 @@ static void *run(void *argument)
     }
     if (atomic_load(&vm->state) != VMH_VM_QUARANTINED)
         atomic_store(&vm->state, VMH_VM_ENDING);
-    vmh_urgency_set(VMH_PATIENT);       /* all answers are given: those who waited for one run first */
+    vmh_urgency_set(VMH_PATIENT); /* all answers are given: those who waited for one run first */
     if (!end(vm)) {
         vmh_mutex_lock(&vm->life);
         bool first = vm->stop.quarantined_in == NULL;
@@ -838,7 +846,7 @@ static void *run(void *argument)
         vmh_mutex_unlock(&vm->life);
         if (first)
             vmh_vm_post(vm, &vm->events.quarantined);
-        PyEval_SaveThread();        /* its threads run on; this one waits for ever */
+        PyEval_SaveThread(); /* its threads run on; this one waits for ever */
         park();
     }
 gone:

@@ -14,7 +14,13 @@
 #include "wire/wire.h"
 
 enum vmh_vm_state {
-    VMH_VM_BOOTING, VMH_VM_READY, VMH_VM_SERVING, VMH_VM_ENDING, VMH_VM_ENDED, VMH_VM_FAILED, VMH_VM_QUARANTINED,
+    VMH_VM_BOOTING,
+    VMH_VM_READY,
+    VMH_VM_SERVING,
+    VMH_VM_ENDING,
+    VMH_VM_ENDED,
+    VMH_VM_FAILED,
+    VMH_VM_QUARANTINED,
 };
 
 /* Set before the thread starts, then never changed. */
@@ -30,18 +36,18 @@ typedef struct vmh_vm_counters {
 
 /* What it tells the host. */
 typedef struct vmh_vm_events {
-    vmh_events *queue;          /* one reference; never changes */
+    vmh_events *queue; /* one reference; never changes */
     vmh_event ready, end, quarantined, stopped, log;
 } vmh_vm_events;
 
 /* What it serves. */
 typedef struct vmh_vm_work {
     vmh_worker worker;
-    _Atomic(vmh_lane *) lane;   /* one reference; set once, by attach */
-    _Atomic(vmh_call *) call;   /* that its thread has taken and not ended; the worker's reference */
+    _Atomic(vmh_lane *) lane; /* one reference; set once, by attach */
+    _Atomic(vmh_call *) call; /* that its thread has taken and not ended; the worker's reference */
     atomic_bool retire;
-    enum vmh_kind load_kind;    /* of its own thread: why it could not load its task; OK: it could */
-    bool doomed;                /* of its own thread: a stop was delivered, so it retires */
+    enum vmh_kind load_kind; /* of its own thread: why it could not load its task; OK: it could */
+    bool doomed;             /* of its own thread: a stop was delivered, so it retires */
 } vmh_vm_work;
 
 /* Guarded by the life lock, but `tstate`. */
@@ -57,14 +63,14 @@ typedef struct vmh_vm_interpreter {
 struct vmh_vm {
     atomic_int refs;
     uint64_t id;
-    atomic_int state;           /* enum vmh_vm_state */
-    vmh_image *system;          /* one reference; never changes */
+    atomic_int state;  /* enum vmh_vm_state */
+    vmh_image *system; /* one reference; never changes */
     vmh_vm_limits limits;
     vmh_vm_work work;
     vmh_vm_events events;
     vmh_vm_counters counters;
     vmh_allowance memory;
-    _Atomic(struct vme_context *) engine;   /* once it has loaded the engine; one reference, dropped with the VM */
+    _Atomic(struct vme_context *) engine; /* once it has loaded the engine; one reference, dropped with the VM */
     vmh_values values;
     vmh_log log;
     vmh_guest guest;
@@ -76,11 +82,11 @@ struct vmh_vm {
     vmh_stop stop;
     vmh_asked asked;
     vmh_threads threads;
-    vmh_host_call *host_call;   /* that a guest thread waits for; borrowed; guarded by life */
+    vmh_host_call *host_call; /* that a guest thread waits for; borrowed; guarded by life */
 
-    char failure[512];          /* why it could not boot */
-    void *wrapper;              /* Python object of the main interpreter, borrowed; NULL when it is gone */
-    struct vmh_vm *next_vm, **link;     /* the warden's list */
+    char failure[512];              /* why it could not boot */
+    void *wrapper;                  /* Python object of the main interpreter, borrowed; NULL when it is gone */
+    struct vmh_vm *next_vm, **link; /* the warden's list */
 };
 
 /* NULL: errno says why. */
@@ -95,7 +101,7 @@ int64_t vmh_vm_cpu_ns(vmh_vm *vm);
 void vmh_vm_post(vmh_vm *vm, vmh_event *event);
 /* From now on every call and boot is stopped and every VM ends: the process exits. */
 void vmh_vm_end_all(void);
-int vmh_vm_threads(bool only_lively);       /* VM threads that exist; only_lively: those not quarantined */
+int vmh_vm_threads(bool only_lively); /* VM threads that exist; only_lively: those not quarantined */
 
 /* The warden's look: starts, repeats and escalates stops; when to look again. */
 int64_t vmh_vm_check(vmh_vm *vm, int64_t now_ns);

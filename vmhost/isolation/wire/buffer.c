@@ -5,7 +5,7 @@
 
 typedef struct {
     PyObject_HEAD
-    vmh_storage *storage;       /* one reference */
+    vmh_storage *storage; /* one reference */
     vmh_view view;
     Py_ssize_t shape[VMH_DIMENSIONS_MOST], strides[VMH_DIMENSIONS_MOST];
 } buffer;
@@ -36,9 +36,27 @@ const vmh_view *vmh_buffer_view(PyObject *self) { return &((buffer *)self)->view
 
 static int item_size(const char *format)
 {
-    static const struct { char code; int size; } sizes[] = {
-        {'?', 1}, {'b', 1}, {'B', 1}, {'c', 1}, {'h', 2}, {'H', 2}, {'e', 2}, {'i', 4}, {'I', 4}, {'f', 4},
-        {'l', sizeof(long)}, {'L', sizeof(long)}, {'q', 8}, {'Q', 8}, {'n', sizeof(size_t)}, {'N', sizeof(size_t)}, {'d', 8},
+    static const struct {
+        char code;
+        int size;
+    } sizes[] = {
+        {'?', 1},
+        {'b', 1},
+        {'B', 1},
+        {'c', 1},
+        {'h', 2},
+        {'H', 2},
+        {'e', 2},
+        {'i', 4},
+        {'I', 4},
+        {'f', 4},
+        {'l', sizeof(long)},
+        {'L', sizeof(long)},
+        {'q', 8},
+        {'Q', 8},
+        {'n', sizeof(size_t)},
+        {'N', sizeof(size_t)},
+        {'d', 8},
     };
     if (format[0] == '@')
         format++;
@@ -56,7 +74,8 @@ static Py_ssize_t describe(vmh_view *view, const char *format, int dimensions, c
     memset(view, 0, sizeof *view);
     int size = strlen(format) < sizeof view->format ? item_size(format) : 0;
     if (size == 0) {
-        PyErr_Format(PyExc_ValueError, "items of format '%s' cannot cross; numbers and bool of native order can", format);
+        PyErr_Format(PyExc_ValueError, "items of format '%s' cannot cross; numbers and bool of native order can",
+                     format);
         return -1;
     }
     if (dimensions > VMH_DIMENSIONS_MOST) {
@@ -94,15 +113,18 @@ int vmh_buffer_from_object(PyObject *object, vmh_vm *vm, vmh_storage **storage, 
         return -1;
     }
     if (!PyBuffer_IsContiguous(source, 'C')) {
-        PyErr_Format(PyExc_ValueError, "the memory of this `%s` is not contiguous; make it so (numpy.ascontiguousarray) before "
-                     "it crosses", Py_TYPE(object)->tp_name);
+        PyErr_Format(PyExc_ValueError,
+                     "the memory of this `%s` is not contiguous; make it so (numpy.ascontiguousarray) before "
+                     "it crosses",
+                     Py_TYPE(object)->tp_name);
         goto failed;
     }
     Py_ssize_t size = describe(view, source->format == NULL ? "B" : source->format, source->ndim, source->shape);
     if (size < 0)
         goto failed;
     if (size != source->len || view->item_size != source->itemsize) {
-        PyErr_Format(PyExc_ValueError, "the buffer of this `%s` has %zd bytes in items of %zd, where its shape and format make %zd of %d",
+        PyErr_Format(PyExc_ValueError,
+                     "the buffer of this `%s` has %zd bytes in items of %zd, where its shape and format make %zd of %d",
                      Py_TYPE(object)->tp_name, source->len, source->itemsize, size, (int)view->item_size);
         goto failed;
     }
@@ -297,8 +319,9 @@ static PyGetSetDef buffer_getset[] = {
 };
 
 static PyType_Slot buffer_slots[] = {
-    {Py_tp_doc, (void *)PyDoc_STR("Buffer(shape, format='B')\n--\n\nZeroed memory of the process that crosses walls without a "
-                          "copy; use memoryview(buffer). Writable until it crossed.")},
+    {Py_tp_doc,
+     (void *)PyDoc_STR("Buffer(shape, format='B')\n--\n\nZeroed memory of the process that crosses walls without a "
+                       "copy; use memoryview(buffer). Writable until it crossed.")},
     {Py_tp_new, buffer_make},
     {Py_tp_dealloc, buffer_dealloc},
     {Py_tp_repr, buffer_repr},
@@ -316,7 +339,4 @@ static PyType_Spec buffer_spec = {
     .slots = buffer_slots,
 };
 
-PyTypeObject *vmh_buffer_type_new(void)
-{
-    return (PyTypeObject *)PyType_FromSpec(&buffer_spec);
-}
+PyTypeObject *vmh_buffer_type_new(void) { return (PyTypeObject *)PyType_FromSpec(&buffer_spec); }

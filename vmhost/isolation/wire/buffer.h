@@ -1,4 +1,5 @@
-/* Buffer: the object, in every interpreter, over storage that crosses walls: a read-only memoryview with shape and format. */
+/* Buffer: the object, in every interpreter, over storage that crosses walls: a read-only memoryview with shape and
+ * format. */
 #ifndef VMH_BUFFER_H
 #define VMH_BUFFER_H
 
@@ -10,10 +11,11 @@ enum { VMH_DIMENSIONS_MOST = 16 };
 
 /* A C-contiguous view on the whole of a storage. */
 typedef struct vmh_view {
-    char format[8];             /* struct module's, native, one item: "B", "f", "d", "q", "?", … */
+    char format[8]; /* struct module's, native, one item: "B", "f", "d", "q", "?", … */
     int32_t dimensions;
-    int32_t item_size;          /* bytes */
-    bool is_array;              /* of an array (NumPy's, say), not of plain memory: where the engine is loaded it arrives as its array */
+    int32_t item_size; /* bytes */
+    bool is_array;     /* of an array (NumPy's, say), not of plain memory: where the engine is loaded it arrives as its
+                          array */
     int64_t shape[VMH_DIMENSIONS_MOST];
 } vmh_view;
 
@@ -21,10 +23,11 @@ typedef struct vmh_view {
  * writable until they cross. */
 PyTypeObject *vmh_buffer_type_new(void);
 PyObject *vmh_buffer_new(PyTypeObject *type, vmh_storage *storage, const vmh_view *view);
-vmh_storage *vmh_buffer_storage(PyObject *buffer);      /* borrowed */
+vmh_storage *vmh_buffer_storage(PyObject *buffer); /* borrowed */
 const vmh_view *vmh_buffer_view(PyObject *buffer);
 
-/* Storage for any object with a C-contiguous buffer: lent on the host (vm NULL), copied in a VM. -1: an error is set. */
+/* Storage for any object with a C-contiguous buffer: lent on the host (vm NULL), copied in a VM. -1: an error is set.
+ */
 int vmh_buffer_from_object(PyObject *object, vmh_vm *vm, vmh_storage **storage, vmh_view *view);
 
 /* `data` of `owner`, which the storage keeps alive. Host only; NULL: an error is set. */

@@ -18,7 +18,8 @@ int vmh_engine_attach(uintptr_t table, const char *path)
 {
     const struct vme_api *offered = (const struct vme_api *)table, *known = atomic_load(&engine);
     if (offered == NULL || offered->abi != VME_ABI || offered->size != sizeof *offered) {
-        PyErr_SetString(PyExc_ImportError, "the engine was built from other sources than this core; build both again (`make build`)");
+        PyErr_SetString(PyExc_ImportError,
+                        "the engine was built from other sources than this core; build both again (`make build`)");
         return -1;
     }
     if (known != NULL) {
@@ -28,7 +29,8 @@ int vmh_engine_attach(uintptr_t table, const char *path)
         return -1;
     }
     if (strlen(path) >= sizeof module_path) {
-        PyErr_Format(PyExc_ImportError, "the path of vmhost.engine._array is longer than %zu bytes", sizeof module_path - 1);
+        PyErr_Format(PyExc_ImportError, "the path of vmhost.engine._array is longer than %zu bytes",
+                     sizeof module_path - 1);
         return -1;
     }
     strcpy(module_path, path);
@@ -98,7 +100,7 @@ static int visit_models(int (*each)(const char *name, void *argument), void *arg
 
 static const struct vme_python_models models = {.find = find_model, .visit = visit_models};
 
-/* ---- a VM's context ------------------------------------------------------------------------------------------------ */
+/* ---- a VM's context ---- */
 
 static bool account_charge(void *meter, size_t bytes)
 {
@@ -156,10 +158,14 @@ int vmh_engine_enter(vmh_vm *vm)
     }
     PyObject *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
     PyObject *capsule = PyCapsule_New(vmh_vm_engine(vm), VME_CONTEXT_CAPSULE, NULL);
-    PyObject *breathe = dict == NULL ? NULL : vmh_dict_get(dict, "vmhost.breathe");     /* borrowed */
+    PyObject *breathe = dict == NULL ? NULL : vmh_dict_get(dict, "vmhost.breathe"); /* borrowed */
     PyObject *finder = PyCapsule_New((void *)&models, VME_MODELS_CAPSULE, NULL);
-    int rc = capsule == NULL || breathe == NULL || finder == NULL || PyDict_SetItemString(dict, VME_CONTEXT_CAPSULE, capsule) < 0
-             || PyDict_SetItemString(dict, VME_MODELS_CAPSULE, finder) < 0 || PyDict_SetItemString(dict, VME_BREATHE, breathe) < 0 ? -1 : 0;
+    int rc = capsule == NULL || breathe == NULL || finder == NULL
+                     || PyDict_SetItemString(dict, VME_CONTEXT_CAPSULE, capsule) < 0
+                     || PyDict_SetItemString(dict, VME_MODELS_CAPSULE, finder) < 0
+                     || PyDict_SetItemString(dict, VME_BREATHE, breathe) < 0
+                 ? -1
+                 : 0;
     Py_XDECREF(capsule);
     Py_XDECREF(finder);
     if (rc < 0 && !PyErr_Occurred())
@@ -185,7 +191,7 @@ void vmh_engine_leave(vme_context *context)
         atomic_load(&engine)->context_unref(context);
 }
 
-/* ---- arrays across the wall ---------------------------------------------------------------------------------------- */
+/* ---- arrays across the wall ---- */
 
 const struct vme_python_api *vmh_engine_arrays(void)
 {
@@ -244,7 +250,8 @@ static const struct vme_python_api *arrays_loaded(void)
     return arrays;
 }
 
-PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, const int64_t *shape, const int64_t *strides)
+PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, const int64_t *shape,
+                         const int64_t *strides)
 {
     const struct vme_api *api = atomic_load(&engine);
     if (api == NULL) {
@@ -259,19 +266,31 @@ PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, con
     if (storage->drop == drop_buffer) {
         if (api->buffer_share(own, storage->held, &buffer) != VME_OK)
             return PyErr_NoMemory();
-    } else if (api->buffer_wrap(own, storage->data, storage->size, false, vmh_storage_ref(storage), drop_storage, &buffer) != VME_OK) {
+    } else if (api->buffer_wrap(own, storage->data, storage->size, false, vmh_storage_ref(storage), drop_storage,
+                                &buffer)
+               != VME_OK) {
         vmh_storage_unref(storage);
         return PyErr_NoMemory();
     }
-    PyObject *array = arrays->array_from_buffer(arrays->module, buffer, description->dtype, description->rank, shape, strides,
-                                                (size_t)description->offset);
+    PyObject *array = arrays->array_from_buffer(arrays->module, buffer, description->dtype, description->rank, shape,
+                                                strides, (size_t)description->offset);
     api->buffer_unref(buffer);
     return array;
 }
 
 /* ---- numbers across the wall */
-#define NUMBER(type, make) { type number; memcpy(&number, element, sizeof number); return make(number); }
-#define PARTS(type) { type parts[2]; memcpy(parts, element, sizeof parts); return PyComplex_FromDoubles(parts[0], parts[1]); }
+#define NUMBER(type, make) \
+    { \
+        type number; \
+        memcpy(&number, element, sizeof number); \
+        return make(number); \
+    }
+#define PARTS(type) \
+    { \
+        type parts[2]; \
+        memcpy(parts, element, sizeof parts); \
+        return PyComplex_FromDoubles(parts[0], parts[1]); \
+    }
 
 static PyObject *python_number(int dtype, const char *element)
 {

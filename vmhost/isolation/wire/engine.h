@@ -1,7 +1,9 @@
-/* The tensor engine on both sides of the wall. This core does not link the engine: the host hands it the engine's table once.
+/* The tensor engine on both sides of the wall. This core does not link the engine: the host hands it the engine's table
+ * once.
  *
- * A VM that loads vmhost.engine._array gets a context first: its meter pays for the arrays, its CPU clock for helper threads, and a stop of
- * the VM stops the engine's work for it. Arrays cross as references to their buffers, frozen from then on.
+ * A VM that loads vmhost.engine._array gets a context first: its meter pays for the arrays, its CPU clock for helper
+ * threads, and a stop of the VM stops the engine's work for it. Arrays cross as references to their buffers, frozen
+ * from then on.
  */
 #ifndef VMH_ENGINE_H
 #define VMH_ENGINE_H
@@ -12,15 +14,18 @@
 
 struct vme_context;
 
-/* Main interpreter. `module_path`: the file of vmhost.engine._array. -1: an error is set (another table, another version). */
+/* Main interpreter. `module_path`: the file of vmhost.engine._array. -1: an error is set (another table, another
+ * version). */
 int vmh_engine_attach(uintptr_t table, const char *module_path);
 /* The file of the native module `name` when it is one of the engine's and the engine is attached; else NULL. */
 const char *vmh_engine_module(const char *name);
 
-/* Keeps the engine's model at this address, as `name`, for the VMs of the image's task. -1: no memory, 1: the name is there already. */
+/* Keeps the engine's model at this address, as `name`, for the VMs of the image's task. -1: no memory, 1: the name is
+ * there already. */
 int vmh_engine_hold_model(struct vmh_image *image, const char *name, uintptr_t model);
 
-/* In a VM, before vmhost.engine._array is made: its context, left where the module looks for it. -1: an error is set. */
+/* In a VM, before vmhost.engine._array is made: its context, left where the module looks for it. -1: an error is set.
+ */
 int vmh_engine_enter(vmh_vm *vm);
 /* What follows is about a VM's context; NULL: it has not loaded the engine, and nothing happens.
  * Any thread: work in progress ends soon / may go on from now. */
@@ -40,24 +45,26 @@ const struct vme_python_api *vmh_engine_arrays(void);
 
 /* An array as it crosses, without its shape and strides (`rank` of each follow). */
 typedef struct vmh_array {
-    uint32_t storage;           /* its place among the message's storages */
+    uint32_t storage; /* its place among the message's storages */
     int32_t dtype, rank;
-    int64_t offset;             /* bytes from the storage's start to the first element */
+    int64_t offset; /* bytes from the storage's start to the first element */
 } vmh_array;
 
-/* A storage that holds the array's buffer (frozen now), and its description. `crosses` is the array, or a copy where somebody may still
- * write it: a new reference, from which `shape` and `strides` borrow. -1: error set. */
+/* A storage that holds the array's buffer (frozen now), and its description. `crosses` is the array, or a copy where
+ * somebody may still write it: a new reference, from which `shape` and `strides` borrow. -1: error set. */
 int vmh_engine_put(PyObject *array, const struct vme_python_api *arrays, vmh_storage **storage, vmh_array *description,
                    const int64_t **shape, const int64_t **strides, PyObject **crosses);
 /* A new array on what a storage holds; strides NULL: C order. Loads vmhost.engine._array where it is not loaded yet. */
-PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, const int64_t *shape, const int64_t *strides);
+PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, const int64_t *shape,
+                         const int64_t *strides);
 /* The engine's number for an item format of the struct module; -1: none. */
 int vmh_engine_dtype(const char *format);
 
-/* A number of the engine's or of another library's (NumPy's scalars), as it crosses: by value, since nobody can write it. */
+/* A number of the engine's or of another library's (NumPy's scalars), as it crosses: by value, since nobody can write
+ * it. */
 typedef struct vmh_scalar {
     int32_t dtype;
-    bool foreign;               /* not the engine's: where that is not loaded, a Python number will do */
+    bool foreign; /* not the engine's: where that is not loaded, a Python number will do */
     char element[16];
 } vmh_scalar;
 

@@ -15,14 +15,14 @@ static size_t head(bool text) { return text ? sizeof(PyASCIIObject) : offsetof(P
 static bool is_large_text(PyObject *value)
 {
     return PyUnicode_CheckExact(value) && PyUnicode_IS_COMPACT_ASCII(value) && !PyUnicode_CHECK_INTERNED(value)
-        && PyUnicode_GET_LENGTH(value) >= VMH_LARGE_BYTES;
+           && PyUnicode_GET_LENGTH(value) >= VMH_LARGE_BYTES;
 }
 
 bool vmh_handover_fits(PyObject *value)
 {
     return works && Py_REFCNT(value) == 1
-        && ((PyBytes_CheckExact(value) && PyBytes_GET_SIZE(value) >= VMH_LARGE_BYTES) || is_large_text(value))
-        && vmh_memory_is_default();
+           && ((PyBytes_CheckExact(value) && PyBytes_GET_SIZE(value) >= VMH_LARGE_BYTES) || is_large_text(value))
+           && vmh_memory_is_default();
 }
 
 void *vmh_handover_take(PyObject *value)
@@ -30,7 +30,7 @@ void *vmh_handover_take(PyObject *value)
     vmh_memory_keep(value);
     Py_DECREF(value);
     if (vmh_memory_kept())
-        return value;       /* its address alone */
+        return value; /* its address alone */
     PyErr_SetString(PyExc_SystemError, "vmhost: memory of a large value was freed past the allocator hooks");
     return NULL;
 }
@@ -70,6 +70,6 @@ void vmh_handover_try(void)
 {
     if (!works && vmh_memory_is_default())
         works = try_one(PyBytes_FromStringAndSize(NULL, VMH_LARGE_BYTES), VMH_LARGE_BYTES, false)
-            && try_one(PyUnicode_New(VMH_LARGE_BYTES, 127), VMH_LARGE_BYTES, true);
+                && try_one(PyUnicode_New(VMH_LARGE_BYTES, 127), VMH_LARGE_BYTES, true);
     PyErr_Clear();
 }

@@ -10,21 +10,40 @@
 #include "wire/handover.h"
 #include "vme_python.h"
 
-/* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves. */
+/* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves.
+ */
 enum tag {
-    TAG_NONE, TAG_TRUE, TAG_FALSE, TAG_INT, TAG_BIG, TAG_FLOAT, TAG_COMPLEX, TAG_ASCII, TAG_STR, TAG_BYTES, TAG_LIST,
-    TAG_TUPLE, TAG_DICT, TAG_SET, TAG_BUFFER, TAG_LENT_BYTES, TAG_LENT_TEXT, TAG_GIVEN_BYTES,
-    TAG_GIVEN_TEXT, TAG_ARRAY, TAG_SCALAR,
+    TAG_NONE,
+    TAG_TRUE,
+    TAG_FALSE,
+    TAG_INT,
+    TAG_BIG,
+    TAG_FLOAT,
+    TAG_COMPLEX,
+    TAG_ASCII,
+    TAG_STR,
+    TAG_BYTES,
+    TAG_LIST,
+    TAG_TUPLE,
+    TAG_DICT,
+    TAG_SET,
+    TAG_BUFFER,
+    TAG_LENT_BYTES,
+    TAG_LENT_TEXT,
+    TAG_GIVEN_BYTES,
+    TAG_GIVEN_TEXT,
+    TAG_ARRAY,
+    TAG_SCALAR,
 };
 
-/* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library). STOP_LOOK: items
- * between two looks at whether the VM is being stopped. */
+/* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library).
+ * STOP_LOOK: items between two looks at whether the VM is being stopped. */
 enum { DEPTH_MOST = 200, MAPPED_BYTES = 32 << 20, STOP_LOOK = 1 << 16 };
 
 /* Where the encoder is, for messages only: one step per container level. */
 typedef struct step {
     const struct step *up;
-    PyObject *key;          /* borrowed from the walk, which holds it; NULL: an index */
+    PyObject *key; /* borrowed from the walk, which holds it; NULL: an index */
     Py_ssize_t index;
 } step;
 
@@ -34,10 +53,10 @@ typedef struct {
     PyTypeObject *buffer_type;
     vmh_vm *vm;
     int depth;
-    unsigned walked;        /* items of containers so far */
-    size_t most;            /* bytes that the message may have */
-    bool ours;              /* nobody else has the container that we are in, nor those around it: what it holds may be taken out */
-    bool in_key;            /* inside a dict's key or a set's item */
+    unsigned walked; /* items of containers so far */
+    size_t most;     /* bytes that the message may have */
+    bool ours;   /* nobody else has the container that we are in, nor those around it: what it holds may be taken out */
+    bool in_key; /* inside a dict's key or a set's item */
 } encoder;
 
 /* "$", "[3]" or ".key" of each step, outermost first. */
@@ -76,8 +95,8 @@ static int refuse(const encoder *e, const step *at, PyObject *type, const char *
     return -1;
 }
 
-/* The exception that is set tells why a value cannot cross: the same with the place. What is no `Exception` (a stop, Ctrl-C) and what
- * says that memory is short goes on as it is. Always -1. */
+/* The exception that is set tells why a value cannot cross: the same with the place. What is no `Exception` (a stop,
+ * Ctrl-C) and what says that memory is short goes on as it is. Always -1. */
 static int refuse_because(const encoder *e, const step *at)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))
@@ -97,7 +116,8 @@ static int refuse_because(const encoder *e, const step *at)
 
 static int refuse_change(const encoder *e, const step *at, PyObject *container)
 {
-    return refuse(e, at, PyExc_ValueError, "this `%s` changed while it crossed: code of what it holds ran and changed it", container);
+    return refuse(e, at, PyExc_ValueError,
+                  "this `%s` changed while it crossed: code of what it holds ran and changed it", container);
 }
 
 static uint8_t *room(encoder *e, size_t size)
@@ -259,9 +279,9 @@ static bool is_a(PyObject *value, const char *name)
     return false;
 }
 
-/* NumPy tells of some elements less through a buffer than through its own interface (https://numpy.org/doc/stable/reference/
- * arrays.interface.html): a date is eight bytes there, a masked array forgets its mask. 0: it tells all; 1: it is not from NumPy; -1:
- * refused, or an error. */
+/* NumPy tells of some elements less through a buffer than through its own interface
+ * (https://numpy.org/doc/stable/reference/ arrays.interface.html): a date is eight bytes there, a masked array forgets
+ * its mask. 0: it tells all; 1: it is not from NumPy; -1: refused, or an error. */
 static int check_array_interface(const encoder *e, const step *at, PyObject *value)
 {
     PyObject *interface, *code = NULL;
@@ -280,11 +300,14 @@ static int check_array_interface(const encoder *e, const step *at, PyObject *val
     if (text != NULL && text[0] != 0 && strchr("biufc", text[1]) == NULL) {
         PyObject *where = path(at);
         if (where != NULL)
-            PyErr_Format(PyExc_TypeError, "%s: %U: a `%.200s` of dtype '%.40s' cannot cross; arrays of bool, int, float and "
-                         "complex can", e->what, where, Py_TYPE(value)->tp_name, text);
+            PyErr_Format(PyExc_TypeError,
+                         "%s: %U: a `%.200s` of dtype '%.40s' cannot cross; arrays of bool, int, float and "
+                         "complex can",
+                         e->what, where, Py_TYPE(value)->tp_name, text);
         Py_XDECREF(where);
     } else if (is_a(value, "MaskedArray")) {
-        rc = refuse(e, at, PyExc_TypeError, "a `%s` cannot cross without its mask; send its data and its mask, or filled()", value);
+        rc = refuse(e, at, PyExc_TypeError,
+                    "a `%s` cannot cross without its mask; send its data and its mask, or filled()", value);
     } else {
         rc = 0;
     }
@@ -294,7 +317,8 @@ done:
     return rc;
 }
 
-/* What NumPy has for a number: hashable, read-only, without dimensions. 1: `scalar` is it; 0: it is something else; -1: an error. */
+/* What NumPy has for a number: hashable, read-only, without dimensions. 1: `scalar` is it; 0: it is something else; -1:
+ * an error. */
 static int foreign_scalar(PyObject *value, vmh_scalar *scalar)
 {
     Py_buffer view;
@@ -303,7 +327,7 @@ static int foreign_scalar(PyObject *value, vmh_scalar *scalar)
     if (PyObject_GetBuffer(value, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
         if (!PyErr_ExceptionMatches(PyExc_Exception))
             return -1;
-        PyErr_Clear();          /* said again, with the place, where it is taken for a buffer */
+        PyErr_Clear(); /* said again, with the place, where it is taken for a buffer */
         return 0;
     }
     scalar->dtype = view.ndim == 0 && view.readonly && view.format != NULL ? vmh_engine_dtype(view.format) : -1;
@@ -316,7 +340,8 @@ static int foreign_scalar(PyObject *value, vmh_scalar *scalar)
 
 static int refuse_in_key(const encoder *e, const step *at, PyObject *value)
 {
-    return refuse(e, at, PyExc_TypeError, "a `%s` cannot cross as a dict's key or a set's item; make it a tuple, or bytes", value);
+    return refuse(e, at, PyExc_TypeError,
+                  "a `%s` cannot cross as a dict's key or a set's item; make it a tuple, or bytes", value);
 }
 
 static int put_foreign_buffer(encoder *e, const step *at, PyObject *value, bool is_array)
@@ -410,8 +435,8 @@ static int put(encoder *e, PyObject *value, const step *at);
 static inline bool is_plain(PyObject *value)
 {
     PyTypeObject *type = Py_TYPE(value);
-    return type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || value == Py_None || type == &PyBool_Type
-        || type == &PyBytes_Type || type == &PyComplex_Type;
+    return type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || value == Py_None
+           || type == &PyBool_Type || type == &PyBytes_Type || type == &PyComplex_Type;
 }
 
 /* Whether the walk may go on: a large message is made without a look at what is pending in the interpreter. */
@@ -428,7 +453,7 @@ static int put_held(encoder *e, PyObject *item, const step *at)
 {
     Py_INCREF(item);
     int rc = put(e, item, at);
-    Py_DECREF(item);        /* may run code as well: its finalizer's */
+    Py_DECREF(item); /* may run code as well: its finalizer's */
     return rc;
 }
 
@@ -493,7 +518,7 @@ static int put_dict_item(encoder *e, PyObject *dict, PyObject *key, PyObject *it
     if (!plain || !e->ours || !vmh_handover_fits(item))
         return is_plain(item) ? put(e, item, at) : put_held(e, item, at);
     Py_INCREF(item);
-    if (PyDict_SetItem(dict, key, Py_None) < 0) {       /* changing a value does not disturb PyDict_Next */
+    if (PyDict_SetItem(dict, key, Py_None) < 0) { /* changing a value does not disturb PyDict_Next */
         Py_DECREF(item);
         return -1;
     }
@@ -512,7 +537,8 @@ static int put_dict(encoder *e, PyObject *dict, Py_ssize_t count, const step *at
             rc = put_dict_item(e, dict, key, item, &here);
         } else if (rc == 0) {
             Py_INCREF(key);
-            bool held = !is_plain(key);         /* only then may code run before the item's turn, and a held one cannot be given away */
+            bool held =
+                !is_plain(key); /* only then may code run before the item's turn, and a held one cannot be given away */
             if (held)
                 Py_INCREF(item);
             rc = put_dict_item(e, dict, key, item, &here);
@@ -545,7 +571,8 @@ static int put_set(encoder *e, PyObject *set, Py_ssize_t count, const step *at)
     return rc == 0 && (done != count || PySet_GET_SIZE(set) != count) ? refuse_change(e, at, set) : rc;
 }
 
-/* What is inside another container is held by the walk over that one: two references then mean that nobody else has it. */
+/* What is inside another container is held by the walk over that one: two references then mean that nobody else has it.
+ */
 static int put_container(encoder *e, PyObject *value, const step *at)
 {
     if (e->depth == DEPTH_MOST)
@@ -597,21 +624,21 @@ static int put(encoder *e, PyObject *value, const step *at)
         return put_lent(e, TAG_LENT_BYTES, value, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value));
     if (type == &PyBytes_Type)
         return put_sized(e, TAG_BYTES, PyBytes_AS_STRING(value), (size_t)PyBytes_GET_SIZE(value));
-    if (type == &PyComplex_Type)
-        {
-            Py_complex c = PyComplex_AsCComplex(value);
-            uint8_t *to = room(e, 17);
-            if (to == NULL)
-                return -1;
-            *to = TAG_COMPLEX;
-            memcpy(to + 1, &c.real, 8);
-            memcpy(to + 9, &c.imag, 8);
-            return 0;
-        }
+    if (type == &PyComplex_Type) {
+        Py_complex c = PyComplex_AsCComplex(value);
+        uint8_t *to = room(e, 17);
+        if (to == NULL)
+            return -1;
+        *to = TAG_COMPLEX;
+        memcpy(to + 1, &c.real, 8);
+        memcpy(to + 9, &c.imag, 8);
+        return 0;
+    }
     if (type == e->buffer_type && e->in_key)
         return refuse_in_key(e, at, value);
     if (type == e->buffer_type && atomic_load(&vmh_buffer_storage(value)->writers) > 0)
-        return refuse(e, at, PyExc_ValueError, "a writable memoryview on this `%s` is still open; release it first", value);
+        return refuse(e, at, PyExc_ValueError, "a writable memoryview on this `%s` is still open; release it first",
+                      value);
     if (type == e->buffer_type)
         return put_buffer(e, vmh_buffer_storage(value), vmh_buffer_view(value));
     const struct vme_python_api *arrays = vmh_engine_arrays();
@@ -628,12 +655,15 @@ static int put(encoder *e, PyObject *value, const step *at)
     }
     if (PyObject_CheckBuffer(value) && !PyBytes_Check(value) && !PyUnicode_Check(value))
         return put_foreign(e, at, value);
-    return refuse(e, at, PyExc_TypeError,
-                  "a `%s` cannot cross; what can: None, bool, int, float, complex, str, bytes, list, tuple, dict, set and "
-                  "arrays (exact types; convert it first)", value);
+    return refuse(
+        e, at, PyExc_TypeError,
+        "a `%s` cannot cross; what can: None, bool, int, float, complex, str, bytes, list, tuple, dict, set and "
+        "arrays (exact types; convert it first)",
+        value);
 }
 
-/* A list that holds one list ten times, and that one another, is small in its VM, not on the wire: the VM's hard limit holds there too. */
+/* A list that holds one list ten times, and that one another, is small in its VM, not on the wire: the VM's hard limit
+ * holds there too. */
 static size_t most_bytes(vmh_vm *vm)
 {
     long long hard = vm == NULL ? LLONG_MAX : atomic_load(&vmh_vm_meter(vm)->hard);
@@ -648,7 +678,8 @@ int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, PyTypeObj
 
 int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, PyTypeObject *buffer_type, vmh_vm *vm)
 {
-    encoder e = {.blob = blob, .what = what, .buffer_type = buffer_type, .vm = vm, .most = most_bytes(vm), .ours = true};
+    encoder e = {
+        .blob = blob, .what = what, .buffer_type = buffer_type, .vm = vm, .most = most_bytes(vm), .ours = true};
     if (vmh_handover_fits(value))
         return put_given(&e, value);
     int rc = put(&e, value, NULL);
@@ -656,7 +687,7 @@ int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, PyTy
     return rc;
 }
 
-/* ---- decoding ----------------------------------------------------------------------------------------------------- */
+/* ---- decoding ---- */
 
 typedef struct {
     const vmh_blob *blob;
@@ -745,13 +776,15 @@ static PyObject *get_container(decoder *d, enum tag tag)
         return NULL;
     uint64_t count;
     memcpy(&count, head, 8);
-    if (count > d->blob->size - d->at) {    /* each item takes a byte at least */
+    if (count > d->blob->size - d->at) { /* each item takes a byte at least */
         PyErr_SetString(PyExc_SystemError, "vmhost: a container on the wire is longer than its message");
         return NULL;
     }
     Py_ssize_t n = (Py_ssize_t)count;
-    return tag == TAG_LIST ? get_list(d, n) : tag == TAG_TUPLE ? get_tuple(d, n) : tag == TAG_DICT ? get_dict(d, n)
-        : get_set(d, n);
+    return tag == TAG_LIST    ? get_list(d, n)
+           : tag == TAG_TUPLE ? get_tuple(d, n)
+           : tag == TAG_DICT  ? get_dict(d, n)
+                              : get_set(d, n);
 }
 
 static PyObject *get_buffer(decoder *d)
@@ -819,12 +852,14 @@ static vmh_storage *get_storage(decoder *d)
     return NULL;
 }
 
-/* Where a block of its own is that is large enough to be one of malloc's mappings: huge pages halve the price of a first write. */
+/* Where a block of its own is that is large enough to be one of malloc's mappings: huge pages halve the price of a
+ * first write. */
 static void expect_writing(void *data, size_t size)
 {
-    const uintptr_t huge = 2 << 20, begin = ((uintptr_t)data + huge - 1) & ~(huge - 1), end = ((uintptr_t)data + size) & ~(huge - 1);
+    const uintptr_t huge = 2 << 20, begin = ((uintptr_t)data + huge - 1) & ~(huge - 1),
+                    end = ((uintptr_t)data + size) & ~(huge - 1);
     if (size >= MAPPED_BYTES && begin < end)
-        madvise((void *)begin, end - begin, MADV_HUGEPAGE);     /* a wish: some kernels have none */
+        madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* a wish: some kernels have none */
 }
 
 static PyObject *get_lent(decoder *d, bool text)
@@ -842,7 +877,8 @@ static PyObject *get_lent(decoder *d, bool text)
     return value;
 }
 
-/* The first time the memory becomes the value's; from then on the storage lends that value, should it be asked for again. */
+/* The first time the memory becomes the value's; from then on the storage lends that value, should it be asked for
+ * again. */
 static PyObject *get_given(decoder *d, bool text)
 {
     vmh_storage *storage = get_storage(d);
@@ -861,7 +897,7 @@ static PyObject *get_given(decoder *d, bool text)
     storage->data = text ? (void *)PyUnicode_1BYTE_DATA(value) : (void *)PyBytes_AS_STRING(value);
     storage->lender = lender;
     if (PyBuffer_FillInfo(lender, value, storage->data, (Py_ssize_t)storage->size, 1, PyBUF_SIMPLE) < 0)
-        Py_CLEAR(value);        /* impossible: it fails where writing is asked for */
+        Py_CLEAR(value); /* impossible: it fails where writing is asked for */
     return value;
 }
 
@@ -883,12 +919,9 @@ static PyObject *get(decoder *d)
     double real, imaginary;
     long long small;
     switch (tag) {
-    case TAG_NONE:
-        Py_RETURN_NONE;
-    case TAG_TRUE:
-        Py_RETURN_TRUE;
-    case TAG_FALSE:
-        Py_RETURN_FALSE;
+    case TAG_NONE: Py_RETURN_NONE;
+    case TAG_TRUE: Py_RETURN_TRUE;
+    case TAG_FALSE: Py_RETURN_FALSE;
     case TAG_INT:
         if ((from = bite(d, 8)) == NULL)
             return NULL;
@@ -909,31 +942,25 @@ static PyObject *get(decoder *d)
         memcpy(&real, from, 8);
         memcpy(&imaginary, from + 8, 8);
         return PyComplex_FromDoubles(real, imaginary);
-    case TAG_ASCII:
-        return (from = bite_sized(d, &size)) == NULL ? NULL : get_ascii(from, (Py_ssize_t)size);
+    case TAG_ASCII: return (from = bite_sized(d, &size)) == NULL ? NULL : get_ascii(from, (Py_ssize_t)size);
     case TAG_STR:
         return (from = bite_sized(d, &size)) == NULL
-            ? NULL : PyUnicode_DecodeUTF8((const char *)from, (Py_ssize_t)size, "surrogatepass");
+                   ? NULL
+                   : PyUnicode_DecodeUTF8((const char *)from, (Py_ssize_t)size, "surrogatepass");
     case TAG_BYTES:
-        return (from = bite_sized(d, &size)) == NULL
-            ? NULL : PyBytes_FromStringAndSize((const char *)from, (Py_ssize_t)size);
+        return (from = bite_sized(d, &size)) == NULL ? NULL
+                                                     : PyBytes_FromStringAndSize((const char *)from, (Py_ssize_t)size);
     case TAG_LIST:
     case TAG_TUPLE:
     case TAG_DICT:
-    case TAG_SET:
-        return get_container(d, tag);
-    case TAG_BUFFER:
-        return get_buffer(d);
+    case TAG_SET: return get_container(d, tag);
+    case TAG_BUFFER: return get_buffer(d);
     case TAG_LENT_BYTES:
-    case TAG_LENT_TEXT:
-        return get_lent(d, tag == TAG_LENT_TEXT);
+    case TAG_LENT_TEXT: return get_lent(d, tag == TAG_LENT_TEXT);
     case TAG_GIVEN_BYTES:
-    case TAG_GIVEN_TEXT:
-        return get_given(d, tag == TAG_GIVEN_TEXT);
-    case TAG_ARRAY:
-        return get_array(d);
-    case TAG_SCALAR:
-        return get_scalar(d);
+    case TAG_GIVEN_TEXT: return get_given(d, tag == TAG_GIVEN_TEXT);
+    case TAG_ARRAY: return get_array(d);
+    case TAG_SCALAR: return get_scalar(d);
     }
     PyErr_Format(PyExc_SystemError, "vmhost: tag %d on the wire is unknown", (int)tag);
     return NULL;
